@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 import re
+import signal
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -54,6 +56,22 @@ def test_it_ends_with_1_when_pods_do_not_fit():
     last = LAST_LINE.fullmatch(answer.stdout.splitlines()[-1])
     assert last is not None
     assert int(last[1]) < int(last[2]) == 300
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGHUP])
+def test_it_can_be_stopped_while_it_creates_pods(number: signal.Signals, tmp_path: Path):
+    command = [sys.executable, "-m", "berth.cli", "run", "--pods", "20000", "--nodes", "5"]
+    environment = {**os.environ, "TMPDIR": str(tmp_path)}
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment
+    ) as running:
+        assert running.stdout is not None
+        while not running.stdout.readline().startswith("bound"):
+            assert running.poll() is None
+        running.send_signal(number)
+        _, errors = running.communicate(timeout=RUN_SECONDS)
+    assert (running.returncode, errors) == (0, "berth: stopping\n")
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_an_invalid_setting_is_reported_on_one_line():

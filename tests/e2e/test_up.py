@@ -1,5 +1,7 @@
 """`berth up`: what it prints, which processes it restarts, and that all its processes end with it."""
 
+import os
+import signal
 from pathlib import Path
 
 import pytest
@@ -38,7 +40,17 @@ def test_interrupt_ends_every_process_and_leaves_no_file(tmp_path: Path):
         assert berth.interrupt() == 0
         assert berth.living() == []
         assert berth.files_left() == []
+        assert not berth.ready_file.exists()
         assert "Traceback" not in berth.said
+
+
+def test_a_terminal_that_is_closed_ends_it_as_ctrl_c_does(tmp_path: Path):
+    with berth_up("--nodes", 3, folder=tmp_path) as berth:
+        berth.wait_for(lambda: "watcher" in berth.pids, "a service to be started")
+        os.kill(berth.pid, signal.SIGHUP)
+        assert berth.wait() == 0
+        assert berth.living() == []
+        assert berth.files_left() == []
 
 
 def test_interrupt_before_ready_ends_every_process(tmp_path: Path):

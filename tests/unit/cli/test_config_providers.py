@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from berth.cli.__main__ import app
+from berth.cli.app import app
 from berth.plugins.presets import PRESETS
 from berth.process.start import start
 

@@ -83,7 +83,12 @@ async def test_kubeconfig_variable_names_several_files(tmp_path: Path, monkeypat
 
 async def test_kubeconfig_that_does_not_exist_is_said_so(tmp_path: Path):
     refusal = await _refusal(Kubeconfig(tmp_path / "nowhere"))
-    assert refusal == f"reading kubeconfig '{tmp_path}/nowhere': no such file: name one with --kubeconfig"
+    assert refusal == f"reading kubeconfig '{tmp_path}/nowhere': no such file: name a file with --kubeconfig"
+
+
+async def test_a_folder_in_place_of_a_kubeconfig_is_said_so(tmp_path: Path):
+    refusal = await _refusal(Kubeconfig(tmp_path))
+    assert refusal == f"reading kubeconfig '{tmp_path}': is a directory: name a file with --kubeconfig"
 
 
 async def test_kubeconfig_without_a_current_context_says_how_to_set_one(tmp_path: Path):

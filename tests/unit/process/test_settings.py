@@ -42,7 +42,7 @@ def test_every_error_of_every_source_is_said_at_once_with_its_path():
         file={"leader_election.renew_deadline": timedelta(seconds=14)},
     )
     assert set(found) == {
-        "nats.url: want nats://HOST[:PORT] (or tls, ws, wss), got 'http://nats'",
+        "nats.url: want nats:// or tls:// and HOST[:PORT], got 'http://nats'",
         "health.port: want 0..65535, got 70000",
         "numbers.best: want a whole number 1..64, got 'many'",
         "log.format: want one of auto, json, text, got 'xml'",

@@ -1,68 +1,21 @@
-"""The ``berth`` command: its subcommands."""
+"""The entry of the command ``berth``: Ctrl-C ends it silently while it starts.
+
+Importing the commands takes most of a second. A command that cleans up, or has an answer after Ctrl-C, takes the signal
+back while it runs (``run_command``).
+"""
 
 from __future__ import annotations
 
+import signal
 import sys
-from enum import StrEnum
-from typing import Annotated
-
-import typer
-
-from berth.bus.accounts import nats_conf
-from berth.cli.commands.config import app as config_app
-from berth.cli.commands.plugin import app as plugin_app
-from berth.cli.commands.run import run
-from berth.cli.commands.simulate import SeveralFilesCommand, simulate
-from berth.cli.commands.top import top
-from berth.cli.commands.trace import trace
-from berth.cli.commands.up import up
-from berth.cli.commands.why import why
-from berth.cli.options import run_command
-from berth.cli.pipeline.servers import apply_bus
-from berth.cli.rendering import print_line, print_text
-from berth.process.start import go_forms
-
-app = typer.Typer(
-    help="A Kubernetes scheduler made of small services that meet on NATS.",
-    no_args_is_help=True,
-    pretty_exceptions_enable=False,
-    add_completion=False,
-)
-bus_app = typer.Typer(help="The bus: streams, buckets and consumers.", no_args_is_help=True)
-app.add_typer(bus_app, name="bus")
-app.add_typer(config_app, name="config")
-app.add_typer(plugin_app, name="plugin")
-app.command()(up)
-app.command()(run)
-app.command()(why)
-app.command()(trace)
-app.command()(top)
-app.command(cls=SeveralFilesCommand)(simulate)
-
-
-@bus_app.command("apply")
-def bus_apply(nats: Annotated[str, typer.Option("--nats", help="Address of the NATS server.")]) -> None:
-    """Create or update every stream, bucket and shared consumer that berth declares."""
-    run_command(apply_bus(nats))
-    print_line(f"applied to {nats}")
-
-
-class Format(StrEnum):
-    """The forms of ``berth bus permissions``."""
-
-    NATS_CONF = "nats-conf"
-
-
-@bus_app.command("permissions")
-def bus_permissions(
-    _: Annotated[Format, typer.Option("--format", help="A part of nats-server's configuration.")] = Format.NATS_CONF,
-) -> None:
-    """Print the accounts of NATS, their users, and what each may do. Passwords are variables: $scorer_PASSWORD."""
-    print_text(nats_conf().rstrip())
 
 
 def main() -> None:
-    app(args=go_forms(sys.argv[1:]))
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # a shell may have had it ignored
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+    from berth.cli import app  # noqa: PLC0415 - after the signal
+
+    sys.exit(app.main(sys.argv[1:]))
 
 
 if __name__ == "__main__":

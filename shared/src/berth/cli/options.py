@@ -6,8 +6,9 @@ An error that berth raises on purpose is one line on standard error and an exit 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Coroutine
-from contextlib import asynccontextmanager
+import signal
+from collections.abc import AsyncIterator, Coroutine, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Annotated, Any, TypeVar
@@ -20,6 +21,7 @@ from berth.bus.interface import BusLostError, MissingError, Session
 from berth.cli.pipeline.servers import connect_bus
 from berth.cli.rendering import note
 from berth.process.exits import Exit, UsageError, exit_for
+from berth.process.readers import object_name
 from berth.process.settings import NatsSettings
 
 T = TypeVar("T")
@@ -89,24 +91,70 @@ def parse_pod(text: str) -> PodName:
     """Parse ``namespace/name``, or a name alone in the namespace ``default``.
 
     Raises:
-        UsageError: it is neither.
+        UsageError: it is neither, or no pod can have that name.
     """
     namespace, slash, name = text.rpartition("/")
     if not name or (slash and not namespace) or "/" in namespace:
         raise UsageError(f"reading the pod {text!r}: want NAMESPACE/POD, or POD in the namespace {DEFAULT_NAMESPACE}")
+    for part in (namespace or DEFAULT_NAMESPACE, name):
+        try:
+            object_name(part)
+        except ValueError as exc:
+            raise UsageError(f"reading the pod {text!r}: no pod has such a name: {exc}") from exc
     return PodName(namespace=namespace or DEFAULT_NAMESPACE, name=name)
 
 
 def run_command(work: Coroutine[Any, Any, T], *, interrupted: Exit = Exit.NO) -> T:
     """Run a command to its end. ``interrupted`` is its exit code after Ctrl-C."""
     try:
-        return asyncio.run(work)
+        with reporting_errors(), _interruptible():
+            return asyncio.run(work)
+    except KeyboardInterrupt as error:
+        raise typer.Exit(interrupted) from error
+
+
+@contextmanager
+def reporting_errors() -> Iterator[None]:
+    """Errors that berth raises on purpose in the block become a line and an exit code."""
+    try:
+        yield
     except BaseExceptionGroup as group:
         raise _as_exit(_first(group)) from group
     except BerthError as error:
         raise _as_exit(error) from error
-    except KeyboardInterrupt as error:
-        raise typer.Exit(interrupted) from error
+
+
+@contextmanager
+def _interruptible() -> Iterator[None]:
+    """Ctrl-C raises KeyboardInterrupt in the block. Outside it ends the process (:mod:`berth.cli.__main__`)."""
+    before = signal.getsignal(signal.SIGINT)
+    if before is signal.SIG_DFL:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+async def until_stopped(work: Coroutine[Any, Any, T]) -> T | None:
+    """Run until the end of the work, or until Ctrl-C, SIGTERM or SIGHUP (the terminal was closed).
+
+    ``None``: it was stopped. Also then the work has ended, and has cleaned up.
+    """
+    loop, task = asyncio.get_running_loop(), asyncio.ensure_future(work)
+    stopping = asyncio.Event()
+
+    def stop() -> None:
+        if not stopping.is_set():
+            stopping.set()
+            task.cancel()
+            note("stopping")
+
+    survives_its_terminal = signal.getsignal(signal.SIGHUP) is signal.SIG_IGN  # as under nohup
+    for number in (signal.SIGINT, signal.SIGTERM, *(() if survives_its_terminal else (signal.SIGHUP,))):
+        loop.add_signal_handler(number, stop)
+    await asyncio.gather(task, return_exceptions=True)
+    return None if stopping.is_set() else task.result()
 
 
 def _first(group: BaseExceptionGroup[BaseException]) -> BaseException:

@@ -6,12 +6,15 @@ and messages come from others (:mod:`berth.process.safetext`).
 
 from __future__ import annotations
 
+import io
 import math
+import os
 import re
 import sys
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
 from datetime import datetime, timedelta
-from typing import Final
+from typing import Final, Self
 
 import msgspec
 from rich.console import Console, ConsoleOptions, RenderableType
@@ -20,6 +23,7 @@ from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
 
+from berth.api.errors import TemporaryError
 from berth.process.safetext import in_json, lines, one_line, without_passwords
 
 WIDE: Final = 240
@@ -37,10 +41,50 @@ def print_text(text: str) -> None:
     sys.stdout.flush()
 
 
-def note(line: str) -> None:
+def note(line: str, *, by: str = "berth") -> None:
     """One line on standard error."""
-    sys.stderr.write(f"berth: {without_passwords(one_line(line))}\n")
-    sys.stderr.flush()
+    with suppress(OSError):  # a terminal that was closed must not keep a command from ending as it should
+        sys.stderr.write(f"{by}: {without_passwords(one_line(line))}\n")
+        sys.stderr.flush()
+
+
+class OutputError(TemporaryError):
+    """Standard output cannot be written, as on a full disk."""
+
+
+class ReaderGoneError(Exception):
+    """The program that read standard output has ended, as ``head`` does when it has its lines."""
+
+
+class StandardOutput(io.TextIOWrapper):
+    """Standard output whose errors are told from other files' errors. After the first one, all output is dropped."""
+
+    @classmethod
+    def of(cls, stream: io.TextIOWrapper) -> Self:
+        """Take the place of the stream."""
+        form = {"encoding": stream.encoding, "errors": stream.errors}
+        line_buffering, write_through = bool(stream.line_buffering), bool(stream.write_through)
+        return cls(stream.detach(), **form, line_buffering=line_buffering, write_through=write_through)
+
+    def write(self, text: str, /) -> int:
+        with self._checked():
+            return super().write(text)
+
+    def flush(self) -> None:
+        with self._checked():
+            super().flush()
+
+    @contextmanager
+    def _checked(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as exc:
+            nowhere = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(nowhere, self.fileno())
+            os.close(nowhere)
+            if isinstance(exc, BrokenPipeError):
+                raise ReaderGoneError from exc
+            raise OutputError(f"writing to standard output: {exc.strerror or exc}") from exc
 
 
 def print_json(value: object, *, indent: int = 2) -> None:

@@ -166,7 +166,8 @@ class Kubeconfig:
     def _want_a_file(self) -> None:
         paths = [Path(path).expanduser() for path in self._paths.split(os.pathsep) if path]
         if not any(path.is_file() for path in paths):
-            raise KubeconfigError(f"reading kubeconfig {self._paths!r}: no such file: name one with --kubeconfig")
+            what = "is a directory" if any(path.is_dir() for path in paths) else "no such file"
+            raise KubeconfigError(f"reading kubeconfig {self._paths!r}: {what}: name a file with --kubeconfig")
 
     async def _read(self) -> Access:
         files = await asyncio.to_thread(self._files)

@@ -61,7 +61,7 @@ _DNS_NAME: Final = re.compile(r"[a-z0-9]([-a-z0-9.]*[a-z0-9])?")
 _SUBJECT_PREFIX: Final = re.compile(r"[\w-]+(\.[\w-]+)*", re.ASCII)
 _DOMAIN: Final = re.compile(r"[A-Za-z0-9_-]+")
 
-_NATS_SCHEMES: Final = ("nats", "tls", "ws", "wss")
+_NATS_SCHEMES: Final = ("nats", "tls")
 
 
 def text(given: str) -> str:
@@ -178,7 +178,7 @@ def nats_url(given: str) -> str:
             raise ValueError("want no password in it (addresses are logged): use nats.user and nats.password")
         if parts.scheme not in _NATS_SCHEMES or not parts.hostname:
             shown = "***" if "@" in address else address
-            raise ValueError(f"want nats://HOST[:PORT] (or tls, ws, wss), got {shown!r}")
+            raise ValueError(f"want nats:// or tls:// and HOST[:PORT], got {shown!r}")
     return given
 
 

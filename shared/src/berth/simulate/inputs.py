@@ -102,6 +102,7 @@ class _Files:
     pods: list[FoundObject[Pod]]
     problems: list[str]
     notes: list[str]
+    cluster_is_whole: bool
     why_not_placed: str = "--pods does not name them"
 
 
@@ -109,6 +110,7 @@ def _read(cluster: Sequence[str], pods: Sequence[str]) -> _Files:
     problems: list[str] = []
     of_cluster, of_pods = ObjectReader(problems=problems), ObjectReader(problems=problems)
     objects = _unique(of_cluster.read(_documents(cluster, problems)), problems)
+    cluster_is_whole = not problems
     found = list(of_pods.read(with_pods(_documents(pods, problems), problems)))
     nodes = Counter(one.kind for one in found if isinstance(one.value, Node))
     added = _unique((one for one in found if not isinstance(one.value, Node | Pod)), problems)
@@ -118,7 +120,14 @@ def _read(cluster: Sequence[str], pods: Sequence[str]) -> _Files:
         *_without_pods(of_pods.others + Counter(one.kind for one in found)),
         *_not_applied(of_cluster.others + of_pods.others),
     ]
-    return _Files(cluster=objects, added=added, pods=list(_pods(found)), problems=problems, notes=notes)
+    return _Files(
+        cluster=objects,
+        added=added,
+        pods=list(_pods(found)),
+        problems=problems,
+        notes=notes,
+        cluster_is_whole=cluster_is_whole,
+    )
 
 
 def _documents(names: Sequence[str], problems: list[str]) -> Iterator[Document]:
@@ -214,7 +223,8 @@ def _inputs(files: _Files, to_place: Mapping[Identity, FoundObject[Pod]]) -> Inp
     problems, cluster = files.problems, files.cluster
     everything = {**files.added, **cluster}
     objects = stored([one for identity, one in everything.items() if identity not in to_place], to_place.values())
-    problems.extend(objects.problems)
+    if files.cluster_is_whole:  # else what pods miss may be in what could not be read
+        problems.extend(objects.problems)
     snapshot, waiting = _snapshot(objects)
     if not problems:
         problems.extend(_unreadable_requests(to_place.values(), objects.to_place, snapshot))

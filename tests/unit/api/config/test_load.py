@@ -182,7 +182,7 @@ def test_a_plugins_own_problems_are_reported():
     [
         pytest.param("a: [", "not YAML", id="not YAML"),
         pytest.param("- a", "want a KubeSchedulerConfiguration, got ['a']", id="a list"),
-        pytest.param("", "want a KubeSchedulerConfiguration, got None", id="empty"),
+        pytest.param("", "is empty: want a KubeSchedulerConfiguration", id="empty"),
         pytest.param("kind: KubeSchedulerConfiguration", "apiVersion: required", id="no version"),
         pytest.param(HEAD + "profiles: 3", "profiles: want a list, got 3", id="not a list"),
         pytest.param(HEAD + "parallelism: true", "parallelism: want a whole number, got True", id="not a number"),

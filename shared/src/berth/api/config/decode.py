@@ -183,7 +183,10 @@ def parse_yaml(text: str, problems: Problems) -> dict[str, object] | None:
     finally:
         loader.dispose()
     if not isinstance(document, dict):
-        problems.add("", f"a {KIND}", document)
+        if document is None:
+            problems.append(f"is empty: want a {KIND}")
+        else:
+            problems.add("", f"a {KIND}", document)
         return None
     problems.extend(repeated)
     return document

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Annotated, Final, Self
@@ -26,7 +27,7 @@ from berth.bus.interface import Session
 from berth.cli.choice import shown_candidates
 from berth.cli.commands.config import Gates, Provider, configured
 from berth.cli.explain import Weights, candidates_table
-from berth.cli.options import run_command
+from berth.cli.options import run_command, until_stopped
 from berth.cli.pipeline.pipeline import Pipeline, PipelineOptions, pipeline
 from berth.cli.pipeline.programs import ServiceOptions
 from berth.cli.pipeline.servers import connect_bus
@@ -85,7 +86,7 @@ def run(  # noqa: PLR0913, PLR0917 - one parameter a flag, given by name
         algorithm_provider=algorithm_provider,
         feature_gates=feature_gates,
     )
-    if not run_command(_run(options)):
+    if run_command(until_stopped(_run(options)), interrupted=Exit.DONE) is False:
         raise typer.Exit(Exit.NO)
 
 
@@ -142,10 +143,10 @@ async def _schedule(running: Pipeline, starting: Status, options: RunOptions) ->
         await session.subscribe_stored("berth.>", observed.add)
         async with KubeClient(credentials) as client:
             began = time.monotonic()
-            creating = asyncio.create_task(_create_pods(client, options.pods))
-            await _watch(observed, options, creating)
-            took = time.monotonic() - began
-            await creating
+            async with _creating_pods(client, options.pods) as creating:
+                await _watch(observed, options, creating)
+                took = time.monotonic() - began
+                await creating
             bound = await _bound_pods(client)
     finally:
         await session.close()
@@ -158,6 +159,17 @@ async def _schedule(running: Pipeline, starting: Status, options: RunOptions) ->
 
 def _pod_name(number: int) -> str:
     return f"web-{number}"
+
+
+@asynccontextmanager
+async def _creating_pods(client: KubeClient, count: int) -> AsyncIterator[asyncio.Task[None]]:
+    """Create the pods while the block runs; nothing is requested any more when it has ended."""
+    creating = asyncio.create_task(_create_pods(client, count))
+    try:
+        yield creating
+    finally:
+        creating.cancel()
+        await asyncio.gather(creating, return_exceptions=True)
 
 
 async def _create_pods(client: KubeClient, count: int) -> None:

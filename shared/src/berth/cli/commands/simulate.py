@@ -14,7 +14,7 @@ from typer.core import TyperCommand
 
 from berth.api.config.configuration import KubeSchedulerConfiguration
 from berth.cli.commands.config import Gates, Provider, configured
-from berth.cli.options import Output, OutputFormat, run_command
+from berth.cli.options import Output, OutputFormat, reporting_errors
 from berth.cli.rendering import new_table, note, plain, print_json, print_rich
 from berth.process.configuration import profiles_of
 from berth.process.exits import Exit
@@ -107,11 +107,13 @@ def simulate(  # noqa: PLR0913 - one parameter a flag, given by name
     options = _Options(
         cluster=cluster, pods=pods or (), pending=pending, independent=independent, must_fit=must_fit, output=output
     )
-    if not run_command(_simulate(configuration, options)):
+    with reporting_errors():
+        answer = _simulate(configuration, options)
+    if not answer:
         raise typer.Exit(Exit.NO)
 
 
-async def _simulate(configuration: KubeSchedulerConfiguration, options: _Options) -> bool:
+def _simulate(configuration: KubeSchedulerConfiguration, options: _Options) -> bool:
     """Whether no plugin failed, and with --must-fit every pod got a node."""
     profiles = profiles_of(configuration)
     try:

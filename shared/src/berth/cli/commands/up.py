@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import os
-import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from berth.cli.commands.config import Gates, Provider, configured_for_services, kubeconfig_of
-from berth.cli.options import run_command
+from berth.cli.options import run_command, until_stopped
 from berth.cli.pipeline import access
 from berth.cli.pipeline.pipeline import PipelineOptions, pipeline
 from berth.cli.pipeline.servers import ANY_PORT, DEFAULT_PORT, is_anonymous
 from berth.cli.rendering import note, print_line
-from berth.process.exits import UsageError
+from berth.process.exits import Exit, UsageError
 from berth.process.settings import NatsSettings
 from berth.process.sources import read_settings
 
@@ -51,7 +52,9 @@ def up(  # noqa: PLR0913, PLR0917 - one parameter a flag, given by name
     leader_elect: Annotated[
         str | None, typer.Option(metavar="[=true|false]", help="Elect leaders by Lease; false if nothing else runs.")
     ] = None,
-    ready_file: Annotated[Path | None, typer.Option(help="A file that is written when all services are ready.")] = None,
+    ready_file: Annotated[
+        Path | None, typer.Option(help="A file that is written when all services are ready, and removed at the end.")
+    ] = None,
 ) -> None:
     """Run the whole pipeline in the foreground; Ctrl-C ends every process. Prints `ready` when it schedules."""
     configuration = configured_for_services(config, algorithm_provider, feature_gates)
@@ -69,25 +72,14 @@ def up(  # noqa: PLR0913, PLR0917 - one parameter a flag, given by name
         verbosity=verbosity,
         leader_elect=leader_elect,
     )
-    run_command(_up(options, ready_file=ready_file))
+    run_command(_up(options, ready_file=ready_file), interrupted=Exit.DONE)
 
 
 async def _up(options: PipelineOptions, *, ready_file: Path | None) -> None:
-    """Run the pipeline until SIGINT or SIGTERM; every process has ended when this returns."""
-    stopping = asyncio.Event()
+    """Run the pipeline until it is stopped; every process has ended when this returns."""
     if ready_file is not None:
         _remove_old(ready_file)
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, stopping.set)
-    work = asyncio.ensure_future(_run_pipeline(options, ready_file))
-    stopped = asyncio.ensure_future(stopping.wait())
-    await asyncio.wait([work, stopped], return_when=asyncio.FIRST_COMPLETED)
-    stopped.cancel()
-    if not work.done():
-        note("stopping")
-        work.cancel()
-    await asyncio.gather(work, return_exceptions=stopping.is_set())
+    await until_stopped(_run_pipeline(options, ready_file))
 
 
 async def _run_pipeline(options: PipelineOptions, ready_file: Path | None) -> None:
@@ -103,9 +95,21 @@ async def _run_pipeline(options: PipelineOptions, ready_file: Path | None) -> No
             note(f"berth why, trace and top find it with --nats {running.nats} (or BERTH_NATS_URL)")
         await running.ready()
         print_line("ready")
-        if ready_file is not None:
-            _write_whole(ready_file, "ready\n")
-        await asyncio.Event().wait()
+        with _announced(ready_file):
+            await asyncio.Event().wait()
+
+
+@contextmanager
+def _announced(ready_file: Path | None) -> Iterator[None]:
+    """The ready file exists in the block."""
+    if ready_file is None:
+        yield
+        return
+    _write_whole(ready_file, "ready\n")
+    try:
+        yield
+    finally:
+        ready_file.unlink(missing_ok=True)
 
 
 def _remove_old(path: Path) -> None:

@@ -18,6 +18,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Final
 
+from berth.bus.interface import BusLostError
 from berth.bus.server import LOOPBACK
 from berth.cli.pipeline import access
 from berth.cli.pipeline.programs import (
@@ -124,7 +125,12 @@ async def _start(options: PipelineOptions, folder: Path, supervisor: Supervisor,
         supervisor.start(simulated_cluster(folder, port, nodes=options.nodes))
     if options.weighs_traffic:
         options = replace(options, config=write_traffic_configuration(folder, f"http://{LOOPBACK}:{port}"))
-    await retry(lambda: apply_bus(nats), within=PATIENCE if options.nats else START)
+    try:
+        await retry(lambda: apply_bus(nats), within=PATIENCE if options.nats else START)
+    except BusLostError as exc:
+        if options.nats:
+            raise BusLostError(f"{exc}: name another server with --nats, or none to run one here") from exc
+        raise
     if options.kubeconfig:
         await retry(lambda: check_api(kubeconfig), within=PATIENCE)
     else:

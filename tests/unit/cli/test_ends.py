@@ -1,0 +1,134 @@
+"""How the command ends: after Ctrl-C, when its output cannot be written, and when it is used wrongly."""
+
+import json
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+IMPORTING = """
+import os, signal, sys
+
+class CtrlC:
+    def find_spec(self, name, *_):
+        if name == "typer":
+            os.kill(os.getpid(), signal.SIGINT)
+
+sys.meta_path.insert(0, CtrlC())
+sys.argv = ["berth", "plugin", "list"]
+from berth.cli.__main__ import main
+main()
+"""
+
+
+def berth(*words, stdout=subprocess.PIPE, **other):
+    command = [sys.executable, "-m", "berth.cli", *words]
+    return subprocess.run(command, stdout=stdout, stderr=subprocess.PIPE, text=True, timeout=60, check=False, **other)
+
+
+def test_ctrl_c_while_the_commands_are_imported_is_silent():
+    done = subprocess.run([sys.executable, "-c", IMPORTING], capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (-signal.SIGINT, "", "")
+
+
+@pytest.fixture
+def files(tmp_path):
+    """A cluster of one node, and pods whose reports are more than a pipe takes."""
+    node = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": "n1"}, "status": {"allocatable": {"pods": "1"}}}
+    spec = {"schedulerName": "berth", "containers": [{"name": "c"}]}
+    pods = [{"apiVersion": "v1", "kind": "Pod", "metadata": {"name": f"p{i}"}, "spec": spec} for i in range(500)]
+    (tmp_path / "node.json").write_text(json.dumps(node))
+    (tmp_path / "pods.json").write_text(json.dumps({"apiVersion": "v1", "kind": "List", "items": pods}))
+    return ("--cluster", str(tmp_path / "node.json"), "--pods", str(tmp_path / "pods.json"))
+
+
+@pytest.mark.parametrize(
+    "words", [("plugin", "list"), ("config", "providers"), ("--help",), ("why", "--help"), ("simulate",)]
+)
+def test_output_that_cannot_be_written_is_an_error_on_one_line(words, files):
+    with Path("/dev/full").open("w") as full:
+        done = berth(*words, *(files if words == ("simulate",) else ()), stdout=full)
+    assert done.stderr == "berth: writing to standard output: No space left on device\n"
+    assert done.returncode == 3
+
+
+def test_a_reader_that_has_enough_ends_the_command_silently(files):
+    command = [sys.executable, "-m", "berth.cli", "simulate", *files, "-o", "json"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stdout.readline().startswith("{")
+        process.stdout.close()
+        assert (process.stderr.read(), process.wait(60)) == ("", 141)
+
+
+@pytest.mark.parametrize(
+    ("words", "command", "named"),
+    [
+        (("why",), "berth why", "missing argument 'NAMESPACE/POD'"),
+        (("up", "--nope"), "berth up", "no such option: --nope"),
+        (("up", "--nodes", "-1"), "berth up", "invalid value for '--nodes': "),
+        (("top", "-o", "xml"), "berth top", "'xml' is not one of 'table', 'json'"),
+        (("config", "nope"), "berth config", "no such command 'nope'"),
+        (("nope",), "berth", "no such command 'nope'"),
+    ],
+)
+def test_wrong_usage_is_an_error_on_one_line(words, command, named):
+    done = berth(*words)
+    assert (done.returncode, done.stdout) == (2, "")
+    (line,) = done.stderr.splitlines()
+    assert line.startswith(f"{command}: ")
+    assert named in line
+    assert line.endswith(f": see {command} --help")
+
+
+@pytest.mark.parametrize("words", [(), ("config",)])
+def test_a_command_without_words_prints_its_help(words):
+    done = berth(*words)
+    assert (done.returncode, done.stderr) == (2, "")
+    assert "Usage:" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "said"),
+    [
+        pytest.param(
+            ("top", "--nats", "ws://127.0.0.1:1"),
+            2,
+            "nats.url: want nats:// or tls:// and HOST[:PORT], got 'ws://127.0.0.1:1'",
+            id="WebSockets",
+        ),
+        pytest.param(
+            ("config", "check", "/dev/null"), 2, "/dev/null: is empty: want a KubeSchedulerConfiguration", id="empty"
+        ),
+        pytest.param(
+            ("why", "default/>"),
+            2,
+            "reading the pod 'default/>': no pod has such a name: "
+            "want a DNS name (lower-case letters, digits, '-', '.'), got '>'",
+            id="no name",
+        ),
+    ],
+)
+def test_what_cannot_be_meant_is_an_error_of_usage(words, code, said):
+    done = berth(*words)
+    assert (done.returncode, done.stderr) == (code, f"berth: {said}\n")
+
+
+def test_a_nats_that_does_not_answer_is_an_error_with_a_hint():
+    done = berth("up", "--nats", "nats://127.0.0.1:1", "--nodes", "1")
+    assert done.returncode == 3
+    assert done.stderr.endswith(": name another server with --nats, or none to run one here\n")
+
+
+@pytest.mark.parametrize("content", [None, b"\x00\xff\x80", b"[1, 2]"], ids=["missing", "binary", "a list"])
+def test_a_cluster_that_cannot_be_read_is_the_only_error(content, tmp_path):
+    cluster, pods = tmp_path / "cluster", tmp_path / "pods.json"
+    if content is not None:
+        cluster.write_bytes(content)
+    spec = {"schedulerName": "berth", "priorityClassName": "urgent", "containers": [{"name": "c"}]}
+    pods.write_text(json.dumps({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "p"}, "spec": spec}))
+    done = berth("simulate", "--cluster", str(cluster), "--pods", str(pods))
+    assert done.returncode == 2
+    (line,) = done.stderr.splitlines()
+    assert line.startswith(f"berth: {cluster}: ")
