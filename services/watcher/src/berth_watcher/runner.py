@@ -97,6 +97,8 @@ TAKEOVER: Final = "takeover"
 wait for its Lease yet is not ready."""
 PROGRESS_SECONDS: Final = 1.0
 """Between two checks whether anything is done about the pods that wait."""
+STREAMS_SECONDS: Final = 10.0
+"""Between two checks whether every stream and bucket is there: a request for each."""
 FULL_SECONDS: Final = 1.0
 """Before a key is written again for which NATS had no room."""
 RETRY_SECONDS: Final = 0.2
@@ -193,6 +195,7 @@ class WatcherRunner:
             tasks.create_task(self._take_over(core, cluster), name="take over")
             tasks.create_task(self._check_progress(core), name="progress")
             tasks.create_task(self._check_for_orphans(), name="orphans")
+            tasks.create_task(self._check_streams(), name="streams")
             await self._run_core(core, runner)
 
     async def _take_over(self, core: WatcherCore, cluster: BucketReader) -> None:
@@ -247,6 +250,23 @@ class WatcherRunner:
                     await self._session.create_consumer(PENDING, SCORER)
             except BusRefusedError as error:
                 log.warning("cannot make the consumer of PENDING anew", reason=str(error))
+                return
+            except (BusLostError, MissingError):
+                raise
+            except TemporaryError:
+                continue
+
+    async def _check_streams(self) -> None:
+        """End the leadership when a stream or bucket is missing: the next session makes it anew.
+
+        Whoever uses one that is missing waits for the watcher, which itself uses only some.
+        """
+        while True:
+            await self._parts.process.clock.sleep(STREAMS_SECONDS)
+            try:
+                await self._session.verify()
+            except BusRefusedError as error:
+                log.warning("streams and buckets are checked no more", reason=str(error))
                 return
             except (BusLostError, MissingError):
                 raise
