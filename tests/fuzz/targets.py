@@ -279,25 +279,20 @@ def yaml_text(data: bytes) -> None:
     list(yaml_values(text))
 
 
-@cache
-def _folder() -> Path:
-    return Path(tempfile.mkdtemp(prefix="berth-fuzz-"))
-
-
 async def _no_plugin(*_: object) -> bytes:
     raise ValueError("exec: not in these tests")
 
 
 def kubeconfig(data: bytes) -> None:
     """Without running plugins, and without a file that it names: its content alone."""
-    path = _folder() / "kubeconfig"
-    path.write_bytes(data)
-    try:
-        with patch.object(credentials, "_output_of", _no_plugin):
-            asyncio.run(credentials.Kubeconfig(path).read())
-    except KubeconfigError as error:
-        _check_text(str(error))
-        raise
+    with tempfile.NamedTemporaryFile(prefix="berth-fuzz-") as file, patch.object(credentials, "_output_of", _no_plugin):
+        file.write(data)
+        file.flush()
+        try:
+            asyncio.run(credentials.Kubeconfig(Path(file.name)).read())
+        except KubeconfigError as error:
+            _check_text(str(error))
+            raise
 
 
 REPORT = {"attempt": "u.1.1", "profile": "berth", "candidates": [Candidate(node="n1", total=9, scores={"Fit": 9})]}
