@@ -101,3 +101,16 @@ def nominated(pod: Pod, node: str) -> Pod:
 
 def purge(view: View, key: str) -> None:
     assert view.apply_mirror([Entry(key=key, data=None, sequence=2, time=NOW)], 2) == []
+
+
+def test_a_node_that_only_a_proposal_fills_is_named_after_those_with_room(view):
+    """The binder may have put that pod elsewhere; of a node that is full otherwise nothing is said."""
+    for name in ("n2", "n3"):
+        apply(view, f"node.{name}", a_node(name, cpu="1"))
+    first, second = (
+        answer(view, a_pod(name, priority=0, containers=[a_container(cpu="1")])) for name in ("one", "two")
+    )
+    assert {each.node for each in first.candidates} == {"n2", "n3"}
+    assert [each.node for each in second.candidates] == [first.candidates[1].node, first.candidates[0].node]
+    assert all(each.scores for each in second.candidates)
+    assert second.feasible == 1

@@ -55,6 +55,7 @@ class Ranker:
                 pending, replace(ranking, nomination=None, clears_nomination=False), view, behind=True
             )
         else:
+            ranking = self._with_nodes_that_proposals_fill(pending, attempt, ranking, view)
             counted = self._hangs_on_proposals(pending, attempt, ranking, view)
             message = self._message(pending, ranking, view, proposals_counted=counted)
         view.proposals.ranked(message, now)
@@ -88,6 +89,31 @@ class Ranker:
         if self.explain is not None and detail is not None:
             self.explain(pending, detail)
         return ranking
+
+    def _with_nodes_that_proposals_fill(
+        self, pending: Pending, attempt: Attempt, ranking: Ranking, view: View
+    ) -> Ranking:
+        """Name also the nodes on which the pod does not fit for proposals alone: the binder may have moved those.
+
+        Without them, a pod whose other nodes are taken by then would go to a node that one scorer leaves alone.
+        """
+        if not ranking.candidates or len(ranking.candidates) >= self.best:
+            return ranking
+        full = {proposal.node for proposal in view.proposals.unbound()} - {each.node for each in ranking.candidates}
+        if not full:
+            return ranking
+        profile = self.profiles[pending.profile]
+        with view.without_proposals():
+            without = rank(
+                pending.pod, view.snapshot, profile, attempt=attempt, best=self.best, explained=self.explained
+            )
+        found = [each for each in without.candidates if each.node in full]
+        if not found:
+            return ranking
+        named = ranking.candidates
+        if len(named) == 1:  # it was not scored
+            named = tuple(each for each in without.candidates if each.node == named[0].node) or named
+        return replace(ranking, candidates=(*named, *found)[: self.best])
 
     def _hangs_on_proposals(self, pending: Pending, attempt: Attempt, ranking: Ranking, view: View) -> bool:
         """Whether a pod that fits nowhere would fit without proposals: then it is a conflict, not unschedulable."""
