@@ -3,6 +3,7 @@
 from pathlib import Path
 from typing import get_args
 
+import pytest
 import yaml
 
 from berth.api import kinds
@@ -11,7 +12,17 @@ from berth.framework.events import Resource
 from berth.sim.kinds import KINDS as SIMULATED_KINDS
 from harness.builders.random_objects import BY_KIND
 
-RIGHTS = Path(__file__).parents[3] / "docs/rights/berth.yaml"
+ROOT = Path(__file__).parents[3]
+RIGHTS = ROOT / "docs/rights/berth.yaml"
+SHORT_NAMES = {
+    "persistentvolumeclaims": "pvc",
+    "persistentvolumes": "pv",
+    "poddisruptionbudgets": "pdb",
+    "replicasets": "rs",
+    "replicationcontrollers": "rc",
+    "statefulsets": "sts",
+}
+"""Those of kubectl that the documents use."""
 
 
 def test_every_kind_that_is_declared_is_in_the_table():
@@ -41,3 +52,10 @@ def test_documented_rights_allow_reading_every_watched_kind():
         for plural in rule["resources"]
     }
     assert [kind.name for kind in WATCHED_KINDS if (kind.group, kind.plural) not in allowed] == []
+
+
+@pytest.mark.parametrize("document", ["README.md", "docs/simulate.md"])
+def test_the_command_that_saves_a_cluster_names_every_watched_kind(document):
+    text = (ROOT / document).read_text().replace("\\\n", "")
+    saved = next(line.split()[2].split(",") for line in text.splitlines() if line.startswith("kubectl get nodes,"))
+    assert {SHORT_NAMES.get(kind.plural, kind.plural) for kind in WATCHED_KINDS} <= set(saved)
