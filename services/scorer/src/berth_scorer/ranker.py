@@ -102,11 +102,7 @@ class Ranker:
         full = {proposal.node for proposal in view.proposals.unbound()} - {each.node for each in ranking.candidates}
         if not full:
             return ranking
-        profile = self.profiles[pending.profile]
-        with view.without_proposals():
-            without = rank(
-                pending.pod, view.snapshot, profile, attempt=attempt, best=self.best, explained=self.explained
-            )
+        without = self._rank_without_proposals(pending, attempt, view)
         found = [each for each in without.candidates if each.node in full]
         if not found:
             return ranking
@@ -122,11 +118,24 @@ class Ranker:
         nominations = len(view.proposals.nominations)
         if next(view.proposals.unbound(), None) is None and not nominations:
             return False
-        profile = self.profiles[pending.profile]
         may_preempt = nominations > 0 and ranking.nomination is None
-        with view.without_proposals():
-            without = rank(pending.pod, view.snapshot, profile, attempt=attempt, may_preempt=may_preempt)
+        without = self._rank_without_proposals(pending, attempt, view, may_preempt=may_preempt)
         return bool(without.candidates) or without.nomination is not None
+
+    def _rank_without_proposals(
+        self, pending: Pending, attempt: Attempt, view: View, *, may_preempt: bool = False
+    ) -> Ranking:
+        profile = self.profiles[pending.profile]
+        with view.without_proposals():
+            return rank(
+                pending.pod,
+                view.snapshot,
+                profile,
+                attempt=attempt,
+                best=self.best,
+                explained=self.explained,
+                may_preempt=may_preempt,
+            )
 
     def _message(
         self, pending: Pending, ranking: Ranking, view: View, *, proposals_counted: bool = False, behind: bool = False
