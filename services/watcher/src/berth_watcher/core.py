@@ -28,6 +28,7 @@ from berth.framework.status import SUCCESS, Status
 from berth.kube.listwatch import Listed, ListedPart, Undecodable
 from berth_watcher.attempts import Attempts, is_news
 from berth_watcher.events import (
+    REFLECTOR_EVENTS,
     AttemptLookedUp,
     BucketComplete,
     BucketEntryRead,
@@ -43,6 +44,7 @@ from berth_watcher.events import (
     PublishNotStored,
     PublishRefused,
     ReadPod,
+    ReflectorEvent,
     StreamsRead,
 )
 from berth_watcher.hints import QueuePlugins, UnschedulablePods
@@ -64,10 +66,8 @@ from berth_watcher.requeue import Requeue, Wait
 from berth_watcher.settings import AttemptSettings
 from berth_watcher.store import (
     LIVE_DATA_EVENTS,
-    REFLECTOR_NEWS,
     ObjectChange,
     ObjectStore,
-    ReflectorNews,
     UndecodableObjects,
     cluster_events,
     label_of_own_update,
@@ -229,7 +229,7 @@ class WatcherCore:
     def _routes(self) -> Mapping[type, Callable[[Any], None]]:
         mirror = self._mirror
         return {
-            **dict.fromkeys(REFLECTOR_NEWS, self._on_reflector),
+            **dict.fromkeys(REFLECTOR_EVENTS, self._on_reflector),
             DecisionReceived: self._on_decision,
             BucketEntryRead: lambda event: mirror.on_read(event.entry),
             BucketComplete: self._on_bucket_complete,
@@ -250,7 +250,7 @@ class WatcherCore:
         if isinstance(event, KeyWriteFailed) or (not self._running and isinstance(event, TAKEOVER_STEPS)):
             self._steps += 1
 
-    def _on_reflector(self, event: ReflectorNews) -> None:
+    def _on_reflector(self, event: ReflectorEvent) -> None:
         for change in self._store.apply(event):
             self._on_change(change)
         if isinstance(event, ListedPart):

@@ -152,13 +152,19 @@ class PublishNotStored:
     attempt: Attempt
 
 
-Event = (
+ReflectorEvent = (
     ListedPart[KubernetesObject]
     | Listed[KubernetesObject]
     | Upserted[KubernetesObject]
     | Deleted[KubernetesObject]
     | Current
     | Undecodable
+)
+
+REFLECTOR_EVENTS: Final = (ListedPart, Listed, Upserted, Deleted, Current, Undecodable)
+
+Event = (
+    ReflectorEvent
     | DecisionReceived
     | BucketEntryRead
     | BucketComplete

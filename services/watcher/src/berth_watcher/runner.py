@@ -45,6 +45,7 @@ from berth.process.logging import get_logger, verbose
 from berth.process.tracing import TRACEPARENT
 from berth_watcher.core import WatcherCore
 from berth_watcher.events import (
+    REFLECTOR_EVENTS,
     AttemptLookedUp,
     BucketComplete,
     BucketEntryRead,
@@ -83,7 +84,7 @@ from berth_watcher.metrics import (
 )
 from berth_watcher.queue import Timestamp
 from berth_watcher.settings import WatcherSettings
-from berth_watcher.store import REFLECTOR_NEWS, ObjectStore
+from berth_watcher.store import ObjectStore
 from berth_watcher.takeover import holds, last_decision, read_streams
 
 log = get_logger()
@@ -345,7 +346,7 @@ class Inbox:
     def store_rest(self, store: ObjectStore) -> None:
         """What the reflectors have shown since the core's last call: they do not show it again."""
         for event in self._events:
-            if isinstance(event, REFLECTOR_NEWS):
+            if isinstance(event, REFLECTOR_EVENTS):
                 store.apply(event)
         self._events.clear()
 
