@@ -8,9 +8,19 @@ import msgspec
 import pytest
 
 from berth.api.messages import MirrorEntry, Pending, Ranked, Victim, encode_entry
-from berth.api.pod import Pod
+from berth.api.pod import (
+    Affinity,
+    NodeAffinity,
+    NodeSelector,
+    NodeSelectorTerm,
+    Pod,
+    PreferredNodeTerm,
+    SelectorRequirement,
+)
 from berth.api.subjects import Term
 from berth.bus.interface import Entry
+from berth.framework.cycle import Ranking, rank
+from berth_scorer import ranker
 from berth_scorer.ranker import Ranker
 from berth_scorer.view import View
 from harness.builders.objects import a_container, a_node, a_pod
@@ -38,8 +48,8 @@ def apply(view: View, key: str, thing: object, sequence: int = 1) -> None:
 
 
 def answer(view: View, pod: Pod) -> Ranked:
-    ranker = Ranker(profiles={"berth": default_profile()}, config="c", identity="s-1", best=8)
-    return ranker.answer(Pending(attempt=f"{pod.uid}.1.1", profile="berth", pod=pod), view, 0.0)
+    one = Ranker(profiles={"berth": default_profile()}, config="c", identity="s-1", best=8)
+    return one.answer(Pending(attempt=f"{pod.uid}.1.1", profile="berth", pod=pod), view, 0.0)
 
 
 def important_pod(**spec: object) -> Pod:
@@ -112,5 +122,55 @@ def test_a_node_that_only_a_proposal_fills_is_named_after_those_with_room(view):
     )
     assert {each.node for each in first.candidates} == {"n2", "n3"}
     assert [each.node for each in second.candidates] == [first.candidates[1].node, first.candidates[0].node]
-    assert all(each.scores for each in second.candidates)
+    assert len({each.total for each in second.candidates}) == 1
     assert second.feasible == 1
+
+
+def whole_node_pod(name: str, affinity: NodeAffinity) -> Pod:
+    return a_pod(name, priority=0, containers=[a_container(cpu="1")], affinity=Affinity(node_affinity=affinity))
+
+
+def preferring(points: dict[str, int]) -> NodeAffinity:
+    """A preference of so many points for the nodes with each rank."""
+    terms = [
+        PreferredNodeTerm(weight=weight, preference=NodeSelectorTerm(match_expressions=[is_in("rank", label)]))
+        for label, weight in points.items()
+    ]
+    return NodeAffinity(preferred_during_scheduling_ignored_during_execution=terms)
+
+
+def only_on(node: str) -> NodeAffinity:
+    """As a DaemonSet's pod has it."""
+    terms = [NodeSelectorTerm(match_fields=[is_in("metadata.name", node)])]
+    return NodeAffinity(required_during_scheduling_ignored_during_execution=NodeSelector(node_selector_terms=terms))
+
+
+def is_in(key: str, value: str) -> SelectorRequirement:
+    return SelectorRequirement(key=key, operator="In", values=[value])
+
+
+def test_a_node_that_only_a_proposal_fills_keeps_its_distance_in_points(view):
+    """n4 and n3 are full by proposals. The only feasible node was not scored."""
+    for name, label in (("n2", "c"), ("n3", "b"), ("n4", "a")):
+        apply(view, f"node.{name}", a_node(name, cpu="1", labels={"rank": label}))
+    points = {"a": 50, "b": 3, "c": 2}
+    ranked = [answer(view, whole_node_pod(name, preferring(points))) for name in ("one", "two", "three")]
+    assert [each.candidates[0].node for each in ranked] == ["n4", "n3", "n2"]
+    best_first = sorted(ranked[2].candidates, key=lambda each: -each.total)
+    assert [each.node for each in best_first] == ["n4", "n3", "n2"]
+
+
+def test_a_pod_for_one_node_is_ranked_once(view, monkeypatch):
+    """Pods on other nodes can have taken nothing from it."""
+    for name in ("n2", "n3"):
+        apply(view, f"node.{name}", a_node(name, cpu="1"))
+    answer(view, whole_node_pod("one", only_on("n2")))
+    rankings = []
+
+    def counted(*args: object, **options: object) -> Ranking:
+        rankings.append(rank(*args, **options))
+        return rankings[-1]
+
+    monkeypatch.setattr(ranker, "rank", counted)
+    assert [each.node for each in answer(view, whole_node_pod("two", only_on("n3"))).candidates] == ["n3"]
+    assert len(rankings) == 1

@@ -6,6 +6,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
+import msgspec
+
 from berth.api.livedata import LiveSource
 from berth.api.messages import Pending, Preemption, Ranked, Victim
 from berth.api.subjects import Attempt
@@ -97,18 +99,22 @@ class Ranker:
 
         Without them, a pod whose other nodes are taken by then would go to a node that one scorer leaves alone.
         """
-        if not ranking.candidates or len(ranking.candidates) >= self.best:
+        named = ranking.candidates
+        if not named or len(named) >= self.best or named[0].node == pending.pod.status.nominated_node_name:
             return ranking
-        full = {proposal.node for proposal in view.proposals.unbound()} - {each.node for each in ranking.candidates}
+        full = {proposal.node for proposal in view.proposals.unbound()} - {each.node for each in named}
+        if ranking.only is not None:
+            full &= ranking.only
         if not full:
             return ranking
-        without = self._rank_without_proposals(pending, attempt, view)
-        found = [each for each in without.candidates if each.node in full]
-        if not found:
+        without = self._rank_without_proposals(pending, attempt, view).candidates
+        anchor = next((each for each in without if each.node == named[0].node), None)
+        if anchor is None:
             return ranking
-        named = ranking.candidates
-        if len(named) == 1:  # it was not scored
-            named = tuple(each for each in without.candidates if each.node == named[0].node) or named
+        # Two rankings are normalized by different nodes: what counts is the distance from a node that both have.
+        newcomers = named[0].pods - anchor.pods
+        shift = named[0].total - round(anchor.total - anchor.loss * newcomers)
+        found = [msgspec.structs.replace(each, total=each.total + shift) for each in without if each.node in full]
         return replace(ranking, candidates=(*named, *found)[: self.best])
 
     def _hangs_on_proposals(self, pending: Pending, attempt: Attempt, ranking: Ranking, view: View) -> bool:
@@ -133,7 +139,7 @@ class Ranker:
                 profile,
                 attempt=attempt,
                 best=self.best,
-                explained=self.explained,
+                explained=0,
                 may_preempt=may_preempt,
             )
 

@@ -58,6 +58,8 @@ class Ranking:
     error: str = ""
     nomination: Nomination | None = None
     clears_nomination: bool = False
+    only: frozenset[str] | None = None
+    """The only nodes that can be feasible, by PreFilter; None when all can."""
 
 
 @dataclass(slots=True)
@@ -214,6 +216,7 @@ def _rank(cycle: _Cycle, attempt: Attempt, best: int) -> Ranking:
         candidates=_candidates(cycle, nodes, attempt, best),
         evaluated=evaluated,
         feasible=len(nodes),
+        only=cycle.found.nodes,
     )
 
 
