@@ -79,11 +79,13 @@ class Cache:
         match event:
             case Upserted():
                 self._apply(event.kind, event.object)
+                self._reach(event.kind, version_number(event.object.metadata.resource_version))
             case Deleted():
                 self._remove_object(event.kind, event.object)
                 self._saw_version(event.kind, event.object.metadata.resource_version)
-            case ListedPart():
-                self._observe_part(event)
+            case ListedPart():  # others of their age are still to come: nothing is complete up to them
+                for present in event.objects:
+                    self._apply(event.kind, present)
             case Listed():
                 self._replace(event)
             case Current():
@@ -109,14 +111,7 @@ class Cache:
         except Exception as exc:  # noqa: BLE001 - an odd object may raise anything
             text = f"reading {kind} {item.metadata.name!r}: {type(exc).__name__}: {exc}"
             self.snapshot.problems.append(text)
-        self._saw_version(kind, item.metadata.resource_version)
-
-    def _observe_part(self, part: ListedPart[Any]) -> None:
-        """Objects of a LIST that goes on. Others of their age are still to come, so nothing is complete up to them."""
-        reached = self.reached(part.kind)
-        for present in part.objects:
-            self._apply(part.kind, present)
-        self._reached[part.kind] = reached
+        self._note_newest(kind, version_number(item.metadata.resource_version))
 
     def _observe_undecodable(self, event: Undecodable) -> None:
         """Keep the last known state of an object that cannot be decoded, unless it was deleted."""
@@ -130,9 +125,12 @@ class Cache:
 
     def _saw_version(self, kind: str, resource_version: str) -> None:
         version = version_number(resource_version)
+        self._note_newest(kind, version)
+        self._reach(kind, version)
+
+    def _note_newest(self, kind: str, version: int) -> None:
         if version > self._newest_versions.get(kind, 0):
             self._newest_versions[kind] = version
-        self._reach(kind, version)
 
     def _reach(self, kind: str, version: int) -> None:
         if version > self._reached.get(kind, 0):
