@@ -13,7 +13,7 @@ from harness.worlds.watcher_service import watcher_world
 async def test_what_is_deleted_is_made_anew_and_pods_are_bound(
     simulated_cluster: Cluster, nats_bus_under_test: BusUnderTest, monkeypatch: pytest.MonkeyPatch, stream: str
 ):
-    monkeypatch.setattr(runner, "STREAMS_SECONDS", 0.1)
+    monkeypatch.setattr(runner, "CHECK_SECONDS", 0.05)
     async with watcher_world(simulated_cluster, nats_bus_under_test.bus) as world:
         watcher = await world.leading_watcher()
         session = await world.session()

@@ -25,7 +25,7 @@ from berth.framework.events import pod_update_actions
 from berth.framework.plugincalls import PluginFailure
 from berth.framework.profile import Profile
 from berth.framework.status import SUCCESS, Status
-from berth.kube.listwatch import Listed, ListedPart, Undecodable
+from berth.kube.listwatch import Listed, ListedPart, ReflectorEvent, Undecodable
 from berth_watcher.attempts import Attempts, is_news
 from berth_watcher.events import (
     REFLECTOR_EVENTS,
@@ -44,7 +44,6 @@ from berth_watcher.events import (
     PublishNotStored,
     PublishRefused,
     ReadPod,
-    ReflectorEvent,
     StreamsRead,
 )
 from berth_watcher.hints import QueuePlugins, UnschedulablePods
@@ -250,7 +249,7 @@ class WatcherCore:
         if isinstance(event, KeyWriteFailed) or (not self._running and isinstance(event, TAKEOVER_STEPS)):
             self._steps += 1
 
-    def _on_reflector(self, event: ReflectorEvent) -> None:
+    def _on_reflector(self, event: ReflectorEvent[KubernetesObject]) -> None:
         for change in self._store.apply(event):
             self._on_change(change)
         if isinstance(event, ListedPart):
@@ -387,7 +386,7 @@ class WatcherCore:
         elif queued.stage is Stage.UNSCHEDULABLE and changed(before, pod):
             self._try_again(queued)
         elif queued.stage is Stage.BACKOFF and queued.failure:
-            self._place(queued, self._requeue.back_off(queued))
+            self._wait_or_activate(queued, self._requeue.back_off(queued))
 
     def _remove(self, queued: QueuedPod) -> None:
         self._attempts.end(queued)
@@ -454,11 +453,13 @@ class WatcherCore:
         match decision.outcome:
             case Outcome.UNSCHEDULABLE | Outcome.PREEMPTING:
                 changes = self._mirror.changes
-                self._place(queued, self._requeue.on_unschedulable(queued, decision, decided_at, changes))
+                self._wait_or_activate(queued, self._requeue.on_unschedulable(queued, decision, decided_at, changes))
             case Outcome.CONFLICT:
-                self._place(queued, self._requeue.on_conflict(queued, decision, decided_at, self._mirror.changes))
+                self._wait_or_activate(
+                    queued, self._requeue.on_conflict(queued, decision, decided_at, self._mirror.changes)
+                )
             case Outcome.ERROR:
-                self._place(queued, self._requeue.on_error(queued, decided_at))
+                self._wait_or_activate(queued, self._requeue.on_error(queued, decided_at))
             case Outcome.GONE:
                 self._move(queued, Stage.AWAITING_WATCH)
                 self._read_pod(queued)
@@ -500,7 +501,7 @@ class WatcherCore:
     def _give_up(self, queued: QueuedPod, reason: str) -> None:
         """An error without a Decision: the pod backs off."""
         self._attempts.give_up(queued, reason)
-        self._place(queued, self._requeue.on_error(queued, self._clock.timestamp()))
+        self._wait_or_activate(queued, self._requeue.on_error(queued, self._clock.timestamp()))
 
     def _read_pod(self, queued: QueuedPod) -> None:
         meta = queued.pod.metadata
@@ -515,7 +516,7 @@ class WatcherCore:
         if event.pod is None or not waits(event.pod, self._profiles):
             return  # it is gone or bound: the watch will show that
         queued.pod = event.pod
-        self._place(queued, self._requeue.on_still_unbound(queued, self._mirror.changes))
+        self._wait_or_activate(queued, self._requeue.on_still_unbound(queued, self._mirror.changes))
 
     # --- a pod is tried again
 
@@ -524,7 +525,7 @@ class WatcherCore:
         if queued.stage is Stage.GATED:
             self._enqueue(queued)
         else:
-            self._place(queued, self._requeue.on_helped(queued))
+            self._wait_or_activate(queued, self._requeue.on_helped(queued))
 
     def _run_timers(self) -> None:
         """Handle the pods whose timer has gone off."""
@@ -537,7 +538,7 @@ class WatcherCore:
             elif queued.failure:
                 self._enqueue(queued)
             else:
-                self._place(queued, self._requeue.on_timer(queued, self._mirror.changes))
+                self._wait_or_activate(queued, self._requeue.on_timer(queued, self._mirror.changes))
             if not self._clock.may_continue():
                 return
 
@@ -557,7 +558,7 @@ class WatcherCore:
         for queued in self._queue.pop_stored(settled):
             self._activate(queued)
 
-    def _place(self, queued: QueuedPod, wait: Wait | None) -> None:
+    def _wait_or_activate(self, queued: QueuedPod, wait: Wait | None) -> None:
         """Have a pod wait, or try it again at once."""
         if wait is None:
             self._activate(queued)

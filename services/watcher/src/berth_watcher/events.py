@@ -19,7 +19,7 @@ from berth.api.meta import KubernetesObject
 from berth.api.pod import Pod
 from berth.api.subjects import Attempt, PodSubject, Uid
 from berth.bus.interface import Entry
-from berth.kube.listwatch import Current, Deleted, Listed, ListedPart, Undecodable, Upserted
+from berth.kube.listwatch import Current, Deleted, Listed, ListedPart, ReflectorEvent, Undecodable, Upserted
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -152,19 +152,10 @@ class PublishNotStored:
     attempt: Attempt
 
 
-ReflectorEvent = (
-    ListedPart[KubernetesObject]
-    | Listed[KubernetesObject]
-    | Upserted[KubernetesObject]
-    | Deleted[KubernetesObject]
-    | Current
-    | Undecodable
-)
-
 REFLECTOR_EVENTS: Final = (ListedPart, Listed, Upserted, Deleted, Current, Undecodable)
 
 Event = (
-    ReflectorEvent
+    ReflectorEvent[KubernetesObject]
     | DecisionReceived
     | BucketEntryRead
     | BucketComplete

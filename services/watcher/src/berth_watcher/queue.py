@@ -88,7 +88,7 @@ NEVER: Final = float("-inf")
 class QueuedPod:
     """One pod that waits, or is in flight.
 
-    Only the queue changes ``stage`` and ``generation``; attempts, requeue and hints write the fields that are theirs.
+    Only the queue changes ``stage`` and ``generation``; the core, attempts, requeue and hints write the others.
     """
 
     pod: Pod

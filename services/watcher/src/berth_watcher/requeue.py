@@ -60,7 +60,7 @@ class Wait(NamedTuple):
 
 
 class Requeue:
-    """Decides when pods whose attempt failed are tried again."""
+    """Decides when pods whose attempt failed are tried again, and which of them an event may help."""
 
     def __init__(
         self,

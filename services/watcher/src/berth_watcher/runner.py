@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import itertools
 from collections import deque
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
 from contextlib import AsyncExitStack
@@ -98,8 +99,8 @@ TAKEOVER: Final = "takeover"
 wait for its Lease yet is not ready."""
 PROGRESS_SECONDS: Final = 1.0
 """Between two checks whether anything is done about the pods that wait."""
-STREAMS_SECONDS: Final = 10.0
-"""Between two checks whether every stream and bucket is there: a request for each."""
+VERIFIED: Final = 3
+"""Every so many checks for orphans everything that berth declares on the bus is looked for: a request for each."""
 FULL_SECONDS: Final = 1.0
 """Before a key is written again for which NATS had no room."""
 RETRY_SECONDS: Final = 0.2
@@ -195,7 +196,6 @@ class WatcherRunner:
                 tasks.create_task(self._read_live_data(bucket, reader), name=bucket)
             tasks.create_task(self._take_over(core, cluster), name="take over")
             tasks.create_task(self._check_progress(core), name="progress")
-            tasks.create_task(self._check_for_orphans(), name="orphans")
             tasks.create_task(self._check_streams(), name="streams")
             await self._run_core(core, runner)
 
@@ -237,42 +237,37 @@ class WatcherRunner:
                 self._parts.process.metrics.count("berth_stalls_total", role="watcher")
                 self._leadership.end(reason)
 
-    async def _check_for_orphans(self) -> None:
-        """Make the consumer of PENDING anew when it does not deliver what PENDING holds, or is missing."""
-        check = OrphanCheck(self._session, PENDING, SCORER)
-        while True:
-            await self._parts.process.clock.sleep(CHECK_SECONDS)
-            try:
-                if problem := await check.find():
-                    log.warning("making the consumer of PENDING anew: everything is delivered again", reason=problem)
-                    self._leadership.check()
-                    self._parts.process.metrics.count("berth_orphans_found_total", stream=PENDING)
-                    await self._session.delete_consumer(PENDING, SCORER)
-                    await self._session.create_consumer(PENDING, SCORER)
-            except BusRefusedError as error:
-                log.warning("cannot make the consumer of PENDING anew", reason=str(error))
-                return
-            except (BusLostError, MissingError):
-                raise
-            except TemporaryError:
-                continue
-
     async def _check_streams(self) -> None:
-        """End the leadership when a stream or bucket is missing: the next session makes it anew.
+        """Look for orphans of PENDING and for what is missing, in turn: the first takes the consumer away meanwhile."""
+        orphans = OrphanCheck(self._session, PENDING, SCORER)
+        refusals: set[str] = set()
+        for number in itertools.count(1):
+            await self._parts.process.clock.sleep(CHECK_SECONDS)
+            await self._checked(self._check_for_orphans(orphans), refusals)
+            if number % VERIFIED == 0:
+                await self._checked(self._session.verify(), refusals)
 
-        Whoever uses one that is missing waits for the watcher, which itself uses only some.
-        """
-        while True:
-            await self._parts.process.clock.sleep(STREAMS_SECONDS)
-            try:
-                await self._session.verify()
-            except BusRefusedError as error:
-                log.warning("streams and buckets are checked no more", reason=str(error))
-                return
-            except (BusLostError, MissingError):
-                raise
-            except TemporaryError:
-                continue
+    async def _checked(self, check: Coroutine[Any, Any, None], refusals: set[str]) -> None:
+        """What is missing ends the leadership, and the next session makes it anew; a refusal is said once."""
+        try:
+            await check
+        except BusRefusedError as error:
+            if str(error) not in refusals:
+                log.warning("cannot look after the streams", reason=str(error))
+            refusals.add(str(error))
+        except (BusLostError, MissingError):
+            raise
+        except TemporaryError:
+            return
+
+    async def _check_for_orphans(self, check: OrphanCheck) -> None:
+        """Make the consumer of PENDING anew when it does not deliver what PENDING holds, or is missing."""
+        if problem := await check.find():
+            log.warning("making the consumer of PENDING anew: everything is delivered again", reason=problem)
+            self._leadership.check()
+            self._parts.process.metrics.count("berth_orphans_found_total", stream=PENDING)
+            await self._session.delete_consumer(PENDING, SCORER)
+            await self._session.create_consumer(PENDING, SCORER)
 
     def _show(self, figures: Figures) -> None:
         self._gauges.update(figures)

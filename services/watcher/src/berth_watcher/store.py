@@ -31,8 +31,8 @@ from berth.framework.events import (
     node_update_actions,
     pod_update_actions,
 )
-from berth.kube.listwatch import Deleted, Listed, ListedPart, Undecodable, Upserted
-from berth_watcher.events import Effect, LiveDataReceived, PublishDeadLetter, ReflectorEvent, Warn
+from berth.kube.listwatch import Deleted, Listed, ListedPart, ReflectorEvent, Undecodable, Upserted
+from berth_watcher.events import Effect, LiveDataReceived, PublishDeadLetter, Warn
 
 BY_NAME = frozenset(kind.name for kind in WATCHED_KINDS if not kind.is_namespaced)
 """Kinds whose key on the bus is the name. Others are stored by uid, since another object may take the same name."""
@@ -71,7 +71,7 @@ class ObjectStore:
         there = self._objects.get(NODE.name, {}).get(node)
         return self._rooms.free(there) if isinstance(there, Node) else None
 
-    def apply(self, event: ReflectorEvent) -> list[ObjectChange]:
+    def apply(self, event: ReflectorEvent[KubernetesObject]) -> list[ObjectChange]:
         """Store what a reflector shows, and return what it changed, in order."""
         if isinstance(event, ListedPart):
             return [self._set(event.kind, thing) for thing in event.objects]
