@@ -58,6 +58,13 @@ async def test_readyz_verbose_lists_every_condition(asked):
     assert text == ("[+]nats ok\n[-]leadership waiting for the API server\nnot ready: waiting for the API server\n")
 
 
+async def test_a_condition_is_one_line_without_passwords(asked):
+    asked.health.condition("nats").waiting("waiting for nats://a:secret@n:4222: refused\n[+]nats ok")
+    line = "waiting for nats://***@n:4222: refused\\n[+]nats ok"
+    assert await asked("/readyz") == (503, f"not ready: {line}")
+    assert await asked("/readyz?verbose") == (503, f"[-]nats {line}\nnot ready: {line}\n")
+
+
 async def test_a_standby_is_ready(asked):
     asked.health.condition("leadership").standby("standing by: 'a' leads")
     assert await asked("/readyz") == (200, "ok")

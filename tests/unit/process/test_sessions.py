@@ -15,7 +15,7 @@ from berth.bus.interface import (
     Unstored,
 )
 from berth.process.lifecycle import Process
-from berth.process.sessions import StoreWatch, UndecodableReporter, sessions
+from berth.process.sessions import StoreWatch, UndecodableReporter, present, sessions
 from harness.fakes.memory_bus import MemoryBus
 from harness.fakes.recording_meter import RecordingMeter
 from harness.fakes.ticking_clock import TickingClock
@@ -77,6 +77,16 @@ async def test_a_server_that_is_away_is_waited_for_by_name(process, time_passes)
         assert "nats://n:4222" in process.health.summary()
         bus.start()
         await first
+
+
+async def test_statistics_on_nats_have_no_password_that_a_condition_names():
+    bus, process = MemoryBus(), Process(name="watcher", metrics=RecordingMeter(), clock=TickingClock())
+    bus.apply()
+    session = await bus.connect(name="w")
+    process.health.condition("api").waiting("reading the kubeconfig: token: no https://admin:secret@10.0.0.1\x1b[2J")
+    async with present(session, process):
+        (own,) = await session.services()
+    assert own.stats["readiness"] == "not ready: reading the kubeconfig: token: no https://***@10.0.0.1\\x1b[2J"
 
 
 async def test_a_lost_session_is_followed_by_a_new_one_and_the_old_one_is_closed(process):

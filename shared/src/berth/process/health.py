@@ -20,7 +20,7 @@ from berth.kube.clock import Clock
 from berth.process.exits import UsageError
 from berth.process.logging import get_logger
 from berth.process.metrics import CONTENT_TYPE, PrometheusMeter
-from berth.process.safetext import lines, without_passwords
+from berth.process.safetext import one_line, without_passwords
 from berth.process.settings import HealthSettings
 
 _READY: Final = "ok"
@@ -78,14 +78,14 @@ class Health:
 
     def summary(self) -> str:
         """One line: ``ok``, or ``not ready:`` and the causes."""
-        missing = [each.sentence for each in self._conditions.values() if not each.is_ready]
+        missing = [_shown(each) for each in self._conditions.values() if not each.is_ready]
         if self.is_ready:
             return _READY
         return f"not ready: {'; '.join(missing) or 'starting'}"
 
     def verbose(self) -> str:
         """One line per condition, in the form of the API server's ``/readyz?verbose``, then the summary."""
-        states = [f"[{'+' if each.is_ready else '-'}]{each.name} {each.sentence}" for each in self._conditions.values()]
+        states = [f"[{'+' if each.is_ready else '-'}]{each.name} {_shown(each)}" for each in self._conditions.values()]
         return "\n".join([*states, self.summary(), ""])
 
     def on_change(self, listener: Callable[[], None]) -> None:
@@ -95,6 +95,11 @@ class Health:
     def _changed(self) -> None:
         for listener in self._listeners:
             listener()
+
+
+def _shown(condition: Condition) -> str:
+    """Its sentence as others may read it: on the health port, and in the statistics on NATS."""
+    return without_passwords(one_line(condition.sentence))
 
 
 def write_when_working(health: Health, path: Path) -> None:
@@ -303,7 +308,7 @@ def _application(health: Health, meter: PrometheusMeter) -> web.Application:
 
     async def readyz(request: web.Request) -> web.Response:
         text = health.verbose() if "verbose" in request.query else health.summary()
-        return web.Response(text=without_passwords(lines(text)), status=200 if health.is_ready else 503)
+        return web.Response(text=text, status=200 if health.is_ready else 503)
 
     async def metrics(_request: web.Request) -> web.Response:
         return web.Response(body=meter.exposition(), headers={"Content-Type": CONTENT_TYPE})
