@@ -26,7 +26,7 @@ async def test_a_cancellation_that_a_library_loses_is_made_again(monkeypatch):
     assert lost == [True]
 
 
-async def test_background_work_ends_with_its_block_and_a_failure_of_it_is_logged():
+async def test_background_work_ends_with_its_block_and_a_failure_of_it_is_logged_at_once():
     async def forever() -> None:
         ended.append("began")
         try:
@@ -44,4 +44,19 @@ async def test_background_work_ends_with_its_block_and_a_failure_of_it_is_logged
     with capture_logs() as logs:
         async with lifecycle.in_background(fails(), name="reading"):
             await asyncio.sleep(0)
-    assert [(line["task"], line["reason"]) for line in logs] == [("reading", "ValueError('no such stream')")]
+            await asyncio.sleep(0)
+            assert [(line["task"], line["reason"]) for line in logs] == [("reading", "ValueError('no such stream')")]
+    assert len(logs) == 1
+
+
+async def test_background_work_that_fails_when_it_is_cancelled_is_logged_when_the_block_has_ended():
+    async def fails_at_its_end() -> None:
+        try:
+            await asyncio.sleep(60)
+        finally:
+            raise ValueError("not closed")
+
+    with capture_logs() as logs:
+        async with lifecycle.in_background(fails_at_its_end(), name="reading"):
+            await asyncio.sleep(0)
+        assert [line["reason"] for line in logs] == ["ValueError('not closed')"]

@@ -203,14 +203,18 @@ async def run_until(work: Coroutine[Any, Any, T], *ends: asyncio.Event) -> T | N
 
 @asynccontextmanager
 async def in_background(work: Coroutine[Any, Any, object], *, name: str) -> AsyncIterator[None]:
-    """Run ``work`` beside the block; at the end of the block cancel it and wait for its end. A failure is logged."""
+    """Run ``work`` beside the block, at its end cancel it and wait for its end. A failure is logged when it occurs."""
     task = asyncio.create_task(work, name=name)
+    task.add_done_callback(_log_failure)
     try:
         yield
     finally:
         await _ended(task)
-        if not task.cancelled() and (error := task.exception()) is not None:
-            log.error("background task failed", task=name, reason=repr(error))
+
+
+def _log_failure(task: asyncio.Task[object]) -> None:
+    if not task.cancelled() and (error := task.exception()) is not None:
+        log.error("background task failed", task=task.get_name(), reason=repr(error))
 
 
 async def _ended(*tasks: asyncio.Future[Any]) -> None:
