@@ -1,5 +1,10 @@
 """What every suite has: the list of suites left out, the look for processes left behind, and the real parts."""
 
+import signal
+
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # a shell's background job: programs of tests would ignore it too
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
 pytest_plugins = [
     "pytester",
     "harness.plugins.left_out",

@@ -22,6 +22,82 @@ from berth.cli.__main__ import main
 main()
 """
 
+WORKING = """
+import asyncio, os, signal, sys
+import typer
+from berth.cli.options import run_command, until_stopped
+from berth.process.exits import UsageError
+
+def send(name):
+    os.kill(os.getpid(), getattr(signal, name))
+
+async def fails_while_it_stops():
+    try:
+        send("SIGTERM")
+        await asyncio.sleep(60)
+    finally:
+        raise UsageError("removing the folder")
+
+async def fails_before_it_is_stopped():
+    send("SIGTERM")
+    raise UsageError("no such folder")
+
+async def answers_although_it_is_stopped():
+    try:
+        send("SIGTERM")
+        await asyncio.sleep(60)
+    except asyncio.CancelledError:
+        return "half done"
+
+async def is_stopped_while_a_timeout_of_its_own_ends():
+    try:
+        async with asyncio.timeout(0.01):
+            try:
+                await asyncio.sleep(60)
+            finally:
+                send("SIGTERM")
+                await asyncio.sleep(0.1)
+    except TimeoutError:
+        await asyncio.sleep(60)
+
+async def goes_on():
+    send(sys.argv[2])
+    await asyncio.sleep(0.1)
+    return "done"
+
+for ignored in sys.argv[2:]:
+    signal.signal(getattr(signal, ignored), signal.SIG_IGN)
+try:
+    print(run_command(until_stopped(globals()[sys.argv[1]]())))
+except typer.Exit as end:
+    sys.exit(end.exit_code)
+"""
+
+
+def working(*words):
+    """Exit code, output and errors of such work, run as `berth up` and `berth run` do."""
+    command = [sys.executable, "-c", WORKING, *words]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
+    return done.returncode, done.stdout, done.stderr
+
+
+def test_an_error_while_the_command_stops_is_reported():
+    assert working("fails_while_it_stops") == (2, "", "berth: stopping\nberth: removing the folder\n")
+    assert working("fails_before_it_is_stopped") == (2, "", "berth: no such folder\n")
+
+
+def test_what_a_stopped_command_answers_counts():
+    assert working("answers_although_it_is_stopped") == (0, "half done\n", "berth: stopping\n")
+
+
+def test_a_command_is_stopped_also_while_a_timeout_of_its_own_ends():
+    assert working("is_stopped_while_a_timeout_of_its_own_ends") == (0, "None\n", "berth: stopping\n")
+
+
+@pytest.mark.parametrize("name", ["SIGINT", "SIGTERM", "SIGHUP"])
+def test_a_signal_that_was_ignored_at_the_start_stays_ignored(name):
+    assert working("goes_on", name) == (0, "done\n", "")
+
 
 def berth(*words, stdout=subprocess.PIPE, **other):
     command = [sys.executable, "-m", "berth.cli", *words]

@@ -139,22 +139,24 @@ def _interruptible() -> Iterator[None]:
 async def until_stopped(work: Coroutine[Any, Any, T]) -> T | None:
     """Run until the end of the work, or until Ctrl-C, SIGTERM or SIGHUP (the terminal was closed).
 
-    ``None``: it was stopped. Also then the work has ended, and has cleaned up.
+    ``None``: it was stopped. Also then the work has ended, and has cleaned up. An error of it is raised, also one after
+    the signal. A signal that is ignored stays ignored, as SIGHUP under ``nohup``, and SIGINT of a shell's background
+    job.
     """
     loop, task = asyncio.get_running_loop(), asyncio.ensure_future(work)
-    stopping = asyncio.Event()
+    stopping = asyncio.Event()  # not task.cancelling(): a timeout in the work cancels it too
 
     def stop() -> None:
-        if not stopping.is_set():
+        if not stopping.is_set() and not task.done():
             stopping.set()
             task.cancel()
             note("stopping")
 
-    survives_its_terminal = signal.getsignal(signal.SIGHUP) is signal.SIG_IGN  # as under nohup
-    for number in (signal.SIGINT, signal.SIGTERM, *(() if survives_its_terminal else (signal.SIGHUP,))):
-        loop.add_signal_handler(number, stop)
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(number) is not signal.SIG_IGN:
+            loop.add_signal_handler(number, stop)
     await asyncio.gather(task, return_exceptions=True)
-    return None if stopping.is_set() else task.result()
+    return None if stopping.is_set() and task.cancelled() else task.result()
 
 
 def _first(group: BaseExceptionGroup[BaseException]) -> BaseException:
