@@ -130,6 +130,27 @@ def test_output_that_cannot_be_written_is_an_error_on_one_line(words, files):
     assert done.returncode == 3
 
 
+@pytest.mark.parametrize(
+    ("words", "stream", "code"),
+    [
+        (("plugin", "list"), ">", 0),
+        (("bus", "permissions"), ">", 0),
+        (("why", "x/>"), "2>", 2),
+        (("nope",), "2>", 2),
+        (("simulate", "--cluster", "-", "--pods", "/dev/null"), "<", 2),
+    ],
+)
+def test_a_standard_stream_that_is_closed_is_as_dev_null(words, stream, code):
+    def ends(redirection):
+        command = ["sh", "-c", f'exec "$@" {stream}{redirection}', "sh", sys.executable, "-m", "berth.cli", *words]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+        return done.returncode, done.stdout, done.stderr
+
+    closed = ends("&-")
+    assert closed == ends("/dev/null")
+    assert closed[0] == code
+
+
 def test_a_reader_that_has_enough_ends_the_command_silently(files):
     command = [sys.executable, "-m", "berth.cli", "simulate", *files, "-o", "json"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:

@@ -1,5 +1,7 @@
 """From what was typed to a running service, and every error of settings and configuration at once."""
 
+import subprocess
+import sys
 from datetime import timedelta
 from pathlib import Path
 
@@ -63,6 +65,12 @@ def test_how_an_older_file_was_read_is_said(tmp_path):
 
     version = "kubescheduler.config.k8s.io/v1"
     assert old_ways(*read_all({"config": str(path)}, {})) == [f"{path}: apiVersion: read {version}beta3 as {version}"]
+
+
+def test_wrong_usage_is_exit_code_2_also_when_standard_error_is_closed():
+    service = "from berth.process.start import start; raise SystemExit(start({'nats.url': 'x'}, name='w', serve=None))"
+    command = ["sh", "-c", 'exec "$@" 2>&-', "sh", sys.executable, "-c", service]
+    assert subprocess.run(command, timeout=60, check=False).returncode == Exit.USAGE
 
 
 def test_wrong_usage_is_exit_code_2_and_one_line_per_problem(capsys):

@@ -23,7 +23,7 @@ from berth.cli.options import run_command
 from berth.cli.pipeline.servers import apply_bus
 from berth.cli.rendering import OutputError, ReaderGoneError, StandardOutput, note, print_line, print_text
 from berth.process.exits import Exit
-from berth.process.start import go_forms
+from berth.process.start import go_forms, open_closed_streams
 
 app = typer.Typer(
     help="A Kubernetes scheduler made of small services that meet on NATS.",
@@ -64,15 +64,14 @@ def bus_permissions(
     print_text(nats_conf().rstrip())
 
 
-READER_GONE: Final = 141
-"""The exit code that a shell gives to a program that SIGPIPE has ended."""
 _WrongUsage: Final = cast("type[typer.BadParameter]", typer.BadParameter.__base__)
 """What the parser raises. Its place differs: a newer Typer brings its own parser."""
 
 
 def main(args: Sequence[str]) -> int:
     """Run the command; returns its exit code. Errors are one line on standard error."""
-    if isinstance(sys.stdout, io.TextIOWrapper):  # it is None when it is closed
+    open_closed_streams()
+    if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout = StandardOutput.of(sys.stdout)
     try:
         code = app(args=go_forms([*args]), prog_name="berth", standalone_mode=False)
@@ -86,5 +85,5 @@ def main(args: Sequence[str]) -> int:
         note(str(error))
         return Exit.UNREACHABLE
     except ReaderGoneError:
-        return READER_GONE
+        return Exit.READER_GONE
     return code if isinstance(code, int) else Exit.DONE

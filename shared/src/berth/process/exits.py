@@ -18,6 +18,8 @@ class Exit(IntEnum):
     """A flag, setting or file is invalid."""
     UNREACHABLE = 3
     """A server that it needs is not reachable."""
+    READER_GONE = 141
+    """What reads its output has ended. It is the code that a shell gives to a program that SIGPIPE has ended."""
 
 
 class UsageError(BerthError):

@@ -140,6 +140,7 @@ def start(flags: Flags, *, name: str, serve: Serve, environment: Mapping[str, st
 
     All errors of both are written to standard error, before anything is opened or connected to.
     """
+    open_closed_streams()
     try:
         settings, configuration = read_all(flags, os.environ if environment is None else environment)
     except SettingsError as error:
@@ -150,6 +151,13 @@ def start(flags: Flags, *, name: str, serve: Serve, environment: Mapping[str, st
         for sentence in old_ways(settings, configuration):
             sys.stderr.write(f"berth-{name}: {one_line(sentence)}\n")
     return run(lambda process: serve(process, configuration), settings, name=name, digests=digests(configuration))
+
+
+def open_closed_streams() -> None:
+    """Open /dev/null in place of each standard stream that was closed at the start: Python has ``None`` for it."""
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, Path(os.devnull).open(mode, encoding="utf-8"))  # noqa: SIM115 - until the end of the process
 
 
 def old_ways(settings: Settings, configuration: KubeSchedulerConfiguration) -> list[str]:
