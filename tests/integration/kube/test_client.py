@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from aiohttp import web
+from msgspec import structs
 
 from berth.api.pod import Pod
 from berth.kube import connections
@@ -16,13 +17,11 @@ from berth.kube.errors import ApiRefusedError, ApiUnreachableError, missing_righ
 from berth.kube.writes import (
     CONDITION_FENCE,
     bind,
-    condition_patch,
     create_event,
     decode_pod,
-    fence_condition,
+    fence,
     get_pod,
     patch_event,
-    patch_pod_status,
 )
 from berth.kube.writes import cut as cut_note
 from berth.sim.faults import Fail, LoseAnswer
@@ -80,18 +79,19 @@ async def test_pod_that_does_not_exist_is_none(cluster: Cluster):
 async def test_fence_moves_the_pods_version_so_that_an_older_binding_cannot_land(cluster: Cluster):
     await cluster.api.add_pod("web")
     before = await _pod(cluster)
-    patch = condition_patch(fence_condition(7, "a"), uid=before.uid)
-    answer = await patch_pod_status(cluster.client, cluster.api.namespace, "web", patch)
-    fenced = decode_pod(answer.body)
+    first = decode_pod((await fence(cluster.client, before, 7)).body)
+    fenced = decode_pod((await fence(cluster.client, before, 7)).body)
     assert [(c.type, c.message) for c in fenced.status.conditions or ()] == [(CONDITION_FENCE, "7")]
     assert (await _bind(cluster, before)).status == 409
+    assert (await _bind(cluster, first)).status == 409, "each fence moves it, though the epoch is the same"
     assert (await _bind(cluster, fenced)).status == 201
 
 
-async def test_patch_of_a_pod_that_is_another_one_by_now_is_invalid(cluster: Cluster):
+async def test_fence_of_a_pod_that_is_another_one_by_now_is_invalid(cluster: Cluster):
     await cluster.api.add_pod("web")
-    patch = condition_patch(fence_condition(7, "a"), uid="another")
-    assert (await patch_pod_status(cluster.client, cluster.api.namespace, "web", patch)).status == 422
+    pod = await _pod(cluster)
+    former = structs.replace(pod, metadata=structs.replace(pod.metadata, uid="another"))
+    assert (await fence(cluster.client, former, 7)).status == 422
 
 
 async def test_event_is_created_with_a_note_that_fits_and_counted_in_its_series(cluster: Cluster):

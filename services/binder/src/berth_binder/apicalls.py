@@ -24,15 +24,12 @@ from berth.kube.clock import Clock
 from berth.kube.errors import ApiUnreachableError, Response, missing_right
 from berth.kube.writes import (
     bind,
-    condition_patch,
     decode_pod,
     delete_victim,
-    fence_condition,
-    fence_token,
+    fence,
     keep_volume,
     mark_victim,
     nominate,
-    patch_pod_status,
     select_node,
     unmark_victim,
 )
@@ -240,14 +237,12 @@ async def get_pod(client: KubeClient, effect: GetPod) -> PodAnswer:
 
 
 async def void_bindings(client: KubeClient, effect: VoidBindings, epoch: int) -> PodAnswer:
-    """Patch the pod's status with a fence of its own: a Binding with the resourceVersion of before is then refused."""
-    metadata = effect.pod.metadata
-    body = condition_patch(fence_condition(epoch, fence_token()), uid=metadata.uid)
+    """Fence the pod, so that no Binding of before can land."""
+    uid = effect.pod.uid
     try:
-        response = await patch_pod_status(client, metadata.namespace, metadata.name, body)
+        return _pod_answer(uid, await fence(client, effect.pod, epoch))
     except ApiUnreachableError as error:
-        return PodAnswer(uid=metadata.uid, status=NO_ANSWER, message=str(error))
-    return _pod_answer(metadata.uid, response)
+        return PodAnswer(uid=uid, status=NO_ANSWER, message=str(error))
 
 
 async def evict_pods(client: KubeClient, effect: EvictPods) -> EvictionAnswer:

@@ -32,7 +32,7 @@ from berth.kube.client import KubeClient
 from berth.kube.clock import Clock
 from berth.kube.errors import ApiUnreachableError, Response, missing_right, refusal
 from berth.kube.informers import Informers
-from berth.kube.writes import condition_patch, decode_pod, fence_condition, fence_token, get_pod, patch_pod_status
+from berth.kube.writes import decode_pod, fence, get_pod
 from berth.leader.session import LeaderSession, NoLongerLeadingError
 from berth.process.logging import get_logger
 from berth_binder.cache import PODS, Cache, fence_epoch
@@ -194,10 +194,8 @@ class Takeover:
 
     async def _patch(self, pod: Pod) -> int | None:
         """Try once; ``None``: try again."""
-        metadata = pod.metadata
-        body = condition_patch(fence_condition(self.epoch, fence_token()), uid=pod.uid)
         try:
-            response = await patch_pod_status(self.client, metadata.namespace, metadata.name, body)
+            response = await fence(self.client, pod, self.epoch)
             if response.succeeded:
                 return version_number(decode_pod(response.body).metadata.resource_version)
             if response.status == HTTPStatus.CONFLICT:

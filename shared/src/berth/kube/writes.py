@@ -85,17 +85,19 @@ def condition_patch(condition: PodCondition, *, uid: str | None = None, resource
     return _encoder.encode({**({"metadata": metadata} if metadata else {}), "status": {"conditions": [condition]}})
 
 
-def fence_condition(epoch: int, token: str) -> PodCondition:
-    """The fence of an epoch.
+async def fence(client: KubeClient, pod: Pod, epoch: int) -> Response:
+    """Write the fence of an epoch: a Binding with an earlier resourceVersion is then refused.
 
-    A patch without a change keeps the resourceVersion: ``token``, which nobody can know before, makes each one a
-    change, also where somebody has written the epoch's number already.
+    A patch without a change keeps the resourceVersion. A token, which nobody can know before, makes each one a change,
+    also where somebody has written the epoch's number already. The answer holds the patched pod.
+
+    Raises:
+        ApiUnreachableError: no answer; it may have been written.
     """
-    return PodCondition(type=CONDITION_FENCE, status="True", reason=f"Fence_{token}", message=str(epoch))
-
-
-def fence_token() -> str:
-    return uuid.uuid4().hex[:12]
+    token = uuid.uuid4().hex[:12]
+    condition = PodCondition(type=CONDITION_FENCE, status="True", reason=f"Fence_{token}", message=str(epoch))
+    body = condition_patch(condition, uid=pod.uid)
+    return await patch_pod_status(client, pod.metadata.namespace, pod.metadata.name, body)
 
 
 class _Preconditions(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):

@@ -6,7 +6,6 @@ from collections.abc import Mapping
 
 from berth.plugins.factory import PluginFactory
 from berth.plugins.v1_18 import disklimits, noderesources, preferavoidpods, scores, selectorspread
-from berth.plugins.v1_18.scores import POD_TOPOLOGY_SPREAD_FACTORY
 
 
 def as_of_1_18(known: Mapping[str, PluginFactory], *, most_disks: int | None = None) -> Mapping[str, PluginFactory]:
@@ -21,7 +20,7 @@ def as_of_1_18(known: Mapping[str, PluginFactory], *, most_disks: int | None = N
         "NodePreferAvoidPods": preferavoidpods.FACTORY,
         "DefaultPodTopologySpread": selectorspread.FACTORY,
         "TaintToleration": scores.TAINT_TOLERATION_FACTORY,
-        "PodTopologySpread": POD_TOPOLOGY_SPREAD_FACTORY,
+        "PodTopologySpread": scores.POD_TOPOLOGY_SPREAD_FACTORY,
         "NodeResourceLimits": noderesources.RESOURCE_LIMITS_FACTORY,
     }
     return {**known, **own, **{factory.name: factory for factory in disklimits.factories(most=most_disks)}}
