@@ -5,6 +5,8 @@ from collections.abc import AsyncIterator
 import pytest
 
 from berth.api.messages import Outcome
+from berth.bus.interface import BusRefusedError
+from berth.bus.orphans import OrphanCheck
 from berth_binder import runner
 from berth_binder.runner import BinderRunner
 from harness.fakes.memory_bus import MemoryBus
@@ -25,9 +27,18 @@ async def world(simulated_cluster: Cluster, bus: MemoryBus) -> AsyncIterator[Bin
         yield world
 
 
-async def test_a_pod_whose_message_is_delivered_no_more_is_bound(world, bus, monkeypatch: pytest.MonkeyPatch):
+@pytest.mark.parametrize("refused", [0, 2])
+async def test_a_pod_whose_message_is_delivered_no_more_is_bound(
+    world, bus, monkeypatch: pytest.MonkeyPatch, refused: int
+):
     monkeypatch.setattr(runner, "CHECK_SECONDS", 0.05)
     take, taken = BinderRunner._take, []
+    find, refusals = OrphanCheck.find, iter(["no right"] * refused)
+
+    async def find_after_the_refusals(self) -> str:
+        for reason in refusals:
+            raise BusRefusedError(reason)
+        return await find(self)
 
     async def take_from_the_second_on(self, delivery):
         taken.append(delivery)
@@ -38,6 +49,7 @@ async def test_a_pod_whose_message_is_delivered_no_more_is_bound(world, bus, mon
             consumer.forget()
 
     monkeypatch.setattr(BinderRunner, "_take", take_from_the_second_on)
+    monkeypatch.setattr(OrphanCheck, "find", find_after_the_refusals)
     node = await world.add_node()
     binder = await world.leading_binder()
     pod = await world.add_pod("web")

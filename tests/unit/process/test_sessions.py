@@ -4,6 +4,7 @@ import asyncio
 from contextlib import aclosing
 
 import pytest
+from structlog.testing import capture_logs
 
 from berth.api.errors import BerthError, TemporaryError
 from berth.bus.interface import (
@@ -15,7 +16,7 @@ from berth.bus.interface import (
     Unstored,
 )
 from berth.process.lifecycle import Process
-from berth.process.sessions import StoreWatch, UndecodableReporter, present, sessions
+from berth.process.sessions import Refusals, StoreWatch, UndecodableReporter, present, sessions
 from harness.fakes.memory_bus import MemoryBus
 from harness.fakes.recording_meter import RecordingMeter
 from harness.fakes.ticking_clock import TickingClock
@@ -292,3 +293,28 @@ def test_what_cannot_be_decoded_is_counted_and_logged_once_for_each_subject(caps
         undecodable.report(subject, "no JSON")
     assert metrics.value("berth_undecodable_total") == 3
     assert capsys.readouterr().out.count("leaving out what cannot be decoded") == 2
+
+
+def test_a_refusal_is_logged_once_and_not_raised():
+    refusals = Refusals("cannot look after the streams")
+    with capture_logs() as logs:
+        for reason in ("no right", "no right", "another limit", "no right"):
+            with refusals.logged_once():
+                raise BusRefusedError(reason)
+    assert [(line["event"], line["reason"]) for line in logs] == [
+        ("cannot look after the streams", "no right"),
+        ("cannot look after the streams", "another limit"),
+    ]
+
+
+@pytest.mark.parametrize("error", [UnansweredError("no answer"), StoreFullError("no room")], ids=["answer", "room"])
+def test_what_may_work_the_next_time_is_neither_raised_nor_logged(error):
+    with capture_logs() as logs, Refusals("cannot ask").logged_once():
+        raise error
+    assert logs == []
+
+
+@pytest.mark.parametrize("error", [BusLostError("lost"), MissingError("gone"), ValueError("a bug")], ids=repr)
+def test_what_the_next_time_cannot_help_is_raised(error):
+    with pytest.raises(type(error)), Refusals("cannot ask").logged_once():
+        raise error

@@ -23,10 +23,13 @@ from berth.api.meta import ObjectMeta
 from berth.api.node import Node, NodeStatus
 from berth.api.pod import Container, Pod, PodSpec, ResourceRequirements
 from berth.api.subjects import Term, key
+from berth.bus.interface import BusRefusedError
 from berth.bus.stages import publish_pending, publish_ranked
+from berth.bus.tries import TryCounter
 from berth.process.configuration import profiles_of, read_configuration
 from berth.process.lifecycle import Process
 from berth.process.settings import Numbers, Settings
+from berth_scorer import service
 from berth_scorer.ranker import Ranker
 from berth_scorer.service import serve
 from harness.fakes.recording_meter import RecordingMeter
@@ -106,6 +109,22 @@ async def stored_in(session, stream, subject):
 
 async def is_empty(session, stream, subject):
     return not await stored_in(session, stream, subject)
+
+
+async def test_a_count_of_tries_that_nats_refuses_to_take_back_ends_no_scorer(bus, session, monkeypatch):
+    asked = []
+
+    async def settle(_counter) -> None:
+        asked.append(True)
+        raise BusRefusedError("no right")
+
+    monkeypatch.setattr(TryCounter, "settle", settle)
+    monkeypatch.setattr(service, "HEARTBEAT", timedelta(milliseconds=1))
+    await write_node(session, node("n1"))
+    async with scorer(bus):
+        await until(lambda: asyncio.sleep(0, len(asked) > 1))
+        await publish_pending(session, pending("web"))
+        assert len(await ranked(session)) == 1
 
 
 async def test_a_pending_pod_is_ranked_and_then_acknowledged(bus, session):

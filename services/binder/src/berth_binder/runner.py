@@ -16,7 +16,6 @@ from berth.api.messages import DeadLetter, Decision, Outcome, Ranked, UnknownSch
 from berth.api.subjects import Attempt, Epoch, key
 from berth.bus.interface import (
     BusLostError,
-    BusRefusedError,
     Deliveries,
     Delivery,
     MissingError,
@@ -37,7 +36,7 @@ from berth.process.health import Progress
 from berth.process.lifecycle import Process, run_until
 from berth.process.logging import get_logger
 from berth.process.metrics import GaugeName, Meter, result_of
-from berth.process.sessions import UndecodableReporter, follow_live
+from berth.process.sessions import Refusals, UndecodableReporter, follow_live
 from berth_binder.apicalls import ApiRequests
 from berth_binder.cache import Cache
 from berth_binder.core import BinderCore
@@ -315,20 +314,13 @@ class BinderRunner:
 
     async def _check_for_orphans(self, check: OrphanCheck) -> None:
         """Give up the Lease when the consumer does not deliver what RANKED holds: the next epoch has a new one."""
+        refusals = Refusals("cannot check whether RANKED is delivered")
         while True:
             await self._parts.process.clock.sleep(CHECK_SECONDS)
-            try:
-                problem = await check.find()
-            except BusRefusedError as error:
-                log.warning("cannot check whether RANKED is delivered", reason=str(error))
-                return
-            except (BusLostError, MissingError):
-                raise
-            except TemporaryError:
-                continue
-            if problem:
-                self._metrics.count("berth_orphans_found_total", stream=RANKED)
-                self._leadership.end(problem)
+            with refusals.logged_once():
+                if problem := await check.find():
+                    self._metrics.count("berth_orphans_found_total", stream=RANKED)
+                    self._leadership.end(problem)
 
     def _describe_stall(self) -> str:
         core = self._core

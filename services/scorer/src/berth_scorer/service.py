@@ -22,7 +22,7 @@ from berth.process.health import Condition
 from berth.process.lifecycle import Process, run_until
 from berth.process.logging import get_logger
 from berth.process.metrics import Meter, point_of, status_of
-from berth.process.sessions import UndecodableReporter, follow_live, present, sessions
+from berth.process.sessions import Refusals, UndecodableReporter, follow_live, present, sessions
 from berth.process.tracing import TRACEPARENT
 from berth_scorer.backlog import RETRY_DELAY, Backlog, Outbox, PendingDelivery
 from berth_scorer.ranker import Ranker
@@ -219,14 +219,11 @@ class Scorer:
 
     async def _settle_tries(self) -> None:
         """Take back what NATS did not answer; the session may be another one than that of the tries."""
+        refusals = Refusals("cannot take back a count of tries")
         while True:
             await asyncio.sleep(HEARTBEAT.total_seconds())
-            try:
+            with refusals.logged_once():
                 await self._tries.settle()
-            except (BusLostError, MissingError):
-                raise
-            except TemporaryError:
-                continue
 
     async def _rank_alone(self, item: PendingDelivery) -> None:
         """Rank a suspect once everything else is published; the try is counted in KV ``tries``."""

@@ -23,7 +23,6 @@ from berth.api.subjects import Attempt, Term
 from berth.bus.interface import (
     BucketReader,
     BusLostError,
-    BusRefusedError,
     MissingError,
     Session,
     StoredMessage,
@@ -43,6 +42,7 @@ from berth.leader.session import LeaderSession, NoLongerLeadingError
 from berth.process.health import Progress
 from berth.process.lifecycle import Process, run_until
 from berth.process.logging import get_logger, verbose
+from berth.process.sessions import Refusals
 from berth.process.tracing import TRACEPARENT
 from berth_watcher.core import WatcherCore
 from berth_watcher.events import (
@@ -240,25 +240,14 @@ class WatcherRunner:
     async def _check_streams(self) -> None:
         """Look for orphans of PENDING and for what is missing, in turn: the first takes the consumer away meanwhile."""
         orphans = OrphanCheck(self._session, PENDING, SCORER)
-        refusals: set[str] = set()
+        refusals = Refusals("cannot look after the streams")
         for number in itertools.count(1):
             await self._parts.process.clock.sleep(CHECK_SECONDS)
-            await self._checked(self._check_for_orphans(orphans), refusals)
+            with refusals.logged_once():
+                await self._check_for_orphans(orphans)
             if number % VERIFIED == 0:
-                await self._checked(self._session.verify(), refusals)
-
-    async def _checked(self, check: Coroutine[Any, Any, None], refusals: set[str]) -> None:
-        """What is missing ends the leadership, and the next session makes it anew; a refusal is said once."""
-        try:
-            await check
-        except BusRefusedError as error:
-            if str(error) not in refusals:
-                log.warning("cannot look after the streams", reason=str(error))
-            refusals.add(str(error))
-        except (BusLostError, MissingError):
-            raise
-        except TemporaryError:
-            return
+                with refusals.logged_once():  # what is missing ends the leadership: the next session makes it anew
+                    await self._session.verify()
 
     async def _check_for_orphans(self, check: OrphanCheck) -> None:
         """Make the consumer of PENDING anew when it does not deliver what PENDING holds, or is missing."""

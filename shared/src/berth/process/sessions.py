@@ -11,8 +11,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from datetime import timedelta
 from importlib.metadata import version
 from typing import Final
@@ -263,6 +263,32 @@ class UndecodableReporter:
         if known not in self._logged and len(self._logged) < MOST_REPORTED:
             self._logged.add(known)
             log.warning("leaving out what cannot be decoded", subject=subject, reason=reason)
+
+
+class Refusals:
+    """What NATS refuses a task that asks again and again: each refusal is logged once, and the task goes on."""
+
+    def __init__(self, doing: str) -> None:
+        self._doing = doing
+        self._logged: set[str] = set()
+
+    @contextmanager
+    def logged_once(self) -> Iterator[None]:
+        """End the block silently also when NATS does not answer.
+
+        Raises:
+            BusLostError, MissingError: to ask again would not help.
+        """
+        try:
+            yield
+        except BusRefusedError as error:
+            if str(error) not in self._logged:
+                log.warning(self._doing, reason=str(error))
+            self._logged.add(str(error))
+        except (BusLostError, MissingError):
+            raise
+        except TemporaryError:
+            return
 
 
 async def follow_live(  # noqa: PLR0913, PLR0917 - what is read, where to, in which tasks, and who is told
