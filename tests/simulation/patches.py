@@ -63,6 +63,7 @@ def _after(self: clock.Backoff, *args: Any, **more: Any) -> float:
 
 
 _original_after = clock.Backoff.after
+_ALL_TASKS: Final = getattr(asyncio.tasks, "_all_tasks" if sys.version_info < (3, 12) else "_scheduled_tasks")
 ENTRY_POINTS: Final = tuple(metadata.entry_points(group=configuration.GROUP))
 VERSION: Final = "simulated"
 
@@ -73,7 +74,7 @@ def simulated(log: Any) -> Iterator[None]:
     patches: list[tuple[Any, str, Any]] = [
         (time, "monotonic", steady),
         # The list of all tasks is only for stack dumps, and entering a task into it costs as much as making it.
-        (asyncio.tasks._all_tasks, "add", lambda _task: None),
+        (_ALL_TASKS, "add", lambda _task: None),
         # There is one loop: looking under a lock whether it is the right one takes longer than the wait that asks.
         (asyncio.mixins._LoopBoundMixin, "_get_loop", lambda _self: _current[0]),
         (time, "clock_gettime", lambda _clock: steady()),
