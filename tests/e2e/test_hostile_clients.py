@@ -2,15 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Collection, Iterator
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 import pytest
 
-from berth.api.messages import Candidate, Decision, Outcome, Preemption, Ranked, Victim, decode, encode
+from berth.api.messages import (
+    Candidate,
+    DeadLetter,
+    Decision,
+    Outcome,
+    Pending,
+    Preemption,
+    Ranked,
+    Reason,
+    Victim,
+    decode,
+    encode,
+)
 from berth.api.pod import Pod
 from berth.bus.accounts import nats_conf
 from berth.bus.session import NatsBus, NatsSession
@@ -38,9 +51,7 @@ pytestmark = [pytest.mark.requires("kubebuilder_assets", "nats-server"), pytest.
 
 ADMIN = NatsCredentials(user="admin", password="admin-of-a-test")  # noqa: S106 - of a throw-away server
 HUGE = 10**17
-"""The number of a forged attempt."""
-STORED_IN = {"ranked": "RANKED", "decision": "DECISIONS"}
-"""The stream of a stage."""
+"""The number of the first forged attempt; those of the others are multiples."""
 CONFIGURATION = "apiVersion: kubescheduler.config.k8s.io/v1\nkind: KubeSchedulerConfiguration\n"
 
 
@@ -60,6 +71,31 @@ async def admin(server: NatsServer) -> AsyncIterator[NatsSession]:
     await session.close()
 
 
+@pytest.fixture
+async def running_services(
+    server: NatsServer,
+    admin: NatsSession,
+    own_control_plane: ControlPlane,
+    cluster_outside: ClusterUser,
+    tmp_path: Path,
+) -> AsyncIterator[None]:
+    """One of each service, as its user of the bus and with berth's rights in the cluster."""
+    await grant(cluster_outside.api)
+    kubeconfig = await kubeconfig_of(own_control_plane, cluster_outside.api, "berth")
+    config = tmp_path / "berth.yaml"
+    config.write_text(CONFIGURATION)
+    with services(server, kubeconfig, config, tmp_path):
+        yield
+
+
+@pytest.fixture
+async def stored(admin: NatsSession) -> list[tuple[str, bytes]]:
+    """Subject and data of what the stages' streams store during the test, also of what they do not keep."""
+    stored: list[tuple[str, bytes]] = []
+    await admin.subscribe_stored("berth.>", lambda subject, data, _: stored.append((subject, data)))
+    return stored
+
+
 async def settled(admin: NatsSession, user: str) -> dict[str, list[tuple[str, int, bytes]]]:
     """What is in the streams, but for what the user may write and what a pipeline without work writes by itself."""
     return {
@@ -68,40 +104,53 @@ async def settled(admin: NatsSession, user: str) -> dict[str, list[tuple[str, in
     }
 
 
+async def is_empty(admin: NatsSession, stream: str) -> bool:
+    return (await admin.state(stream)).messages == 0
+
+
+async def is_done_with(admin: NatsSession, uids: Collection[str]) -> bool:
+    """Whether no service still writes about these bound pods: the API server shows a pod bound before its Decision."""
+    mirror = {one.subject async for one in admin.scan("KV_cluster", "$KV.cluster.pod.>")}
+    is_mirrored = mirror.issuperset(f"$KV.cluster.pod.{uid}" for uid in uids)
+    return is_mirrored and await is_empty(admin, "PENDING") and await is_empty(admin, "RANKED")
+
+
+@pytest.mark.usefixtures("running_services")
 async def test_nothing_outside_its_part_changes_while_the_pipeline_runs(
-    server: NatsServer,
-    admin: NatsSession,
-    own_control_plane: ControlPlane,
-    cluster_outside: ClusterUser,
-    tmp_path: Path,
+    server: NatsServer, admin: NatsSession, cluster_outside: ClusterUser
 ):
-    await grant(cluster_outside.api)
-    kubeconfig = await kubeconfig_of(own_control_plane, cluster_outside.api, "berth")
-    config = tmp_path / "berth.yaml"
-    config.write_text(CONFIGURATION)
-    with services(server, kubeconfig, config, tmp_path):
-        await cluster_outside.add_nodes(2, cpu="8")
-        placed = await cluster_outside.all_bound(await cluster_outside.add_pods(5, "before"))
-        for user in OUTSIDE:
-            client = await client_of(server, user, password_of(user), inbox_of(user))
-            before = await settled(admin, user)
-            await ask_with_foreign_replies(client, user)
-            await ask_at_random(client, user)
-            await ask_to_manage(client)
-            await roll_up(client, user)
-            assert await settled(admin, user) == before
-            await client.close()
-        now = await cluster_outside.all_bound(await cluster_outside.add_pods(5, "after"))
-        assert placed.items() <= now.items()
+    await cluster_outside.add_nodes(2, cpu="8")
+    placed = await cluster_outside.all_bound(await cluster_outside.add_pods(5, "before"))
+    uids = [made["metadata"]["uid"] for made in (await cluster_outside.pods()).values()]
+    await eventually(partial(is_done_with, admin, uids), "the Decisions on the pods, and the pods in the mirror")
+    for user in OUTSIDE:
+        client = await client_of(server, user, password_of(user), inbox_of(user))
+        before = await settled(admin, user)
+        await ask_with_foreign_replies(client, user)
+        await ask_at_random(client, user)
+        await ask_to_manage(client)
+        await roll_up(client, user)
+        assert await settled(admin, user) == before
+        await client.close()
+    now = await cluster_outside.all_bound(await cluster_outside.add_pods(5, "after"))
+    assert placed.items() <= now.items()
 
 
-def forged_about(made: dict[str, Any], term: int, victims: list[dict[str, Any]]) -> dict[str, bytes]:
-    """Messages about a pod by stage, as if a scorer and the binder of berth had written them; newer than the pod is."""
+Forged = Pending | Ranked | Decision
+M = TypeVar("M", Decision, DeadLetter)
+
+
+def forged_about(made: dict[str, Any], term: int, victims: list[dict[str, Any]]) -> list[tuple[str, Forged]]:
+    """Subjects and messages about a pod, as if berth's services had written them; newer than the pod is.
+
+    They ask for a ranking, propose nodes, propose to evict pods by a view that lacks nothing, and say that the pod is
+    bound. Each is of an attempt of its own: a second message of a decided attempt is only acknowledged.
+    """
     pod = msgspec.convert(made, Pod, strict=False)
     spec = msgspec.structs.replace(pod.spec, scheduler_name="berth")
     metadata = msgspec.structs.replace(pod.metadata, resource_version=str(10**12))
     pod = msgspec.structs.replace(pod, spec=spec, metadata=metadata)
-    report = {"attempt": f"{pod.uid}.{term}.{HUGE}", "profile": "berth"}
+    attempts = [f"{pod.uid}.{term}.{number * HUGE}" for number in (1, 2, 3, 4)]
     place = {"namespace": pod.metadata.namespace, "pod": pod.metadata.name, "uid": pod.uid}
     nodes = sorted({victim["spec"]["nodeName"] for victim in victims})
     named = [
@@ -109,72 +158,96 @@ def forged_about(made: dict[str, Any], term: int, victims: list[dict[str, Any]])
         for each in victims
         if each["spec"]["nodeName"] == nodes[0]
     ]
+    ranked = {"profile": "berth", "pod": pod, "view_age_seconds": 0.0, "evaluated": len(nodes)}
     candidates = [Candidate(node=node, total=100) for node in nodes]
-    return {
-        "ranked, on nodes": encode(Ranked(**report, pod=pod, candidates=candidates, feasible=2)),
-        "ranked, by preemption": encode(Ranked(**report, pod=pod, preemption=Preemption(node=nodes[0], victims=named))),
-        "decision, bound": encode(Decision(**report, **place, epoch=10**6, outcome=Outcome.BOUND, node=nodes[0])),
+    messages = {
+        "pending": [Pending(attempt=attempts[0], profile="berth", pod=pod)],
+        "ranked": [
+            Ranked(attempt=attempts[1], **ranked, candidates=candidates, feasible=len(nodes)),
+            Ranked(attempt=attempts[2], **ranked, preemption=Preemption(node=nodes[0], victims=named)),
+        ],
+        "decision": [
+            Decision(attempt=attempts[3], profile="berth", **place, epoch=10**6, outcome=Outcome.BOUND, node=nodes[0])
+        ],
     }
+    return [
+        (f"berth.{stage}.berth.{pod.metadata.namespace}.{pod.metadata.name}", message)
+        for stage, of_stage in messages.items()
+        for message in of_stage
+    ]
 
 
-async def is_forged(admin: NatsSession, client: Client, user: str, stage: str, subject: str, data: bytes) -> bool:
-    """Have the server store it; on a busy machine the watcher may remove the key each time before it is read."""
-    before = (await admin.state(STORED_IN[stage])).last_sequence
-    await have_it_sent(client, user, data, subject)
-    return (await admin.state(STORED_IN[stage])).last_sequence > before
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Forger:
+    """A service's client that has the server send messages of other services."""
+
+    client: Client
+    user: str
+    stored: list[tuple[str, bytes]]
+
+    async def forge(self, subject: str, message: Forged, kind: type[M]) -> M:
+        """Have the server send the message; returns the Decision or the dead letter on its attempt."""
+        what = f"a {kind.__name__} on {message.attempt}"
+        return await eventually(partial(self._try_to_forge, subject, message, kind), what)
+
+    async def _try_to_forge(self, subject: str, message: Forged, kind: type[M]) -> M | None:
+        """Once is not enough: when the watcher removes the key before it is read, an empty message is sent.
+
+        That takes the place of the one before it in the stream.
+        """
+        await have_it_sent(self.client, self.user, encode(message), subject)
+        stage, attempt = ("berth.decision." if kind is Decision else "berth.dead."), message.attempt.encode()
+        found = (data for name, data in self.stored if name.startswith(stage) and attempt in data)
+        return next((decode(data, kind) for data in found), None)
 
 
-async def refused_by_the_binder(admin: NatsSession, namespace: str) -> bool:
-    """Whether it has taken a forged message as one, and decided on it itself."""
-    stored = await admin.last("DECISIONS", f"berth.decision.berth.{namespace}.no-room-0")
-    decision = decode(stored.data, Decision) if stored is not None else None
-    is_on_it = decision is not None and decision.attempt.endswith(f".{HUGE}")
-    return is_on_it and decision.outcome in {Outcome.CONFLICT, Outcome.UNSCHEDULABLE}
-
-
+@pytest.mark.usefixtures("running_services")
 @pytest.mark.parametrize("user", INSIDE)
 async def test_users_of_berths_account_delay_pods_and_move_none(
     server: NatsServer,
     admin: NatsSession,
-    own_control_plane: ControlPlane,
+    stored: list[tuple[str, bytes]],
     cluster_outside: ClusterUser,
-    tmp_path: Path,
     user: str,
 ):
     """By replies they reach every stream: they forge every message, then delete all streams."""
-    await grant(cluster_outside.api)
-    kubeconfig = await kubeconfig_of(own_control_plane, cluster_outside.api, "berth")
-    config = tmp_path / "berth.yaml"
-    config.write_text(CONFIGURATION)
-    with services(server, kubeconfig, config, tmp_path):
-        await cluster_outside.add_nodes(2, cpu="3")
-        placed = await cluster_outside.all_bound(await cluster_outside.add_pods(6, "full", cpu="1"))
-        await cluster_outside.add_pods(1, "no-room", cpu="1")
-        await cluster_outside.add_pods(1, "another-schedulers", cpu="1m", scheduler="another")
-        await eventually(lambda: cluster_outside.condition("no-room-0"), "the pod's own attempt to be decided")
-        pods = await cluster_outside.pods()
-        running = [pods[name] for name in placed]
-        entry = await admin.get("control", "term.watcher")
-        assert entry is not None
-        client = await client_of(server, user, password_of(user), inbox_of(user))
-        for name in ("no-room-0", "another-schedulers-0"):
-            for what, data in forged_about(pods[name], int(entry.data), running).items():
-                stage = what.partition(",")[0]
-                subject = f"berth.{stage}.berth.{cluster_outside.namespace}.{name}"
-                await eventually(partial(is_forged, admin, client, user, stage, subject, data), f"{what} to be stored")
-                if stage == "ranked" and name == "no-room-0":
-                    await eventually(
-                        lambda: refused_by_the_binder(admin, cluster_outside.namespace), "a Decision on it"
-                    )
-        for stream in STREAMS:
-            await have_it_sent(client, user, b"", f"$JS.API.STREAM.DELETE.{stream}")
-        await client.close()
-        after = await cluster_outside.pods()
-        assert {name: after[name]["metadata"]["uid"] for name in placed} == {
-            each["metadata"]["name"]: each["metadata"]["uid"] for each in running
-        }
-        assert await cluster_outside.placed() == placed
-        assert not any("deletionTimestamp" in each["metadata"] for each in after.values())
-        await cluster_outside.delete_pod("full-0")
-        await cluster_outside.all_bound(["no-room-0"], 90)
-        assert "another-schedulers-0" not in await cluster_outside.placed()
+    await cluster_outside.add_nodes(2, cpu="3")
+    placed = await cluster_outside.all_bound(await cluster_outside.add_pods(6, "full", cpu="1"))
+    await cluster_outside.add_pods(1, "no-room", cpu="1")
+    await cluster_outside.add_pods(1, "another-schedulers", cpu="1m", scheduler="another")
+    await eventually(lambda: cluster_outside.condition("no-room-0"), "the pod's own attempt to be decided")
+    pods = await cluster_outside.pods()
+    running = [pods[name] for name in placed]
+    entry = await admin.get("control", "term.watcher")
+    assert entry is not None
+    client = await client_of(server, user, password_of(user), inbox_of(user))
+    forger = Forger(client=client, user=user, stored=stored)
+
+    forged = forged_about(pods["no-room-0"], int(entry.data), running)
+    decisions = [await forger.forge(subject, message, Decision) for subject, message in forged]
+    assert [(decision.outcome, decision.reason) for decision in decisions] == [
+        (Outcome.UNSCHEDULABLE, ""),
+        (Outcome.CONFLICT, Reason.NO_CANDIDATE),
+        (Outcome.CONFLICT, Reason.VICTIMS),
+        (Outcome.BOUND, ""),  # the forged one itself
+    ]
+    *proposals, bound = forged_about(pods["another-schedulers-0"], int(entry.data), running)
+    for subject, message in proposals:
+        letter = await forger.forge(subject, message, DeadLetter)
+        assert letter.service == "binder"
+        assert "names scheduler 'another'" in letter.reason
+    await forger.forge(*bound, Decision)
+    await eventually(partial(is_empty, admin, "RANKED"), "the binder to have taken every forged message")
+
+    for stream in STREAMS:
+        await have_it_sent(client, user, b"", f"$JS.API.STREAM.DELETE.{stream}")
+    await client.close()
+    after = await cluster_outside.pods()
+    assert {name: after[name]["metadata"]["uid"] for name in placed} == {
+        each["metadata"]["name"]: each["metadata"]["uid"] for each in running
+    }
+    assert await cluster_outside.placed() == placed
+    assert not any("deletionTimestamp" in each["metadata"] for each in after.values())
+    await cluster_outside.delete_pod("full-0")
+    await cluster_outside.all_bound(["no-room-0"], 90)
+    assert "another-schedulers-0" not in await cluster_outside.placed()

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterable, Iterator
 
 import pytest
+from nats.aio.msg import Msg
 
 from berth.bus.accounts import DOMAIN, nats_conf
 from berth.bus.session import NatsBus, NatsSession
@@ -30,12 +31,23 @@ from harness.worlds.hostile_clients import (
 pytestmark = pytest.mark.requires("nats-server")
 
 ADMIN = "{ user: admin, password: admin-of-a-test }"
+SYSTEM = "{ user: system, password: system-of-a-test }"
+"""A user of the server's own account, which berth's configuration leaves as it is."""
+LISTENERS = {
+    "_INBOX.evil": "people",
+    "$SRV.PING": "scorer",
+    "berth.service.berth-scorer.evil": "scorer",
+    "$SYS.REQ.SERVER.PING": "system",
+}
+"""By subject a user who may subscribe to it, of another account than berth's."""
 
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[NatsServer]:
     passwords = "".join(f'{user}_PASSWORD: "{password_of(user)}"\n' for user in USERS)
-    with nats_server(passwords + nats_conf().replace("users: [", f"users: [ {ADMIN}", 1)) as server:
+    conf = nats_conf().replace("users: [", f"users: [ {ADMIN}", 1)
+    conf = conf.replace("accounts {", f"accounts {{ $SYS: {{ users: [ {SYSTEM} ] }}", 1)
+    with nats_server(passwords + conf) as server:
         yield server
 
 
@@ -99,27 +111,63 @@ async def test_the_binder_neither_makes_nor_deletes_streams(server, admin):
 
 @pytest.mark.parametrize("user", INSIDE)
 async def test_what_a_service_of_berths_account_has_the_server_send_stays_in_that_account(server, admin, user):
-    """It may be stored in any stream: docs/security.md names that. No other account hears it."""
+    """It may be stored in any stream: docs/security.md names that. Nobody of another account receives the message.
+
+    All of them receive one on the same subject from whoever may send it to them. It comes after all that was sent
+    before, so that nothing can have come later than it was looked for.
+    """
     client = await client_of(server, user, password_of(user), inbox_of(user))
-    other = await client_of(server, "people", password_of("people"))
-    heard: list[str] = []
-
-    async def hear(msg: object) -> None:
-        heard.append(msg.subject)
-
-    for subject in ("_INBOX.>", "$SRV.>", "berth.service.>"):
-        await other.subscribe(subject, cb=hear)
-    await other.flush()
+    others = {
+        name: await client_of(server, name, password_of(name), inbox_of(name)) for name in set(LISTENERS.values())
+    }
+    sent, received = Received(), Received()
+    for subject, listener in LISTENERS.items():
+        await admin._connection.subscribe(subject, sent.add)
+        await others[listener].subscribe(subject, cb=received.receive)
+        await others[listener].flush()
     forged = "berth.ranked.berth.default.evil"
-    for subject in (forged, "_INBOX.evil", "$SRV.PING.evil", "berth.service.evil", "$SYS.REQ.SERVER.PING"):
+    for subject in (forged, *LISTENERS):
         await have_it_sent(client, user, b"{}", subject)
     stored = await admin.last("RANKED", forged)
     assert stored is not None
     assert stored.data == b"{}"
-    assert heard == []
+    await sent.all_of(LISTENERS)
+    for other in others.values():
+        await other.flush()
+    assert received.subjects == []
+
+    await others["people"].publish(f"$JS.{DOMAIN}.API.INFO", b"", reply="_INBOX.evil")
+    for subject in ("$SRV.PING", "berth.service.berth-scorer.evil"):
+        await others["people"].publish(subject, b"")
+    await others["system"].publish("$SYS.REQ.SERVER.PING", b"")
+    await received.all_of(LISTENERS)
+    assert sorted(received.subjects) == sorted(LISTENERS)
     await admin._connection.request("$JS.API.STREAM.PURGE.RANKED")
-    await client.close()
-    await other.close()
+    for each in (client, *others.values()):
+        await each.close()
+
+
+class Received:
+    """The subjects of the messages that have reached a subscriber, in their order."""
+
+    def __init__(self) -> None:
+        self.subjects: list[str] = []
+        self._changed = asyncio.Event()
+
+    def add(self, msg: Msg) -> None:
+        self.subjects.append(msg.subject)
+        self._changed.set()
+
+    async def receive(self, msg: Msg) -> None:
+        """As `add`, for a client of nats-py."""
+        self.add(msg)
+
+    async def all_of(self, subjects: Iterable[str]) -> None:
+        """Wait until something has come on each of them."""
+        async with asyncio.timeout(10):
+            while not set(subjects).issubset(self.subjects):
+                self._changed.clear()
+                await self._changed.wait()
 
 
 @pytest.mark.parametrize("user", OUTSIDE)
