@@ -16,5 +16,7 @@ KEPT: Final[dict[int, str]] = {
     "though nothing had been carried out; and the judge asked a compacted store what the binder had known.",
     20844: "The judge had forgotten a pod that the binder had read and bound while its watch was silent: an eviction "
     "that was needed seemed needless.",
+    101168: "No eviction helped a pod as long as there was no volume for it. Its Decision named only the plugins that "
+    "rejected the nodes as they were, so the volume that was added woke it no more.",
     392: "A Lease is deleted and the store is lost: no copy of the numbers is left, and they begin again.",
 }

@@ -103,6 +103,19 @@ def test_pods_of_the_same_priority_are_not_evicted():
     )
 
 
+def test_a_plugin_that_rejects_the_node_also_after_evictions_is_a_blocker():
+    """Evictions help as soon as the other pod leaves: that, too, must wake the pod."""
+    apart = PodAffinity(
+        required_during_scheduling_ignored_during_execution=[
+            PodAffinityTerm(topology_key=HOSTNAME, label_selector=LabelSelector(match_labels={"app": "other"}))
+        ]
+    )
+    pods = [running("low"), running("other", priority=2000, labels={"app": "other"})]
+    ranking = ranked(important(affinity=Affinity(pod_anti_affinity=apart)), cluster(n=pods))
+    assert ranking.message.endswith("1 node(s) didn't match pod anti-affinity rules.")
+    assert ranking.unschedulable_plugins == ("InterPodAffinity", "NodeResourcesFit")
+
+
 def test_a_pod_protected_by_a_budget_stays_when_another_can_be_evicted():
     snapshot = cluster(n=[running("a", labels={"app": "web"}), running("b", priority=5)])
     budget(snapshot, "web", allowed=0)

@@ -203,8 +203,8 @@ class AttemptReport(Message, frozen=True, kw_only=True):
     """What messages of RANKED and DECISIONS share: the attempt and the result of its ranking.
 
     ``positions`` and ``view_age_seconds`` are those of the scorer's view. ``blockers`` are the plugins that rejected
-    nodes: the events that they registered for may make the pod schedulable. ``asked_at`` is when NATS stored the
-    PENDING message.
+    nodes, as they are or after evictions: the events that they registered for may help the pod. ``asked_at``
+    is when NATS stored the PENDING message.
     """
 
     attempt: str

@@ -45,8 +45,9 @@ class Ranking:
     """The best nodes, or why there is none, or why ranking failed: exactly one of candidates, message, error.
 
     When a single node is feasible it is not scored, as in kube-scheduler: its candidate has total 0 and no scores.
-    ``unschedulable_plugins`` have rejected nodes; the events that they register may help the pod. ``nomination`` is the
-    result of PostFilter when there is no candidate; ``clears_nomination``: the pod's nominated node does not help it.
+    ``unschedulable_plugins`` have rejected nodes, as they are or after evictions; the events of theirs may help
+    the pod. ``nomination`` is the result of PostFilter when there is no candidate; ``clears_nomination``: the pod's
+    nominated node does not help it.
     """
 
     candidates: tuple[Candidate, ...] = ()
@@ -302,7 +303,7 @@ def _none_feasible(cycle: _Cycle, diagnosis: Diagnosis, message: str, columns: M
     return Ranking(
         evaluated=cycle.snapshot.node_count,
         rejections=diagnosis.rejections(cycle.snapshot.rows.names),
-        unschedulable_plugins=diagnosis.unschedulable_plugins(),
+        unschedulable_plugins=tuple(sorted({*diagnosis.unschedulable_plugins(), *result.blockers})),
         message=f"{message} {result.message}" if result.message else message,
         nomination=result.nomination,
         clears_nomination=result.clears_nomination,

@@ -235,13 +235,15 @@ class PostFilterResult:
 
     ``nomination``: the node to preempt on; without victims, the node where victims are terminating already.
     ``message`` is appended to why no node is feasible. ``clears_nomination``: the pod's nominated node does not help
-    it. ``is_last_word``: PostFilter plugins after this one are not run.
+    it. ``is_last_word``: PostFilter plugins after this one are not run. ``blockers``: plugins without whose rejections
+    evictions would help; the events that they register may help the pod too.
     """
 
     nomination: Nomination | None = None
     message: str = ""
     clears_nomination: bool = False
     is_last_word: bool = False
+    blockers: tuple[str, ...] = ()
 
 
 class DryRunNode(Protocol):

@@ -55,6 +55,7 @@ def post_filter(  # noqa: PLR0913 - the parts of one cycle
     """
     dry_run = FilterDryRun(pod, snapshot, profile, found, columns)
     messages: list[str] = []
+    blockers: set[str] = set()
     clears = not profile.post_filters
     for plugin in profile.post_filters:
         arguments = (found.state, pod, snapshot, diagnosis, dry_run)
@@ -62,10 +63,11 @@ def post_filter(  # noqa: PLR0913 - the parts of one cycle
         messages.extend([answer.message] if answer.message else [])
         if answer.nomination is not None:
             return PostFilterResult(answer.nomination, ", ".join(messages))
+        blockers.update(answer.blockers)
         clears = clears or answer.clears_nomination
         if answer.is_last_word:
             break
-    return PostFilterResult(None, ", ".join(messages), clears)
+    return PostFilterResult(None, ", ".join(messages), clears, blockers=tuple(blockers))
 
 
 def confirm(pod: Pod, node: str, snapshot: Snapshot, profile: Profile) -> Nomination | None:

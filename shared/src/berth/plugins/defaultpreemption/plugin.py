@@ -76,8 +76,12 @@ class DefaultPreemption(PostFilterPlugin):
         rows = diagnosis.resolvable_rows()
         best = search.best(rows, self._args.enough(len(rows)))
         if best is None:
-            message = search.why_not(rows, diagnosis.node_count)
-            return PostFilterResult(message=f"preemption: {message}", clears_nomination=True)
+            why_not = search.why_not(rows, diagnosis.node_count)
+            return PostFilterResult(
+                message=f"preemption: {why_not.message()}",
+                clears_nomination=True,
+                blockers=why_not.unschedulable_plugins(),
+            )
         return PostFilterResult(_nomination(best, snapshot))
 
     def confirm(self, pod: Pod, node: str, dry_run: DryRun) -> Nomination | None:
@@ -117,14 +121,14 @@ class _CandidateSearch:
             best = found if best is None or found.cost < best.cost else best
         return best
 
-    def why_not(self, rows: RowIndex, node_count: int) -> str:
-        """The message when no node is a candidate; nodes that were skipped without a reason get a dry run for it."""
+    def why_not(self, rows: RowIndex, node_count: int) -> Diagnosis:
+        """Why no node is a candidate; nodes that were skipped without a reason get a dry run for it."""
         for row in self._unexplained.tolist():
             found = self._dry_run_on(row)
             if isinstance(found, Status):
                 self._diagnosis.add(found, np.array([row]))
         self._diagnosis.add(NOT_HELPFUL, np.arange(node_count - len(rows)))
-        return self._diagnosis.message()
+        return self._diagnosis
 
     def _potential_nodes(self, rows: RowIndex) -> Iterator[PotentialNode]:
         """The rows worth a dry run, cheapest first; records the reasons of the others."""
