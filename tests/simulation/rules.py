@@ -44,7 +44,9 @@ class Rules:
         self._epochs: dict[str, int] = {}
         """By process, the binder's epoch."""
         self._nodes: dict[int, dict[str, str]] = {}
-        """By term, the nodes when it began: name and uid."""
+        """By term, the nodes that the watcher had been shown when it began: name and uid."""
+        self._created: dict[str, int] = {}
+        """By uid of a node, the revision at which it was created."""
         self._asked: dict[str, tuple[float, Positions]] = {}
         """By attempt, when PENDING was stored, and the positions that a scorer must reach."""
         self._waiting: dict[str, float] = {}
@@ -55,6 +57,7 @@ class Rules:
             table = world.api.store.table(simulated(kind))
             self._revisions[kind.name] = {stored.revision for stored in table.in_order()}
             table.listeners[partial(self._on_change, kind.name)] = None
+        world.api.store.table(NODES).listeners[self._on_node] = None
         world.bus.on_stored.append(self._on_stored)
         world.bus.on_wiped.append(self._on_wiped)
         world.bus.on_consumer_deleted.append(self._on_consumer_deleted)
@@ -63,6 +66,10 @@ class Rules:
 
     def _on_change(self, kind: str, change: Any) -> None:
         self._revisions[kind].add(change.revision)
+
+    def _on_node(self, change: Any) -> None:
+        if change.before is None:
+            self._created[change.after.value["metadata"]["uid"]] = change.revision
 
     def _on_wiped(self) -> None:
         self._is_wiped = True
@@ -88,10 +95,17 @@ class Rules:
             self._world.problem(f"the {role} takes number {number}, and {self._numbers[role]} was taken before")
         self._numbers[role] = number
         if role == "watcher":
-            nodes = self._world.api.store.table(NODES).in_order()
-            self._nodes[number] = {stored.key[1]: stored.value["metadata"]["uid"] for stored in nodes}
+            stored, shown = self._world.api.store.table(NODES).in_order(), self._shown(NODES.plural)
+            nodes = {each.key[1]: each.value["metadata"]["uid"] for each in stored}
+            self._nodes[number] = {name: uid for name, uid in nodes.items() if self._created.get(uid, 0) <= shown}
         elif self._world.bus.serving is not None:
             self._epochs[self._world.bus.serving.name] = number
+
+    def _shown(self, plural: str) -> int:
+        """Up to which revision the API server has shown objects to the process whose request NATS carries out."""
+        process = self._world.bus.serving
+        client = self._world.client_of(process) if process is not None else None
+        return client.seen.get(plural, 0) if client is not None else 0
 
     # --- 3: first the mirror, then the queue; 4: positions are awaited
 

@@ -18,5 +18,10 @@ KEPT: Final[dict[int, str]] = {
     "that was needed seemed needless.",
     101168: "No eviction helped a pod as long as there was no volume for it. Its Decision named only the plugins that "
     "rejected the nodes as they were, so the volume that was added woke it no more.",
+    105707: "A scorer that was behind had not read a claim that was rewritten meanwhile. The watcher took the former "
+    "version for seen, and asked about the new one as an update, which no plugin waited for.",
+    106064: "A node was deleted while a volume was asked for there, and the pod was bound to it, without the volume.",
+    106286: "A pod was bound and deleted before a scorer that was behind read that it was bound: it counted there for "
+    "5 s more, and a pod that was rejected because of it slept.",
     392: "A Lease is deleted and the store is lost: no copy of the numbers is left, and they begin again.",
 }

@@ -9,9 +9,10 @@ from berth.api.messages import Outcome, Reason
 from berth.api.pod import ClaimSource, Pod, Volume
 from berth.api.volumes import PersistentVolume, PersistentVolumeClaim, StorageClass
 from berth.framework.interface import ClaimName, KeepVolume, SelectNode
-from berth.kube.listwatch import Upserted
+from berth.kube.listwatch import Deleted, Upserted
 from berth.plugins.volumes.volumebinding.claimmatcher import SELECTED_NODE
 from berth_binder.events import NO_ANSWER, PostBinding, VolumesAnswer, WriteVolumes
+from harness.builders.objects import a_node
 from harness.builders.volumes import a_claim, a_class, a_volume, kind_of
 from harness.worlds.binder_bench import Bench, make_pod, ranked
 
@@ -112,6 +113,14 @@ def test_binding_waits_until_the_watch_shows_what_was_written(world):
     world.show_storage(selected("n1", version=5))
     world.wait(1)
     assert world.outcomes == ["waiting"]
+
+
+def test_pod_is_not_bound_to_a_node_that_is_deleted_while_its_volume_is_asked_for(world):
+    pod = world.show(using("web"))
+    world.take(ranked(pod, "n1", "n2"))
+    world.observe(Deleted(kind="node", object=a_node("n1")))
+    world.written(pod, pvc=5)
+    assert (world.outcomes, world.posts) == (["conflict"], [])
 
 
 def test_rejected_provisioning_sends_the_pod_to_another_node(world):

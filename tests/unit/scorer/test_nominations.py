@@ -136,7 +136,7 @@ def test_a_nomination_that_leaves_the_mirror_leaves_the_proposal_of_another(snap
     proposals = Proposals(snapshot)
     proposals.ranked(ranked("n1"), 0.0)
     snapshot.end_nomination(POD.uid)  # what applying the purge does
-    proposals.unmirrored(POD.uid)
+    proposals.unmirrored(POD.uid, datetime(2026, 1, 1, 12, tzinfo=UTC))
     assert nominated_nodes(snapshot) == ["n1"]
     proposals.mirrored(POD.uid)
     assert len(proposals.nominations) == 0

@@ -134,6 +134,24 @@ def test_a_bound_one_ends_when_a_complete_mirror_lacks_it(snapshot, proposals):
     assert snapshot.pods_on("a") == 0
 
 
+def test_a_bound_one_ends_when_the_mirror_removes_the_pod(snapshot, proposals):
+    """It was bound and deleted between two reads: what is rejected because of it would be woken by nothing."""
+    proposals.ranked(ranked("u1.1.1", "a"), now=0)
+    proposals.decided(decision(Outcome.BOUND, node="a"), NOON, now=1)
+    proposals.unmirrored("u1", NOON + timedelta(seconds=1))
+    assert (len(proposals), snapshot.pods_on("a")) == (0, 0)
+
+
+@pytest.mark.parametrize(("seconds", "counted"), [(-1, 1), (1, 0)])
+def test_a_pod_whose_removal_was_read_before_its_decision_does_not_count(snapshot, proposals, seconds, counted):
+    """A removal from before the Decision was of its nomination."""
+    proposals.ranked(ranked("u1.1.1", "a"), now=0)
+    proposals.unmirrored("u1", NOON + timedelta(seconds=seconds))
+    assert snapshot.pods_on("a") == 1
+    proposals.decided(decision(Outcome.BOUND, node="a"), NOON, now=1)
+    assert snapshot.pods_on("a") == counted
+
+
 @pytest.mark.parametrize(
     ("outcome", "counted"), [(Outcome.BOUND, (0, 1)), (Outcome.CONFLICT, (0, 0)), (Outcome.WAITING, (0, 1))]
 )

@@ -178,6 +178,18 @@ def test_event_before_publishing_is_not_lost():
     assert watcher.attempt_of("web") == "uid-web.7.2"
 
 
+def test_an_object_rewritten_since_the_ranking_counts_as_new_to_it():
+    """The bucket has one version of a node: a ranking at a position between its writes may not have seen it at all."""
+    watcher = WatcherUnderTest().lead(a_pod("web"))
+    watcher.show(a_node("n1"))
+    seen = Positions(cluster=watcher.sequence)
+    watcher.show(a_node("n1", labels={"zone": "a"}, version=2))
+
+    watcher.decide("web", Outcome.UNSCHEDULABLE, positions=seen, **FIT)
+
+    assert watcher.attempt_of("web") == "uid-web.7.2"
+
+
 def test_event_that_the_ranking_had_seen_does_not_requeue():
     watcher = WatcherUnderTest().lead(a_pod("web"))
     watcher.show(a_node("n1"))

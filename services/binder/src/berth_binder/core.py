@@ -451,7 +451,7 @@ class BinderCore:
             return self._decide(attempt, refused("what comes before the Binding was", answer.status, answer.reason))
         steps.unwritten = ()
         attempt.awaited_versions = answer.versions
-        return self._before_binding(attempt, steps, now)
+        return self._examine(attempt, now)  # meanwhile the node may be gone, or full
 
     # Pauses.
 

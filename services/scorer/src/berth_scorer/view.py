@@ -3,8 +3,8 @@
 Proposals are what scorers have proposed and the mirror does not show yet, so that many of them place as one does. A
 proposal, own or a peer's, is kept by uid and counts as a pod on its first node (docs/protocol.md, 4). It ends with a
 final Decision other than ``bound`` of that or a higher attempt, or 30 s after the last message (RANKED or
-``waiting``). ``waiting`` and ``bound`` move it to the Decision's node. ``bound`` ends when the mirror shows the pod,
-or when the mirror is complete up to more than 5 s after the Decision and lacks it.
+``waiting``). ``waiting`` and ``bound`` move it to the Decision's node. ``bound`` ends when the mirror shows the pod
+or removes it, or when the mirror is complete up to more than 5 s after the Decision and lacks it.
 
 A proposed preemption counts as a nomination in the same way. Otherwise several important pods that arrive together
 would all be sent to the one node that is best for each of them.
@@ -63,6 +63,8 @@ class Proposals:
         self._by_uid: dict[str, Proposal] = {}
         self._decided: OrderedDict[str, tuple[Attempt, DecisionSummary, datetime]] = OrderedDict()
         self._mirrored: set[str] = set()
+        self._removed: OrderedDict[str, datetime] = OrderedDict()
+        """By uid, when the mirror removed a pod that it had not shown bound: its Decision may still come."""
 
     def __len__(self) -> int:
         return len(self._by_uid)
@@ -93,16 +95,30 @@ class Proposals:
         self._mirrored.add(uid)
         self._by_uid.pop(uid, None)
 
-    def unmirrored(self, uid: str) -> None:
-        """The mirror does not show the pod any more: it is gone, or its nomination. An open proposal still counts."""
+    def unmirrored(self, uid: str, removed_at: datetime) -> None:
+        """The mirror does not show the pod any more: it is gone, or its nomination. An open proposal still counts.
+
+        One of a bound pod does not: the pod was bound and deleted before this view read that it was bound, and who is
+        rejected because of it would be woken by nothing.
+        """
         self.nominations.unmirrored(uid)
+        if uid not in self._mirrored:
+            self._removed[uid] = removed_at
+            if len(self._removed) > _REMEMBERED:
+                self._removed.popitem(last=False)
         self._mirrored.discard(uid)
         proposal = self._by_uid.get(uid)
-        if proposal is not None:
+        if proposal is None:
+            return
+        if proposal.bound_at is not None:
+            self._end(uid)
+        else:
             self._snapshot.place(proposal.pod, proposal.node)
 
     def complete_up_to(self, watermark: datetime) -> None:
         """The mirror's pods are complete up to this time: end bound proposals that it lacks."""
+        while self._removed and watermark - next(iter(self._removed.values())) > LIFETIME:
+            self._removed.popitem(last=False)
         missing = [
             uid
             for uid, proposal in self._by_uid.items()
@@ -161,6 +177,9 @@ class Proposals:
         if decision.outcome is Outcome.BOUND:
             self._move(proposal, decision.node)
             proposal.bound_at = stored_at
+            removed_at = self._removed.pop(attempt.uid, None)
+            if removed_at is not None and removed_at > stored_at:
+                self._end(attempt.uid)
         elif decision.outcome is Outcome.WAITING:
             self._move(proposal, decision.node)
             proposal.expires = now + self._lifetime
@@ -354,7 +373,7 @@ class View:
             case PodNominated(pod=pod):
                 self.proposals.nominations.mirrored(pod)
             case PodRemoved(uid=uid):
-                self.proposals.unmirrored(uid)
+                self.proposals.unmirrored(uid, entry.time)
             case KindComplete(kind=kind):
                 self._complete[kind] = entry.time
                 if kind == "pod":

@@ -68,6 +68,7 @@ from berth_watcher.store import (
     ObjectChange,
     ObjectStore,
     UndecodableObjects,
+    as_new,
     cluster_events,
     label_of_own_update,
     live_data_event,
@@ -265,6 +266,8 @@ class WatcherCore:
         if number != NO_CHANGE:
             for event, old, new in cluster_events(change):
                 self._requeue.on_cluster_event(event, old, new, number)
+            if (rewritten := as_new(change)) is not None:
+                self._requeue.on_rewritten(*rewritten, number)
         if isinstance(change.new, Pod):
             self._on_pod(change.new)
         elif change.kind == "pod" and (queued := self._queue.get(change.name)) is not None:

@@ -4,8 +4,9 @@ The core hands in what happened, and gets back what the pod waits for next: a ``
 tried at once. ``changes`` is the number of the mirror's latest change, which the pod's next ranking must see.
 
 Decisions name the positions at which they were made. An event counts as seen by the scorer if the mirror's write of it
-is known to be at or below the position, and as missed otherwise. Whatever is not known counts as missed: one attempt
-too many is better than a pod that waits for an event of the past.
+is known to be at or below the position, and as missed otherwise. An object that was rewritten after the position may be
+missing in the view, or be any older one, since the bucket keeps only its newest version: it counts as new. Whatever is
+not known counts as missed: one attempt too many is better than a pod that waits for an event of the past.
 """
 
 from __future__ import annotations
@@ -167,6 +168,11 @@ class Requeue:
         if self._plugins.is_event_of_interest(event):
             self._cluster_log.record(event, old, new, change=change)
             self._check_later(event, old, new, change)
+
+    def on_rewritten(self, event: ClusterEvent, old: object, new: object, change: int) -> None:
+        """Record what an object is to a scorer that has not read its former version. It concerns no pod that waits."""
+        if self._plugins.is_event_of_interest(event):
+            self._cluster_log.record(event, old, new, change=change)
 
     def on_live_data(self, event: ClusterEvent, news: LiveDataUpdate, sequence: int) -> None:
         """The same for live data, which is already stored."""

@@ -241,6 +241,19 @@ def _pod_events(old: object, new: object) -> Iterator[EventWithObjects]:
         yield _nomination_ended(before, after)
 
 
+def as_new(change: ObjectChange) -> EventWithObjects | None:
+    """The event for a scorer that has not read the object as it was before. ``None``: it was not, or is no more.
+
+    The mirror keeps one version of an object: who has not read the former one when it is rewritten reads it no more.
+    """
+    old, new = change.old, change.new
+    if old is None or new is None:
+        return None
+    if isinstance(old, Pod) and isinstance(new, Pod) and not (is_bound(old) and is_bound(new)):
+        return None  # binding is ADD already, and pods without a node count only where they are nominated
+    return ClusterEvent(RESOURCES[change.kind], Action.ADD), None, new
+
+
 def _nomination_ended(before: Pod, after: Pod | None) -> EventWithObjects:
     """Plugins see it as if the pod had left the node that it was nominated for: its resources are free for others."""
     spec = msgspec.structs.replace(before.spec, node_name=nominated_node(before))

@@ -100,8 +100,10 @@ class VolumeBinding(PreFilterPlugin, VectorFilterPlugin, ReservePlugin, PreBindP
         finder, info = pod_volume_finder(pod, snapshot), node_info(snapshot, node)
         if isinstance(finder, Status):
             return finder
-        if finder.unbound is None or info is None:
+        if finder.unbound is None:
             return SUCCESS
+        if info is None:
+            return _node_is_gone(node)
         status = finder.of_node(info)
         if status.is_success:
             pod_volumes = finder.unbound.on_node(info)
@@ -119,9 +121,11 @@ class VolumeBinding(PreFilterPlugin, VectorFilterPlugin, ReservePlugin, PreBindP
         return () if pod_volumes is None else bind_pod_volumes(pod_volumes, node)
 
     def pre_bind(self, state: CycleState, pod: Pod, node: str) -> Status:
-        """WAIT until the claims are bound."""
+        """WAIT until the claims are bound; a rejection when the node was deleted meanwhile."""
         pod_volumes, info = state.find(POD_VOLUMES), node_info(state.read(SNAPSHOT), node)
-        return SUCCESS if pod_volumes is None or info is None else check_bindings(pod_volumes, info)
+        if pod_volumes is None:
+            return SUCCESS
+        return _node_is_gone(node) if info is None else check_bindings(pod_volumes, info)
 
     def events(self) -> Sequence[EventHint]:
         """Storage classes, the pod's claims, volumes, nodes, CSI drivers and capacities are added or changed."""
@@ -134,6 +138,10 @@ class VolumeBinding(PreFilterPlugin, VectorFilterPlugin, ReservePlugin, PreBindP
             finder = pod_volume_finder(pod, snapshot)
             state.write(FINDER, finder)
         return finder
+
+
+def _node_is_gone(node: str) -> Status:
+    return Status.unschedulable(f"binding volumes: node {node!r} not found")
 
 
 def _after_storage_class_change(_: Pod, old: object, new: object) -> bool:
