@@ -16,8 +16,7 @@ from typing import Any, Final
 import msgspec
 
 from berth.api.pod import Pod, is_gated, priority_of
-from berth.bus.interface import PubAck, StoredMessage
-from berth.bus.jetstream import MESSAGE_ID
+from berth.bus.interface import MESSAGE_ID, PubAck, StoredMessage
 from berth.bus.topology import CLUSTER, DEAD, DECISIONS, PENDING, RANKED, bucket_prefix, bucket_stream
 from berth.framework.profile import Profile
 from berth.kube.errors import Response

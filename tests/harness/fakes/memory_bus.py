@@ -15,6 +15,7 @@ from typing import Any, Final, Protocol, TypeVar
 
 from berth.api.errors import BerthError
 from berth.bus.interface import (
+    MESSAGE_ID,
     NO_METADATA,
     Bus,
     BusLostError,
@@ -29,7 +30,7 @@ from berth.bus.interface import (
     StreamState,
     Unstored,
 )
-from berth.bus.jetstream import MESSAGE_ID, entry_of, expecting, purge_headers
+from berth.bus.jetstream import entry_of, expecting, purge_headers
 from berth.bus.settings import TopologySettings
 from berth.bus.topology import (
     BUS_ID_KEY,

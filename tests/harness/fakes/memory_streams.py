@@ -11,6 +11,7 @@ from typing import Final, Generic, TypeVar
 
 from berth.api.errors import BerthError
 from berth.bus.interface import (
+    MESSAGE_ID,
     PubAck,
     StoredMessage,
     StoreFullError,
@@ -18,7 +19,7 @@ from berth.bus.interface import (
     TooLargeError,
     WrongLastSequenceError,
 )
-from berth.bus.jetstream import EXPECTED_SEQUENCE, MESSAGE_ID, TTL
+from berth.bus.jetstream import EXPECTED_SEQUENCE, TTL
 from berth.bus.settings import TopologySettings
 from berth.bus.topology import (
     StreamSpec,

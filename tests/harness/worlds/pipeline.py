@@ -25,7 +25,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from berth.bus.interface import Session
-from berth.cli.pipeline.servers import connect_bus
+from berth.cli.bus import connect_bus
 from harness.servers.child_processes import die_with_parent, free_ports
 
 PROC = Path("/proc")

@@ -10,10 +10,11 @@ from berth.api.errors import TemporaryError
 from berth.bus.interface import BusLostError
 from berth.bus.session import NatsBus
 from berth.bus.settings import BusSettings
+from berth.cli.bus import connect_bus
 from berth.cli.pipeline.access import find_folder
 from berth.cli.pipeline.pipeline import working_folder
 from berth.cli.pipeline.programs import nats_server
-from berth.cli.pipeline.servers import ANY_PORT, check_nats_server, connect_bus, embedded_nats, is_free
+from berth.cli.pipeline.servers import ANY_PORT, check_nats_server, embedded_nats, is_free
 from berth.cli.pipeline.supervisor import Supervisor
 from harness.servers.child_processes import free_ports
 from harness.servers.nats_server import NatsServer

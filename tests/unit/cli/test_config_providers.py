@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from berth.cli.app import app
+from berth.cli.app import app_with
 from berth.plugins.presets import PRESETS
 from berth.process.start import start
 
@@ -18,7 +18,7 @@ DEPRECATED = (
 
 
 def typed(*words: object):
-    return CliRunner().invoke(app, [str(word) for word in words])
+    return CliRunner().invoke(app_with(), [str(word) for word in words])
 
 
 def names(refs: list[dict]) -> list[str]:

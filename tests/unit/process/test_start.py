@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from berth.process.configuration import read_configuration
+from berth.process.configuration import problems_in_services, read_configuration
 from berth.process.exits import Exit
 from berth.process.sources import SettingsError
-from berth.process.start import old_ways, problems_in_services, read_all, start
+from berth.process.start import old_ways, read_all, start
 
 HEAD = "apiVersion: kubescheduler.config.k8s.io/v1\nkind: KubeSchedulerConfiguration\n"
 

@@ -25,6 +25,8 @@ MessageListener = Callable[[str, bytes, Mapping[str, str]], None]
 Stats = Callable[[], Mapping[str, object]]
 """The statistics of a service in ``nats micro stats``."""
 NO_METADATA: Final[Mapping[str, str]] = {}
+MESSAGE_ID: Final = "Nats-Msg-Id"
+"""The header with a message's id, by which a stream recognizes a second one."""
 
 
 class BusLostError(TemporaryError):

@@ -19,6 +19,7 @@ from berth.api.decoding import MALFORMED, decoding, reason_of
 from berth.api.errors import BerthError, DecodeError, TemporaryError
 from berth.bus.connection import NO_RESPONDERS, Connection
 from berth.bus.interface import (
+    MESSAGE_ID,
     BusRefusedError,
     Entry,
     MissingError,
@@ -183,7 +184,6 @@ def nanoseconds(duration: timedelta) -> int:
     return duration // timedelta(microseconds=1) * 1000
 
 
-MESSAGE_ID: Final = "Nats-Msg-Id"
 EXPECTED_SEQUENCE: Final = "Nats-Expected-Last-Subject-Sequence"
 TTL: Final = "Nats-TTL"
 

@@ -17,8 +17,7 @@ from berth.api.errors import DecodeError
 from berth.api.messages import AttemptReport, DeadLetter, Decision, Message, Pending, Ranked, encode
 from berth.api.pod import name_of
 from berth.api.subjects import PREFIX, Attempt, Epoch, PodSubject, decision_id, escape_token
-from berth.bus.interface import PubAck, Session, TooLargeError
-from berth.bus.jetstream import MESSAGE_ID
+from berth.bus.interface import MESSAGE_ID, PubAck, Session, TooLargeError
 from berth.bus.topology import DEAD
 from berth.bus.wire import message_size
 

@@ -1,4 +1,4 @@
-"""Shared by the commands: the output format, the address of NATS, names of pods, errors and exit codes.
+"""Shared by the commands: the output format, names of pods, errors and exit codes.
 
 An error that berth raises on purpose is one line on standard error and an exit code (docs/design.md, 7).
 """
@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import asyncio
 import signal
-from collections.abc import AsyncIterator, Coroutine, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import Coroutine, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Annotated, Any, TypeVar
@@ -17,12 +17,9 @@ import typer
 
 from berth.api.errors import BerthError
 from berth.api.subjects import PREFIX, escape_dotted, escape_token
-from berth.bus.interface import BusLostError, MissingError, Session
-from berth.cli.pipeline.servers import connect_bus
 from berth.cli.rendering import note
 from berth.process.exits import Exit, UsageError, exit_for
 from berth.process.readers import object_name
-from berth.process.settings import NatsSettings
 
 T = TypeVar("T")
 DEFAULT_NAMESPACE = "default"
@@ -36,40 +33,10 @@ class OutputFormat(StrEnum):
 
 
 Output = Annotated[OutputFormat, typer.Option("-o", "--output", help="A table for people, or JSON for programs.")]
-NatsUrl = Annotated[
-    str | None,
-    typer.Option(
-        "--nats",
-        metavar="URL",
-        help=f"The address of NATS; by default BERTH_NATS_URL, else {NatsSettings().url}.",
-        show_default=False,
-    ),
-]
 
 
 class NotFoundError(BerthError):
     """There is no such pod or message; the exit code is 1."""
-
-
-@asynccontextmanager
-async def open_session(nats: str | None, *, name: str) -> AsyncIterator[Session]:
-    """A session for a command that only reads.
-
-    Raises:
-        UsageError: the address, or a setting in ``BERTH_NATS_*``, cannot be used.
-        BusLostError: NATS does not answer.
-        MissingError: this NATS has no streams of berth.
-    """
-    try:
-        session = await connect_bus(nats, name=f"berth-{name}")
-    except BusLostError as exc:
-        raise BusLostError(f"{exc}: start `berth up`, or name the server with --nats") from exc
-    try:
-        if not session.bus_id:
-            raise MissingError("reading NATS: it has no streams of berth: start `berth up`, or run `berth bus apply`")
-        yield session
-    finally:
-        await session.close()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -26,7 +26,6 @@ from berth.plugins.networktraffic import plugin as networktraffic
 from berth.plugins.noderesources import balancedallocation, fit
 from berth.plugins.podtopologyspread import plugin as podtopologyspread
 from berth.plugins.v1_18.providers import RELEASE
-from berth.plugins.v1_18.registry import as_of_1_18
 from berth.plugins.volumes import nodevolumelimits, volumerestrictions, volumezone
 from berth.plugins.volumes.volumebinding import plugin as volumebinding
 
@@ -68,7 +67,11 @@ def plugins_of_release(
 
     ``most_disks``: the limit of disks for nodes that report none; None: the default of each cloud.
     """
-    return as_of_1_18(known, most_disks=most_disks) if release == RELEASE else known
+    if release != RELEASE:
+        return known
+    from berth.plugins.v1_18.registry import as_of_1_18  # noqa: PLC0415 - 20 ms for plugins that are rarely asked for
+
+    return as_of_1_18(known, most_disks=most_disks)
 
 
 class RegistryError(PermanentError):

@@ -30,6 +30,7 @@ from berth.plugins.factory import PluginFactory
 from berth.plugins.presets import CURRENT_RELEASE, DEFAULT_NAME, gates_for, preset
 from berth.plugins.registry import RegistryError, plugins_of_release, with_third_party
 from berth.process.settings import PLUGIN_DEADLINE
+from berth.process.sources import SettingsError, read_settings
 
 R = TypeVar("R")
 
@@ -179,6 +180,36 @@ def read_configuration(
         return replace(read, release=chosen.release)
     except ConfigurationError as error:
         raise ConfigurationError([*error.problems, *found.broken], source=str(path)) from error
+
+
+def problems_in_services(configuration: KubeSchedulerConfiguration) -> tuple[str, ...]:
+    """What services would refuse in a valid file: its numbers must fit theirs.
+
+    The rule: docs/protocol.md, 7.
+    """
+    try:
+        read_settings(environment={}, file=file_values(configuration))
+    except SettingsError as error:
+        return error.problems
+    return ()
+
+
+def file_values(configuration: KubeSchedulerConfiguration | None) -> dict[str, object]:
+    """The settings that a configuration file can contain, by path."""
+    if configuration is None:
+        return {}
+    election, connection = configuration.leader_election, configuration.client_connection
+    return {
+        "leader_election.leader_elect": election.leader_elect,
+        "leader_election.lease_duration": election.lease_duration,
+        "leader_election.renew_deadline": election.renew_deadline,
+        "leader_election.retry_period": election.retry_period,
+        "leader_election.resource_name": election.resource_name,
+        "leader_election.resource_namespace": election.resource_namespace,
+        "kube.kubeconfig": connection.kubeconfig or None,
+        "kube.qps": connection.qps,
+        "kube.burst": connection.burst,
+    }
 
 
 def profiles_of(

@@ -1,8 +1,11 @@
-"""Exit codes of a process (docs/design.md, 7)."""
+"""What a process has in common with the one that started it: exit codes (docs/design.md, 7), standard streams."""
 
 from __future__ import annotations
 
+import os
+import sys
 from enum import IntEnum
+from pathlib import Path
 
 from berth.api.errors import BerthError, TemporaryError
 from berth.kube.errors import KubeconfigError
@@ -33,3 +36,10 @@ def exit_for(error: BaseException) -> Exit:
     if isinstance(error, TemporaryError):
         return Exit.UNREACHABLE
     return Exit.NO
+
+
+def open_closed_streams() -> None:
+    """Open /dev/null in place of each standard stream that was closed at the start: Python has ``None`` for it."""
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, Path(os.devnull).open(mode, encoding="utf-8"))  # noqa: SIM115 - until the end of the process

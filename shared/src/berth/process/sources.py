@@ -176,3 +176,19 @@ def _written(value: object) -> str:
     if isinstance(value, timedelta):
         return readers.written(value)
     return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+BOOLEANS: Final = ("--leader-elect",)
+"""Boolean flags: a value only after ``=``; without one they mean true."""
+
+
+def go_forms(args: list[str]) -> list[str]:
+    """Convert Go's forms to those of the parser: a boolean alone is true, ``-v=4`` is ``--v=4``."""
+    end = args.index("--") if "--" in args else len(args)
+    return [*(_go_form(arg) for arg in args[:end]), *args[end:]]
+
+
+def _go_form(arg: str) -> str:
+    if arg in BOOLEANS:
+        return f"{arg}=true"
+    return f"-{arg}" if arg.startswith("-v=") else arg

@@ -24,12 +24,12 @@ from berth.api.config.encode import digests
 from berth.api.config.load import ConfigurationError
 from berth.plugins.presets import DEFAULT_NAME, PRESETS, UnknownPresetError, deprecation_warning
 from berth.plugins.v1_18.providers import GateError
-from berth.process.configuration import read_configuration
-from berth.process.exits import Exit
+from berth.process.configuration import file_values, read_configuration
+from berth.process.exits import Exit, open_closed_streams
 from berth.process.lifecycle import Process, run
 from berth.process.safetext import one_line, without_passwords
 from berth.process.settings import Settings
-from berth.process.sources import SettingsError, help_text, read_settings
+from berth.process.sources import SettingsError, go_forms, help_text, read_settings
 
 Serve = Callable[[Process, KubeSchedulerConfiguration], Awaitable[None]]
 """The main function of a service. Returns when the service has stopped."""
@@ -37,27 +37,12 @@ Flags = Mapping[str, str]
 """The flags that were given, by the path of their setting (``kube.kubeconfig``)."""
 Given = str | None
 
-BOOLEANS: Final = ("--leader-elect",)
-"""Boolean flags: a value only after ``=``; without one they mean true."""
-
 
 class KubeCommand(TyperCommand):
     """A command with flags in the forms of Kubernetes' programs."""
 
     def parse_args(self, ctx: typer.Context, args: list[str]) -> list[str]:  # type: ignore[override]  # typer hands its own Context
         return super().parse_args(ctx, go_forms(args))
-
-
-def go_forms(args: list[str]) -> list[str]:
-    """Convert Go's forms to those of the parser: a boolean alone is true, ``-v=4`` is ``--v=4``."""
-    end = args.index("--") if "--" in args else len(args)
-    return [*(_go_form(arg) for arg in args[:end]), *args[end:]]
-
-
-def _go_form(arg: str) -> str:
-    if arg in BOOLEANS:
-        return f"{arg}=true"
-    return f"-{arg}" if arg.startswith("-v=") else arg
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -153,13 +138,6 @@ def start(flags: Flags, *, name: str, serve: Serve, environment: Mapping[str, st
     return run(lambda process: serve(process, configuration), settings, name=name, digests=digests(configuration))
 
 
-def open_closed_streams() -> None:
-    """Open /dev/null in place of each standard stream that was closed at the start: Python has ``None`` for it."""
-    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
-        if getattr(sys, name) is None:
-            setattr(sys, name, Path(os.devnull).open(mode, encoding="utf-8"))  # noqa: SIM115 - until the end of the process
-
-
 def old_ways(settings: Settings, configuration: KubeSchedulerConfiguration) -> list[str]:
     """A sentence for each deprecated form in flags or file, with the form that it was converted to."""
     deprecation = deprecation_warning(settings.algorithm_provider)
@@ -191,33 +169,3 @@ def read_all(flags: Flags, environment: Mapping[str, str]) -> tuple[Settings, Ku
     if problems or configuration is None:
         raise SettingsError(list(dict.fromkeys(problems)))
     return settings, configuration
-
-
-def problems_in_services(configuration: KubeSchedulerConfiguration) -> tuple[str, ...]:
-    """What services would refuse in a valid file: its numbers must fit theirs.
-
-    The rule: docs/protocol.md, 7.
-    """
-    try:
-        read_settings(environment={}, file=file_values(configuration))
-    except SettingsError as error:
-        return error.problems
-    return ()
-
-
-def file_values(configuration: KubeSchedulerConfiguration | None) -> dict[str, object]:
-    """The settings that a configuration file can contain, by path."""
-    if configuration is None:
-        return {}
-    election, connection = configuration.leader_election, configuration.client_connection
-    return {
-        "leader_election.leader_elect": election.leader_elect,
-        "leader_election.lease_duration": election.lease_duration,
-        "leader_election.renew_deadline": election.renew_deadline,
-        "leader_election.retry_period": election.retry_period,
-        "leader_election.resource_name": election.resource_name,
-        "leader_election.resource_namespace": election.resource_namespace,
-        "kube.kubeconfig": connection.kubeconfig or None,
-        "kube.qps": connection.qps,
-        "kube.burst": connection.burst,
-    }

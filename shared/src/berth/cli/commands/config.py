@@ -41,11 +41,10 @@ from berth.plugins.presets import (
 )
 from berth.plugins.registry import plugins_of_release
 from berth.plugins.v1_18.providers import GateError, GateValues, read_gates
-from berth.process.configuration import known_plugins, read_configuration
+from berth.process.configuration import known_plugins, problems_in_services, read_configuration
 from berth.process.exits import Exit
-from berth.process.start import problems_in_services
 
-app = typer.Typer(help="Configuration files (KubeSchedulerConfiguration).", no_args_is_help=True)
+app = typer.Typer(name="config", help="Configuration files (KubeSchedulerConfiguration).", no_args_is_help=True)
 
 
 STANDARD_INPUT: Final = Path("/dev/stdin")

@@ -22,7 +22,7 @@ from berth.plugins.v1_18.providers import RELEASE as OLDER
 from berth.process.configuration import PluginBuildError, known_plugins
 from berth.process.exits import Exit
 
-app = typer.Typer(help="Plugins: list them, or start your own.", no_args_is_help=True)
+app = typer.Typer(name="plugin", help="Plugins: list them, or start your own.", no_args_is_help=True)
 _PREFIXES: Final = ("UPDATE_NODE_", "UPDATE_POD_")
 
 

@@ -24,13 +24,13 @@ from berth.api.livedata import decode_bandwidth
 from berth.api.messages import Decision, Outcome, Pending, Ranked, decode
 from berth.api.subjects import PodSubject, unescape
 from berth.bus.interface import Session
+from berth.cli.bus import connect_bus
 from berth.cli.choice import shown_candidates
 from berth.cli.commands.config import Gates, Provider, configured
 from berth.cli.explain import Weights, candidates_table
 from berth.cli.options import run_command, until_stopped
 from berth.cli.pipeline.pipeline import Pipeline, PipelineOptions, pipeline
 from berth.cli.pipeline.programs import ServiceOptions
-from berth.cli.pipeline.servers import connect_bus
 from berth.cli.rendering import natural, new_table, open_console, plain, print_line, print_rich, short_identity
 from berth.cli.timeline import OUTCOME_STYLES, TracedMessage, candidates_of, node_of, subject_table
 from berth.kube.client import KubeClient
@@ -39,6 +39,8 @@ from berth.plugins.presets import DEFAULT_NAME
 from berth.process.configuration import profiles_of, read_configuration
 from berth.process.exits import Exit
 from berth.sim.nodes import pod_manifest
+
+app = typer.Typer()
 
 _CREATES_AT_ONCE = 16
 _REDRAW = timedelta(seconds=0.1)
@@ -68,6 +70,7 @@ class RunOptions:
     """Feature gates of the preset, as typed."""
 
 
+@app.command()
 def run(  # noqa: PLR0913, PLR0917 - one parameter a flag, given by name
     pods: Annotated[int, typer.Option(help="Number of pods.", min=1)] = 1000,
     nodes: Annotated[int, typer.Option(help="Number of nodes.", min=1)] = 100,

@@ -21,6 +21,8 @@ from berth.process.exits import Exit
 from berth.simulate.engine import PodReport, ReportCounts, Simulation
 from berth.simulate.inputs import InputError, read_inputs
 
+app = typer.Typer()
+
 _PLUGINS: Final = 3
 """The number of scoring plugins in a row."""
 _FILE_FLAGS: Final = ("--cluster", "--pods")
@@ -87,6 +89,7 @@ class _Options:
     output: OutputFormat
 
 
+@app.command(cls=SeveralFilesCommand)
 def simulate(  # noqa: PLR0913 - one parameter a flag, given by name
     *,
     cluster: Cluster,

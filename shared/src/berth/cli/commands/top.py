@@ -21,8 +21,9 @@ from berth.api.resources import CPU, MEMORY
 from berth.bus.interface import ServiceInstance, Session, StoredMessage, StreamReader, StreamState
 from berth.bus.stages import OUTCOME
 from berth.bus.topology import BANDWIDTH, DEAD, DECISIONS, PENDING, RANKED
+from berth.cli.bus import NatsUrl, open_session
 from berth.cli.mirror import MirrorReader, open_mirror
-from berth.cli.options import NatsUrl, Output, OutputFormat, open_session, run_command
+from berth.cli.options import Output, OutputFormat, run_command
 from berth.cli.rendering import (
     amount_of_bytes,
     duration,
@@ -39,6 +40,8 @@ from berth.cli.rendering import (
 from berth.cli.services import OWN_FIGURES, activity, attention, gone, queue_lines, seen
 from berth.cluster.nodes import node_info
 from berth.process.exits import Exit
+
+app = typer.Typer()
 
 SLOW = timedelta(seconds=5)
 """A message that waits longer is yellow; the usual wait is milliseconds."""
@@ -62,6 +65,7 @@ Watch = Annotated[
 Interval = Annotated[float, typer.Option("--interval", help="Seconds between two refreshes.", min=0.2)]
 
 
+@app.command()
 def top(
     *, watch: Watch = None, interval: Interval = 2.0, output: Output = OutputFormat.TABLE, nats: NatsUrl = None
 ) -> None:

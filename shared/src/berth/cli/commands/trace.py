@@ -9,22 +9,22 @@ from typing import Annotated, Final
 
 import typer
 
-from berth.bus.interface import Session, StoredMessage
-from berth.bus.jetstream import MESSAGE_ID
+from berth.bus.interface import MESSAGE_ID, Session, StoredMessage
 from berth.bus.topology import DEAD, DECISIONS, PENDING, RANKED
+from berth.cli.bus import NatsUrl, open_session
 from berth.cli.options import (
-    NatsUrl,
     NotFoundError,
     Output,
     OutputFormat,
     PodName,
-    open_session,
     parse_pod,
     run_command,
 )
 from berth.cli.rendering import open_console, print_json, print_rich
 from berth.cli.timeline import TracedMessage, as_json, stage_row, stage_table, with_recalled
 from berth.process.exits import Exit
+
+app = typer.Typer()
 
 STREAMS: Final = {PENDING: "pending", RANKED: "ranked", DECISIONS: "decision", DEAD: "dead"}
 """The streams of a pod's messages, with their stages."""
@@ -33,6 +33,7 @@ Pod = Annotated[str, typer.Argument(metavar="NAMESPACE/POD", help="The pod.", sh
 Follow = Annotated[bool, typer.Option("-f", "--follow", help="Print new messages too, until Ctrl-C.")]
 
 
+@app.command()
 def trace(pod: Pod, *, follow: Follow = False, output: Output = OutputFormat.TABLE, nats: NatsUrl = None) -> None:
     """Print a pod's messages in order, with the times between them."""
     run_command(_trace(pod, nats, output, follow=follow), interrupted=Exit.DONE)

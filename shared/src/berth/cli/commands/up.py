@@ -11,15 +11,18 @@ from typing import Annotated
 
 import typer
 
+from berth.cli.bus import is_anonymous
 from berth.cli.commands.config import Gates, Provider, configured_for_services, kubeconfig_of
 from berth.cli.options import run_command, until_stopped
 from berth.cli.pipeline import access
 from berth.cli.pipeline.pipeline import PipelineOptions, pipeline
-from berth.cli.pipeline.servers import ANY_PORT, DEFAULT_PORT, is_anonymous
+from berth.cli.pipeline.servers import ANY_PORT, DEFAULT_PORT
 from berth.cli.rendering import note, print_line
 from berth.process.exits import Exit, UsageError
 from berth.process.settings import NatsSettings
 from berth.process.sources import read_settings
+
+app = typer.Typer()
 
 Kubeconfig = Annotated[
     Path | None, typer.Option("--kubeconfig", help="The cluster; without it one is simulated.", show_default=False)
@@ -31,6 +34,7 @@ Config = Annotated[Path | None, typer.Option("--config", help="A KubeSchedulerCo
 Verbosity = Annotated[int, typer.Option("-v", "--v", help="How much the services log, 0-10.", min=0, max=10)]
 
 
+@app.command()
 def up(  # noqa: PLR0913, PLR0917 - one parameter a flag, given by name
     kubeconfig: Kubeconfig = None,
     nats: Nats = None,

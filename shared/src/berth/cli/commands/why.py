@@ -14,6 +14,7 @@ from berth.api.messages import Decision
 from berth.bus.interface import Session
 from berth.bus.topology import DECISIONS, RANKED
 from berth.cli import explain
+from berth.cli.bus import NatsUrl, open_session
 from berth.cli.commands.config import Gates, Provider, configured
 from berth.cli.explain import (
     RankedNow,
@@ -25,7 +26,7 @@ from berth.cli.explain import (
 )
 from berth.cli.lookup import config_in_use, find_pod, get_pod_from_api, last_attempt, last_decision
 from berth.cli.mirror import MirrorReader, open_mirror
-from berth.cli.options import NatsUrl, Output, OutputFormat, PodName, open_session, parse_pod, run_command
+from berth.cli.options import Output, OutputFormat, PodName, parse_pod, run_command
 from berth.cli.rendering import note, print_json, print_rich
 from berth.framework.cycle import rank_every_node
 from berth.framework.plugincalls import pre_enqueue
@@ -33,6 +34,8 @@ from berth.framework.profile import Profile
 from berth.framework.status import SUCCESS
 from berth.process.configuration import profiles_of
 from berth.process.exits import UsageError
+
+app = typer.Typer()
 
 PodArgument = Annotated[str, typer.Argument(metavar="NAMESPACE/POD", help="The pod.", show_default=False)]
 
@@ -66,6 +69,7 @@ Kubeconfig = Annotated[
 _NAME_THEIRS: Final = "name theirs with --config, --algorithm-provider and --feature-gates"
 
 
+@app.command()
 def why(  # noqa: PLR0913 - one parameter a flag, given by name
     pod: PodArgument,
     *,

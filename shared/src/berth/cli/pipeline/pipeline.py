@@ -20,6 +20,7 @@ from typing import Final
 
 from berth.bus.interface import BusLostError
 from berth.bus.server import LOOPBACK
+from berth.cli.bus import apply_bus
 from berth.cli.pipeline import access
 from berth.cli.pipeline.programs import (
     ServiceOptions,
@@ -30,7 +31,6 @@ from berth.cli.pipeline.programs import (
 )
 from berth.cli.pipeline.servers import (
     ANY_PORT,
-    apply_bus,
     check_api,
     check_simulated_cluster,
     embedded_nats,

@@ -13,7 +13,6 @@ from berth.bus.settings import TopologySettings
 from berth.bus.topology import reserved_bytes
 from berth.cli.pipeline import access
 from berth.cli.pipeline.supervisor import Program
-from berth.sim.prometheus import PREFIX
 
 _NEED_THE_API: Final = frozenset({"berth_watcher", "berth_binder"})
 """The services that use the API server; the others use NATS only and get no credentials."""
@@ -119,6 +118,8 @@ def simulated_cluster(folder: Path, port: int, *, nodes: int) -> Program:
 
 def write_traffic_configuration(folder: Path, cluster: str) -> Path:
     """Write a configuration with NetworkTraffic and the default plugins, on the Prometheus of the simulated cluster."""
+    from berth.sim.prometheus import PREFIX  # noqa: PLC0415 - an HTTP server, which no other option needs
+
     path = folder / "berth.yaml"
     path.write_text(_TRAFFIC_CONFIGURATION.format(url=f"{cluster}{PREFIX}"), encoding="utf-8")
     return path

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 import socket
 import uuid
 from collections.abc import Awaitable, Callable
@@ -16,17 +15,11 @@ from pathlib import Path
 from typing import Final, TypeVar
 
 from berth.api.errors import TemporaryError
-from berth.bus.interface import Session
 from berth.bus.server import LOOPBACK
 from berth.cli.pipeline import access
 from berth.cli.pipeline.programs import nats_server
 from berth.cli.pipeline.supervisor import Supervisor
-from berth.kube.client import KubeClient
 from berth.kube.credentials import KubeCredentials, source_for
-from berth.process.clients import nats_bus
-from berth.process.exits import UsageError
-from berth.process.settings import NatsSettings
-from berth.process.sources import SettingsError, read_settings
 
 T = TypeVar("T")
 DEFAULT_PORT: Final = 4222
@@ -72,44 +65,10 @@ async def check_nats_server(port: int, name: str) -> None:
         raise TemporaryError(f"starting NATS on port {port}: another server took it at the same moment: try again")
 
 
-async def connect_bus(
-    url: str | None, *, name: str = "berth", user: str = access.PEOPLE, place: Path | None = None
-) -> Session:
-    """A session for a command. User, password and the like come from ``BERTH_NATS_*``, as for the services.
-
-    The embedded server of a pipeline, of the same user of the machine, is reached with the password that is in its
-    folder for ``user``. ``place`` is as in ``find_folder``.
-
-    Raises:
-        UsageError: the address, or one of these settings, cannot be used.
-    """
-    try:
-        settings = read_settings(flags={"nats.url": url} if url else {})
-        if folder := access.find_folder(settings.nats.url, place):
-            own = {"BERTH_NATS_URL": settings.nats.url, **access.environment(folder, user)}
-            others = {name: value for name, value in os.environ.items() if not name.startswith("BERTH_NATS_")}
-            settings = read_settings(environment=others | own)
-    except SettingsError as exc:
-        raise UsageError("; ".join(exc.problems)) from exc
-    return await nats_bus(settings).connect(name=name)
-
-
-def is_anonymous(nats: NatsSettings) -> bool:
-    """Whether a client with these settings says nothing about who it is."""
-    return not (nats.user or nats.token or nats.credentials_file or nats.cert_file)
-
-
-async def apply_bus(url: str) -> None:
-    """Create or update the streams, buckets and consumers that berth declares."""
-    session = await connect_bus(url, user=access.APPLY)
-    try:
-        await session.apply()
-    finally:
-        await session.close()
-
-
 async def check_api(kubeconfig: Path) -> None:
     """Ask the API server of a kubeconfig for its version, which needs no further rights."""
+    from berth.kube.client import KubeClient  # noqa: PLC0415 - aiohttp, as in berth.cli.bus
+
     credentials = await KubeCredentials.from_source(source_for(str(kubeconfig)))
     async with KubeClient(credentials, user_agent="berth") as client:
         await client.request("GET", "/version")

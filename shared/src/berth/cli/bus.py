@@ -1,0 +1,86 @@
+"""A command's session on NATS: the address and who it is there, from a flag or ``BERTH_NATS_*``."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from berth.bus.interface import BusLostError, MissingError, Session
+from berth.cli.pipeline import access
+from berth.process.exits import UsageError
+from berth.process.settings import NatsSettings
+from berth.process.sources import SettingsError, read_settings
+
+NatsUrl = Annotated[
+    str | None,
+    typer.Option(
+        "--nats",
+        metavar="URL",
+        help=f"The address of NATS; by default BERTH_NATS_URL, else {NatsSettings().url}.",
+        show_default=False,
+    ),
+]
+
+
+@asynccontextmanager
+async def open_session(nats: str | None, *, name: str) -> AsyncIterator[Session]:
+    """A session for a command that only reads.
+
+    Raises:
+        UsageError: the address, or a setting in ``BERTH_NATS_*``, cannot be used.
+        BusLostError: NATS does not answer.
+        MissingError: this NATS has no streams of berth.
+    """
+    try:
+        session = await connect_bus(nats, name=f"berth-{name}")
+    except BusLostError as exc:
+        raise BusLostError(f"{exc}: start `berth up`, or name the server with --nats") from exc
+    try:
+        if not session.bus_id:
+            raise MissingError("reading NATS: it has no streams of berth: start `berth up`, or run `berth bus apply`")
+        yield session
+    finally:
+        await session.close()
+
+
+async def connect_bus(
+    url: str | None, *, name: str = "berth", user: str = access.PEOPLE, place: Path | None = None
+) -> Session:
+    """A session for a command. User, password and the like come from ``BERTH_NATS_*``, as for the services.
+
+    The embedded server of a pipeline, of the same user of the machine, is reached with the password that is in its
+    folder for ``user``. ``place`` is as in ``find_folder``.
+
+    Raises:
+        UsageError: the address, or one of these settings, cannot be used.
+    """
+    try:
+        settings = read_settings(flags={"nats.url": url} if url else {})
+        if folder := access.find_folder(settings.nats.url, place):
+            own = {"BERTH_NATS_URL": settings.nats.url, **access.environment(folder, user)}
+            others = {name: value for name, value in os.environ.items() if not name.startswith("BERTH_NATS_")}
+            settings = read_settings(environment=others | own)
+    except SettingsError as exc:
+        raise UsageError("; ".join(exc.problems)) from exc
+    from berth.process.clients import nats_bus  # noqa: PLC0415 - 0.3 s, in which `berth up` has servers to start
+
+    return await nats_bus(settings).connect(name=name)
+
+
+def is_anonymous(nats: NatsSettings) -> bool:
+    """Whether a client with these settings says nothing about who it is."""
+    return not (nats.user or nats.token or nats.credentials_file or nats.cert_file)
+
+
+async def apply_bus(url: str) -> None:
+    """Create or update the streams, buckets and consumers that berth declares."""
+    session = await connect_bus(url, user=access.APPLY)
+    try:
+        await session.apply()
+    finally:
+        await session.close()
