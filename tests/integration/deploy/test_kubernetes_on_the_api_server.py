@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
+from itertools import product
 
 import pytest
 
 from harness.servers.control_plane import ControlPlane
 from harness.worlds import manifests
 from harness.worlds.cluster_user import ClusterUser
-from harness.worlds.manifests import Object, overlay, overlays, pod_templates, secrets
+from harness.worlds.manifests import RIGHTS, Object, of_kind, overlay, overlays, pod_templates, secrets
 
 pytestmark = pytest.mark.requires("kubectl", "kubebuilder_assets")
 
@@ -24,6 +26,11 @@ async def add_namespace(seen: ClusterUser, name: str, **labels: str) -> None:
     body = {"metadata": {"name": name, "labels": {f"pod-security.kubernetes.io/{key}": labels[key] for key in labels}}}
     answer = await seen.api.post("/api/v1/namespaces", body)
     assert answer.code in {201, 409}, answer.body
+
+
+@pytest.fixture(scope="module", autouse=True)
+def custom_kinds(own_control_plane: ControlPlane) -> None:
+    manifests.add_custom_kinds(own_control_plane)
 
 
 @pytest.mark.parametrize("name", overlays())
@@ -59,3 +66,48 @@ async def test_every_pod_satisfies_the_restricted_profile(name: str, cluster_out
             "POST", f"/api/v1/namespaces/{RESTRICTED}/pods", pod, query={"dryRun": "All"}
         )
         assert answer.code == 201, f"{owner}: {answer.body['message']}"
+
+
+async def test_the_clusters_own_roles_allow_what_those_of_the_page_allow(
+    own_control_plane: ControlPlane, cluster_outside: ClusterUser
+):
+    """The overlay `system` has no ClusterRoles of its own."""
+    accounts_and_roles = of_kind(
+        overlay("system"), "ServiceAccount", "Role", "RoleBinding", "ClusterRole", "ClusterRoleBinding"
+    )
+    assert of_kind(accounts_and_roles, "ClusterRole") == []
+    manifests.apply(own_control_plane, accounts_and_roles)
+    for account, role in (
+        ("berth-watcher", "berth-reads"),
+        ("berth-binder", "berth-reads"),
+        ("berth-binder", "berth-commits"),
+        ("berth-watcher", "berth-leases"),
+        ("berth-binder", "berth-leases"),
+        ("berth-watcher", "berth-watcher-leads"),
+        ("berth-binder", "berth-binder-leads"),
+    ):
+        for request in requests(role):
+            who = f"system:serviceaccount:kube-system:{account}"
+            assert await is_allowed(cluster_outside, who, request), f"{account}: {request}"
+    written = {"namespace": "default", "verb": "create", "resource": "pods", "subresource": "binding"}
+    assert not await is_allowed(cluster_outside, "system:serviceaccount:kube-system:berth-scorer", written)
+
+
+def requests(role: str) -> Iterator[dict[str, str]]:
+    """Every request that a role of the page allows, in kube-system where it is bound to a namespace."""
+    found = next(each for each in RIGHTS if each["kind"].endswith("Role") and each["metadata"]["name"] == role)
+    place = {"namespace": "kube-system"} if found["kind"] == "Role" else {}
+    for rule in found["rules"]:
+        for group, resource, verb, name in product(
+            rule["apiGroups"], rule["resources"], rule["verbs"], rule.get("resourceNames", [""])
+        ):
+            kind, _, subresource = resource.partition("/")
+            asked = {"group": group, "resource": kind, "subresource": subresource, "verb": verb, "name": name}
+            yield {**place, **asked}
+
+
+async def is_allowed(seen: ClusterUser, user: str, request: dict[str, str]) -> bool:
+    review = {"spec": {"user": user, "resourceAttributes": request}}
+    answer = await seen.api.post("/apis/authorization.k8s.io/v1/subjectaccessreviews", review)
+    assert answer.code == 201, answer.body
+    return bool(answer.body["status"]["allowed"])

@@ -1,0 +1,61 @@
+"""The pipeline with exactly what the production overlay applies: its accounts and roles at the API server, three NATS
+servers with its configuration, streams with three copies; and one of the servers is killed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from pathlib import Path
+
+import pytest
+
+from harness.servers.control_plane import ControlPlane
+from harness.worlds.cluster_user import ClusterUser, eventually
+from harness.worlds.installation import Installation
+from harness.worlds.manifests import add_custom_kinds, overlay
+
+pytestmark = [
+    pytest.mark.requires("kubebuilder_assets", "kubectl", "nats-server"),
+    pytest.mark.skipif(sys.platform != "linux", reason="only Linux has every address of 127.0.0.0/8"),
+    pytest.mark.timeout(300),
+]
+
+READY_SECONDS = 90.0
+LEASES = "/apis/coordination.k8s.io/v1/namespaces/berth/leases"
+
+
+async def everything_works(installed: Installation) -> None:
+    async def ready() -> bool:
+        working = {name: len(installed.ready_files(name)) for name in ("watcher", "binder", "scorer")}
+        return working == {"watcher": 1, "binder": 1, "scorer": 2}
+
+    await eventually(ready, "a watcher, a binder and both scorers to work", READY_SECONDS)
+
+
+async def test_pods_are_bound_while_a_nats_server_is_killed(
+    own_control_plane: ControlPlane, cluster_outside: ClusterUser, tmp_path: Path
+):
+    add_custom_kinds(own_control_plane)
+    with Installation(overlay("production"), own_control_plane, tmp_path) as installed:
+        await installed.start(cluster_outside.api)
+        await everything_works(installed)
+        await cluster_outside.add_nodes(5, cpu="32")
+        await cluster_outside.all_bound(await cluster_outside.add_pods(20, "before", cpu="100m"), READY_SECONDS)
+
+        streams = await asyncio.to_thread(installed.servers[0].streams)
+        assert {"PENDING", "RANKED", "DECISIONS", "KV_cluster"} <= streams.keys()
+        assert {len(stream["replicas"]) for stream in streams.values()} == {2}, "the leader and two more"
+        leader = next(server for server in installed.servers if server.name == streams["PENDING"]["leader"])
+        adding = asyncio.create_task(cluster_outside.add_pods(60, "meanwhile", cpu="100m"))
+        leader.kill()
+        await cluster_outside.all_bound(await adding, READY_SECONDS)
+
+        leader.start()
+        await eventually(lambda: asyncio.to_thread(leader.is_healthy), "the server to be back", READY_SECONDS)
+        await cluster_outside.all_bound(await cluster_outside.add_pods(20, "after", cpu="100m"), READY_SECONDS)
+        for lease in ("berth-watcher", "berth-binder"):
+            assert (await cluster_outside.api.get(f"{LEASES}/{lease}")).body["spec"]["holderIdentity"]
+    assert "may not" not in installed.logs()
+    assert "forbidden" not in installed.logs()
+    assert "ermissions" not in installed.logs(), "NATS refuses with: Permissions Violation"

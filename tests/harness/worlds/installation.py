@@ -1,0 +1,198 @@
+"""An overlay as a cluster's kubelets would run it, as processes of this machine.
+
+    with Installation(overlay("production"), plane, folder) as installed:
+        await installed.start(api)
+        installed.servers[0].kill()
+
+Commands, arguments, variables and files are those of the pods. What differs is where they are: servers listen on
+loopback addresses of their own, files are below a folder, and an account's token is in a kubeconfig.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import random
+import re
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final, Self
+
+from berth.bus.server import find_nats_server
+from harness.servers.child_processes import spawn, stop
+from harness.servers.control_plane import ControlPlane
+from harness.worlds import manifests
+from harness.worlds.accounts import token_of
+from harness.worlds.kubernetes_api import KubernetesApi
+from harness.worlds.manifests import Object, decoded, name_of, named, of_kind
+
+START_SECONDS: Final = 60.0
+PROGRAMS: Final = Path(sys.executable).parent
+
+
+class Server:
+    """One server of the StatefulSet nats."""
+
+    def __init__(self, number: int, address: str, folder: Path, command: list[str]) -> None:
+        self.name = f"nats-{number}"
+        self.address = address
+        self._folder = folder
+        self._command = command
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        environment = {"PATH": os.defpath, "POD_NAME": self.name}
+        self._process = spawn(self._command, self._folder / f"{self.name}.log", environment)
+
+    @property
+    def is_running(self) -> bool:
+        return self._process is not None and self._process.poll() is None
+
+    def kill(self) -> None:
+        """End it as `kill -9` does."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+            self._process = None
+
+    def is_healthy(self) -> bool:
+        """What the startup probe asks."""
+        try:
+            return self._get("healthz")["status"] == "ok"
+        except OSError:
+            return False
+
+    def streams(self) -> dict[str, dict[str, Any]]:
+        """Of each stream that this server has: who leads it, and who has a copy."""
+        accounts = self._get("jsz?streams=true&accounts=true")["account_details"]
+        return {each["name"]: each["cluster"] for account in accounts for each in account.get("stream_detail", [])}
+
+    def _get(self, path: str) -> dict[str, Any]:
+        with urllib.request.urlopen(f"http://{self.address}:8222/{path}", timeout=5) as answer:
+            found: dict[str, Any] = json.load(answer)
+            return found
+
+
+class Installation:
+    """NATS servers, then the init container, then every replica of each service; all end with the block."""
+
+    def __init__(self, objects: tuple[Object, ...], plane: ControlPlane, folder: Path) -> None:
+        self._plane = plane
+        self._folder = folder
+        network = f"127.{random.randrange(1, 255)}.{random.randrange(1, 255)}"  # other tests run beside this one
+        self._addresses = {f"nats-{number}.nats": f"{network}.{number + 1}" for number in range(3)}
+        self._objects = (*objects, *manifests.secrets("berth", *self._addresses.values()))
+        self._services: list[subprocess.Popen[bytes]] = []
+        self.servers: list[Server] = []
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        stop(self._services)
+        for server in self.servers:
+            server.kill()
+
+    async def start(self, api: KubernetesApi) -> None:
+        """Apply the objects, and start everything in its order."""
+        manifests.apply(self._plane, self._objects)
+        self._start_servers(named(self._objects, "StatefulSet", "nats"))
+        for deployment in of_kind(self._objects, "Deployment"):
+            await self._start_service(deployment, api)
+
+    def ready_files(self, service: str) -> list[Path]:
+        """Of the replicas that are ready and work; a standby has none."""
+        return list(self._folder.glob(f"berth-{service}-*.ready"))
+
+    def logs(self) -> str:
+        return "\n".join(log.read_text(errors="replace") for log in self._folder.glob("berth-*.log"))
+
+    def _start_servers(self, nats: Object) -> None:
+        assert nats["spec"]["replicas"] == len(self._addresses)
+        template = nats["spec"]["template"]
+        (container,) = template["spec"]["containers"]
+        for number, (name, address) in enumerate(self._addresses.items()):
+            different = {**self._addresses, "0.0.0.0": address}  # noqa: S104 - what is replaced
+            self._write_volumes(name, template, different)
+            arguments = [_moved(argument, self._mounts(name, container)) for argument in container["args"]]
+            self.servers.append(Server(number, address, self._folder, [str(find_nats_server()), *arguments]))
+        for server in self.servers:
+            server.start()
+        deadline = time.monotonic() + START_SECONDS
+        while not all(server.is_healthy() for server in self.servers):
+            goes_on = time.monotonic() < deadline and all(server.is_running for server in self.servers)
+            assert goes_on, [log.read_text()[-2000:] for log in self._folder.glob("nats-*.log")]
+            time.sleep(0.1)
+
+    async def _start_service(self, deployment: Object, api: KubernetesApi) -> None:
+        template, name = deployment["spec"]["template"], deployment["metadata"]["name"]
+        self._write_volumes(name, template, self._addresses)
+        own = {"PATH": f"{PROGRAMS}:{os.defpath}", "BERTH_HEALTH_HOST": "127.0.0.1"}
+        if template["spec"]["automountServiceAccountToken"]:
+            account = template["spec"]["serviceAccountName"]
+            kubeconfig = self._plane.write_kubeconfig(account, await token_of(api, account))
+            own["BERTH_KUBECONFIG"] = str(kubeconfig)
+        for container in template["spec"].get("initContainers", []):
+            environment = {**own, **self._variables(container, name)}
+            await asyncio.to_thread(_run, container["command"], environment)
+        (container,) = template["spec"]["containers"]
+        program, *arguments = container["command"]
+        for number in range(deployment["spec"].get("replicas", 2)):  # without: the autoscaler's, which begins with 2
+            replica = self._folder / f"{name}-{number}"
+            environment = {**own, **self._variables(container, name), "BERTH_READY_FILE": f"{replica}.ready"}
+            command = [str(PROGRAMS / program), *arguments]
+            self._services.append(spawn(command, replica.with_suffix(".log"), environment))
+
+    def _variables(self, container: Object, pod: str) -> dict[str, str]:
+        """As the kubelet puts them together: those of the container beat those of its ConfigMaps."""
+        found: dict[str, str] = {}
+        for source in container.get("envFrom", []):
+            found |= named(self._objects, "ConfigMap", source["configMapRef"]["name"])["data"]
+        found |= {each["name"]: each["value"] for each in container.get("env", [])}
+        places = self._mounts(pod, container)
+        return {name: _moved(_replaced(value, self._addresses), places) for name, value in found.items()}
+
+    def _write_volumes(self, pod: str, template: Object, different: Mapping[str, str]) -> None:
+        """Write what a pod's containers mount, each volume into a folder of its own."""
+        for container in manifests.containers(template):
+            places = self._mounts(pod, container)
+            for volume in template["spec"]["volumes"]:
+                place = self._folder / pod / volume["name"]
+                for path, text in self._files(volume):
+                    (place / path).parent.mkdir(parents=True, exist_ok=True)
+                    (place / path).write_text(_moved(_replaced(text, different), places))
+
+    def _mounts(self, pod: str, container: Object) -> dict[str, Path]:
+        """The folder of each mount path of a container."""
+        found = {mount["mountPath"]: self._folder / pod / mount["name"] for mount in container["volumeMounts"]}
+        for place in found.values():
+            place.mkdir(parents=True, exist_ok=True)
+        return found
+
+    def _files(self, volume: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+        for source, items in manifests.sources(volume):
+            found = next(each for each in self._objects if name_of(each) == source)
+            data = found["data"] if found["kind"] == "ConfigMap" else decoded(found)
+            for key, path in ((item["key"], item["path"]) for item in items) if items else zip(data, data, strict=True):
+                yield path, data[key]
+
+
+def _run(command: Sequence[str], environment: Mapping[str, str]) -> None:
+    subprocess.run(command, check=True, env=environment, capture_output=True, timeout=START_SECONDS)
+
+
+def _replaced(text: str, different: Mapping[str, str]) -> str:
+    for old, new in different.items():
+        text = text.replace(old, new)
+    return text
+
+
+def _moved(text: str, places: Mapping[str, Path]) -> str:
+    """With the paths of mounts as they are on this machine."""
+    paths = "|".join(sorted(map(re.escape, places), key=len, reverse=True))
+    return re.sub(rf"(?<![\w/.])({paths})(?![\w-])", lambda found: str(places[found[1]]), text)
