@@ -5,7 +5,7 @@ from datetime import timedelta
 
 import pytest
 
-from berth.bus.interface import MissingError, StreamState
+from berth.bus.interface import Endpoint, MissingError, StreamState
 from harness.plugins.fixtures_bus import SHORT_ACK_WAIT
 
 SUBJECTS = [f"berth.pending.berth.default.web-{number}" for number in range(3)]
@@ -70,6 +70,30 @@ async def test_services_are_listed_with_their_identity_and_stats(on):
     ]
     await scorer.close()
     assert [one.service for one in await other.services()] == ["watcher"]
+
+
+async def test_services_of_one_name_are_listed_alone(on):
+    watcher, scorer = [await on.session(name) for name in ("watcher", "scorer")]
+    await scorer.register("berth-scorer", identity="one", version="1.2.3", stats=dict)
+    await watcher.register("berth-watcher", identity="two", version="1.2.3", stats=lambda: {"leading": 1})
+    (found,) = await scorer.services("berth-watcher")
+    assert (found.identity, found.stats) == ("two", {"leading": 1})
+
+
+async def test_a_service_answers_at_its_endpoints_and_nobody_elsewhere(on):
+    service, person = [await on.session(name) for name in ("service", "person")]
+    endpoints = [
+        Endpoint(name="queue", answer=lambda request: {"asked": request.decode()}),
+        Endpoint(name="retry", answer=lambda _: {"done": True}, for_admins=True),
+    ]
+    await service.register("berth-watcher", identity="host_1", version="1", stats=lambda: {"n": 1}, endpoints=endpoints)
+    assert await person.ask("berth.service.berth-watcher.host_1.queue", b"web") == b'{"asked":"web"}'
+    assert await person.ask("berth.admin.berth-watcher.host_1.retry", b"") == b'{"done":true}'
+    assert await person.ask("berth.service.berth-watcher.host_1", b"") == b'{"n":1}'
+    assert [one.stats for one in await person.services()] == [{"n": 1}]
+    for nobody in ("berth.service.berth-watcher.host_1.retry", "berth.service.berth-watcher.host_2.queue"):
+        with pytest.raises(MissingError):
+            await person.ask(nobody, b"")
 
 
 async def test_a_bus_without_services_lists_none(on):

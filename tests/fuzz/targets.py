@@ -41,7 +41,7 @@ from berth.api.messages import (
 )
 from berth.api.node import Node
 from berth.api.pod import LabelSelector, NodeSelector, Pod
-from berth.api.quantity import QuantityError, milli_value, value
+from berth.api.resources import QuantityError, milli_value, value
 from berth.api.selectors import compile_label_selector, compile_node_selector
 from berth.api.subjects import Attempt, PodSubject, Term, Uid, parse_key, unescape
 from berth.cluster.buckets import LiveDataReader, MirroredSnapshot

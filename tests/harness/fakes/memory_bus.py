@@ -13,13 +13,17 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Final, Protocol, TypeVar
 
+import msgspec
+
 from berth.api.errors import BerthError
+from berth.api.subjects import service_subject
 from berth.bus.interface import (
     MESSAGE_ID,
     NO_METADATA,
     Bus,
     BusLostError,
     BusRefusedError,
+    Endpoint,
     Entry,
     MissingError,
     PubAck,
@@ -340,21 +344,38 @@ class MemorySession(Session):
         await self._answer(lambda: self._store.queue(stream).delete(consumer))
 
     async def register(
-        self, service: str, *, identity: str, version: str, stats: Stats, metadata: Mapping[str, str] = NO_METADATA
+        self,
+        service: str,
+        *,
+        identity: str,
+        version: str,
+        stats: Stats,
+        metadata: Mapping[str, str] = NO_METADATA,
+        endpoints: Sequence[Endpoint] = (),
     ) -> None:
         del metadata  # only `nats micro info` shows it
-        one = RegisteredService(service=service, identity=identity, version=version, stats=stats)
+        one = RegisteredService(
+            service=service, identity=identity, version=version, stats=stats, endpoints=tuple(endpoints)
+        )
         await self._answer(lambda: self.registered.append(one))
+
+    async def ask(self, subject: str, data: bytes) -> bytes:
+        services = await self._answer(self._services)
+        answers = {asked: answer for one in services for asked, answer in one.answers()}
+        if subject not in answers:
+            raise MissingError(f"asking {subject!r}: nothing answers there")
+        return msgspec.json.encode(answers[subject](data))
 
     async def state(self, stream: str) -> StreamState:
         return await self._answer(lambda: self._store.stream(stream).state())
 
-    async def services(self) -> list[ServiceInstance]:
+    async def services(self, service: str = "") -> list[ServiceInstance]:
         found = await self._answer(self._services)
         named = sorted(found, key=lambda one: (one.service, one.identity))
         return [
             ServiceInstance(service=one.service, identity=one.identity, version=one.version, stats=one.stats())
             for one in named
+            if service in {"", one.service}
         ]
 
 
@@ -366,6 +387,13 @@ class RegisteredService:
     identity: str
     version: str
     stats: Stats
+    endpoints: tuple[Endpoint, ...] = ()
+
+    def answers(self) -> Iterator[tuple[str, Callable[[bytes], object]]]:
+        """By subject."""
+        yield service_subject(self.service, self.identity), lambda _request: self.stats()
+        for one in self.endpoints:
+            yield service_subject(self.service, self.identity, one.name, for_admins=one.for_admins), one.answer
 
 
 class _Closable(Protocol):

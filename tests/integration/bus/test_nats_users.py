@@ -41,6 +41,7 @@ ONE_MORE_TO_PUBLISH = {
         $JS.API.STREAM.PURGE.PENDING  $JS.API.CONSUMER.MSG.NEXT.PENDING.scorer""",
     "scorer": """
         berth.announce.berth-watcher.one  berth.pending.berth.default.web-0  berth.decision.berth.default.web-0
+        berth.admin.berth-watcher.one.retry  $KV.control.drain
         $KV.cluster.node.a  $KV.bandwidth.q.a  $KV.control.term.binder  $KV.control.bus.id
         $JS.ACK.RANKED.binder-1.1.1.1.1.0
         $JS.API.CONSUMER.DELETE.PENDING.scorer  $JS.API.CONSUMER.CREATE.RANKED.binder-2""",
@@ -57,10 +58,11 @@ ONE_MORE_TO_PUBLISH = {
         berth.announce.berth-scorer.one  berth.pending.berth.default.web-0  berth.decision.berth.default.web-0
         $KV.cluster.node.a  $KV.control.term.binder
         $JS.ACK.PENDING.scorer.1.1.1.1.0
-        $JS.API.CONSUMER.DELETE.PENDING.scorer  $JS.API.STREAM.PURGE.dead""",
+        $JS.API.CONSUMER.DELETE.PENDING.scorer  $JS.API.STREAM.PURGE.dead
+        berth.admin.berth-watcher.one.retry  $KV.control.drain""",
 }
 ONE_MORE_TO_HEAR = {
-    "apply": "berth.>  _INBOX_watcher.>  $SRV.PING",
+    "apply": "berth.>  berth.admin.>  _INBOX_watcher.>  $SRV.PING",
     "watcher": "berth.pending.>  berth.decision.>  _INBOX_binder.>  _INBOX.>  $KV.>",
     "scorer": "berth.pending.>  berth.decision.>  _INBOX_binder.>  $SRV.PING.berth-binder  $KV.cluster.>",
     "binder": "berth.ranked.>  _INBOX_scorer.>  _INBOX.>  berth.service.berth-scorer.one",

@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from berth.api.pod import Pod
-from berth.api.quantity import milli_value
+from berth.api.resources import milli_value
 from berth.simulate.admission import StoredObjects, stored
 from berth.simulate.documents import documents
 from berth.simulate.objects import ObjectReader, as_pod

@@ -7,7 +7,7 @@ import pytest
 from berth.api.livedata import Bandwidth, annotated_rate, bytes_per_second, decode_bandwidth, encode_bandwidth, utc_time
 from berth.api.meta import ObjectMeta
 from berth.api.pod import Pod
-from berth.api.quantity import QuantityError
+from berth.api.resources import QuantityError
 
 T0 = datetime(2026, 1, 1, tzinfo=UTC)
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from berth.api.quantity import MAX_VALUE, QuantityError, milli_value, of_resource, value
+from berth.api.resources import MAX_VALUE, QuantityError, milli_value, of_resource, value
 
 
 @pytest.mark.parametrize(

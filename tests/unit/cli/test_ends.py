@@ -165,7 +165,7 @@ def test_a_reader_that_has_enough_ends_the_command_silently(files):
         (("why",), "berth why", "missing argument 'NAMESPACE/POD'"),
         (("up", "--nope"), "berth up", "no such option: --nope"),
         (("up", "--nodes", "-1"), "berth up", "invalid value for '--nodes': "),
-        (("top", "-o", "xml"), "berth top", "'xml' is not one of 'table', 'json'"),
+        (("top", "-o", "xml"), "berth top", "'xml' is not one of 'table', 'json', 'yaml'"),
         (("config", "nope"), "berth config", "no such command 'nope'"),
         (("nope",), "berth", "no such command 'nope'"),
     ],

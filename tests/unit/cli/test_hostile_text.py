@@ -11,20 +11,25 @@ from typing import Any
 
 import msgspec
 import pytest
+import yaml
 from rich.live import Live
 
 from berth.api.messages import Candidate, DeadLetter, Decision, Outcome, Ranked, Rejection, encode
 from berth.api.meta import ObjectMeta
-from berth.api.pod import Pod
+from berth.api.pod import Pod, PodSpec
+from berth.api.queue import Helping, QueueAnswer, QueuedPodDetail, WaitingPod
 from berth.bus.interface import ServiceInstance
 from berth.cli import rendering
+from berth.cli.commands.dead import StoredLetter, letter_lines, letters_table
 from berth.cli.commands.top import NodeLine, Overview, overview_lines
 from berth.cli.commands.trace import TracePrinter
 from berth.cli.explain import decision_lines
 from berth.cli.lookup import ExplainedDecision
-from berth.cli.options import OutputFormat
-from berth.cli.rendering import note, print_json, print_line, print_rich
+from berth.cli.options import OutputFormat, PodName
+from berth.cli.rendering import note, plain, print_json, print_line, print_rich, print_yaml
 from berth.cli.timeline import TracedMessage, as_json, stage_table, subject_table
+from berth.cli.unplaced import whose
+from berth.cli.waiting import detail_lines, queue_table
 
 NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)
 EVIL = "a\x1b[2J\x1b]8;;http://evil\x07b\x9b1m\u202ec\nforged: line\r\x00[bold]"
@@ -58,6 +63,18 @@ RANKED = Ranked(
     error=EVIL,
 )
 LETTER = DeadLetter(subject=EVIL, service=EVIL, reason=EVIL, payload=EVIL)
+FOREIGN = PodSpec(scheduler_name=EVIL + "x", node_name=EVIL)
+WAITING = WaitingPod(
+    namespace=EVIL, name=EVIL, uid=EVIL, profile=EVIL, queue="backoff", stage="backoff", since=NOW, message=EVIL
+)
+QUEUED = QueuedPodDetail(
+    pod=WAITING,
+    failure=EVIL,
+    awaited_versions={EVIL: 1},
+    stalled_on=EVIL,
+    helping=[Helping(plugin=EVIL, events=[EVIL], hinted=[])],
+)
+STORED_LETTER = StoredLetter(number=1, at=NOW, subject=EVIL, letter=LETTER, pod=PodName(namespace=EVIL, name=EVIL))
 MESSAGES = [
     TracedMessage(at=1.0, subject=f"berth.{stage}.berth.default.{EVIL}", data=encode(message))
     for stage, message in (("ranked", RANKED), ("decision", DECISION), ("dead", LETTER))
@@ -88,6 +105,11 @@ PRINTERS: dict[str, Any] = {
     "why": lambda: print_rich(*decision_lines(EXPLAINED, {EVIL: 1})),
     "trace": lambda: print_rich(stage_table(MESSAGES)),
     "trace -f": lambda: [TracePrinter(OutputFormat.TABLE).print(message) for message in MESSAGES],
+    "queue": lambda: print_rich(queue_table(QueueAnswer(now=NOW, pods=[WAITING]))),
+    "queue why": lambda: print_rich(*detail_lines(QueueAnswer(now=NOW), QUEUED)),
+    "dead": lambda: print_rich(letters_table([STORED_LETTER], NOW)),
+    "dead show": lambda: print_rich(*letter_lines(STORED_LETTER, NOW)),
+    "whose": lambda: print_rich(plain(whose(msgspec.structs.replace(RANKED.pod, spec=FOREIGN), {EVIL}))),
     "subjects": lambda: print_rich(subject_table(MESSAGES)),
     "top": lambda: print_rich(*overview_lines(OVERVIEW, rows=None)),
 }
@@ -133,6 +155,14 @@ def test_json_has_the_text_in_jsons_own_form(capsys: pytest.CaptureFixture[str])
     text = capsys.readouterr().out
     assert not OBEYED.search(text)
     assert json.loads(text)[-2] == EVIL + "\U000e0041"
+
+
+def test_yaml_has_the_text_in_yamls_own_form(capsys: pytest.CaptureFixture[str]):
+    print_yaml([EVIL + "\U000e0041", msgspec.to_builtins(DECISION)])
+    text = capsys.readouterr().out
+    assert not OBEYED.search(text)
+    first, decision = yaml.safe_load(text)
+    assert (first, decision["pod"]) == (EVIL + "\U000e0041", EVIL)
 
 
 def test_names_in_files_and_configurations(tmp_path: Path):

@@ -71,6 +71,18 @@ class Attempts:
         """Pods in flight whose message the bus has not stored: they wait as much as active ones do."""
         return len(self._not_stored)
 
+    @property
+    def is_draining(self) -> bool:
+        return self.window.is_closed
+
+    def slots(self, profile: str, now: float) -> tuple[int, int]:
+        """Of the profile's window: those in use, and all."""
+        return self.window.used()[profile], self.window.sizes(now)[profile]
+
+    def waits_for(self, uid: str) -> str:
+        """The service that should have taken the pod's message; empty for none."""
+        return self.stalled.waits_for(uid)
+
     def acquire(self, queued: QueuedPod) -> int:
         """Take the pod's slots in the window; returns how many they are."""
         slots = slots_of(queued.pod)
@@ -196,6 +208,8 @@ class InFlightWindow:
         """Profile and slots of each pod in flight."""
         self._used = dict.fromkeys(profiles, 0)
         self._rates = {profile: DecisionRate() for profile in self._used}
+        self.is_closed = False
+        """While the pipeline is drained no slot is free."""
 
     def used(self) -> dict[str, int]:
         """Slots in use, by profile."""
@@ -213,10 +227,14 @@ class InFlightWindow:
 
         A pod goes when one slot is free, however many it takes, so that none waits for ever.
         """
+        if self.is_closed:
+            return dict.fromkeys(self._used, 0)
         return {profile: max(0, size - self._used[profile]) for profile, size in self.sizes(now).items()}
 
     def free_for_early(self, now: float) -> dict[str, int]:
         """The same for pods whose back-off ends early: they leave most slots to pods that become active meanwhile."""
+        if self.is_closed:
+            return dict.fromkeys(self._used, 0)
         sizes = self.sizes(now)
         return {profile: max(0, size // EARLY_SHARE - self._used[profile]) for profile, size in sizes.items()}
 
@@ -269,6 +287,10 @@ class StalledAttempts:
     def pods(self) -> dict[tuple[str, Service], int]:
         """How many pods wait, by profile and service."""
         return dict(self._pods)
+
+    def waits_for(self, uid: str) -> str:
+        """The service that a pod's attempt waits for; empty for none."""
+        return self._waits_for.get(uid, ("", ""))[1]
 
     def found(self, pod: QueuedPod, held_by: WorkQueue, seconds: float) -> list[Warn | Note]:
         """A work queue still holds the pod's latest attempt, ``seconds`` after it was published at least."""

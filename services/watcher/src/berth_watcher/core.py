@@ -26,6 +26,7 @@ from berth.framework.plugincalls import PluginFailure
 from berth.framework.profile import Profile
 from berth.framework.status import SUCCESS, Status
 from berth.kube.listwatch import Listed, ListedPart, ReflectorEvent, Undecodable
+from berth_watcher.answers import RETRIED_FROM, QueueAnswers
 from berth_watcher.attempts import Attempts, is_news
 from berth_watcher.events import (
     REFLECTOR_EVENTS,
@@ -33,6 +34,7 @@ from berth_watcher.events import (
     BucketComplete,
     BucketEntryRead,
     DecisionReceived,
+    DrainRead,
     Effect,
     Event,
     KeyLookedUp,
@@ -40,10 +42,12 @@ from berth_watcher.events import (
     KeyWriteFailed,
     KeyWritten,
     LiveDataReceived,
+    Note,
     PodRead,
     PublishNotStored,
     PublishRefused,
     ReadPod,
+    RetryRequested,
     StreamsRead,
 )
 from berth_watcher.hints import QueuePlugins, UnschedulablePods
@@ -120,8 +124,11 @@ class WatcherCore:
             kinds=store.kinds,
             settings=settings.requeue,
         )
+        self.answers: Final = QueueAnswers(self._queue, self._attempts, profiles, clock)
         self._takeover = TakeoverState()
         self._running = False
+        self._drain_read = -1
+        """The sequence of the last ``drain`` that was read."""
         self._last_decision = 0
         """The sequence of the last Decision received."""
         self._steps = 0
@@ -178,7 +185,7 @@ class WatcherCore:
     @property
     def waiting(self) -> int:
         """Pods that wait for nothing but this watcher: for their turn, for a takeover, or for the mirror."""
-        return self._queue.pending()["active"]
+        return 0 if self._attempts.window.is_closed else self._queue.pending()["active"]
 
     @property
     def looked_at(self) -> int:
@@ -220,6 +227,7 @@ class WatcherCore:
             incoming=self._queue.incoming,
             in_flight=window.used(),
             window_size=window.sizes(now),
+            is_draining=window.is_closed,
             stalled=self._attempts.stalled.pods(),
             objects={kind: len(self._store.of(kind)) for kind in self._store.kinds},
             unsettled_keys=self._mirror.unsettled_keys,
@@ -243,6 +251,8 @@ class WatcherCore:
             PublishNotStored: self._on_publish_not_stored,
             LiveDataReceived: self._on_live_data,
             StreamsRead: self._on_streams_read,
+            DrainRead: self._on_drain_read,
+            RetryRequested: self._on_retry_requested,
         }
 
     def _count_step(self, event: Event) -> None:
@@ -529,6 +539,21 @@ class WatcherCore:
             self._enqueue(queued)
         else:
             self._wait_or_activate(queued, self._requeue.on_helped(queued))
+
+    def _on_retry_requested(self, event: RetryRequested) -> None:
+        queued = self._queue.get(event.uid)
+        if queued is not None and queued.stage in RETRIED_FROM:
+            self._requeue.on_retry_requested(queued)
+            self._enqueue(queued)
+
+    def _on_drain_read(self, event: DrainRead) -> None:
+        if event.sequence < self._drain_read:
+            return
+        window, self._drain_read = self._attempts.window, event.sequence
+        if window.is_closed is not event.is_draining:
+            window.is_closed = event.is_draining
+            message = "draining: no pod is published" if event.is_draining else "not draining any more"
+            self._effects.append(Note(message=message))
 
     def _run_timers(self) -> None:
         """Handle the pods whose timer has gone off."""

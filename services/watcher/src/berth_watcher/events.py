@@ -152,6 +152,21 @@ class PublishNotStored:
     attempt: Attempt
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DrainRead:
+    """The key ``drain`` of ``control`` was read: whether no pod is to be published. A later sequence counts more."""
+
+    is_draining: bool
+    sequence: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RetryRequested:
+    """A person wants a pod to be tried now that backs off or is unschedulable."""
+
+    uid: Uid
+
+
 REFLECTOR_EVENTS: Final = (ListedPart, Listed, Upserted, Deleted, Current, Undecodable)
 
 Event = (
@@ -169,6 +184,8 @@ Event = (
     | PublishNotStored
     | LiveDataReceived
     | StreamsRead
+    | DrainRead
+    | RetryRequested
 )
 
 

@@ -45,6 +45,7 @@ class Figures:
     in_flight: Mapping[str, int]
     """Slots of the window in use, by profile."""
     window_size: Mapping[str, int]
+    is_draining: bool
     stalled: Mapping[tuple[str, Service], int]
     """Pods in flight that wait for a service for longer than an attempt takes, by profile and service."""
     objects: Mapping[str, int]
@@ -61,6 +62,7 @@ def stats_of(figures: Figures) -> dict[str, object]:
         "queues": dict(figures.pending),
         "in_flight": dict(figures.in_flight),
         "window": dict(figures.window_size),
+        "draining": figures.is_draining,
         "stalled": [
             {"profile": profile, "waits_for": service, "pods": pods}
             for (profile, service), pods in figures.stalled.items()

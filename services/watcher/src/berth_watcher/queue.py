@@ -88,7 +88,7 @@ NEVER: Final = float("-inf")
 class QueuedPod:
     """One pod that waits, or is in flight.
 
-    Only the queue changes ``stage`` and ``generation``; the core, attempts, requeue and hints write the others.
+    Only the queue changes ``stage``, ``generation`` and ``due``; core, attempts, requeue and hints write the others.
     """
 
     pod: Pod
@@ -98,6 +98,8 @@ class QueuedPod:
     stage: Stage = Stage.RECOVERING
     generation: int = 0
     """Changes with each move, so that heap entries of earlier stages are recognised as stale."""
+    due: float | None = None
+    """Monotonic seconds: when the timer of its stage goes off. None: it has none."""
 
     incoming_event: str = POD_ADDED
     """What brought it into its queue, or will, in the words of ``scheduler_queue_incoming_pods_total``."""
@@ -219,8 +221,12 @@ class EventClock:
         """Whether this slice has time left. Long work asks after each step, and goes on in the next slice."""
 
     def timestamp(self) -> Timestamp:
-        since_start = timedelta(seconds=self.now - self._started.monotonic)
-        return Timestamp(monotonic=self.now, wall=self._started.wall + since_start)
+        return self.at(self.now)
+
+    def at(self, now: float) -> Timestamp:
+        """A moment in monotonic seconds, by both clocks."""
+        since_start = timedelta(seconds=now - self._started.monotonic)
+        return Timestamp(monotonic=now, wall=self._started.wall + since_start)
 
 
 class Place(NamedTuple):
@@ -403,6 +409,9 @@ class SchedulingQueue:
         self._rejected: Counter[tuple[str, frozenset[str]]] = Counter()
         self._rejected_as: dict[str, tuple[str, frozenset[str]]] = {}
 
+    def __len__(self) -> int:
+        return len(self._pods)
+
     @property
     def entries(self) -> int:
         """How much the heaps hold, stale entries included."""
@@ -448,7 +457,7 @@ class SchedulingQueue:
         """
         self._stage_sizes[pod.stage] -= 1
         self._update_metrics(pod, stage)
-        pod.stage, pod.generation = stage, self._next_generation()
+        pod.stage, pod.generation, pod.due = stage, self._next_generation(), None
         self._stage_sizes[stage] += 1
         if place is not None:
             self._push(pod, place, self._active if stage is Stage.ACTIVE else self._early)
@@ -466,6 +475,7 @@ class SchedulingQueue:
 
     def set_timer(self, pod: QueuedPod, due: float) -> None:
         """Set the timer of the pod's stage, in monotonic seconds. It is dropped when the pod moves."""
+        pod.due = due
         heapq.heappush(self._timers, (due, pod.generation, pod.uid))
         if self._is_mostly_stale(self._timers):
             self._timers = [entry for entry in self._timers if self._current(entry[1], entry[2]) is not None]

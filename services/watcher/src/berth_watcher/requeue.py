@@ -30,6 +30,7 @@ from berth_watcher.store import label_of
 
 ATTEMPT_FAILED: Final = "ScheduleAttemptFailure"
 BACKOFF_COMPLETE: Final = "BackoffComplete"
+FORCE_ACTIVATE: Final = "ForceActivate"
 POP_FROM_BACKOFF: Final = "PopFromBackoffQ"
 UNSCHEDULABLE_TIMEOUT: Final = "UnschedulableTimeout"
 """kube-scheduler's names for what brings a pod to a queue, beside cluster events."""
@@ -138,6 +139,13 @@ class Requeue:
     def end_back_off(self, pod: QueuedPod) -> None:
         """The back-off of a pod ends early, since nothing else is to be done."""
         pod.ended_early_at, pod.incoming_event = self._clock.now, POP_FROM_BACKOFF
+
+    def on_retry_requested(self, pod: QueuedPod) -> None:
+        """A person has mended what was wrong: the pod's failures do not count any more."""
+        self._versions.end(pod.uid)
+        pod.failures = pod.conflicts = pod.lost_attempts = 0
+        pod.backoff_until = pod.do_not_ask_until = 0.0
+        pod.awaited_versions, pod.at_front, pod.incoming_event = {}, False, FORCE_ACTIVATE
 
     def on_version(self, kind: str, version: int, *, listed: bool) -> list[str]:
         """A reflector has reached a version. Returns the uids of the pods that waited for it."""

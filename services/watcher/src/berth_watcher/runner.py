@@ -16,13 +16,18 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
+import msgspec
+
 from berth.api.errors import BerthError, DecodeError, PermanentError, TemporaryError
 from berth.api.livedata import LiveBucket
 from berth.api.messages import DecisionSummary, decode
+from berth.api.queue import POD, QUEUE, RETRY, QueueAnswer, decode_page_request, decode_pod_request
 from berth.api.subjects import Attempt, Term
 from berth.bus.interface import (
     BucketReader,
     BusLostError,
+    Endpoint,
+    Entry,
     MissingError,
     Session,
     StoredMessage,
@@ -33,7 +38,7 @@ from berth.bus.interface import (
 )
 from berth.bus.orphans import CHECK_SECONDS, OrphanCheck
 from berth.bus.stages import publish_dead_letter, publish_pending
-from berth.bus.topology import CLUSTER, DECISIONS, PENDING, RANKED, SCORER
+from berth.bus.topology import CLUSTER, CONTROL, DECISIONS, DRAIN_KEY, PENDING, RANKED, SCORER
 from berth.framework.profile import Profile
 from berth.kube.client import KubeClient
 from berth.kube.informers import Informers
@@ -44,6 +49,7 @@ from berth.process.lifecycle import Process, run_until
 from berth.process.logging import get_logger, verbose
 from berth.process.sessions import Refusals
 from berth.process.tracing import TRACEPARENT
+from berth_watcher.answers import RETRIED_FROM
 from berth_watcher.core import WatcherCore
 from berth_watcher.events import (
     REFLECTOR_EVENTS,
@@ -52,6 +58,7 @@ from berth_watcher.events import (
     BucketEntryRead,
     CountScheduled,
     DecisionReceived,
+    DrainRead,
     Effect,
     Event,
     KeyLookedUp,
@@ -69,6 +76,7 @@ from berth_watcher.events import (
     PublishRefused,
     PurgeKey,
     ReadPod,
+    RetryRequested,
     StepDown,
     Warn,
     WorkQueue,
@@ -132,6 +140,28 @@ class WatcherParts:
     settings: WatcherSettings
     stats: dict[str, object] = field(default_factory=dict)
     """What NATS's service protocol shows of this watcher; empty while it does not lead."""
+    answers: dict[str, Answer] = field(default_factory=dict)
+    """What the leader answers to people, by endpoint; empty while it does not lead."""
+
+
+Answer = Callable[[bytes], QueueAnswer]
+
+
+def endpoints(parts: WatcherParts) -> list[Endpoint]:
+    """What this watcher answers beside its statistics, while it leads."""
+
+    def answering(name: str) -> Callable[[bytes], QueueAnswer]:
+        def answer(request: bytes) -> QueueAnswer:
+            if name not in parts.answers:
+                return QueueAnswer(error="this watcher does not lead: ask the one that does")
+            try:
+                return parts.answers[name](request)
+            except DecodeError as error:
+                return QueueAnswer(error=str(error))
+
+        return answer
+
+    return [Endpoint(name=name, answer=answering(name), for_admins=name == RETRY) for name in (QUEUE, POD, RETRY)]
 
 
 class WatcherRunner:
@@ -161,6 +191,7 @@ class WatcherRunner:
             self._condition.standby("not leading")
             self._gauges.clear()
             self._parts.stats.clear()
+            self._parts.answers.clear()
 
     async def _lead(self) -> None:
         self._condition.waiting("taking over: listing the cluster")
@@ -187,6 +218,8 @@ class WatcherRunner:
                 runner.run(effects)
                 await asyncio.sleep(0)  # the Lease is renewed in between
                 self._leadership.check()
+            control = await stack.enter_async_context(self._session.read_bucket(CONTROL, filters=(DRAIN_KEY,)))
+            tasks.create_task(self._read_drain(control), name="drain")
             cluster = await stack.enter_async_context(self._session.read_bucket(CLUSTER))
             decisions = await stack.enter_async_context(self._session.read_stream(DECISIONS, since=DECISIONS_BEFORE))
             tasks.create_task(self._read_cluster(cluster), name="cluster")
@@ -206,7 +239,10 @@ class WatcherRunner:
         subjects = {str(queued.uid): queued.subject("decision") for queued in core.recovering_pods()}
         streams = await read_streams(self._session, subjects)
         self._condition.waiting("taking over: writing the mirror")
+        if (drain := await self._session.get(CONTROL, DRAIN_KEY)) is not None:  # before any pod is published
+            self._inbox.put(_drain_read(drain))
         self._inbox.put(streams)
+        self._parts.answers.update(self._answers(core))
         log.info("read the bus", term=self._leadership.number, pending=len(subjects), in_flight=len(streams.in_flight))
 
     async def _run_core(self, core: WatcherCore, runner: EffectRunner) -> None:
@@ -295,6 +331,26 @@ class WatcherRunner:
                         count_decision(metrics, decision, stored)
             count_received(metrics, len(batch))
             is_new = reader.caught_up.is_set()
+
+    async def _read_drain(self, reader: BucketReader) -> None:
+        async for batch in reader.batches():
+            self._inbox.put_all(map(_drain_read, batch))
+
+    def _answers(self, core: WatcherCore) -> Mapping[str, Answer]:
+        def retry(request: bytes) -> QueueAnswer:
+            asked = decode_pod_request(request)
+            queued, answer = core.answers.find(asked), core.answers.pod(asked, self._now())
+            if queued is None or queued.stage not in RETRIED_FROM:
+                return answer
+            log.info("a person has the pod tried again", pod=queued.pod.key, uid=queued.uid)
+            self._inbox.put(RetryRequested(uid=queued.uid))
+            return msgspec.structs.replace(answer, retried=True)
+
+        return {
+            QUEUE: lambda request: core.answers.page(decode_page_request(request), self._now()),
+            POD: lambda request: core.answers.pod(decode_pod_request(request), self._now()),
+            RETRY: retry,
+        }
 
     async def _read_live_data(self, bucket: LiveBucket, reader: BucketReader) -> None:
         async for batch in reader.batches():
@@ -495,6 +551,10 @@ class EffectRunner:
                 await asyncio.sleep(RETRY_SECONDS)
             else:
                 return
+
+
+def _drain_read(entry: Entry) -> DrainRead:
+    return DrainRead(is_draining=entry.data is not None, sequence=entry.sequence)
 
 
 def trace_of(uid: str) -> str:

@@ -17,7 +17,7 @@ from berth.process.lifecycle import Process
 from berth.process.logging import get_logger
 from berth.process.sessions import STORE
 from berth_watcher.queue import waits
-from berth_watcher.runner import TAKEOVER, WatcherParts, WatcherRunner
+from berth_watcher.runner import TAKEOVER, WatcherParts, WatcherRunner, endpoints
 from berth_watcher.settings import WatcherSettings, watcher_settings
 from berth_watcher.store import ObjectStore
 
@@ -57,6 +57,7 @@ async def serve_on(
             role="watcher",
             serve=lambda session, leadership: WatcherRunner(parts, session, leadership).run(),
             stats=lambda: dict(parts.stats),
+            endpoints=endpoints(parts),
             apply_when_missing=True,
         )
         informers.cancel()

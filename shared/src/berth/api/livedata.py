@@ -19,7 +19,7 @@ from berth.api.errors import DecodeError, PermanentError
 from berth.api.messages import Versioned, decode_versioned, encode
 from berth.api.node import Node
 from berth.api.pod import Pod
-from berth.api.quantity import QuantityError, value
+from berth.api.resources import QuantityError, value
 
 BANDWIDTH: Final = "bandwidth"
 

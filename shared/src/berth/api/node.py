@@ -46,7 +46,7 @@ class NodeCondition(Trimmed, frozen=True, kw_only=True):
 
 
 class NodeStatus(Trimmed, frozen=True, kw_only=True):
-    """What the kubelet reports. Quantities are text as written; ``berth.api.quantity`` reads them."""
+    """What the kubelet reports. Quantities are text as written; ``berth.api.resources`` reads them."""
 
     allocatable: dict[str, str | int | float] | None = None
     capacity: dict[str, str | int | float] | None = None

@@ -13,7 +13,7 @@ import msgspec
 from berth.api.meta import Int32, Int64, LabelSelector, ObjectMeta, SelectorRequirement, Trimmed
 
 Quantities = dict[str, str | int | float]
-"""Resource name to quantity as written (``500m``, ``1Gi``, ``2``); ``berth.api.quantity`` reads them."""
+"""Resource name to quantity as written (``500m``, ``1Gi``, ``2``); ``berth.api.resources`` reads them."""
 
 
 class ContainerPort(Trimmed, frozen=True, kw_only=True):

@@ -112,6 +112,12 @@ def all_of(stage: str) -> str:
     return f"{PREFIX}.{stage}.>"
 
 
+def service_subject(service: str, identity: str, endpoint: str = "", *, for_admins: bool = False) -> str:
+    """Where a service answers: its statistics, or an endpoint; what changes something is under ``berth.admin``."""
+    asked = f"{PREFIX}.{'admin' if for_admins else 'service'}.{escape_token(service)}.{escape_token(identity)}"
+    return f"{asked}.{endpoint}" if endpoint else asked
+
+
 def key(kind: str, name: str) -> str:
     """A key of a KV bucket: ``node.<name>``, ``pod.<uid>``, ``watermark.<kind>``."""
     return f"{escape_token(kind)}.{escape_dotted(name)}"

@@ -26,6 +26,7 @@ from berth.bus.topology import (
     CONTROL,
     DEAD,
     DECISIONS,
+    DRAIN_KEY,
     FACTS,
     PENDING,
     PROBE,
@@ -41,6 +42,9 @@ from berth.bus.topology import (
 API: Final = "$JS.API"
 OWN: Final = "BERTH"
 """The account that has the streams. Only services that write on behalf of the cluster are in it."""
+ADMIN: Final = "apply"
+"""The admin's user. It is in the account of the streams, which it creates."""
+ADMINS_INBOX: Final = "_INBOX_apply"
 PEOPLE: Final = "PEOPLE"
 DOMAIN: Final = "berth"
 """The JetStream domain under which other accounts reach the streams: ``nats --js-domain berth``."""
@@ -69,6 +73,8 @@ class User:
     """Subjects under which streams republish what they have stored."""
     service: str = ""
     """Its name in NATS's service protocol; it may answer there."""
+    answers_admins: bool = False
+    """It has endpoints that change something, which only the admin's user may ask."""
     inbox: str = ""
     """The prefix of its inboxes. One of its own, so that no user receives the replies to another."""
 
@@ -81,15 +87,17 @@ def users(settings: TopologySettings | None = None) -> tuple[User, ...]:
     create = tuple(_api(f"STREAM.CREATE.{name}") for name in streams)
     return (
         User(
-            name="apply",
-            about="`berth bus apply`: creates and updates the declared streams, buckets and consumers, once.",
+            name=ADMIN,
+            about="For an admin: berth bus apply, dead retry and drain. Creates and updates what berth declares.",
             account=OWN,
             sends=(
                 *(*info, *create, *(_api(f"STREAM.UPDATE.{name}") for name in streams)),
                 *(_api(f"CONSUMER.CREATE.{PENDING}.{SCORER}"), *_direct(bucket_stream(CONTROL))),
-                _key(CONTROL, BUS_ID_KEY),
+                *(_key(CONTROL, BUS_ID_KEY), _key(CONTROL, DRAIN_KEY), *_direct(DEAD)),
+                *(_api(f"CONSUMER.LIST.{name}") for name in (PENDING, RANKED, DEAD)),
+                *(Path(subject=f"{PREFIX}.admin.>"), Path(subject="$SRV.STATS.berth-watcher", many=True)),
             ),
-            inbox="_INBOX_apply",
+            inbox=ADMINS_INBOX,
         ),
         User(
             name="watcher",
@@ -103,9 +111,11 @@ def users(settings: TopologySettings | None = None) -> tuple[User, ...]:
                 *(_api(f"STREAM.DELETE.{name}") for name in (*streams, PROBE)),
                 *(_api(f"STREAM.CREATE.{PROBE}"), _api(f"STREAM.INFO.{PROBE}"), Path(subject=f"{PREFIX}.{PROBE}")),
                 *_stored(PENDING, RANKED, DECISIONS, *map(bucket_stream, BUCKETS)),
+                Path(subject=f"{ADMINS_INBOX}.>"),
             ),
             reads=(_copies(f"{PREFIX}.decision.>"), *(_copies(bucket_prefix(bucket) + ">") for bucket in BUCKETS)),
             service="berth-watcher",
+            answers_admins=True,
             inbox="_INBOX_watcher",
         ),
         User(
@@ -157,7 +167,7 @@ def users(settings: TopologySettings | None = None) -> tuple[User, ...]:
         ),
         User(
             name="people",
-            about="For people: berth why, trace and top, and the NATS CLI. May only look, and put facts.",
+            about="For people: berth why, trace, top, queue and dead, and the NATS CLI. May only look, and put facts.",
             account=PEOPLE,
             sends=(
                 *(_key(FACTS, ">"), *(_api(name) for name in ("INFO", "STREAM.NAMES", "STREAM.LIST")), *info),
@@ -235,7 +245,10 @@ def _answers(user: User) -> list[str]:
         return []
     verbs = [f"$SRV.{verb}" for verb in ("PING", "INFO", "STATS")]
     named = [f"{verb}.{user.service}{rest}" for verb in verbs for rest in ("", ".>")]
-    return [*verbs, *named, f"{PREFIX}.service.{user.service}.*"]
+    asked = [f"{PREFIX}.service.{user.service}.>"]
+    if user.answers_admins:
+        asked.append(f"{PREFIX}.admin.{user.service}.>")
+    return [*verbs, *named, *asked]
 
 
 def _announcements(user: User) -> str:

@@ -29,6 +29,17 @@ MESSAGE_ID: Final = "Nats-Msg-Id"
 """The header with a message's id, by which a stream recognizes a second one."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Endpoint:
+    """What a service answers beside its statistics, on ``service_subject`` of its name (:mod:`berth.api.subjects`)."""
+
+    name: str
+    answer: Callable[[bytes], object]
+    """From the request's payload, at once and without raising; the answer is sent as JSON."""
+    for_admins: bool = False
+    """It changes something, so people may not ask it."""
+
+
 class BusLostError(TemporaryError):
     """The connection is lost: unknown whether pending requests arrived."""
 
@@ -412,12 +423,29 @@ class Session(Protocol):
         """Delete a consumer if it exists."""
         ...
 
-    async def register(
-        self, service: str, *, identity: str, version: str, stats: Stats, metadata: Mapping[str, str] = NO_METADATA
+    async def register(  # noqa: PLR0913 - what a service says about itself
+        self,
+        service: str,
+        *,
+        identity: str,
+        version: str,
+        stats: Stats,
+        metadata: Mapping[str, str] = NO_METADATA,
+        endpoints: Sequence[Endpoint] = (),
     ) -> None:
         """Register with NATS's service protocol, so that ``nats micro ls`` and ``nats micro stats`` show it.
 
-        ``nats micro info`` shows the metadata, beside the identity.
+        ``nats micro info`` shows the metadata, beside the identity, and the endpoints.
+        """
+        ...
+
+    async def ask(self, subject: str, data: bytes) -> bytes:
+        """The answer of a service to a request.
+
+        Raises:
+            MissingError: no service answers there.
+            UnansweredError: it has not answered in time.
+            BusRefusedError: this client may not ask it.
         """
         ...
 
@@ -429,8 +457,11 @@ class Session(Protocol):
         """
         ...
 
-    async def services(self) -> list[ServiceInstance]:
-        """The running services, by name and identity; one that does not answer within half a second is left out."""
+    async def services(self, service: str = "") -> list[ServiceInstance]:
+        """The running services, or those of one name, by name and identity.
+
+        One that does not answer within half a second is left out.
+        """
         ...
 
 

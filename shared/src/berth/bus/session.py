@@ -19,7 +19,7 @@ import msgspec
 
 from berth.api.decoding import decode_json
 from berth.api.errors import DecodeError
-from berth.api.subjects import PREFIX, escape_token
+from berth.api.subjects import service_subject
 from berth.bus import admin, jetstream, ordered
 from berth.bus import consumer as consuming
 from berth.bus.connection import Connection
@@ -29,6 +29,7 @@ from berth.bus.interface import (
     Bus,
     BusLostError,
     BusRefusedError,
+    Endpoint,
     Entry,
     MessageListener,
     PubAck,
@@ -178,17 +179,27 @@ class NatsSession(Session):
     async def delete_consumer(self, stream: str, consumer: str) -> None:
         await admin.delete_consumer(self._connection, stream, consumer)
 
-    async def register(
-        self, service: str, *, identity: str, version: str, stats: Stats, metadata: Mapping[str, str] = NO_METADATA
+    async def register(  # noqa: PLR0913 - as in the interface
+        self,
+        service: str,
+        *,
+        identity: str,
+        version: str,
+        stats: Stats,
+        metadata: Mapping[str, str] = NO_METADATA,
+        endpoints: Sequence[Endpoint] = (),
     ) -> None:
         about = {**metadata, "identity": identity}
-        await _register(self._connection, service, about, version=version, stats=stats)
+        await _register(self._connection, service, about, version=version, stats=stats, endpoints=endpoints)
+
+    async def ask(self, subject: str, data: bytes) -> bytes:
+        return (await self._connection.request(subject, data)).data
 
     async def state(self, stream: str) -> StreamState:
         return await admin.stream_state(self._connection, stream)
 
-    async def services(self) -> list[ServiceInstance]:
-        return await _services(self._connection)
+    async def services(self, service: str = "") -> list[ServiceInstance]:
+        return await _services(self._connection, service)
 
 
 # --- NATS's service protocol
@@ -208,14 +219,24 @@ _NOT_COUNTED: Final = MappingProxyType(
 """Fields that the protocol asks for. Requests for statistics are not counted."""
 
 
-async def _register(
-    connection: Connection, service: str, metadata: dict[str, str], *, version: str, stats: Stats
+async def _register(  # noqa: PLR0913 - what a service says about itself
+    connection: Connection,
+    service: str,
+    metadata: dict[str, str],
+    *,
+    version: str,
+    stats: Stats,
+    endpoints: Sequence[Endpoint],
 ) -> None:
-    """Register, with one endpoint that answers with the stats: ``nats req berth.service.<service>.<identity> ''``."""
+    """Register; the first endpoint answers with the stats: ``nats req berth.service.<service>.<identity> ''``."""
     instance = uuid.uuid4().hex
     about = {"name": service, "id": instance, "version": version, "metadata": metadata}
-    subject = f"{PREFIX}.service.{escape_token(service)}.{escape_token(metadata['identity'])}"
-    endpoint = {"name": ENDPOINT, "subject": subject, "queue_group": _QUEUE}
+    subjects = {ENDPOINT: service_subject(service, metadata["identity"])}
+    subjects |= {
+        one.name: service_subject(service, metadata["identity"], one.name, for_admins=one.for_admins)
+        for one in endpoints
+    }
+    listed = [{"name": name, "subject": subject, "queue_group": _QUEUE} for name, subject in subjects.items()]
     description = f"berth: {service.removeprefix('berth-')}"
     started = datetime.now(UTC).isoformat().replace("+00:00", "Z")
 
@@ -223,27 +244,34 @@ async def _register(
         return {**about, "type": f"{_TYPES}.ping_response"}
 
     def info() -> object:
-        endpoints = [{**endpoint, "metadata": {}}]
-        return {**about, "type": f"{_TYPES}.info_response", "description": description, "endpoints": endpoints}
+        told = [{**endpoint, "metadata": {}} for endpoint in listed]
+        return {**about, "type": f"{_TYPES}.info_response", "description": description, "endpoints": told}
 
     def listed_stats() -> object:
-        endpoints = [{**endpoint, **_NOT_COUNTED, "data": stats()}]
-        return {**about, "type": f"{_TYPES}.stats_response", "started": started, "endpoints": endpoints}
+        told: list[dict[str, object]] = [{**endpoint, **_NOT_COUNTED} for endpoint in listed]
+        told[0]["data"] = stats()
+        return {**about, "type": f"{_TYPES}.stats_response", "started": started, "endpoints": told}
 
     for verb, answer in (("PING", ping), ("INFO", info), ("STATS", listed_stats)):
         for asked in (verb, f"{verb}.{service}", f"{verb}.{service}.{instance}"):
-            connection.subscribe_soon(f"{_PREFIX}.{asked}", _answering(connection, answer))
-    connection.subscribe_soon(subject, _answering(connection, stats))
+            connection.subscribe_soon(f"{_PREFIX}.{asked}", _answering(connection, _whatever_is_asked(answer)))
+    connection.subscribe_soon(subjects[ENDPOINT], _answering(connection, _whatever_is_asked(stats)))
+    for one in endpoints:
+        connection.subscribe_soon(subjects[one.name], _answering(connection, one.answer))
     await connection.flush(connection.settings.answer_timeout)
 
 
-def _answering(connection: Connection, answer: Callable[[], object]) -> Listener:
+def _whatever_is_asked(answer: Callable[[], object]) -> Callable[[bytes], object]:
+    return lambda _request: answer()
+
+
+def _answering(connection: Connection, answer: Callable[[bytes], object]) -> Listener:
     """A listener that answers each request with JSON."""
 
     def on_request(message: Msg) -> None:
         if message.reply:
             with contextlib.suppress(BusLostError):
-                connection.send(message.reply, msgspec.json.encode(answer()))
+                connection.send(message.reply, msgspec.json.encode(answer(message.data)))
 
     return on_request
 
@@ -263,14 +291,14 @@ class _ServiceStats(msgspec.Struct, frozen=True, kw_only=True):
 _stats_decoder: Final = msgspec.json.Decoder(_ServiceStats)
 
 
-async def _services(connection: Connection) -> list[ServiceInstance]:
-    """All services that answer a request for stats; answers that cannot be decoded are left out."""
+async def _services(connection: Connection, service: str) -> list[ServiceInstance]:
+    """All services, or those of the name, that answer a request for stats; what cannot be decoded is left out."""
     answers: asyncio.Queue[Msg] = asyncio.Queue()
     inbox = connection.new_inbox()
     subscription = await connection.subscribe(inbox, answers.put_nowait)
     found = []
     try:
-        connection.send(f"{_PREFIX}.STATS", reply=inbox)
+        connection.send(f"{_PREFIX}.STATS.{service}".rstrip("."), reply=inbox)
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(ALL_ANSWERS_SECONDS):
                 while True:

@@ -39,6 +39,8 @@ BINDER_PREFIX: Final = "binder-"
 PROBE: Final = "berth-room"
 """A stream that a watcher makes for a moment, to see whether the server has room."""
 
+DRAIN_KEY: Final = "drain"
+"""In ``control``: while it exists, no pod is published to PENDING."""
 BUS_ID_KEY: Final = "bus.id"
 """Key of ``control``: identifies the store, so that every client notices a new one."""
 

@@ -14,7 +14,7 @@ from berth.cli.rendering import OutputError, ReaderGoneError, StandardOutput, no
 from berth.process.exits import Exit, open_closed_streams
 from berth.process.sources import go_forms
 
-COMMANDS: Final = ("up", "run", "why", "trace", "top", "simulate", "bus", "config", "plugin")
+COMMANDS: Final = ("up", "run", "why", "trace", "top", "queue", "dead", "drain", "simulate", "bus", "config", "plugin")
 """The modules of ``berth.cli.commands`` that have an ``app``, in the order of the help."""
 
 

@@ -5,12 +5,14 @@ from __future__ import annotations
 import os
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from berth.bus.interface import BusLostError, MissingError, Session
+from berth.bus.interface import BusLostError, BusRefusedError, MissingError, Session
+from berth.cli.natscontext import context_settings
 from berth.cli.pipeline import access
 from berth.process.exits import UsageError
 from berth.process.settings import NatsSettings
@@ -27,9 +29,29 @@ NatsUrl = Annotated[
 ]
 
 
+NatsContext = Annotated[
+    str | None,
+    typer.Option(
+        "--context",
+        metavar="NAME",
+        help="Server and credentials of a context of the NATS CLI (~/.config/nats/context/NAME.json).",
+        envvar="NATS_CONTEXT",
+        show_default=False,
+    ),
+]
+
+
+@dataclass(frozen=True, slots=True)
+class NatsServer:
+    """The server that a command asks, as its flags name it."""
+
+    url: str | None = None
+    context: str | None = None
+
+
 @asynccontextmanager
-async def open_session(nats: str | None, *, name: str) -> AsyncIterator[Session]:
-    """A session for a command that only reads.
+async def open_session(server: NatsServer, *, name: str, user: str = access.PEOPLE) -> AsyncIterator[Session]:
+    """A session for a command; ``user`` is the one that it is at the embedded server of a pipeline.
 
     Raises:
         UsageError: the address, or a setting in ``BERTH_NATS_*``, cannot be used.
@@ -37,7 +59,7 @@ async def open_session(nats: str | None, *, name: str) -> AsyncIterator[Session]
         MissingError: this NATS has no streams of berth.
     """
     try:
-        session = await connect_bus(nats, name=f"berth-{name}")
+        session = await connect_bus(server.url, name=f"berth-{name}", user=user, context=server.context)
     except BusLostError as exc:
         raise BusLostError(f"{exc}: start `berth up`, or name the server with --nats") from exc
     try:
@@ -48,10 +70,32 @@ async def open_session(nats: str | None, *, name: str) -> AsyncIterator[Session]
         await session.close()
 
 
+@asynccontextmanager
+async def open_admin_session(server: NatsServer, *, name: str) -> AsyncIterator[Session]:
+    """A session for a command that changes something, as NATS's user `apply`. Raises as :func:`open_session`.
+
+    Raises:
+        UsageError: the user may not do that.
+    """
+    async with open_session(server, name=name, user=access.APPLY) as session:
+        try:
+            yield session
+        except BusRefusedError as error:
+            what = str(error).partition(": give this user")[0]
+            raise UsageError(f"{what}: this is an admin's command: connect as NATS's user {access.APPLY!r}") from error
+
+
 async def connect_bus(
-    url: str | None, *, name: str = "berth", user: str = access.PEOPLE, place: Path | None = None
+    url: str | None,
+    *,
+    name: str = "berth",
+    user: str = access.PEOPLE,
+    place: Path | None = None,
+    context: str | None = None,
 ) -> Session:
     """A session for a command. User, password and the like come from ``BERTH_NATS_*``, as for the services.
+
+    With a context of the NATS CLI they come from there, and none from ``BERTH_NATS_*``.
 
     The embedded server of a pipeline, of the same user of the machine, is reached with the password that is in its
     folder for ``user``. ``place`` is as in ``find_folder``.
@@ -60,16 +104,20 @@ async def connect_bus(
         UsageError: the address, or one of these settings, cannot be used.
     """
     try:
-        settings = read_settings(flags={"nats.url": url} if url else {})
-        if folder := access.find_folder(settings.nats.url, place):
+        flags = {**(context_settings(context) if context else {}), **({"nats.url": url} if url else {})}
+        settings = read_settings(flags=flags, environment=_without_nats() if context else None)
+        if not context and (folder := access.find_folder(settings.nats.url, place)):
             own = {"BERTH_NATS_URL": settings.nats.url, **access.environment(folder, user)}
-            others = {name: value for name, value in os.environ.items() if not name.startswith("BERTH_NATS_")}
-            settings = read_settings(environment=others | own)
+            settings = read_settings(environment=_without_nats() | own)
     except SettingsError as exc:
         raise UsageError("; ".join(exc.problems)) from exc
     from berth.process.clients import nats_bus  # noqa: PLC0415 - 0.3 s, in which `berth up` has servers to start
 
     return await nats_bus(settings).connect(name=name)
+
+
+def _without_nats() -> dict[str, str]:
+    return {name: value for name, value in os.environ.items() if not name.startswith("BERTH_NATS_")}
 
 
 def is_anonymous(nats: NatsSettings) -> bool:

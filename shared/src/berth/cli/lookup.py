@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from datetime import datetime
@@ -11,7 +12,7 @@ from typing import Final
 
 import msgspec
 
-from berth.api.errors import DecodeError
+from berth.api.errors import BerthError, DecodeError
 from berth.api.messages import Decision, Outcome, Pending, Preemption, Ranked, decode, decode_entry
 from berth.api.pod import Pod
 from berth.api.subjects import PREFIX, Attempt, Term, Uid, escape_token, key
@@ -22,6 +23,7 @@ from berth.cli.options import NotFoundError, PodName
 from berth.cli.rendering import ago
 from berth.cluster.snapshot import Snapshot
 from berth.kube.client import KubeClient
+from berth.kube.credentials import is_configured
 from berth.kube.writes import get_pod
 from berth.leader.onecluster import read_cluster_id, read_served_cluster
 from berth.process.exits import UsageError
@@ -85,10 +87,7 @@ async def _stage_of(session: Session, name: PodName) -> str:
     states = [str(one.stats.get("readiness", "")) for one in await session.services()]
     if stuck := [state for state in states if NOTHING in state]:
         return f"there is none: {stuck[0].removeprefix('not ready: ')}"
-    return (
-        "there is none, and no message of the pod is on the bus (Decisions are kept for an hour; a gated pod has "
-        "none: name the cluster with --kubeconfig)"
-    )
+    return "there is none, and no message of the pod is on the bus (Decisions are kept for an hour)"
 
 
 async def preemption_for(session: Session, decision: Decision) -> EvictionRecord | None:
@@ -163,21 +162,30 @@ async def find_pod(session: Session, name: PodName, snapshot: Snapshot, kubeconf
     if kubeconfig is not None:
         return FoundPod(pod=await get_pod_from_api(session, name, kubeconfig), where="the API server")
     found = await _in_a_stream(session, name) or _in_the_mirror(snapshot, name)
-    if found is None:
-        raise NotFoundError(
-            f"looking for pod {str(name)!r}: no message and no mirror entry on the bus has it (an unschedulable or "
-            "gated pod is in the watcher only): name the cluster with --kubeconfig"
-        )
-    return found
+    if found is not None:
+        return found
+    nowhere = (
+        f"looking for pod {str(name)!r}: no message and no mirror entry on the bus has it (an unschedulable or gated "
+        "pod is in the watcher only)"
+    )
+    if not is_configured():
+        raise NotFoundError(f"{nowhere}: name the cluster with --kubeconfig")
+    try:
+        return FoundPod(pod=await get_pod_from_api(session, name, None), where="the API server")
+    except NotFoundError:
+        raise
+    except BerthError as error:
+        raise NotFoundError(f"{nowhere}; could not look it up in the cluster: {error}") from error
 
 
-async def get_pod_from_api(session: Session, name: PodName, kubeconfig: Path) -> Pod:
-    """The pod from the API server. Raises as :func:`find_pod`."""
+async def get_pod_from_api(session: Session, name: PodName, kubeconfig: Path | None) -> Pod:
+    """The pod from the API server; without a kubeconfig that of KUBECONFIG or its default. Raises as `find_pod`."""
     async with await KubeClient.connect(kubeconfig, user_agent="berth-why") as client:
         served = await read_served_cluster(session)
         if served and served != await read_cluster_id(client):
             raise UsageError(
-                f"asking for pod {str(name)!r}: NATS serves another cluster than that of {str(kubeconfig)!r}"
+                f"asking for pod {str(name)!r}: NATS serves another cluster than that of "
+                f"{str(kubeconfig or os.environ.get('KUBECONFIG') or '~/.kube/config')!r}"
             )
         pod = await get_pod(client, name.namespace, name.name)
     if pod is None:

@@ -6,6 +6,7 @@ An error that berth raises on purpose is one line on standard error and an exit 
 from __future__ import annotations
 
 import asyncio
+import os
 import signal
 from collections.abc import Coroutine, Iterator
 from contextlib import contextmanager
@@ -17,7 +18,7 @@ import typer
 
 from berth.api.errors import BerthError
 from berth.api.subjects import PREFIX, escape_dotted, escape_token
-from berth.cli.rendering import note
+from berth.cli.rendering import note, print_json, print_yaml
 from berth.process.exits import Exit, UsageError, exit_for
 from berth.process.readers import object_name
 
@@ -30,9 +31,59 @@ class OutputFormat(StrEnum):
 
     TABLE = "table"
     JSON = "json"
+    YAML = "yaml"
+
+    @property
+    def is_document(self) -> bool:
+        """Whether programs read it."""
+        return self is not OutputFormat.TABLE
 
 
-Output = Annotated[OutputFormat, typer.Option("-o", "--output", help="A table for people, or JSON for programs.")]
+Output = Annotated[
+    OutputFormat, typer.Option("-o", "--output", help="A table for people, or JSON or YAML for programs.")
+]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KubectlPlugin:
+    """Set as the object of the command's context when kubectl has started it: names are taken as kubectl takes them."""
+
+
+def _pod_as_kubectl_has_it(context: typer.Context, value: str) -> str:
+    """``pod/web`` is the pod ``web``, as in ``kubectl get pod/web``."""
+    if isinstance(context.obj, KubectlPlugin):
+        kind, slash, name = value.partition("/")
+        if slash and kind.lower() in {"pod", "pods", "po"}:
+            return name
+    return value
+
+
+def _namespace_as_kubectl_has_it(context: typer.Context, value: str | None) -> str | None:
+    """For kubectl it is that of the kubeconfig's context, unless one is given."""
+    if value is None and isinstance(context.obj, KubectlPlugin) and not context.resilient_parsing:
+        from berth.kube.credentials import Kubeconfig  # noqa: PLC0415 - for kubectl alone
+
+        return Kubeconfig(os.environ.get("BERTH_KUBECONFIG")).namespace() or None
+    return value
+
+
+PodArgument = Annotated[
+    str,
+    typer.Argument(
+        metavar="NAMESPACE/POD", help="The pod; or its name alone.", show_default=False, callback=_pod_as_kubectl_has_it
+    ),
+]
+PodNamespace = Annotated[
+    str | None,
+    typer.Option(
+        "-n",
+        "--namespace",
+        metavar="NS",
+        help=f"The namespace of a pod that is named alone; by default {DEFAULT_NAMESPACE!r}.",
+        show_default=False,
+        callback=_namespace_as_kubectl_has_it,
+    ),
+]
 
 
 class NotFoundError(BerthError):
@@ -54,21 +105,34 @@ class PodName:
         return f"{PREFIX}.{stage}.*.{escape_token(self.namespace)}.{escape_dotted(self.name)}"
 
 
-def parse_pod(text: str) -> PodName:
-    """Parse ``namespace/name``, or a name alone in the namespace ``default``.
+def parse_pod(text: str, namespace: str | None = None) -> PodName:
+    """Parse ``namespace/name``, or a name alone in the given namespace, else in ``default``.
 
     Raises:
         UsageError: it is neither, or no pod can have that name.
     """
-    namespace, slash, name = text.rpartition("/")
-    if not name or (slash and not namespace) or "/" in namespace:
-        raise UsageError(f"reading the pod {text!r}: want NAMESPACE/POD, or POD in the namespace {DEFAULT_NAMESPACE}")
-    for part in (namespace or DEFAULT_NAMESPACE, name):
+    named, slash, name = text.rpartition("/")
+    if not name or (slash and not named) or "/" in named:
+        raise UsageError(
+            f"reading the pod {text!r}: want NAMESPACE/POD, or POD in the namespace {namespace or DEFAULT_NAMESPACE}"
+        )
+    if slash and namespace is not None and namespace != named:
+        raise UsageError(f"reading the pod {text!r}: it names another namespace than -n {namespace}")
+    namespace = named or namespace or DEFAULT_NAMESPACE
+    for part in (namespace, name):
         try:
             object_name(part)
         except ValueError as exc:
             raise UsageError(f"reading the pod {text!r}: no pod has such a name: {exc}") from exc
-    return PodName(namespace=namespace or DEFAULT_NAMESPACE, name=name)
+    return PodName(namespace=namespace, name=name)
+
+
+def print_document(value: object, output: OutputFormat, *, one_of_many: bool = False) -> None:
+    """A document for programs. ``one_of_many``: in a stream of them, so that JSON is a line each."""
+    if output is OutputFormat.YAML:
+        print_yaml(value, one_of_many=one_of_many)
+    else:
+        print_json(value, indent=0 if one_of_many else 2)
 
 
 def run_command(work: Coroutine[Any, Any, T], *, interrupted: Exit = Exit.NO) -> T:

@@ -93,6 +93,16 @@ def print_json(value: object, *, indent: int = 2) -> None:
     print_text(in_json((msgspec.json.format(data, indent=indent) if indent else data).decode()))
 
 
+def print_yaml(value: object, *, one_of_many: bool = False) -> None:
+    """One YAML document with JSON's values; each of many begins with its mark."""
+    import yaml  # noqa: PLC0415 - most commands print none
+
+    # Through JSON, so that times and the like are written as there.
+    plain_value = msgspec.json.decode(in_json(msgspec.json.encode(value).decode()))
+    text = yaml.safe_dump(plain_value, sort_keys=False, allow_unicode=True, width=WIDE)
+    print_text(f"---\n{text.rstrip()}" if one_of_many else text.rstrip())
+
+
 def open_console() -> Console:
     """A console that wraps at the terminal's width, and not at all without a terminal."""
     console = _SafeConsole(highlight=False)

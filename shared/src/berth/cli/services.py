@@ -12,13 +12,12 @@ from typing import Final
 import msgspec
 
 from berth.api.decoding import MALFORMED
+from berth.api.queue import QUEUES
 from berth.bus.interface import ServiceInstance
 from berth.cli.rendering import duration, short_identity
 
 READY: Final = "ok"
-
-QUEUES: Final = ("active", "backoff", "unschedulable", "gated")
-"""kube-scheduler's queues, from the pods that are tried next to those that only a person can release."""
+DRAINING: Final = "draining: no pod is published until `berth drain --stop`"
 
 NOBODY: Final[Mapping[str, str]] = {
     "watcher": "no watcher answers: no pod is published, and the mirror becomes old",
@@ -67,6 +66,7 @@ class Statistics(msgspec.Struct, frozen=True):
     in_flight: dict[str, int] = msgspec.field(default_factory=dict)
     window: dict[str, int] = msgspec.field(default_factory=dict)
     stalled: list[Stalled] = msgspec.field(default_factory=list)
+    draining: bool = False
 
 
 OWN_FIGURES: Final = frozenset(field.name for field in msgspec.structs.fields(Statistics)) | {"differences"}
@@ -153,6 +153,7 @@ def attention(processes: Sequence[Seen]) -> list[str]:
     """What a person should look at, a sentence each; empty when all is well."""
     return [
         *_missing(processes),
+        *(DRAINING for one in processes if one.said.draining),
         *(f"{label(one.service, one.name)}: {one.said.readiness}" for one in processes if one.said.readiness != READY),
         *_stalled(processes),
         *_configurations(processes),

@@ -163,9 +163,24 @@ class Kubeconfig:
         async with _in_one_sentence(with_what):
             return await self._read()
 
+    @property
+    def exists(self) -> bool:
+        """Whether there is a file."""
+        return any(path.is_file() for path in self._every_path())
+
+    def namespace(self) -> str:
+        """The namespace of the current context; empty: it names none, or there is no usable file."""
+        try:
+            return str(context_of(self._files(), self._context).namespace)
+        except (ValueError, TypeError, AttributeError, KeyError, OSError):
+            return ""
+
+    def _every_path(self) -> list[Path]:
+        return [Path(path).expanduser() for path in self._paths.split(os.pathsep) if path]
+
     def _want_a_file(self) -> None:
-        paths = [Path(path).expanduser() for path in self._paths.split(os.pathsep) if path]
-        if not any(path.is_file() for path in paths):
+        paths = self._every_path()
+        if not self.exists:
             what = "is a directory" if any(path.is_dir() for path in paths) else "no such file"
             raise KubeconfigError(f"reading kubeconfig {self._paths!r}: {what}: name a file with --kubeconfig")
 
@@ -183,8 +198,7 @@ class Kubeconfig:
 
     def _files(self) -> dict[Path, Any]:
         """What the files say, in their order."""
-        paths = [Path(path).expanduser() for path in self._paths.split(os.pathsep) if path]
-        return {path: _read_file(path) for path in paths if path.is_file()}
+        return {path: _read_file(path) for path in self._every_path() if path.is_file()}
 
     async def _read_with_library(self, context: str) -> Access:
         """The client library logs in for the user, and keeps its tokens up to date in the file."""
@@ -228,6 +242,11 @@ class InClusterAccount:
         """
         async with _in_one_sentence("reading the service account of this pod"):
             return _access(account_of_pod(), token_age=TOKEN_FILE_AGE)
+
+
+def is_configured() -> bool:
+    """Whether there is a cluster to ask without being given a kubeconfig."""
+    return Kubeconfig().exists or "KUBERNETES_SERVICE_HOST" in os.environ
 
 
 def source_for(kubeconfig: str | Path | None) -> AccessSource:

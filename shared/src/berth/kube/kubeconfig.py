@@ -47,6 +47,8 @@ class Context:
     cluster_folder: Path
     user: Fields = field(default_factory=dict)
     user_folder: Path = Path()
+    namespace: str = ""
+    """What kubectl takes unless it is given one; empty is ``default``."""
 
     @property
     def needs_library(self) -> bool:
@@ -122,6 +124,7 @@ def context_of(files: Mapping[Path, Fields], name: str | None) -> Context:
         cluster_folder=cluster_path.parent.absolute(),
         user=user["user"] or {},
         user_folder=user_path.parent.absolute(),
+        namespace=context["context"].get("namespace") or "",
     )
 
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Final
 
 from berth.api.errors import BerthError
-from berth.bus.interface import Bus, BusLostError, Session
+from berth.bus.interface import Bus, BusLostError, Endpoint, Session
 from berth.kube.client import KubeClient
 from berth.leader.lease import LeaseObservations
 from berth.leader.session import LeaderSession, NotLeadingError, lead
@@ -32,12 +32,13 @@ async def lead_until_stopped(  # noqa: PLR0913 - the clients, the role, and the 
     role: Role,
     serve: ServeLeadership,
     stats: Callable[[], dict[str, object]] = dict,
+    endpoints: Sequence[Endpoint] = (),
     apply_when_missing: bool = False,
 ) -> None:
     """Lead as ``role`` repeatedly until the process stops.
 
-    ``stats`` are the service's statistics in NATS's service protocol. ``apply_when_missing``: create missing streams
-    and buckets.
+    ``stats`` and ``endpoints`` are what the service answers in NATS's service protocol. ``apply_when_missing``: create
+    missing streams and buckets.
     """
     current: LeaderSession | None = None
     observations = LeaseObservations()
@@ -51,7 +52,7 @@ async def lead_until_stopped(  # noqa: PLR0913 - the clients, the role, and the 
     async for session in sessions(bus, name=role, process=process, apply_when_missing=apply_when_missing):
         try:
             async with (
-                present(session, process, stats=all_stats),
+                present(session, process, stats=all_stats, endpoints=endpoints),
                 lead(role=role, session=session, client=client, process=process, observations=observations) as current,
             ):
                 await serve(session, current)

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from datetime import timedelta
 from importlib.metadata import version
@@ -26,6 +26,7 @@ from berth.bus.interface import (
     Bus,
     BusLostError,
     BusRefusedError,
+    Endpoint,
     MissingError,
     Session,
     Unstored,
@@ -325,10 +326,12 @@ Stats = Callable[[], Mapping[str, object]]
 
 
 @asynccontextmanager
-async def present(session: Session, process: Process, *, stats: Stats = dict) -> AsyncIterator[None]:
+async def present(
+    session: Session, process: Process, *, stats: Stats = dict, endpoints: Sequence[Endpoint] = ()
+) -> AsyncIterator[None]:
     """Register this process with NATS's service protocol, and announce it and hear the others until the block ends.
 
-    ``stats`` are the service's own statistics. Raises as the session's calls.
+    ``stats`` are the service's own statistics, ``endpoints`` what else it answers. Raises as the session's calls.
     """
     peers, clock = process.peers, process.clock
     reporter = PeerReporter(peers, process.health, process.metrics)
@@ -362,6 +365,7 @@ async def present(session: Session, process: Process, *, stats: Stats = dict) ->
         version=version(name),
         stats=all_stats,
         metadata={"configuration": own.config, **{f"profile.{each}": digest for each, digest in own.profiles.items()}},
+        endpoints=endpoints,
     )
     try:
         await session.subscribe(ALL_ANNOUNCEMENTS, listen)

@@ -17,13 +17,12 @@ from berth.api.config.encode import as_document
 from berth.api.config.load import ConfigurationError
 from berth.api.config.profiles import expand
 from berth.api.config.types import PluginRef, Plugins, Point
-from berth.cli.options import Output, OutputFormat
+from berth.cli.options import Output, OutputFormat, print_document
 from berth.cli.rendering import (
     indented,
     new_table,
     note,
     plain,
-    print_json,
     print_line,
     print_rich,
     print_text,
@@ -184,8 +183,8 @@ def providers(name: Name = None, feature_gates: Gates = None, output: Output = O
     except (GateError, UnknownPresetError) as error:
         note(str(error))
         raise typer.Exit(Exit.USAGE) from error
-    if output is OutputFormat.JSON:
-        print_json({each: preset_json(found, values) for each, found in chosen.items()})
+    if output.is_document:
+        print_document({each: preset_json(found, values) for each, found in chosen.items()}, output)
         return
     for each, found in chosen.items():
         _show(each, found, values)

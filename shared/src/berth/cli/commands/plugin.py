@@ -11,8 +11,8 @@ import typer
 
 from berth.api.config.types import EVERYTHING
 from berth.cli.commands.pluginpackage import files_of, name_problem
-from berth.cli.options import Output, OutputFormat
-from berth.cli.rendering import new_table, note, plain, print_json, print_line, print_rich
+from berth.cli.options import Output, OutputFormat, print_document
+from berth.cli.rendering import new_table, note, plain, print_line, print_rich
 from berth.framework.events import Action
 from berth.framework.interface import EnqueueExtensions, Plugin
 from berth.framework.profile import POINT_TYPES, REFUSING, RUNS_IN, services_of
@@ -47,8 +47,8 @@ class PluginListing(msgspec.Struct, frozen=True, kw_only=True):
 def plugins(output: Output = OutputFormat.TABLE) -> None:
     """Print every plugin, its extension points, the services that call it, and the events that requeue its pods."""
     listed = list(_every())
-    if output is OutputFormat.JSON:
-        print_json(listed)
+    if output.is_document:
+        print_document(listed, output)
         return
     table = new_table("PLUGIN", "RELEASE", "POINTS", "CALLED IN", "REQUEUES REJECTED PODS ON")
     for one in listed:

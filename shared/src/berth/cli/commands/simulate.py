@@ -14,8 +14,8 @@ from typer.core import TyperCommand
 
 from berth.api.config.configuration import KubeSchedulerConfiguration
 from berth.cli.commands.config import Gates, Provider, configured
-from berth.cli.options import Output, OutputFormat, reporting_errors
-from berth.cli.rendering import new_table, note, plain, print_json, print_rich
+from berth.cli.options import Output, OutputFormat, print_document, reporting_errors
+from berth.cli.rendering import new_table, note, plain, print_rich
 from berth.process.configuration import profiles_of
 from berth.process.exits import Exit
 from berth.simulate.engine import PodReport, ReportCounts, Simulation
@@ -142,8 +142,8 @@ def _print(reports: Iterator[PodReport], output: OutputFormat) -> ReportCounts:
     counts, rows = ReportCounts(), []
     for report in reports:
         counts.add(report)
-        if output is OutputFormat.JSON:
-            print_json(report, indent=0)
+        if output.is_document:
+            print_document(report, output, one_of_many=True)
         else:
             rows.append(row_of(report))
     if rows:

@@ -21,9 +21,9 @@ from berth.api.resources import CPU, MEMORY
 from berth.bus.interface import ServiceInstance, Session, StoredMessage, StreamReader, StreamState
 from berth.bus.stages import OUTCOME
 from berth.bus.topology import BANDWIDTH, DEAD, DECISIONS, PENDING, RANKED
-from berth.cli.bus import NatsUrl, open_session
+from berth.cli.bus import NatsContext, NatsServer, NatsUrl, open_session
 from berth.cli.mirror import MirrorReader, open_mirror
-from berth.cli.options import Output, OutputFormat, run_command
+from berth.cli.options import Output, OutputFormat, print_document, run_command
 from berth.cli.rendering import (
     amount_of_bytes,
     duration,
@@ -33,7 +33,6 @@ from berth.cli.rendering import (
     open_console,
     per_second,
     plain,
-    print_json,
     print_rich,
     short_identity,
 )
@@ -67,26 +66,32 @@ Interval = Annotated[float, typer.Option("--interval", help="Seconds between two
 
 @app.command()
 def top(
-    *, watch: Watch = None, interval: Interval = 2.0, output: Output = OutputFormat.TABLE, nats: NatsUrl = None
+    *,
+    watch: Watch = None,
+    interval: Interval = 2.0,
+    output: Output = OutputFormat.TABLE,
+    nats: NatsUrl = None,
+    nats_context: NatsContext = None,
 ) -> None:
     """Print queues, lag, leaders, services, what needs attention, and nodes with their pods and bandwidth."""
     watches = open_console().is_terminal and output is OutputFormat.TABLE if watch is None else watch
-    work = _watch(nats, output, timedelta(seconds=interval)) if watches else _once(nats, output)
+    server = NatsServer(nats, nats_context)
+    work = _watch(server, output, timedelta(seconds=interval)) if watches else _once(server, output)
     run_command(work, interrupted=Exit.DONE)
 
 
-async def _once(nats: str | None, output: OutputFormat) -> None:
-    async with _overview_reader(nats) as reader:
+async def _once(server: NatsServer, output: OutputFormat) -> None:
+    async with _overview_reader(server) as reader:
         overview = await reader.read()
-    if output is OutputFormat.JSON:
-        print_json(as_json(overview))
+    if output.is_document:
+        print_document(as_json(overview), output)
     else:
         print_rich(*overview_lines(overview, rows=None))
 
 
-async def _watch(nats: str | None, output: OutputFormat, interval: timedelta) -> None:
-    async with _overview_reader(nats) as reader:
-        if output is OutputFormat.JSON or not open_console().is_terminal:
+async def _watch(server: NatsServer, output: OutputFormat, interval: timedelta) -> None:
+    async with _overview_reader(server) as reader:
+        if output.is_document or not open_console().is_terminal:
             while True:
                 _print(await reader.read(), output)
                 await asyncio.sleep(interval.total_seconds())
@@ -101,16 +106,16 @@ async def _watch(nats: str | None, output: OutputFormat, interval: timedelta) ->
 
 
 def _print(overview: Overview, output: OutputFormat) -> None:
-    if output is OutputFormat.JSON:
-        print_json(as_json(overview), indent=0)
+    if output.is_document:
+        print_document(as_json(overview), output, one_of_many=True)
     else:
         print_rich(*overview_lines(overview, rows=None), "")
 
 
 @asynccontextmanager
-async def _overview_reader(nats: str | None) -> AsyncIterator[OverviewReader]:
+async def _overview_reader(server: NatsServer) -> AsyncIterator[OverviewReader]:
     async with (
-        open_session(nats, name="top") as session,
+        open_session(server, name="top") as session,
         open_mirror(session, also=(BANDWIDTH,)) as mirror,
         session.read_stream(DECISIONS, since=WINDOW) as decisions,
     ):

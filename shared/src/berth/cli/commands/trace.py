@@ -11,16 +11,19 @@ import typer
 
 from berth.bus.interface import MESSAGE_ID, Session, StoredMessage
 from berth.bus.topology import DEAD, DECISIONS, PENDING, RANKED
-from berth.cli.bus import NatsUrl, open_session
+from berth.cli.bus import NatsContext, NatsServer, NatsUrl, open_session
 from berth.cli.options import (
     NotFoundError,
     Output,
     OutputFormat,
+    PodArgument,
     PodName,
+    PodNamespace,
     parse_pod,
+    print_document,
     run_command,
 )
-from berth.cli.rendering import open_console, print_json, print_rich
+from berth.cli.rendering import open_console, print_rich
 from berth.cli.timeline import TracedMessage, as_json, stage_row, stage_table, with_recalled
 from berth.process.exits import Exit
 
@@ -29,19 +32,27 @@ app = typer.Typer()
 STREAMS: Final = {PENDING: "pending", RANKED: "ranked", DECISIONS: "decision", DEAD: "dead"}
 """The streams of a pod's messages, with their stages."""
 
-Pod = Annotated[str, typer.Argument(metavar="NAMESPACE/POD", help="The pod.", show_default=False)]
 Follow = Annotated[bool, typer.Option("-f", "--follow", help="Print new messages too, until Ctrl-C.")]
 
 
 @app.command()
-def trace(pod: Pod, *, follow: Follow = False, output: Output = OutputFormat.TABLE, nats: NatsUrl = None) -> None:
+def trace(  # noqa: PLR0913 - one parameter a flag, given by name
+    pod: PodArgument,
+    *,
+    namespace: PodNamespace = None,
+    follow: Follow = False,
+    output: Output = OutputFormat.TABLE,
+    nats: NatsUrl = None,
+    nats_context: NatsContext = None,
+) -> None:
     """Print a pod's messages in order, with the times between them."""
-    run_command(_trace(pod, nats, output, follow=follow), interrupted=Exit.DONE)
+    server = NatsServer(nats, nats_context)
+    run_command(_trace(pod, namespace, server, output, follow=follow), interrupted=Exit.DONE)
 
 
-async def _trace(pod: str, nats: str | None, output: OutputFormat, *, follow: bool) -> None:
-    name = parse_pod(pod)
-    async with open_session(nats, name="trace") as session:
+async def _trace(pod: str, namespace: str | None, server: NatsServer, output: OutputFormat, *, follow: bool) -> None:
+    name = parse_pod(pod, namespace)
+    async with open_session(server, name="trace") as session:
         if follow:
             await _follow(session, name, output)
             return
@@ -50,9 +61,9 @@ async def _trace(pod: str, nats: str | None, output: OutputFormat, *, follow: bo
         raise NotFoundError(
             f"looking for pod {str(name)!r}: no message of it is on the bus (Decisions are kept for an hour)"
         )
-    if output is OutputFormat.JSON:
+    if output.is_document:
         documents = [as_json(message, before) for message, before in zip(messages, (None, *messages), strict=False)]
-        print_json({"pod": str(name), "messages": documents})
+        print_document({"pod": str(name), "messages": documents}, output)
     else:
         print_rich(stage_table(messages))
 
@@ -106,8 +117,8 @@ class TracePrinter:
 
     def print(self, message: TracedMessage) -> None:
         """Print one message: a line, or a JSON document on a line."""
-        if self._output is OutputFormat.JSON:
-            print_json(as_json(message, self._before), indent=0)
+        if self._output.is_document:
+            print_document(as_json(message, self._before), self._output, one_of_many=True)
         else:
             at, since, stage, description = stage_row(message, self._before)
             line = at.append(f"  {since.plain:>11}  {stage.plain:8}  ").append_text(description)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Final
 
@@ -14,7 +14,7 @@ from berth.api.messages import Decision
 from berth.bus.interface import Session
 from berth.bus.topology import DECISIONS, RANKED
 from berth.cli import explain
-from berth.cli.bus import NatsUrl, open_session
+from berth.cli.bus import NatsContext, NatsServer, NatsUrl, open_session
 from berth.cli.commands.config import Gates, Provider, configured
 from berth.cli.explain import (
     RankedNow,
@@ -26,8 +26,20 @@ from berth.cli.explain import (
 )
 from berth.cli.lookup import config_in_use, find_pod, get_pod_from_api, last_attempt, last_decision
 from berth.cli.mirror import MirrorReader, open_mirror
-from berth.cli.options import Output, OutputFormat, PodName, parse_pod, run_command
-from berth.cli.rendering import note, print_json, print_rich
+from berth.cli.options import (
+    NotFoundError,
+    Output,
+    OutputFormat,
+    PodArgument,
+    PodName,
+    PodNamespace,
+    parse_pod,
+    print_document,
+    run_command,
+)
+from berth.cli.rendering import note, plain, print_rich
+from berth.cli.unplaced import ask_the_cluster, ask_the_watcher
+from berth.cli.waiting import detail_json, detail_lines
 from berth.framework.cycle import rank_every_node
 from berth.framework.plugincalls import pre_enqueue
 from berth.framework.profile import Profile
@@ -36,8 +48,6 @@ from berth.process.configuration import profiles_of
 from berth.process.exits import UsageError
 
 app = typer.Typer()
-
-PodArgument = Annotated[str, typer.Argument(metavar="NAMESPACE/POD", help="The pod.", show_default=False)]
 
 
 Now = Annotated[bool, typer.Option("--now", help="Rank the pod now, on every node of the mirror.")]
@@ -60,7 +70,8 @@ Kubeconfig = Annotated[
     typer.Option(
         "--kubeconfig",
         metavar="FILE",
-        help="Read the pod from this cluster: an unschedulable or gated pod is not on the bus.",
+        help="Read the pod from this cluster; without it KUBECONFIG's is asked when berth knows nothing.",
+        envvar="BERTH_KUBECONFIG",
         show_default=False,
     ),
 ]
@@ -73,6 +84,7 @@ _NAME_THEIRS: Final = "name theirs with --config, --algorithm-provider and --fea
 def why(  # noqa: PLR0913 - one parameter a flag, given by name
     pod: PodArgument,
     *,
+    namespace: PodNamespace = None,
     now: Now = False,
     config: Config = None,
     algorithm_provider: Provider = None,
@@ -80,24 +92,39 @@ def why(  # noqa: PLR0913 - one parameter a flag, given by name
     kubeconfig: Kubeconfig = None,
     output: Output = OutputFormat.TABLE,
     nats: NatsUrl = None,
+    nats_context: NatsContext = None,
 ) -> None:
     """Print why a pod is on its node, or on none: every plugin, every reason, and the age of the data."""
     configuration = configured(config, algorithm_provider, feature_gates)
     explain_pod = _now if now else _why
-    run_command(explain_pod(pod, configuration, kubeconfig, output, nats))
+    asked = _Asked(pod, namespace, kubeconfig, NatsServer(nats, nats_context), output)
+    run_command(explain_pod(asked, configuration))
 
 
-async def _why(
-    pod: str, configuration: KubeSchedulerConfiguration, kubeconfig: Path | None, output: OutputFormat, nats: str | None
-) -> None:
-    name = parse_pod(pod)
-    async with open_session(nats, name="why") as session:
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """The pod that a person asks about, as the flags have it."""
+
+    pod: str
+    namespace: str | None
+    kubeconfig: Path | None
+    server: NatsServer
+    output: OutputFormat
+
+
+async def _why(asked: _Asked, configuration: KubeSchedulerConfiguration) -> None:
+    name, kubeconfig, output = parse_pod(asked.pod, asked.namespace), asked.kubeconfig, asked.output
+    async with open_session(asked.server, name="why") as session:
         if kubeconfig is not None and await _print_if_gated(session, name, configuration, kubeconfig, output):
             return
-        decided = await last_decision(session, name)
+        try:
+            decided = await last_decision(session, name)
+        except NotFoundError as nothing:
+            await _print_without_decision(session, name, asked, configuration, nothing)
+            return
     weights = _weights(configuration, decided.decision)
-    if output is OutputFormat.JSON:
-        print_json(explain.decision_json(decided, weights))
+    if output.is_document:
+        print_document(explain.decision_json(decided, weights), output)
         return
     print_rich(*explain.decision_lines(decided, weights))
     if decided.decision.candidates and not weights:
@@ -115,11 +142,33 @@ async def _print_if_gated(
     status = SUCCESS if profile is None or found.spec.node_name else pre_enqueue(profile.pre_enqueues, found)
     if status.is_success:
         return False
-    if output is OutputFormat.JSON:
-        print_json(gated_json(found, status))
+    if output.is_document:
+        print_document(gated_json(found, status), output)
     else:
         print_rich(gated_lines(found, status))
     return True
+
+
+async def _print_without_decision(
+    session: Session,
+    name: PodName,
+    asked: _Asked,
+    configuration: KubeSchedulerConfiguration,
+    nothing: NotFoundError,
+) -> None:
+    """What the watcher knows about the pod, else the API server. Raises as :func:`ask_the_cluster`."""
+    answer = await ask_the_watcher(session, name)
+    if answer is not None and answer.detail is not None:
+        if asked.output.is_document:
+            print_document(detail_json(answer, answer.detail), asked.output)
+        else:
+            print_rich(*detail_lines(answer, answer.detail))
+        return
+    found = await ask_the_cluster(session, name, asked.kubeconfig, profiles_of(configuration), nothing)
+    if asked.output.is_document:
+        print_document(found.as_json(), asked.output)
+    else:
+        print_rich(plain(f"{name} {found.sentence}"))
 
 
 def _weights(configuration: KubeSchedulerConfiguration, decision: Decision) -> Weights:
@@ -130,13 +179,11 @@ def _weights(configuration: KubeSchedulerConfiguration, decision: Decision) -> W
     return profile.weights if profile is not None else {}
 
 
-async def _now(
-    pod: str, configuration: KubeSchedulerConfiguration, kubeconfig: Path | None, output: OutputFormat, nats: str | None
-) -> None:
-    name, profiles = parse_pod(pod), profiles_of(configuration)
+async def _now(asked: _Asked, configuration: KubeSchedulerConfiguration) -> None:
+    name, profiles = parse_pod(asked.pod, asked.namespace), profiles_of(configuration)
     sources = {source for profile in profiles.values() for source in profile.live_sources}
-    async with open_session(nats, name="why") as session, open_mirror(session, sources=sources) as mirror:
-        found = await find_pod(session, name, mirror.snapshot, kubeconfig)
+    async with open_session(asked.server, name="why") as session, open_mirror(session, sources=sources) as mirror:
+        found = await find_pod(session, name, mirror.snapshot, asked.kubeconfig)
         # Every node is reported, also where a scorer would stop at a percentage of them.
         profile = replace(_profile(profiles, found.pod.spec.scheduler_name), percentage_of_nodes_to_score=EVERY_NODE)
         attempt = await last_attempt(session, name, found.pod)
@@ -158,8 +205,8 @@ async def _now(
             f"ranked under configuration {configuration.digest}, the services decide under {services_config}: "
             f"{_NAME_THEIRS}"
         )
-    if output is OutputFormat.JSON:
-        print_json(ranked_now_json(ranked))
+    if asked.output.is_document:
+        print_document(ranked_now_json(ranked), asked.output)
     else:
         print_rich(*ranked_now_lines(ranked))
 

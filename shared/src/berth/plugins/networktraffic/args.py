@@ -8,7 +8,7 @@ from typing import Final
 from urllib.parse import urlsplit
 
 from berth.api.livedata import DEFAULT_DEVICES, DEFAULT_NODE_LABEL, BandwidthQuery, bytes_per_second
-from berth.api.quantity import QuantityError
+from berth.api.resources import QuantityError
 from berth.plugins.factory import Args
 
 RECEIVE: Final = "receive"

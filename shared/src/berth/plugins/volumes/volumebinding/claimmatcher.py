@@ -14,7 +14,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from berth.api.quantity import QuantityError, value
+from berth.api.resources import QuantityError, value
 from berth.api.selectors import (
     MATCHES_EVERYTHING,
     LabelMatcher,

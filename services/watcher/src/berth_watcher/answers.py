@@ -1,0 +1,172 @@
+"""What the leader answers about the pods that wait: pages of its queue, and one pod in full (``berth.api.queue``).
+
+Nothing here changes anything. Each answer takes about a millisecond, whatever the number of pods, but for one pod by
+its name, which takes some 20 ms among 200,000.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from itertools import islice
+from typing import Final, Protocol
+
+from berth.api.messages import Outcome
+from berth.api.pod import priority_of
+from berth.api.queue import (
+    IN_FLIGHT,
+    Helping,
+    PageRequest,
+    PodRequest,
+    QueueAnswer,
+    QueuedPodDetail,
+    WaitingPod,
+)
+from berth.framework.events import ClusterEvent
+from berth.framework.profile import Profile
+from berth_watcher.hints import VICTIM_DELETED
+from berth_watcher.queue import QUEUES, WAITING_FOR_EVENT, EventClock, QueuedPod, SchedulingQueue, Stage
+from berth_watcher.store import label_of
+
+PODS_LOOKED_AT: Final = 2000
+"""Of one request: a millisecond."""
+PODS_ON_A_PAGE: Final = 100
+MESSAGE_CHARACTERS: Final = 300
+"""Of a message on a page, so that 100 pods fit into the smallest message that a server may be set to."""
+PLUGINS_ON_A_PAGE: Final = 16
+RETRIED_FROM: Final = frozenset({Stage.BACKOFF, Stage.UNSCHEDULABLE, Stage.AWAITING_VERSIONS})
+"""The stages that a person may end. In the others the pod is being tried, or another object must change first."""
+
+
+class InFlight(Protocol):
+    """What the attempts tell."""
+
+    @property
+    def is_draining(self) -> bool: ...
+
+    def slots(self, profile: str, now: float) -> tuple[int, int]:
+        """Of the profile's window: those in use, and all."""
+        ...
+
+    def waits_for(self, uid: str) -> str:
+        """The service that should have taken the pod's message; empty for none."""
+        ...
+
+
+class QueueAnswers:
+    """Answers about one term's queue."""
+
+    def __init__(
+        self, queue: SchedulingQueue, attempts: InFlight, profiles: Mapping[str, Profile], clock: EventClock
+    ) -> None:
+        self._queue = queue
+        self._attempts = attempts
+        self._profiles = profiles
+        self._clock = clock
+
+    def page(self, request: PageRequest, now: float) -> QueueAnswer:
+        """The next pods of a queue, in the order in which they came. Pods that come and go meanwhile may shift it."""
+        pods: list[WaitingPod] = []
+        start, looked_at = request.start, 0
+        for queued in islice(self._queue.pods(), start, start + PODS_LOOKED_AT):
+            looked_at += 1
+            if request.namespace not in {"", queued.pod.metadata.namespace}:
+                continue
+            if request.queue not in {"", _queue_of(queued)}:
+                continue
+            pods.append(self._line(queued, now, whole=False))
+            if len(pods) == PODS_ON_A_PAGE:
+                break
+        following = start + looked_at
+        return self._answer(now, pods=pods, next_start=following if following < len(self._queue) else None)
+
+    def pod(self, request: PodRequest, now: float) -> QueueAnswer:
+        """Everything about one pod."""
+        queued = self.find(request)
+        return self._answer(now, detail=None if queued is None else self._detail(queued, now))
+
+    def find(self, request: PodRequest) -> QueuedPod | None:
+        """The pod of this name."""
+        wanted = (request.name, request.namespace)
+        metadata = ((queued, queued.pod.metadata) for queued in self._queue.pods())
+        return next((queued for queued, meta in metadata if (meta.name, meta.namespace) == wanted), None)
+
+    def _answer(
+        self,
+        now: float,
+        *,
+        pods: list[WaitingPod] | None = None,
+        next_start: int | None = None,
+        detail: QueuedPodDetail | None = None,
+    ) -> QueueAnswer:
+        return QueueAnswer(
+            now=self._clock.at(now).wall,
+            draining=self._attempts.is_draining,
+            queues=self._queue.pending(),
+            pods=pods or [],
+            next=next_start,
+            detail=detail,
+        )
+
+    def _line(self, queued: QueuedPod, now: float, *, whole: bool) -> WaitingPod:
+        metadata = queued.pod.metadata
+        plugins = sorted(queued.unschedulable_plugins)
+        return WaitingPod(
+            namespace=metadata.namespace,
+            name=metadata.name,
+            uid=metadata.uid,
+            profile=queued.profile,
+            queue=_queue_of(queued),
+            stage=queued.stage,
+            since=queued.timestamp,
+            priority=priority_of(queued.pod),
+            attempts=queued.attempt.n if queued.attempt else 0,
+            plugins=plugins if whole else plugins[:PLUGINS_ON_A_PAGE],
+            message=queued.message if whole else queued.message[:MESSAGE_CHARACTERS],
+            tried_again_seconds=_until_tried_again(queued, now),
+        )
+
+    def _detail(self, queued: QueuedPod, now: float) -> QueuedPodDetail:
+        used, slots = self._attempts.slots(queued.profile, now)
+        return QueuedPodDetail(
+            pod=self._line(queued, now, whole=True),
+            attempt=str(queued.attempt or ""),
+            outcome=queued.outcome or "",
+            node=queued.node,
+            failures=queued.failures,
+            conflicts=queued.conflicts,
+            lost_attempts=queued.lost_attempts,
+            awaited_versions=dict(queued.awaited_versions) if queued.stage is Stage.AWAITING_VERSIONS else {},
+            failure=queued.failure,
+            helping=list(self._helping(queued)) if queued.stage in WAITING_FOR_EVENT else [],
+            window=slots,
+            window_used=used,
+            stalled_on=self._attempts.waits_for(queued.uid),
+        )
+
+    def _helping(self, queued: QueuedPod) -> Iterator[Helping]:
+        """As ``QueuePlugins.may_help`` decides."""
+        if queued.outcome is Outcome.PREEMPTING:
+            yield Helping(plugin="DefaultPreemption", events=_labels(VICTIM_DELETED))
+        profile = self._profiles[queued.profile]
+        for name in sorted(queued.unschedulable_plugins):
+            hints = profile.event_hints.get(name)
+            events = {label: hint.hint is not None for hint in hints or () for label in _labels(hint.event)}
+            hinted = [label for label, is_hinted in events.items() if is_hinted]
+            yield Helping(plugin=name, events=list(events), hinted=hinted)
+
+
+def _queue_of(queued: QueuedPod) -> str:
+    return QUEUES.get(queued.stage, IN_FLIGHT)
+
+
+def _until_tried_again(queued: QueuedPod, now: float) -> float | None:
+    """None: without an event it is not, or its turn has come."""
+    if queued.due is None or queued.stage not in RETRIED_FROM:
+        return None
+    return round(max(0.0, queued.due - now), 1)
+
+
+def _labels(event: ClusterEvent) -> list[str]:
+    """kube-scheduler's name of each of the event's actions; updates are those of any pod, the waiting one too."""
+    labels = (label_of(ClusterEvent(event.resource, action)) for action in event.action)
+    return [label.replace("AssignedPodUpdate", "PodUpdate", 1) for label in labels]

@@ -1,0 +1,100 @@
+"""``berth queue``: the pods that wait, by queue, and why one of them waits. The leading watcher answers."""
+
+from __future__ import annotations
+
+from typing import Annotated, Final
+
+import typer
+
+from berth.api.queue import IN_FLIGHT, QUEUES
+from berth.cli.bus import NatsContext, NatsServer, NatsUrl, open_session
+from berth.cli.options import (
+    NotFoundError,
+    Output,
+    OutputFormat,
+    PodArgument,
+    PodNamespace,
+    parse_pod,
+    print_document,
+    run_command,
+)
+from berth.cli.rendering import plain, print_rich
+from berth.cli.services import DRAINING
+from berth.cli.waiting import detail_json, detail_lines, queue_counts, queue_table, queued_pod, read_queue
+from berth.process.exits import UsageError
+
+app = typer.Typer(name="queue", help="The pods that wait: list them, or say why one does.", invoke_without_command=True)
+LIMIT: Final = 1000
+"""Pods in a list, unless another number is given: a person reads fewer, and 200,000 take minutes to print."""
+
+OneQueue = Annotated[
+    str | None,
+    typer.Option("--queue", metavar="QUEUE", help=f"Only {', '.join(QUEUES)} or '{IN_FLIGHT}'.", show_default=False),
+]
+ListedNamespace = Annotated[
+    str | None, typer.Option("-n", "--namespace", metavar="NS", help="Only this namespace.", show_default=False)
+]
+Limit = Annotated[int, typer.Option("--limit", help="Pods at most; 0 is all.", min=0)]
+
+
+@app.callback()
+def list_queue(  # noqa: PLR0913 - one parameter a flag, given by name
+    context: typer.Context,
+    *,
+    queue: OneQueue = None,
+    namespace: ListedNamespace = None,
+    limit: Limit = LIMIT,
+    output: Output = OutputFormat.TABLE,
+    nats: NatsUrl = None,
+    nats_context: NatsContext = None,
+) -> None:
+    """Print the pods that wait, by queue: active, backoff, unschedulable, gated; and those in flight."""
+    if context.invoked_subcommand is None:
+        run_command(_list(NatsServer(nats, nats_context), output, queue=queue, namespace=namespace, limit=limit))
+
+
+async def _list(
+    server: NatsServer, output: OutputFormat, *, queue: str | None, namespace: str | None, limit: int
+) -> None:
+    if queue is not None and queue not in {*QUEUES, IN_FLIGHT}:
+        raise UsageError(f"listing queue {queue!r}: want one of {', '.join(QUEUES)}, {IN_FLIGHT!r}")
+    async with open_session(server, name="queue") as session:
+        answer, complete = await read_queue(session, queue=queue or "", namespace=namespace or "", limit=limit)
+    if output.is_document:
+        document = {"now": answer.now, "draining": answer.draining, "queues": answer.queues, "pods": answer.pods}
+        print_document({**document, "complete": complete}, output)
+        return
+    print_rich(queue_counts(answer))
+    if answer.draining:
+        print_rich(plain(DRAINING, "yellow"))
+    if answer.pods:
+        print_rich("", queue_table(answer))
+    if not complete:
+        print_rich(f"and more: these are the first {len(answer.pods)}, --limit 0 prints all")
+
+
+@app.command("why")
+def why(
+    pod: PodArgument,
+    *,
+    namespace: PodNamespace = None,
+    output: Output = OutputFormat.TABLE,
+    nats: NatsUrl = None,
+    nats_context: NatsContext = None,
+) -> None:
+    """Print why a pod waits, and what ends that: the plugins that rejected it, and the events they wait for."""
+    run_command(_why(pod, namespace, NatsServer(nats, nats_context), output))
+
+
+async def _why(pod: str, namespace: str | None, server: NatsServer, output: OutputFormat) -> None:
+    name = parse_pod(pod, namespace)
+    async with open_session(server, name="queue") as session:
+        answer = await queued_pod(session, name)
+    if answer.detail is None:
+        raise NotFoundError(
+            f"looking for pod {str(name)!r}: it does not wait for berth: `berth why {name}` says where it is"
+        )
+    if output.is_document:
+        print_document(detail_json(answer, answer.detail), output)
+    else:
+        print_rich(*detail_lines(answer, answer.detail))

@@ -1,0 +1,128 @@
+"""What watchers answer on NATS, and the drain that every leading watcher reads, on both clusters."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+import pytest
+
+from berth.api.messages import Outcome, Positions, encode
+from berth.api.queue import POD, QUEUE, RETRY, PodRequest, QueueAnswer, decode_queue_answer
+from berth.api.subjects import service_subject
+from berth.bus.interface import Session
+from berth.bus.topology import CONTROL, DRAIN_KEY
+from berth.cli.options import PodName
+from berth.cli.waiting import NobodyLeadsError, leading_watcher, queued_pod, read_queue
+from harness.plugins.fixtures_bus import BusUnderTest
+from harness.plugins.fixtures_kube import Cluster
+from harness.worlds.watcher_service import RunningWatcher, WatcherWorld, watcher_world
+
+WATCHER = "berth-watcher"
+
+
+@pytest.fixture
+async def world(cluster: Cluster, nats_bus_under_test: BusUnderTest) -> AsyncIterator[WatcherWorld]:
+    for pod in (await cluster.api.get("/api/v1/pods")).body["items"]:
+        meta = pod["metadata"]
+        path = f"/api/v1/namespaces/{meta['namespace']}/pods/{meta['name']}"
+        await cluster.api.delete(path, {"gracePeriodSeconds": 0})
+    async with watcher_world(cluster, nats_bus_under_test.bus) as world:
+        if (await cluster.api.get("/api/v1/nodes/n1")).code == 404:
+            await world.add_node("n1")
+        yield world
+
+
+@pytest.fixture
+async def person(world: WatcherWorld) -> AsyncIterator[Session]:
+    await world.leading_watcher()
+    session = await world.session()
+    yield session
+    await session.close()
+
+
+async def asked(session: Session, watcher: RunningWatcher, endpoint: str, data: bytes) -> QueueAnswer:
+    subject = service_subject(WATCHER, watcher.process.identity, endpoint, for_admins=endpoint == RETRY)
+    return decode_queue_answer(await session.ask(subject, data))
+
+
+async def rejected(world: WatcherWorld, session: Session, name: str, outcome: Outcome) -> PodName:
+    """A pod that waits because of its Decision."""
+    world.answer = lambda pending: outcome if pending.pod.metadata.name == name else Outcome.BOUND
+    read = Positions(cluster=10**9)  # everything, so that no event counts as missed
+    world.decision_fields = {"blockers": ["NodeResourcesFit"], "message": "no room", "positions": read}
+    await world.add_pod(name)
+    pod = PodName(namespace=world.cluster.api.namespace, name=name)
+
+    async def waits() -> bool:
+        detail = (await queued_pod(session, pod)).detail
+        return detail is not None and detail.outcome == outcome
+
+    await world.until(waits)
+    return pod
+
+
+async def test_list_has_the_pods_that_wait_with_what_they_wait_for(world, person):
+    pod = await rejected(world, person, "big", Outcome.UNSCHEDULABLE)
+    answer, complete = await read_queue(person, queue="", namespace=pod.namespace, limit=10)
+    (line,) = answer.pods
+    assert (complete, line.name, line.queue, line.plugins) == (True, "big", "unschedulable", ["NodeResourcesFit"])
+    assert answer.queues["unschedulable"] == 1
+    detail = (await queued_pod(person, pod)).detail
+    assert detail is not None
+    assert "NodeAdd" in detail.helping[0].events
+    assert (await read_queue(person, queue="gated", namespace="", limit=10))[0].pods == []
+
+
+async def test_pod_that_a_person_has_tried_again_is_published_at_once(world, person):
+    pod = await rejected(world, person, "big", Outcome.UNSCHEDULABLE)
+    world.answer = lambda _: Outcome.BOUND
+    request = encode(PodRequest(namespace=pod.namespace, name=pod.name))
+    assert (await asked(person, world.watchers[0], RETRY, request)).retried
+    await world.until(world.all_bound)
+
+
+async def test_nothing_is_retried_that_does_not_wait(world, person):
+    answer = await asked(person, world.watchers[0], RETRY, encode(PodRequest(namespace="default", name="nobody")))
+    assert (answer.retried, answer.detail) == (False, None)
+
+
+async def test_a_request_that_cannot_be_read_is_answered_with_the_reason(world, person):
+    answer = await asked(person, world.watchers[0], QUEUE, b'{"start": "first"}')
+    assert answer.error.startswith("decoding a request for the queue")
+    answer = await asked(person, world.watchers[0], POD, b"\xff")
+    assert answer.error.startswith("decoding a request for a pod")
+
+
+async def test_a_standby_says_that_it_does_not_lead_and_is_not_asked(world, person):
+    standby = await world.start_watcher()
+    await world.until(lambda: standby.process.health.is_ready)
+    assert "does not lead" in (await asked(person, standby, QUEUE, b"")).error
+    assert (await leading_watcher(person)).identity == world.watchers[0].process.identity
+
+
+async def test_without_a_leader_nobody_is_asked(world, person):
+    await world.watchers[0].stop()
+    with pytest.raises(NobodyLeadsError, match="no watcher leads"):
+        await read_queue(person, queue="", namespace="", limit=10)
+
+
+async def test_a_drain_outlives_the_leader_and_ends_when_it_is_stopped(world, person):
+    await person.put(CONTROL, DRAIN_KEY, b"{}")
+
+    async def draining() -> bool:
+        return (await leading_watcher(person)).said.draining
+
+    await world.until(draining)
+    await world.add_pod("one")
+    await world.watchers[0].stop()
+    await world.leading_watcher()
+    await world.add_pod("two")
+
+    async def both_wait() -> bool:
+        return (await read_queue(person, queue="active", namespace="", limit=10))[0].queues.get("active") == 2
+
+    await world.until(both_wait)
+    assert world.names == []
+    await person.purge(CONTROL, DRAIN_KEY)
+    await world.until(world.all_bound)
+    assert sorted(set(world.names)) == ["one", "two"]
