@@ -19,7 +19,7 @@ import subprocess
 import sys
 import time
 import urllib.request
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, Self
 
@@ -36,18 +36,18 @@ PROGRAMS: Final = Path(sys.executable).parent
 
 
 class Server:
-    """One server of the StatefulSet nats."""
+    """One NATS server of an overlay."""
 
-    def __init__(self, number: int, address: str, folder: Path, command: list[str]) -> None:
-        self.name = f"nats-{number}"
-        self.address = address
-        self._folder = folder
-        self._command = command
+    def __init__(self, address: str, command: Sequence[str], environment: Mapping[str, str], log: Path) -> None:
+        self.name = environment["NATS_NAME"]
+        self._address = address
+        self._command = list(command)
+        self._environment = environment
+        self._log = log
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
-        environment = {"PATH": os.defpath, "POD_NAME": self.name}
-        self._process = spawn(self._command, self._folder / f"{self.name}.log", environment)
+        self._process = spawn(self._command, self._log, self._environment)
 
     @property
     def is_running(self) -> bool:
@@ -73,20 +73,31 @@ class Server:
         return {each["name"]: each["cluster"] for account in accounts for each in account.get("stream_detail", [])}
 
     def _get(self, path: str) -> dict[str, Any]:
-        with urllib.request.urlopen(f"http://{self.address}:8222/{path}", timeout=5) as answer:
+        with urllib.request.urlopen(f"http://{self._address}:8222/{path}", timeout=5) as answer:
             found: dict[str, Any] = json.load(answer)
             return found
 
 
 class Installation:
-    """NATS servers, then the init container, then every replica of each service; all end with the block."""
+    """NATS servers, then the init container, then every replica of each service; all end with the block.
 
-    def __init__(self, objects: tuple[Object, ...], plane: ControlPlane, folder: Path) -> None:
+    ``known_as``: the servers' addresses in the overlay. ``starts``: which Deployments of services are started.
+    """
+
+    def __init__(
+        self,
+        objects: tuple[Object, ...],
+        plane: ControlPlane,
+        folder: Path,
+        known_as: Sequence[str] = ("nats-0.nats", "nats-1.nats", "nats-2.nats"),
+        starts: Callable[[Object], bool] = lambda _: True,
+    ) -> None:
         self._plane = plane
         self._folder = folder
         network = f"127.{random.randrange(1, 255)}.{random.randrange(1, 255)}"  # other tests run beside this one
-        self._addresses = {f"nats-{number}.nats": f"{network}.{number + 1}" for number in range(3)}
+        self._addresses = {name: f"{network}.{number}" for number, name in enumerate(known_as, start=1)}
         self._objects = (*objects, *manifests.secrets("berth", *self._addresses.values()))
+        self._starts = starts
         self._services: list[subprocess.Popen[bytes]] = []
         self.servers: list[Server] = []
 
@@ -101,9 +112,10 @@ class Installation:
     async def start(self, api: KubernetesApi) -> None:
         """Apply the objects, and start everything in its order."""
         manifests.apply(self._plane, self._objects)
-        self._start_servers(named(self._objects, "StatefulSet", "nats"))
+        self._start_servers()
         for deployment in of_kind(self._objects, "Deployment"):
-            await self._start_service(deployment, api)
+            if not _is_nats(deployment) and self._starts(deployment):
+                await self._start_service(deployment, api)
 
     def ready_files(self, service: str) -> list[Path]:
         """Of the replicas that are ready and work; a standby has none."""
@@ -112,15 +124,15 @@ class Installation:
     def logs(self) -> str:
         return "\n".join(log.read_text(errors="replace") for log in self._folder.glob("berth-*.log"))
 
-    def _start_servers(self, nats: Object) -> None:
-        assert nats["spec"]["replicas"] == len(self._addresses)
-        template = nats["spec"]["template"]
-        (container,) = template["spec"]["containers"]
-        for number, (name, address) in enumerate(self._addresses.items()):
-            different = {**self._addresses, "0.0.0.0": address}  # noqa: S104 - what is replaced
-            self._write_volumes(name, template, different)
-            arguments = [_moved(argument, self._mounts(name, container)) for argument in container["args"]]
-            self.servers.append(Server(number, address, self._folder, [str(find_nats_server()), *arguments]))
+    def _start_servers(self) -> None:
+        workloads = [each for each in of_kind(self._objects, "StatefulSet", "Deployment") if _is_nats(each)]
+        pods = [
+            (f"{each['metadata']['name']}-{number}", each["spec"]["template"])
+            for each in workloads
+            for number in range(each["spec"]["replicas"])
+        ]
+        for (pod, template), address in zip(pods, self._addresses.values(), strict=True):
+            self.servers.append(self._server(pod, template, address))
         for server in self.servers:
             server.start()
         deadline = time.monotonic() + START_SECONDS
@@ -129,10 +141,25 @@ class Installation:
             assert goes_on, [log.read_text()[-2000:] for log in self._folder.glob("nats-*.log")]
             time.sleep(0.1)
 
+    def _server(self, pod: str, template: Object, address: str) -> Server:
+        different = {**self._addresses, "0.0.0.0": address, "127.0.0.1": address}  # noqa: S104 - what is replaced
+        self._write_volumes(pod, template, different)
+        (container,) = template["spec"]["containers"]
+        given = {"metadata.name": pod, "spec.nodeName": template["spec"].get("nodeName", "")}
+        environment = {
+            each["name"]: _replaced(each.get("value") or given[each["valueFrom"]["fieldRef"]["fieldPath"]], different)
+            for each in container["env"]
+        }
+        variables = {f"$({name})": value for name, value in environment.items()}
+        places = self._mounts(pod, container)
+        arguments = [_moved(_replaced(argument, variables), places) for argument in container["args"]]
+        return Server(address, [str(find_nats_server()), *arguments], environment, self._folder / f"{pod}.log")
+
     async def _start_service(self, deployment: Object, api: KubernetesApi) -> None:
         template, name = deployment["spec"]["template"], deployment["metadata"]["name"]
         self._write_volumes(name, template, self._addresses)
-        own = {"PATH": f"{PROGRAMS}:{os.defpath}", "BERTH_HEALTH_HOST": "127.0.0.1"}
+        own = {"PATH": f"{PROGRAMS}:{os.defpath}"}
+        here = {"BERTH_HEALTH_HOST": "127.0.0.1", "BERTH_HEALTH_PORT": "0"}
         if template["spec"]["automountServiceAccountToken"]:
             account = template["spec"]["serviceAccountName"]
             kubeconfig = self._plane.write_kubeconfig(account, await token_of(api, account))
@@ -144,7 +171,7 @@ class Installation:
         program, *arguments = container["command"]
         for number in range(deployment["spec"].get("replicas", 2)):  # without: the autoscaler's, which begins with 2
             replica = self._folder / f"{name}-{number}"
-            environment = {**own, **self._variables(container, name), "BERTH_READY_FILE": f"{replica}.ready"}
+            environment = {**own, **self._variables(container, name), **here, "BERTH_READY_FILE": f"{replica}.ready"}
             command = [str(PROGRAMS / program), *arguments]
             self._services.append(spawn(command, replica.with_suffix(".log"), environment))
 
@@ -153,7 +180,7 @@ class Installation:
         found: dict[str, str] = {}
         for source in container.get("envFrom", []):
             found |= named(self._objects, "ConfigMap", source["configMapRef"]["name"])["data"]
-        found |= {each["name"]: each["value"] for each in container.get("env", [])}
+        found |= {each["name"]: each["value"] for each in container.get("env", []) if "value" in each}
         places = self._mounts(pod, container)
         return {name: _moved(_replaced(value, self._addresses), places) for name, value in found.items()}
 
@@ -180,6 +207,10 @@ class Installation:
             data = found["data"] if found["kind"] == "ConfigMap" else decoded(found)
             for key, path in ((item["key"], item["path"]) for item in items) if items else zip(data, data, strict=True):
                 yield path, data[key]
+
+
+def _is_nats(workload: Object) -> bool:
+    return bool(workload["spec"]["template"]["spec"]["containers"][0]["name"] == "nats")
 
 
 def _run(command: Sequence[str], environment: Mapping[str, str]) -> None:

@@ -6,7 +6,10 @@ import re
 import subprocess
 from collections import Counter
 from collections.abc import Iterator
+from functools import cache
+from ipaddress import ip_address
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 import yaml
@@ -19,6 +22,7 @@ from berth.process.configuration import read_configuration
 from berth.process.metrics import METRICS
 from harness.worlds.manifests import (
     KUBERNETES,
+    MAKE_SECRETS,
     RIGHTS,
     ROOT,
     Object,
@@ -36,10 +40,10 @@ from harness.worlds.manifests import (
 
 pytestmark = pytest.mark.requires("kubectl")
 
-OF_THE_CLUSTER = {"PriorityClass/system-cluster-critical"}
+OF_THE_CLUSTER = {"PriorityClass/system-cluster-critical", "PriorityClass/system-node-critical"}
 """What every cluster has."""
 METRIC = re.compile(r"\b(?:berth|scheduler)_[a-z_]+\b")
-ADDRESS = re.compile(r"(?:tls|nats)://([^:,]+):4222")
+ADDRESSES = re.compile(r"(?:tls|nats-route)://([^:,]+):\d+")
 
 
 @pytest.fixture(params=overlays())
@@ -61,7 +65,8 @@ def referred(template: Object) -> Iterator[str]:
     """Every object that a pod needs in order to start."""
     spec = template["spec"]
     yield f"PriorityClass/{spec['priorityClassName']}"
-    yield f"ServiceAccount/{spec['serviceAccountName']}"
+    if "serviceAccountName" in spec:
+        yield f"ServiceAccount/{spec['serviceAccountName']}"
     for volume in spec.get("volumes", []):
         yield from (source for source, _ in sources(volume))
     for container in containers(template):
@@ -69,8 +74,11 @@ def referred(template: Object) -> Iterator[str]:
             yield f"ConfigMap/{source['configMapRef']['name']}"
 
 
-def files_of(volume: Object, there: dict[str, Object]) -> set[str]:
-    """The paths of a volume's files."""
+def files_of(volume: Object, path: str, there: dict[str, Object]) -> set[str]:
+    """The paths of a volume's files where it is mounted at this path."""
+    if "hostPath" in volume:
+        place = volume["hostPath"]["path"]
+        return {path + file.removeprefix(place) for file in host_files() if f"{file}/".startswith(f"{place}/")}
     found: set[str] = set()
     for source, items in sources(volume):
         keys = set(there[source]["data"])
@@ -79,7 +87,25 @@ def files_of(volume: Object, there: dict[str, Object]) -> set[str]:
             continue
         assert {item["key"] for item in items} <= keys, f"{source} lacks keys"
         found |= {item["path"] for item in items}
-    return found
+    return {f"{path}/{name}" for name in found}
+
+
+@cache
+def host_files() -> frozenset[str]:
+    """What docs/kubernetes.md puts on a node for static pods."""
+    place = "/etc/kubernetes/berth"
+    with TemporaryDirectory() as folder:
+        subprocess.run(["sh", MAKE_SECRETS, "--files", folder], check=True, capture_output=True, timeout=60)
+        made = {f"{place}/{file.relative_to(folder)}" for file in Path(folder).rglob("*") if file.is_file()}
+    return frozenset(made | {f"{place}/{name}" for name in BY_HAND})
+
+
+BY_HAND = ("scheduler.yaml", "watcher.kubeconfig", "binder.kubeconfig")
+
+
+def test_files_that_people_put_on_a_node_are_named_on_the_page():
+    page = (ROOT / "docs/kubernetes.md").read_text()
+    assert [name for name in BY_HAND if name not in page] == []
 
 
 def test_what_pods_refer_to_is_defined(objects):
@@ -94,11 +120,11 @@ def test_files_that_a_container_is_told_of_are_mounted(objects):
         volumes = {volume["name"]: volume for volume in template["spec"].get("volumes", [])}
         for container in containers(template):
             mounts = {mount["mountPath"]: volumes[mount["name"]] for mount in container.get("volumeMounts", [])}
-            files = {f"{path}/{name}" for path, volume in mounts.items() for name in files_of(volume, there)}
+            files = {file for path, volume in mounts.items() for file in files_of(volume, path, there)}
             told = {
                 variable["value"]
                 for variable in container.get("env", [])
-                if variable["name"].endswith("_FILE") or variable["name"] == "BERTH_CONFIG"
+                if variable["name"].endswith("_FILE") or variable["name"] in ("BERTH_CONFIG", "BERTH_KUBECONFIG")
             }
             told |= {argument for argument in container.get("args", []) if argument.startswith("/")}
             assert told <= files, f"{owner} {container['name']}"
@@ -142,12 +168,22 @@ def test_no_pod_belongs_to_two_workloads(objects):
         assert found in ([owner], []), owner
 
 
+def variables_of(container: Object) -> dict[str, str]:
+    return {each["name"]: each.get("value", "") for each in container.get("env", [])}
+
+
 def test_ports_have_names_that_exist(objects):
     for owner, template in pod_templates(objects):
         for container in containers(template):
             ports = {port["name"] for port in container.get("ports", [])}
-            probes = [container[name] for name in container if name.endswith("Probe")]
-            assert {probe["httpGet"]["port"] for probe in probes} <= ports, owner
+            probed = {container[name]["httpGet"]["port"] for name in container if name.endswith("Probe")}
+            if not template["spec"].get("hostNetwork"):
+                assert probed <= ports, owner
+            elif container["name"] == "nats":
+                assert probed == {8222}
+                assert variables_of(container)["NATS_MONITORING"] == "127.0.0.1:8222"
+            elif probed:
+                assert probed == {int(variables_of(container)["BERTH_HEALTH_PORT"])}, owner
     for service in of_kind(objects, "Service"):
         ports = {
             port["name"]
@@ -270,26 +306,25 @@ def test_no_secret_is_in_an_overlay(objects):
     assert of_kind(objects, "Secret") == []
 
 
-def test_each_service_has_a_nats_user_of_its_own():
+@pytest.mark.parametrize("name", ["second-scheduler", "only-scheduler", "static-pod"])
+def test_each_service_has_a_nats_user_of_its_own(name: str):
     users = {}
-    for _, template in pod_templates(overlay("second-scheduler")):
+    for _, template in pod_templates(overlay(name)):
         for container in containers(template):
-            told = {variable["name"]: variable.get("value") for variable in container.get("env", [])}
-            if "BERTH_NATS_USER" in told:
+            told = variables_of(container)
+            if user := told.get("BERTH_NATS_USER"):
                 mount = next(each for each in container["volumeMounts"] if each["mountPath"] == "/run/berth/nats")
                 volume = next(each for each in template["spec"]["volumes"] if each["name"] == mount["name"])
-                users[container["name"]] = told["BERTH_NATS_USER"]
-                assert volume["secret"]["secretName"] == f"berth-nats-{told['BERTH_NATS_USER']}"
-                assert told["BERTH_NATS_INBOX_PREFIX"] == f"_INBOX_{told['BERTH_NATS_USER']}"
-                apart = told["BERTH_NATS_USER"] in ("scorer", "collector")
-                assert told.get("BERTH_NATS_DOMAIN") == ("berth" if apart else None)
-    assert users == {
-        "bus-apply": "apply",
-        "watcher": "watcher",
-        "binder": "binder",
-        "scorer": "scorer",
-        "metrics-collector": "collector",
-    }
+                users[container["name"]] = user
+                if "hostPath" in volume:
+                    assert volume["hostPath"]["path"] == f"/etc/kubernetes/berth/users/{user}"
+                else:
+                    assert volume["secret"]["secretName"] == f"berth-nats-{user}"
+                assert told["BERTH_NATS_INBOX_PREFIX"] == f"_INBOX_{user}"
+                assert told.get("BERTH_NATS_DOMAIN") == ("berth" if user in ("scorer", "collector") else None)
+    collector = {} if name == "static-pod" else {"metrics-collector": "collector"}
+    four = {"bus-apply": "apply", "watcher": "watcher", "binder": "binder", "scorer": "scorer"}
+    assert users == {**four, **collector}
 
 
 def test_the_servers_certificate_has_the_names_that_services_connect_to(tmp_path: Path):
@@ -297,12 +332,86 @@ def test_the_servers_certificate_has_the_names_that_services_connect_to(tmp_path
     for name in ("ca.crt", "tls.crt"):
         (tmp_path / name).write_text(server[name])
     settings = named(overlay("second-scheduler"), "ConfigMap", "berth-settings")["data"]
-    hosts = ADDRESS.findall(settings["BERTH_NATS_URL"])
+    hosts = ADDRESSES.findall(settings["BERTH_NATS_URL"])
     assert len(hosts) == 3
     for host in hosts:
         command = ["openssl", "verify", "-x509_strict", "-verify_hostname", host, "-CAfile", "ca.crt", "tls.crt"]
         done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=30, check=False)
         assert done.returncode == 0, done.stderr
+
+
+# Starting without a scheduler
+
+
+def profiles_of(objects: tuple[Object, ...]) -> set[str]:
+    text = named(objects, "ConfigMap", "berth-configuration")["data"]["scheduler.yaml"]
+    return {profile["schedulerName"] for profile in yaml.safe_load(text)["profiles"]}
+
+
+def test_no_pod_of_berth_waits_for_berth_unless_others_on_their_nodes_bind_it(objects):
+    if not of_kind(objects, "Deployment"):
+        return
+    on_nodes = {
+        container["name"]
+        for _, template in pod_templates(objects)
+        if "nodeName" in template["spec"]
+        for container in template["spec"]["containers"]
+    }
+    for owner, template in pod_templates(objects):
+        if template["spec"].get("schedulerName", "default-scheduler") in profiles_of(objects):
+            assert "nodeName" in template["spec"] or on_nodes == {"nats", "watcher", "binder", "scorer"}, owner
+
+
+def needs_nothing(template: Object) -> None:
+    """Check that a pod needs no pod network, cluster DNS or kube-proxy, and no volume that somebody makes for it."""
+    spec = template["spec"]
+    assert spec["hostNetwork"]
+    assert spec.get("dnsPolicy") in ("Default", None)  # without: ClusterFirst, which is the node's in its network
+    assert not [volume for volume in spec["volumes"] if "persistentVolumeClaim" in volume]
+    for container in containers(template):
+        for host in ADDRESSES.findall(" ".join(variables_of(container).values())):
+            assert ip_address(host)
+
+
+def test_on_the_nodes_of_the_only_scheduler_everything_starts_without_one():
+    placed = Counter()
+    objects = overlay("only-scheduler")
+    for host in ADDRESSES.findall(named(objects, "ConfigMap", "berth-settings")["data"]["BERTH_NATS_URL"]):
+        assert ip_address(host)
+    for _, template in pod_templates(objects):
+        if "nodeName" in template["spec"]:
+            needs_nothing(template)
+            assert template["spec"]["tolerations"] == [{"operator": "Exists"}]
+            (container,) = template["spec"]["containers"]
+            placed[template["spec"]["nodeName"], container["name"]] += 1
+            if container["name"] in ("watcher", "binder"):
+                assert "KUBERNETES_SERVICE_HOST" in variables_of(container)
+    assert set(placed.values()) == {1}
+    assert len({node for node, _ in placed}) == 3
+    assert {name for _, name in placed} == {"nats", "watcher", "binder", "scorer"}
+    assert len(placed) == 12
+    assert profiles_of(objects) == {"berth", "default-scheduler"}
+
+
+def test_static_pods_refer_to_no_object_and_are_a_file_each(tmp_path: Path):
+    pods = overlay("static-pod")
+    assert {each["kind"] for each in pods} == {"Pod"}
+    for pod in pods:
+        needs_nothing(pod)
+        assert not {"serviceAccountName", "nodeName"} & pod["spec"].keys()
+        assert {key for volume in pod["spec"]["volumes"] for key in volume} == {"name", "hostPath", "emptyDir"}
+        for container in containers(pod):
+            assert "envFrom" not in container
+            others = [each["valueFrom"].keys() for each in container.get("env", []) if "valueFrom" in each]
+            assert all(keys == {"fieldRef"} for keys in others)
+    folder = KUBERNETES / "overlays/static-pod"
+    subprocess.run(["kubectl", "kustomize", folder, "-o", tmp_path], check=True, timeout=60)
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        "v1_pod_berth-binder.yaml",
+        "v1_pod_berth-scorer.yaml",
+        "v1_pod_berth-watcher.yaml",
+        "v1_pod_nats.yaml",
+    ]
 
 
 # Rights
@@ -321,6 +430,8 @@ def bound(objects: list[Object] | tuple[Object, ...]) -> dict[str, set[str]]:
 
 
 def test_roles_are_those_of_the_page(objects):
+    if {each["kind"] for each in objects} == {"Pod"}:
+        return  # static pods have what the overlay `outside` gives
     if not of_kind(objects, "ClusterRole"):
         objects = (*objects, *of_kind(RIGHTS, "ClusterRole"), *of_kind(RIGHTS, "ClusterRoleBinding"))
         objects = [each for each in objects if not each.get("roleRef", {}).get("name", "").startswith("system:")]
@@ -348,4 +459,7 @@ def test_watcher_and_binder_have_the_clusters_roles_of_a_scheduler_in_its_own_na
 def test_only_watcher_and_binder_mount_a_token(objects):
     for owner, template in pod_templates(objects):
         mounts = template["spec"]["automountServiceAccountToken"]
+        if "serviceAccountName" not in template["spec"]:
+            assert not mounts, owner
+            continue
         assert mounts == any(each["name"] in ("watcher", "binder") for each in template["spec"]["containers"]), owner

@@ -3,10 +3,17 @@
 #
 #     sh make-secrets.sh [NAMESPACE [NAME...]] | kubectl create -f -
 #
+#     sh make-secrets.sh --files FOLDER [NAMESPACE [NAME...]]     the files of static pods instead, below FOLDER
+#
 # NAMESPACE is berth unless it is given. NAMEs are further names or addresses of the servers for their certificate, such as
 # those of a load balancer. The authority's key is not kept: to renew a certificate, make all Secrets anew.
-# Needs openssl. Nothing is left on this machine.
+# Needs openssl. Nothing but FOLDER is left on this machine. As root, the files get the pods' users as their owners.
 set -eu
+files=
+if [ "${1:-}" = --files ]; then
+  files=$2
+  shift 2
+fi
 namespace=${1:-berth}
 [ $# -eq 0 ] || shift
 days=3650
@@ -66,9 +73,32 @@ secret() {  # NAME KEY FILE [KEY FILE]...
   done
 }
 
-for user in apply watcher scorer binder collector people; do
+users="apply watcher scorer binder collector people"
+for user in $users; do
   od -An -N24 -tx1 /dev/urandom | tr -d ' \n' > "$folder/$user"
   printf '%s_PASSWORD: "%s"\n' "$user" "$(cat "$folder/$user")" >> "$folder/passwords.conf"
+done
+
+if [ -n "$files" ]; then
+  here=$(dirname "$0")
+  mkdir -p "$files"
+  chmod 755 "$files"
+  mkdir "$files/nats" "$files/nats/credentials" "$files/users"
+  chmod 755 "$files/users"
+  cp "$here/configuration/nats.conf" "$here/../../../compose/nats/accounts.conf" "$files/nats"
+  cp "$folder/passwords.conf" "$files/nats/credentials/nats.conf"
+  cp "$folder/tls.crt" "$folder/tls.key" "$folder/ca.crt" "$files/nats/credentials"
+  for user in $users; do
+    mkdir "$files/users/$user"
+    cp "$folder/$user" "$files/users/$user/password"
+    cp "$folder/ca.crt" "$files/users/$user"
+  done
+  [ "$(id -u)" != 0 ] || chown -R 65500:65500 "$files/nats"
+  [ "$(id -u)" != 0 ] || chown -R 65532:65532 "$files/users"
+  exit 0
+fi
+
+for user in $users; do
   secret "berth-nats-$user" password "$folder/$user" ca.crt "$folder/ca.crt"
 done
 secret berth-nats-server passwords.conf "$folder/passwords.conf" \
