@@ -23,5 +23,9 @@ KEPT: Final[dict[int, str]] = {
     106064: "A node was deleted while a volume was asked for there, and the pod was bound to it, without the volume.",
     106286: "A pod was bound and deleted before a scorer that was behind read that it was bound: it counted there for "
     "5 s more, and a pod that was rejected because of it slept.",
+    201817: "A pod left a node, and an important one would have fitted there with an eviction: it was not woken, since "
+    "only what was free without one counted.",
+    203662: "A proposal filled a node where the pod had no volume either. Its Decision named only the plugin "
+    "that the proposal made reject it, so the volume that was added woke it no more.",
     392: "A Lease is deleted and the store is lost: no copy of the numbers is left, and they begin again.",
 }

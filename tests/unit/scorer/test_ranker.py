@@ -8,12 +8,15 @@ import msgspec
 import pytest
 
 from berth.api.messages import MirrorEntry, Pending, Ranked, Victim, encode_entry
+from berth.api.meta import LabelSelector
 from berth.api.pod import (
     Affinity,
     NodeAffinity,
     NodeSelector,
     NodeSelectorTerm,
     Pod,
+    PodAffinity,
+    PodAffinityTerm,
     PreferredNodeTerm,
     SelectorRequirement,
 )
@@ -73,6 +76,25 @@ def test_unschedulable_because_of_a_proposal_is_a_conflict(view):
     apply(view, "node.n2", a_node("n2", cpu="1"))
     assert answer(view, a_pod("first", priority=0, containers=[a_container(cpu="1")])).candidates
     assert answer(view, important_pod()).proposals_counted
+
+
+def test_what_rejects_a_pod_where_only_a_proposal_did_so_is_a_blocker(view):
+    """The proposal fills the node, and without it another pod's labels are in the way: no event tells its end."""
+    apply(view, "node.n2", a_node("n2", cpu="2", labels={"kubernetes.io/hostname": "n2"}))
+    apart = Affinity(
+        pod_anti_affinity=PodAffinity(
+            required_during_scheduling_ignored_during_execution=[
+                PodAffinityTerm(
+                    topology_key="kubernetes.io/hostname", label_selector=LabelSelector(match_labels={"app": "other"})
+                )
+            ]
+        )
+    )
+    other = a_pod("other", labels={"app": "other"}, containers=[a_container(cpu="100m")], node_name="n2")
+    apply(view, f"pod.{other.uid}", other)
+    assert answer(view, a_pod("first", priority=0, containers=[a_container(cpu="1500m")])).candidates
+    ranked = answer(view, important_pod(priority=0, affinity=apart))
+    assert (ranked.proposals_counted, ranked.blockers) == (False, ["InterPodAffinity", "NodeResourcesFit"])
 
 
 def test_preemptors_at_the_same_time_get_a_node_each(view):

@@ -322,6 +322,24 @@ def test_pod_that_leaves_a_node_requeues_those_that_fit_what_is_free_there_now()
     assert watcher.stage("large") == "in flight"
 
 
+def test_pod_that_leaves_wakes_a_pod_that_fits_when_less_important_ones_are_evicted():
+    """Before, not even their eviction was enough: the pod that leaves is more important than both."""
+    watcher = WatcherUnderTest().lead(
+        a_node("n1", cpu="2"),
+        a_pod("low", node="n1", cpu="1"),
+        a_pod("high", node="n1", cpu="1", priority=2000),
+        a_pod("equal", cpu="2"),
+        a_pod("middle", cpu="2", priority=1000),
+    )
+    rejected(watcher, "equal")
+    rejected(watcher, "middle")
+
+    watcher.delete(a_pod("high", node="n1", cpu="1", priority=2000))
+
+    assert watcher.attempt_of("middle") == "uid-middle.7.2"
+    assert watcher.stage("equal") == "unschedulable"
+
+
 def test_room_on_a_node_follows_its_pods_and_its_allocatable():
     store = ObjectStore(KINDS)
 
@@ -331,14 +349,15 @@ def test_room_on_a_node_follows_its_pods_and_its_allocatable():
 
     assert store.room_of("n1") is None
     show(a_pod("early", node="n1", cpu="1"), a_node("n1", cpu="4"))
-    assert store.room_of("n1")["cpu"] == 3000
+    assert store.room_of("n1").free["cpu"] == 3000
     show(a_pod("waits", cpu="1"), a_pod("second", node="n1", cpu="500m"), a_pod("early", node="n1", cpu="2", version=2))
-    assert store.room_of("n1")["cpu"] == 1500
+    assert store.room_of("n1").free["cpu"] == 1500
     show(a_pod("second", node="n1", cpu="500m", phase="Succeeded", version=3), a_node("n1", cpu="1", version=2))
-    assert store.room_of("n1")["cpu"] == -1000
-    pods = store.room_of("n1")["pods"]
+    assert store.room_of("n1").free["cpu"] == -1000
+    pods = store.room_of("n1").free["pods"]
     store.apply(Deleted(kind="pod", object=a_pod("early", node="n1", cpu="2")))
-    assert store.room_of("n1") == {**store.room_of("n1"), "cpu": 1000, "pods": pods + 1}
+    room = store.room_of("n1")
+    assert room == ({**room.free, "cpu": 1000, "pods": pods + 1}, [])
     store.apply(Listed(kind="node", objects=[], resource_version="20"))
     assert store.room_of("n1") is None
 

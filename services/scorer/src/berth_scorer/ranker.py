@@ -58,7 +58,11 @@ class Ranker:
             )
         else:
             ranking = self._with_nodes_that_proposals_fill(pending, attempt, ranking, view)
-            counted = self._hangs_on_proposals(pending, attempt, ranking, view)
+            without = self._rejected_without_proposals(pending, attempt, ranking, view)
+            counted = without is not None and (bool(without.candidates) or without.nomination is not None)
+            if without is not None:  # what rejects the pod where only a proposal did so: its events may help as well
+                blockers = {*ranking.unschedulable_plugins, *without.unschedulable_plugins}
+                ranking = replace(ranking, unschedulable_plugins=tuple(sorted(blockers)))
             message = self._message(pending, ranking, view, proposals_counted=counted)
         view.proposals.ranked(message, now)
         return message
@@ -117,16 +121,20 @@ class Ranker:
         found = [msgspec.structs.replace(each, total=each.total + shift) for each in without if each.node in full]
         return replace(ranking, candidates=(*named, *found)[: self.best])
 
-    def _hangs_on_proposals(self, pending: Pending, attempt: Attempt, ranking: Ranking, view: View) -> bool:
-        """Whether a pod that fits nowhere would fit without proposals: then it is a conflict, not unschedulable."""
+    def _rejected_without_proposals(
+        self, pending: Pending, attempt: Attempt, ranking: Ranking, view: View
+    ) -> Ranking | None:
+        """The ranking without proposals of a pod that fits nowhere with them; ``None`` where they change nothing.
+
+        If it fits without them, its rejection is a conflict: others may leave what they propose.
+        """
         if not _is_rejected(ranking) or not any(rejection.resolvable for rejection in ranking.rejections):
-            return False
+            return None
         nominations = len(view.proposals.nominations)
         if next(view.proposals.unbound(), None) is None and not nominations:
-            return False
+            return None
         may_preempt = nominations > 0 and ranking.nomination is None
-        without = self._rank_without_proposals(pending, attempt, view, may_preempt=may_preempt)
-        return bool(without.candidates) or without.nomination is not None
+        return self._rank_without_proposals(pending, attempt, view, may_preempt=may_preempt)
 
     def _rank_without_proposals(
         self, pending: Pending, attempt: Attempt, view: View, *, may_preempt: bool = False

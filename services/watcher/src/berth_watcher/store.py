@@ -19,14 +19,15 @@ from berth.api.livedata import BANDWIDTH, FACT_BYTES, FACTS, LiveBucket, LiveSou
 from berth.api.messages import DeadLetter
 from berth.api.meta import KubernetesObject
 from berth.api.node import Node
-from berth.api.pod import Pod, is_bound, is_finished
-from berth.api.resources import PODS, Amounts, pod_requests, read_amounts
+from berth.api.pod import Pod, is_bound, is_finished, priority_of
+from berth.api.resources import PODS, pod_requests, read_amounts
 from berth.api.subjects import PodSubject, parse_key
 from berth.framework.events import (
     NO_ACTION,
     Action,
     ClusterEvent,
     LiveDataUpdate,
+    NodeRoom,
     Resource,
     node_update_actions,
     pod_update_actions,
@@ -66,10 +67,10 @@ class ObjectStore:
         """The objects of a kind, by name or uid."""
         return self._objects[kind]
 
-    def room_of(self, node: str) -> Amounts | None:
-        """What is free on a node beside its bound pods, by resource; None for a node that is not known."""
+    def room_of(self, node: str) -> NodeRoom | None:
+        """The room on a node beside its bound pods; None for a node that is not known."""
         there = self._objects.get(NODE.name, {}).get(node)
-        return self._rooms.free(there) if isinstance(there, Node) else None
+        return self._rooms.of(there) if isinstance(there, Node) else None
 
     def apply(self, event: ReflectorEvent[KubernetesObject]) -> list[ObjectChange]:
         """Store what a reflector shows, and return what it changed, in order."""
@@ -122,11 +123,11 @@ class ObjectStore:
 
 
 class NodeRooms:
-    """The bound pods of each node, and what they request together: added up for a node when it is asked for first."""
+    """The bound pods of each node, and what those of a priority request: added up when a node is asked for first."""
 
     def __init__(self) -> None:
         self._pods: dict[str, dict[str, Pod]] = {}
-        self._requested: dict[str, Counter[str]] = {}
+        self._requested: dict[str, dict[int, Counter[str]]] = {}
 
     def update(self, old: KubernetesObject | None, new: KubernetesObject | None) -> None:
         """An object has changed; only bound pods count."""
@@ -142,18 +143,22 @@ class NodeRooms:
         if after is not None:
             self._count(after, 1)
 
-    def free(self, node: Node) -> Amounts:
-        """By resource; negative where more is requested than there is."""
+    def of(self, node: Node) -> NodeRoom:
+        """The room on a node now."""
         name = node.metadata.name
         requested = self._requested.get(name)
         if requested is None:
-            requested = Counter()
+            requested = {}
             for pod in self._pods.get(name, {}).values():
                 _add(requested, pod, 1)
             if requested:
                 self._requested[name] = requested
         allocatable = read_amounts(node.status.allocatable, "status.allocatable", lambda _: None)
-        return {resource: amount - requested[resource] for resource, amount in allocatable.items()}
+        free = {
+            resource: amount - sum(amounts[resource] for amounts in requested.values())
+            for resource, amount in allocatable.items()
+        }
+        return NodeRoom(free, sorted(requested.items()))
 
     def _count(self, pod: Pod, by: int) -> None:
         name = pod.spec.node_name
@@ -169,10 +174,13 @@ class NodeRooms:
             self._requested.pop(name, None)
 
 
-def _add(requested: Counter[str], pod: Pod, by: int) -> None:
+def _add(requested: dict[int, Counter[str]], pod: Pod, by: int) -> None:
+    amounts = requested.setdefault(priority_of(pod), Counter())
     for resource, amount in pod_requests(pod.spec).amounts.items():
-        requested[resource] += by * amount
-    requested[PODS] += by
+        amounts[resource] += by * amount
+    amounts[PODS] += by
+    if not amounts[PODS]:
+        del requested[priority_of(pod)]
 
 
 def _key(kind: str, thing: KubernetesObject) -> str:

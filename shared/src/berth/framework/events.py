@@ -9,7 +9,7 @@ node is kept between its calls (``IdentityCache``).
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Collection, Hashable, Iterable, Mapping
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntFlag, StrEnum, auto
 from hashlib import blake2b
@@ -194,12 +194,21 @@ def encoded(*parts: object) -> bytes:
     return key if len(key) <= _LONGEST_KEY else blake2b(key).digest()
 
 
-RoomOf = Callable[[str], Mapping[str, int] | None]
-"""What is free on a node now, by resource, pods included; None for a node that is not known."""
+class NodeRoom(NamedTuple):
+    """What a node has for more pods, by resource, the number of pods included."""
+
+    free: Mapping[str, int]
+    """Below 0 where pods request more than there is."""
+    taken: Sequence[tuple[int, Mapping[str, int]]]
+    """What the pods of each priority request together, the lowest priority first: important pods may evict them."""
+
+
+RoomOf = Callable[[str], NodeRoom | None]
+"""The room on a node now; None for a node that is not known."""
 
 
 class RoomIndex:
-    """An index that also reads what is free on the node of an event. Whoever makes indexes sets ``room_of``."""
+    """An index that also reads the room on the node of an event. Whoever makes indexes sets ``room_of``."""
 
     def __init__(self) -> None:
         self.room_of: RoomOf = lambda _: None

@@ -6,14 +6,15 @@ different sets of requests take 13 us an event, where asking the hint for each o
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable
+from collections import Counter
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 
 from berth.api.node import Node
-from berth.api.pod import Pod
+from berth.api.pod import Pod, priority_of
 from berth.api.resources import PODS, Amounts
 from berth.framework.events import RoomIndex
 
@@ -106,6 +107,7 @@ class AmountsIndex:
 class FreedIndex(AmountsIndex, RoomIndex):
     """Sets of requests, found by a pod that leaves a node or requests less there: those that fit what is free now.
 
+    Pods of lower priority count as free, since they may be evicted: ``add`` is given pods of one priority for a key.
     Pods that are not bound yet and nominated ones are not counted there: a try too many beats one too few.
     """
 
@@ -113,15 +115,38 @@ class FreedIndex(AmountsIndex, RoomIndex):
         RoomIndex.__init__(self)
         AmountsIndex.__init__(self, wanted, lambda _: {})
 
+    def _clear(self) -> None:
+        super()._clear()
+        self._priorities = np.zeros(_FIRST_ROWS, dtype=np.int64)
+
+    def _grow(self) -> None:
+        super()._grow()
+        self._priorities = np.concatenate((self._priorities, np.zeros_like(self._priorities)))
+
+    def add(self, key: Hashable, pod: Pod) -> None:
+        super().add(key, pod)
+        self._priorities[self._rows[key]] = priority_of(pod)
+
     def find(self, old: object, new: object) -> Iterable[Hashable]:
         if not self._rows:
             return ()
         room = self.room_of(old.spec.node_name) if isinstance(old, Pod) else None
         if room is None:
             return list(self._rows)
-        if room.get(PODS, 0) < 1:
-            return ()
+        fits = self._that_fit(room.free)
+        free = Counter(room.free)
+        for priority, taken in room.taken:
+            above = self._is_used & (self._priorities > priority)
+            if not above.any():
+                break
+            free.update(taken)
+            fits |= above & self._that_fit(free)
+        return [self._keys[row] for row in np.flatnonzero(fits).tolist()]
+
+    def _that_fit(self, free: Mapping[str, int]) -> npt.NDArray[np.bool_]:
+        if free.get(PODS, 0) < 1:
+            return np.zeros(len(self._is_used), dtype=np.bool_)
         fits = self._is_used.copy()
         for resource, column in self._columns.items():
-            fits &= (column == 0) | (column <= room.get(resource, 0))
-        return [self._keys[row] for row in np.flatnonzero(fits).tolist()]
+            fits &= (column == 0) | (column <= free.get(resource, 0))
+        return fits

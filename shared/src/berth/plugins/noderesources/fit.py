@@ -7,7 +7,7 @@ name.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from functools import partial
 from typing import ClassVar, Final
 
@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from berth.api.config.types import Point
 from berth.api.node import Node
-from berth.api.pod import Pod, PodSpec
+from berth.api.pod import Pod, PodSpec, priority_of
 from berth.api.resources import (
     CPU,
     EPHEMERAL_STORAGE,
@@ -142,8 +142,8 @@ class NodeResourcesFit(PreFilterPlugin, VectorFilterPlugin, VectorScorePlugin, E
         pod_change = ClusterEvent(Resource.POD, Action.DELETE | Action.UPDATE_POD_SCALE_DOWN)
         node_change = ClusterEvent(Resource.NODE, Action.ADD | Action.UPDATE_NODE_ALLOCATABLE)
         return (
-            EventHint(pod_change, self._after_pod_change, key=self._wanted_by_pod, index=self._freed_index),
-            EventHint(node_change, self._after_node_change, key=self._wanted_by_pod, index=self._index),
+            EventHint(pod_change, self._after_pod_change, key=self._wanted_at_priority, index=self._freed_index),
+            EventHint(node_change, self._after_node_change, key=self._wanted_at_priority, index=self._index),
             EventHint(ClusterEvent(Resource.NOMINATION, Action.DELETE)),
         )
 
@@ -152,6 +152,10 @@ class NodeResourcesFit(PreFilterPlugin, VectorFilterPlugin, VectorScorePlugin, E
 
     def _freed_index(self) -> FreedIndex:
         return FreedIndex(self._wanted_by_pod)
+
+    def _wanted_at_priority(self, pod: Pod) -> Hashable:
+        """What a pod may evict depends on its priority."""
+        return priority_of(pod), self._wanted_by(pod.spec)
 
     def _wanted_by_pod(self, pod: Pod) -> CountedAmounts:
         return self._wanted_by(pod.spec)
