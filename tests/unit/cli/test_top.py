@@ -99,6 +99,33 @@ def test_a_small_terminal_has_the_first_nodes_and_a_count():
     assert lines(rows=2)[-1] == "and 1 nodes more, with 3 pods or fewer"
 
 
+SAME = {"configuration": "aa6fe9f5f519", "profiles": {}, "settings": "s", "readiness": "ok"}
+FOUR = [
+    ServiceInstance(
+        service=f"berth-{name}",
+        identity=f"vm_820b9159-8a64-4f7c-b08b-2926244def92_{name}",
+        version="0.1.0",
+        stats={**SAME, "leading": {"number": 12, "seconds": 4000.0}, "answered": 123456},
+    )
+    for name in ("binder", "metrics-collector", "watcher")
+]
+
+
+def test_names_digests_and_leaders_are_whole_at_80_columns():
+    rows = words(lines(width=80, services=FOUR))
+    for name in ("binder", "metrics-collector", "watcher"):
+        (row,) = [row for row in rows if row and row[0] == name]
+        assert row[1:7] == ["aa6fe9f5f519", "leads", "for", "1", "h", "6"]
+
+
+def test_versions_are_shown_when_they_differ():
+    assert not any("VERSION" in line for line in lines(services=FOUR))
+    later = ServiceInstance(service="berth-scorer", identity="scorer-1", version="0.2.0", stats=SAME)
+    rows = words(lines(width=120, services=[*FOUR, later]))
+    assert ["WHO", "VERSION", "CONFIG", "STATE", "SAYS"] in rows
+    assert ["scorer-1", "0.2.0", "aa6fe9f5f519", "ready"] in rows
+
+
 def test_the_output_fits_a_narrow_terminal():
     assert all(len(line) <= 80 for line in lines(width=80))
 

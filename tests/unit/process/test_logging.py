@@ -48,6 +48,18 @@ def test_a_line_is_one_json_object_with_time_level_message_and_keys(said):
     }
 
 
+@pytest.mark.parametrize(("no_color", "is_coloured"), [(None, True), ("", True), ("1", False)])
+def test_text_has_colours_at_a_terminal_unless_no_color_is_set(said, monkeypatch, no_color, is_coloured):
+    monkeypatch.setattr(service_logging, "is_terminal", lambda: True)
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    if no_color is not None:
+        monkeypatch.setenv("NO_COLOR", no_color)
+    stream = said(format="text")
+    structlog.get_logger().info("pod bound", pod="default/web-0")
+    assert ("\x1b[" in stream.getvalue()) is is_coloured
+    assert "pod bound" in stream.getvalue()
+
+
 def test_libraries_and_warnings_speak_through_the_same_door(said):
     stream = said(format="json")
     logging.getLogger("some.library").warning("slow: %d ms", 7)

@@ -3,19 +3,32 @@
 from __future__ import annotations
 
 import io
+import os
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from importlib import import_module
-from typing import Final, cast
+from typing import Annotated, Final, cast
 
 import typer
+from typer import completion
 
-from berth.cli.rendering import OutputError, ReaderGoneError, StandardOutput, note
+from berth import __version__
+from berth.cli.options import KubectlPlugin
+from berth.cli.rendering import OutputError, ReaderGoneError, StandardOutput, note, print_line
 from berth.process.exits import Exit, open_closed_streams
 from berth.process.sources import go_forms
 
-COMMANDS: Final = ("up", "run", "why", "trace", "top", "queue", "dead", "drain", "simulate", "bus", "config", "plugin")
+COMMANDS: Final = (
+    *("up", "run", "why", "trace", "top", "queue", "dead", "drain"),
+    *("simulate", "bus", "config", "plugin", "completion"),
+)
 """The modules of ``berth.cli.commands`` that have an ``app``, in the order of the help."""
+KUBECTL_COMMANDS: Final = ("why", "trace", "top", "queue", "dead")
+"""Those of ``kubectl berth``: what is asked about pods. The others have no part in a cluster that runs."""
+COMPLETE: Final = "_BERTH_COMPLETE"
+"""The variable by which a shell asks for completions, as ``berth completion`` prints it."""
+WORDS: Final = ("COMP_WORDS", "_TYPER_COMPLETE_ARGS")
+"""The variables that have the words typed so far: bash's, and the other shells'."""
 
 
 def app_with(names: Iterable[str] = COMMANDS) -> typer.Typer:
@@ -26,25 +39,64 @@ def app_with(names: Iterable[str] = COMMANDS) -> typer.Typer:
         pretty_exceptions_enable=False,
         add_completion=False,
     )
+    app.callback()(root)
     for name in names:
         app.add_typer(import_module(f"berth.cli.commands.{name}").app)
     return app
+
+
+def _print_version(value: bool) -> None:  # noqa: FBT001 - typer hands it so
+    if value:
+        print_line(f"berth {__version__}")
+        raise typer.Exit
+
+
+def root(
+    *,
+    version: Annotated[
+        bool, typer.Option("--version", help="Print the version.", callback=_print_version, is_eager=True)
+    ] = False,
+) -> None:
+    """What all commands have in common."""
+    del version  # its callback has printed it
+
+
+def needed(words: Sequence[str], commands: Sequence[str]) -> Sequence[str]:
+    """The commands that these words can mean: the one that is named, else all."""
+    return words[:1] if words and words[0] in commands else commands
+
+
+def completed(commands: Sequence[str], environment: Mapping[str, str] = os.environ) -> Sequence[str]:
+    """The commands that can complete what is typed: a shell waits for the answer at every Tab."""
+    typed = next((environment[name].split() for name in WORDS if name in environment), [])[1:]
+    if len(typed) == 1:  # perhaps not to its end
+        return [name for name in commands if name.startswith(typed[0])] or commands
+    return needed(typed, commands)
 
 
 _WrongUsage: Final = cast("type[typer.BadParameter]", typer.BadParameter.__base__)
 """What the parser raises. Its place differs: a newer Typer brings its own parser."""
 
 
-def main(args: Sequence[str]) -> int:
-    """Run the command; returns its exit code. Errors are one line on standard error."""
+def main(args: Sequence[str], *, kubectl: bool = False) -> int:
+    """Run the command; returns its exit code. Errors are one line on standard error.
+
+    ``kubectl``: as its plugin, which takes names as kubectl takes them.
+    """
+    commands, name = (KUBECTL_COMMANDS, "kubectl berth") if kubectl else (COMMANDS, "berth")
     open_closed_streams()
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout = StandardOutput.of(sys.stdout)
     try:
-        app = app_with(args[:1] if args and args[0] in COMMANDS else COMMANDS)
-        code = app(args=go_forms([*args]), prog_name="berth", standalone_mode=False)
+        if COMPLETE in os.environ:
+            completion.completion_init()  # type: ignore[attr-defined]  # typer has no public name for it
+            app = app_with(completed(commands))
+        else:
+            app = app_with(needed(args, commands))
+        obj = KubectlPlugin() if kubectl else None
+        code = app(args=go_forms([*args]), prog_name=name, complete_var=COMPLETE, standalone_mode=False, obj=obj)
     except _WrongUsage as error:
-        command = error.ctx.command_path if error.ctx else "berth"
+        command = error.ctx.command_path if error.ctx else name
         what = " ".join(error.format_message().replace("Value error, ", "").split()).rstrip(".")
         if what:  # else the command has printed its help
             note(f"{what[:1].lower()}{what[1:]}: see {command} --help", by=command)

@@ -14,6 +14,7 @@ Keys that mean the same everywhere: ``service`` and ``identity`` (on every line)
 from __future__ import annotations
 
 import logging
+import os
 import sys
 from collections.abc import Mapping
 from datetime import UTC, datetime
@@ -96,8 +97,13 @@ def _for_people(logger: WrappedLogger, method: str, event: EventDict) -> str:
     event.pop("identity", None)
     event["timestamp"] = event.pop("time", "")
     safe = {key: _safe(key, value) for key, value in event.items()}
-    renderer = structlog.dev.ConsoleRenderer(colors=is_terminal(), exception_formatter=structlog.dev.plain_traceback)
+    renderer = structlog.dev.ConsoleRenderer(colors=_wants_colors(), exception_formatter=structlog.dev.plain_traceback)
     return without_passwords(renderer(logger, method, safe))
+
+
+def _wants_colors() -> bool:
+    """Any text in NO_COLOR turns them off (https://no-color.org)."""
+    return is_terminal() and not os.environ.get("NO_COLOR")
 
 
 def _safe(key: str, value: Any) -> Any:

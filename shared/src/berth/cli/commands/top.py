@@ -36,7 +36,7 @@ from berth.cli.rendering import (
     print_rich,
     short_identity,
 )
-from berth.cli.services import OWN_FIGURES, activity, attention, gone, queue_lines, seen
+from berth.cli.services import OWN_FIGURES, activity, attention, gone, label, queue_lines, seen
 from berth.cluster.nodes import node_info
 from berth.process.exits import Exit
 
@@ -280,19 +280,23 @@ def _flow(overview: Overview) -> Text:
 
 
 def services(overview: Overview) -> Table:
-    """A line a process that answers, with its own figures; then those that have gone."""
-    table = new_table("SERVICE", "WHO", "VERSION", "CONFIG", "STATE", "SAYS")
+    """A line a process that answers, with its own figures; then those that have gone.
+
+    Versions are shown when they differ, so that the table is readable at 80 columns.
+    """
     processes = seen(overview.services)
+    versions = ("VERSION",) if len({instance.version for instance in overview.services}) > 1 else ()
+    table = new_table("WHO", *versions, "CONFIG", "STATE", "SAYS")
     for one, instance in zip(processes, overview.services, strict=True):
         figures = {name: value for name, value in instance.stats.items() if name not in OWN_FIGURES}
         stats = ", ".join(f"{name.replace('_', ' ')} {_short(value)}" for name, value in figures.items())
-        cells = (instance.service, one.name, instance.version, one.said.configuration, activity(one), stats)
+        version = (instance.version,) if versions else ()
+        cells = (label(one.service, one.name), *version, one.said.configuration, activity(one), stats)
         table.add_row(*map(plain, cells))
     for each in gone(processes):
         silent = f"gone: silent for {duration(each.seconds)}"
-        table.add_row(
-            plain(f"berth-{each.service}"), plain(short_identity(each.identity)), "", "", plain(silent, "yellow")
-        )
+        who = plain(label(each.service, short_identity(each.identity)))
+        table.add_row(who, *("" for _ in versions), "", plain(silent, "yellow"))
     if not overview.services:
         table.add_row(plain("no service answers", "yellow"))
     return table
