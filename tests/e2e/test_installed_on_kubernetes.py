@@ -54,6 +54,8 @@ async def test_pods_are_bound_while_a_nats_server_is_killed(
         leader.start()
         await eventually(lambda: asyncio.to_thread(leader.is_healthy), "the server to be back", READY_SECONDS)
         await cluster_outside.all_bound(await cluster_outside.add_pods(20, "after", cpu="100m"), READY_SECONDS)
+        told = await asyncio.to_thread(installed.berth, "why", f"{cluster_outside.namespace}/after-0")
+        assert (await cluster_outside.placed())["after-0"] in told
         for lease in ("berth-watcher", "berth-binder"):
             assert (await cluster_outside.api.get(f"{LEASES}/{lease}")).body["spec"]["holderIdentity"]
     assert "may not" not in installed.logs()

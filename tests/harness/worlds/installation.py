@@ -121,6 +121,25 @@ class Installation:
         """Of the replicas that are ready and work; a standby has none."""
         return list(self._folder.glob(f"berth-{service}-*.ready"))
 
+    def berth(self, *arguments: str) -> str:
+        """Run the command as the user `people`, with the operator's Secret; returns what it prints."""
+        folder = self._folder / "people"
+        folder.mkdir(exist_ok=True)
+        for key, text in decoded(named(self._objects, "Secret", "berth-nats-people")).items():
+            (folder / key).write_text(text)
+        environment = {
+            "PATH": f"{PROGRAMS}:{os.defpath}",
+            "BERTH_NATS_URL": ",".join(f"tls://{address}:4222" for address in self._addresses.values()),
+            "BERTH_NATS_USER": "people",
+            "BERTH_NATS_DOMAIN": "berth",
+            "BERTH_NATS_PASSWORD_FILE": str(folder / "password"),
+            "BERTH_NATS_CA_FILE": str(folder / "ca.crt"),
+        }
+        command = [str(PROGRAMS / "berth"), *arguments]
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
     def logs(self) -> str:
         return "\n".join(log.read_text(errors="replace") for log in self._folder.glob("berth-*.log"))
 
