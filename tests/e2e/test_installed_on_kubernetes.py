@@ -58,6 +58,26 @@ async def test_pods_are_bound_while_a_nats_server_is_killed(
         assert (await cluster_outside.placed())["after-0"] in told
         for lease in ("berth-watcher", "berth-binder"):
             assert (await cluster_outside.api.get(f"{LEASES}/{lease}")).body["spec"]["holderIdentity"]
+        await a_change_is_rolled_out_while_pods_come(installed, cluster_outside)
     assert "may not" not in installed.logs()
     assert "forbidden" not in installed.logs()
     assert "ermissions" not in installed.logs(), "NATS refuses with: Permissions Violation"
+
+
+async def a_change_is_rolled_out_while_pods_come(installed: Installation, seen: ClusterUser) -> None:
+    """Another profile, and streams of another size: both versions of each service are side by side for a while."""
+    names: list[str] = []
+
+    async def add_pods() -> None:
+        while True:
+            names.extend(await seen.add_pods(5, f"rolled-{len(names)}", cpu="10m"))
+            names.extend(await seen.add_pods(1, f"packed-{len(names)}", cpu="10m", scheduler="packed"))
+            await asyncio.sleep(1)
+
+    async with asyncio.TaskGroup() as tasks:
+        adding = tasks.create_task(add_pods())
+        await installed.roll_out(overlay("changed"), seen.api)
+        adding.cancel()
+    assert len(names) > 12
+    added = await seen.pods()
+    await seen.all_bound([name for name in added if name.startswith(("rolled", "packed"))], READY_SECONDS)

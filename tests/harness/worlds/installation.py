@@ -20,14 +20,17 @@ import sys
 import time
 import urllib.request
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, Self
 
 from berth.bus.server import find_nats_server
-from harness.servers.child_processes import spawn, stop
+from harness.servers.child_processes import free_ports, spawn, stop
 from harness.servers.control_plane import ControlPlane
 from harness.worlds import manifests
 from harness.worlds.accounts import token_of
+from harness.worlds.cluster_user import eventually
 from harness.worlds.kubernetes_api import KubernetesApi
 from harness.worlds.manifests import Object, decoded, name_of, named, of_kind
 
@@ -78,6 +81,41 @@ class Server:
             return found
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Replica:
+    """A process of a service."""
+
+    process: subprocess.Popen[bytes]
+    health_port: int
+
+    def is_ready(self) -> bool:
+        """What the readiness probe asks."""
+        try:
+            with urllib.request.urlopen(f"http://127.0.0.1:{self.health_port}/readyz", timeout=5) as answer:
+                return bool(answer.status == 200)
+        except OSError:
+            return False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServicePod:
+    """What each replica of a service runs."""
+
+    service: str
+    command: Sequence[str]
+    environment: Mapping[str, str]
+    files: Path
+    """Logs and ready files are beside this folder."""
+
+    def start(self, number: int) -> Replica:
+        replica, (port,) = self.files.with_name(f"{self.files.name}-{number}"), free_ports(1)
+        here = {"BERTH_HEALTH_HOST": "127.0.0.1", "BERTH_HEALTH_PORT": str(port)}
+        program, *arguments = self.command
+        environment = {**self.environment, **here, "BERTH_READY_FILE": f"{replica}.ready"}
+        command = [str(PROGRAMS / program), *arguments]
+        return Replica(process=spawn(command, replica.with_suffix(".log"), environment), health_port=port)
+
+
 class Installation:
     """NATS servers, then the init container, then every replica of each service; all end with the block.
 
@@ -96,16 +134,18 @@ class Installation:
         self._folder = folder
         network = f"127.{random.randrange(1, 255)}.{random.randrange(1, 255)}"  # other tests run beside this one
         self._addresses = {name: f"{network}.{number}" for number, name in enumerate(known_as, start=1)}
-        self._objects = (*objects, *manifests.secrets("berth", *self._addresses.values()))
+        self._secrets = manifests.secrets("berth", *self._addresses.values())
+        self._objects = (*objects, *self._secrets)
         self._starts = starts
-        self._services: list[subprocess.Popen[bytes]] = []
+        self._generation = 1
+        self._replicas: dict[str, list[Replica]] = {}
         self.servers: list[Server] = []
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
-        stop(self._services)
+        stop([replica.process for replicas in self._replicas.values() for replica in replicas])
         for server in self.servers:
             server.kill()
 
@@ -113,9 +153,31 @@ class Installation:
         """Apply the objects, and start everything in its order."""
         manifests.apply(self._plane, self._objects)
         self._start_servers()
-        for deployment in of_kind(self._objects, "Deployment"):
-            if not _is_nats(deployment) and self._starts(deployment):
-                await self._start_service(deployment, api)
+        for deployment in self._deployments():
+            pod = await self._pod_of(deployment, api)
+            self._replicas[pod.service] = [pod.start(number) for number in range(_replicas(deployment))]
+
+    async def roll_out(self, objects: tuple[Object, ...], api: KubernetesApi) -> None:
+        """Apply other objects. All Deployments at once replace their pods, a new one before an old one."""
+        self._generation += 1
+        self._objects = (*objects, *self._secrets)
+        manifests.apply(self._plane, self._objects)
+        await asyncio.gather(*(self._replace(deployment, api) for deployment in self._deployments()))
+
+    async def _replace(self, deployment: Object, api: KubernetesApi) -> None:
+        assert deployment["spec"]["strategy"]["rollingUpdate"] == {"maxSurge": 1, "maxUnavailable": 0}
+        pod = await self._pod_of(deployment, api)
+        replicas = self._replicas[pod.service]
+        for number in range(len(replicas)):
+            new = pod.start(number)
+            replicas.append(new)
+            await eventually(partial(asyncio.to_thread, new.is_ready), f"{pod.service} to be ready", START_SECONDS)
+            await asyncio.to_thread(stop, [replicas.pop(0).process])
+
+    def _deployments(self) -> list[Object]:
+        """Those of the services that are started."""
+        deployments = of_kind(self._objects, "Deployment")
+        return [each for each in deployments if not _is_nats(each) and self._starts(each)]
 
     def ready_files(self, service: str) -> list[Path]:
         """Of the replicas that are ready and work; a standby has none."""
@@ -174,25 +236,25 @@ class Installation:
         arguments = [_moved(_replaced(argument, variables), places) for argument in container["args"]]
         return Server(address, [str(find_nats_server()), *arguments], environment, self._folder / f"{pod}.log")
 
-    async def _start_service(self, deployment: Object, api: KubernetesApi) -> None:
-        template, name = deployment["spec"]["template"], deployment["metadata"]["name"]
-        self._write_volumes(name, template, self._addresses)
+    async def _pod_of(self, deployment: Object, api: KubernetesApi) -> ServicePod:
+        """What the replicas of a Deployment run, after its init containers have ended."""
+        template, service = deployment["spec"]["template"], deployment["metadata"]["name"]
+        pod = f"{service}-of-{self._generation}"
+        self._write_volumes(pod, template, self._addresses)
         own = {"PATH": f"{PROGRAMS}:{os.defpath}"}
-        here = {"BERTH_HEALTH_HOST": "127.0.0.1", "BERTH_HEALTH_PORT": "0"}
         if template["spec"]["automountServiceAccountToken"]:
             account = template["spec"]["serviceAccountName"]
             kubeconfig = self._plane.write_kubeconfig(account, await token_of(api, account))
             own["BERTH_KUBECONFIG"] = str(kubeconfig)
         for container in template["spec"].get("initContainers", []):
-            environment = {**own, **self._variables(container, name)}
-            await asyncio.to_thread(_run, container["command"], environment)
+            await asyncio.to_thread(_run, container["command"], {**own, **self._variables(container, pod)})
         (container,) = template["spec"]["containers"]
-        program, *arguments = container["command"]
-        for number in range(deployment["spec"].get("replicas", 2)):  # without: the autoscaler's, which begins with 2
-            replica = self._folder / f"{name}-{number}"
-            environment = {**own, **self._variables(container, name), **here, "BERTH_READY_FILE": f"{replica}.ready"}
-            command = [str(PROGRAMS / program), *arguments]
-            self._services.append(spawn(command, replica.with_suffix(".log"), environment))
+        return ServicePod(
+            service=service,
+            command=container["command"],
+            environment={**own, **self._variables(container, pod)},
+            files=self._folder / pod,
+        )
 
     def _variables(self, container: Object, pod: str) -> dict[str, str]:
         """As the kubelet puts them together: those of the container beat those of its ConfigMaps."""
@@ -226,6 +288,10 @@ class Installation:
             data = found["data"] if found["kind"] == "ConfigMap" else decoded(found)
             for key, path in ((item["key"], item["path"]) for item in items) if items else zip(data, data, strict=True):
                 yield path, data[key]
+
+
+def _replicas(deployment: Object) -> int:
+    return int(deployment["spec"].get("replicas", 2))  # without: the autoscaler's, which begins with 2
 
 
 def _is_nats(workload: Object) -> bool:
