@@ -22,7 +22,7 @@ export SSL_CERT_FILE ?= $(PIP_CERT)
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run up test bench bench-cycle bench-requests bench-requeue bench-placement bench-tenant bench-failover bench-recovery simulate-faults faults soak fuzz sbom audit check lint format types layers spelling lock-current lock clean
+.PHONY: help setup run up test bench bench-cycle bench-requests bench-requeue bench-placement bench-tenant bench-failover bench-recovery simulate-faults faults soak fuzz krew sbom audit check lint format types layers spelling lock-current lock clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' Makefile
@@ -86,6 +86,10 @@ simulate-faults: setup  ## run the services under simulated time with faults by 
 	PYTHONPATH=tests $(BIN)/python -m simulation $(ARGS)
 
 check: lint format types layers spelling lock-current  ## run all static checks (make -k check continues after a failure)
+
+krew: setup  ## build kubectl berth for krew in dist/krew; URL=... is where the archives will be
+	@test -n "$(URL)" || { echo "make krew: name the address of the archives: make krew URL=https://..."; exit 2; }
+	$(BIN)/python deploy/krew/build.py --url "$(URL)" $(ARGS)
 
 sbom: setup  ## write what the image contains to dist/berth.cdx.json (CycloneDX)
 	mkdir -p dist

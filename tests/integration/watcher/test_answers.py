@@ -11,7 +11,8 @@ from berth.api.queue import POD, QUEUE, RETRY, PodRequest, QueueAnswer, decode_q
 from berth.api.subjects import service_subject
 from berth.bus.interface import Session
 from berth.bus.topology import CONTROL, DRAIN_KEY
-from berth.cli.options import PodName
+from berth.cli.options import NotFoundError, PodName
+from berth.cli.unplaced import ask_the_cluster, ask_the_watcher
 from berth.cli.waiting import NobodyLeadsError, leading_watcher, queued_pod, read_queue
 from harness.plugins.fixtures_bus import BusUnderTest
 from harness.plugins.fixtures_kube import Cluster
@@ -126,3 +127,29 @@ async def test_a_drain_outlives_the_leader_and_ends_when_it_is_stopped(world, pe
     await person.purge(CONTROL, DRAIN_KEY)
     await world.until(world.all_bound)
     assert sorted(set(world.names)) == ["one", "two"]
+
+
+async def test_a_pod_that_no_watcher_has_is_read_from_the_cluster(world, person, monkeypatch, tmp_path):
+    api = world.cluster.api
+    containers = [{"name": "main", "image": "pause"}]
+    body = {
+        "metadata": {"name": "forgotten"},
+        "spec": {"schedulerName": "default-scheduler", "containers": containers},
+    }
+    assert (await api.post(api.pods, body)).code == 201
+    pod = PodName(namespace=api.namespace, name="forgotten")
+    nothing = NotFoundError("there is no Decision")
+    assert await ask_the_watcher(person, pod) is None
+    sentence = "is not berth's: its schedulerName is 'default-scheduler', and berth schedules those with berth"
+    kubeconfig = world.cluster.kubeconfig_path
+    assert (await ask_the_cluster(person, pod, kubeconfig, {"berth"}, nothing)).sentence == sentence
+    monkeypatch.setenv("KUBECONFIG", str(kubeconfig))
+    assert (await ask_the_cluster(person, pod, None, {"berth"}, nothing)).sentence == sentence
+    missing = PodName(namespace=api.namespace, name="nobody")
+    with pytest.raises(NotFoundError, match=r"^there is no Decision; the API server has no such pod$"):
+        await ask_the_cluster(person, missing, None, set(), nothing)
+    monkeypatch.setenv("KUBECONFIG", str(tmp_path / "missing"))
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
+    with pytest.raises(NotFoundError, match="no cluster was asked"):
+        await ask_the_cluster(person, pod, None, set(), nothing)
