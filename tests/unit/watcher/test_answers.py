@@ -118,6 +118,17 @@ def test_unknown_pod_has_no_detail():
     assert watcher.core.answers.pod(PodRequest(namespace="shop", name="web"), watcher.now).detail is None
 
 
+def test_pod_that_replaces_one_of_its_name_is_the_one_that_is_found():
+    watcher = WatcherUnderTest().lead(a_pod("web", uid="old"))
+    watcher.show(a_pod("web", uid="new", version=2))
+    watcher.delete(a_pod("web", uid="old"))
+    assert detail(watcher).pod.uid == "new"
+    watcher.delete(a_pod("web", uid="new"))
+    assert watcher.core.answers.pod(PodRequest(namespace="default", name="web"), watcher.now).detail is None
+    watcher.show(a_pod("web", uid="third", version=3))
+    assert detail(watcher).pod.uid == "third"
+
+
 @pytest.mark.parametrize("outcome", [Outcome.ERROR, Outcome.UNSCHEDULABLE])
 def test_pod_that_a_person_has_tried_again_goes_at_once_and_its_failures_are_forgotten(outcome):
     watcher = WatcherUnderTest().lead(a_pod("web"))

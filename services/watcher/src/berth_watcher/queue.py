@@ -397,6 +397,8 @@ class SchedulingQueue:
         """Pods that entered a queue so far, by queue and event in kube-scheduler's words."""
         self._clock = clock
         self._pods: dict[str, QueuedPod] = {}
+        self._names: dict[str, dict[str, Uid]] = {}
+        """The uid of each pod, by namespace and name: people ask by name."""
         self._active = {profile: ActivePods(self._is_current_entry) for profile in profiles}
         self._early = {profile: ActivePods(self._is_current_entry) for profile in self._active}
         """Pods in back-off that may go on before its end."""
@@ -438,14 +440,20 @@ class SchedulingQueue:
                 pods_by_plugin[plugin, profile] += pods
         return pods_by_plugin
 
+    def named(self, namespace: str, name: str) -> QueuedPod | None:
+        """The pod of this name; of two, while one is being replaced, the later one."""
+        return self._pods.get(self._names.get(namespace, {}).get(name, ""))
+
     def add(self, pod: QueuedPod) -> None:
         self._pods[pod.uid] = pod
+        self._names.setdefault(pod.pod.metadata.namespace, {})[pod.pod.metadata.name] = pod.uid
         self._stage_sizes[pod.stage] += 1
 
     def remove(self, pod: QueuedPod) -> None:
         """Remove a pod that is bound or gone."""
         if self._pods.pop(pod.uid, None) is None:
             return
+        self._forget_name(pod)
         self._stage_sizes[pod.stage] -= 1
         self._clear_rejection(pod)
         pod.generation = self._next_generation()
@@ -465,6 +473,14 @@ class SchedulingQueue:
             heapq.heappush(self._awaiting_mirror, (pod.mirror_change, pod.generation, pod.uid))
         if due is not None:
             self.set_timer(pod, due)
+
+    def _forget_name(self, pod: QueuedPod) -> None:
+        metadata = pod.pod.metadata
+        of_namespace = self._names.get(metadata.namespace, {})
+        if of_namespace.get(metadata.name) == pod.uid:
+            del of_namespace[metadata.name]
+            if not of_namespace:
+                del self._names[metadata.namespace]
 
     def _push(self, pod: QueuedPod, place: Place, by_profile: Mapping[str, ActivePods]) -> None:
         active = by_profile[pod.profile]

@@ -4,7 +4,7 @@
     nats req berth.service.berth-watcher.<identity>.pod '{"namespace": "default", "name": "web"}'
 
 ``berth queue`` and ``berth dead retry`` ask. A queue of 200,000 pods is answered in pages, so that a person who asks
-costs the watcher no more than a millisecond at a time.
+costs the watcher no more than some milliseconds at a time.
 """
 
 from __future__ import annotations
