@@ -84,10 +84,15 @@ async def _stage_of(session: Session, name: PodName) -> str:
         if stored is not None:
             since = ago(stored.time, (await session.state(stream)).now)
             return f"there is none yet: it waits {waits}, published {since}"
-    states = [str(one.stats.get("readiness", "")) for one in await session.services()]
-    if stuck := [state for state in states if NOTHING in state]:
-        return f"there is none: {stuck[0].removeprefix('not ready: ')}"
+    if stuck := await what_stores_nothing(session):
+        return f"there is none: {stuck}"
     return "there is none, and no message of the pod is on the bus (Decisions are kept for an hour)"
+
+
+async def what_stores_nothing(session: Session) -> str:
+    """The sentence of a service for which NATS stores nothing; empty when it stores."""
+    states = [str(one.stats.get("readiness", "")) for one in await session.services()]
+    return next((state.removeprefix("not ready: ") for state in states if NOTHING in state), "")
 
 
 async def preemption_for(session: Session, decision: Decision) -> EvictionRecord | None:

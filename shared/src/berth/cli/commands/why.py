@@ -24,7 +24,14 @@ from berth.cli.explain import (
     ranked_now_json,
     ranked_now_lines,
 )
-from berth.cli.lookup import config_in_use, find_pod, get_pod_from_api, last_attempt, last_decision
+from berth.cli.lookup import (
+    config_in_use,
+    find_pod,
+    get_pod_from_api,
+    last_attempt,
+    last_decision,
+    what_stores_nothing,
+)
 from berth.cli.mirror import MirrorReader, open_mirror
 from berth.cli.options import (
     NotFoundError,
@@ -159,10 +166,12 @@ async def _print_without_decision(
     """What the watcher knows about the pod, else the API server. Raises as :func:`ask_the_cluster`."""
     answer = await ask_the_watcher(session, name)
     if answer is not None and answer.detail is not None:
+        stuck = await what_stores_nothing(session)
         if asked.output.is_document:
-            print_document(detail_json(answer, answer.detail), asked.output)
+            problem = {"problem": stuck} if stuck else {}
+            print_document({**detail_json(answer, answer.detail), **problem}, asked.output)
         else:
-            print_rich(*detail_lines(answer, answer.detail))
+            print_rich(*detail_lines(answer, answer.detail), *([plain(f"  {stuck}")] if stuck else []))
         return
     found = await ask_the_cluster(session, name, asked.kubeconfig, profiles_of(configuration), nothing)
     if asked.output.is_document:
