@@ -58,11 +58,7 @@ class Ranker:
             )
         else:
             ranking = self._with_nodes_that_proposals_fill(pending, attempt, ranking, view)
-            without = self._rejected_without_proposals(pending, attempt, ranking, view)
-            counted = without is not None and (bool(without.candidates) or without.nomination is not None)
-            if without is not None:  # what rejects the pod where only a proposal did so: its events may help as well
-                blockers = {*ranking.unschedulable_plugins, *without.unschedulable_plugins}
-                ranking = replace(ranking, unschedulable_plugins=tuple(sorted(blockers)))
+            ranking, counted = self._compared_without_proposals(pending, attempt, ranking, view)
             message = self._message(pending, ranking, view, proposals_counted=counted)
         view.proposals.ranked(message, now)
         return message
@@ -121,20 +117,24 @@ class Ranker:
         found = [msgspec.structs.replace(each, total=each.total + shift) for each in without if each.node in full]
         return replace(ranking, candidates=(*named, *found)[: self.best])
 
-    def _rejected_without_proposals(
+    def _compared_without_proposals(
         self, pending: Pending, attempt: Attempt, ranking: Ranking, view: View
-    ) -> Ranking | None:
-        """The ranking without proposals of a pod that fits nowhere with them; ``None`` where they change nothing.
+    ) -> tuple[Ranking, bool]:
+        """For a pod that fits nowhere: whether it would fit without proposals; that is a conflict, not unschedulable.
 
-        If it fits without them, its rejection is a conflict: others may leave what they propose.
+        If it would not, what rejects it where only a proposal did so is a blocker too: its events may help as well.
         """
         if not _is_rejected(ranking) or not any(rejection.resolvable for rejection in ranking.rejections):
-            return None
+            return ranking, False
         nominations = len(view.proposals.nominations)
         if next(view.proposals.unbound(), None) is None and not nominations:
-            return None
+            return ranking, False
         may_preempt = nominations > 0 and ranking.nomination is None
-        return self._rank_without_proposals(pending, attempt, view, may_preempt=may_preempt)
+        without = self._rank_without_proposals(pending, attempt, view, may_preempt=may_preempt)
+        if without.candidates or without.nomination is not None:
+            return ranking, True
+        blockers = {*ranking.unschedulable_plugins, *without.unschedulable_plugins}
+        return replace(ranking, unschedulable_plugins=tuple(sorted(blockers))), False
 
     def _rank_without_proposals(
         self, pending: Pending, attempt: Attempt, view: View, *, may_preempt: bool = False
