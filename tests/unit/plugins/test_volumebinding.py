@@ -11,7 +11,10 @@ from berth.api.volumes import ClaimReference, PersistentVolume, PersistentVolume
 from berth.cluster.snapshot import Snapshot
 from berth.framework.cycle import check, rank
 from berth.framework.events import Action, ClusterEvent, Resource
+from berth.framework.interface import SNAPSHOT
+from berth.framework.status import CycleState
 from berth.plugins.volumes.volumebinding.claimmatcher import SELECTED_NODE
+from berth.plugins.volumes.volumebinding.plugin import VolumeBinding, VolumeBindingArgs
 from harness.builders.objects import a_node, a_pod, first_attempt
 from harness.builders.profiles import default_profile
 from harness.builders.volumes import (
@@ -171,6 +174,19 @@ def test_two_claims_of_a_pod_need_two_volumes():
 def test_a_volume_is_provisioned_in_the_topology_of_the_class():
     assert feasible(pod_with_claims(), a_class(zones=["b"]), a_claim()) == ["n1", "n2"]
     assert feasible(pod_with_claims(), a_class(), a_claim()) == ["n0", "n1", "n2"]
+
+
+@pytest.mark.parametrize("step", ["reserve", "pre_bind"])
+def test_a_node_that_is_gone_gets_no_volume_and_no_pod(step):
+    snapshot, pod = cluster(a_class(), a_claim()), pod_with_claims("web", "data")
+    plugin = VolumeBinding(VolumeBindingArgs())
+    state = CycleState(snapshot.class_of(pod))
+    state.write(SNAPSHOT, snapshot)
+    if step == "pre_bind":
+        assert plugin.reserve(state, pod, "n1").is_success
+    snapshot.remove_node("n1")
+    status = getattr(plugin, step)(state, pod, "n1")
+    assert (status.is_rejection, status.reasons) == (True, ("binding volumes: node 'n1' not found",))
 
 
 def test_a_claim_with_a_selected_node_stays_there():

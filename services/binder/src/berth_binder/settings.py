@@ -64,7 +64,7 @@ class EventSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BinderSettings:
-    """The numbers of the shell round the core."""
+    """The numbers of the runner round the core."""
 
     core: CoreSettings = field(default_factory=CoreSettings)
     events: EventSettings = field(default_factory=EventSettings)

@@ -1,4 +1,4 @@
-"""The collector's shell: reads nodes from the mirror, polls Prometheus, writes the bucket ``bandwidth``."""
+"""The collector as a service: reads nodes from the mirror, polls Prometheus, writes the bucket ``bandwidth``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The scorer's shell: reads the bus into the view, takes PENDING, publishes RANKED, acknowledges."""
+"""The scorer as a service: reads the bus into the view, takes PENDING, publishes RANKED, acknowledges."""
 
 from __future__ import annotations
 

@@ -1,12 +1,14 @@
 """The watcher's core: events in, effects out, the clock handed in. No I/O, so that a simulation can run it.
 
-The core owns its parts and passes values between them. Only the requeue holds another, the queueing hints, and these
-ask the store through a function how much room a node has. The parts are the store (what the cluster is) and the mirror
-(what ``cluster`` must hold), the queue (which pods wait, and whose turn it is), the attempts (what is in flight), and
-the requeue (when a pod is tried again whose attempt failed, and which pods an event may help).
+The core owns its parts and passes values between them. Only the requeue holds another, the queueing hints, which ask
+the store through a function how much room a node has, and the answers read queue and attempts for people. The parts
+are the store (what the cluster is) and the mirror (what ``cluster`` must hold), the queue (which pods wait, and whose
+turn it is), the attempts (what is in flight), and the requeue (when a pod is tried again whose attempt failed, and
+which pods an event may help).
 
-A pod enters with ``_add``, becomes active in ``_enqueue`` and goes into flight in ``_publish_active``. ``_conclude``
-has what each outcome of its Decision means. Only ``_move`` changes the stage in which a pod waits.
+A pod enters with ``_add``, becomes active in ``_enqueue``, or in ``_activate`` when it is tried again, and goes into
+flight in ``_publish_active``. ``_conclude`` has what each outcome of its Decision means. Only ``_move`` changes the
+stage in which a pod waits.
 """
 
 from __future__ import annotations
