@@ -6,6 +6,7 @@ import pytest
 
 from berth.api.kinds import PLUGIN_KINDS
 from berth.kube.listwatch import Deleted, ObjectDecoder, Upserted
+from berth.sim.kinds import BY_ADDRESS
 from harness.worlds.kubernetes_api import KubernetesApi
 
 LABELS = {"app": "web"}
@@ -70,6 +71,8 @@ async def test_a_plugin_kind_is_listed_watched_and_deleted(kubernetes_api: Kuber
         in_namespace(kubernetes_api, kind), {"metadata": {"name": name}, **BODIES[kind]}
     )
     assert created.code == 201, created.body
+    served = BY_ADDRESS[PLUGIN_KINDS[kind].group, PLUGIN_KINDS[kind].version, PLUGIN_KINDS[kind].plural]
+    assert ("generation" in created.body["metadata"]) is served.has_generation
     listed = decoder.page(json.dumps((await kubernetes_api.get(path)).body).encode())
     objects, _ = decoder.several(listed.items)
     assert name in {thing.metadata.name for thing in objects}
