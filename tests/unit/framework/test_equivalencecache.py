@@ -8,7 +8,7 @@ from random import Random
 
 import msgspec
 import pytest
-from hypothesis import given, settings
+from hypothesis import Phase, find, given, settings
 from hypothesis import strategies as st
 
 from berth.api.meta import ObjectMeta
@@ -21,6 +21,8 @@ from berth.framework.equivalencecache import EquivalenceCache
 from berth.framework.interface import FilterPlugin, NormalizePlugin, Reads
 from berth.framework.profile import Profile, WeightedScore
 from berth.framework.status import SUCCESS
+from berth.plugins.additional.nodelabel import NodeScoreLabelArgs
+from berth.plugins.additional.tenantspread import TenantSpreadArgs
 from berth.plugins.networktraffic.args import NetworkTrafficArgs
 from berth.plugins.presets import EVERY_GATE
 from berth.plugins.registry import BUILT_IN
@@ -39,11 +41,22 @@ pytestmark = pytest.mark.timeout(600)  # hypothesis shrinks a failure before it 
 
 def every_plugin() -> Profile:
     """All of today's plugins in one profile, including those that no preset has."""
-    arguments = {"NetworkTraffic": NetworkTrafficArgs(url=QUERY.url, range=QUERY.time_range, saturation_percent=80)}
+    arguments = {
+        "NetworkTraffic": NetworkTrafficArgs(url=QUERY.url, range=QUERY.time_range, saturation_percent=80),
+        "NodeScoreLabel": NodeScoreLabelArgs(key="disk", value="a"),
+        "TenantSpread": TenantSpreadArgs(key="tier"),
+    }
     factories = [factory for name, factory in BUILT_IN.items() if name == factory.name]
     return profile_of(
         *(each.build(arguments.get(each.name, each.args_type and each.args_type())) for each in factories)
     )
+
+
+def every_score() -> Profile:
+    """The scores of all of today's plugins. Together their filters leave hardly ever two nodes to be scored."""
+    profile = every_plugin()
+    profile.pre_filters, profile.filters = (), ()
+    return profile
 
 
 def of_1_18() -> Profile:
@@ -58,7 +71,7 @@ def twice_as_heavy() -> Profile:
     return profile
 
 
-PROFILES = [pytest.param(make, id=make.__name__) for make in (default_profile, every_plugin, of_1_18)]
+PROFILES = [pytest.param(make, id=make.__name__) for make in (default_profile, every_plugin, every_score, of_1_18)]
 
 
 @st.composite
@@ -71,6 +84,18 @@ def steps(draw: st.DrawFn, waiting: list[Pod], there: list[str]) -> list[Event]:
 
 def named(pod: Pod, uid: str) -> ObjectMeta:
     return msgspec.structs.replace(pod.metadata, name=uid, uid=uid)
+
+
+@pytest.mark.parametrize("profile", [default_profile, every_score, of_1_18])
+def test_random_clusters_have_nodes_that_are_scored(profile):
+    """Else equal results would say nothing about cached scores."""
+
+    def is_scored(drawn: tuple) -> bool:
+        history, pod = drawn
+        return len(rank(pod, replayed(history), profile(), attempt=first_attempt(pod)).candidates) > 1
+
+    first = settings(phases=[Phase.generate], max_examples=500, database=None)  # the smallest one takes minutes
+    find(st.tuples(histories(), pods), is_scored, settings=first)
 
 
 @pytest.mark.parametrize("profile", PROFILES)
