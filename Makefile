@@ -87,6 +87,16 @@ simulate-faults: setup  ## run the services under simulated time with faults by 
 
 check: lint format types layers spelling lock-current  ## run all static checks (make -k check continues after a failure)
 
+.PHONY: docs
+docs: setup .venv-docs/.installed  ## build the site of docs/ into dist/site; a warning, such as a broken link, is an error
+	NO_MKDOCS_2_WARNING=1 .venv-docs/bin/mkdocs build --strict
+	@echo dist/site/index.html
+
+.venv-docs/.installed: docs/requirements.lock | $(STAMP)
+	$(BIN)/uv venv --quiet --clear --python $(BIN)/python .venv-docs
+	$(BIN)/uv pip install --quiet --python .venv-docs/bin/python --require-hashes -r docs/requirements.lock
+	@touch $@
+
 krew: setup  ## build kubectl berth for krew in dist/krew; URL=... is where the archives will be
 	@test -n "$(URL)" || { echo "make krew: name the address of the archives: make krew URL=https://..."; exit 2; }
 	$(BIN)/python deploy/krew/build.py --url "$(URL)" $(ARGS)
@@ -123,5 +133,5 @@ lock: setup  ## write the lock files from their inputs; existing pins stay (ARGS
 	.ci/lock write $(ARGS)
 
 clean:  ## remove .venv, caches and build output
-	rm -rf .venv .mypy_cache .ruff_cache .import_linter_cache .hypothesis .coverage .coverage.* dist
+	rm -rf .venv .venv-docs .mypy_cache .ruff_cache .import_linter_cache .hypothesis .coverage .coverage.* dist
 	find shared services tests -name __pycache__ -type d -prune -exec rm -rf {} +

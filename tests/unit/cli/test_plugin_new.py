@@ -1,4 +1,4 @@
-"""`berth plugin new`, and the walk-through of CONTRIBUTING, followed exactly."""
+"""`berth plugin new`, and the walk-through of docs/plugins.md, followed exactly."""
 
 import os
 import re
@@ -33,7 +33,7 @@ def ran(*words: str, folder: Path, path: str = "") -> subprocess.CompletedProces
 
 
 def own_tests(folder: Path) -> subprocess.CompletedProcess[str]:
-    """Run the package's own tests as CONTRIBUTING does."""
+    """Run the package's own tests as docs/plugins.md does."""
     words = ("-m", "pytest", "-p", "no:cacheprovider", "-c", "first-node/pyproject.toml", "first-node")
     return ran(*words, folder=folder, path=str(folder / "first-node"))
 
@@ -64,10 +64,8 @@ def test_an_installed_package_is_found_by_its_entry_point(package: Path):
     assert "unknown plugin 'FirstNode'" in missing.stderr
 
 
-def test_the_plugin_of_contributing_passes_its_test(package: Path):
-    text = (ROOT / "CONTRIBUTING.md").read_text()
-    section = text[text.index("## A plugin of your own") : text.index("\n## Dependencies")]
-    module, test = re.findall(r"```python\n(.*?)```", section, re.DOTALL)
+def test_the_plugin_of_the_guide_passes_its_test(package: Path):
+    module, test = re.findall(r"```python\n(.*?)```", (ROOT / "docs/plugins.md").read_text(), re.DOTALL)
     (package / "first-node/first_node.py").write_text(module)
     path = package / "first-node/test_first_node.py"
     before = path.read_text().replace(", FirstNodeArgs", "")
