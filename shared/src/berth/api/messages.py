@@ -103,7 +103,7 @@ _MOST: Final = 2.0**53
 """More than any loss."""
 
 
-class Candidate(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class Candidate(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     """One of the K best nodes.
 
     ``scores`` are weighted and after NormalizeScore, by plugin; ``total`` is their sum. ``pods`` is how many pods the
@@ -112,6 +112,8 @@ class Candidate(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     the scorer the binder counted when it chose. ``place``, in Decisions only, is its place in RANKED if Decisions leave
     out others before it; 0 otherwise. ``details`` are texts by plugin that explain its points to a person (a
     sample's value and age). Only the first few of RANKED have ``scores`` and ``details``.
+
+    Python's garbage collection leaves them out (``gc=False``): RANKED has 32, and none can be part of a cycle.
     """
 
     node: str

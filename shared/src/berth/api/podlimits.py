@@ -39,14 +39,22 @@ class Part(NamedTuple):
 
 def refusal(pod: Pod) -> str:
     """Why the pod is not scheduled, in one sentence; empty when it may be."""
-    counted = ((part, part.count(pod.spec)) for part in _parts_of(pod.spec))
-    excess = [f"{number} {part.name} (at most {part.most})" for part, number in counted if number > part.most]
+    excess = [f"{number} {part.name} (at most {part.most})" for part, number in _excess(pod.spec)]
     return f"the pod has more than a scheduling cycle can take: {', '.join(excess)}" if excess else ""
+
+
+def is_within_limits(spec: PodSpec) -> bool:
+    """Whether pods of this spec are scheduled."""
+    return next(_excess(spec), None) is None
 
 
 def cycle_milliseconds(pod: Pod) -> int:
     """How much longer a cycle with 5,000 nodes takes, about, than for a pod without selectors."""
     return int(sum(part.microseconds * part.count(pod.spec) for part in _parts_of(pod.spec)) / 1000)
+
+
+def _excess(spec: PodSpec) -> Iterator[tuple[Part, int]]:
+    return ((part, number) for part in _parts_of(spec) if (number := part.count(spec)) > part.most)
 
 
 def pod_affinity_counts(affinity: Affinity) -> bool:
@@ -115,6 +123,7 @@ def _volumes(spec: PodSpec) -> int:
     return len(spec.volumes or ())
 
 
+MOST_VOLUMES: Final = 1000
 PARTS: Final = (
     Part("node selector expressions", 1000, 17, _node_expressions),
     Part("values of node selector expressions", 20_000, 0.3, _node_values),
@@ -126,7 +135,7 @@ PARTS: Final = (
     Part("containers", 1000, 4, _containers),
     Part("container ports", 2000, 2, _ports),
     Part("requests and limits of containers", 4000, 2, _resources),
-    Part("volumes", 1000, 10, _volumes),
+    Part("volumes", MOST_VOLUMES, 10, _volumes),
 )
 """Values of label selectors are not limited: they are looked up in a set."""
 _OF_SELECTORS: Final = (_node_values, _affinity_terms, _label_requirements, _namespaces, _spread_constraints)

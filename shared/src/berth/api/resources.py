@@ -40,6 +40,9 @@ _DECIMAL: Final = {"n": -9, "u": -6, "m": -3, "": 0, "k": 3, "M": 6, "G": 9, "T"
 _BINARY: Final = {"Ki": 10, "Mi": 20, "Gi": 30, "Ti": 40, "Pi": 50, "Ei": 60}
 _MAX_EXPONENT: Final = 64
 """Beyond it every value is 0, one unit, or cut: no need to build the number."""
+_MAX_PLAIN_DIGITS: Final = 15
+"""Such a number times 1000 is below MAX_VALUE."""
+_MILLI: Final = 1000
 _FORM: Final = re.compile(
     r"([+-]?)([0-9]{1,64}(?:\.[0-9]{0,64})?|\.[0-9]{1,64})(?:[eE]([+-]?[0-9]{1,6})|([KMGTPE]i|[numkMGTPE]?))"
 )
@@ -78,7 +81,11 @@ def of_resource(resource: str, quantity: str | float) -> int:
 
 @lru_cache(maxsize=8192)
 def _rounded_up(quantity: str | float, scale: int) -> int:
-    exact = _exact(str(quantity)) * scale
+    text = str(quantity)
+    digits = text.removesuffix("m")
+    if len(digits) <= _MAX_PLAIN_DIGITS and digits.isascii() and digits.isdigit():  # 1 us in place of 7
+        return int(digits) * scale if digits is text else -(-int(digits) * scale // _MILLI)
+    exact = _exact(text) * scale
     return max(-MAX_VALUE, min(MAX_VALUE, math.ceil(exact) if exact > 0 else math.floor(exact)))
 
 

@@ -18,6 +18,7 @@ import msgspec
 
 from berth.api.meta import ObjectMeta
 from berth.api.pod import Affinity, NodeAffinity, Pod, PodSpec, Toleration, Volume
+from berth.api.podlimits import is_within_limits
 from berth.api.resources import Requests, pod_requests
 from berth.api.selectors import (
     AffinityTerms,
@@ -80,6 +81,11 @@ class EquivalenceClass:
         if known is None:
             known = self._affinity_terms[namespace] = compile_affinity_terms(self.spec.affinity, namespace)
         return known
+
+    @cached_property
+    def is_within_limits(self) -> bool:
+        """Whether the pods are scheduled (``api.podlimits``), if they do not have too many volumes."""
+        return is_within_limits(self.spec)
 
     @cached_property
     def requests(self) -> Requests:

@@ -407,6 +407,9 @@ class Snapshot:
         return lambda problem: self.problems.append(f"{whose}: {problem}; counted as 0")
 
 
+_NOTHING_CHANGED: Final = ChangedRows(frozenset(), frozenset())
+
+
 class ChangeLog:
     """A bounded log of (row, kind). A version is the number of entries ever written."""
 
@@ -432,6 +435,8 @@ class ChangeLog:
         if version < self._dropped:
             return None
         entries = self._entries[version - self._dropped :]
+        if not entries:
+            return _NOTHING_CHANGED
         return ChangedRows(
             frozenset(row for row, kind in entries if kind & NODE),
             frozenset(row for row, kind in entries if kind & PODS),

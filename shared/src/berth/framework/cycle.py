@@ -15,7 +15,7 @@ import numpy as np
 
 from berth.api.messages import Candidate, Rejection
 from berth.api.pod import Pod
-from berth.api.podlimits import refusal
+from berth.api.podlimits import MOST_VOLUMES, refusal
 from berth.api.subjects import Attempt
 from berth.cluster.nodes import Nodes, info_of_row, node_info
 from berth.cluster.snapshot import Snapshot
@@ -114,9 +114,10 @@ def rank(  # noqa: PLR0913 - the pod and its cluster, and the options, each by n
     Nothing is raised.
     """
     count = snapshot.node_count
-    if too_much := refusal(pod):
-        return Ranking(error=too_much)
-    problems = snapshot.class_of(pod).requests.problems
+    pod_class = snapshot.class_of(pod)
+    if not pod_class.is_within_limits or len(pod.spec.volumes or ()) > MOST_VOLUMES:
+        return Ranking(error=refusal(pod))
+    problems = pod_class.requests.problems
     if problems:
         return Ranking(error=unreadable(problems), evaluated=0)
     if count == 0:
@@ -251,29 +252,24 @@ def _candidates(cycle: _Cycle, nodes: Nodes, attempt: Attempt, best: int) -> tup
         cycle.detail.add_scores(scored, nodes.names)
     rows = nodes.rows_at(indices)
     counted = counted_pods(pod, Nodes(cycle.snapshot, rows), profile).tolist()
-    found = zip(rows.tolist(), scored.totals[indices].tolist(), counted, lost, strict=True)
-    explained = scored.of(indices[: cycle.explained])
-    return tuple(
-        [
-            _candidate(cycle, row, total, pods, loss, explained[place] if place < len(explained) else None)
-            for place, (row, total, pods, loss) in enumerate(found)
-        ]
-    )
-
-
-def _candidate(  # noqa: PLR0913, PLR0917 - what is known of it, once for each of 32
-    cycle: _Cycle, row: int, total: int, pods: int, loss: float, scores: dict[str, int] | None
-) -> Candidate:
-    name = cycle.snapshot.rows.names[row]
-    if scores is None:
-        return Candidate(node=name, total=total, pods=pods, loss=loss)
-    details = _details(cycle, row, scores) if cycle.profile.explaining else {}
-    return Candidate(node=name, total=total, scores=scores, pods=pods, loss=loss, details=details)
+    names, explained = cycle.snapshot.rows.names, scored.of(indices[: cycle.explained])
+    found = list(zip(rows.tolist(), scored.totals[indices].tolist(), counted, lost, strict=True))
+    candidates = [
+        Candidate(
+            node=names[row], total=total, scores=scores, pods=pods, loss=loss, details=_details(cycle, row, scores)
+        )
+        for (row, total, pods, loss), scores in zip(found, explained, strict=False)
+    ]
+    candidates += [
+        Candidate(node=names[row], total=total, pods=pods, loss=loss)
+        for row, total, pods, loss in found[len(explained) :]
+    ]
+    return tuple(candidates)
 
 
 def _details(cycle: _Cycle, row: int, scores: dict[str, int]) -> dict[str, str]:
     """The lines that plugins add to their scores of the node."""
-    info = info_of_row(cycle.snapshot, row)
+    info = info_of_row(cycle.snapshot, row) if cycle.profile.explaining else None
     if info is None:
         return {}
     return {

@@ -43,7 +43,7 @@ _MAX_BYTES: Final = 64 * 1024 * 1024
 
 _MIN_CLASSES: Final = 4
 
-_FEW: Final = 2
+_FEW: Final = 5
 """Up to this many rows scalar forms are quicker than vector forms: placing a pod changes one row."""
 
 _FEW_TO_FOLLOW: Final = 8
@@ -291,7 +291,7 @@ class ScoreColumn:
         self.normalizes = isinstance(entry.plugin, NormalizePlugin)
         """Whether the raw scores are still to be normalized."""
         self.scores: npt.NDArray[np.int64] = np.zeros(capacity, dtype=np.int64)
-        self.with_another: npt.NDArray[np.int64] = np.zeros(capacity if self.reads_pods else 0, dtype=np.int64)
+        self.with_another: npt.NDArray[np.int64] = np.empty(capacity if self.reads_pods else 0, dtype=np.int64)
         self.in_range = True
 
     @property
@@ -303,7 +303,7 @@ class ScoreColumn:
         """Keep raw scores, one a row."""
         self.scores[rows] = scores
         if self.in_range and len(scores):
-            self.in_range = bool(scores.min() >= MIN_SCORE and scores.max() <= MAX_SCORE)
+            self.in_range = bool(np.minimum.reduce(scores) >= MIN_SCORE and np.maximum.reduce(scores) <= MAX_SCORE)
 
     def write_one(self, row: int, score: int) -> None:
         """Keep one raw score."""

@@ -8,10 +8,9 @@ are called by the watcher, the others in the scheduling cycle.
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime, timezone
 from functools import partial
-from typing import Any, Final, ParamSpec, TypeVar
+from typing import Any, Final, NamedTuple, ParamSpec, TypeVar
 
 import numpy as np
 
@@ -168,7 +167,7 @@ def run_pre_score(plugin: PreScorePlugin, state: CycleState, pod: Pod, nodes: No
 def run_score(plugin: ScorePlugin, state: CycleState, pod: Pod, node: NodeInfo) -> int:
     """The raw score of one node, within 64 bits."""
     score = call(plugin, "Score", plugin.score, int, state, pod, node)
-    return int(_int64(plugin, [score])[0])
+    return score if -_BEYOND_64_BITS <= score < _BEYOND_64_BITS else int(_int64(plugin, [score])[0])
 
 
 def run_score_on_all(plugin: ScorePlugin, state: CycleState, pod: Pod, nodes: Nodes) -> Scores:
@@ -221,8 +220,7 @@ def check_range(plugin: Plugin, scores: Scores) -> int:
     return high
 
 
-@dataclass(frozen=True, slots=True)
-class Duration:
+class Duration(NamedTuple):
     """Seconds, and how it ended."""
 
     seconds: float
@@ -339,6 +337,9 @@ def _checked_scores(plugin: Plugin, scores: Scores, length: int) -> Scores:
     if scores.shape != (length,) or scores.dtype.kind not in _WHOLE:
         raise PluginFailure(f'running Score plugin "{plugin.name}": want {length} whole numbers, got {scores!r:.80}')
     return scores.astype(np.int64, copy=False)
+
+
+_BEYOND_64_BITS: Final = 2**63
 
 
 def _int64(plugin: Plugin, scores: list[int]) -> Scores:

@@ -203,15 +203,17 @@ class FilterColumn:
 
     def write(self, rows: RowIndex | slice, verdicts: Verdicts) -> None:
         """Keep verdicts, one a row."""
-        ids = np.array([self._intern(status) for status in verdicts.statuses], dtype=np.int32)
-        self.codes[rows] = ids[verdicts.codes]
+        ids = [self._intern(status) for status in verdicts.statuses]
+        self.codes[rows] = np.array(ids, dtype=np.int32)[verdicts.codes] if any(ids) else 0
 
     def write_one(self, row: int, status: Status) -> None:
         """Keep one verdict."""
         self.codes[row] = self._intern(status)
 
     def _intern(self, status: Status) -> int:
-        status = Status(status.code, status.reasons, self._plugin) if not status.is_success else SUCCESS
+        if status.is_success:
+            return 0
+        status = Status(status.code, status.reasons, self._plugin)
         number = self._ids.get(status)
         if number is None:
             number = self._ids[status] = len(self.statuses)

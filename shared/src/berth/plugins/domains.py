@@ -37,11 +37,16 @@ class DomainSums:
         label = snapshot.label_column(key)
         codes, weights = label.codes[: snapshot.size], column[: snapshot.size]
         indices = codes + 1
-        if among is not None:
+        if among is not None and not among.all():
             indices, weights = indices[among], weights[among]
         numbers = np.bincount(indices, weights=weights, minlength=len(label.values) + 1).astype(np.float64, copy=False)
         numbers[0] = 0
         return cls(codes, numbers)
+
+    @classmethod
+    def without_numbers(cls, snapshot: Snapshot, key: str) -> Self:
+        """Only which rows are in a domain; for a key by which nothing is added up."""
+        return cls(snapshot.label_column(key).codes[: snapshot.size], np.zeros(0))
 
     def has(self, row: int) -> bool:
         """Whether the row is in a domain."""

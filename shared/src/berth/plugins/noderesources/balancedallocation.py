@@ -92,11 +92,18 @@ def points_of_node(resources: Sequence[tuple[int, int, int]]) -> int:
 def points_of_nodes(resources: Sequence[tuple[Amount, float, Amount]], count: int) -> Points:
     """The same for ``count`` nodes."""
     has = [a > 0 for _, _, a in resources]
-    divisors = [np.maximum(a, 1.0) for _, _, a in resources]
-    now = [(r + amount) / a for (r, amount, _), a in zip(resources, divisors, strict=True)]
-    before = [r / a for (r, _, _), a in zip(resources, divisors, strict=True)]
-    points: Points = 50 + (50 + _balances(now, has, count) - _balances(before, has, count)) // 2
+    now_and_before = _balances([_fractions(*resource) for resource in resources], has, count)
+    points: Points = 50 + (50 + now_and_before[0] - now_and_before[1]) // 2
     return points
+
+
+def _fractions(requested: Amount, amount: float, allocatable: Amount) -> Amount:
+    """float64[2, nodes]: the used fraction with the pod, and without it; at most 1."""
+    fractions = np.empty((2, len(requested)))
+    np.add(requested, amount, out=fractions[0])
+    fractions[1] = requested
+    fractions /= np.maximum(allocatable, 1.0)
+    return np.minimum(fractions, 1.0, out=fractions)
 
 
 def _balance(fractions: Sequence[float]) -> int:
@@ -115,10 +122,15 @@ def _added(numbers: Sequence[float]) -> float:
 
 
 def _balances(fractions: Sequence[Amount], has: Sequence[npt.NDArray[np.bool_]], count: int) -> Points:
-    parts = [np.minimum(f, 1.0) * there for f, there in zip(fractions, has, strict=True)]
-    if len(parts) < _TWO:
-        return np.full(count, 100, dtype=np.int64)
-    spread = np.abs(parts[0] - parts[1]) / 2 * (has[0] & has[1]) if len(parts) == _TWO else _deviations(parts, has)
+    """int64[2, nodes], from float64[2, nodes] of each resource."""
+    if len(fractions) < _TWO:
+        return np.full((2, count), 100, dtype=np.int64)
+    if len(fractions) == _TWO:
+        spread = np.abs(fractions[0] - fractions[1])
+        spread *= (has[0] & has[1]) / 2
+    else:
+        parts = [f * there for f, there in zip(fractions, has, strict=True)]
+        spread = np.stack([_deviations([part[i] for part in parts], has) for i in range(2)])
     balances: Points = ((1 - spread) * 100).astype(np.int64)
     return balances
 

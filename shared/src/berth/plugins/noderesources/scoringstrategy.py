@@ -173,10 +173,14 @@ def _means(parts: Iterable[tuple[int, Amount, Amount]], count: int) -> Points:
     """Weighted means of ``part * 100 / allocatable``, every division rounded down."""
     total, weights = np.zeros(count), np.zeros(count)
     for weight, part, a in parts:
-        total += weight * np.floor(part * 100.0 / np.maximum(a, 1.0))
-        weights += weight * (a > 0)
-    means: Points = np.floor(total / np.maximum(weights, 1.0)).astype(np.int64)
-    return means
+        score = part * 100.0
+        score /= np.maximum(a, 1.0)
+        np.floor(score, out=score)
+        there = a > 0
+        total += score if weight == 1 else score * weight
+        weights += there if weight == 1 else there * weight
+    total /= np.maximum(weights, 1.0)
+    return total.astype(np.int64)
 
 
 def _on_shape(shape: Sequence[tuple[int, int]], utilization: int) -> int:

@@ -118,8 +118,10 @@ class ConstraintScore:
     def of_nodes(self, nodes: Nodes, others: int = 0) -> Numbers:
         """float64[nodes] of :meth:`at`; ``others``: as if so many more pods like the incoming one were on each node."""
         pods = self.domains.of_nodes(nodes) if self.pods is None else nodes.take(self.pods)
-        pods = pods + others * self.self_match
-        return np.where(self.domains.present(nodes), pods * self.weight + self.added, 0.0)
+        scores = (pods + others * self.self_match if others else pods) * self.weight
+        scores += self.added
+        scores *= self.domains.present(nodes)
+        return scores
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,15 +136,17 @@ class SpreadScores:
 
     def all_raw(self, nodes: Nodes, others: int = 0) -> Scores:
         """int64[nodes] of :meth:`raw`; ``others``: as if so many more pods like the incoming one were on each node."""
-        total = np.zeros(len(nodes), dtype=np.float64)
+        total = np.zeros(len(nodes))
         for score in self.constraints:
             total += score.of_nodes(nodes, others)
-        return np.where(nodes.take(self.ignored), 0, np.floor(total + 0.5)).astype(np.int64)
+        rounded: Scores = np.floor(total + 0.5).astype(np.int64)
+        rounded[nodes.take(self.ignored)] = 0
+        return rounded
 
     def normalized(self, scores: Scores, nodes: Nodes) -> Scores:
         """``100 * (most + least - raw) / most``: fewer pods are better."""
         ignored = nodes.take(self.ignored)
-        counted = scores[~ignored]
+        counted = scores[~ignored] if ignored.any() else scores
         most, least = int(counted.max(initial=0)), int(counted.min(initial=2**62))
         if most == 0:
             return np.where(ignored, 0, MAX_SCORE)
@@ -174,9 +178,11 @@ def _constraint_score(
     constraint: Constraint, among: Mask, scored: Mask, every: Nodes, self_match: int
 ) -> ConstraintScore:
     counts = constraint.counts(every.snapshot)
-    domains = DomainSums.of_column(every.snapshot, constraint.key, counts, among)
-    by_host = constraint.key == HOSTNAME
-    codes = domains.codes[scored]
-    size = len(codes) if by_host else int(np.count_nonzero(np.bincount(codes + 1)))
-    pods = counts.astype(np.float64) if by_host else None
+    if constraint.key == HOSTNAME:
+        domains, pods = DomainSums.without_numbers(every.snapshot, HOSTNAME), counts.astype(np.float64)
+        size = int(np.count_nonzero(scored))
+    else:
+        domains, pods = DomainSums.of_column(every.snapshot, constraint.key, counts, among), None
+        codes = domains.codes if scored.all() else domains.codes[scored]
+        size = int(np.count_nonzero(np.bincount(codes + 1)))
     return ConstraintScore(domains, pods, math.log(size + 2), constraint.max_skew - 1, self_match)
