@@ -234,7 +234,7 @@ def _to_score(cycle: _Cycle, feasible: FeasibleNodes, count: int) -> tuple[Nodes
         chosen = profile.search.find(feasible.mask, snapshot.columns.exists[: snapshot.size], wanted)
         return Nodes(snapshot, chosen.rows), chosen.evaluated
     every = count == snapshot.size
-    return Nodes(snapshot) if every else Nodes(snapshot, np.flatnonzero(feasible.mask)), snapshot.node_count
+    return Nodes(snapshot) if every else Nodes(snapshot, feasible.mask.nonzero()[0]), snapshot.node_count
 
 
 def _candidates(cycle: _Cycle, nodes: Nodes, attempt: Attempt, best: int) -> tuple[Candidate, ...]:

@@ -26,6 +26,7 @@ from berth.framework.interface import (
     Scores,
 )
 from berth.framework.plugincalls import (
+    highest,
     run_filter,
     run_filter_on_all,
     run_pre_filter,
@@ -303,7 +304,7 @@ class ScoreColumn:
         """Keep raw scores, one a row."""
         self.scores[rows] = scores
         if self.in_range and len(scores):
-            self.in_range = bool(np.minimum.reduce(scores) >= MIN_SCORE and np.maximum.reduce(scores) <= MAX_SCORE)
+            self.in_range = highest(scores) <= MAX_SCORE
 
     def write_one(self, row: int, score: int) -> None:
         """Keep one raw score."""

@@ -16,7 +16,7 @@ from berth.cluster.snapshot import Snapshot
 from berth.framework.interface import FilterPlugin, PreFilterExtensions, PreFilterResult
 from berth.framework.plugincalls import run_add_pod, run_filter, run_filter_on_all, run_pre_filter, with_plugin_name
 from berth.framework.profile import Profile
-from berth.framework.status import SUCCESS, CachedVerdicts, Codes, CycleState, Diagnosis, Mask, Status
+from berth.framework.status import SUCCESS, CachedVerdicts, Code, Codes, CycleState, Diagnosis, Mask, Status
 
 
 @dataclass(slots=True)
@@ -34,9 +34,10 @@ class PreFiltered:
 
     def add(self, plugin: str, answer: PreFilterResult) -> None:
         """Combine one plugin's answer with the earlier ones."""
-        if answer.status.is_skip:
+        code = answer.status.code
+        if code is Code.SKIP:
             self.skipped.add(plugin)
-        elif not answer.status.is_success:
+        elif code is not Code.SUCCESS:
             self.rejection = answer.status
         elif answer.nodes is not None:
             self.nodes = answer.nodes if self.nodes is None else self.nodes & answer.nodes
@@ -67,8 +68,7 @@ def pre_filter(
     """
     found = PreFiltered(state)
     for plugin in profile.pre_filters:
-        answer = cached.get(plugin.name)
-        found.add(plugin.name, answer if answer is not None else run_pre_filter(plugin, state, pod, snapshot))
+        found.add(plugin.name, cached.get(plugin.name) or run_pre_filter(plugin, state, pod, snapshot))
         if found.rejection is not None:
             break
     return found
@@ -172,8 +172,9 @@ class FeasibleNodes:
         for plugin in self._filters:
             codes, statuses = self._verdicts(plugin, remaining)
             rejected = remaining & (codes != 0)
-            diagnosis.add_codes(statuses, codes, rejected)
-            remaining &= ~rejected
+            if np.count_nonzero(rejected):
+                diagnosis.add_codes(statuses, codes, rejected)
+                remaining &= ~rejected
         self.mask = remaining
 
     def _verdicts(self, plugin: FilterPlugin, remaining: Mask) -> tuple[Codes, Sequence[Status]]:
@@ -188,7 +189,7 @@ class FeasibleNodes:
         return codes, statuses
 
     def _run(self, plugin: FilterPlugin, remaining: Mask) -> tuple[Codes, Sequence[Status]]:
-        rows = np.flatnonzero(remaining)
+        rows = remaining.nonzero()[0]
         verdicts = run_filter_on_all(plugin, self._found.state, self._pod, Nodes(self._snapshot, rows))
         codes: Codes = np.zeros(len(remaining), dtype=np.int32)
         codes[rows] = verdicts.codes

@@ -210,14 +210,20 @@ def check_range(plugin: Plugin, scores: Scores) -> int:
     """Check that normalized scores are within 0..100; returns the highest."""
     if not len(scores):
         return 0
-    low, high = int(np.minimum.reduce(scores)), int(np.maximum.reduce(scores))
-    if low < MIN_SCORE or high > MAX_SCORE:
+    high = highest(scores)
+    if high > MAX_SCORE:
+        low = int(scores.min())
         raise PluginFailure(
             f'applying score defaultWeights on Score plugins: plugin "{plugin.name}" returns an invalid score '
             f"{low if low < MIN_SCORE else high}, "
             f"it should in the range of [{MIN_SCORE}, {MAX_SCORE}] after normalizing"
         )
     return high
+
+
+def highest(scores: Scores) -> int:
+    """The highest of some scores; a negative one counts as higher than all others."""
+    return int(np.maximum.reduce(scores.view(np.uint64)))  # one pass finds both
 
 
 class Duration(NamedTuple):
@@ -319,8 +325,9 @@ def _check_update(plugin: Plugin, point: str, status: Status) -> None:
 def _checked_verdicts(plugin: Plugin, verdicts: Verdicts, length: int) -> Verdicts:
     """The verdicts, if there is one for each node and each has its status."""
     codes = verdicts.codes
-    fine = codes.shape == (length,) and (not length or (codes.min() >= 0 and codes.max() < len(verdicts.statuses)))
-    if not fine:
+    if codes.shape == (length,) and not np.count_nonzero(codes):
+        return verdicts
+    if codes.shape != (length,) or codes.min() < 0 or codes.max() >= len(verdicts.statuses):
         raise PluginFailure(
             f'running Filter plugin "{plugin.name}": want {length} codes below {len(verdicts.statuses)}, '
             f"got {codes!r:.80}"

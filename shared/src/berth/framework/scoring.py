@@ -248,7 +248,7 @@ def seeded_hashes(hashes: npt.NDArray[np.uint64], seed: np.uint64) -> npt.NDArra
 
 
 _PARTITIONED_AT_ONCE: Final = 1000
-"""Up to this many keys numpy's partition of all is as quick: 7 µs for 1,000. For 5,000 it takes 32 to 58 instead of 6 to 12."""
+"""Up to this many keys numpy's partition of all is as quick: 7 µs for 1,000, but 32 to 58 for 5,000, not 6 to 12."""
 _SHIFTS: Final = tuple(np.array(bits, dtype=np.uint64) for bits in (30, 27, 31))
 _FACTORS: Final = tuple(np.array(each, dtype=np.uint64) for each in (0xBF58476D1CE4E5B9, 0x94D049BB133111EB))
 """Arrays without a dimension, with which an operation takes half as long as with numbers."""

@@ -247,9 +247,9 @@ class Diagnosis:
 
     def add_codes(self, statuses: Sequence[Status], codes: Codes, rejected: Mask) -> None:
         """Add rows that a filter rejects: ``codes`` index into ``statuses``."""
-        rows = np.flatnonzero(rejected)
+        rows = rejected.nonzero()[0]
         present = codes[rows]
-        for code in np.flatnonzero(np.bincount(present)).tolist():
+        for code in np.bincount(present).nonzero()[0].tolist():
             self.add(statuses[code], rows[present == code])
 
     def status_of(self, row: int) -> Status | None:

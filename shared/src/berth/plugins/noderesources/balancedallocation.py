@@ -72,8 +72,11 @@ class NodeResourcesBalancedAllocation(PreScorePlugin, VectorScorePlugin):
 
     def _counted(self, requests: Requests) -> list[tuple[str, int]]:
         """(resource, amount) of the resources that count: scalar ones only if the pod requests them."""
-        amounts = ((name, requests.amounts.get(name, 0)) for name in self._resources)
-        return [(name, amount) for name, amount in amounts if amount or not is_scalar(name)]
+        return [
+            (name, amount)
+            for name in self._resources
+            if (amount := requests.amounts.get(name, 0)) or not is_scalar(name)
+        ]
 
 
 Amount = npt.NDArray[np.float64]
@@ -107,7 +110,7 @@ def _fractions(requested: Amount, amount: float, allocatable: Amount) -> Amount:
 
 
 def _balance(fractions: Sequence[float]) -> int:
-    parts = [min(part, 1.0) for part in fractions]
+    parts = [min(1.0, part) for part in fractions]
     if len(parts) < _TWO:
         return 100
     if len(parts) == _TWO:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
 from functools import partial
-from typing import ClassVar, Final
+from typing import ClassVar, Final, Protocol, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -109,22 +109,26 @@ class NodeResourcesFit(PreFilterPlugin, VectorFilterPlugin, VectorScorePlugin, E
         wanted = state.read(WANTED)
         if len(wanted) > _MAX_BITS:
             return Verdicts.of(SUCCESS if info is None else self.filter(state, pod, info) for info in nodes.infos())
-        bits = (nodes.pods + 1 > nodes.allowed_pods).astype(np.int64)
+        missing = [nodes.pods + 1 > nodes.allowed_pods]
+        missing += [amount > nodes.allocatable(name) - nodes.requested(name) for name, amount in wanted]
+        if not any(np.count_nonzero(mask) for mask in missing):
+            return Verdicts.all_fit(len(nodes))
         beyond = np.zeros(len(nodes), dtype=np.bool_)
-        for bit, (resource, amount) in enumerate(wanted, start=1):
-            allocatable = nodes.allocatable(resource)
-            bits |= (amount > allocatable - nodes.requested(resource)).astype(np.int64) << bit
-            beyond |= amount > allocatable
-        bits |= beyond.astype(np.int64) << (len(wanted) + 1)
+        for resource, amount in wanted:
+            beyond |= amount > nodes.allocatable(resource)
+        bits = np.zeros(len(nodes), dtype=np.int64)
+        for bit, mask in enumerate([*missing, beyond]):
+            bits |= mask.astype(np.int64) << bit
         return Verdicts.of_bits(bits, len(wanted) + 2, partial(_status_of, [resource for resource, _ in wanted]))
 
     def score(self, state: CycleState, pod: Pod, node: NodeInfo) -> int:
         """By the scoring strategy and its resources."""
         requests = state.pod_class.requests
-        used = {CPU: (node.nonzero_cpu, requests.nonzero_cpu), MEMORY: (node.nonzero_memory, requests.nonzero_memory)}
         return self._strategy.of_node(
-            (weight, sum(used.get(name, (node.requested(name), amount))), node.allocatable(name))
-            for name, weight, amount in self._counted(requests)
+            [
+                (weight, _used(name, amount, requests, node), node.allocatable(name))
+                for name, weight, amount in self._counted(requests)
+            ]
         )
 
     def score_all(self, state: CycleState, pod: Pod, nodes: Nodes) -> Scores:
@@ -194,8 +198,11 @@ class NodeResourcesFit(PreFilterPlugin, VectorFilterPlugin, VectorScorePlugin, E
 
     def _counted(self, requests: Requests) -> list[tuple[str, int, int]]:
         """(resource, weight, amount) of the resources that Score counts: scalar ones only if the pod requests them."""
-        amounts = ((name, weight, requests.amounts.get(name, 0)) for name, weight in self._weights)
-        return [entry for entry in amounts if entry[2] or not is_scalar(entry[0])]
+        return [
+            (name, weight, amount)
+            for name, weight in self._weights
+            if (amount := requests.amounts.get(name, 0)) or not is_scalar(name)
+        ]
 
 
 def _status(missing: Sequence[str], *, unresolvable: bool) -> Status:
@@ -211,7 +218,22 @@ def _status_of(resources: Sequence[str], bits: int) -> Status:
     return _status(missing, unresolvable=bool(bits >> len(reasons)))
 
 
-def _used(resource: str, amount: int, requests: Requests, nodes: Nodes) -> npt.NDArray[np.float64]:
+Sum_co = TypeVar("Sum_co", int, npt.NDArray[np.float64], covariant=True)
+
+
+class _Sums(Protocol[Sum_co]):
+    """What is requested on one node, or on each of many."""
+
+    @property
+    def nonzero_cpu(self) -> Sum_co: ...
+
+    @property
+    def nonzero_memory(self) -> Sum_co: ...
+
+    def requested(self, resource: str) -> Sum_co: ...
+
+
+def _used(resource: str, amount: int, requests: Requests, nodes: _Sums[Sum_co]) -> Sum_co:
     if resource == CPU:
         return nodes.nonzero_cpu + requests.nonzero_cpu
     if resource == MEMORY:

@@ -101,8 +101,7 @@ class LeastAllocated(Strategy):
 
     def of_node(self, resources: Iterable[tuple[int, int, int]]) -> int:
         """The weighted mean of what is left."""
-        counted = [(weight, max(a - r, 0) * 100 // a) for weight, r, a in resources if a]
-        return _mean(counted)
+        return _mean([(weight, (a - r) * 100 // a if r < a else 0) for weight, r, a in resources if a])
 
     def of_nodes(self, resources: Iterable[tuple[int, Amount, Amount]], count: int) -> Points:
         return _means(((w, np.maximum(a - r, 0.0), a) for w, r, a in resources), count)
@@ -165,8 +164,11 @@ def strategy_of(args: ScoringStrategy) -> Strategy:
 
 
 def _mean(counted: Sequence[tuple[int, int]]) -> int:
-    weights = sum(weight for weight, _ in counted)
-    return sum(weight * points for weight, points in counted) // weights if weights else 0
+    total = weights = 0
+    for weight, points in counted:
+        total += weight * points
+        weights += weight
+    return total // weights if weights else 0
 
 
 def _means(parts: Iterable[tuple[int, Amount, Amount]], count: int) -> Points:

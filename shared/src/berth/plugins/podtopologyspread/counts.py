@@ -91,7 +91,8 @@ def count_matches(
 
 def _count_constraint(constraint: Constraint, among: Mask, pod: Pod, snapshot: Snapshot) -> ConstraintCounts:
     domains = DomainSums.of_column(snapshot, constraint.key, constraint.counts(snapshot), among)
-    is_domain: Mask = np.bincount(domains.codes[among] + 1, minlength=len(domains.numbers)) > 0
+    codes = domains.codes if among.all() else domains.codes[among]
+    is_domain: Mask = np.bincount(codes + 1, minlength=len(domains.numbers)) > 0
     return ConstraintCounts(constraint, domains, is_domain, int(constraint.selects(pod)))
 
 
