@@ -1,6 +1,11 @@
 """Quantities are read as Kubernetes reads them: exactly, and rounded up."""
 
+import math
+from fractions import Fraction
+
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from berth.api.resources import MAX_VALUE, QuantityError, milli_value, of_resource, value
 
@@ -43,4 +48,18 @@ def test_cpu_is_in_millicores_rounded_up(text, expected):
 @pytest.mark.parametrize("text", ["", "abc", "1 Gi", "1GiB", "1e", "--1", "1.2.3", ".", "Gi", "1ki", "9" * 500])
 def test_anything_else_is_rejected_with_its_text(text):
     with pytest.raises(QuantityError, match="want a quantity such as 500m or 2Gi, got"):
+        value(text)
+
+
+@given(st.from_regex(r"[0-9]{1,17}m?", fullmatch=True))
+def test_plain_numbers_have_the_value_that_they_have_as_fractions(text):
+    """Most quantities are such numbers, and are read without fractions."""
+    exact = Fraction(text.removesuffix("m")) / (1000 if text.endswith("m") else 1)
+    assert value(text) == min(MAX_VALUE, math.ceil(exact))
+    assert milli_value(text) == min(MAX_VALUE, math.ceil(exact * 1000))
+
+
+@pytest.mark.parametrize("text", ["m", "", "１２", "1_000", "5mm", "٣m"])
+def test_only_ascii_digits_are_a_number(text):
+    with pytest.raises(QuantityError):
         value(text)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter, OrderedDict
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import chain, count
 from typing import Final
 
@@ -75,6 +75,14 @@ class PodsMatching:
 
     selectors: tuple[PodSelector, ...]
     living: bool = False
+    _hash: int = field(init=False, repr=False, compare=False)
+    """Kept: counts are looked up by it once or twice a cycle, and the selectors are deep."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "_hash", hash((self.selectors, self.living)))
+
+    def __hash__(self) -> int:
+        return self._hash
 
     def times(self, group: PodGroup, labels_of: LabelsOfNamespace) -> int:
         """1 for a group whose pods match, otherwise 0."""

@@ -50,7 +50,7 @@ class ImageLocality(VectorScorePlugin):
             sizes = nodes.take(snapshot.images.sizes(name, snapshot.columns.capacity))
             total += (sizes * share).astype(np.int64)
         most = self.most(pod)
-        scores: Scores = MAX_SCORE * (np.clip(total, LEAST, max(most, LEAST)) - LEAST) // (most - LEAST)
+        scores: Scores = MAX_SCORE * (np.minimum(np.maximum(total, LEAST), most) - LEAST) // (most - LEAST)
         return scores
 
     def images(self, pod: Pod) -> list[str]:

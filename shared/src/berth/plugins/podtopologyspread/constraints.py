@@ -5,7 +5,7 @@ Default constraints have no selector of their own: it is made from the pod's ser
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Generic, TypeVar
 
@@ -23,6 +23,7 @@ from berth.cluster.topologycounts import Counts, LabelItems, PodsMatching, label
 from berth.plugins.matching import EligibleNodes
 
 K = TypeVar("K", bound=Hashable)
+V = TypeVar("V")
 
 DO_NOT_SCHEDULE: Final = "DoNotSchedule"
 SCHEDULE_ANYWAY: Final = "ScheduleAnyway"
@@ -122,42 +123,49 @@ def has_all_keys(constraints: Iterable[Constraint], nodes: Nodes) -> Mask:
 _MAX_CACHED: Final = 4096
 
 
-class SelectorCache(Generic[K]):
-    """What services and controllers select in one Snapshot, by key, until one of them changes."""
+class SelectorCache(Generic[K, V]):
+    """What follows from the selectors of services and controllers in a Snapshot, by key, until one of them changes."""
 
     KINDS: Final = (Service, ReplicationController, ReplicaSet, StatefulSet)
 
     def __init__(self, snapshot: Snapshot) -> None:
         self._snapshot = snapshot
-        self._selectors: dict[K, LabelMatcher | None] = {}
+        self._found: dict[K, V] = {}
         self._version = -1
 
-    def get(self, key: K, make: Callable[[], LabelMatcher | None]) -> LabelMatcher | None:
-        """The selector of this key, made when it is not cached; None selects nothing."""
+    def get(self, key: K, make: Callable[[], V]) -> V:
+        """What follows for this key, made when it is not cached."""
         version = sum(self._snapshot.objects(kind).version for kind in self.KINDS)
-        if version != self._version or len(self._selectors) > _MAX_CACHED:
-            self._selectors.clear()
+        if version != self._version or len(self._found) > _MAX_CACHED:
+            self._found.clear()
             self._version = version
-        if key not in self._selectors:
-            self._selectors[key] = make()
-        return self._selectors[key]
+        if key not in self._found:
+            self._found[key] = make()
+        return self._found[key]
 
 
-class DefaultSelectors:
-    """The selectors of default constraints in one Snapshot: those of a pod's services and of its controller, in one."""
+class DefaultConstraints:
+    """Default constraints in one Snapshot, for the pods that a pod's services and its controller select together."""
 
-    def __init__(self, snapshot: Snapshot) -> None:
+    def __init__(self, snapshot: Snapshot, defaults: Sequence[TopologySpreadConstraint]) -> None:
         self._snapshot = snapshot
-        self._cache = SelectorCache[tuple[str, LabelItems, OwnerReference | None]](snapshot)
+        self._defaults = defaults
+        self._cache = SelectorCache[tuple[str, str, LabelItems, OwnerReference | None], tuple[Constraint, ...]](
+            snapshot
+        )
 
-    def of(self, pod: Pod) -> LabelMatcher | None:
-        """The selector; None when no service or controller selects the pod."""
+    def of(self, pod: Pod, action: str) -> tuple[Constraint, ...]:
+        """Those with this ``whenUnsatisfiable``; none when no service or controller selects the pod."""
         owner = next((owner for owner in pod.metadata.owner_references or () if owner.controller), None)
         if owner is None and not self._snapshot.objects(Service).in_namespace(pod.metadata.namespace):
-            return None
+            return ()
         namespace, labels = pod.metadata.namespace, pod.metadata.labels or {}
-        key = (namespace, label_items(labels), owner)
-        return self._cache.get(key, lambda: self._selector(namespace, labels, owner))
+
+        def compiled() -> tuple[Constraint, ...]:
+            selector = self._selector(namespace, labels, owner)
+            return () if selector is None else compile_constraints(self._defaults, pod, action, selector=selector)
+
+        return self._cache.get((action, namespace, label_items(labels), owner), compiled)
 
     def _selector(self, namespace: str, labels: Mapping[str, str], owner: OwnerReference | None) -> LabelMatcher | None:
         equalities: dict[str, str] = {}

@@ -37,7 +37,7 @@ from berth.plugins.podtopologyspread.constraints import (
     SCHEDULE_ANYWAY,
     ZONE,
     Constraint,
-    DefaultSelectors,
+    DefaultConstraints,
     compile_constraints,
 )
 from berth.plugins.podtopologyspread.counts import SpreadCounts, SpreadScores, count_matches, spread_scores
@@ -166,8 +166,7 @@ class PodTopologySpread(
             return compile_constraints(own, pod, action)
         if not any(constraint.when_unsatisfiable == action for constraint in self._defaults):
             return ()
-        selector = snapshot.derived(NAME, lambda: DefaultSelectors(snapshot)).of(pod)
-        return () if selector is None else compile_constraints(self._defaults, pod, action, selector=selector)
+        return snapshot.derived((NAME, self), lambda: DefaultConstraints(snapshot, self._defaults)).of(pod, action)
 
     def _after_pod_change(self, pod: Pod, old: object, new: object) -> bool:
         """A pod of the namespace starts or stops to match a constraint; with default constraints any pod may."""

@@ -87,7 +87,7 @@ class SpreadSelectors:
 
     def __init__(self, snapshot: Snapshot) -> None:
         self._snapshot = snapshot
-        self._cache = SelectorCache[tuple[str, LabelItems]](snapshot)
+        self._cache = SelectorCache[tuple[str, LabelItems], LabelMatcher | None](snapshot)
 
     def of(self, pod: Pod) -> LabelMatcher | None:
         """The selector; None when nothing selects the pod."""

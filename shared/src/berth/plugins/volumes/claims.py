@@ -41,6 +41,12 @@ def claims_of(pod: Pod) -> Iterator[ClaimUse]:
     return (use for use in uses if use is not None)
 
 
+def has_claims(pod: Pod) -> bool:
+    """Whether the pod uses any claim, by name or of its own."""
+    volumes = pod.spec.volumes or ()
+    return any(volume.persistent_volume_claim is not None or volume.ephemeral is not None for volume in volumes)
+
+
 def named_claims(pod: Pod) -> Iterator[str]:
     """The claims that the pod names, without those of ephemeral volumes."""
     return (use.name for use in claims_of(pod) if not use.is_ephemeral)

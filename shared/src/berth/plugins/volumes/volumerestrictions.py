@@ -21,7 +21,7 @@ from berth.framework.events import Action, ClusterEvent, EventHint, Resource, Va
 from berth.framework.interface import EnqueueExtensions, PreFilterExtensions, PreFilterResult, VectorFilterPlugin
 from berth.framework.status import SKIP, SUCCESS, CycleState, StateKey, Status, Verdicts
 from berth.plugins.factory import PluginFactory, no_args
-from berth.plugins.volumes.claims import ClaimUse, claim_index, claim_not_found, named_claims, uses_claim
+from berth.plugins.volumes.claims import ClaimUse, claim_index, claim_not_found, has_claims, named_claims, uses_claim
 
 NAME: Final = "VolumeRestrictions"
 DISK_CONFLICT: Final = Status.unschedulable("node(s) had no available disk")
@@ -53,7 +53,7 @@ class VolumeRestrictions(PreFilterExtensions, VectorFilterPlugin, EnqueueExtensi
 
     def pre_filter(self, state: CycleState, pod: Pod, snapshot: Snapshot) -> PreFilterResult:
         """Skip for a pod without disks whose ReadWriteOncePod claims no placed pod uses."""
-        if not pod.spec.volumes:
+        if not has_claims(pod) and not disks_of(pod):
             return PreFilterResult(SKIP)
         restricted = self._restricted(state, pod, snapshot)
         if isinstance(restricted, Status):

@@ -21,7 +21,15 @@ from berth.framework.interface import EnqueueExtensions, PreFilterPlugin, PreFil
 from berth.framework.status import SKIP, SUCCESS, CycleState, Mask, StateKey, Status, Verdicts
 from berth.plugins.factory import PluginFactory, no_args
 from berth.plugins.matching import term_mask
-from berth.plugins.volumes.claims import ClaimUse, claim_index, claim_not_found, named_claims, not_found, uses_claim
+from berth.plugins.volumes.claims import (
+    ClaimUse,
+    claim_index,
+    claim_not_found,
+    has_claims,
+    named_claims,
+    not_found,
+    uses_claim,
+)
 
 NAME: Final = "VolumeZone"
 ZONE_CONFLICT: Final = Status.unresolvable("node(s) had no available volume zone")
@@ -46,7 +54,7 @@ class VolumeZone(PreFilterPlugin, VectorFilterPlugin, EnqueueExtensions):
 
     def pre_filter(self, state: CycleState, pod: Pod, snapshot: Snapshot) -> PreFilterResult:
         """Skip for a pod whose volumes have no zone or region labels."""
-        if not pod.spec.volumes:
+        if not has_claims(pod):
             return PreFilterResult(SKIP)
         topologies = self._topologies(state, pod, snapshot)
         if isinstance(topologies, Status):

@@ -37,7 +37,7 @@ from berth.framework.interface import (
 from berth.framework.status import SKIP, SUCCESS, CycleState, StateKey, Status, Verdicts
 from berth.plugins.factory import Args, PluginFactory, with_args
 from berth.plugins.noderesources.scoringstrategy import ShapePoint
-from berth.plugins.volumes.claims import claim_index, uses_claim
+from berth.plugins.volumes.claims import claim_index, has_claims, uses_claim
 from berth.plugins.volumes.volumebinding.binder import (
     PodVolumeFinder,
     assume_pod_volumes,
@@ -75,7 +75,7 @@ class VolumeBinding(PreFilterPlugin, VectorFilterPlugin, ReservePlugin, PreBindP
 
     def pre_filter(self, state: CycleState, pod: Pod, snapshot: Snapshot) -> PreFilterResult:
         """Skip for a pod without claims; a rejection when no node can satisfy one of them."""
-        if not pod.spec.volumes:
+        if not has_claims(pod):
             return PreFilterResult(SKIP)
         finder = self._finder(state, pod, snapshot)
         if isinstance(finder, Status):
