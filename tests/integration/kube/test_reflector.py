@@ -1,6 +1,7 @@
 """The reflector against API servers, real, simulated and scripted: what its sink hears, whatever happens to them."""
 
 import asyncio
+import dataclasses
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -484,3 +485,24 @@ async def test_exception_of_the_sink_is_a_bug_and_comes_out(simulated_cluster: C
 
     with pytest.raises(ZeroDivisionError):
         await Reflector(simulated_cluster.client, POD, broken).run()
+
+
+async def test_what_extenders_read_is_kept_of_the_objects_that_are_asked_for(cluster: Cluster):
+    """In a LIST and in a watch; pods on a node are not sent to extenders."""
+    kind = dataclasses.replace(POD, keeps_whole=lambda pod: not pod.spec.node_name)
+    await cluster.api.add_pod("listed")
+    await cluster.api.add_pod("placed")
+    await cluster.api.bind("placed", "somewhere")
+    heard = Heard()
+    async with _running(Reflector(cluster.client, kind, heard, **_in_namespace(cluster))):
+        await heard.until(lambda: heard.of(Current))
+        await cluster.api.add_pod("web")
+        await heard.until(lambda: "web" in dict(map(reversed, heard.names())))
+    found = {pod.metadata.name: pod for pod in heard.of(Listed)[0].objects}
+    found |= {event.object.metadata.name: event.object for event in heard.of(Upserted)}
+    assert {name for name, pod in found.items() if pod.whole} == {"listed", "web"}
+    for name in ("listed", "web"):
+        whole = json.loads(bytes(found[name].whole))
+        assert (whole["metadata"]["name"], "kind" in whole) == (name, False)
+        assert "managedFields" not in whole["metadata"]
+        assert whole["spec"]["containers"][0]["image"]

@@ -20,7 +20,7 @@ from berth.api.pod import (
     Toleration,
 )
 from berth.api.resources import pod_requests
-from berth.api.trimming import LAST_APPLIED, smaller_forms, trim
+from berth.api.trimming import LAST_APPLIED, smaller_forms, trim, with_whole, without_whole
 from berth.api.workloads import Service
 from berth.cluster.columns import host_ports
 from harness.builders.random_clusters import pods
@@ -55,6 +55,26 @@ def test_object_without_any_of_these_is_not_copied():
 def test_trimming_twice_is_trimming_once():
     once = trim(web(annotations={LAST_APPLIED: "{}"}, owner_references=[OwnerReference(name="x")]))
     assert trim(once) is once
+
+
+RAW = b"""{"kind": "X", "apiVersion": "v1", "metadata": {"name": "web", "managedFields": [1]},
+    "spec": {"x": 1}, "whole": 2}"""
+
+
+def test_a_whole_pod_is_as_kube_scheduler_sends_it():
+    pod = with_whole(web(), RAW)
+    assert msgspec.json.decode(bytes(pod.whole)) == {"metadata": {"name": "web"}, "spec": {"x": 1}}
+    assert msgspec.json.decode(msgspec.json.encode(pod), type=Pod) == pod
+    assert msgspec.json.encode(pod).endswith(b',"whole":' + bytes(pod.whole) + b"}")  # what quotes a message cuts here
+    assert without_whole(pod) == web()
+    assert b"whole" not in msgspec.json.encode(without_whole(pod))
+
+
+def test_a_whole_node_keeps_its_managed_fields_and_is_the_first_to_be_left_out():
+    node = Node(metadata=ObjectMeta(name="web"))
+    whole = with_whole(node, RAW)
+    assert msgspec.json.decode(bytes(whole.whole))["metadata"]["managedFields"] == [1]
+    assert next(smaller_forms(whole)) == ("what only extenders read", node)
 
 
 def size(thing) -> int:

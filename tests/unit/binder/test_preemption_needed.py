@@ -8,6 +8,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
+from berth.api.config.configuration import ExtenderConfiguration
 from berth.api.messages import Outcome, Preemption, Ranked, Reason, Victim
 from berth.api.pod import Pod
 from berth_binder.events import Effect, EvictPods
@@ -53,6 +54,15 @@ def test_free_node_that_the_scorer_did_not_know_is_a_conflict_and_no_eviction(be
     effects = bench.take(proposing(pod, evaluated=3))
     assert (evicts(effects), conflict(bench)) == (False, Reason.FITS)
     assert "late" in bench.decisions[0].message
+
+
+def test_node_that_passes_the_filters_is_no_conflict_when_extenders_filter_the_pod_too(bench):
+    bench.show_node("rejected", cpu="4")
+    pod = bench.show(important())
+    bench.profiles["berth"].extenders = (ExtenderConfiguration(url_prefix="", name="", filter_verb="filter"),)
+    effects = bench.take(proposing(pod, evaluated=3))
+    assert (reads(effects), bench.decisions) == (["vip"], [])
+    assert evicts(bench.reading(pod, pod))
 
 
 def test_view_of_fewer_nodes_than_the_binder_knows_is_a_conflict(bench):

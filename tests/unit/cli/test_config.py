@@ -40,7 +40,7 @@ def test_errors_are_a_line_each_and_exit_code_2(written):
     lines = done.stderr.splitlines()
     assert [line.split(": ")[2] for line in lines] == [
         "parallelism",
-        "extenders",
+        "extenders[0].urlPrefix",
         "profiles[0].plugins.score.enabled[0].name",
     ]
     assert all(line.startswith(f"berth: {path}: ") for line in lines)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
+from dataclasses import replace
 from datetime import UTC, datetime
 
 import msgspec
@@ -11,12 +12,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from berth.api.config.configuration import ExtenderConfiguration
 from berth.api.config.types import Point
 from berth.api.livedata import BANDWIDTH, Bandwidth, LiveSource, encode_bandwidth
 from berth.api.messages import Outcome
 from berth.api.meta import LabelSelector, SelectorRequirement
 from berth.api.pod import Affinity, NodeAffinity, NodeSelector, NodeSelectorTerm, Pod, PodAffinity, PodAffinityTerm
 from berth.framework.events import Action, ClusterEvent, LiveDataUpdate, Resource
+from berth.framework.extending import EXTENDER
 from berth.framework.profile import Profile
 from berth.plugins.additional.nodelabel import NodeFilterLabelArgs
 from berth.plugins.additional.tenantspread import TenantSpreadArgs
@@ -206,6 +209,20 @@ def rejected(pod, *plugins: str) -> QueuedPod:
     queued = QueuedPod(pod=msgspec.structs.replace(pod, metadata=meta), timestamp=datetime.now(UTC))
     queued.unschedulable_plugins = frozenset(plugins)
     return queued
+
+
+def test_any_event_may_help_a_pod_whose_nodes_an_extender_has_rejected():
+    profile = profile_of(made("NodeName"))
+    extended = replace(profile, extenders=(ExtenderConfiguration(url_prefix="", name="", filter_verb="filter"),))
+    claim = ClusterEvent(Resource.PERSISTENT_VOLUME_CLAIM, Action.UPDATE)
+    assert hints_of(extended).is_event_of_interest(claim)  # also while the pod is in flight
+    assert not hints_of(profile).is_event_of_interest(claim)
+    waiting = UnschedulablePods({"berth": extended}, hints_of(extended))
+    helped, other = rejected(a_pod(), EXTENDER), rejected(a_pod(), "NodeName")
+    waiting.add(helped)
+    waiting.add(other)
+    assert found_by(waiting, claim, None, None) == {helped.uid}
+    assert hints_of(extended).may_help(helped, claim, None, None)
 
 
 def test_event_about_a_pod_costs_nothing_for_pods_with_as_many_terms_as_allowed(monkeypatch):

@@ -76,6 +76,9 @@ class PreemptionCheck:
         return None
 
     def _without_eviction(self, pod: Pod, profile: Profile) -> Verdict | None:
+        """Extenders may have rejected every node that passes the filters: then nothing follows from one that does."""
+        if profile.is_extended(pod):
+            return None
         try:
             node = any_feasible_node(pod, self.cache.snapshot, profile)
         except PluginFailure as failure:

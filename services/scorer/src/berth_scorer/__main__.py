@@ -20,7 +20,7 @@ async def _serve(process: Process, configuration: KubeSchedulerConfiguration) ->
         explained=process.settings.numbers.explained,
         explain=explain if process.settings.log.verbosity >= VERBOSITY else None,
     )
-    await serve(process, nats_bus(process.settings), ranker)
+    await serve(process, nats_bus(process.settings), ranker, configuration.extenders)
 
 
 main = service_command(

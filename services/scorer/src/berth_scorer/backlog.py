@@ -13,6 +13,7 @@ import msgspec
 
 from berth.api.errors import PermanentError, TemporaryError
 from berth.api.messages import DeadLetter, Pending, Positions, Ranked
+from berth.api.trimming import WHOLE
 from berth.bus.interface import Delivery, Session
 from berth.bus.stages import publish_dead_letter, publish_ranked, ranked_subject
 from berth.bus.topology import RANKED
@@ -115,6 +116,10 @@ RETRY_DELAY: Final = timedelta(seconds=2)
 """When a message is redelivered whose answer could not be stored."""
 PAYLOAD_QUOTED: Final = 4096
 """Bytes of a message that its dead letter quotes."""
+
+
+WHOLE_POD: Final = f',"{WHOLE}":'.encode()
+"""Where the whole pod begins in a message, which only extenders read: it may have passwords in its environment."""
 
 
 class Outbox:
@@ -227,5 +232,5 @@ class SentRankings:
 
 def dead_letter(delivery: Delivery, reason: str, attempt: str = "") -> DeadLetter:
     """A dead letter that quotes the message."""
-    payload = delivery.data[:PAYLOAD_QUOTED].decode(errors="replace")
+    payload = delivery.data.partition(WHOLE_POD)[0][:PAYLOAD_QUOTED].decode(errors="replace")
     return DeadLetter(subject=delivery.subject, reason=reason, service="scorer", attempt=attempt, payload=payload)

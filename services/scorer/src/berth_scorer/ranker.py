@@ -11,8 +11,10 @@ import msgspec
 from berth.api.livedata import LiveSource
 from berth.api.messages import Pending, Preemption, Ranked, Victim
 from berth.api.subjects import Attempt
+from berth.api.trimming import without_whole
 from berth.cluster.snapshot import Snapshot
-from berth.framework.cycle import BEST, Detail, Ranking, rank
+from berth.framework.cycle import BEST, Detail, Ranking, ToExtend, nodes_to_extend, rank
+from berth.framework.extending import Extension
 from berth.framework.interface import Nomination
 from berth.framework.plugincalls import Timing
 from berth.framework.profile import Profile
@@ -47,18 +49,33 @@ class Ranker:
         """The live data that the profiles' plugins read."""
         return frozenset[LiveSource]().union(*(profile.live_sources for profile in self.profiles.values()))
 
-    def answer(self, pending: Pending, view: View, now: float, timing: Timing | None = None) -> Ranked:
-        """Rank one pod of a known profile. The resulting proposal counts in the view from here on."""
+    def to_extend(self, pending: Pending, view: View, *, search: bool = True) -> ToExtend:
+        """The nodes about which extenders are to be asked before the pod is ranked."""
+        return nodes_to_extend(pending.pod, view.snapshot, self.profiles[pending.profile], search=search)
+
+    def answer(
+        self,
+        pending: Pending,
+        view: View,
+        now: float,
+        timing: Timing | None = None,
+        extension: Extension | None = None,
+    ) -> Ranked:
+        """Rank one pod of a known profile. The resulting proposal counts in the view from here on.
+
+        ``extension``: what extenders have said about the pod, if they had to be asked.
+        """
         attempt = Attempt.parse(pending.attempt)
         view.proposals.withdraw(attempt.uid)
-        ranking = self._rank(pending, attempt, view, timing)
+        ranking = self._rank(pending, attempt, view, timing, extension)
         if _is_rejected(ranking) and not view.positions.covers(pending.after):
             message = self._message(
                 pending, replace(ranking, nomination=None, clears_nomination=False), view, behind=True
             )
         else:
-            ranking = self._with_nodes_that_proposals_fill(pending, attempt, ranking, view)
-            ranking, counted = self._compared_without_proposals(pending, attempt, ranking, view)
+            if extension is None:  # about further nodes the extenders would have to be asked again
+                ranking = self._with_nodes_that_proposals_fill(pending, attempt, ranking, view)
+            ranking, counted = self._compared_without_proposals(pending, attempt, ranking, view, extension)
             message = self._message(pending, ranking, view, proposals_counted=counted)
         view.proposals.ranked(message, now)
         return message
@@ -70,12 +87,14 @@ class Ranker:
             attempt=pending.attempt,
             profile=pending.profile,
             failures=pending.failures,
-            pod=pending.pod,
+            pod=without_whole(pending.pod),
             scorer=self.identity,
             error=reason,
         )
 
-    def _rank(self, pending: Pending, attempt: Attempt, view: View, timing: Timing | None) -> Ranking:
+    def _rank(
+        self, pending: Pending, attempt: Attempt, view: View, timing: Timing | None, extension: Extension | None
+    ) -> Ranking:
         profile = self.profiles[pending.profile]
         detail = None if self.explain is None else Detail()
         ranking = rank(
@@ -87,6 +106,7 @@ class Ranker:
             explained=self.explained,
             detail=detail,
             timing=timing,
+            extension=extension,
         )
         if self.explain is not None and detail is not None:
             self.explain(pending, detail)
@@ -118,7 +138,7 @@ class Ranker:
         return replace(ranking, candidates=(*named, *found)[: self.best])
 
     def _compared_without_proposals(
-        self, pending: Pending, attempt: Attempt, ranking: Ranking, view: View
+        self, pending: Pending, attempt: Attempt, ranking: Ranking, view: View, extension: Extension | None
     ) -> tuple[Ranking, bool]:
         """For a pod that fits nowhere: whether it would fit without proposals; that is a conflict, not unschedulable.
 
@@ -130,15 +150,22 @@ class Ranker:
         if next(view.proposals.unbound(), None) is None and not nominations:
             return ranking, False
         may_preempt = nominations > 0 and ranking.nomination is None
-        without = self._rank_without_proposals(pending, attempt, view, may_preempt=may_preempt)
+        without = self._rank_without_proposals(pending, attempt, view, may_preempt=may_preempt, extension=extension)
         if without.candidates or without.nomination is not None:
             return ranking, True
         blockers = {*ranking.unschedulable_plugins, *without.unschedulable_plugins}
         return replace(ranking, unschedulable_plugins=tuple(sorted(blockers))), False
 
     def _rank_without_proposals(
-        self, pending: Pending, attempt: Attempt, view: View, *, may_preempt: bool = False
+        self,
+        pending: Pending,
+        attempt: Attempt,
+        view: View,
+        *,
+        may_preempt: bool = False,
+        extension: Extension | None = None,
     ) -> Ranking:
+        """Nodes about which extenders were not asked count: a proposal may have filled them."""
         profile = self.profiles[pending.profile]
         with view.without_proposals():
             return rank(
@@ -149,6 +176,8 @@ class Ranker:
                 best=self.best,
                 explained=0,
                 may_preempt=may_preempt,
+                extension=extension,
+                unasked=True,
             )
 
     def _message(
@@ -159,7 +188,7 @@ class Ranker:
             attempt=pending.attempt,
             profile=pending.profile,
             failures=pending.failures,
-            pod=pending.pod,
+            pod=without_whole(pending.pod),
             scorer=self.identity,
             positions=view.positions,
             view_age_seconds=view.age_seconds(),

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack
 from datetime import timedelta
 from typing import Final
 
+from berth.api.config.configuration import ExtenderConfiguration
 from berth.api.errors import DecodeError, TemporaryError
 from berth.api.messages import Pending, Ranked, UnknownSchemaError, attempt_of, decode
 from berth.api.subjects import all_of, key
@@ -16,6 +17,8 @@ from berth.bus.interface import BucketReader, Bus, BusLostError, Delivery, Missi
 from berth.bus.topology import CLUSTER, DECISIONS, PENDING, RANKED, SCORER, TRIES
 from berth.bus.tries import BegunTries, TryCounter
 from berth.cluster.buckets import LiveDataReader
+from berth.cluster.nodes import node_info
+from berth.framework.extending import Extension
 from berth.framework.plugincalls import Timing
 from berth.framework.profile import Profile
 from berth.process.health import Condition
@@ -25,6 +28,8 @@ from berth.process.metrics import Meter, point_of, status_of
 from berth.process.sessions import Refusals, UndecodableReporter, follow_live, present, sessions
 from berth.process.tracing import TRACEPARENT
 from berth_scorer.backlog import RETRY_DELAY, Backlog, Outbox, PendingDelivery
+from berth_scorer.extenders import Extenders
+from berth_scorer.extenderwire import ExtenderError
 from berth_scorer.ranker import Ranker
 from berth_scorer.view import View
 
@@ -42,17 +47,25 @@ UNKNOWN_DELAY: Final = timedelta(seconds=2)
 MAX_TRIES: Final = 5
 """How often one process tries to rank a pod before it answers with an error."""
 
+MAX_QUESTIONS: Final = 3
+"""How often extenders are asked in one attempt when the feasible nodes change under the question."""
+
 PLUGINS_EVERY: Final = 11
 """Plugins are timed for one pod of this many; kube-scheduler times a tenth. Timing takes 37 µs, which is 10 % of a
 cycle at 5,000 nodes. A prime number, so that all kinds of pods are timed when they alternate."""
 
 
-async def serve(process: Process, bus: Bus, ranker: Ranker) -> None:
+async def serve(process: Process, bus: Bus, ranker: Ranker, extenders: Sequence[ExtenderConfiguration] = ()) -> None:
     """Rank until the process stops. Each session has a new scorer, since the store may be another one."""
+    async with Extenders(extenders, process.metrics) as asked:
+        await _serve(process, bus, ranker, asked)
+
+
+async def _serve(process: Process, bus: Bus, ranker: Ranker, extenders: Extenders) -> None:
     condition = process.health.condition("scorer", "waiting for NATS")
     begun = BegunTries()
     async for session in sessions(bus, name="scorer", process=process):
-        scorer = Scorer(session, ranker, process, begun)
+        scorer = Scorer(session, ranker, process, begun, extenders)
         try:
             async with present(session, process, stats=scorer.stats):
                 await run_until(scorer.run(condition), process.stopping, session.lost)
@@ -65,9 +78,14 @@ async def serve(process: Process, bus: Bus, ranker: Ranker) -> None:
 class Scorer:
     """One scorer on one session."""
 
-    def __init__(self, session: Session, ranker: Ranker, process: Process, begun: BegunTries) -> None:
+    def __init__(
+        self, session: Session, ranker: Ranker, process: Process, begun: BegunTries, extenders: Extenders
+    ) -> None:
         self._session = session
         self._ranker = ranker
+        self._extenders = extenders
+        self._asking: dict[int, PendingDelivery] = {}
+        """Pods about which extenders are being asked, by their messages' sequence."""
         self._metrics = process.metrics
         self._undecodable = UndecodableReporter(process.metrics)
         self._peers = process.peers
@@ -98,13 +116,13 @@ class Scorer:
             await self._build_view(stack, tasks)
             tasks.create_task(self._consume(), name="consume")
             tasks.create_task(self._heartbeat(), name="heartbeat")
-            tasks.create_task(self._rank_backlog(), name="rank")
+            tasks.create_task(self._rank_backlog(tasks), name="rank")
             tasks.create_task(self._settle_tries(), name="tries")
             condition.ready()
 
     async def finish(self) -> None:
         """Return what is not ranked, and wait for what is being published."""
-        for item in self._backlog.clear():
+        for item in (*self._backlog.clear(), *self._asking.values()):
             self._outbox.release(item.delivery)
         await self._outbox.wait_empty(within=HEARTBEAT)
 
@@ -187,14 +205,17 @@ class Scorer:
 
     # --- ranking
 
-    async def _rank_backlog(self) -> None:
-        """Rank what is due, one pod at a time; other tasks run in between."""
+    async def _rank_backlog(self, tasks: asyncio.TaskGroup) -> None:
+        """Rank what is due, one pod at a time; other tasks run in between, and extenders are asked meanwhile."""
         while True:
             item = self._backlog.pop(self._view.positions, time.monotonic())
             if item is None:
                 await self._wait()
             elif item.suspect:
                 await self._rank_suspect(item)
+            elif self._is_to_be_extended(item):
+                self._asking[item.delivery.sequence] = item
+                tasks.create_task(self._rank_extended(item), name=f"extend {item.pending.attempt}")
             else:
                 self._outbox.send(item, *self._answer(item))
                 await asyncio.sleep(0)
@@ -234,7 +255,7 @@ class Scorer:
             self._outbox.send_dead_letter(item.delivery, reason, item.pending.attempt)
             message, headers = self._ranker.give_up(item.pending, reason), item.delivery.headers
         else:
-            message, headers = self._answer(item)
+            message, headers = await self._extended_answer(item)
         try:
             await self._outbox.publish(item, message, headers)
         except TemporaryError:
@@ -242,13 +263,50 @@ class Scorer:
             raise
         await self._tries.clear(name)
 
-    def _answer(self, item: PendingDelivery) -> tuple[Ranked, Mapping[str, str]]:
+    # --- extenders
+
+    def _is_to_be_extended(self, item: PendingDelivery) -> bool:
+        return not item.pending.error and self._extenders.are_interested_in(item.pending.pod)
+
+    async def _rank_extended(self, item: PendingDelivery) -> None:
+        answer = await self._extended_answer(item)
+        del self._asking[item.delivery.sequence]
+        self._outbox.send(item, *answer)
+
+    async def _extended_answer(self, item: PendingDelivery) -> tuple[Ranked, Mapping[str, str]]:
+        """The ranking with what extenders say; their failure is an error of the pod."""
+        if not self._is_to_be_extended(item):
+            return self._answer(item)
+        try:
+            extension = await self._ask_extenders(item.pending)
+        except ExtenderError as error:
+            return self._ranker.give_up(item.pending, str(error)), item.delivery.headers
+        except Exception as exc:  # a bug is this pod's failure, not the scorer's
+            log.exception("asking extenders failed", attempt=item.pending.attempt)
+            return self._ranker.give_up(item.pending, f"asking extenders raised {type(exc).__name__}"), {}
+        return self._answer(item, extension)
+
+    async def _ask_extenders(self, pending: Pending) -> Extension | None:
+        """What they say about the nodes that are feasible; again when only others are feasible by then."""
+        extension: Extension | None = None
+        for _ in range(MAX_QUESTIONS):
+            to_extend = self._ranker.to_extend(pending, self._view)
+            if not to_extend.nodes:
+                break
+            infos = [node_info(self._view.snapshot, name) for name in to_extend.all]
+            nodes = {info.name: info.node for info in infos if info is not None}
+            extension = await self._extenders.ask(pending.pod, to_extend, nodes)
+            if extension.is_final_for(self._ranker.to_extend(pending, self._view, search=False).nodes):
+                break
+        return extension
+
+    def _answer(self, item: PendingDelivery, extension: Extension | None = None) -> tuple[Ranked, Mapping[str, str]]:
         """The ranking and its headers."""
         with self._tracing.span("rank", parent=item.delivery.headers.get(TRACEPARENT)) as span:
             span.note("attempt", item.pending.attempt)
-            return self._rank(item), {TRACEPARENT: span.traceparent}
+            return self._rank(item, extension), {TRACEPARENT: span.traceparent}
 
-    def _rank(self, item: PendingDelivery) -> Ranked:
+    def _rank(self, item: PendingDelivery, extension: Extension | None) -> Ranked:
         """After ``MAX_TRIES`` exceptions in a row the answer is an error, with a dead letter."""
         if item.pending.error:
             return self._ranker.give_up(item.pending, item.pending.error)
@@ -256,7 +314,7 @@ class Scorer:
         for _ in range(MAX_TRIES):
             timing, began = Timing(time.perf_counter), time.perf_counter()
             try:
-                message = self._rank_timed(item, timing)
+                message = self._rank_timed(item, timing, extension)
             except Exception as exc:  # an exception of a plugin is the pod's failure, not the scorer's
                 reason = f"ranking raised {type(exc).__name__}: {exc}"
                 log.exception("ranking failed", attempt=item.pending.attempt)
@@ -266,16 +324,16 @@ class Scorer:
         self._outbox.send_dead_letter(item.delivery, reason, item.pending.attempt)
         return self._ranker.give_up(item.pending, reason)
 
-    def _rank_timed(self, item: PendingDelivery, timing: Timing) -> Ranked:
+    def _rank_timed(self, item: PendingDelivery, timing: Timing, extension: Extension | None) -> Ranked:
         """The ranking; for some pods each plugin is timed too."""
         now, pending = time.monotonic(), item.pending
         self._metrics.observe("berth_hold_duration_seconds", now - item.taken_at)
         if self._answered % PLUGINS_EVERY:
-            return self._ranker.answer(pending, self._view, now, timing)
+            return self._ranker.answer(pending, self._view, now, timing, extension)
         profile = self._ranker.profiles[pending.profile]
         profile.time_plugins(timing)
         try:
-            return self._ranker.answer(pending, self._view, now, timing)
+            return self._ranker.answer(pending, self._view, now, timing, extension)
         finally:
             profile.time_plugins(None)
 

@@ -41,7 +41,7 @@ async def serve_on(
     parts = WatcherParts(
         process=process,
         client=client,
-        informers=cluster_informers(client, store.apply, process),
+        informers=cluster_informers(client, store.apply, process, configuration.extenders),
         store=store,
         progress=Progress(process.health, process.clock, limit=settings.stalled),
         profiles=profiles_of(configuration, process.settings.numbers.plugin_deadline),

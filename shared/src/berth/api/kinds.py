@@ -6,7 +6,7 @@ There is no other such table. Reflectors list and watch these kinds, the watcher
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Final, Generic, TypeVar
@@ -53,6 +53,8 @@ class Kind(Generic[T_co]):
     version: str = "v1"
     plural: str
     is_namespaced: bool = True
+    keeps_whole: Callable[[Any], bool] | None = None
+    """Of which objects ``whole`` is kept, for extenders; only nodes and pods have it."""
 
     @property
     def kind(self) -> str:

@@ -6,7 +6,7 @@ some readers.
 
 from __future__ import annotations
 
-from typing import Annotated, Protocol
+from typing import Annotated, Final, Protocol
 
 import msgspec
 
@@ -20,6 +20,10 @@ Int64 = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
 
 class Trimmed(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, rename="camel"):
     """A Kubernetes type of which only the named fields are kept; defaults are not written."""
+
+
+NOT_KEPT: Final = msgspec.Raw(b"")
+"""In place of a whole object that nobody reads; it is not written."""
 
 
 class OwnerReference(Trimmed, frozen=True, kw_only=True):

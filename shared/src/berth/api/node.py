@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Final
 
-from berth.api.meta import Int64, ObjectMeta, Trimmed
+import msgspec
+
+from berth.api.meta import NOT_KEPT, Int64, ObjectMeta, Trimmed
 from berth.api.pod import Toleration
 
 
@@ -56,11 +58,15 @@ class NodeStatus(Trimmed, frozen=True, kw_only=True):
 
 
 class Node(Trimmed, frozen=True, kw_only=True):
-    """A machine of the cluster. A node without a status has nothing allocatable, so that nothing fits it."""
+    """A machine of the cluster. A node without a status has nothing allocatable, so that nothing fits it.
+
+    ``whole`` is all of it as JSON, for extenders that want it; only berth writes it.
+    """
 
     metadata: ObjectMeta
     spec: NodeSpec = NodeSpec()
     status: NodeStatus = NodeStatus()
+    whole: msgspec.Raw = NOT_KEPT
 
 
 READY = "Ready"

@@ -10,7 +10,7 @@ from typing import Final
 
 import msgspec
 
-from berth.api.meta import Int32, Int64, LabelSelector, ObjectMeta, SelectorRequirement, Trimmed
+from berth.api.meta import NOT_KEPT, Int32, Int64, LabelSelector, ObjectMeta, SelectorRequirement, Trimmed
 
 Quantities = dict[str, str | int | float]
 """Resource name to quantity as written (``500m``, ``1Gi``, ``2``); ``berth.api.resources`` reads them."""
@@ -264,11 +264,16 @@ class PodStatus(Trimmed, frozen=True, kw_only=True):
 
 
 class Pod(Trimmed, frozen=True, kw_only=True):
-    """A pod. Decoded from the API's bytes it is already trimmed; on the bus it is written the same way."""
+    """A pod. Decoded from the API's bytes it is already trimmed; on the bus it is written the same way.
+
+    ``whole`` is all of it as JSON, of a pod that waits, for extenders. Only berth writes it, and it is the last field:
+    what quotes a message leaves it out.
+    """
 
     metadata: ObjectMeta
     spec: PodSpec = PodSpec()
     status: PodStatus = PodStatus()
+    whole: msgspec.Raw = NOT_KEPT
 
     @property
     def uid(self) -> str:

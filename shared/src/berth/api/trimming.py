@@ -16,13 +16,15 @@ from typing import Final, TypeVar
 
 import msgspec
 
-from berth.api.meta import KubernetesObject, ObjectMeta
+from berth.api.meta import NOT_KEPT, KubernetesObject, ObjectMeta
 from berth.api.node import Node
 from berth.api.pod import Affinity, Container, ContainerPort, Pod, PodAffinity, PodSpec, ResourceRequirements
 from berth.api.resources import CPU, is_counted, is_scalar, pod_requests
 
 T = TypeVar("T", bound=KubernetesObject)
 
+WHOLE: Final = "whole"
+"""The field of a pod and a node that has all of it."""
 LAST_APPLIED: Final = "kubectl.kubernetes.io/last-applied-configuration"
 """A copy of the whole object that kubectl keeps in an annotation; it is often the largest part of a trimmed pod."""
 LONG: Final = 256
@@ -50,12 +52,31 @@ def trim(thing: T) -> T:
     return _with_metadata(thing, metadata)
 
 
+def with_whole(thing: T, raw: bytes | msgspec.Raw) -> T:
+    """The object with all of it as JSON, as kube-scheduler sends it to extenders: of pods without managedFields."""
+    document = msgspec.json.decode(raw)
+    for name in ("apiVersion", "kind", WHOLE):
+        document.pop(name, None)
+    if isinstance(thing, Pod):
+        document.get("metadata", {}).pop("managedFields", None)
+    whole = msgspec.Raw(msgspec.json.encode(document))
+    return msgspec.structs.replace(thing, whole=whole)  # type: ignore[type-var]  # every KubernetesObject is a Struct
+
+
+def without_whole(pod: Pod) -> Pod:
+    """The trimmed pod alone."""
+    return msgspec.structs.replace(pod, whole=NOT_KEPT) if pod.whole else pod
+
+
 def smaller_forms(thing: KubernetesObject) -> Iterator[tuple[str, KubernetesObject]]:
     """What is left out, and the object without it. None at all means that the object has to be left out."""
     if isinstance(thing, Pod):
         yield from _smaller_pods(thing)
         return
     if isinstance(thing, Node):
+        if thing.whole:
+            thing = msgspec.structs.replace(thing, whole=NOT_KEPT)
+            yield "what only extenders read", thing
         status = msgspec.structs.replace(thing.status, images=None)
         yield (
             "its images and long annotations",

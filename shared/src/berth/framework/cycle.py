@@ -2,6 +2,7 @@
 
 ``rank`` is the scorer's cycle. ``check`` runs the filters on one node, as the binder does before it commits.
 ``rank_every_node`` is the cycle with a result for every node, for ``berth why`` and ``berth simulate``.
+``nodes_to_extend`` has the nodes about which HTTP extenders are to be asked before.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from berth.api.subjects import Attempt
 from berth.cluster.nodes import Nodes, info_of_row, node_info
 from berth.cluster.snapshot import Snapshot
 from berth.framework.equivalencecache import ClassResults, EquivalenceCache
+from berth.framework.extending import Extension
 from berth.framework.filtering import (
     FeasibleNodes,
     PreFiltered,
@@ -104,11 +106,14 @@ def rank(  # noqa: PLR0913 - the pod and its cluster, and the options, each by n
     detail: Detail | None = None,
     may_preempt: bool = True,
     timing: Timing | None = None,
+    extension: Extension | None = None,
+    unasked: bool = False,
 ) -> Ranking:
     """Run the whole cycle; a pod that is placed does not count against itself.
 
     ``best``: how many nodes the ranking names; the first ``explained`` of them with every plugin's points.
     ``may_preempt``: run PostFilter when no node is feasible. ``timing`` and ``detail`` are filled in.
+    ``extension``: what extenders have answered about the pod; ``unasked``: nodes that they were not asked about count.
 
     A plugin's failure ends in ``error``, with the plugin's name; so does a pod of which a cycle cannot take so much.
     Nothing is raised.
@@ -129,11 +134,53 @@ def rank(  # noqa: PLR0913 - the pod and its cluster, and the options, each by n
             results = EquivalenceCache.of(snapshot, profile).results_of(pod)
             found = pre_filter(pod, snapshot, profile, results.new_state(), results.pre_filtered)
             timing.end(found.rejection.code if found.rejection is not None else Code.SUCCESS)
-            cycle = _Cycle(pod, snapshot, profile, results, found, explained, detail, may_preempt, timing)
+            cycle = _Cycle(
+                pod, snapshot, profile, results, found, explained, detail, may_preempt, timing, extension, unasked
+            )
             return _rank(cycle, attempt, best)
     except PluginFailure as failure:
         timing.fail()
         return Ranking(error=str(failure), evaluated=count)
+
+
+@dataclass(frozen=True, slots=True)
+class ToExtend:
+    """The nodes that pass all filters, and the pod's nominated node if that is one of them."""
+
+    nodes: tuple[str, ...] = ()
+    nominated: str = ""
+
+    @property
+    def all(self) -> tuple[str, ...]:
+        """Every node that may be asked about; the nominated one is not always among those that a search found."""
+        return tuple(dict.fromkeys((*self.nodes, self.nominated))) if self.nominated else self.nodes
+
+
+def nodes_to_extend(pod: Pod, snapshot: Snapshot, profile: Profile, *, search: bool = True) -> ToExtend:
+    """The nodes about which extenders are to be asked: none when ``rank`` needs no answer of theirs.
+
+    ``search``: as many as the profile's percentage asks for; otherwise all that pass. Nothing is raised.
+    """
+    if refusal(pod) or snapshot.class_of(pod).requests.problems or not snapshot.node_count:
+        return ToExtend()
+    try:
+        with _without_itself(pod, snapshot):
+            results = EquivalenceCache.of(snapshot, profile).results_of(pod)
+            found = pre_filter(pod, snapshot, profile, results.new_state(), results.pre_filtered)
+            if found.rejection is not None:
+                return ToExtend()
+            cycle = _Cycle(pod, snapshot, profile, results, found, 0, None, False, Timing(no_clock), None, False)
+            feasible = FeasibleNodes(pod, snapshot, profile, found, results.refresh_filters())
+            feasible.find()
+    except PluginFailure:
+        return ToExtend()
+    rows = np.flatnonzero(feasible.mask)
+    nominated = snapshot.rows.of(pod.status.nominated_node_name)
+    if search and len(rows):
+        rows = _found(cycle, feasible, len(rows))[0].rows
+    names = tuple(snapshot.rows.names[row] for row in rows.tolist())
+    is_feasible = nominated is not None and bool(feasible.mask[nominated])
+    return ToExtend(names, pod.status.nominated_node_name if is_feasible else "")
 
 
 def check(pod: Pod, node: str, snapshot: Snapshot, profile: Profile) -> Status:
@@ -196,6 +243,8 @@ class _Cycle:
     detail: Detail | None
     may_preempt: bool
     timing: Timing
+    extension: Extension | None
+    unasked: bool
 
 
 def _rank(cycle: _Cycle, attempt: Attempt, best: int) -> Ranking:
@@ -209,9 +258,14 @@ def _rank(cycle: _Cycle, attempt: Attempt, best: int) -> Ranking:
     cycle.timing.end()
     if cycle.detail is not None:
         cycle.detail.add_diagnosis(feasible.diagnosis(), snapshot.rows.names)
+    passed = feasible.mask
+    if cycle.extension is not None:
+        feasible.mask = passed & cycle.extension.mask(snapshot, unasked=cycle.unasked)
     count = int(np.count_nonzero(feasible.mask))
     if count == 0:
         diagnosis = feasible.diagnosis()
+        if cycle.extension is not None:
+            cycle.extension.diagnose(passed, snapshot, diagnosis)
         return _none_feasible(cycle, diagnosis, diagnosis.message(), cached.columns)
     nodes, evaluated = _to_score(cycle, feasible, count)
     return Ranking(
@@ -224,12 +278,18 @@ def _rank(cycle: _Cycle, attempt: Attempt, best: int) -> Ranking:
 
 def _to_score(cycle: _Cycle, feasible: FeasibleNodes, count: int) -> tuple[Nodes, int]:
     """The nodes to score, and how many were evaluated to find them: all, unless the profile has a percentage."""
-    snapshot, profile = cycle.snapshot, cycle.profile
+    snapshot = cycle.snapshot
     row = snapshot.rows.of(cycle.pod.status.nominated_node_name)
     if row is not None and feasible.mask[row]:  # the pod preempted there: no other node is evaluated
         return Nodes(snapshot, np.array([row], dtype=np.intp)), 1
+    return _found(cycle, feasible, count)
+
+
+def _found(cycle: _Cycle, feasible: FeasibleNodes, count: int) -> tuple[Nodes, int]:
+    snapshot, profile = cycle.snapshot, cycle.profile
     evaluated = snapshot.node_count if cycle.found.nodes is None else len(cycle.found.nodes)
-    wanted = nodes_to_find(evaluated, profile.percentage_of_nodes_to_score)
+    searched = cycle.extension is not None  # the search found the nodes that extenders were asked about
+    wanted = count if searched else nodes_to_find(evaluated, profile.percentage_of_nodes_to_score)
     if count > wanted:
         chosen = profile.search.find(feasible.mask, snapshot.columns.exists[: snapshot.size], wanted)
         return Nodes(snapshot, chosen.rows), chosen.evaluated
@@ -244,6 +304,8 @@ def _candidates(cycle: _Cycle, nodes: Nodes, attempt: Attempt, best: int) -> tup
         lost = [0.0]
     else:
         scored = score(pod, nodes, profile, state, cycle.results, timing=cycle.timing)
+        if cycle.extension is not None:
+            scored.add_constants(cycle.extension.scores(nodes))
         fewer_pods_first = profile.fewer_pods_first
         indices = best_first(scored.totals, nodes, attempt, best, fewer_pods_first=fewer_pods_first, keys=scored.keys)
         best_nodes = BestNodes(pod=pod, nodes=nodes, scored=scored, indices=indices)

@@ -17,11 +17,18 @@ from typing import Any, Final, Protocol, TypeVar
 
 import numpy as np
 
-from berth.api.config.configuration import EVERY_NODE, KubeSchedulerConfiguration, ProfileConfiguration
+from berth.api.config.configuration import (
+    EVERY_NODE,
+    ExtenderConfiguration,
+    KubeSchedulerConfiguration,
+    ProfileConfiguration,
+)
 from berth.api.config.types import PluginRef, Point
 from berth.api.livedata import LiveSource
+from berth.api.pod import Pod
 from berth.cluster.nodes import Mask, RowIndex
 from berth.framework.events import EventHint
+from berth.framework.extending import EXTENDER, is_interested
 from berth.framework.interface import (
     MAX_SCORE,
     BindPlugin,
@@ -167,6 +174,8 @@ class Profile:
     post_binds: tuple[PostBindPlugin, ...] = ()
     percentage_of_nodes_to_score: int = EVERY_NODE
     search: NodeSearch = field(default_factory=NodeSearch)
+    extenders: tuple[ExtenderConfiguration, ...] = ()
+    """The HTTP extenders that filter nodes too. They are asked by the caller of a cycle."""
     requeueing: Mapping[str, Plugin] = field(init=False)
     """The plugins that can reject a pod, by name."""
     event_hints: Mapping[str, Sequence[EventHint] | None] = field(init=False)
@@ -176,6 +185,12 @@ class Profile:
         rejecting = (*self.pre_enqueues, *self.pre_filters, *self.filters, *self.reserves, *self.permits)
         self.requeueing = {p.name: p for p in rejecting}
         self.event_hints = {p.name: p.events() if isinstance(p, EnqueueExtensions) else None for p in rejecting}
+        if self.extenders:
+            self.event_hints = {**self.event_hints, EXTENDER: None}
+
+    def is_extended(self, pod: Pod) -> bool:
+        """Whether extenders filter nodes for the pod: what passes the plugins' filters may still be rejected."""
+        return any(is_interested(extender, pod) for extender in self.extenders)
 
     @cached_property
     def fewer_pods_first(self) -> bool:
@@ -238,12 +253,18 @@ class Profile:
 
 def build_profiles(configuration: KubeSchedulerConfiguration, registry: Mapping[str, Factory]) -> dict[str, Profile]:
     """A profile for each scheduler name of a valid configuration."""
-    search = NodeSearch()
-    return {profile.scheduler_name: build_profile(profile, registry, search) for profile in configuration.profiles}
+    search, extenders = NodeSearch(), tuple(each for each in configuration.extenders if each.filter_verb)
+    return {
+        profile.scheduler_name: build_profile(profile, registry, search, extenders)
+        for profile in configuration.profiles
+    }
 
 
 def build_profile(
-    configuration: ProfileConfiguration, registry: Mapping[str, Factory], search: NodeSearch | None = None
+    configuration: ProfileConfiguration,
+    registry: Mapping[str, Factory],
+    search: NodeSearch | None = None,
+    extenders: tuple[ExtenderConfiguration, ...] = (),
 ) -> Profile:
     """Build each plugin once, however many points it has; ``search`` is shared with other profiles."""
     lists = configuration.plugins
@@ -271,6 +292,7 @@ def build_profile(
         post_binds=at(Point.POST_BIND, PostBindPlugin),
         percentage_of_nodes_to_score=configuration.percentage_of_nodes_to_score,
         search=search or NodeSearch(),
+        extenders=extenders,
     )
 
 

@@ -84,6 +84,12 @@ class Scored:
     raw: dict[str, Scores] = field(default_factory=dict)
     keys: Scores | None = None
 
+    def add_constants(self, parts: Mapping[str, Scores]) -> None:
+        """Add points that pods on the nodes do not move."""
+        for name, points in parts.items():
+            self.totals, self.keys = self.totals + points, None
+            self.parts[name] = points
+
     def of(self, indices: RowIndex) -> list[dict[str, int]]:
         """For each position, the points by plugin."""
         columns = [scores[indices].tolist() for scores in self.parts.values()]

@@ -18,7 +18,7 @@ from berth.api.decoding import MALFORMED, version_number
 from berth.api.errors import DecodeError
 from berth.api.kinds import Kind
 from berth.api.meta import KubernetesObject
-from berth.api.trimming import trim
+from berth.api.trimming import trim, with_whole
 from berth.kube.client import KubeClient
 from berth.kube.errors import Response, StatusObject, decode_status, refusal
 
@@ -151,7 +151,9 @@ class ObjectDecoder(Generic[T]):
     def one(self, raw: bytes | msgspec.Raw) -> T | Undecodable:
         """An object, or a description of one that cannot be decoded."""
         try:
-            return trim(self._decode(raw))
+            thing = trim(self._decode(raw))
+            keeps = self._kind.keeps_whole
+            return with_whole(thing, raw) if keeps is not None and keeps(thing) else thing
         except MALFORMED as exc:
             return undecodable(self._kind.name, bytes(raw), str(exc))
 

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import replace
+from typing import Any
 
-from berth.api.kinds import WATCHED_KINDS
+from berth.api.config.configuration import ExtenderConfiguration
+from berth.api.kinds import NODE, POD, WATCHED_KINDS, Kind
 from berth.bus.session import NatsBus
 from berth.bus.settings import MEBIBYTE, BusSettings, NatsCredentials, TlsSettings, TopologySettings
 from berth.kube.client import Exchange, KubeClient, Listener
@@ -84,15 +87,31 @@ def counting(meter: Meter) -> Listener:
     return count
 
 
-def cluster_informers(client: KubeClient, listener: EventListener, process: Process) -> Informers:
-    """Informers of the kinds that scheduling reads, shown in /readyz and the metrics. The caller runs them."""
+def cluster_informers(
+    client: KubeClient,
+    listener: EventListener,
+    process: Process,
+    extenders: Sequence[ExtenderConfiguration] = (),
+) -> Informers:
+    """Informers of the kinds that scheduling reads, shown in /readyz and the metrics. The caller runs them.
+
+    What ``extenders`` are sent is kept whole: pods that wait, and nodes for those that have no nodes of their own.
+    """
     metrics = process.metrics
     for kind in WATCHED_KINDS:
         metrics.count("berth_relists_total", 0, kind=kind.name)
     return Informers(
         client,
-        WATCHED_KINDS,
+        [_as_extenders_read(kind, extenders) for kind in WATCHED_KINDS],
         listener,
         on_complete=process.health.condition("cluster", "listing the cluster").ready,
         on_relist=lambda kind: metrics.count("berth_relists_total", kind=kind),
     )
+
+
+def _as_extenders_read(kind: Kind[Any], extenders: Sequence[ExtenderConfiguration]) -> Kind[Any]:
+    if kind is POD and extenders:
+        return replace(kind, keeps_whole=lambda pod: not pod.spec.node_name)
+    if kind is NODE and any(extender.reads_nodes for extender in extenders):
+        return replace(kind, keeps_whole=lambda _node: True)
+    return kind

@@ -84,6 +84,7 @@ HistogramName = Literal[
     "rest_client_request_duration_seconds",
     "berth_stage_duration_seconds",
     "berth_hold_duration_seconds",
+    "berth_extender_duration_seconds",
     "berth_binding_duration_seconds",
     "berth_view_age_seconds",
     "berth_main_loop_lag_seconds",
@@ -295,6 +296,12 @@ METRICS: Final[dict[str, Metric]] = {
     "berth_hold_duration_seconds": Metric(
         kind="histogram",
         meaning="Seconds that a scorer held a pod before ranking it: for its turn, or for a position of its view.",
+        buckets=_ATTEMPT,
+    ),
+    "berth_extender_duration_seconds": Metric(
+        kind="histogram",
+        labels=("extender", "verb", "result"),
+        meaning="Seconds that a call of an extender took, a wait for its turn included; result: success or error.",
         buckets=_ATTEMPT,
     ),
     "berth_held_pods": Metric(

@@ -186,7 +186,7 @@ def test_a_plugins_own_problems_are_reported():
         pytest.param("kind: KubeSchedulerConfiguration", "apiVersion: required", id="no version"),
         pytest.param(HEAD + "profiles: 3", "profiles: want a list, got 3", id="not a list"),
         pytest.param(HEAD + "parallelism: true", "parallelism: want a whole number, got True", id="not a number"),
-        pytest.param(HEAD + "extenders: [{urlPrefix: x}]", "extenders: not supported", id="extenders"),
+        pytest.param(HEAD + "extenders: [{urlPrefix: x}]", "extenders[0].urlPrefix: want a URL", id="extenders"),
         pytest.param(HEAD + "leaderElection: {resourceLock: endpoints}", "resourceLock: want 'leases'", id="old lock"),
     ],
 )

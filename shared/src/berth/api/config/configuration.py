@@ -62,6 +62,50 @@ class ProfileConfiguration:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ExtenderTls:
+    """How an extender is reached by TLS. PEM takes precedence over the file."""
+
+    insecure: bool = False
+    """Its certificate is not verified."""
+    server_name: str = ""
+    """The name in its certificate; empty is the host of its URL."""
+    cert_file: str = ""
+    key_file: str = ""
+    ca_file: str = ""
+    cert_pem: bytes = b""
+    key_pem: bytes = field(default=b"", repr=False)
+    ca_pem: bytes = b""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExtenderConfiguration:
+    """An HTTP extender: a server that is asked about the nodes that pass all filters. An empty verb is not called."""
+
+    url_prefix: str = field(repr=False)
+    """May have a password; ``name`` has none."""
+    name: str
+    """The URL as it is shown: in messages, and as the name of the extender's points."""
+    filter_verb: str = ""
+    prioritize_verb: str = ""
+    weight: int = 0
+    """By which the points of ``prioritize_verb`` are multiplied."""
+    timeout: timedelta = timedelta(seconds=5)
+    """For one call, as kube-scheduler's: a pod waits no longer for it."""
+    node_cache_capable: bool = False
+    """It knows the nodes: only their names are sent."""
+    managed_resources: frozenset[str] = frozenset()
+    """Only pods that have one of these in a request or limit are sent; empty: every pod."""
+    ignorable: bool = False
+    """A pod goes on without its filter when that fails."""
+    tls: ExtenderTls = ExtenderTls()
+
+    @property
+    def reads_nodes(self) -> bool:
+        """Whether whole nodes are sent to it."""
+        return not self.node_cache_capable and bool(self.filter_verb or self.prioritize_verb)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class KubeSchedulerConfiguration:
     """The whole configuration of all services."""
 
@@ -74,6 +118,8 @@ class KubeSchedulerConfiguration:
     """The first back-off of a pod that could not be placed; doubled each time."""
     pod_max_backoff: timedelta = timedelta(seconds=10)
     """No back-off is longer."""
+    extenders: tuple[ExtenderConfiguration, ...] = ()
+    """In the order in which they are asked: those that may be ignored come last."""
     release: str = "1.36"
     """The release of Kubernetes whose plugins are used: the preset's, if it is an older one."""
     digest: str = ""

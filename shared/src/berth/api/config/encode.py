@@ -7,6 +7,7 @@ everything (``"*"``) and enables what it runs.
 from __future__ import annotations
 
 import hashlib
+from base64 import b64encode
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -14,13 +15,14 @@ from typing import Any
 
 import msgspec
 
-from berth.api.config.configuration import KubeSchedulerConfiguration, ProfileConfiguration
+from berth.api.config.configuration import ExtenderConfiguration, KubeSchedulerConfiguration, ProfileConfiguration
 from berth.api.config.types import API_VERSION, EVERYTHING, KIND, PluginRef, Point
 
 
 def as_document(configuration: KubeSchedulerConfiguration) -> dict[str, Any]:
     """The file as plain dicts and lists, in the order in which people write it."""
     election, connection = configuration.leader_election, configuration.client_connection
+    extenders = [_extender(extender) for extender in configuration.extenders]
     return {
         "apiVersion": API_VERSION,
         "kind": KIND,
@@ -41,6 +43,7 @@ def as_document(configuration: KubeSchedulerConfiguration) -> dict[str, Any]:
         "percentageOfNodesToScore": configuration.percentage_of_nodes_to_score,
         "podInitialBackoffSeconds": int(configuration.pod_initial_backoff.total_seconds()),
         "podMaxBackoffSeconds": int(configuration.pod_max_backoff.total_seconds()),
+        **({"extenders": extenders} if extenders else {}),
         "profiles": [_profile(profile) for profile in configuration.profiles],
     }
 
@@ -60,7 +63,8 @@ class ConfigurationDigests:
 def digests(configuration: KubeSchedulerConfiguration) -> ConfigurationDigests:
     """Configurations that mean the same have equal digests of their parts, however their files are written."""
     document = as_document(configuration)
-    settings = {name: document[name] for name in ("leaderElection", "podInitialBackoffSeconds", "podMaxBackoffSeconds")}
+    names = ("leaderElection", "podInitialBackoffSeconds", "podMaxBackoffSeconds", "extenders")
+    settings = {name: document[name] for name in names if name in document}
     return ConfigurationDigests(
         config=configuration.digest,
         profiles={
@@ -101,6 +105,32 @@ def _profile(profile: ProfileConfiguration) -> dict[str, Any]:
             for name, args in sorted(profile.args.items())
             if isinstance(args, msgspec.Struct)
         ],
+    }
+
+
+def _extender(extender: ExtenderConfiguration) -> dict[str, Any]:
+    """Which of its resources the scheduler ignores is in the arguments of NodeResourcesFit already."""
+    tls = extender.tls
+    written = {
+        "insecure": tls.insecure or None,
+        "serverName": tls.server_name or None,
+        "certFile": tls.cert_file or None,
+        "keyFile": tls.key_file or None,
+        "caFile": tls.ca_file or None,
+        "certData": b64encode(tls.cert_pem).decode() or None,
+        "keyData": b64encode(tls.key_pem).decode() or None,
+        "caData": b64encode(tls.ca_pem).decode() or None,
+    }
+    return {
+        "urlPrefix": extender.url_prefix,
+        "filterVerb": extender.filter_verb,
+        "prioritizeVerb": extender.prioritize_verb,
+        "weight": extender.weight,
+        "tlsConfig": {name: value for name, value in written.items() if value is not None},
+        "httpTimeout": go_duration(extender.timeout),
+        "nodeCacheCapable": extender.node_cache_capable,
+        "managedResources": [{"name": name} for name in sorted(extender.managed_resources)],
+        "ignorable": extender.ignorable,
     }
 
 

@@ -17,6 +17,7 @@ from berth.api.config.configuration import (
 )
 from berth.api.config.decode import Problems, parse_yaml, read_struct
 from berth.api.config.encode import go_duration
+from berth.api.config.extenders import complete_extenders, without_ignored_resources
 from berth.api.config.profiles import KnownPlugin, PluginSetting, complete_profiles
 from berth.api.config.types import (
     API_GROUP,
@@ -94,10 +95,6 @@ def _check_identity(document: dict[str, object], problems: Problems) -> None:
 def _complete(
     file: File, known: Mapping[str, KnownPlugin], preset: Plugins, problems: Problems
 ) -> KubeSchedulerConfiguration:
-    if file.extenders:
-        problems.append(
-            "extenders: not supported; write what the extender does as a plugin (entry point berth.plugins)"
-        )
     if file.parallelism is not None and file.parallelism <= 0:
         problems.add("parallelism", "more than 0", file.parallelism)
     problems.check_range("percentageOfNodesToScore", file.percentage_of_nodes_to_score, 0, 100)
@@ -109,8 +106,10 @@ def _complete(
         problems.add("podInitialBackoffSeconds", "at least 1", initial)
     if longest < initial:
         problems.add("podMaxBackoffSeconds", f"at least podInitialBackoffSeconds ({initial})", longest)
+    extenders = file.extenders or []
     return KubeSchedulerConfiguration(
-        profiles=complete_profiles(file.profiles, plugged, problems),
+        extenders=complete_extenders(extenders, problems),
+        profiles=without_ignored_resources(complete_profiles(file.profiles, plugged, problems), extenders),
         leader_election=_leader_election(file.leader_election, problems),
         client_connection=_client_connection(file.client_connection, problems),
         percentage_of_nodes_to_score=percentage,

@@ -132,6 +132,43 @@ class FileClientConnection(FileType, frozen=True, kw_only=True):
     burst: int | None = None
 
 
+class FileManagedResource(FileType, frozen=True, kw_only=True):
+    """An extended resource that an extender manages."""
+
+    name: str
+    ignored_by_scheduler: bool | None = None
+
+
+class FileExtenderTls(FileType, frozen=True, kw_only=True):
+    """TLS to an extender; data (base64 of PEM) takes precedence over the file."""
+
+    insecure: bool | None = None
+    server_name: str | None = None
+    cert_file: str | None = None
+    key_file: str | None = None
+    ca_file: str | None = None
+    cert_data: str | None = None
+    key_data: str | None = None
+    ca_data: str | None = None
+
+
+class FileExtender(FileType, frozen=True, kw_only=True):
+    """An HTTP server that is asked about nodes. What it does not do has no verb."""
+
+    url_prefix: str
+    filter_verb: str | None = None
+    preempt_verb: str | None = None
+    prioritize_verb: str | None = None
+    weight: int | None = None
+    bind_verb: str | None = None
+    enable_https: bool | None = msgspec.field(default=None, name="enableHTTPS")
+    tls_config: FileExtenderTls | None = None
+    http_timeout: timedelta | None = None
+    node_cache_capable: bool | None = None
+    managed_resources: list[FileManagedResource] | None = None
+    ignorable: bool | None = None
+
+
 class File(FileType, frozen=True, kw_only=True):
     """The whole file."""
 
@@ -146,7 +183,7 @@ class File(FileType, frozen=True, kw_only=True):
     pod_initial_backoff_seconds: int | None = None
     pod_max_backoff_seconds: int | None = None
     profiles: list[FileProfile] | None = None
-    extenders: list[dict[str, object]] | None = None
+    extenders: list[FileExtender] | None = None
     delay_cache_until_active: bool | None = None
 
 

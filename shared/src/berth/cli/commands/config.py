@@ -128,6 +128,12 @@ def _read_again_with(provider: str | None, gates: str | None) -> str:
     return f"these plugins are of an older release: a file with them is read with {flags}"
 
 
+def extenders_not_asked(configuration: KubeSchedulerConfiguration) -> list[str]:
+    """A note for what ranks pods by itself: only scorers ask extenders."""
+    names = [extender.name for extender in configuration.extenders]
+    return [f"extenders are not asked here: nodes and points are as without {', '.join(names)}"] if names else []
+
+
 def configured_for_services(
     file: Path | None, provider: str | None, gates: str | None = None
 ) -> KubeSchedulerConfiguration:

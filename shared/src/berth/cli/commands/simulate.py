@@ -13,7 +13,7 @@ from rich.text import Text
 from typer.core import TyperCommand
 
 from berth.api.config.configuration import KubeSchedulerConfiguration
-from berth.cli.commands.config import Gates, Provider, configured
+from berth.cli.commands.config import Gates, Provider, configured, extenders_not_asked
 from berth.cli.options import Output, OutputFormat, print_document, reporting_errors
 from berth.cli.rendering import new_table, note, plain, print_rich
 from berth.process.configuration import profiles_of
@@ -125,7 +125,7 @@ def _simulate(configuration: KubeSchedulerConfiguration, options: _Options) -> b
         for problem in error.problems:
             note(problem)
         raise typer.Exit(Exit.USAGE) from error
-    for sentence in inputs.notes:
+    for sentence in (*inputs.notes, *extenders_not_asked(configuration)):
         note(sentence)
     simulation = Simulation(snapshot=inputs.snapshot, profiles=profiles)
     place = simulation.independently if options.independent else simulation.in_queue_order

@@ -15,7 +15,7 @@ from berth.bus.interface import Session
 from berth.bus.topology import DECISIONS, RANKED
 from berth.cli import explain
 from berth.cli.bus import NatsContext, NatsServer, NatsUrl, open_session
-from berth.cli.commands.config import Gates, Provider, configured
+from berth.cli.commands.config import Gates, Provider, configured, extenders_not_asked
 from berth.cli.explain import (
     RankedNow,
     Weights,
@@ -209,6 +209,8 @@ async def _now(asked: _Asked, configuration: KubeSchedulerConfiguration) -> None
             config=configuration.digest,
             services_config=services_config,
         )
+    for sentence in extenders_not_asked(configuration):
+        note(sentence)
     if services_config not in {"", configuration.digest}:
         note(
             f"ranked under configuration {configuration.digest}, the services decide under {services_config}: "

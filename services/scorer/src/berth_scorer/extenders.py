@@ -1,0 +1,273 @@
+"""Asks HTTP extenders about a pod: filter one after another, then prioritize all at once, as kube-scheduler does.
+
+An extender is I/O, and may be slow or broken. While it is asked the scorer ranks other pods; each call has the
+extender's time limit, its answer a limit of size, and how many are under way at once is bounded.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+import tempfile
+import time
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from http import HTTPStatus
+from pathlib import Path
+from typing import Final, Self
+
+import aiohttp
+
+from berth.api.config.configuration import ExtenderConfiguration, ExtenderTls
+from berth.api.errors import PermanentError
+from berth.api.node import Node
+from berth.api.pod import Pod
+from berth.framework.cycle import ToExtend
+from berth.framework.extending import Extension, is_interested
+from berth.framework.status import Status
+from berth.process.logging import get_logger
+from berth.process.metrics import Meter
+from berth_scorer.extenderwire import ExtenderError, FilterAnswer, extender_args, filter_answer, priorities, shown
+
+log = get_logger()
+
+ANSWER_BYTES: Final = 1 << 20
+"""An answer may have so many bytes and twice those of the question, which had the nodes that it repeats."""
+CALLS: Final = 64
+"""Calls under way at once, of one extender that gets names: as many as a scorer holds pods."""
+CALLS_WITH_NODES: Final = 8
+"""The same where each has whole nodes: 5,000 of them are 50 MB."""
+IDLE_SECONDS: Final = 15.0
+"""How long an idle connection is kept."""
+FILTER: Final = "filter"
+PRIORITIZE: Final = "prioritize"
+
+
+class HttpExtender:
+    """One extender. Whatever goes wrong with a call is an ``ExtenderError``."""
+
+    def __init__(
+        self,
+        configuration: ExtenderConfiguration,
+        tls: ssl.SSLContext | None,
+        session: aiohttp.ClientSession,
+        metrics: Meter,
+    ) -> None:
+        self.configuration = configuration
+        self._session = session
+        self._metrics = metrics
+        self._tls = tls
+        self._slots = asyncio.Semaphore(CALLS_WITH_NODES if configuration.reads_nodes else CALLS)
+        self._is_failing = False
+
+    async def filter(self, pod: Pod, nodes: Mapping[str, Node]) -> FilterAnswer:
+        """Which of the nodes it leaves.
+
+        Raises:
+            ExtenderError: it has not said.
+        """
+        configuration = self.configuration
+        if not configuration.filter_verb:
+            return FilterAnswer(left=tuple(nodes), rejected={})
+        async with self._call(FILTER):
+            body = await self._send(configuration.filter_verb, pod, nodes)
+            return filter_answer(configuration, body, nodes)
+
+    async def prioritize(self, pod: Pod, nodes: Mapping[str, Node]) -> dict[str, int]:
+        """Its points for the nodes, weighted and scaled; none when it fails, as in kube-scheduler."""
+        configuration = self.configuration
+        try:
+            async with self._call(PRIORITIZE):
+                body = await self._send(configuration.prioritize_verb, pod, nodes)
+                return priorities(configuration, body, nodes)
+        except ExtenderError:
+            return {}
+
+    @asynccontextmanager
+    async def _call(self, what: str) -> AsyncIterator[None]:
+        """Count the call, and log when the extender begins to fail and when it answers again."""
+        began, name = time.monotonic(), self.configuration.name
+        try:
+            yield
+        except ExtenderError as error:
+            self._count(what, "error", time.monotonic() - began)
+            if not self._is_failing:
+                log.warning("an extender fails", extender=name, verb=what, reason=str(error))
+            self._is_failing = True
+            raise
+        self._count(what, "success", time.monotonic() - began)
+        if self._is_failing:
+            log.info("an extender answers again", extender=name, verb=what)
+        self._is_failing = False
+
+    def _count(self, verb: str, result: str, seconds: float) -> None:
+        self._metrics.observe(
+            "berth_extender_duration_seconds", seconds, extender=self.configuration.name, verb=verb, result=result
+        )
+
+    async def _send(self, verb: str, pod: Pod, nodes: Mapping[str, Node]) -> bytes:
+        configuration = self.configuration
+        url = f"{configuration.url_prefix.rstrip('/')}/{verb}"
+        called = f"{configuration.name.rstrip('/')}/{verb}"
+        async with self._slots:
+            body = extender_args(configuration, pod, nodes)
+            try:
+                async with asyncio.timeout(configuration.timeout.total_seconds()):
+                    try:
+                        return await self._post(url, called, verb, body)
+                    except (
+                        aiohttp.ServerDisconnectedError
+                    ):  # an idle connection that it closed: a question may be repeated
+                        return await self._post(url, called, verb, body)
+            except TimeoutError as exc:
+                seconds = configuration.timeout.total_seconds()
+                raise ExtenderError(f"calling extender at URL {called}: no answer within {seconds:g} s") from exc
+            except (aiohttp.ClientError, OSError, ValueError) as exc:
+                reason = shown(str(exc)) or type(exc).__name__
+                raise ExtenderError(f"calling extender at URL {called}: {reason}") from exc
+
+    async def _post(self, url: str, called: str, verb: str, body: bytes) -> bytes:
+        largest = ANSWER_BYTES + 2 * len(body)
+        async with self._session.post(
+            url,
+            data=body,
+            headers={"Content-Type": "application/json", "Accept-Encoding": "identity"},
+            allow_redirects=False,
+            ssl=self._tls if self._tls is not None else True,
+            server_hostname=self.configuration.tls.server_name or None,
+        ) as response:
+            if response.status != HTTPStatus.OK:
+                raise ExtenderError(f"failed {verb} with extender at URL {called}, code {response.status}")
+            pieces, size = [], 0
+            async for piece in response.content.iter_any():
+                size += len(piece)
+                if size > largest:
+                    raise ExtenderError(f"calling extender at URL {called}: its answer has more than {largest} bytes")
+                pieces.append(piece)
+            return b"".join(pieces)
+
+
+class Extenders:
+    """All extenders of a configuration, in the order in which they are asked."""
+
+    def __init__(self, configurations: Sequence[ExtenderConfiguration], metrics: Meter) -> None:
+        self._configurations = configurations
+        self._metrics = metrics
+        self._closing = AsyncExitStack()
+        self._all: tuple[HttpExtender, ...] = ()
+
+    async def __aenter__(self) -> Self:
+        """Read the certificates.
+
+        Raises:
+            PermanentError: a certificate or key cannot be read.
+        """
+        if self._configurations:
+            contexts = [tls_context(each) for each in self._configurations]
+            session = await self._closing.enter_async_context(
+                aiohttp.ClientSession(
+                    connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=IDLE_SECONDS),
+                    auto_decompress=False,
+                    cookie_jar=aiohttp.DummyCookieJar(),
+                    timeout=aiohttp.ClientTimeout(total=None),
+                )
+            )
+            self._all = tuple(
+                HttpExtender(each, context, session, self._metrics)
+                for each, context in zip(self._configurations, contexts, strict=True)
+            )
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._closing.aclose()
+
+    def are_interested_in(self, pod: Pod) -> bool:
+        """Whether any is to be asked about the pod."""
+        return any(is_interested(each, pod) for each in self._configurations)
+
+    async def ask(self, pod: Pod, to_extend: ToExtend, nodes: Mapping[str, Node]) -> Extension:
+        """What they say about the pod: first about its nominated node alone, then about all. ``nodes``: by name.
+
+        Raises:
+            ExtenderError: one that may not be ignored has failed to filter.
+        """
+        interested = [each for each in self._all if is_interested(each.configuration, pod)]
+        if to_extend.nominated:
+            try:
+                alone = await self._ask(interested, pod, {to_extend.nominated: nodes[to_extend.nominated]})
+            except ExtenderError as error:
+                log.warning("asking about the nominated node failed", pod=pod.key, uid=pod.uid, reason=str(error))
+            else:
+                if alone.left:
+                    return alone
+        return await self._ask(interested, pod, {name: nodes[name] for name in to_extend.nodes})
+
+    async def _ask(self, interested: Sequence[HttpExtender], pod: Pod, nodes: Mapping[str, Node]) -> Extension:
+        left, rejected = dict(nodes), dict[str, Status]()
+        for extender in interested:
+            if not left:
+                break
+            try:
+                answer = await extender.filter(pod, left)
+            except ExtenderError:
+                if extender.configuration.ignorable:
+                    continue
+                raise
+            rejected.update(answer.rejected)
+            left = {name: left[name] for name in answer.left}
+        points = await self._points(interested, pod, left) if len(left) > 1 else {}
+        return Extension(asked=frozenset(nodes), left=frozenset(left), rejected=rejected, points=points)
+
+    async def _points(
+        self, interested: Sequence[HttpExtender], pod: Pod, nodes: Mapping[str, Node]
+    ) -> dict[str, dict[str, int]]:
+        """By extender; those of several with one URL are added up."""
+        asked = [extender for extender in interested if extender.configuration.prioritize_verb]
+        answers = await asyncio.gather(*(extender.prioritize(pod, nodes) for extender in asked))
+        points: dict[str, dict[str, int]] = {}
+        for extender, answer in zip(asked, answers, strict=True):
+            so_far = points.setdefault(extender.configuration.name, {})
+            for node, given in answer.items():
+                so_far[node] = so_far.get(node, 0) + given
+        return points
+
+
+def tls_context(configuration: ExtenderConfiguration) -> ssl.SSLContext | None:
+    """How the extender is verified, and what is shown to it; ``None`` for the defaults.
+
+    Raises:
+        PermanentError: a file cannot be read.
+    """
+    tls = configuration.tls
+    if tls == ExtenderTls():
+        return None
+    try:
+        return _context(tls)
+    except (OSError, ssl.SSLError, UnicodeDecodeError) as exc:
+        raise PermanentError(f'reading the tlsConfig of extender "{configuration.name}": {exc}') from exc
+
+
+def _context(tls: ExtenderTls) -> ssl.SSLContext:
+    if tls.ca_pem:
+        context = ssl.create_default_context(cadata=tls.ca_pem.decode())
+    else:
+        context = ssl.create_default_context(cafile=tls.ca_file or None)
+    context.verify_flags &= ~ssl.VERIFY_X509_STRICT  # authorities without a key usage are common, and Go takes them
+    if tls.insecure:
+        context.check_hostname = False
+        context.verify_mode = ssl.CERT_NONE
+    if tls.cert_pem or tls.cert_file:
+        with tempfile.TemporaryDirectory() as folder:  # OpenSSL reads certificates from files only
+            cert = _file(tls.cert_pem, tls.cert_file, Path(folder, "cert.pem"))
+            key = _file(tls.key_pem, tls.key_file, Path(folder, "key.pem"))
+            context.load_cert_chain(cert, key)
+    return context
+
+
+def _file(pem: bytes, path: str, place: Path) -> str:
+    """The path of the file, or of one with the PEM, which only this user can read."""
+    if not pem:
+        return path
+    place.touch(mode=0o600)
+    place.write_bytes(pem)
+    return str(place)

@@ -1,0 +1,289 @@
+"""HTTP extenders: berth asks them what kube-scheduler asks them, in the same bytes, and comes to the same result."""
+
+import json
+from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from bench.contenders import kube_scheduler
+from harness.servers.child_processes import spawn, stop
+from harness.servers.control_plane import ControlPlane
+from harness.servers.extender import Raw, RecordingExtender, recording_extender
+from harness.worlds.cluster_user import ClusterUser, cluster_user, eventually, node_of
+from harness.worlds.pipeline import berth_up
+
+pytestmark = [pytest.mark.requires("kubebuilder_assets", "nats-server"), pytest.mark.timeout(180)]
+
+CALLERS = ("kube", "berth")
+NODES = 4
+WITHOUT = [{"name": "DynamicResources"}]
+"""Its PostFilter, which berth has not, adds to kube-scheduler's messages that there are no claims to deallocate."""
+
+
+def gpu(name: str) -> str:
+    return f"example.com/{name}"
+
+
+def one(url: str, name: str, **fields: object) -> dict:
+    """An extender whose pods ask for a resource of its name, which only it knows."""
+    return {
+        "urlPrefix": f"{url}/{name}",
+        "managedResources": [{"name": gpu(name), "ignoredByScheduler": True}],
+        "filterVerb": "filter",
+        **fields,
+    }
+
+
+def extenders(url: str) -> list[dict]:
+    both = {"prioritizeVerb": "prioritize", "weight": 100}
+    return [
+        one(url, "ignorable", ignorable=True),
+        one(url, "names", nodeCacheCapable=True, **both),
+        one(url, "nodes", **both),
+        one(url, "strict"),
+        one(url, "fussy", nodeCacheCapable=True),
+        one(url, "error", nodeCacheCapable=True),
+        one(url, "silent", nodeCacheCapable=True),
+        one(url, "stranger", nodeCacheCapable=True),
+        one(url, "unranked", nodeCacheCapable=True, **both),
+        {**one(url, "limited"), "managedResources": [{"name": gpu("limited")}]},
+        {"urlPrefix": f"{url}/everything/", "filterVerb": "filter", "nodeCacheCapable": True},
+    ]
+
+
+def configuration(caller: str, url: str, **other: object) -> dict:
+    return {
+        "apiVersion": "kubescheduler.config.k8s.io/v1",
+        "kind": "KubeSchedulerConfiguration",
+        "leaderElection": {"leaderElect": False},
+        "profiles": [{"schedulerName": caller, "plugins": {"multiPoint": {"disabled": WITHOUT}}}],
+        "extenders": extenders(f"{url}/{caller}"),
+        **other,
+    }
+
+
+def last(name: str) -> str:
+    """Nodes are called after the test's namespace, and a number."""
+    return name.rpartition("-")[2]
+
+
+def names_of(args: dict) -> list[str]:
+    return args["NodeNames"] or [node["metadata"]["name"] for node in args["Nodes"]["items"]]
+
+
+def scores(args: dict) -> list[dict]:
+    """The node 2 is the best."""
+    return [{"Host": name, "Score": 10 if last(name) == "2" else 3} for name in names_of(args)]
+
+
+ANSWERS = {
+    "everything/filter": lambda args: {"NodeNames": args["NodeNames"]},
+    "names/filter": lambda args: {
+        "nodenames": [name for name in args["NodeNames"] if last(name) != "0"],
+        "failedNodes": {name: "not the first" for name in args["NodeNames"] if last(name) == "0"},
+    },
+    "names/prioritize": scores,
+    "nodes/filter": lambda args: {
+        "Nodes": {"items": [node for node in args["Nodes"]["items"] if last(node["metadata"]["name"]) != "1"]},
+        "NodeNames": None,
+    },
+    "nodes/prioritize": scores,
+    "ignorable/filter": lambda _: Raw(500),
+    "strict/filter": lambda _: Raw(503, b"out of order"),
+    "fussy/filter": lambda args: {
+        "NodeNames": [],
+        "FailedNodes": {name: "too small" for name in args["NodeNames"] if last(name) in "01"},
+        "FailedAndUnresolvableNodes": {name: "too far" for name in args["NodeNames"] if last(name) in "12"},
+    },
+    "error/filter": lambda _: {"Error": "no licence"},
+    "silent/filter": lambda _: {},
+    "stranger/filter": lambda _: {"NodeNames": ["elsewhere"]},
+    "unranked/filter": lambda args: {"NodeNames": [name for name in args["NodeNames"] if last(name) in "03"]},
+    "unranked/prioritize": lambda _: {"this is": "no list"},
+    "limited/filter": lambda args: {"Nodes": args["Nodes"]},
+}
+
+
+@pytest.fixture(scope="module")
+def extender() -> Iterator[RecordingExtender]:
+    with recording_extender() as made:
+        made.answers.update(ANSWERS)
+        yield made
+
+
+@contextmanager
+def running_kube_scheduler(plane: ControlPlane, extender: RecordingExtender, folder: Path) -> Iterator[None]:
+    found = kube_scheduler()
+    if found is None:
+        pytest.skip("there is no kube-scheduler beside the API server")
+    config = folder / "kube-scheduler.json"
+    config.write_text(
+        json.dumps(configuration("kube", extender.url, clientConnection={"kubeconfig": str(plane.kubeconfig_path)}))
+    )
+    process = spawn([str(found.program), f"--config={config}", "--secure-port=0"], folder / "kube-scheduler.log")
+    try:
+        yield
+    finally:
+        stop([process])
+
+
+@pytest.fixture(scope="module")
+def both(own_control_plane: ControlPlane, extender: RecordingExtender, tmp_path_factory) -> Iterator[None]:
+    """kube-scheduler and berth side by side, each for the pods that name it."""
+    folder = tmp_path_factory.mktemp("extenders")
+    config = folder / "berth.json"
+    config.write_text(json.dumps(configuration("berth", extender.url)))
+    with running_kube_scheduler(own_control_plane, extender, folder):
+        plane = ("--kubeconfig", own_control_plane.kubeconfig_path)
+        with berth_up(*plane, "--config", config, folder=folder) as berth:
+            berth.wait_until_ready()
+            yield
+
+
+@pytest.fixture
+async def cluster(own_control_plane: ControlPlane) -> AsyncIterator[ClusterUser]:
+    async with cluster_user(own_control_plane.kubeconfig_path) as seen:
+        await seen.add_nodes(NODES, cpu="4", labels={"zone": "here"})
+        yield seen
+
+
+async def outcome(seen: ClusterUser, name: str) -> tuple[str, str, str]:
+    """The node, or the condition's reason and message, once there is one or the other."""
+
+    async def found() -> tuple[str, str, str] | None:
+        pod = (await seen.pods()).get(name, {})
+        condition = await seen.condition(name) if pod else {}
+        if node := node_of(pod) if pod else "":
+            return last(node), "", ""
+        return ("", condition["reason"], condition["message"]) if condition.get("message") else None
+
+    return await eventually(found, f"an outcome for {name}")
+
+
+def in_order(body: dict) -> dict:
+    """The body without what differs between two equal pods, and with nodes by name."""
+    pod = json.loads(json.dumps(body["Pod"]))
+    for name in ("uid", "resourceVersion", "creationTimestamp"):
+        assert pod["metadata"].pop(name)
+    assert pod["spec"].pop("schedulerName") in CALLERS
+    nodes, names = body["Nodes"], body["NodeNames"]
+    if nodes is not None:
+        nodes = {**nodes, "items": sorted(nodes["items"], key=lambda node: node["metadata"]["name"])}
+    return {**body, "Pod": pod, "Nodes": nodes, "NodeNames": names and sorted(names)}
+
+
+async def compared(
+    seen: ClusterUser,
+    extender: RecordingExtender,
+    resource: str = "",
+    *,
+    initially: bool = False,
+    by_chance: bool = False,
+) -> tuple[list[str], tuple[str, str, str]]:
+    """Have both schedule the same pod; return what was called, in order, and the result, equal for both."""
+    called, sent, results = {}, {}, {}
+    for caller in CALLERS:
+        spec: dict = {"schedulerName": caller}
+        if resource:
+            wanted = {"requests": {gpu(resource): "1"}, "limits": {gpu(resource): "1"}}
+            container = {"name": "first", "image": "i", "resources": wanted}
+            spec["initContainers" if initially else "containers"] = [container]
+        extender.requests.clear()
+        env = [{"name": "PASSWORD", "value": "hunter2"}]
+        made = seen.pod("web", spec=spec, labels={"app": "web"})
+        made["metadata"]["annotations"] = {"extender.example/hint": "all"}
+        made["spec"]["containers"][0]["env"] = env
+        await seen.create([made])
+        results[caller] = tuple(text.replace(f"{extender.url}/{caller}", "URL") for text in await outcome(seen, "web"))
+        requests = {request.path: in_order(request.body) for request in reversed(extender.of(caller))}
+        called[caller] = list(dict.fromkeys(request.path for request in extender.of(caller)))
+        sent[caller] = requests
+        await seen.delete_pod("web")
+        await eventually(lambda: _is_gone(seen), "the pod to be gone")
+    assert called["kube"] == called["berth"]
+    assert sent["kube"] == sent["berth"]
+    assert results["kube"] == results["berth"] or (by_chance and all(node for node, _, _ in results.values()))
+    return called["berth"], results["berth"]
+
+
+async def compared_calls(seen: ClusterUser, extender: RecordingExtender, resource: str = "") -> tuple:
+    """The same where several nodes are equally good: both choose one by chance."""
+    return await compared(seen, extender, resource, by_chance=True)
+
+
+async def _is_gone(seen: ClusterUser) -> bool:
+    return "web" not in await seen.pods()
+
+
+@pytest.mark.parametrize(
+    ("resource", "calls", "result"),
+    [
+        pytest.param("names", ["names/filter", "everything/filter", "names/prioritize"], ("2", "", ""), id="names"),
+        pytest.param("nodes", ["nodes/filter", "everything/filter", "nodes/prioritize"], ("2", "", ""), id="nodes"),
+        pytest.param(
+            "strict",
+            ["strict/filter"],
+            (
+                "",
+                "SchedulerError",
+                "failed filter with extender at URL URL/strict/filter, code 503",
+            ),
+            id="an error",
+        ),
+        pytest.param("error", ["error/filter"], ("", "SchedulerError", "no licence"), id="an error in words"),
+        pytest.param(
+            "fussy",
+            ["fussy/filter"],
+            ("", "Unschedulable", "0/4 nodes are available: 1 too small, 2 too far."),
+            id="no node",
+        ),
+        pytest.param("silent", ["silent/filter"], ("", "Unschedulable", "0/4 nodes are available:"), id="no word"),
+        pytest.param(
+            "stranger",
+            ["stranger/filter"],
+            (
+                "",
+                "SchedulerError",
+                'extender "URL/stranger" claims a filtered node "elsewhere" which is not found in the input node list',
+            ),
+            id="a node that is not there",
+        ),
+        pytest.param(
+            "limited",
+            [],
+            ("", "Unschedulable", "0/4 nodes are available: 4 Insufficient example.com/limited."),
+            id="a resource that the scheduler counts",
+        ),
+    ],
+)
+async def test_extenders_are_asked_as_kube_scheduler_asks_them(both, cluster, extender, resource, calls, result):
+    called, (node, reason, message) = await compared(cluster, extender, resource)
+    assert called == calls
+    assert (node, reason) == result[:2]
+    assert message.startswith(result[2])
+
+
+async def test_an_extender_that_may_be_ignored_is(both, cluster, extender):
+    called, (node, _, _) = await compared_calls(cluster, extender, "ignorable")
+    assert called == ["everything/filter", "ignorable/filter"]
+    assert node
+
+
+async def test_points_that_cannot_be_read_do_not_count(both, cluster, extender):
+    called, (node, _, _) = await compared_calls(cluster, extender, "unranked")
+    assert called == ["unranked/filter", "everything/filter", "unranked/prioritize"]
+    assert node in {"0", "3"}
+
+
+async def test_a_pod_of_no_extender_goes_only_to_those_without_resources(both, cluster, extender):
+    called, (node, _, _) = await compared_calls(cluster, extender)
+    assert called == ["everything/filter"]
+    assert node
+
+
+async def test_what_an_init_container_asks_for_counts(both, cluster, extender):
+    called, result = await compared(cluster, extender, "names", initially=True)
+    assert called[0] == "names/filter"
+    assert result[0] == "2"
