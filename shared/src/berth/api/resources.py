@@ -212,8 +212,12 @@ def _over_time(containers: Iterable[Amounts], init_containers: Iterable[Amounts]
 
 
 def _sum(left: Amounts, right: Amounts) -> Amounts:
+    if not left or not right:  # of most pods, which have neither init containers nor overhead
+        return left or right
     return {name: left.get(name, 0) + right.get(name, 0) for name in left.keys() | right.keys()}
 
 
 def _max(left: Amounts, right: Amounts) -> Amounts:
+    if not left:
+        return right
     return {name: max(left.get(name, 0), right.get(name, 0)) for name in left.keys() | right.keys()}
