@@ -327,7 +327,7 @@ def _checked_verdicts(plugin: Plugin, verdicts: Verdicts, length: int) -> Verdic
     codes = verdicts.codes
     if codes.shape == (length,) and not np.count_nonzero(codes):
         return verdicts
-    if codes.shape != (length,) or codes.min() < 0 or codes.max() >= len(verdicts.statuses):
+    if codes.shape != (length,) or np.maximum.reduce(codes) >= len(verdicts.statuses) or np.minimum.reduce(codes) < 0:
         raise PluginFailure(
             f'running Filter plugin "{plugin.name}": want {length} codes below {len(verdicts.statuses)}, '
             f"got {codes!r:.80}"
