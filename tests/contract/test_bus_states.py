@@ -61,15 +61,15 @@ async def test_a_missing_stream_has_no_state(on):
 
 async def test_services_are_listed_with_their_identity_and_stats(on):
     watcher, scorer, other = [await on.session(name) for name in ("watcher", "scorer", "other")]
-    await scorer.register("scorer", identity="host_1_scorer-1", version="1.2.3", stats=lambda: {"answered": 7})
-    await watcher.register("watcher", identity="host_1_watcher", version="1.2.3", stats=dict)
+    await scorer.register("berth-scorer", identity="host_1_scorer-1", version="1.2.3", stats=lambda: {"answered": 7})
+    await watcher.register("berth-watcher", identity="host_1_watcher", version="1.2.3", stats=dict)
     found = await other.services()
     assert [(one.service, one.identity, one.version, one.stats) for one in found] == [
-        ("scorer", "host_1_scorer-1", "1.2.3", {"answered": 7}),
-        ("watcher", "host_1_watcher", "1.2.3", {}),
+        ("berth-scorer", "host_1_scorer-1", "1.2.3", {"answered": 7}),
+        ("berth-watcher", "host_1_watcher", "1.2.3", {}),
     ]
     await scorer.close()
-    assert [one.service for one in await other.services()] == ["watcher"]
+    assert [one.service for one in await other.services()] == ["berth-watcher"]
 
 
 async def test_services_of_one_name_are_listed_alone(on):

@@ -2,6 +2,8 @@
 
 import os
 import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -32,6 +34,35 @@ async def test_it_reports_ready_on_a_line_and_in_a_file(tmp_path: Path):
             }
             await seen.api.post(seen.api.pods, made := seen.pod("first", spec={"nodeSelector": {}}))
             await seen.all_bound([made["metadata"]["name"]], seconds=10)
+
+
+async def test_with_a_prefix_every_name_on_the_bus_has_it_and_the_commands_find_them(tmp_path: Path):
+    prefix = {"BERTH_NATS_PREFIX": "east"}
+    with berth_up("--nodes", 3, folder=tmp_path, environment=prefix) as berth:
+        berth.wait_until_ready()
+        async with cluster_user(berth.kubeconfig) as seen:
+            await seen.create([seen.pod("first", spec={"nodeSelector": {}})])
+            await seen.all_bound(["first"], seconds=10)
+        pod = f"{seen.namespace}/first"
+        for command in (
+            ["why", pod],
+            ["trace", pod],
+            ["top", "--once"],
+            ["queue"],
+            ["dead", "list"],
+            ["drain"],
+        ):
+            answer = told(*command, of=berth, **prefix)
+            assert answer.returncode == 0, (command, answer.stderr)
+        assert told("why", pod, of=berth).returncode == 3  # a berth without prefix has neither users nor streams there
+
+
+def told(*arguments: str, of: BerthUp, **variables: str) -> subprocess.CompletedProcess[str]:
+    """What a command says on the NATS server of a pipeline."""
+    environment = {name: value for name, value in os.environ.items() if not name.startswith(("BERTH_", "KUBE"))}
+    environment |= {"TMPDIR": str(of.temporary), "HOME": str(of.temporary), **variables}
+    command = [sys.executable, "-m", "berth.cli", *arguments, "--nats", of.nats]
+    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False, env=environment)
 
 
 def test_interrupt_ends_every_process_and_leaves_no_file(tmp_path: Path):

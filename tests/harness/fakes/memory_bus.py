@@ -40,12 +40,12 @@ from berth.bus.topology import (
     BUS_ID_KEY,
     CONTROL,
     STORED_PREFIX,
+    Names,
     bucket_prefix,
     bucket_stream,
     declared_consumer,
     declared_consumers,
     declared_streams,
-    store_of,
 )
 from harness.fakes.bus_clock import BusClock, LoopClock
 from harness.fakes.memory_queue import MemoryDeliveries, WorkQueue
@@ -217,9 +217,9 @@ class MemorySession(Session):
         try:
             ack = await self._answer(lambda: self._store.store(subject, data, {**(headers or {}), **named}))
         except StoreFullError as error:
-            self._unstored[store_of(subject)] = Unstored(reason=str(error), since=0.0, answered=True)
+            self._unstored[Names().store_of(subject)] = Unstored(reason=str(error), since=0.0, answered=True)
             raise
-        self._unstored.pop(store_of(subject), None)
+        self._unstored.pop(Names().store_of(subject), None)
         return ack
 
     @contextmanager
@@ -464,7 +464,7 @@ class MemoryStore:
         self.tell_listeners(subject, data, headers)
         if stream is None:
             raise MissingError(f"publishing to {subject!r}: no stream has the subject")
-        if store_of(subject) in self.full:
+        if Names().store_of(subject) in self.full:
             raise StoreFullError(f"publishing to {subject!r}: insufficient storage resources available")
         ack = stream.store(subject, data, headers)
         if not ack.duplicate:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from typing import Protocol
 
@@ -93,9 +93,9 @@ def shared_nats_container() -> Iterator[str]:
 
 
 @asynccontextmanager
-async def real_bus_under_test(address: str) -> AsyncIterator[BusUnderTest]:
+async def real_bus_under_test(address: str, topology: TopologySettings = TEST_TOPOLOGY) -> AsyncIterator[BusUnderTest]:
     """A real bus, empty but for the topology. Time passes by waiting."""
-    settings = BusSettings(servers=(address,), topology=TEST_TOPOLOGY)
+    settings = BusSettings(servers=(address,), topology=topology)
     under_test = BusUnderTest(bus=NatsBus(settings), pass_time=lambda duration: asyncio.sleep(duration.total_seconds()))
     await remove_all_streams(settings)
     await (await under_test.session("apply")).apply()
@@ -108,6 +108,19 @@ async def nats_bus_under_test(shared_nats_server: NatsServer) -> AsyncIterator[B
     """A bus on a server that was started as a program."""
     async with real_bus_under_test(shared_nats_server.address) as under_test:
         yield under_test
+
+
+@pytest.fixture
+async def prefixed_bus_under_test(shared_nats_server: NatsServer) -> AsyncIterator[BusUnderTest]:
+    """The same with a prefix, beside the streams of a berth without one."""
+    async with (
+        real_bus_under_test(shared_nats_server.address),
+        real_bus_under_test(shared_nats_server.address, replace(TEST_TOPOLOGY, prefix="east")) as under_test,
+    ):
+        yield under_test
+        await remove_all_streams(
+            BusSettings(servers=(shared_nats_server.address,), topology=under_test.bus.settings.topology)
+        )
 
 
 @pytest.fixture
@@ -133,7 +146,7 @@ async def memory_bus_under_test() -> AsyncIterator[BusUnderTest]:
     await under_test.close()
 
 
-@pytest.fixture(params=["memory", "nats", "container"])
+@pytest.fixture(params=["memory", "nats", "prefixed", "container"])
 def on(request: pytest.FixtureRequest) -> BusUnderTest:
     """The bus in memory, then real ones: tests that use this are the contract suite of the bus."""
     return request.getfixturevalue(f"{request.param}_bus_under_test")

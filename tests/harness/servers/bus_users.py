@@ -17,7 +17,8 @@ from pathlib import Path
 from typing import Final
 
 from berth.bus.accounts import DOMAIN, nats_conf
-from berth.bus.settings import BusSettings, NatsCredentials
+from berth.bus.settings import BusSettings, NatsCredentials, TopologySettings
+from berth.bus.topology import Names
 from harness.servers.child_processes import spawn, stop
 from harness.servers.nats_server import NatsServer, nats_server
 
@@ -36,10 +37,15 @@ def password_of(user: str) -> str:
     return f"{user}-of-a-test"
 
 
-def bus_of_users() -> AbstractContextManager[NatsServer]:
+def passwords_of(*prefixes: str) -> str:
+    """The passwords of all users of the berths with these prefixes, as the server's configuration has them."""
+    users = [Names(prefix).word(user) for prefix in prefixes or ("",) for user in USERS]
+    return "".join(f'{user}_PASSWORD: "{password_of(user)}"\n' for user in users)
+
+
+def bus_of_users(*prefixes: str) -> AbstractContextManager[NatsServer]:
     """A server with the file's users and permissions, on a port and a store of its own."""
-    passwords = "".join(f'{user}_PASSWORD: "{password_of(user)}"\n' for user in USERS)
-    return nats_server(passwords + nats_conf())
+    return nats_server(passwords_of(*prefixes) + nats_conf(*prefixes))
 
 
 def inbox_of(user: str) -> str:
@@ -52,21 +58,27 @@ def domain_of(user: str) -> str:
     return "" if user in {"apply", "watcher", "binder"} else DOMAIN
 
 
-def settings_of(server: NatsServer, user: str) -> BusSettings:
-    """The connection settings of this user."""
+def settings_of(server: NatsServer, user: str, prefix: str = "") -> BusSettings:
+    """The connection settings of this user of the berth with this prefix."""
+    named = Names(prefix).word(user)
     return BusSettings(
         servers=(server.address,),
-        credentials=NatsCredentials(user=user, password=password_of(user)),
-        inbox_prefix=inbox_of(user),
+        credentials=NatsCredentials(user=named, password=password_of(named)),
+        inbox_prefix=inbox_of(named),
         domain=domain_of(user),
+        topology=TopologySettings(prefix=prefix),
     )
 
 
 class Services:
     """The services as processes by user; each may be killed and started again."""
 
-    def __init__(self, server: NatsServer, kubeconfig: Path, config: Path, folder: Path) -> None:
+    def __init__(
+        self, server: NatsServer, kubeconfig: Path, config: Path, folder: Path, prefix: str, *, users: bool
+    ) -> None:
         self.server = server
+        self._prefix = prefix
+        self._has_users = users
         self._kubeconfig = kubeconfig
         self._config = config
         self._folder = folder
@@ -81,12 +93,14 @@ class Services:
             *(("--kubeconfig", str(self._kubeconfig)) if user in {"watcher", "binder"} else ()),
             *("--leader-elect=false",) * (user in {"watcher", "binder"}),
         ]
-        told = {
-            "BERTH_NATS_USER": user,
-            "BERTH_NATS_PASSWORD": password_of(user),
-            "BERTH_NATS_INBOX_PREFIX": inbox_of(user),
-            "BERTH_NATS_DOMAIN": domain_of(user),
-        }
+        named, told = Names(self._prefix).word(user), {"BERTH_NATS_PREFIX": self._prefix}
+        if self._has_users:
+            told |= {
+                "BERTH_NATS_USER": named,
+                "BERTH_NATS_PASSWORD": password_of(named),
+                "BERTH_NATS_INBOX_PREFIX": inbox_of(named),
+                "BERTH_NATS_DOMAIN": domain_of(user),
+            }
         self._processes[user] = spawn(command, self._folder / f"{user}.log", {**os.environ, **told})
 
     def log(self, user: str) -> list[str]:
@@ -105,9 +119,11 @@ class Services:
 
 
 @contextmanager
-def services(server: NatsServer, kubeconfig: Path, config: Path, folder: Path) -> Iterator[Services]:
-    """Start one of each service, stop them at the end."""
-    running = Services(server, kubeconfig, config, folder)
+def services(
+    server: NatsServer, kubeconfig: Path, config: Path, folder: Path, *, prefix: str = "", users: bool = True
+) -> Iterator[Services]:
+    """Start one of each service, stop them at the end. ``users``: whether the server has users."""
+    running = Services(server, kubeconfig, config, folder, prefix, users=users)
     try:
         for user in SERVICES:
             running.start(user)

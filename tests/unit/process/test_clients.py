@@ -23,6 +23,7 @@ def test_the_bus_is_told_where_who_and_with_which_numbers(tmp_path: Path):
             "BERTH_NATS_USER": "scorer",
             "BERTH_NATS_PASSWORD": "hunter2",
             "BERTH_NATS_INBOX_PREFIX": "_INBOX_scorer",
+            "BERTH_NATS_PREFIX": "east",
             "BERTH_NATS_CA_FILE": str(tmp_path / "ca"),
             "BERTH_NATS_CERT_FILE": str(tmp_path / "cert"),
             "BERTH_NATS_KEY_FILE": str(tmp_path / "key"),
@@ -38,6 +39,7 @@ def test_the_bus_is_told_where_who_and_with_which_numbers(tmp_path: Path):
     assert made.inbox_prefix == "_INBOX_scorer"
     assert made.tls.key_file == tmp_path / "key"
     assert (made.topology.replicas, made.topology.storage) == (3, "memory")
+    assert made.topology.prefix == "east"
     assert made.topology.scorer_ack_wait == timedelta(seconds=4)
     assert made.topology.duplicate_window == timedelta(minutes=3)
 
@@ -46,6 +48,12 @@ def test_the_bus_is_told_where_who_and_with_which_numbers(tmp_path: Path):
 def test_an_inbox_prefix_that_is_no_part_of_a_subject_is_refused(prefix: str):
     with pytest.raises(SettingsError, match=r"nats\.inboxPrefix: want tokens"):
         read_settings(environment={"BERTH_NATS_INBOX_PREFIX": prefix})
+
+
+@pytest.mark.parametrize("prefix", ["berth", "stored", "a.b", "-a", "_INBOX", "$JS", "a" * 33, "a b", "a>"])
+def test_a_prefix_that_another_berths_names_begin_with_or_no_token_is_refused(prefix: str):
+    with pytest.raises(SettingsError, match=r"nats\.prefix: want 1 to 32 letters"):
+        read_settings(environment={"BERTH_NATS_PREFIX": prefix})
 
 
 def test_a_server_without_users_and_tls_is_met_without():

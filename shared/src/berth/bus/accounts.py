@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from berth.api.subjects import PREFIX
-from berth.bus.settings import DEFAULT_INBOX_PREFIX, TopologySettings
+from berth.bus.settings import DEFAULT_INBOX_PREFIX, IMPORTED_DOMAIN, TopologySettings
 from berth.bus.topology import (
     BANDWIDTH,
     BUCKETS,
@@ -34,6 +34,7 @@ from berth.bus.topology import (
     SCORER,
     STORED_PREFIX,
     TRIES,
+    Names,
     bucket_prefix,
     bucket_stream,
     declared_streams,
@@ -44,10 +45,8 @@ OWN: Final = "BERTH"
 """The account that has the streams. Only services that write on behalf of the cluster are in it."""
 ADMIN: Final = "apply"
 """The admin's user. It is in the account of the streams, which it creates."""
-ADMINS_INBOX: Final = "_INBOX_apply"
 PEOPLE: Final = "PEOPLE"
-DOMAIN: Final = "berth"
-"""The JetStream domain under which other accounts reach the streams: ``nats --js-domain berth``."""
+DOMAIN: Final = IMPORTED_DOMAIN
 REWRITTEN_REPLIES: Final = "_R_.>"
 """Replies to requests from other accounts, as the server rewrites them."""
 
@@ -75,132 +74,166 @@ class User:
     """Its name in NATS's service protocol; it may answer there."""
     answers_admins: bool = False
     """It has endpoints that change something, which only the admin's user may ask."""
-    inbox: str = ""
+    inbox: str
     """The prefix of its inboxes. One of its own, so that no user receives the replies to another."""
+    names: Names
+    """The names of its berth."""
+
+    @property
+    def is_own(self) -> bool:
+        """Whether it is in the account that has the streams."""
+        return self.account == self.names.word(OWN)
+
+    @property
+    def is_person(self) -> bool:
+        """Whether it is for people, in the account that may only look."""
+        return self.account == self.names.word(PEOPLE)
 
 
-def users(settings: TopologySettings | None = None) -> tuple[User, ...]:
-    """Every user."""
-    streams = tuple(stream.name for stream in declared_streams(settings or TopologySettings()))
+def users(prefix: str = "") -> tuple[User, ...]:
+    """Every user of the berth with this prefix."""
+    names = Names(prefix)
+    of = _Subjects(names)
+    own = names.word(OWN)
+    streams = tuple(stream.name for stream in declared_streams(TopologySettings(prefix=prefix)))
+    pending, ranked, dead, probe = (names.stream(name) for name in (PENDING, RANKED, DEAD, PROBE))
+    admins_inbox = f"_INBOX_{names.word(ADMIN)}"
     info = tuple(_api(f"STREAM.INFO.{name}") for name in streams)
-    shared = (*info, _api(f"CONSUMER.INFO.{PENDING}.{SCORER}"), *_direct(bucket_stream(CONTROL)))
+    shared = (*info, _api(f"CONSUMER.INFO.{pending}.{SCORER}"), *of.direct(bucket_stream(CONTROL)))
     create = tuple(_api(f"STREAM.CREATE.{name}") for name in streams)
     return (
         User(
-            name=ADMIN,
+            name=names.word(ADMIN),
             about="For an admin: berth bus apply, dead retry and drain. Creates and updates what berth declares.",
-            account=OWN,
+            account=own,
             sends=(
                 *(*info, *create, *(_api(f"STREAM.UPDATE.{name}") for name in streams)),
-                *(_api(f"CONSUMER.CREATE.{PENDING}.{SCORER}"), *_direct(bucket_stream(CONTROL))),
-                *(_key(CONTROL, BUS_ID_KEY), _key(CONTROL, DRAIN_KEY), *_direct(DEAD)),
-                *(_api(f"CONSUMER.LIST.{name}") for name in (PENDING, RANKED, DEAD)),
-                *(Path(subject=f"{PREFIX}.admin.>"), Path(subject="$SRV.STATS.berth-watcher", many=True)),
+                *(_api(f"CONSUMER.CREATE.{pending}.{SCORER}"), *of.direct(bucket_stream(CONTROL))),
+                *(of.key(CONTROL, BUS_ID_KEY), of.key(CONTROL, DRAIN_KEY), *of.direct(DEAD)),
+                *(_api(f"CONSUMER.LIST.{name}") for name in (pending, ranked, dead)),
+                *(of.path(f"{PREFIX}.admin.>"), Path(subject=f"$SRV.STATS.{names.word('berth-watcher')}", many=True)),
             ),
-            inbox=ADMINS_INBOX,
+            names=names,
+            inbox=admins_inbox,
         ),
         User(
-            name="watcher",
+            name=names.word("watcher"),
             about="Publishes PENDING and the mirror. Makes streams anew after the loss of the store or a full disk.",
-            account=OWN,
+            account=own,
             sends=(
-                *(_stage("pending"), _stage("dead"), _key(CLUSTER, ">")),
-                *(_key(CONTROL, "term.watcher"), _key(CONTROL, "cluster.id"), _key(CONTROL, BUS_ID_KEY)),
-                *(*create, *shared, *(_api(f"CONSUMER.{verb}.{PENDING}") for verb in ("NAMES", "LIST"))),
-                *(_api(f"CONSUMER.{verb}.{PENDING}.{SCORER}") for verb in ("CREATE", "DELETE")),
-                *(_api(f"STREAM.DELETE.{name}") for name in (*streams, PROBE)),
-                *(_api(f"STREAM.CREATE.{PROBE}"), _api(f"STREAM.INFO.{PROBE}"), Path(subject=f"{PREFIX}.{PROBE}")),
-                *_stored(PENDING, RANKED, DECISIONS, *map(bucket_stream, BUCKETS)),
-                Path(subject=f"{ADMINS_INBOX}.>"),
+                *(of.stage("pending"), of.stage("dead"), of.key(CLUSTER, ">")),
+                *(of.key(CONTROL, "term.watcher"), of.key(CONTROL, "cluster.id"), of.key(CONTROL, BUS_ID_KEY)),
+                *(*create, *shared, *(_api(f"CONSUMER.{verb}.{pending}") for verb in ("NAMES", "LIST"))),
+                *(_api(f"CONSUMER.{verb}.{pending}.{SCORER}") for verb in ("CREATE", "DELETE")),
+                *(_api(f"STREAM.DELETE.{name}") for name in (*streams, probe)),
+                *(_api(f"STREAM.CREATE.{probe}"), _api(f"STREAM.INFO.{probe}"), of.path(f"{PREFIX}.{PROBE}")),
+                *of.stored(PENDING, RANKED, DECISIONS, *map(bucket_stream, BUCKETS)),
+                Path(subject=f"{admins_inbox}.>"),
             ),
-            reads=(_copies(f"{PREFIX}.decision.>"), *(_copies(bucket_prefix(bucket) + ">") for bucket in BUCKETS)),
+            reads=(of.copies(f"{PREFIX}.decision.>"), *(of.copies(bucket_prefix(bucket) + ">") for bucket in BUCKETS)),
             service="berth-watcher",
             answers_admins=True,
-            inbox="_INBOX_watcher",
+            names=names,
+            inbox=f"_INBOX_{names.word('watcher')}",
         ),
         User(
-            name="binder",
+            name=names.word("binder"),
             about="Consumes RANKED, publishes Decisions. Creates its own consumer and deletes those of former leaders.",
-            account=OWN,
+            account=own,
             sends=(
-                *(_stage("decision"), _stage("dead"), _key(CONTROL, "term.binder"), _key(CONTROL, "fence.binder")),
-                *(_key(COMMITS, ">"), *_direct(bucket_stream(COMMITS))),
-                Path(subject=f"$JS.ACK.{RANKED}.*.>"),
-                *(_api(f"CONSUMER.{verb}.{RANKED}") for verb in ("NAMES", "LIST")),
-                *(_api(f"CONSUMER.{verb}.{RANKED}.*") for verb in ("CREATE", "INFO", "DELETE")),
-                *(_api(f"CONSUMER.MSG.NEXT.{RANKED}.*"), *shared),
-                *_stored(RANKED, *map(bucket_stream, (CONTROL, BANDWIDTH, FACTS))),
+                *(
+                    of.stage("decision"),
+                    of.stage("dead"),
+                    of.key(CONTROL, "term.binder"),
+                    of.key(CONTROL, "fence.binder"),
+                ),
+                *(of.key(COMMITS, ">"), *of.direct(bucket_stream(COMMITS))),
+                Path(subject=f"$JS.ACK.{ranked}.*.>"),
+                *(_api(f"CONSUMER.{verb}.{ranked}") for verb in ("NAMES", "LIST")),
+                *(_api(f"CONSUMER.{verb}.{ranked}.*") for verb in ("CREATE", "INFO", "DELETE")),
+                *(_api(f"CONSUMER.MSG.NEXT.{ranked}.*"), *shared),
+                *of.stored(RANKED, *map(bucket_stream, (CONTROL, BANDWIDTH, FACTS))),
             ),
-            reads=tuple(_copies(bucket_prefix(bucket) + ">") for bucket in (CONTROL, BANDWIDTH, FACTS)),
+            reads=tuple(of.copies(bucket_prefix(bucket) + ">") for bucket in (CONTROL, BANDWIDTH, FACTS)),
             service="berth-binder",
-            inbox="_INBOX_binder",
+            names=names,
+            inbox=f"_INBOX_{names.word('binder')}",
         ),
         User(
-            name="scorer",
+            name=names.word("scorer"),
             about="Consumes PENDING, publishes RANKED. Reads the mirror, live data and others' results.",
-            account="SCORERS",
+            account=names.word("SCORERS"),
             sends=(
-                *(_stage("ranked"), _stage("dead"), _key(TRIES, ">")),
+                *(of.stage("ranked"), of.stage("dead"), of.key(TRIES, ">")),
                 *(
-                    Path(subject=f"$JS.ACK.{PENDING}.{SCORER}.>"),
-                    _api(f"CONSUMER.MSG.NEXT.{PENDING}.{SCORER}", many=True),
+                    Path(subject=f"$JS.ACK.{pending}.{SCORER}.>"),
+                    _api(f"CONSUMER.MSG.NEXT.{pending}.{SCORER}", many=True),
                 ),
                 *shared,
-                *(*_direct(bucket_stream(TRIES)),),
-                *_stored(RANKED, DECISIONS, *map(bucket_stream, (CLUSTER, BANDWIDTH, FACTS))),
+                *(*of.direct(bucket_stream(TRIES)),),
+                *of.stored(RANKED, DECISIONS, *map(bucket_stream, (CLUSTER, BANDWIDTH, FACTS))),
             ),
             reads=(
-                *(_copies(f"{PREFIX}.ranked.>"), _copies(f"{PREFIX}.decision.>")),
-                *(_copies(bucket_prefix(bucket) + ">") for bucket in (CLUSTER, BANDWIDTH, FACTS)),
+                *(of.copies(f"{PREFIX}.ranked.>"), of.copies(f"{PREFIX}.decision.>")),
+                *(of.copies(bucket_prefix(bucket) + ">") for bucket in (CLUSTER, BANDWIDTH, FACTS)),
             ),
             service="berth-scorer",
-            inbox="_INBOX_scorer",
+            names=names,
+            inbox=f"_INBOX_{names.word('scorer')}",
         ),
         User(
-            name="collector",
+            name=names.word("collector"),
             about="Writes the nodes' bandwidth. Reads the nodes from the mirror.",
-            account="COLLECTORS",
-            sends=(_key(BANDWIDTH, ">"), *shared, *_stored(*map(bucket_stream, (CLUSTER, BANDWIDTH)))),
-            reads=(_copies(bucket_prefix(CLUSTER) + "node.>"), _copies(bucket_prefix(BANDWIDTH) + ">")),
+            account=names.word("COLLECTORS"),
+            sends=(of.key(BANDWIDTH, ">"), *shared, *of.stored(*map(bucket_stream, (CLUSTER, BANDWIDTH)))),
+            reads=(of.copies(bucket_prefix(CLUSTER) + "node.>"), of.copies(bucket_prefix(BANDWIDTH) + ">")),
             service="berth-metrics-collector",
-            inbox="_INBOX_collector",
+            names=names,
+            inbox=f"_INBOX_{names.word('collector')}",
         ),
         User(
-            name="people",
+            name=names.word("people"),
             about="For people: berth why, trace, top, queue and dead, and the NATS CLI. May only look, and put facts.",
-            account=PEOPLE,
+            account=names.word(PEOPLE),
             sends=(
-                *(_key(FACTS, ">"), *(_api(name) for name in ("INFO", "STREAM.NAMES", "STREAM.LIST")), *info),
+                *(of.key(FACTS, ">"), *(_api(name) for name in ("INFO", "STREAM.NAMES", "STREAM.LIST")), *info),
                 *(_api(f"CONSUMER.{verb}.{name}") for verb in ("NAMES", "LIST") for name in streams),
-                *(_api(f"CONSUMER.INFO.{PENDING}.{SCORER}"), _api(f"CONSUMER.INFO.{RANKED}.*")),
-                *_stored(PENDING, RANKED, DECISIONS, DEAD, *map(bucket_stream, BUCKETS)),
-                *(Path(subject="$SRV.>", many=True), Path(subject=f"{PREFIX}.service.>")),
+                *(_api(f"CONSUMER.INFO.{pending}.{SCORER}"), _api(f"CONSUMER.INFO.{ranked}.*")),
+                *of.stored(PENDING, RANKED, DECISIONS, DEAD, *map(bucket_stream, BUCKETS)),
+                *(Path(subject="$SRV.>", many=True), of.path(f"{PREFIX}.service.>")),
             ),
-            reads=(_copies(">"),),
-            inbox=DEFAULT_INBOX_PREFIX,
+            reads=(f"{STORED_PREFIX}>",),
+            names=names,
+            inbox=f"{DEFAULT_INBOX_PREFIX}_{names.word('people')}" if prefix else DEFAULT_INBOX_PREFIX,
         ),
     )
 
 
-def nats_conf(settings: TopologySettings | None = None) -> str:
-    """The accounts as a part of nats-server's configuration. Passwords are variables: ``$scorer_PASSWORD``."""
-    declared = users(settings)
+def nats_conf(*prefixes: str) -> str:
+    """The accounts as a part of nats-server's configuration, of the berths with these prefixes; by default of one.
+
+    Passwords are variables: ``$scorer_PASSWORD``. Berths share no account, so none reaches another's streams
+    (docs/adr/0024-a-prefix-for-each-berth.md).
+    """
     lines = ["# Generated by `berth bus permissions --format nats-conf`. Do not edit.", "accounts {"]
-    for name in _accounts(declared):
-        lines += [f"  {name}: {{", *(f"    {line}" for line in _account(name, declared)), "  }"]
+    for prefix in dict.fromkeys(prefixes or ("",)):
+        declared = users(prefix)
+        for name in _accounts(declared):
+            lines += [f"  {name}: {{", *(f"    {line}" for line in _account(name, declared)), "  }"]
     return "\n".join([*lines, "}", ""])
 
 
 def _account(name: str, declared: Sequence[User]) -> Iterator[str]:
     members = [user for user in declared if user.account == name]
-    if name == OWN:
+    is_own = any(user.is_own for user in members)
+    if is_own:
         yield "jetstream: enabled"
     yield "users: ["
     for user in members:
         yield from (f"  {line}" for line in _user(user))
     yield "]"
-    exports = list(_shared_streams(declared)) if name == OWN else []
-    imports = [] if name == OWN else [line for user in members for line in _shared_imports(user)]
+    exports = list(_shared_streams(declared)) if is_own else []
+    imports = [] if is_own else [line for user in members for line in _shared_imports(user)]
     for user in members:
         exports += _service_exports(user, declared)
     for account in _accounts(declared):
@@ -223,7 +256,7 @@ def local(user: User, subject: str) -> str:
 
     Each account has an API of its own under ``$JS.API``, which would answer that it has no JetStream.
     """
-    return subject if user.account == OWN else subject.replace(f"{API}.", f"$JS.{DOMAIN}.API.", 1)
+    return subject if user.is_own else subject.replace(f"{API}.", f"$JS.{DOMAIN}.API.", 1)
 
 
 def publishes(user: User) -> list[str]:
@@ -234,8 +267,8 @@ def publishes(user: User) -> list[str]:
 
 def subscribes(user: User) -> list[str]:
     """Every subject that the user may subscribe to."""
-    people = [f"{PREFIX}.>"] if user.account == PEOPLE else []
-    announced = [f"{PREFIX}.announce.>"] if user.service else []
+    people = [user.names.subject(f"{PREFIX}.>")] if user.is_person else []
+    announced = [user.names.subject(f"{PREFIX}.announce.>")] if user.service else []
     return [f"{user.inbox}.>", *user.reads, *people, *announced, *_answers(user)]
 
 
@@ -244,15 +277,20 @@ def _answers(user: User) -> list[str]:
     if not user.service:
         return []
     verbs = [f"$SRV.{verb}" for verb in ("PING", "INFO", "STATS")]
-    named = [f"{verb}.{user.service}{rest}" for verb in verbs for rest in ("", ".>")]
-    asked = [f"{PREFIX}.service.{user.service}.>"]
+    named = [f"{verb}.{user.names.word(user.service)}{rest}" for verb in verbs for rest in ("", ".>")]
+    asked = [_asked(user)]
     if user.answers_admins:
-        asked.append(f"{PREFIX}.admin.{user.service}.>")
+        asked.append(user.names.subject(f"{PREFIX}.admin.{user.service}.>"))
     return [*verbs, *named, *asked]
 
 
 def _announcements(user: User) -> str:
-    return f"{PREFIX}.announce.{user.service}."
+    return user.names.subject(f"{PREFIX}.announce.{user.service}.")
+
+
+def _asked(user: User) -> str:
+    """Where people ask the user's service."""
+    return user.names.subject(f"{PREFIX}.service.{user.service}.>")
 
 
 def _shared_streams(declared: Iterable[User]) -> Iterator[str]:
@@ -260,9 +298,9 @@ def _shared_streams(declared: Iterable[User]) -> Iterator[str]:
     paths: dict[Path, dict[str, None]] = {}
     copies: dict[str, dict[str, None]] = {}
     for user in declared:
-        if user.account != OWN:
+        if not user.is_own:
             for path in user.sends:
-                if not _is_asked_of_services(path):
+                if not _is_asked_of_services(user, path):
                     paths.setdefault(path, {})[user.account] = None
             for subject in user.reads:
                 copies.setdefault(subject, {})[user.account] = None
@@ -274,26 +312,29 @@ def _shared_streams(declared: Iterable[User]) -> Iterator[str]:
 
 
 def _shared_imports(user: User) -> Iterator[str]:
+    own = user.names.word(OWN)
     for path in user.sends:
-        if not _is_asked_of_services(path):
+        if not _is_asked_of_services(user, path):
             renamed = local(user, path.subject)
             to = f", to: {_quoted(renamed)}" if renamed != path.subject else ""
-            yield f"{{ service: {{ account: {OWN}, subject: {_quoted(path.subject)} }}{to} }}"
+            yield f"{{ service: {{ account: {own}, subject: {_quoted(path.subject)} }}{to} }}"
     for subject in user.reads:
-        yield f"{{ stream: {{ account: {OWN}, subject: {_quoted(subject)} }} }}"
-    if user.account == PEOPLE:  # `nats sub 'berth.*.*.default.web-0'` follows a pod
-        copies = _quoted(_copies(f"{PREFIX}.>"))
-        yield f'{{ stream: {{ account: {OWN}, subject: {copies} }}, to: "{PREFIX}.>" }}'
+        yield f"{{ stream: {{ account: {own}, subject: {_quoted(subject)} }} }}"
+    if user.is_person:  # `nats sub 'berth.*.*.default.web-0'` follows a pod
+        followed = user.names.subject(f"{PREFIX}.>")
+        copies = _quoted(STORED_PREFIX + followed)
+        yield f"{{ stream: {{ account: {own}, subject: {copies} }}, to: {_quoted(followed)} }}"
 
 
 def _service_exports(user: User, declared: Iterable[User]) -> Iterator[str]:
     """A service's announcements, for all, and its answers, for those who ask services."""
     if not user.service:
         return
+    people = user.names.word(PEOPLE)
     others = ", ".join(account for account in _accounts(declared) if account != user.account)
     yield f"{{ stream: {_quoted(_announcements(user) + '>')}, accounts: [{others}] }}"
-    yield f'{{ service: "$SRV.>", response_type: stream, accounts: [{PEOPLE}] }}'
-    yield f'{{ service: "{PREFIX}.service.{user.service}.>", accounts: [{PEOPLE}] }}'
+    yield f'{{ service: "$SRV.>", response_type: stream, accounts: [{people}] }}'
+    yield f"{{ service: {_quoted(_asked(user))}, accounts: [{people}] }}"
 
 
 def _service_imports(name: str, other: str, declared: Iterable[User]) -> Iterator[str]:
@@ -301,47 +342,54 @@ def _service_imports(name: str, other: str, declared: Iterable[User]) -> Iterato
     for user in declared:
         if user.account == other and user.service:
             yield f"{{ stream: {{ account: {other}, subject: {_quoted(_announcements(user) + '>')} }} }}"
-            if name == PEOPLE:
+            if name == user.names.word(PEOPLE):
                 yield f'{{ service: {{ account: {other}, subject: "$SRV.>" }} }}'
-                yield f'{{ service: {{ account: {other}, subject: "{PREFIX}.service.{user.service}.>" }} }}'
+                yield f"{{ service: {{ account: {other}, subject: {_quoted(_asked(user))} }} }}"
 
 
 def _accounts(declared: Iterable[User]) -> list[str]:
     return list(dict.fromkeys(user.account for user in declared))
 
 
-def _is_asked_of_services(path: Path) -> bool:
-    return path.subject.startswith(("$SRV.", f"{PREFIX}.service."))
-
-
-def _stage(stage: str) -> Path:
-    return Path(subject=f"{PREFIX}.{stage}.>")
-
-
-def _key(bucket: str, keys: str) -> Path:
-    return Path(subject=bucket_prefix(bucket) + keys)
-
-
-def _copies(subject: str) -> str:
-    return STORED_PREFIX + subject
+def _is_asked_of_services(user: User, path: Path) -> bool:
+    return path.subject.startswith(("$SRV.", user.names.subject(f"{PREFIX}.service.")))
 
 
 def _api(request: str, *, many: bool = False) -> Path:
     return Path(subject=f"{API}.{request}", many=many)
 
 
-def _direct(stream: str) -> tuple[Path, ...]:
-    """Direct Get of one subject, and of many messages.
+class _Subjects:
+    """The subjects of one berth that several users have. Streams and buckets are named without prefix."""
 
-    They are apart: the server remembers a request with many answers until the asker's inbox has gone.
-    """
-    return (_api(f"DIRECT.GET.{stream}.>"), _api(f"DIRECT.GET.{stream}", many=True))
+    def __init__(self, names: Names) -> None:
+        self._names = names
 
+    def path(self, subject: str) -> Path:
+        return Path(subject=self._names.filter(subject))
 
-def _stored(*streams: str) -> Iterator[Path]:
-    """Everything that an ordered reader asks for."""
-    for stream in streams:
-        yield from (*_direct(stream), _api(f"STREAM.MSG.GET.{stream}"), _api(f"STREAM.INFO.{stream}"))
+    def stage(self, stage: str) -> Path:
+        return self.path(f"{PREFIX}.{stage}.>")
+
+    def key(self, bucket: str, keys: str) -> Path:
+        return self.path(bucket_prefix(bucket) + keys)
+
+    def copies(self, subject: str) -> str:
+        return STORED_PREFIX + self._names.filter(subject)
+
+    def direct(self, stream: str) -> tuple[Path, ...]:
+        """Direct Get of one subject, and of many messages.
+
+        They are apart: the server remembers a request with many answers until the asker's inbox has gone.
+        """
+        there = self._names.stream(stream)
+        return (_api(f"DIRECT.GET.{there}.>"), _api(f"DIRECT.GET.{there}", many=True))
+
+    def stored(self, *streams: str) -> Iterator[Path]:
+        """Everything that an ordered reader asks for."""
+        for stream in streams:
+            there = self._names.stream(stream)
+            yield from (*self.direct(stream), _api(f"STREAM.MSG.GET.{there}"), _api(f"STREAM.INFO.{there}"))
 
 
 def _block(name: str, lines: Iterable[str]) -> list[str]:

@@ -62,7 +62,7 @@ async def remake(connection: Connection, name: str) -> bool:
     unstored = connection.stores.unstored().get(name)
     if unstored is None or unstored.answered:
         return False
-    stream = bucket_stream(name) if name in BUCKETS else name
+    stream = connection.names.stream(bucket_stream(name) if name in BUCKETS else name)
     info = await stream_info(connection, stream)
     if info.created is None or (info.ts or datetime.now(UTC)) - info.created < timedelta(seconds=unstored.since):
         connection.lose(f"{name} was made anew by another client")
@@ -79,25 +79,26 @@ async def remake(connection: Connection, name: str) -> bool:
 
 async def _has_room(connection: Connection) -> bool:
     """Whether a stream that is made now stores what is published to it."""
+    probe, subject = connection.names.stream(PROBE), connection.names.subject(f"{PREFIX}.{PROBE}")
     config = {
-        "name": PROBE,
-        "subjects": [f"{PREFIX}.{PROBE}"],
+        "name": probe,
+        "subjects": [subject],
         "storage": connection.settings.topology.storage,
         "num_replicas": connection.settings.topology.replicas,
         "max_bytes": PROBE_BYTES * 2,
         "max_msgs": 1,
     }
     with contextlib.suppress(MissingError):
-        await api_request(connection, f"STREAM.DELETE.{PROBE}", None, ApiResponse)
+        await api_request(connection, f"STREAM.DELETE.{probe}", None, ApiResponse)
     try:
-        await api_request(connection, f"STREAM.CREATE.{PROBE}", config, StreamInfo)
-        await connection.request(f"{PREFIX}.{PROBE}", bytes(PROBE_BYTES))
-        stored = (await stream_info(connection, PROBE)).state.messages
+        await api_request(connection, f"STREAM.CREATE.{probe}", config, StreamInfo)
+        await connection.request(subject, bytes(PROBE_BYTES))
+        stored = (await stream_info(connection, probe)).state.messages
     except TemporaryError:
         return False
     finally:
         with contextlib.suppress(TemporaryError):
-            await api_request(connection, f"STREAM.DELETE.{PROBE}", None, ApiResponse)
+            await api_request(connection, f"STREAM.DELETE.{probe}", None, ApiResponse)
     return stored > 0
 
 
@@ -157,7 +158,8 @@ async def consumer_names(connection: Connection, stream: str) -> list[str]:
 
 async def stream_state(connection: Connection, name: str) -> StreamState:
     """The stream with its durable consumers."""
-    stream = await stream_info(connection, name)
+    there = connection.names.stream(name)
+    stream = await stream_info(connection, there)
     state = stream.state
     return StreamState(
         stream=name,
@@ -168,7 +170,7 @@ async def stream_state(connection: Connection, name: str) -> StreamState:
         now=stream.ts or datetime.now(UTC),
         first_time=state.first_ts if state.messages else None,
         created=stream.created,
-        consumers=tuple([_consumer_state(one) async for one in _consumers(connection, name) if _is_durable(one)]),
+        consumers=tuple([_consumer_state(one) async for one in _consumers(connection, there) if _is_durable(one)]),
     )
 
 

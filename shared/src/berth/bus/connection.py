@@ -20,6 +20,7 @@ from berth.api.errors import BerthError
 from berth.bus.interface import BusLostError, BusRefusedError, MissingError, TooLargeError, UnansweredError, Unstored
 from berth.bus.login import Login
 from berth.bus.settings import BusSettings
+from berth.bus.topology import Names
 from berth.bus.wire import Listener, Msg, Wire, header_block
 
 NO_RESPONDERS: Final = "503"
@@ -41,6 +42,7 @@ class Connection:
     def __init__(self, settings: BusSettings, name: str) -> None:
         self.settings: Final = settings
         self.name: Final = name
+        self.names: Final = Names(settings.topology.prefix)
         self.lost: Final = asyncio.Event()
         self._login = Login(settings, name)
         self._wire: Final = Wire(on_error=self._on_error, on_end=self.lose)

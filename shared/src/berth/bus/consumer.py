@@ -100,7 +100,7 @@ class NatsDelivery:
 
     @property
     def subject(self) -> str:
-        return self._message.subject
+        return self._connection.names.own_subject(self._message.subject)
 
     @property
     def data(self) -> bytes:

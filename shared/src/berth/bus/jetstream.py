@@ -30,11 +30,7 @@ from berth.bus.interface import (
     UnansweredError,
     WrongLastSequenceError,
 )
-from berth.bus.topology import (
-    bucket_prefix,
-    bucket_stream,
-    store_of,
-)
+from berth.bus.topology import Names, bucket_prefix, bucket_stream
 from berth.bus.wire import Headers, Msg, last_header
 
 
@@ -224,11 +220,16 @@ async def publish(
         message = await connection.request(subject, data, all_headers)
         response = decode_response(f"publishing to {subject!r}", message.data, _publish_response)
     except (UnansweredError, StoreFullError) as exc:
-        connection.stores.refused(store_of(subject), str(exc), answered=isinstance(exc, StoreFullError))
+        connection.stores.refused(_store_of(connection, subject), str(exc), answered=isinstance(exc, StoreFullError))
         raise
     if connection.stores.has_refused:
-        connection.stores.stored(store_of(subject))
-    return PubAck(stream=response.stream, sequence=response.seq, duplicate=response.duplicate)
+        connection.stores.stored(_store_of(connection, subject))
+    stream = connection.names.own_stream(response.stream)
+    return PubAck(stream=stream, sequence=response.seq, duplicate=response.duplicate)
+
+
+def _store_of(connection: Connection, subject: str) -> str:
+    return connection.names.store_of(subject.removeprefix(connection.settings.before_keys))
 
 
 # --- Direct Get
@@ -253,7 +254,7 @@ async def last_message(connection: Connection, stream: str, subject: str) -> Sto
     if "*" in subject or ">" in subject:
         return await _leaders_last(connection, stream, subject)
     message = await connection.request(f"{connection.settings.api}.DIRECT.GET.{stream}.{subject}")
-    if (stored := stored_message(message)) is not None:
+    if (stored := stored_message(message, connection.names)) is not None:
         return stored
     if message.status == _NOT_FOUND:
         return None
@@ -274,7 +275,8 @@ async def _leaders_last(connection: Connection, stream: str, subject: str) -> St
         return None
     found = decode_response(f"reading {subject!r} of {stream}", message.data, _leaders_message).message
     headers = Headers(found.hdrs)
-    return StoredMessage(subject=found.subject, sequence=found.seq, data=found.data, headers=headers, time=found.time)
+    own = connection.names.own_subject(found.subject)
+    return StoredMessage(subject=own, sequence=found.seq, data=found.data, headers=headers, time=found.time)
 
 
 async def scan(connection: Connection, stream: str, subject: str, after: int) -> AsyncIterator[StoredMessage]:
@@ -344,7 +346,7 @@ class DirectGetBatch:
         if self.has_more.done():
             return
         try:
-            stored = stored_message(message)
+            stored = stored_message(message, self._connection.names)
         except DecodeError as exc:
             self._fail(TemporaryError(f"{self._doing}: {exc}"))
             return
@@ -373,16 +375,18 @@ class DirectGetBatch:
             self.has_more.exception()  # retrieved: its reader may have gone
 
 
-def stored_copy(message: Msg) -> StoredMessage | None:
+def stored_copy(message: Msg, names: Names) -> StoredMessage | None:
     """A message that its stream republished, ``None`` for one that does not come from a stream."""
     try:
-        return stored_message(message)
+        return stored_message(message, names)
     except DecodeError:
         return None
 
 
-def stored_message(message: Msg) -> StoredMessage | None:
+def stored_message(message: Msg, names: Names) -> StoredMessage | None:
     """The stored message that an answer or a copy carries; ``None`` without the server's headers.
+
+    Its subject is without the prefix.
 
     Raises:
         DecodeError: the server has not written these headers.
@@ -396,7 +400,7 @@ def stored_message(message: Msg) -> StoredMessage | None:
     with decoding("the time of a stored message"):
         stored_at = datetime.fromisoformat(time.decode())
     return StoredMessage(
-        subject=subject.decode(errors="replace"),
+        subject=names.own_subject(subject.decode(errors="replace")),
         sequence=int(sequence),
         data=message.data,
         headers=Headers(head, _ADDED),
@@ -420,21 +424,26 @@ _EXPIRED: Final = "Nats-Marker-Reason"
 
 async def get_entry(connection: Connection, bucket: str, key: str) -> Entry | None:
     """The key's last entry; it may be the marker of a removal."""
-    stored = await last_message(connection, bucket_stream(bucket), bucket_prefix(bucket) + key)
+    there = connection.names.word(bucket)
+    stored = await last_message(connection, bucket_stream(there), bucket_prefix(there) + key)
     return None if stored is None else entry_of(bucket, stored)
 
 
 async def put_entry(connection: Connection, bucket: str, key: str, data: bytes, expected: int | None) -> int:
     """Write a key; returns its sequence."""
-    ack = await publish(connection, bucket_prefix(bucket) + key, data, headers=expecting(expected))
+    ack = await publish(connection, _written_key(connection, bucket, key), data, headers=expecting(expected))
     return ack.sequence
 
 
 async def purge_entry(connection: Connection, bucket: str, key: str, expected: int | None) -> int:
     """Replace a key by a marker; returns the marker's sequence."""
     headers = purge_headers(connection.settings.topology.marker_ttl) | expecting(expected)
-    ack = await publish(connection, bucket_prefix(bucket) + key, b"", headers=headers)
+    ack = await publish(connection, _written_key(connection, bucket, key), b"", headers=headers)
     return ack.sequence
+
+
+def _written_key(connection: Connection, bucket: str, key: str) -> str:
+    return f"{connection.settings.before_keys}{bucket_prefix(connection.names.word(bucket))}{key}"
 
 
 def entry_of(bucket: str, stored: StoredMessage) -> Entry:

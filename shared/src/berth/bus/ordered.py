@@ -48,8 +48,9 @@ def read_stream(
 
 def read_bucket(connection: Connection, bucket: str, filters: tuple[str, ...]) -> NatsReader[Entry]:
     """A reader of a bucket: the last entry of every key, then every change."""
-    subjects = tuple(bucket_prefix(bucket) + one for one in filters)
-    start = Start(stream=bucket_stream(bucket), subjects=subjects, is_whole=filters == ALL)
+    there = connection.names.word(bucket)
+    subjects = tuple(bucket_prefix(there) + one for one in filters)
+    start = Start(stream=bucket_stream(there), subjects=subjects, is_whole=filters == ALL)
     return NatsReader(connection, start, lambda stored: entry_of(bucket, stored))
 
 
@@ -194,8 +195,9 @@ class NatsReader(Generic[T]):
     def _drain(self) -> list[T]:
         """The copies in the buffer up to a gap."""
         batch: list[T] = []
+        names = self._connection.names
         while self._copies:
-            stored = stored_copy(self._copies[0])
+            stored = stored_copy(self._copies[0], names)
             if stored is None or stored.sequence <= self.position:
                 self._copies.popleft()
                 continue

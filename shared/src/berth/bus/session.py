@@ -43,7 +43,7 @@ from berth.bus.interface import (
 )
 from berth.bus.ordered import ALL, NatsReader
 from berth.bus.settings import BusSettings
-from berth.bus.topology import STORED_PREFIX
+from berth.bus.topology import STORED_PREFIX, Names
 from berth.bus.wire import Listener, Msg
 
 
@@ -79,6 +79,7 @@ class NatsSession(Session):
 
     def __init__(self, connection: Connection, bus_id: str) -> None:
         self._connection = connection
+        self._names = connection.names
         self._bus_id = bus_id
 
     @property
@@ -104,10 +105,11 @@ class NatsSession(Session):
         message_id: str | None = None,
         headers: Mapping[str, str] | None = None,
     ) -> Coroutine[Any, Any, PubAck]:
-        return jetstream.publish(self._connection, subject, data, message_id=message_id, headers=headers)
+        on = self._names.subject(subject)
+        return jetstream.publish(self._connection, on, data, message_id=message_id, headers=headers)
 
     def consume(self, stream: str, consumer: str, *, max_unacked: int) -> AbstractAsyncContextManager[NatsDeliveries]:
-        return consuming.consume(self._connection, stream, consumer, max_unacked)
+        return consuming.consume(self._connection, self._names.stream(stream), consumer, max_unacked)
 
     def read_stream(
         self,
@@ -117,7 +119,8 @@ class NatsSession(Session):
         since: timedelta | None = None,
         after: int | None = None,
     ) -> AbstractAsyncContextManager[NatsReader[StoredMessage]]:
-        return ordered.read_stream(self._connection, stream, filters, since, after).open()
+        subjects = filters if filters == ALL else tuple(map(self._names.filter, filters))
+        return ordered.read_stream(self._connection, self._names.stream(stream), subjects, since, after).open()
 
     def read_bucket(
         self, bucket: str, *, filters: tuple[str, ...] = ALL
@@ -125,13 +128,14 @@ class NatsSession(Session):
         return ordered.read_bucket(self._connection, bucket, filters).open()
 
     def scan(self, stream: str, subject: str, *, after: int = 0) -> AsyncIterator[StoredMessage]:
-        return jetstream.scan(self._connection, stream, subject, after)
+        return jetstream.scan(self._connection, self._names.stream(stream), self._names.filter(subject), after)
 
     def last_of_each(self, stream: str, subjects: Sequence[str]) -> AsyncIterator[StoredMessage]:
-        return jetstream.last_of_each(self._connection, stream, subjects)
+        on = [self._names.filter(one) for one in subjects]
+        return jetstream.last_of_each(self._connection, self._names.stream(stream), on)
 
     async def last(self, stream: str, subject: str) -> StoredMessage | None:
-        return await jetstream.last_message(self._connection, stream, subject)
+        return await jetstream.last_message(self._connection, self._names.stream(stream), self._names.filter(subject))
 
     async def get(self, bucket: str, key: str) -> Entry | None:
         return await jetstream.get_entry(self._connection, bucket, key)
@@ -144,19 +148,19 @@ class NatsSession(Session):
 
     async def subscribe(self, subject: str, listener: MessageListener) -> None:
         def on_message(message: Msg) -> None:
-            listener(message.subject, message.data, message.headers)
+            listener(self._names.own_subject(message.subject), message.data, message.headers)
 
-        await self._connection.subscribe(subject, on_message)
+        await self._connection.subscribe(self._names.subject(subject), on_message)
 
     async def subscribe_stored(self, subject: str, listener: MessageListener) -> None:
         def on_copy(message: Msg) -> None:
-            if (stored := jetstream.stored_copy(message)) is not None:
+            if (stored := jetstream.stored_copy(message, self._names)) is not None:
                 listener(stored.subject, stored.data, stored.headers)
 
-        await self._connection.subscribe(STORED_PREFIX + subject, on_copy)
+        await self._connection.subscribe(STORED_PREFIX + self._names.subject(subject), on_copy)
 
     async def broadcast(self, subject: str, data: bytes) -> None:
-        await self._connection.publish(subject, data)
+        await self._connection.publish(self._names.subject(subject), data)
 
     async def apply(self) -> None:
         self._bus_id = await admin.apply(self._connection)
@@ -171,13 +175,13 @@ class NatsSession(Session):
         await admin.verify(self._connection)
 
     async def create_consumer(self, stream: str, consumer: str) -> None:
-        await admin.create_consumer(self._connection, stream, consumer)
+        await admin.create_consumer(self._connection, self._names.stream(stream), consumer)
 
     async def consumers(self, stream: str) -> list[str]:
-        return await admin.consumer_names(self._connection, stream)
+        return await admin.consumer_names(self._connection, self._names.stream(stream))
 
     async def delete_consumer(self, stream: str, consumer: str) -> None:
-        await admin.delete_consumer(self._connection, stream, consumer)
+        await admin.delete_consumer(self._connection, self._names.stream(stream), consumer)
 
     async def register(  # noqa: PLR0913 - as in the interface
         self,
@@ -193,7 +197,7 @@ class NatsSession(Session):
         await _register(self._connection, service, about, version=version, stats=stats, endpoints=endpoints)
 
     async def ask(self, subject: str, data: bytes) -> bytes:
-        return (await self._connection.request(subject, data)).data
+        return (await self._connection.request(self._names.subject(subject), data)).data
 
     async def state(self, stream: str) -> StreamState:
         return await admin.stream_state(self._connection, stream)
@@ -210,6 +214,8 @@ ALL_ANSWERS_SECONDS: Final = 0.5
 NEXT_ANSWER_SECONDS: Final = 0.2
 """After this long without an answer no further one is expected."""
 
+BERTHS: Final = "berth-"
+"""What the names of services begin with, after the prefix of their berth."""
 _PREFIX: Final = "$SRV"
 _TYPES: Final = "io.nats.micro.v1"
 _QUEUE: Final = "q"
@@ -230,14 +236,16 @@ async def _register(  # noqa: PLR0913 - what a service says about itself
 ) -> None:
     """Register; the first endpoint answers with the stats: ``nats req berth.service.<service>.<identity> ''``."""
     instance = uuid.uuid4().hex
-    about = {"name": service, "id": instance, "version": version, "metadata": metadata}
-    subjects = {ENDPOINT: service_subject(service, metadata["identity"])}
+    names = connection.names
+    name = names.word(service)
+    about = {"name": name, "id": instance, "version": version, "metadata": metadata}
+    subjects = {ENDPOINT: names.subject(service_subject(service, metadata["identity"]))}
     subjects |= {
-        one.name: service_subject(service, metadata["identity"], one.name, for_admins=one.for_admins)
+        one.name: names.subject(service_subject(service, metadata["identity"], one.name, for_admins=one.for_admins))
         for one in endpoints
     }
     listed = [{"name": name, "subject": subject, "queue_group": _QUEUE} for name, subject in subjects.items()]
-    description = f"berth: {service.removeprefix('berth-')}"
+    description = f"berth: {service.removeprefix(BERTHS)}"
     started = datetime.now(UTC).isoformat().replace("+00:00", "Z")
 
     def ping() -> object:
@@ -253,7 +261,7 @@ async def _register(  # noqa: PLR0913 - what a service says about itself
         return {**about, "type": f"{_TYPES}.stats_response", "started": started, "endpoints": told}
 
     for verb, answer in (("PING", ping), ("INFO", info), ("STATS", listed_stats)):
-        for asked in (verb, f"{verb}.{service}", f"{verb}.{service}.{instance}"):
+        for asked in (verb, f"{verb}.{name}", f"{verb}.{name}.{instance}"):
             connection.subscribe_soon(f"{_PREFIX}.{asked}", _answering(connection, _whatever_is_asked(answer)))
     connection.subscribe_soon(subjects[ENDPOINT], _answering(connection, _whatever_is_asked(stats)))
     for one in endpoints:
@@ -294,25 +302,31 @@ _stats_decoder: Final = msgspec.json.Decoder(_ServiceStats)
 async def _services(connection: Connection, service: str) -> list[ServiceInstance]:
     """All services, or those of the name, that answer a request for stats; what cannot be decoded is left out."""
     answers: asyncio.Queue[Msg] = asyncio.Queue()
+    names = connection.names
     inbox = connection.new_inbox()
     subscription = await connection.subscribe(inbox, answers.put_nowait)
     found = []
     try:
-        connection.send(f"{_PREFIX}.STATS.{service}".rstrip("."), reply=inbox)
+        connection.send(f"{_PREFIX}.STATS.{names.word(service) if service else ''}".rstrip("."), reply=inbox)
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(ALL_ANSWERS_SECONDS):
                 while True:
                     found.append(await asyncio.wait_for(answers.get(), NEXT_ANSWER_SECONDS))
     finally:
         connection.unsubscribe(subscription)
-    return sorted((one for msg in found if (one := _instance(msg.data))), key=lambda one: (one.service, one.identity))
+    instances = (one for message in found if (one := _instance(message.data, names)))
+    return sorted(instances, key=lambda one: (one.service, one.identity))
 
 
-def _instance(data: bytes) -> ServiceInstance | None:
+def _instance(data: bytes, names: Names) -> ServiceInstance | None:
+    """The instance; ``None`` for a service of another berth, or another program's."""
     try:
         answer = decode_json(_stats_decoder, data, "statistics")
     except DecodeError:
         return None
+    if not answer.name.startswith(names.word(BERTHS)):
+        return None
     identity = (answer.metadata or {}).get("identity", answer.id)
     stats = next((endpoint.data for endpoint in answer.endpoints or () if endpoint.data), {})
-    return ServiceInstance(service=answer.name, identity=identity, version=answer.version, stats=stats)
+    service = names.own_word(answer.name)
+    return ServiceInstance(service=service, identity=identity, version=answer.version, stats=stats)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
@@ -10,14 +11,23 @@ from typing import Final, Literal
 Storage = Literal["file", "memory"]
 
 DEFAULT_SERVER: Final = "nats://127.0.0.1:4222"
+IMPORTED_DOMAIN: Final = "berth"
+"""The JetStream domain under which accounts without streams import them: ``nats --js-domain berth``."""
 DEFAULT_INBOX_PREFIX: Final = "_INBOX"
 REPLICAS: Final = (1, 3, 5)
+RESERVED_PREFIXES: Final = ("berth", "stored")
+"""First tokens of a berth without prefix."""
+WANTED_PREFIX: Final = "want 1 to 32 letters, digits, _ and -, a letter or digit first, and not berth or stored"
+_PREFIX: Final = re.compile("[A-Za-z0-9][A-Za-z0-9_-]{0,31}")
 MEBIBYTE: Final = 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopologySettings:
     """Limits and copies of streams, buckets and consumers. All services of one bus must use the same values."""
+
+    prefix: str = ""
+    """What the names of streams, buckets, subjects and services begin with; empty for a server with one berth."""
 
     replicas: int = 1
     """Copies of every stream: 1, 3 or 5. 3 survives the loss of one server; a single server can only hold 1."""
@@ -75,7 +85,12 @@ class TopologySettings:
 
     def problems(self) -> list[str]:
         """All errors, each with path, expectation and value; empty when there are none."""
-        return [*self._duration_problems(), *self._number_problems()]
+        return [*self._duration_problems(), *self._number_problems(), *self._prefix_problems()]
+
+    def _prefix_problems(self) -> list[str]:
+        if not self.prefix or (_PREFIX.fullmatch(self.prefix) and self.prefix not in RESERVED_PREFIXES):
+            return []
+        return [f"topology.prefix: {WANTED_PREFIX}, got {self.prefix!r}"]
 
     def _duration_problems(self) -> list[str]:
         least = {
@@ -170,7 +185,7 @@ class BusSettings:
     replies from the others."""
 
     domain: str = ""
-    """JetStream domain of the streams; empty: the server's own. Accounts that reach them by imports have one too."""
+    """JetStream domain of the streams; empty: the server's own. ``berth``: they are imported from another account."""
 
     tls: TlsSettings | None = None
     """Set: a server without TLS is refused. Unset: TLS if the address or the server asks for it."""
@@ -213,6 +228,11 @@ class BusSettings:
     def api(self) -> str:
         """The prefix of requests to JetStream."""
         return f"$JS.{self.domain}.API" if self.domain else "$JS.API"
+
+    @property
+    def before_keys(self) -> str:
+        """What stands before the subject of a key that is written: NATS passes no ``$KV.>`` from domain to domain."""
+        return "" if self.domain in {"", IMPORTED_DOMAIN} else f"{self.api}."
 
     def problems(self) -> list[str]:
         """All errors, in the form of :meth:`TopologySettings.problems`."""

@@ -11,7 +11,7 @@ from datetime import timedelta
 from functools import lru_cache
 from typing import Final, Literal
 
-from berth.api.subjects import PREFIX, all_of
+from berth.api.subjects import all_of
 from berth.bus.settings import TopologySettings
 
 PENDING: Final = "PENDING"
@@ -77,49 +77,111 @@ class ConsumerSpec:
 
 def bucket_stream(bucket: str) -> str:
     """The stream under a bucket."""
-    return f"KV_{bucket}"
+    return f"{_BUCKETS_STREAM}{bucket}"
 
 
 def bucket_prefix(bucket: str) -> str:
     """The prefix that makes a key of the bucket a subject."""
-    return f"$KV.{bucket}."
+    return f"{_KEYS}{bucket}."
 
 
-def store_of(subject: str) -> str:
-    """The declared stream or bucket that has the subject, by the name that people use; else the subject."""
-    tokens = subject.split(".")
-    if tokens[0] == "$KV":
-        return tokens[1]
-    return _BY_STAGE.get(tokens[1], subject) if len(tokens) > 1 else subject
+class Names:
+    """What the names of one berth are on the server: with a prefix, which keeps several berths on one server apart.
 
+    Above ``berth.bus`` every berth uses the names without prefix, in what it publishes, reads and writes down.
+    """
+
+    __slots__ = ("_before_key", "_before_subject", "_before_word", "prefix")
+
+    def __init__(self, prefix: str = "") -> None:
+        self.prefix: Final = prefix
+        self._before_subject: Final = f"{prefix}." if prefix else ""
+        self._before_word: Final = f"{prefix}-" if prefix else ""
+        self._before_key: Final = f"{_KEYS}{self._before_word}"
+
+    def subject(self, subject: str) -> str:
+        """``east.berth.pending...`` for ``berth.pending...``. Of each pod's message, so it must stay cheap."""
+        return self._before_subject + subject if subject else ""  # refused, as without prefix
+
+    def filter(self, subject: str) -> str:
+        """The same for whatever a stream can be searched for: also for keys, and ``>``, which is all of the stream."""
+        if subject.startswith(_KEYS):
+            return self._before_key + subject.removeprefix(_KEYS)
+        return subject if subject == _ALL else self.subject(subject)
+
+    def own_subject(self, subject: str) -> str:
+        """The subject or key of the server without prefix; another berth's stays as it is."""
+        if not self.prefix:
+            return subject
+        if subject.startswith(self._before_key):
+            return _KEYS + subject.removeprefix(self._before_key)
+        return subject.removeprefix(self._before_subject)
+
+    def word(self, name: str) -> str:
+        """The name of a stream, bucket, service, account or user: ``east-PENDING`` for ``PENDING``."""
+        return self._before_word + name
+
+    def own_word(self, name: str) -> str:
+        """The name without prefix; a name of another berth stays as it is."""
+        return name.removeprefix(self._before_word)
+
+    def stream(self, name: str) -> str:
+        """A stream, also one under a bucket: ``KV_east-cluster`` for ``KV_cluster``."""
+        if name.startswith(_BUCKETS_STREAM):
+            return bucket_stream(self.word(name.removeprefix(_BUCKETS_STREAM)))
+        return self.word(name)
+
+    def own_stream(self, name: str) -> str:
+        """The server's stream without prefix."""
+        if not self.prefix:
+            return name
+        if name.startswith(_BUCKETS_STREAM):
+            return bucket_stream(self.own_word(name.removeprefix(_BUCKETS_STREAM)))
+        return self.own_word(name)
+
+    def store_of(self, subject: str) -> str:
+        """The declared stream or bucket that has the server's subject, by its name without prefix; else the subject."""
+        tokens = self.own_subject(subject).split(".")
+        if tokens[0] == "$KV":
+            return tokens[1]
+        return _BY_STAGE.get(tokens[1], subject) if len(tokens) > 1 else subject
+
+
+_BUCKETS_STREAM: Final = "KV_"
+_KEYS: Final = "$KV."
+_ALL: Final = ">"
 
 _BY_STAGE: Final[Mapping[str, str]] = {"pending": PENDING, "ranked": RANKED, "decision": DECISIONS, "dead": DEAD}
 
 
 @lru_cache(maxsize=8)
 def declared_streams(settings: TopologySettings) -> tuple[StreamSpec, ...]:
-    """Every stream, those of the buckets included. ``control`` is last: a client that finds it finds all of them."""
+    """Every stream, those of the buckets included. ``control`` is last: a client that finds it finds all of them.
+
+    Names and subjects are those of the server, with the prefix.
+    """
+    names = Names(settings.prefix)
     return (
-        _work_queue(PENDING, "pending", "pods that wait to be ranked", settings.pending_bytes),
-        _work_queue(RANKED, "ranked", "ranked pods that wait to be bound", settings.ranked_bytes),
+        _work_queue(names, PENDING, "pending", "pods that wait to be ranked", settings.pending_bytes),
+        _work_queue(names, RANKED, "ranked", "ranked pods that wait to be bound", settings.ranked_bytes),
         StreamSpec(
-            name=DECISIONS,
-            subjects=(all_of("decision"),),
+            name=names.stream(DECISIONS),
+            subjects=(names.subject(all_of("decision")),),
             description="berth: what became of every attempt",
             max_age=settings.decisions_age,
             max_bytes=settings.decisions_bytes,
         ),
         StreamSpec(
-            name=DEAD,
-            subjects=(f"{PREFIX}.dead.>",),
+            name=names.stream(DEAD),
+            subjects=(names.subject(all_of("dead")),),
             description="berth: messages that could not be decoded or that failed, with the reason",
             max_age=settings.dead_age,
             max_bytes=settings.dead_bytes,
         ),
-        _bucket(CLUSTER, settings.cluster_bytes),
-        *(_bucket(name, settings.live_bytes) for name in (BANDWIDTH, FACTS)),
-        *(_bucket(name, settings.control_bytes, max_age=_TRIES_AGE) for name in (TRIES, COMMITS)),
-        _bucket(CONTROL, settings.control_bytes),
+        _bucket(names.word(CLUSTER), settings.cluster_bytes),
+        *(_bucket(names.word(name), settings.live_bytes) for name in (BANDWIDTH, FACTS)),
+        *(_bucket(names.word(name), settings.control_bytes, max_age=_TRIES_AGE) for name in (TRIES, COMMITS)),
+        _bucket(names.word(CONTROL), settings.control_bytes),
     )
 
 
@@ -136,24 +198,25 @@ def stream_subjects(settings: TopologySettings, name: str) -> tuple[str, ...]:
 @lru_cache(maxsize=8)
 def declared_consumers(settings: TopologySettings) -> tuple[ConsumerSpec, ...]:
     """The consumers that ``apply`` creates."""
-    return (ConsumerSpec(stream=PENDING, name=SCORER, ack_wait=settings.scorer_ack_wait),)
+    stream = Names(settings.prefix).stream(PENDING)
+    return (ConsumerSpec(stream=stream, name=SCORER, ack_wait=settings.scorer_ack_wait),)
 
 
 def declared_consumer(settings: TopologySettings, stream: str, name: str) -> ConsumerSpec | None:
     """The declared consumer of that name; ``None`` when there is none on that stream."""
-    if stream == RANKED and name.startswith(BINDER_PREFIX):
+    if stream == Names(settings.prefix).stream(RANKED) and name.startswith(BINDER_PREFIX):
         return ConsumerSpec(stream=stream, name=name, ack_wait=settings.binder_ack_wait)
     return next((one for one in declared_consumers(settings) if (one.stream, one.name) == (stream, name)), None)
 
 
-def _work_queue(name: str, stage: str, what: str, max_bytes: int) -> StreamSpec:
+def _work_queue(names: Names, name: str, stage: str, what: str, max_bytes: int) -> StreamSpec:
     """One message per subject: a pod's newer attempt replaces the older one, even when that has been delivered.
 
     A full one refuses further pods, so that none is dropped: they wait where they come from.
     """
     return StreamSpec(
-        name=name,
-        subjects=(all_of(stage),),
+        name=names.stream(name),
+        subjects=(names.subject(all_of(stage)),),
         description=f"berth: {what}",
         retention="workqueue",
         discard="new",

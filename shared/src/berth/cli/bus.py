@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Final
 
 import typer
 
@@ -28,6 +28,8 @@ NatsUrl = Annotated[
     ),
 ]
 
+
+PREFIX_VARIABLE: Final = "BERTH_NATS_PREFIX"
 
 NatsContext = Annotated[
     str | None,
@@ -95,7 +97,7 @@ async def connect_bus(
 ) -> Session:
     """A session for a command. User, password and the like come from ``BERTH_NATS_*``, as for the services.
 
-    With a context of the NATS CLI they come from there, and none from ``BERTH_NATS_*``.
+    With a context of the NATS CLI they come from there, and of ``BERTH_NATS_*`` only the prefix, which it has not.
 
     The embedded server of a pipeline, of the same user of the machine, is reached with the password that is in its
     folder for ``user``. ``place`` is as in ``find_folder``.
@@ -107,7 +109,7 @@ async def connect_bus(
         flags = {**(context_settings(context) if context else {}), **({"nats.url": url} if url else {})}
         settings = read_settings(flags=flags, environment=_without_nats() if context else None)
         if not context and (folder := access.find_folder(settings.nats.url, place)):
-            own = {"BERTH_NATS_URL": settings.nats.url, **access.environment(folder, user)}
+            own = {"BERTH_NATS_URL": settings.nats.url, **access.environment(folder, user, settings.nats.prefix)}
             settings = read_settings(environment=_without_nats() | own)
     except SettingsError as exc:
         raise UsageError("; ".join(exc.problems)) from exc
@@ -117,7 +119,9 @@ async def connect_bus(
 
 
 def _without_nats() -> dict[str, str]:
-    return {name: value for name, value in os.environ.items() if not name.startswith("BERTH_NATS_")}
+    """The environment without who this is and where; which berth it is remains."""
+    names = (name for name in os.environ if name == PREFIX_VARIABLE or not name.startswith("BERTH_NATS_"))
+    return {name: os.environ[name] for name in names}
 
 
 def is_anonymous(nats: NatsSettings) -> bool:

@@ -22,6 +22,7 @@ def nats_bus(settings: Settings) -> NatsBus:
     """The bus with these settings, not connected yet."""
     nats, numbers = settings.nats, settings.numbers
     topology = TopologySettings(
+        prefix=nats.prefix,
         replicas=nats.replicas,
         storage=nats.storage,
         scorer_ack_wait=numbers.scorer_ack_wait,

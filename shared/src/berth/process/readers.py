@@ -13,6 +13,8 @@ from pathlib import Path
 from typing import Final, TypeVar
 from urllib.parse import urlsplit
 
+from berth.bus.settings import WANTED_PREFIX, TopologySettings
+
 
 class Secret:
     """A password or token. ``repr``, ``str`` and logs show stars; :meth:`reveal` is for sending it."""
@@ -193,6 +195,13 @@ def domain(given: str) -> str:
     """A JetStream domain: one token, or nothing."""
     if given and _DOMAIN.fullmatch(given) is None:
         raise ValueError(f"want letters, digits, _ and -, got {given!r}")
+    return given
+
+
+def berth_prefix(given: str) -> str:
+    """The prefix of a berth's names: one token, or nothing."""
+    if TopologySettings(prefix=given).problems():
+        raise ValueError(f"{WANTED_PREFIX}, got {given!r}")
     return given
 
 

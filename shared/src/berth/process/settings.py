@@ -83,9 +83,13 @@ class NatsSettings:
     """The user's password; BERTH_NATS_PASSWORD_FILE names a file that holds it."""
     inbox_prefix: Annotated[str, readers.subject_prefix] = DEFAULT_INBOX_PREFIX
     """Prefix of the subjects of replies. Default: NATS's own. One per user if each may read only its own replies."""
+    prefix: Annotated[str, readers.berth_prefix] = ""
+    """What the names of this berth's streams, buckets, subjects and services begin with, where several berths share
+    NATS servers: `east` makes it `east-PENDING` and `east.berth.pending`. The same in all services and commands."""
     domain: Annotated[str, readers.domain] = ""
     """JetStream domain of the streams. Empty: the server's own. With the accounts of `berth bus permissions`, scorers,
-    the collector and people have `berth`, since they reach the streams from accounts of their own."""
+    the collector and people have `berth`, since they reach the streams from accounts of their own. Any other is one of
+    NATS's own domains, such as that of the hub of a leaf node."""
     token: Annotated[Secret | None, readers.secret] = None
     """A token instead of user and password; BERTH_NATS_TOKEN_FILE names a file that holds it."""
     credentials_file: Annotated[Path | None, readers.existing_file] = None

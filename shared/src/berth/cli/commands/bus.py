@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import os
 from enum import StrEnum
 from typing import Annotated
 
 import typer
 
 from berth.bus.accounts import nats_conf
-from berth.cli.bus import apply_bus
-from berth.cli.options import run_command
+from berth.cli.bus import PREFIX_VARIABLE, apply_bus
+from berth.cli.options import reporting_errors, run_command
 from berth.cli.rendering import print_line, print_text
+from berth.process.exits import UsageError
+from berth.process.readers import berth_prefix
 
 app = typer.Typer(name="bus", help="The bus: streams, buckets and consumers.", no_args_is_help=True)
 
@@ -31,6 +34,28 @@ class Format(StrEnum):
 @app.command("permissions")
 def permissions(
     _: Annotated[Format, typer.Option("--format", help="A part of nats-server's configuration.")] = Format.NATS_CONF,
+    prefix: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--prefix",
+            metavar="PREFIX",
+            help="A berth's BERTH_NATS_PREFIX, once for each on the server ('' is one without); by default it.",
+            show_default=False,
+        ),
+    ] = None,
 ) -> None:
     """Print the accounts of NATS, their users, and what each may do. Passwords are variables: $scorer_PASSWORD."""
-    print_text(nats_conf().rstrip())
+    with reporting_errors():
+        print_text(nats_conf(*_checked(prefix)).rstrip())
+
+
+def _checked(prefixes: list[str] | None) -> list[str]:
+    """The prefixes that were given, else that of the environment.
+
+    Raises:
+        UsageError: no berth can have such a prefix.
+    """
+    try:
+        return [berth_prefix(one) for one in ([os.environ.get(PREFIX_VARIABLE, "")] if prefixes is None else prefixes)]
+    except ValueError as error:
+        raise UsageError(f"--prefix or {PREFIX_VARIABLE}: {error}") from error

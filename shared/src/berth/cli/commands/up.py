@@ -11,6 +11,7 @@ from typing import Annotated
 
 import typer
 
+from berth.bus.topology import Names
 from berth.cli.bus import is_anonymous
 from berth.cli.commands.config import Gates, Provider, configured_for_services, kubeconfig_of
 from berth.cli.options import run_command, until_stopped
@@ -90,9 +91,12 @@ async def _run_pipeline(options: PipelineOptions, ready_file: Path | None) -> No
     async with pipeline(options, note) as running:
         note(f"NATS at {running.nats}, cluster of {running.kubeconfig}")
         if running.options.users is not None:
-            password = access.password_file(running.options.users, access.PEOPLE)
-            client = f'nats --server {running.nats} --user {access.PEOPLE} --password "$(cat {password})"'
-            note(f"the NATS CLI: {client} sub 'berth.>'")
+            password, names = access.password_file(running.options.users, access.PEOPLE), Names(running.options.prefix)
+            user = names.word(access.PEOPLE)
+            client = f'nats --server {running.nats} --user {user} --password "$(cat {password})"'
+            if names.prefix:
+                client = f"{client} --inbox-prefix _INBOX_{user}"
+            note(f"the NATS CLI: {client} sub '{names.subject('berth.>')}'")
         elif is_anonymous(read_settings().nats):
             note(f"warning: {running.nats} lets berth in without a user, and so everybody: see `berth bus permissions`")
         if running.nats != NatsSettings().url:

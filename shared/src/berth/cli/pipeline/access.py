@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
-from berth.bus.accounts import DOMAIN, OWN, nats_conf, users
+from berth.bus.accounts import DOMAIN, nats_conf, users
 
 FOLDER_PREFIX: Final = "berth-of-"
 """Working folders of pipelines: ``berth-of-<pid>-...`` in the folder for temporary files."""
@@ -23,16 +23,16 @@ _CREDENTIALS: Final = "credentials"
 _ADDRESS: Final = "address"
 
 
-def create_passwords(folder: Path) -> str:
+def create_passwords(folder: Path, prefix: str = "") -> str:
     """Write a random password for each user; return the server's configuration of accounts, with the passwords."""
     private = folder / _CREDENTIALS
     private.mkdir(mode=0o700, exist_ok=True)
     lines = []
-    for user in users():
+    for user in users(prefix):
         password = secrets.token_hex(24)
-        _write(private / user.name, password)
+        _write(private / user.names.own_word(user.name), password)
         lines.append(f'{user.name}_PASSWORD: "{password}"\n')
-    return "".join(lines) + nats_conf()
+    return "".join(lines) + nats_conf(prefix)
 
 
 def announce_address(folder: Path, address: str) -> None:
@@ -45,14 +45,15 @@ def password_file(folder: Path, user: str) -> Path:
     return folder / _CREDENTIALS / user
 
 
-def environment(folder: Path, user: str) -> Mapping[str, str]:
-    """The settings of a service that connects as this user."""
-    known = next(one for one in users() if one.name == user)
+def environment(folder: Path, user: str, prefix: str = "") -> Mapping[str, str]:
+    """The settings of a service that connects as this user, which is named without prefix."""
+    known = next(one for one in users(prefix) if one.names.own_word(one.name) == user)
     return {
-        "BERTH_NATS_USER": user,
+        "BERTH_NATS_USER": known.name,
         "BERTH_NATS_PASSWORD_FILE": str(password_file(folder, user)),
         "BERTH_NATS_INBOX_PREFIX": known.inbox,
-        "BERTH_NATS_DOMAIN": "" if known.account == OWN else DOMAIN,
+        "BERTH_NATS_DOMAIN": "" if known.is_own else DOMAIN,
+        "BERTH_NATS_PREFIX": prefix,
     }
 
 

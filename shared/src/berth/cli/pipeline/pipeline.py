@@ -38,6 +38,7 @@ from berth.cli.pipeline.servers import (
     retry,
 )
 from berth.cli.pipeline.supervisor import Program, Report, Supervisor, last_log_lines
+from berth.process.sources import read_settings
 
 START: Final = timedelta(seconds=20)
 """How long the embedded server or the simulated cluster may take to answer for the first time."""
@@ -119,7 +120,8 @@ async def pipeline(options: PipelineOptions, report: Report) -> AsyncIterator[Pi
 
 
 async def _start(options: PipelineOptions, folder: Path, supervisor: Supervisor, report: Report) -> Pipeline:
-    nats = options.nats or await embedded_nats(options.nats_ports, folder, supervisor, within=START)
+    prefix = read_settings().nats.prefix
+    nats = options.nats or await embedded_nats(options.nats_ports, folder, supervisor, within=START, prefix=prefix)
     port, kubeconfig = free_port(), options.kubeconfig or folder / "kubeconfig"
     if not options.kubeconfig:
         supervisor.start(simulated_cluster(folder, port, nodes=options.nodes))
@@ -135,7 +137,7 @@ async def _start(options: PipelineOptions, folder: Path, supervisor: Supervisor,
         await retry(lambda: check_api(kubeconfig), within=PATIENCE)
     else:
         await retry(lambda: check_simulated_cluster(kubeconfig), within=START)
-    service_options = _service_options(options, nats, kubeconfig, folder)
+    service_options = replace(_service_options(options, nats, kubeconfig, folder), prefix=prefix)
     programs = tuple(services(service_options, scorers=options.scorers))
     if options.keep_services_quiet:
         programs = tuple(_with_log_file(program, folder) for program in programs)

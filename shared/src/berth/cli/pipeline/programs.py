@@ -60,6 +60,8 @@ class ServiceOptions:
     """Further flags of the services that use the API server."""
     users: Path | None = None
     """The working folder with the passwords of an embedded NATS server; ``None`` for a given one."""
+    prefix: str = ""
+    """The prefix of this berth's names on the bus."""
 
 
 def services(options: ServiceOptions, *, scorers: int) -> Iterable[Program]:
@@ -85,7 +87,7 @@ def _service(module: str, name: str, options: ServiceOptions) -> Program:
         *(options.extra if module in _NEED_THE_API else ()),
     )
     user = _USERS[module]
-    environment = access.environment(options.users, user) if options.users is not None else {}
+    environment = access.environment(options.users, user, options.prefix) if options.users is not None else {}
     return Program(name=name, command=command, environment=environment)
 
 
@@ -94,13 +96,13 @@ def ready_file(options: ServiceOptions, program: Program) -> Path:
     return options.ready / program.name
 
 
-def nats_server(folder: Path, port: int, *, name: str) -> Program:
+def nats_server(folder: Path, port: int, *, name: str, prefix: str = "") -> Program:
     """The embedded NATS server, with its configuration and its store in the folder."""
     config = folder / "nats-server.conf"
     store_bytes = 2 * reserved_bytes(TopologySettings())  # a small disk must not keep it from starting
     text = config_text(ServerSettings(store=folder / "nats", port=port, name=name, store_bytes=store_bytes))
     config.touch(mode=0o600)
-    config.write_text(text + access.create_passwords(folder), encoding="utf-8")
+    config.write_text(text + access.create_passwords(folder, prefix), encoding="utf-8")
     command = (str(find_nats_server()), "--config", str(config))
     return Program(name="nats-server", command=command, log=folder / "nats.log", stops_last=True)
 

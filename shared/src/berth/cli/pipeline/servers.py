@@ -31,14 +31,16 @@ _OWN_PORTS: Final = range(20_000, 32_768)
 """Below the range from which outgoing connections take their ports."""
 
 
-async def embedded_nats(ports: tuple[int, ...], folder: Path, supervisor: Supervisor, *, within: timedelta) -> str:
+async def embedded_nats(
+    ports: tuple[int, ...], folder: Path, supervisor: Supervisor, *, within: timedelta, prefix: str = ""
+) -> str:
     """Start a NATS server on the first free port; return its address when this server answers there.
 
     Raises:
         TemporaryError: none of the ports is free, or another server answers.
     """
     port, name = _first_free(ports), f"berth-{uuid.uuid4().hex}"
-    supervisor.start(nats_server(folder, port, name=name))
+    supervisor.start(nats_server(folder, port, name=name, prefix=prefix))
     await retry(lambda: check_nats_server(port, name), within=within)
     address = f"nats://{LOOPBACK}:{port}"
     access.announce_address(folder, address)
