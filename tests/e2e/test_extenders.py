@@ -1,5 +1,6 @@
 """HTTP extenders: berth asks them what kube-scheduler asks them, in the same bytes, and comes to the same result."""
 
+import asyncio
 import json
 from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
@@ -48,6 +49,7 @@ def extenders(url: str) -> list[dict]:
         one(url, "silent", nodeCacheCapable=True),
         one(url, "stranger", nodeCacheCapable=True),
         one(url, "unranked", nodeCacheCapable=True, **both),
+        one(url, "binder", nodeCacheCapable=True, bindVerb="bind"),
         {**one(url, "limited"), "managedResources": [{"name": gpu("limited")}]},
         {"urlPrefix": f"{url}/everything/", "filterVerb": "filter", "nodeCacheCapable": True},
     ]
@@ -102,6 +104,7 @@ ANSWERS = {
     "stranger/filter": lambda _: {"NodeNames": ["elsewhere"]},
     "unranked/filter": lambda args: {"NodeNames": [name for name in args["NodeNames"] if last(name) in "03"]},
     "unranked/prioritize": lambda _: {"this is": "no list"},
+    "binder/filter": lambda args: {"NodeNames": [name for name in args["NodeNames"] if last(name) == "3"]},
     "limited/filter": lambda args: {"Nodes": args["Nodes"]},
 }
 
@@ -164,6 +167,9 @@ async def outcome(seen: ClusterUser, name: str) -> tuple[str, str, str]:
 
 def in_order(body: dict) -> dict:
     """The body without what differs between two equal pods, and with nodes by name."""
+    if "PodUID" in body:
+        assert body["PodUID"]
+        return {**body, "PodUID": ""}
     pod = json.loads(json.dumps(body["Pod"]))
     for name in ("uid", "resourceVersion", "creationTimestamp"):
         assert pod["metadata"].pop(name)
@@ -287,3 +293,39 @@ async def test_what_an_init_container_asks_for_counts(both, cluster, extender):
     called, result = await compared(cluster, extender, "names", initially=True)
     assert called[0] == "names/filter"
     assert result[0] == "2"
+
+
+async def test_an_extender_binds_its_pods(both, cluster, extender):
+    """Neither scheduler binds them: a Binding of its own would be refused, as the pod has a node by then."""
+    loop, answers = asyncio.get_running_loop(), []
+
+    def bind(args: dict) -> dict:
+        work = cluster.bind(args["PodName"], args["Node"])
+        answers.append(asyncio.run_coroutine_threadsafe(work, loop).result(10).code)
+        return {}
+
+    extender.answers["binder/bind"] = bind
+    called, result = await compared(cluster, extender, "binder")
+    assert called == ["binder/filter", "everything/filter", "binder/bind"]
+    assert result == ("3", "", "")
+    assert answers == [201, 201]
+
+
+async def test_what_an_extender_says_when_it_does_not_bind_is_on_the_pod(both, cluster, extender):
+    extender.answers["binder/bind"] = lambda _: {"Error": "the device is gone"}
+    called, result = await compared(cluster, extender, "binder")
+    assert called == ["binder/filter", "everything/filter", "binder/bind"]
+    assert result == ("", "SchedulerError", "the device is gone")
+
+
+async def test_a_pod_that_an_extender_has_bound_without_saying_so_is_bound(both, cluster, extender):
+    loop = asyncio.get_running_loop()
+
+    def bind(args: dict) -> Raw:
+        work = cluster.bind(args["PodName"], args["Node"])
+        assert asyncio.run_coroutine_threadsafe(work, loop).result(10).code == 201
+        return Raw(500)
+
+    extender.answers["binder/bind"] = bind
+    _, result = await compared(cluster, extender, "binder")
+    assert result == ("3", "", "")

@@ -37,6 +37,13 @@ class Raw(NamedTuple):
     """Seconds before it is sent; the end of the server ends the wait."""
 
 
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
+
+    def handle_error(self, *_: object) -> None:
+        """Nothing: a caller that gives up is what some tests are about."""
+
+
 class RecordingExtender:
     """Answers by the path after the caller's name."""
 
@@ -79,8 +86,7 @@ def recording_extender() -> Iterator[RecordingExtender]:
         def log_message(self, *_: object) -> None:
             """Nothing: what was sent is in ``requests``."""
 
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    server.daemon_threads = True
+    server = _Server(("127.0.0.1", 0), Handler)
     extender = RecordingExtender(server)
     thread = threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True)
     thread.start()

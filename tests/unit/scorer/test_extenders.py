@@ -21,14 +21,14 @@ from berth.api.pod import Container, Pod, PodSpec, ResourceRequirements
 from berth.api.subjects import Term, key
 from berth.api.trimming import with_whole
 from berth.bus.stages import publish_pending
+from berth.extenders.client import Extenders, tls_context
+from berth.extenders.wire import ExtenderError
 from berth.framework.cycle import ToExtend
 from berth.framework.status import Code
 from berth.process.configuration import profiles_of, read_configuration
 from berth.process.lifecycle import Process
 from berth.process.settings import Numbers, Settings
 from berth_scorer import service
-from berth_scorer.extenders import Extenders, tls_context
-from berth_scorer.extenderwire import ExtenderError
 from berth_scorer.ranker import Ranker
 from berth_scorer.service import serve
 from harness.fakes.recording_meter import RecordingMeter

@@ -18,6 +18,8 @@ from berth.api.decoding import version_number
 from berth.api.errors import BerthError, DecodeError
 from berth.api.meta import ObjectMeta
 from berth.api.pod import Pod, is_marked_for_preemption
+from berth.extenders.client import Extenders, HttpExtender
+from berth.extenders.wire import ExtenderError
 from berth.framework.interface import KeepVolume, Write
 from berth.kube.client import KubeClient
 from berth.kube.clock import Clock
@@ -59,6 +61,8 @@ log = get_logger()
 SETTLE_SECONDS: Final = 5.0
 """How long the end of a leadership waits for answers of the API server. A fence of 20,000 pods takes 36 s and more, and
 an API server that does not answer binds nothing meanwhile."""
+SLOW_BINDING_SECONDS: Final = (0.1, 0.4, 1.0)
+"""How long a pod that an extender says it has bound is looked at again."""
 VOLUMES: Final = "pv"
 CLAIMS: Final = "pvc"
 
@@ -89,17 +93,24 @@ class ApiRequests:
         clock: Clock,
         metrics: Meter,
         binding_timeout: timedelta,
+        extenders: Extenders,
+        check: Callable[[], None],
         confirm: Callable[[Pod], Awaitable[None]],
         on_answer: Callable[[Answer | RequestFailed], None],
         on_end: Callable[[], None],
         log_once: Callable[[str], None],
     ) -> None:
-        """``confirm`` is awaited before each request: whether this epoch may still send one for the pod."""
+        """``confirm`` is awaited before each request: whether this epoch may still send one for the pod.
+
+        ``check`` raises when this leadership may not send anything more; ``client`` calls it by itself.
+        """
         self._client = client
         self._epoch = epoch
         self._clock = clock
         self._metrics = metrics
         self._binding_timeout = binding_timeout
+        self._extenders = extenders
+        self._check = check
         self._confirm = confirm
         self._on_answer = on_answer
         self._on_end = on_end
@@ -183,7 +194,12 @@ class ApiRequests:
 
     async def _post_binding(self, request: PostBinding) -> BindingAnswer:
         began = self._clock.now()
-        answer = await post_binding(self._client, request, self._binding_timeout)
+        extender = self._extenders.binder_of(request.pod) if request.by_extender else None
+        answer = None
+        if extender is not None:
+            answer = await bind_by_extender(self._client, request, extender, self._check, self._clock)
+        if answer is None:
+            answer = await post_binding(self._client, request, self._binding_timeout)
         count_binding(self._metrics, answer, self._clock.now() - began, profile=request.pod.spec.scheduler_name)
         return answer
 
@@ -224,6 +240,44 @@ async def post_binding(client: KubeClient, effect: PostBinding, timeout: timedel
     except ApiUnreachableError as error:
         return BindingAnswer(uid=metadata.uid, status=NO_ANSWER, message=str(error))
     return _answer(BindingAnswer, metadata.uid, response)
+
+
+async def bind_by_extender(
+    client: KubeClient, effect: PostBinding, extender: HttpExtender, check: Callable[[], None], clock: Clock
+) -> BindingAnswer | None:
+    """Have the extender bind the pod, and read the pod, whatever the extender has answered.
+
+    ``None``: it has failed and may be ignored, and the pod is not bound.
+    """
+    failure = ""
+    try:
+        await extender.bind(effect.pod, effect.node, check)
+    except ExtenderError as error:
+        failure = str(error)
+    answer = await _bound_by_extender(client, effect)
+    for seconds in () if failure else SLOW_BINDING_SECONDS:
+        if answer is not None:
+            break
+        await clock.sleep(seconds)
+        answer = await _bound_by_extender(client, effect)
+    if answer is not None or (failure and extender.configuration.ignorable):
+        return answer
+    said = (
+        f'extender "{extender.configuration.name}" says that it has bound the pod to {effect.node!r}, and it is unbound'
+    )
+    return BindingAnswer(uid=effect.pod.uid, status=HTTPStatus.FAILED_DEPENDENCY, failure=failure or said)
+
+
+async def _bound_by_extender(client: KubeClient, effect: PostBinding) -> BindingAnswer | None:
+    """What the pod shows, as if it were the answer to a Binding; ``None``: it is unbound."""
+    uid = effect.pod.uid
+    found = await get_pod(client, GetPod(pod=effect.pod))
+    if found.pod is None:
+        return BindingAnswer(uid=uid, status=found.status, message=found.message, missing_right=found.missing_right)
+    if found.pod.uid == uid and not found.pod.spec.node_name:
+        return None
+    is_ours = found.pod.uid == uid and found.pod.spec.node_name == effect.node
+    return BindingAnswer(uid=uid, status=HTTPStatus.CREATED if is_ours else HTTPStatus.CONFLICT)
 
 
 async def get_pod(client: KubeClient, effect: GetPod) -> PodAnswer:

@@ -153,12 +153,12 @@ class BindingAttempt:
 
     # One request of a pod is under way at most; each of these begins one.
 
-    def begin_posting(self, node: str) -> PostBinding:
-        """Send a Binding with the present resourceVersion."""
+    def begin_posting(self, node: str, *, by_extender: bool = False) -> PostBinding:
+        """Send a Binding with the present resourceVersion, or have an extender bind the pod."""
         self.phase = AttemptPhase.POSTING
         self.is_posted = True
         self.posted_version = max(self.posted_version, version_number(self.pod.metadata.resource_version))
-        return PostBinding(pod=self.pod, node=node)
+        return PostBinding(pod=self.pod, node=node, by_extender=by_extender)
 
     def begin_reading(self) -> GetPod:
         self.phase = AttemptPhase.READING

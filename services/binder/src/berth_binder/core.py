@@ -97,6 +97,8 @@ class BinderCore:
         self._attempts: dict[str, BindingAttempt] = {}
         self._in_flight: set[str] = set()
         """Uids of the pods with a request to the API server under way. A pod has one at most."""
+        self._at_extender: set[str] = set()
+        """Those of them that an extender is to bind: a slow one must not hold up Bindings of other pods."""
         self._decided = DecidedAttempts()
         self._suspects = Suspects()
         self.examined = 0
@@ -146,7 +148,8 @@ class BinderCore:
 
     @property
     def _may_start(self) -> bool:
-        return len(self._in_flight) < self._settings.max_in_flight and not self._suspects.hold_up_others
+        at_api_server = len(self._in_flight) - len(self._at_extender)
+        return at_api_server < self._settings.max_in_flight and not self._suspects.hold_up_others
 
     def _apply(self, event: Event, now: float) -> list[Effect]:  # noqa: PLR0911 - one for each kind of event
         match event:
@@ -343,7 +346,10 @@ class BinderCore:
         return self._request(attempt, *evictions(plan))
 
     def _post(self, attempt: BindingAttempt, steps: PluginSteps) -> list[Effect]:
-        return self._request(attempt, attempt.begin_posting(steps.binding().node))
+        by_extender = steps.profile.is_bound_by_extender(attempt.pod)
+        if by_extender:
+            self._at_extender.add(attempt.uid)
+        return self._request(attempt, attempt.begin_posting(steps.binding().node, by_extender=by_extender))
 
     def _read(self, attempt: BindingAttempt) -> list[Effect]:
         return self._request(attempt, attempt.begin_reading())
@@ -364,6 +370,7 @@ class BinderCore:
         if attempt is None or answer.uid not in self._in_flight:
             return []
         self._in_flight.discard(answer.uid)
+        self._at_extender.discard(answer.uid)
         self._queue.silence.answered(now, is_open=answer.is_open)
         effects = self._guard(attempt, lambda: then(attempt, answer, now), now)
         return [LogError(text=answer.missing_right), *effects] if answer.missing_right else effects
@@ -374,11 +381,14 @@ class BinderCore:
         if attempt is None or failure.uid not in self._in_flight:
             return []
         self._in_flight.discard(failure.uid)
+        self._at_extender.discard(failure.uid)
         return self._count_exception(attempt, failure.error, now)
 
     def _after_posting(self, attempt: BindingAttempt, answer: BindingAnswer, now: float) -> list[Effect]:
         if answer.succeeded:
             return self._decide(attempt, bound(attempt.node))
+        if answer.failure:
+            return self._decide(attempt, failed(answer.failure))
         if may_have_been_executed(answer.status):
             attempt.lost_answer()
         if answer.status == HTTPStatus.CONFLICT and attempt.conflicts < self._settings.max_conflicts:

@@ -77,7 +77,10 @@ class RequestAnswer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BindingAnswer(RequestAnswer):
-    """The answer to the POST of a Binding."""
+    """The answer to the POST of a Binding, or what the API server shows after an extender was to bind the pod."""
+
+    failure: str = ""
+    """Why the extender has not bound it, for users."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -147,6 +150,8 @@ class PostBinding:
 
     pod: Pod
     node: str
+    by_extender: bool = False
+    """Whether an extender binds it, without these preconditions."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -27,6 +27,7 @@ from berth.bus.stages import publish_dead_letter, publish_decision
 from berth.bus.topology import COMMITS, RANKED
 from berth.bus.tries import BegunTries, TryCounter
 from berth.cluster.buckets import LiveDataReader
+from berth.extenders.client import Extenders
 from berth.framework.profile import Profile
 from berth.kube.client import KubeClient
 from berth.kube.informers import Informers
@@ -89,6 +90,7 @@ class BinderParts:
     config: str
     """Digest of the configuration."""
     settings: BinderSettings
+    extenders: Extenders
     begun: BegunTries = field(default_factory=BegunTries)
     stats: dict[str, object] = field(default_factory=dict)
     """The leader's figures for NATS's service protocol; empty while it does not lead."""
@@ -129,6 +131,8 @@ class BinderRunner:
             clock=parts.process.clock,
             metrics=self._metrics,
             binding_timeout=parts.settings.binding_timeout,
+            extenders=parts.extenders,
+            check=leadership.check,
             confirm=self._fences.confirm,
             on_answer=self._handle,
             on_end=self._changed.set,

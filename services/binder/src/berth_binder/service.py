@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from berth.api.config.configuration import KubeSchedulerConfiguration
 from berth.bus.interface import Bus
+from berth.extenders.client import Extenders
 from berth.kube.client import KubeClient
 from berth.kube.listwatch import ReflectorEvent, Undecodable
 from berth.leader.loop import lead_until_stopped
@@ -56,6 +57,8 @@ async def serve_on(
     process.health.condition("leadership", "waiting to lead as binder")  # before the bus alone makes it ready
     profiles = dict(profiles_of(configuration, process.settings.numbers.plugin_deadline))
     cache, client = Cache(schedulers=profiles.keys()), clients.api
+    binders = [extender for extender in configuration.extenders if extender.bind_verb]
+    extenders = Extenders(binders, process.metrics, keeps_connections=False)
     parts = BinderParts(
         process=process,
         client=client,
@@ -66,8 +69,9 @@ async def serve_on(
         profiles=profiles,
         config=configuration.digest,
         settings=settings,
+        extenders=extenders,
     )
-    async with asyncio.TaskGroup() as tasks:
+    async with extenders, asyncio.TaskGroup() as tasks:
         background = [
             tasks.create_task(parts.informers.run(), name="informers"),
             tasks.create_task(parts.recorder.run(), name="event recorder"),

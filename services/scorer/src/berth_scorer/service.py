@@ -18,6 +18,8 @@ from berth.bus.topology import CLUSTER, DECISIONS, PENDING, RANKED, SCORER, TRIE
 from berth.bus.tries import BegunTries, TryCounter
 from berth.cluster.buckets import LiveDataReader
 from berth.cluster.nodes import node_info
+from berth.extenders.client import Extenders
+from berth.extenders.wire import ExtenderError
 from berth.framework.extending import Extension
 from berth.framework.plugincalls import Timing
 from berth.framework.profile import Profile
@@ -28,8 +30,6 @@ from berth.process.metrics import Meter, point_of, status_of
 from berth.process.sessions import Refusals, UndecodableReporter, follow_live, present, sessions
 from berth.process.tracing import TRACEPARENT
 from berth_scorer.backlog import RETRY_DELAY, Backlog, Outbox, PendingDelivery
-from berth_scorer.extenders import Extenders
-from berth_scorer.extenderwire import ExtenderError
 from berth_scorer.ranker import Ranker
 from berth_scorer.view import View
 

@@ -71,6 +71,11 @@ class Extension:
         }
 
 
+def binds(extender: ExtenderConfiguration, pod: Pod) -> bool:
+    """Whether the extender binds the pod, in place of the binder."""
+    return bool(extender.bind_verb) and is_interested(extender, pod)
+
+
 def is_interested(extender: ExtenderConfiguration, pod: Pod) -> bool:
     """Whether the pod is the extender's: it has one of its resources in a request or limit, or those are not named."""
     if not extender.managed_resources:

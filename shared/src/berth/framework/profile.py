@@ -28,7 +28,7 @@ from berth.api.livedata import LiveSource
 from berth.api.pod import Pod
 from berth.cluster.nodes import Mask, RowIndex
 from berth.framework.events import EventHint
-from berth.framework.extending import EXTENDER, is_interested
+from berth.framework.extending import EXTENDER, binds, is_interested
 from berth.framework.interface import (
     MAX_SCORE,
     BindPlugin,
@@ -175,7 +175,7 @@ class Profile:
     percentage_of_nodes_to_score: int = EVERY_NODE
     search: NodeSearch = field(default_factory=NodeSearch)
     extenders: tuple[ExtenderConfiguration, ...] = ()
-    """The HTTP extenders that filter nodes too. They are asked by the caller of a cycle."""
+    """The HTTP extenders. They are called by the caller of a cycle."""
     requeueing: Mapping[str, Plugin] = field(init=False)
     """The plugins that can reject a pod, by name."""
     event_hints: Mapping[str, Sequence[EventHint] | None] = field(init=False)
@@ -185,12 +185,16 @@ class Profile:
         rejecting = (*self.pre_enqueues, *self.pre_filters, *self.filters, *self.reserves, *self.permits)
         self.requeueing = {p.name: p for p in rejecting}
         self.event_hints = {p.name: p.events() if isinstance(p, EnqueueExtensions) else None for p in rejecting}
-        if self.extenders:
+        if any(extender.filter_verb for extender in self.extenders):
             self.event_hints = {**self.event_hints, EXTENDER: None}
 
     def is_extended(self, pod: Pod) -> bool:
         """Whether extenders filter nodes for the pod: what passes the plugins' filters may still be rejected."""
-        return any(is_interested(extender, pod) for extender in self.extenders)
+        return any(extender.filter_verb and is_interested(extender, pod) for extender in self.extenders)
+
+    def is_bound_by_extender(self, pod: Pod) -> bool:
+        """Whether an extender binds the pod, in place of the binder."""
+        return any(binds(extender, pod) for extender in self.extenders)
 
     @cached_property
     def fewer_pods_first(self) -> bool:
@@ -253,9 +257,9 @@ class Profile:
 
 def build_profiles(configuration: KubeSchedulerConfiguration, registry: Mapping[str, Factory]) -> dict[str, Profile]:
     """A profile for each scheduler name of a valid configuration."""
-    search, extenders = NodeSearch(), tuple(each for each in configuration.extenders if each.filter_verb)
+    search = NodeSearch()
     return {
-        profile.scheduler_name: build_profile(profile, registry, search, extenders)
+        profile.scheduler_name: build_profile(profile, registry, search, configuration.extenders)
         for profile in configuration.profiles
     }
 

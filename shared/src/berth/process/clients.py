@@ -111,7 +111,7 @@ def cluster_informers(
 
 
 def _as_extenders_read(kind: Kind[Any], extenders: Sequence[ExtenderConfiguration]) -> Kind[Any]:
-    if kind is POD and extenders:
+    if kind is POD and any(extender.is_asked for extender in extenders):
         return replace(kind, keeps_whole=lambda pod: not pod.spec.node_name)
     if kind is NODE and any(extender.reads_nodes for extender in extenders):
         return replace(kind, keeps_whole=lambda _node: True)

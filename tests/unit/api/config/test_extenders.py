@@ -67,6 +67,12 @@ def test_a_resource_has_one_extender():
     ]
 
 
+def test_one_extender_binds_at_most():
+    one = {"urlPrefix": URL, "bindVerb": "bind"}
+    assert loaded(one, {"urlPrefix": URL}).extenders[0].bind_verb == "bind"
+    assert problems(one, one) == ["extenders: want one with bindVerb at most, got 2"]
+
+
 def test_defaults_are_kube_schedulers_and_those_that_may_be_ignored_are_asked_last():
     first, second = loaded({"urlPrefix": "http://a", "ignorable": True}, {"urlPrefix": "http://b"}).extenders
     assert (first.name, second.name) == ("http://b", "http://a")
@@ -109,8 +115,10 @@ def keys() -> dict:
 
 def test_written_out_and_read_again_it_means_the_same():
     managed = [{"name": "a/b", "ignoredByScheduler": True}]
-    one = {"urlPrefix": URL, "filterVerb": "f", "prioritizeVerb": "p", "weight": 3, "httpTimeout": "1500ms"}
-    before = loaded({**one, "managedResources": managed, "tlsConfig": keys(), "ignorable": True})
+    one = {"urlPrefix": URL, "filterVerb": "f", "prioritizeVerb": "p", "weight": 3, "bindVerb": "b"}
+    before = loaded(
+        {**one, "managedResources": managed, "tlsConfig": keys(), "ignorable": True, "httpTimeout": "1500ms"}
+    )
     again = load(msgspec.json.encode(as_document(before)).decode(), known=BUILT_IN, preset=DEFAULT)
     assert again.extenders == before.extenders
     assert as_document(again) == as_document(before)

@@ -91,6 +91,8 @@ class ExtenderConfiguration:
     """By which the points of ``prioritize_verb`` are multiplied."""
     timeout: timedelta = timedelta(seconds=5)
     """For one call, as kube-scheduler's: a pod waits no longer for it."""
+    bind_verb: str = ""
+    """It binds its pods in place of the binder."""
     node_cache_capable: bool = False
     """It knows the nodes: only their names are sent."""
     managed_resources: frozenset[str] = frozenset()
@@ -100,9 +102,14 @@ class ExtenderConfiguration:
     tls: ExtenderTls = ExtenderTls()
 
     @property
+    def is_asked(self) -> bool:
+        """Whether it is asked about nodes, and gets whole pods."""
+        return bool(self.filter_verb or self.prioritize_verb)
+
+    @property
     def reads_nodes(self) -> bool:
         """Whether whole nodes are sent to it."""
-        return not self.node_cache_capable and bool(self.filter_verb or self.prioritize_verb)
+        return self.is_asked and not self.node_cache_capable
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,6 +1,6 @@
-"""Asks HTTP extenders about a pod: filter one after another, then prioritize all at once, as kube-scheduler does.
+"""Calls HTTP extenders: filter one after another, then prioritize all at once, as kube-scheduler does; and bind.
 
-An extender is I/O, and may be slow or broken. While it is asked the scorer ranks other pods; each call has the
+An extender is I/O, and may be slow or broken. While it is called the service goes on with other pods; each call has the
 extender's time limit, its answer a limit of size, and how many are under way at once is bounded.
 """
 
@@ -10,7 +10,7 @@ import asyncio
 import ssl
 import tempfile
 import time
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from http import HTTPStatus
 from pathlib import Path
@@ -22,12 +22,21 @@ from berth.api.config.configuration import ExtenderConfiguration, ExtenderTls
 from berth.api.errors import PermanentError
 from berth.api.node import Node
 from berth.api.pod import Pod
+from berth.extenders.wire import (
+    ExtenderError,
+    FilterAnswer,
+    binding_answer,
+    binding_args,
+    extender_args,
+    filter_answer,
+    priorities,
+    shown,
+)
 from berth.framework.cycle import ToExtend
-from berth.framework.extending import Extension, is_interested
+from berth.framework.extending import Extension, binds, is_interested
 from berth.framework.status import Status
 from berth.process.logging import get_logger
 from berth.process.metrics import Meter
-from berth_scorer.extenderwire import ExtenderError, FilterAnswer, extender_args, filter_answer, priorities, shown
 
 log = get_logger()
 
@@ -41,6 +50,7 @@ IDLE_SECONDS: Final = 15.0
 """How long an idle connection is kept."""
 FILTER: Final = "filter"
 PRIORITIZE: Final = "prioritize"
+BIND: Final = "bind"
 
 
 class HttpExtender:
@@ -70,7 +80,7 @@ class HttpExtender:
         if not configuration.filter_verb:
             return FilterAnswer(left=tuple(nodes), rejected={})
         async with self._call(FILTER):
-            body = await self._send(configuration.filter_verb, pod, nodes)
+            body = await self._ask(configuration.filter_verb, pod, nodes)
             return filter_answer(configuration, body, nodes)
 
     async def prioritize(self, pod: Pod, nodes: Mapping[str, Node]) -> dict[str, int]:
@@ -78,10 +88,23 @@ class HttpExtender:
         configuration = self.configuration
         try:
             async with self._call(PRIORITIZE):
-                body = await self._send(configuration.prioritize_verb, pod, nodes)
+                body = await self._ask(configuration.prioritize_verb, pod, nodes)
                 return priorities(configuration, body, nodes)
         except ExtenderError:
             return {}
+
+    async def bind(self, pod: Pod, node: str, check: Callable[[], None]) -> None:
+        """Have it bind the pod. ``check`` is called right before the bytes go out.
+
+        Raises:
+            ExtenderError: it has not, or has not said so; it may do so later all the same.
+        """
+        configuration = self.configuration
+        async with self._call(BIND):
+            async with self._slots:
+                check()
+                body = await self._send(configuration.bind_verb, binding_args(pod, node))
+            binding_answer(configuration, body)
 
     @asynccontextmanager
     async def _call(self, what: str) -> AsyncIterator[None]:
@@ -105,26 +128,30 @@ class HttpExtender:
             "berth_extender_duration_seconds", seconds, extender=self.configuration.name, verb=verb, result=result
         )
 
-    async def _send(self, verb: str, pod: Pod, nodes: Mapping[str, Node]) -> bytes:
+    async def _ask(self, verb: str, pod: Pod, nodes: Mapping[str, Node]) -> bytes:
+        """A question may be repeated: when an idle connection was closed while the question was on its way."""
+        async with self._slots:
+            body = extender_args(self.configuration, pod, nodes)
+            return await self._send(verb, body, is_repeatable=True)
+
+    async def _send(self, verb: str, body: bytes, *, is_repeatable: bool = False) -> bytes:
         configuration = self.configuration
+        seconds = configuration.timeout.total_seconds()
         url = f"{configuration.url_prefix.rstrip('/')}/{verb}"
         called = f"{configuration.name.rstrip('/')}/{verb}"
-        async with self._slots:
-            body = extender_args(configuration, pod, nodes)
-            try:
-                async with asyncio.timeout(configuration.timeout.total_seconds()):
-                    try:
-                        return await self._post(url, called, verb, body)
-                    except (
-                        aiohttp.ServerDisconnectedError
-                    ):  # an idle connection that it closed: a question may be repeated
-                        return await self._post(url, called, verb, body)
-            except TimeoutError as exc:
-                seconds = configuration.timeout.total_seconds()
-                raise ExtenderError(f"calling extender at URL {called}: no answer within {seconds:g} s") from exc
-            except (aiohttp.ClientError, OSError, ValueError) as exc:
-                reason = shown(str(exc)) or type(exc).__name__
-                raise ExtenderError(f"calling extender at URL {called}: {reason}") from exc
+        try:
+            async with asyncio.timeout(seconds):
+                try:
+                    return await self._post(url, called, verb, body)
+                except aiohttp.ServerDisconnectedError:
+                    if not is_repeatable:
+                        raise
+                    return await self._post(url, called, verb, body)
+        except TimeoutError as exc:
+            raise ExtenderError(f"calling extender at URL {called}: no answer within {seconds:g} s") from exc
+        except (aiohttp.ClientError, OSError, ValueError) as exc:
+            reason = shown(str(exc)) or type(exc).__name__
+            raise ExtenderError(f"calling extender at URL {called}: {reason}") from exc
 
     async def _post(self, url: str, called: str, verb: str, body: bytes) -> bytes:
         largest = ANSWER_BYTES + 2 * len(body)
@@ -150,9 +177,13 @@ class HttpExtender:
 class Extenders:
     """All extenders of a configuration, in the order in which they are asked."""
 
-    def __init__(self, configurations: Sequence[ExtenderConfiguration], metrics: Meter) -> None:
+    def __init__(
+        self, configurations: Sequence[ExtenderConfiguration], metrics: Meter, *, keeps_connections: bool = True
+    ) -> None:
+        """``keeps_connections``: not for bind, which must not be lost to a connection that was closed meanwhile."""
         self._configurations = configurations
         self._metrics = metrics
+        self._keeps_connections = keeps_connections
         self._closing = AsyncExitStack()
         self._all: tuple[HttpExtender, ...] = ()
 
@@ -166,7 +197,7 @@ class Extenders:
             contexts = [tls_context(each) for each in self._configurations]
             session = await self._closing.enter_async_context(
                 aiohttp.ClientSession(
-                    connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=IDLE_SECONDS),
+                    connector=self._connector(),
                     auto_decompress=False,
                     cookie_jar=aiohttp.DummyCookieJar(),
                     timeout=aiohttp.ClientTimeout(total=None),
@@ -181,9 +212,18 @@ class Extenders:
     async def __aexit__(self, *_: object) -> None:
         await self._closing.aclose()
 
+    def _connector(self) -> aiohttp.TCPConnector:
+        if self._keeps_connections:
+            return aiohttp.TCPConnector(limit=0, keepalive_timeout=IDLE_SECONDS)
+        return aiohttp.TCPConnector(limit=0, force_close=True)
+
     def are_interested_in(self, pod: Pod) -> bool:
-        """Whether any is to be asked about the pod."""
-        return any(is_interested(each, pod) for each in self._configurations)
+        """Whether any is to be asked about the pod's nodes."""
+        return any(each.is_asked and is_interested(each, pod) for each in self._configurations)
+
+    def binder_of(self, pod: Pod) -> HttpExtender | None:
+        """The one that binds the pod, if one does."""
+        return next((each for each in self._all if binds(each.configuration, pod)), None)
 
     async def ask(self, pod: Pod, to_extend: ToExtend, nodes: Mapping[str, Node]) -> Extension:
         """What they say about the pod: first about its nominated node alone, then about all. ``nodes``: by name.

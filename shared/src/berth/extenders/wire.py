@@ -122,6 +122,30 @@ def priorities(extender: ExtenderConfiguration, body: bytes, asked: Collection[s
     return points
 
 
+class _BindingArgs(msgspec.Struct, frozen=True, rename="pascal"):
+    pod_name: str
+    pod_namespace: str
+    pod_uid: str = msgspec.field(name="PodUID")
+    node: str
+
+
+def binding_args(pod: Pod, node: str) -> bytes:
+    """ExtenderBindingArgs."""
+    metadata = pod.metadata
+    return msgspec.json.encode(_BindingArgs(metadata.name, metadata.namespace, metadata.uid, node))
+
+
+def binding_answer(extender: ExtenderConfiguration, body: bytes) -> None:
+    """Read an ExtenderBindingResult.
+
+    Raises:
+        ExtenderError: it is none, or has an error.
+    """
+    error = _field(extender, _fields(extender, body), "error", str) or ""
+    if error:
+        raise ExtenderError(shown(error))
+
+
 def shown(text: str) -> str:
     """An extender's text in one line, of limited length."""
     return without_passwords(one_line(text[:QUOTED]))

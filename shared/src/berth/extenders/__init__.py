@@ -1,0 +1,1 @@
+"""HTTP extenders: what they are sent, what they answer, and the calls."""
