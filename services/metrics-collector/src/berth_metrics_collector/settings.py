@@ -25,10 +25,10 @@ class PrometheusAccess:
     """How the collector and Prometheus know each other. In files, so that they can change."""
 
     token_file: Path | None = None
-    """A bearer token (BERTH_PROMETHEUS_TOKEN_FILE). Read for every request."""
+    """A file with a bearer token (BERTH_PROMETHEUS_TOKEN_FILE). Read for every request."""
     headers_file: Path | None = None
-    """Further headers, a line ``Name: value`` each (BERTH_PROMETHEUS_HEADERS_FILE), as X-Scope-OrgID for a tenant. Read
-    for every request."""
+    """A file with further headers, a line ``Name: value`` each (BERTH_PROMETHEUS_HEADERS_FILE), as X-Scope-OrgID for a
+    tenant. Read for every request."""
     ca_file: Path | None = None
     """PEM certificates that the server's is checked against (BERTH_PROMETHEUS_CA_FILE). Read for every connection.
     None: those of the system."""

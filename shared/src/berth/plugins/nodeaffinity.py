@@ -57,9 +57,10 @@ and together they may have more terms than are kept."""
 
 
 class NodeAffinityArgs(Args, frozen=True, kw_only=True):
-    """``addedAffinity``: a node affinity that applies to every pod of the profile in addition to its own."""
+    """What every pod of the profile wants."""
 
     added_affinity: Affinity | None = None
+    """A node affinity that every pod of the profile has in addition to its own."""
 
 
 class NodeAffinityPlugin(

@@ -30,7 +30,7 @@ _EXACT: Final = 1 << 53
 
 
 class FreeCapacity(VectorScorePlugin, NormalizePlugin):
-    """Scores by what would be left on the node."""
+    """Prefers the node with the most free cpu and memory, added up."""
 
     name: ClassVar[str] = NAME
     reads = Reads.NODE | Reads.PODS

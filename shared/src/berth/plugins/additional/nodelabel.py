@@ -39,7 +39,9 @@ class LabelArgs(Args, frozen=True, kw_only=True):
     """One label."""
 
     key: str
+    """The label's key, such as ``disk`` or ``example.com/disk``."""
     value: str
+    """The label's value."""
 
 
 class NodeFilterLabelArgs(LabelArgs, frozen=True, kw_only=True):
@@ -50,7 +52,7 @@ class NodeFilterLabelArgs(LabelArgs, frozen=True, kw_only=True):
 
 
 class NodeFilterLabel(VectorFilterPlugin, EnqueueExtensions):
-    """Filters by one label of the node."""
+    """Rules out nodes without a certain label."""
 
     name: ClassVar[str] = NODE_FILTER_LABEL
     reads = Reads.NODE
@@ -87,7 +89,7 @@ class NodeScoreLabelArgs(LabelArgs, frozen=True, kw_only=True):
 
 
 class NodeScoreLabel(VectorScorePlugin, NormalizePlugin):
-    """Scores by one label of the node."""
+    """Prefers nodes without a certain label."""
 
     name: ClassVar[str] = NODE_SCORE_LABEL
     reads = Reads.NODE

@@ -23,7 +23,7 @@ NOT_READY: Final = Status.unresolvable("node(s) were not ready")
 
 
 class NodeReady(VectorFilterPlugin, EnqueueExtensions):
-    """Filters by the node's condition Ready."""
+    """Rules out nodes that are not ready, for clusters that do not use the node controller's taints."""
 
     name: ClassVar[str] = NAME
     reads = Reads.NODE

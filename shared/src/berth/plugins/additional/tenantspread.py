@@ -35,13 +35,14 @@ NO_TENANT: Final = "pod has no label {}, which names the tenant it belongs to"
 
 
 class TenantSpreadArgs(Args, frozen=True, kw_only=True):
-    """``key``: the label of pods whose value is the tenant."""
+    """Who is whose."""
 
     key: str = "tenant"
+    """The label of pods whose value is the tenant."""
 
 
 class TenantSpread(PreFilterPlugin, VectorScorePlugin, NormalizePlugin, SpreadingPlugin, EnqueueExtensions):
-    """Scores by the number of the tenant's pods."""
+    """Spreads the pods of each tenant evenly over the nodes."""
 
     name: ClassVar[str] = NAME
 

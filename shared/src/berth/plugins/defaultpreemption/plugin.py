@@ -41,14 +41,12 @@ NOT_HELPFUL: Final = Status.unresolvable("Preemption is not helpful for scheduli
 
 
 class DefaultPreemptionArgs(Args, frozen=True, kw_only=True):
-    """How many candidates are enough to choose from: the greater of the two, which may not both be 0.
-
-    ``minCandidateNodesPercentage``: 0..100, of the nodes on which preemption may help.
-    ``minCandidateNodesAbsolute``: a number of nodes.
-    """
+    """How many candidates are enough to choose from: the greater of the two, which may not both be 0."""
 
     min_candidate_nodes_percentage: int = 10
+    """0..100: so many candidates are enough, in percent of the nodes on which preemption may help."""
     min_candidate_nodes_absolute: int = 100
+    """0 or more: so many candidates are enough, if that is more. One of the two is above 0."""
 
     def enough(self, nodes: int) -> int:
         """How many candidates are enough when preemption may help on ``nodes`` nodes."""

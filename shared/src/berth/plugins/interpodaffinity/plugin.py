@@ -54,13 +54,12 @@ TOPOLOGY_SCORES: Final = StateKey[list[DomainSums]]("InterPodAffinity.topology_s
 
 
 class InterPodAffinityArgs(Args, frozen=True, kw_only=True):
-    """``hardPodAffinityWeight``: the weight of a placed pod's required affinity terms in Score, 0..100.
-
-    ``ignorePreferredTermsOfExistingPods``: skips Score for pods without preferred terms of their own.
-    """
+    """What placed pods' terms count."""
 
     hard_pod_affinity_weight: int = 1
+    """0..100: the weight of a placed pod's required affinity terms in Score."""
     ignore_preferred_terms_of_existing_pods: bool = False
+    """Skips Score for pods without preferred terms of their own."""
 
 
 class InterPodAffinity(

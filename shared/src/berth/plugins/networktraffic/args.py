@@ -24,39 +24,36 @@ _LABEL: Final = re.compile(r"[a-zA-Z_][a-zA-Z0-9_]*")
 
 
 class NetworkTrafficArgs(Args, frozen=True, kw_only=True):
-    """Where the bandwidth comes from and how it is scored. Rates are bits per second (``1G``).
-
-    Attributes:
-        ip: short form of ``url``: host and port; http unless it has a scheme.
-        device_name: short form of ``devices``: the name of one device.
-        time_range: minutes to average over.
-        url: of the Prometheus server.
-        devices: regular expressions for whole device names; unset is eth.*, en.* and bond.*, without bond slaves.
-        range: replaces ``timeRange``: a duration such as 90s; at least two scrape intervals.
-        direction: receive, transmit or both.
-        scoring: Relative (to the busiest node) or Capacity (of the node's own link).
-        capacity: of links that report none; unset: such a node counts as unknown under Capacity.
-        unknown_score: 0..100, the score of a node without a recent sample.
-        maximum_age: older samples are ignored; unset is the range, and 5 minutes at least.
-        pod_bandwidth: the estimate for a placed pod without annotation, in each direction.
-        saturation_percent: 1..100, the share of its link's capacity from which a node is filtered out; 0: no filter.
-        node_label: the label of the metrics with the node's name, if there is one.
-    """
+    """Where the bandwidth comes from and how it is scored. Rates are bits per second (``1G``)."""
 
     ip: str = ""
+    """Short form of ``url``: host and port; http unless it has a scheme."""
     device_name: str = ""
+    """Short form of ``devices``: the name of one device."""
     time_range: int | None = None
+    """Minutes to average over."""
     url: str = ""
+    """Of the Prometheus server."""
     devices: list[str] | None = None
+    """Regular expressions for whole device names; unset is ``eth.*``, ``en.*`` and ``bond.*``, without bond slaves."""
     range: timedelta | None = None
+    """Replaces ``timeRange``: a duration such as 90s; at least two scrape intervals."""
     direction: str = RECEIVE
+    """``receive``, ``transmit`` or ``both``."""
     scoring: str = RELATIVE
+    """Relative (to the busiest node) or Capacity (of the node's own link)."""
     capacity: str = ""
+    """Of links that report none; unset: such a node counts as unknown under Capacity."""
     unknown_score: int = 0
+    """0..100, the score of a node without a recent sample."""
     maximum_age: timedelta | None = None
+    """Older samples are ignored; unset is the range, and 5 minutes at least."""
     pod_bandwidth: str = "10M"
+    """The estimate for a placed pod without annotation, in each direction."""
     saturation_percent: int = 0
+    """1..100, the share of its link's capacity from which a node is filtered out; 0: no filter."""
     node_label: str = DEFAULT_NODE_LABEL
+    """The label of the metrics with the node's name, if there is one."""
 
 
 def query_of(args: NetworkTrafficArgs) -> BandwidthQuery:

@@ -46,7 +46,7 @@ _MEGA: Final = 1e6
 
 
 class NetworkTraffic(VectorScorePlugin, NormalizePlugin, ExplainingPlugin):
-    """Scores by live traffic. Reads the results of one query from the bucket ``bandwidth``."""
+    """Prefers nodes with little network traffic, by live data of the bucket ``bandwidth``."""
 
     name: ClassVar[str] = NAME
 

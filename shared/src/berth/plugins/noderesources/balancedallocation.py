@@ -33,9 +33,10 @@ NAME: Final = "NodeResourcesBalancedAllocation"
 
 
 class BalancedAllocationArgs(Args, frozen=True, kw_only=True):
-    """``resources``: the resources to balance; their weight can only be 1."""
+    """What is balanced."""
 
     resources: list[ResourceWeight] | None = msgspec.field(default_factory=cpu_and_memory)
+    """The resources to balance, each once; their weight can only be 1."""
 
     def __post_init__(self) -> None:
         """An empty list means unset."""

@@ -64,11 +64,14 @@ _MAX_KEPT: Final = 4096
 
 
 class NodeResourcesFitArgs(Args, frozen=True, kw_only=True):
-    """``ignoredResources`` and ``ignoredResourceGroups``: extended resources that Filter ignores."""
+    """Which resources Filter ignores, and how Score compares the rest."""
 
     ignored_resources: list[str] | None = None
+    """Extended resources that Filter ignores."""
     ignored_resource_groups: list[str] | None = None
+    """The same by the part before the ``/``, such as ``example.com``."""
     scoring_strategy: ScoringStrategy = ScoringStrategy(type=LEAST)
+    """How Score compares nodes."""
 
 
 class NodeResourcesFit(PreFilterPlugin, VectorFilterPlugin, VectorScorePlugin, EnqueueExtensions):

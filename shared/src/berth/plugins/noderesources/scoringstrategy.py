@@ -33,7 +33,9 @@ class ResourceWeight(Args, frozen=True, kw_only=True):
     """A resource and how much it counts, 1..100."""
 
     name: str = ""
+    """cpu, memory, ephemeral-storage or an extended resource."""
     weight: int = 1
+    """1..100."""
 
     def __post_init__(self) -> None:
         """0 means unset."""
@@ -50,13 +52,16 @@ class ShapePoint(Args, frozen=True, kw_only=True):
     """The score (0..10) at a utilization (0..100)."""
 
     utilization: int = 0
+    """0..100, rising from point to point."""
     score: int = 0
+    """0..10."""
 
 
 class Shape(Args, frozen=True, kw_only=True):
     """The points of the function, by rising utilization."""
 
     shape: list[ShapePoint] | None = None
+    """One point or more; only for RequestedToCapacityRatio."""
 
 
 class ScoringStrategy(Args, frozen=True, kw_only=True):
@@ -66,8 +71,11 @@ class ScoringStrategy(Args, frozen=True, kw_only=True):
     """
 
     type: str = ""
+    """LeastAllocated, MostAllocated or RequestedToCapacityRatio; required in a strategy that is written."""
     resources: list[ResourceWeight] | None = msgspec.field(default_factory=cpu_and_memory)
+    """The resources that count."""
     requested_to_capacity_ratio: Shape | None = None
+    """The function of RequestedToCapacityRatio."""
 
     def __post_init__(self) -> None:
         """An empty list means unset."""

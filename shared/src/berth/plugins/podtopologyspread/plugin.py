@@ -64,10 +64,13 @@ _NODE_CHANGES: Final = Action.ADD | Action.DELETE | Action.UPDATE_NODE_LABEL | A
 
 
 class PodTopologySpreadArgs(Args, frozen=True, kw_only=True):
-    """``defaultConstraints``: for pods without constraints of their own, under ``defaultingType: List``."""
+    """How pods without constraints of their own are spread."""
 
     default_constraints: list[TopologySpreadConstraint] | None = None
+    """Those of List: ``maxSkew`` above 0, ``topologyKey``, ``whenUnsatisfiable``; no selector, no pair of the latter
+    two twice."""
     defaulting_type: str = SYSTEM
+    """System: softly over hosts and zones. List: by ``defaultConstraints``."""
 
     def __post_init__(self) -> None:
         """The empty string means unset."""

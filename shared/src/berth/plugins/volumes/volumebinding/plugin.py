@@ -54,14 +54,13 @@ POD_VOLUMES: Final = StateKey[PodVolumeBindings]("VolumeBinding.pod_volumes")
 
 
 class VolumeBindingArgs(Args, frozen=True, kw_only=True):
-    """``bindTimeoutSeconds``: how long an assumed pod waits for its claims to be bound, 0 or more.
-
-    Ten minutes, as in kube-scheduler: provisioning a disk may take long. ``shape`` is a field of v1 that has an effect
-    only with the feature gate StorageCapacityScoring, which is off in 1.36.
-    """
+    """How long a pod waits for its claims."""
 
     bind_timeout_seconds: int = 600
+    """0 or more: how long a pod waits on its node for its claims to be bound. Ten minutes, as in kube-scheduler:
+    provisioning a disk may take long."""
     shape: list[ShapePoint] | None = None
+    """Has an effect only with the feature gate StorageCapacityScoring of kube-scheduler, which is off in 1.36."""
 
 
 class VolumeBinding(PreFilterPlugin, VectorFilterPlugin, ReservePlugin, PreBindPlugin, EnqueueExtensions):

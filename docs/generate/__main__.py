@@ -1,0 +1,28 @@
+"""Write what is made from the sources: tables of docs/configuration.md, and docs/schemas.
+
+    .venv/bin/python docs/generate [FOLDER]
+
+FOLDER has the results in place of docs/. A test compares them with what is committed.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import configuration
+import schemas
+
+DOCS = Path(__file__).parents[1]
+
+
+def main(folder: Path) -> None:
+    """Write every file."""
+    made = {"configuration.md": configuration.with_tables((DOCS / "configuration.md").read_text()), **schemas.files()}
+    for name, text in made.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(text)
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]) if sys.argv[1:] else DOCS)

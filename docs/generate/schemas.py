@@ -1,0 +1,64 @@
+"""docs/schemas: the JSON Schema of everything that berth writes to the bus, made from the types."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+import msgspec
+
+from berth.api.livedata import Bandwidth
+from berth.api.messages import DeadLetter, Decision, MirrorEntry, Pending, Ranked, Versioned, Watermark
+from berth.api.pod import Pod
+from berth.api.queue import PageRequest, PodRequest, QueueAnswer
+
+
+def _with(kind: type[msgspec.Struct], *fields: tuple[str, Any] | tuple[str, Any, Any]) -> Any:
+    """The same type with other fields: bytes that berth keeps unread have no schema, what they hold has."""
+    return msgspec.defstruct(kind.__name__, fields, bases=(kind,), namespace={"__doc__": kind.__doc__}, kw_only=True)
+
+
+_POD: Final = _with(Pod, ("whole", object, None))
+
+TYPES: Final[Mapping[str, type[Versioned]]] = {
+    "pending": _with(Pending, ("pod", _POD)),
+    "ranked": _with(Ranked, ("pod", _POD)),
+    "decision": Decision,
+    "dead-letter": DeadLetter,
+    "mirror-entry": _with(MirrorEntry, ("object", object, None)),
+    "watermark": Watermark,
+    "bandwidth": Bandwidth,
+    "queue-request": PageRequest,
+    "pod-request": PodRequest,
+    "queue-answer": QueueAnswer,
+}
+"""By the name of the file."""
+
+
+def files() -> Mapping[str, str]:
+    """The text of each file, by its path below docs/."""
+    return {f"schemas/{name}.json": schema(name, kind) for name, kind in TYPES.items()}
+
+
+def schema(name: str, kind: type[Versioned]) -> str:
+    """The schema of a message, for draft 2020-12."""
+    made: dict[str, Any] = msgspec.json.schema(kind, schema_hook=_any)
+    for part in made["$defs"].values():
+        _complete(part)
+    document = {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": name, **made}
+    return msgspec.json.format(msgspec.json.encode(document), indent=2).decode() + "\n"
+
+
+def _any(kind: type) -> dict[str, Any]:
+    """Values of any form, which berth keeps as they are."""
+    if kind is not object:
+        raise NotImplementedError
+    return {"description": "Any value."}
+
+
+def _complete(part: dict[str, Any]) -> None:
+    """The docstring on one line; the number of the schema is always there, which msgspec cannot know."""
+    if "description" in part:
+        part["description"] = " ".join(part["description"].replace("``", "`").split())
+    if "schema" in part.get("properties", {}):
+        part["required"] = ["schema", *part["required"]]
