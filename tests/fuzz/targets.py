@@ -19,6 +19,7 @@ from unittest.mock import patch
 import msgspec
 import yaml
 
+from berth.api.config.configuration import ExtenderConfiguration
 from berth.api.config.load import ConfigurationError, load
 from berth.api.config.yamlreader import check_yaml, yaml_values
 from berth.api.decoding import decode_json, number, structure_of
@@ -46,6 +47,7 @@ from berth.api.selectors import compile_label_selector, compile_node_selector
 from berth.api.subjects import Attempt, PodSubject, Term, Uid, parse_key, unescape
 from berth.cluster.buckets import LiveDataReader, MirroredSnapshot
 from berth.cluster.snapshot import Snapshot
+from berth.extenders.wire import ExtenderError, FilterAnswer, binding_answer, filter_answer, priorities
 from berth.framework.cycle import rank
 from berth.framework.profile import Profile
 from berth.kube import credentials
@@ -318,7 +320,39 @@ def _outcome(*pieces: bytes) -> object:
     return answer and answer[:3]
 
 
+EXTENDERS = [
+    ExtenderConfiguration(url_prefix="", name="x", filter_verb="f", weight=7, node_cache_capable=capable)
+    for capable in (False, True)
+]
+
+
+def extender(data: bytes) -> None:
+    """Whatever an extender answers, nodes that it leaves were asked about, and its points can be counted."""
+    failed: ExtenderError | None = None
+    for one in EXTENDERS:
+        for read in (filter_answer, priorities, lambda one, data, _: binding_answer(one, data)):
+            try:
+                found = read(one, data, {"a", "b"})
+            except ExtenderError as error:
+                failed = error
+            else:
+                named = found.left if isinstance(found, FilterAnswer) else found or ()
+                assert {"a", "b"}.issuperset(named)
+    if failed is not None:
+        assert len(str(failed)) < 2000
+        raise failed
+
+
 TARGETS: dict[str, Target] = {
+    "extender's answer": Target(
+        extender,
+        [
+            json({"NodeNames": ["a"], "FailedNodes": {"b": "full"}, "FailedAndUnresolvableNodes": None, "Error": ""}),
+            json({"nodes": {"metadata": {}, "items": [{"metadata": {"name": "b"}}]}, "failednodes": {"a": "x"}}),
+            json([{"Host": "a", "Score": 7}, {"host": "b", "score": -3}]),
+        ],
+        (ExtenderError,),
+    ),
     "http answer": Target(
         http_answer,
         [

@@ -16,7 +16,7 @@ def test_seeds_are_valid(name: str):
         try:
             TARGETS[name].run(seed)
         except TARGETS[name].errors:
-            assert name == "kubeconfig"
+            assert name in {"kubeconfig", "extender's answer"}  # the latter has one form for each verb
 
 
 @pytest.mark.parametrize(("name", "data"), FOUND)

@@ -295,7 +295,7 @@ METRICS: Final[dict[str, Metric]] = {
     ),
     "berth_hold_duration_seconds": Metric(
         kind="histogram",
-        meaning="Seconds that a scorer held a pod before ranking it: for its turn, or for a position of its view.",
+        meaning="Seconds that a scorer held a pod before ranking it: for its turn, a position of its view, extenders.",
         buckets=_ATTEMPT,
     ),
     "berth_extender_duration_seconds": Metric(
