@@ -27,5 +27,8 @@ KEPT: Final[dict[int, str]] = {
     "only what was free without one counted.",
     203662: "A proposal filled a node where the pod had no volume either. Its Decision named only the plugin "
     "that the proposal made reject it, so the volume that was added woke it no more.",
+    402620: "A pod was deleted while its victim was being marked, the watch had shown it, and the victim was deleted "
+    "all the same.",
+    403719: "The judge gave too little time: a less important pod had been bound beside a nominated one.",
     392: "A Lease is deleted and the store is lost: no copy of the numbers is left, and they begin again.",
 }

@@ -12,6 +12,8 @@ from berth.api.messages import Decision, Outcome, Preemption, Victim
 from berth.api.pod import Pod
 from berth.kube.clock import Backoff
 from berth.sim.faults import Clear, Fail, LoseAnswer, Reject
+from berth_binder.apicalls import evict_pods
+from berth_binder.events import EvictPods
 from berth_binder.settings import CoreSettings
 from harness.plugins.fixtures_bus import BusUnderTest
 from harness.plugins.fixtures_kube import Cluster
@@ -106,6 +108,21 @@ async def test_victim_with_a_grace_period_has_a_disruption_condition(world):
     condition = {each.type: each for each in victim.status.conditions or ()}["DisruptionTarget"]
     assert (victim.metadata.deletion_timestamp is not None, condition.reason) == (True, "PreemptionByScheduler")
     assert condition.message == "berth: preempting to accommodate a higher priority pod"
+
+
+async def test_no_further_victim_is_deleted_once_the_pod_needs_no_node(world):
+    node = await full_node(world, "low-1", "low-2")
+    vip = await add(world, "vip", cpu="2", nodeSelector=only(node), **IMPORTANT)
+    victims = (await world.pod("low-1"), await world.pod("low-2"))
+    needed = iter((True, False))
+    answer = await evict_pods(
+        world.cluster.client, EvictPods(pod=vip, node=node, victims=victims), lambda: next(needed)
+    )
+    assert (answer.status, answer.message) == (404, "the pod needs no node any more")
+    assert not await is_there(world, "low-1")
+    (condition,) = [each for each in (await world.pod("low-2")).status.conditions if each.type == "DisruptionTarget"]
+    assert (condition.status, condition.message) == ("False", "the pod that it was for needs no node any more")
+    assert await nominated_node(world, "vip") == ""
 
 
 async def test_namesake_of_a_victim_is_not_evicted(world):

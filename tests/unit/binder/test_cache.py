@@ -105,6 +105,34 @@ def test_assuming_a_bound_pod_changes_nothing(cache):
     assert cache.snapshot.pods_on("n2") == 0
 
 
+def test_pod_needs_a_node_until_the_watch_shows_otherwise(cache):
+    unseen = make_pod("unseen", version=70)
+    pod = show(cache, make_pod("web", version=60))
+    cache.observe(Current(kind=PODS, resource_version="69"))
+    assert cache.needs_node(pod)
+    assert cache.needs_node(unseen)
+    cache.observe(Current(kind=PODS, resource_version="70"))
+    assert not cache.needs_node(unseen)
+
+
+@pytest.mark.parametrize("change", ["deleted", "going", "bound", "finished", "undecodable"])
+def test_pod_that_is_gone_or_bound_needs_no_node(cache, change):
+    pod = show(cache, make_pod("web", version=60))
+    match change:
+        case "deleted":
+            cache.observe(Deleted(kind=PODS, object=make_pod("web", version=61)))
+        case "going":
+            show(cache, make_pod("web", version=61, metadata={"deletion_timestamp": "2026-01-01T00:00:00Z"}))
+        case "bound":
+            show(cache, make_pod("web", node="n1", version=61))
+        case "finished":
+            show(cache, make_pod("web", version=61, status={"phase": "Failed"}))
+        case "undecodable":
+            odd = {"namespace": "default", "name": "web", "uid": pod.uid, "resource_version": "61", "reason": ""}
+            cache.observe(Undecodable(kind=PODS, **odd, raw=b"", deleted=True))
+    assert not cache.needs_node(pod)
+
+
 def test_only_objects_count_as_newest_version_but_bookmarks_move_reached(cache):
     cache.observe(listed(100, make_pod("web", version=60)))
     cache.observe(Current(kind=PODS, resource_version="200"))

@@ -96,6 +96,7 @@ class ApiRequests:
         extenders: Extenders,
         check: Callable[[], None],
         confirm: Callable[[Pod], Awaitable[None]],
+        needs_node: Callable[[Pod], bool],
         on_answer: Callable[[Answer | RequestFailed], None],
         on_end: Callable[[], None],
         log_once: Callable[[str], None],
@@ -103,6 +104,8 @@ class ApiRequests:
         """``confirm`` is awaited before each request: whether this epoch may still send one for the pod.
 
         ``check`` raises when this leadership may not send anything more; ``client`` calls it by itself.
+
+        ``needs_node`` is asked before each victim is deleted: whether the pod is still known to wait.
         """
         self._client = client
         self._epoch = epoch
@@ -112,6 +115,7 @@ class ApiRequests:
         self._extenders = extenders
         self._check = check
         self._confirm = confirm
+        self._needs_node = needs_node
         self._on_answer = on_answer
         self._on_end = on_end
         self._log_once = log_once
@@ -204,7 +208,7 @@ class ApiRequests:
         return answer
 
     async def _evict_pods(self, request: EvictPods) -> EvictionAnswer:
-        answer = await evict_pods(self._client, request)
+        answer = await evict_pods(self._client, request, lambda: self._needs_node(request.pod))
         victims = [victim.key for victim in request.victims]
         about = {"pod": request.pod.key, "uid": request.pod.uid, "node": request.node, "victims": victims}
         if answer.pod is not None:
@@ -299,17 +303,24 @@ async def void_bindings(client: KubeClient, effect: VoidBindings, epoch: int) ->
         return PodAnswer(uid=uid, status=NO_ANSWER, message=str(error))
 
 
-async def evict_pods(client: KubeClient, effect: EvictPods) -> EvictionAnswer:
-    """Evict one victim after another, then nominate the node."""
+async def evict_pods(client: KubeClient, effect: EvictPods, is_needed: Callable[[], bool]) -> EvictionAnswer:
+    """Evict one victim after another, then nominate the node.
+
+    ``is_needed`` is asked right before each deletion: the preemptor may have gone while a victim before was evicted, or
+    marked. Then no further one is deleted, and the answer is that the pod is gone.
+    """
     preemptor = effect.pod
     try:
         for victim in effect.victims:
-            failure = await _evict(client, victim, preemptor.spec.scheduler_name)
+            failure = await _evict(client, victim, preemptor.spec.scheduler_name, is_needed)
             if failure is not None:
                 return _answer(EvictionAnswer, preemptor.uid, failure)
         response = await nominate(client, preemptor, effect.node)
     except ApiUnreachableError as error:
         return EvictionAnswer(uid=preemptor.uid, status=NO_ANSWER, message=str(error))
+    except _NotNeededError:
+        message = "the pod needs no node any more"
+        return EvictionAnswer(uid=preemptor.uid, status=HTTPStatus.NOT_FOUND, message=message)
     if not response.succeeded:
         return _answer(EvictionAnswer, preemptor.uid, response)
     try:
@@ -318,7 +329,13 @@ async def evict_pods(client: KubeClient, effect: EvictPods) -> EvictionAnswer:
         return EvictionAnswer(uid=preemptor.uid, status=HTTPStatus.UNPROCESSABLE_ENTITY, message=str(error))
 
 
-async def _evict(client: KubeClient, victim: Pod, scheduler_name: str) -> Response | None:
+class _NotNeededError(Exception):
+    """The preemptor was deleted, or is bound."""
+
+
+async def _evict(
+    client: KubeClient, victim: Pod, scheduler_name: str, is_needed: Callable[[], bool]
+) -> Response | None:
     """Mark and delete the victim; returns the response that failed, ``None`` when the pod terminates or is gone."""
     if victim.metadata.deletion_timestamp is not None:
         return None
@@ -326,11 +343,16 @@ async def _evict(client: KubeClient, victim: Pod, scheduler_name: str) -> Respon
         marked = await mark_victim(client, victim, scheduler_name=scheduler_name, time=datetime.now(UTC))
         if not marked.succeeded:
             return None if marked.status in _NOT_THERE else marked
+    if not is_needed():
+        why = "the pod that it was for needs no node any more"
+        await unmark_victim(client, victim, why=why, time=datetime.now(UTC))
+        raise _NotNeededError
     deleted = await delete_victim(client, victim)
     if deleted.succeeded or deleted.status in _NOT_THERE:
         return None
     if not leaves_open(deleted.status):
-        await unmark_victim(client, victim, time=datetime.now(UTC))  # it stays: no pod must wait for it
+        # It stays: no pod must wait for it.
+        await unmark_victim(client, victim, why="the eviction was refused", time=datetime.now(UTC))
     return deleted
 
 

@@ -240,6 +240,13 @@ class Cache:
         """The unbound pod as the watch last showed it; ``None``: not shown, or bound, finished or deleted."""
         return self._unbound.get(uid)
 
+    def needs_node(self, pod: Pod) -> bool:
+        """Whether a pod that was known to wait still does: the watch has shown it neither bound nor going, nor gone."""
+        shown = self._unbound.get(pod.uid)
+        if shown is not None:
+            return shown.metadata.deletion_timestamp is None
+        return pod.uid not in self._bound and self.reached(PODS) < version_number(pod.metadata.resource_version)
+
     def bound_node(self, uid: str) -> str | None:
         """The node on which the watch has shown the pod; being assumed there is not enough."""
         return self.snapshot.node_of(uid) if uid in self._bound else None

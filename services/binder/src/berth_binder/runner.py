@@ -134,6 +134,7 @@ class BinderRunner:
             extenders=parts.extenders,
             check=leadership.check,
             confirm=self._fences.confirm,
+            needs_node=parts.cache.needs_node,
             on_answer=self._handle,
             on_end=self._changed.set,
             log_once=self._log_once,

@@ -162,13 +162,15 @@ async def mark_victim(client: KubeClient, victim: Pod, *, scheduler_name: str, t
     return await _say(client, victim, said, time)
 
 
-async def unmark_victim(client: KubeClient, victim: Pod, *, time: datetime) -> Response:
+async def unmark_victim(client: KubeClient, victim: Pod, *, why: str, time: datetime) -> Response:
     """Reset the condition: the pod was not evicted. Kubernetes' disruption controller would do so after two minutes.
+
+    ``why``: its message.
 
     Raises:
         ApiUnreachableError: no answer; it may have been reset.
     """
-    said = PodCondition(type=DISRUPTION_TARGET, status="False", reason=REFUSED, message="the eviction was refused")
+    said = PodCondition(type=DISRUPTION_TARGET, status="False", reason=REFUSED, message=why)
     return await _say(client, victim, said, time)
 
 
