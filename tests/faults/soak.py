@@ -2,6 +2,9 @@
 
     make soak ARGS="--minutes 30 --rate 50 --every 10"
 
+Decisions are kept for 5 minutes in place of an hour, and markers of removed keys for 10: so the streams of a run of 30
+minutes are flat over its last 20. A shorter run (`--minutes 5`) finds failures, while its streams still grow.
+
 Prints, for each process, the resident memory at the beginning and at the end of the last two thirds, the slope over
 them, and the same for messages and bytes of each stream. Faults that end a process are left out unless --kills is
 given: a new process says nothing about growth. Ends with 1 when a memory grew by more than --limit percent, or for
@@ -43,6 +46,7 @@ LONGEST_STEP_SECONDS = 2.0
 ALIVE = 1500
 """Pods that are there at a time; the oldest is deleted for each new one. They fit on the nodes of the run."""
 NODES = 200
+DECISIONS_AGE = {"BERTH_NATS_DECISIONS_AGE": "5m"}
 ENDS_A_PROCESS = ("kill", "loses", "disk full", "clock")
 """Words in the names of faults after which another process goes on (or, of a clock, that a long run does not need)."""
 _RSS = re.compile(r"^VmRSS:\s+(\d+) kB$", re.MULTILINE)
@@ -98,7 +102,7 @@ async def soak(size: Size, assets: Path, folder: Path, *, seconds: float, rate: 
         if fault.at < seconds
     ]
     outcome, samples = Outcome(seed=1, faults=len(plan)), Samples()
-    async with world(assets, folder, scorers=size.scorers) as around:
+    async with world(assets, folder, scorers=size.scorers, environment=DECISIONS_AGE) as around:
         work = Workload(world=around, chance=chance)
         await work.prepare(nodes=size.nodes, tight=0, pods=0)
         bus = Bus(around)

@@ -10,10 +10,11 @@ import asyncio
 import contextlib
 import os
 import signal
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 from typing import TypeVar
 
 import aiohttp
@@ -125,8 +126,15 @@ def faketime() -> Path | None:
 
 
 @asynccontextmanager
-async def world(assets: Path, folder: Path, *, scorers: int = 2, nats_servers: int = 1) -> AsyncIterator[World]:
-    """Start everything; all processes have ended when the block has."""
+async def world(
+    assets: Path,
+    folder: Path,
+    *,
+    scorers: int = 2,
+    nats_servers: int = 1,
+    environment: Mapping[str, str] = MappingProxyType({}),
+) -> AsyncIterator[World]:
+    """Start everything; all processes have ended when the block has. `environment` is that of both pipelines."""
     async with AsyncExitStack() as stack:
         plane = stack.enter_context(control_plane(assets, api_flags=API_FLAGS))
         loop = stack.enter_context(proxies())
@@ -143,7 +151,7 @@ async def world(assets: Path, folder: Path, *, scorers: int = 2, nats_servers: i
         user = await stack.enter_async_context(cluster_user(plane.kubeconfig_path, cleans_up=False))
         if (peer := kube_scheduler()) is not None:
             stack.enter_context(peer.run(plane, folder))
-        sites = [_site(name, stack, loop, plane, nats, folder, scorers) for name in SITES]
+        sites = [_site(name, stack, loop, plane, nats, folder, scorers, environment) for name in SITES]
         around = World(plane=plane, nats=nats, disks=disks, sites=sites, user=user, judge=judge)
         for service in ("watcher", "binder"):
             await eventually(lambda service=service: around.leader(service), f"a {service} to lead", READY_SECONDS)
@@ -158,18 +166,19 @@ def _site(
     nats: Sequence[NatsServer],
     folder: Path,
     scorers: int,
+    environment: Mapping[str, str],
 ) -> Site:
     (mine := folder / name).mkdir()
     api = loop.api(plane.url, plane.ca_path, plane.token)
     buses = [loop.tcp(server.settings.port) for server in nats]
-    clock, environment = _clock(mine) if name == SITES[-1] else (None, {})
+    clock, shifted = _clock(mine) if name == SITES[-1] else (None, {})
     arguments = (
         *("--kubeconfig", api.write_kubeconfig(mine / "kubeconfig")),
         *("--nats", ",".join(f"nats://127.0.0.1:{bus.port}" for bus in buses)),
         *("--scorers", scorers),
     )
     berth = stack.enter_context(
-        berth_up(*arguments, folder=mine, environment={**environment, "BERTH_NATS_REPLICAS": str(len(nats))})
+        berth_up(*arguments, folder=mine, environment={**environment, **shifted, "BERTH_NATS_REPLICAS": str(len(nats))})
     )
     return Site(name=name, berth=berth, api=api, nats=buses, clock=clock)
 

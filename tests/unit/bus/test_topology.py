@@ -1,9 +1,18 @@
 """Which consumers are declared, and what the names of a berth are on a server."""
 
+from datetime import timedelta
+
 import pytest
 
 from berth.bus.settings import TopologySettings
 from berth.bus.topology import PENDING, Names, declared_consumer, declared_consumers, declared_streams
+
+SERVER_CLOSES_A_SILENT_CONNECTION = timedelta(minutes=2) * 3
+"""nats-server's `ping_interval`, and one more than its `ping_max` of them."""
+
+
+def test_a_marker_outlives_the_connection_of_a_paused_reader_and_is_not_kept_for_long():
+    assert SERVER_CLOSES_A_SILENT_CONNECTION < TopologySettings().marker_ttl <= timedelta(minutes=10)
 
 
 def test_consumers_are_declared_by_name():

@@ -29,6 +29,7 @@ def test_the_bus_is_told_where_who_and_with_which_numbers(tmp_path: Path):
             "BERTH_NATS_KEY_FILE": str(tmp_path / "key"),
             "BERTH_NATS_REPLICAS": "3",
             "BERTH_NATS_STORAGE": "memory",
+            "BERTH_NATS_DECISIONS_AGE": "5m",
             "BERTH_NUMBERS_SCORER_ACK_WAIT": "4s",
             "BERTH_NUMBERS_DUPLICATE_WINDOW": "3m",
         }
@@ -39,6 +40,7 @@ def test_the_bus_is_told_where_who_and_with_which_numbers(tmp_path: Path):
     assert made.inbox_prefix == "_INBOX_scorer"
     assert made.tls.key_file == tmp_path / "key"
     assert (made.topology.replicas, made.topology.storage) == (3, "memory")
+    assert made.topology.decisions_age == timedelta(minutes=5)
     assert made.topology.prefix == "east"
     assert made.topology.scorer_ack_wait == timedelta(seconds=4)
     assert made.topology.duplicate_window == timedelta(minutes=3)

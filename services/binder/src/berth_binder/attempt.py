@@ -245,30 +245,41 @@ class _Decided:
     """The highest number of a decided attempt."""
     sequence: int
     """The highest sequence of a decided message."""
+    at: float
+    """When the last Decision was stored, in monotonic seconds."""
 
 
 class DecidedAttempts:
-    """What has a final Decision, so that a redelivery is only acknowledged. Bounded.
+    """What has a final Decision, so that a redelivery is only acknowledged. Bounded in time and number.
 
-    A redelivery comes within ack_wait (30 s): the default holds more than that at a thousand pods a second. One that
-    comes later is examined again, and gets the same outcome (bound, gone) from what the API shows.
+    A redelivery comes within ack_wait (30 s), of which ``REMEMBERED_SECONDS`` is four; the limit holds more than that
+    at 800 pods a second. One that comes later is examined again, and gets the same outcome (bound, gone) from what the
+    API shows.
     """
+
+    REMEMBERED_SECONDS: Final = 120.0
 
     def __init__(self, limit: int = 100_000) -> None:
         self._limit = limit
         self._by_uid: OrderedDict[str, _Decided] = OrderedDict()
 
-    def add(self, delivery: RankedDelivery) -> None:
+    def add(self, delivery: RankedDelivery, now: float) -> None:
         """The message has its final Decision."""
+        self._forget_old(now)
         attempt, sequence = delivery.attempt, delivery.sequence
         known = self._by_uid.pop(attempt.uid, None)
         if known is None or known.term < attempt.term:
-            known = _Decided(term=attempt.term, last=attempt.n, highest=attempt.n, sequence=sequence)
+            known = _Decided(term=attempt.term, last=attempt.n, highest=attempt.n, sequence=sequence, at=now)
         elif known.term == attempt.term:
             known.last = attempt.n
             known.highest, known.sequence = max(known.highest, attempt.n), max(known.sequence, sequence)
+        known.at = now
         self._by_uid[attempt.uid] = known
         if len(self._by_uid) > self._limit:
+            self._by_uid.popitem(last=False)
+
+    def _forget_old(self, now: float) -> None:
+        while self._by_uid and next(iter(self._by_uid.values())).at < now - self.REMEMBERED_SECONDS:
             self._by_uid.popitem(last=False)
 
     def covers(self, delivery: RankedDelivery) -> bool:

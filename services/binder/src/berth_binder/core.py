@@ -168,7 +168,7 @@ class BinderCore:
             case TryCounted():
                 return self._on_counted(event, now)
             case DecisionStored():
-                return self._settle(event.decision)
+                return self._settle(event.decision, now)
             case TimerFired():
                 return []
 
@@ -528,13 +528,13 @@ class BinderCore:
             return [publish, ClearNomination(pod=attempt.pod)]
         return [publish]
 
-    def _settle(self, decision: Decision) -> list[Effect]:
+    def _settle(self, decision: Decision, now: float) -> list[Effect]:
         """The Decision is stored: acknowledge the messages that it decides, and record its Event."""
         attempt = self._attempts.get(decision.uid)
         if attempt is None or attempt.decision is not decision or attempt.decided is None:
             return []
         del self._attempts[decision.uid]
-        self._decided.add(attempt.decided)
+        self._decided.add(attempt.decided, now)
         for delivery in attempt.undecided_deliveries():
             self._queue.ranked.push(delivery)
         acks: list[Effect] = [Ack(held=delivery) for delivery in attempt.decided_deliveries()]

@@ -47,12 +47,14 @@ class TopologySettings:
     """How long a message id is remembered. From 0.1 s; longer than a proposal (30 s), so that a late repeat is a
     duplicate."""
 
-    marker_ttl: timedelta = timedelta(hours=1)
-    """How long the marker of a removed key stays. Whole seconds, from 1 s; a reader without connection for more than
-    half of it reads the bucket from the beginning."""
+    marker_ttl: timedelta = timedelta(minutes=10)
+    """How long the marker of a removed key stays. Whole seconds, from 1 s. Longer than the 6 min after which
+    nats-server closes the connection of a client that is silent: a new connection reads the bucket from its
+    beginning, so no reader misses a removal. Not longer, since each deleted pod leaves one."""
 
     decisions_age: timedelta = timedelta(hours=1)
-    """How long Decisions are kept, for people and for a new leading watcher. From 1 min: longer than a back-off."""
+    """How long Decisions are kept, for people and for a new leading watcher. From 1 min: longer than a back-off, and
+    as long as a starting scorer reads back."""
 
     decisions_bytes: int = 512 * MEBIBYTE
     """Bytes of Decisions kept, oldest dropped first. From 1 MiB; the server sets this much of its disk aside."""

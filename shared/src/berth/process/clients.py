@@ -31,6 +31,7 @@ def nats_bus(settings: Settings) -> NatsBus:
         ranked_bytes=nats.ranked_mebibytes * MEBIBYTE,
         cluster_bytes=nats.cluster_mebibytes * MEBIBYTE,
         decisions_bytes=nats.decisions_mebibytes * MEBIBYTE,
+        decisions_age=nats.decisions_age,
     )
     servers = tuple(address.strip() for address in nats.url.split(","))
     return NatsBus(

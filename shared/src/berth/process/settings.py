@@ -112,6 +112,9 @@ class NatsSettings:
     """Size of the mirror at most, 1 MiB to 1 TiB; 5,000 nodes and 50,000 pods take 200 MiB. The same in all."""
     decisions_mebibytes: Annotated[int, readers.integer(1, 1_048_576)] = 512
     """Size of DECISIONS at most, 1 MiB to 1 TiB; the oldest are dropped first. The same in all."""
+    decisions_age: Annotated[timedelta, readers.duration(60, 2_592_000)] = timedelta(hours=1)
+    """How long Decisions are kept for people (`berth why`), 1 min to 30 days, 2 KiB of disk each. Below 5 min a watcher
+    that takes over no longer knows why some pods wait. The same in all."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
