@@ -9,7 +9,7 @@ import pytest
 import yaml
 from typer.testing import CliRunner
 
-from berth.cli.commands.config import app
+from berth.cli.commands.config import app, configured, extenders_not_asked
 from berth.plugins.presets import PRESETS
 from berth.plugins.registry import BUILT_IN
 
@@ -164,3 +164,10 @@ def test_a_minus_is_standard_input():
     command = [sys.executable, "-m", "berth.cli", "config", "check", "-"]
     done = subprocess.run(command, input=HEAD, capture_output=True, text=True, timeout=60, check=False)
     assert (done.returncode, done.stdout) == (0, "/dev/stdin: fine, schedules pods of berth\n")
+
+
+def test_what_ranks_by_itself_says_that_it_asks_no_extender(written):
+    path = written(HEAD + "extenders: [{urlPrefix: 'http://u:secret@h/x', filterVerb: f}]\n")
+    (sentence,) = extenders_not_asked(configured(path, None))
+    assert sentence == "extenders are not asked here: nodes and points are as without http://h/x"
+    assert extenders_not_asked(configured(None, None)) == []

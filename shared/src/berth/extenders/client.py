@@ -45,7 +45,7 @@ ANSWER_BYTES: Final = 1 << 20
 CALLS: Final = 64
 """Calls under way at once, of one extender that gets names: as many as a scorer holds pods."""
 CALLS_WITH_NODES: Final = 8
-"""The same where each has whole nodes: 5,000 of them are 50 MB."""
+"""The same where each has every feasible node as a whole: that many bodies are in memory at once."""
 IDLE_SECONDS: Final = 15.0
 """How long an idle connection is kept."""
 FILTER: Final = "filter"

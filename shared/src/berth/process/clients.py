@@ -104,14 +104,15 @@ def cluster_informers(
         metrics.count("berth_relists_total", 0, kind=kind.name)
     return Informers(
         client,
-        [_as_extenders_read(kind, extenders) for kind in WATCHED_KINDS],
+        [as_extenders_read(kind, extenders) for kind in WATCHED_KINDS],
         listener,
         on_complete=process.health.condition("cluster", "listing the cluster").ready,
         on_relist=lambda kind: metrics.count("berth_relists_total", kind=kind),
     )
 
 
-def _as_extenders_read(kind: Kind[Any], extenders: Sequence[ExtenderConfiguration]) -> Kind[Any]:
+def as_extenders_read(kind: Kind[Any], extenders: Sequence[ExtenderConfiguration]) -> Kind[Any]:
+    """The kind, whose objects are kept whole where an extender is sent them: pods that wait, and nodes."""
     if kind is POD and any(extender.is_asked for extender in extenders):
         return replace(kind, keeps_whole=lambda pod: not pod.spec.node_name)
     if kind is NODE and any(extender.reads_nodes for extender in extenders):

@@ -206,7 +206,7 @@ class FileExtender(FileType, frozen=True, kw_only=True):
     http_timeout: timedelta | None = None
     """For one call, at most 1m; default 5s."""
     node_cache_capable: bool | None = None
-    """True: only the names of nodes are sent, which costs a thousandth."""
+    """True: only the names of nodes are sent, which costs far less."""
     managed_resources: list[FileManagedResource] | None = None
     """The pods that it is asked about."""
     ignorable: bool | None = None
