@@ -146,10 +146,26 @@ def both(own_control_plane: ControlPlane, extender: RecordingExtender, tmp_path_
 
 
 @pytest.fixture
-async def cluster(own_control_plane: ControlPlane) -> AsyncIterator[ClusterUser]:
+async def cluster(
+    own_control_plane: ControlPlane, both: None, extender: RecordingExtender
+) -> AsyncIterator[ClusterUser]:
+    """With nodes that both know: the first to have a pod might know fewer of them than the other."""
     async with cluster_user(own_control_plane.kubeconfig_path) as seen:
         await seen.add_nodes(NODES, cpu="4", labels={"zone": "here"})
+        for caller in CALLERS:
+            await eventually(
+                lambda caller=caller: _knows_the_nodes(seen, extender, caller), f"{caller} to know the nodes"
+            )
         yield seen
+
+
+async def _knows_the_nodes(seen: ClusterUser, extender: RecordingExtender, caller: str) -> bool:
+    """By what it asks about a pod, which is gone then."""
+    extender.requests.clear()
+    await seen.create([seen.pod("first", spec={"schedulerName": caller})])
+    await outcome(seen, "first")
+    await seen.delete_pod("first")
+    return any(len(request.body["NodeNames"]) == NODES for request in extender.of(caller))
 
 
 async def outcome(seen: ClusterUser, name: str) -> tuple[str, str, str]:
