@@ -1,6 +1,10 @@
 """What every suite has: the list of suites left out, the look for processes left behind, and the real parts."""
 
+import gc
 import signal
+from collections.abc import Iterator
+
+import pytest
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # a shell's background job: programs of tests would ignore it too
     signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -16,3 +20,12 @@ pytest_plugins = [
     "harness.plugins.fixtures_kube",
     "harness.plugins.fixtures_pipeline",
 ]
+
+
+@pytest.fixture
+def collector_is_off() -> Iterator[None]:
+    """As in a service, where the garbage collector looks at old objects after 250 million new ones."""
+    gc.collect()
+    gc.disable()
+    yield
+    gc.enable()

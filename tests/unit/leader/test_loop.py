@@ -1,6 +1,8 @@
 """The loop in which a service leads: again after each end, with its errors in the log."""
 
 import asyncio
+import weakref
+from collections.abc import Callable
 from contextlib import asynccontextmanager
 
 import pytest
@@ -38,8 +40,10 @@ def lines(monkeypatch) -> list[tuple]:
     return logged
 
 
-async def run(bus: MemoryBus, monkeypatch, *ends: BaseException | None) -> int:
-    """Lead once for each of `ends`, each leadership ending in it; how many there were."""
+async def run(
+    bus: MemoryBus, monkeypatch, *ends: BaseException | None, work: Callable[[], object] = lambda: None
+) -> int:
+    """Lead once for each of `ends`, each leadership ending in it after its work; how many there were."""
     process, left = Process(name="binder", metrics=RecordingMeter(), clock=TickingClock()), list(ends)
 
     @asynccontextmanager
@@ -47,6 +51,7 @@ async def run(bus: MemoryBus, monkeypatch, *ends: BaseException | None) -> int:
         yield
 
     async def serve(session, leadership) -> None:
+        work()
         error = left.pop(0)
         if not left:
             process.stopping.set()
@@ -72,6 +77,25 @@ async def test_an_error_ends_one_leadership_and_the_next_begins(bus, lines, monk
 async def test_not_getting_to_lead_is_no_warning(bus, lines, monkeypatch):
     assert await run(bus, monkeypatch, NotLeadingError("the process is stopping"), None) == 2
     assert lines == [("info", "not leading", "the process is stopping")]
+
+
+class Core:
+    """What a leader works with: its parts know each other, so that reference counts do not free it."""
+
+    def __init__(self) -> None:
+        self.itself = self
+
+
+async def test_nothing_of_a_leadership_is_kept_in_the_next(bus, lines, monkeypatch, collector_is_off):
+    cores: list[weakref.ref[Core]] = []
+    kept: list[int] = []
+
+    def work() -> None:
+        kept.append(sum(core() is not None for core in cores))
+        cores.append(weakref.ref(Core()))
+
+    assert await run(bus, monkeypatch, *[BusLostError("cut")] * 3, None, work=work) == 4
+    assert kept == [0, 0, 0, 0]
 
 
 async def test_a_bug_ends_the_service(bus, lines, monkeypatch):

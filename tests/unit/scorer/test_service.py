@@ -1,6 +1,7 @@
 """A scorer on a bus in memory: rankings, dead letters, naks and restarts."""
 
 import asyncio
+import gc
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from datetime import timedelta
@@ -32,6 +33,7 @@ from berth.process.settings import Numbers, Settings
 from berth_scorer import service
 from berth_scorer.ranker import Ranker
 from berth_scorer.service import serve
+from berth_scorer.view import View
 from harness.fakes.recording_meter import RecordingMeter
 
 NOWHERE = Positions()
@@ -352,3 +354,20 @@ async def test_after_a_lost_connection_the_rest_is_ranked(bus, session):
         await publish_pending(session, pending("web"))
         [message] = await ranked(session)
     assert message.candidates[0].node == "a"
+
+
+async def test_views_of_lost_connections_do_not_accumulate(bus, session, collector_is_off):
+    def views() -> int:
+        return sum(isinstance(each, View) for each in gc.get_objects())
+
+    await write_node(session, node("a"))
+    before, kept = views(), []
+    async with scorer(bus):
+        for number in range(4):
+            await publish_pending(session, pending(f"web-{number}"))
+            await ranked(session, number + 1)
+            kept.append(views() - before)
+            for other in list(bus.sessions):
+                if other is not session:
+                    bus.cut(other)
+    assert max(kept) <= 2, "the present one, and what ended last if its tasks had not ended at the collection"

@@ -65,14 +65,17 @@ async def _serve(process: Process, bus: Bus, ranker: Ranker, extenders: Extender
     condition = process.health.condition("scorer", "waiting for NATS")
     begun = BegunTries()
     async for session in sessions(bus, name="scorer", process=process):
-        scorer = Scorer(session, ranker, process, begun, extenders)
         try:
-            async with present(session, process, stats=scorer.stats):
-                await run_until(scorer.run(condition), process.stopping, session.lost)
-                await scorer.finish()
+            await _score(Scorer(session, ranker, process, begun, extenders), session, process, condition)
         except* TemporaryError as lost:
             log.warning("starting again on another connection", reason=str(lost.exceptions[0]))
         condition.waiting("waiting for NATS")
+
+
+async def _score(scorer: Scorer, session: Session, process: Process, condition: Condition) -> None:
+    async with present(session, process, stats=scorer.stats):
+        await run_until(scorer.run(condition), process.stopping, session.lost)
+        await scorer.finish()
 
 
 class Scorer:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from datetime import timedelta
@@ -75,7 +76,8 @@ async def sessions(
     """Yield one connected and verified session after the other, each closed before the next. Ends on stopping.
 
     ``apply_when_missing``: create missing streams and buckets, as the watcher does; otherwise wait for them.
-    Catch :class:`BusLostError` in the loop's body to get the next session.
+    Catch :class:`BusLostError` in the loop's body to get the next session. What the body has built on a session is
+    freed before the next one, if no variable of the body holds it.
     """
     reporter = WaitReporter(process.health.condition("nats", "waiting for NATS"), process.clock)
     connector = _Connector(bus, name=name, reporter=reporter, process=process, applies=apply_when_missing)
@@ -83,6 +85,7 @@ async def sessions(
         session = await run_until(connector.connect(), process.stopping)
         if session is None:
             return
+        gc.collect()  # what was built on the former session has cycles and is old: see GC_THRESHOLDS
         began = process.clock.now()
         reporter.over()
         process.metrics.count("berth_bus_sessions_total")
