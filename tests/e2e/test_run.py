@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from harness.servers.small_disk import small_disk
+
 pytestmark = [pytest.mark.requires("nats-server"), pytest.mark.timeout(180)]
 
 RUN_SECONDS = 120.0
@@ -72,6 +74,20 @@ def test_it_can_be_stopped_while_it_creates_pods(number: signal.Signals, tmp_pat
         _, errors = running.communicate(timeout=RUN_SECONDS)
     assert (running.returncode, errors) == (0, "berth: stopping\n")
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_temporary_folder_that_becomes_full_is_named_with_its_size(tmp_path: Path):
+    with small_disk(tmp_path / "disk", 2) as disk:
+        if not disk.is_small:
+            pytest.skip("mounting a file system takes root")
+        answer = run("--pods", 1000, "--nodes", 50, "--deadline", 10, TMPDIR=str(disk.folder))
+    said = " ".join(answer.stdout.split())  # lines are broken at the width of the terminal
+    assert answer.returncode == 1
+    folder = re.escape(str(disk.folder))
+    assert re.search(rf"warning: {folder} has [12]\.\d MiB free, and the pipeline's files grow with every pod", said)
+    full = rf"{folder} is full \(0\.\d MiB free\): NATS stores no messages there, and pods wait until there is room"
+    assert len(re.findall(full, said)) == 1
+    assert "start again with TMPDIR set to another folder" in said
 
 
 def test_an_invalid_setting_is_reported_on_one_line():

@@ -1,12 +1,15 @@
 """Files of a command are removed, also after a crash."""
 
+import asyncio
 import os
 import subprocess
 import sys
 import tempfile
+from datetime import timedelta
 
 import pytest
 
+from berth.cli.pipeline import room
 from berth.cli.pipeline.pipeline import working_folder
 
 
@@ -36,3 +39,35 @@ def test_folders_of_running_processes_and_others_stay(tmp_path):
     with working_folder():
         assert mine.exists()
         assert theirs.exists()
+
+
+async def test_a_full_folder_is_reported_once_and_so_is_room_again(tmp_path, monkeypatch):
+    free = 3 * room.SCARCE
+    monkeypatch.setattr(room, "free_bytes", lambda _: free)
+    lines: list[str] = []
+    reported = asyncio.Event()
+
+    def report(text: str) -> None:
+        lines.append(text)
+        reported.set()
+
+    async with room.watched_room(tmp_path / "folder", report, interval=timedelta(milliseconds=1)):
+        await asyncio.sleep(0.01)
+        assert lines == []
+        free = room.FULL - 1
+        await asyncio.wait_for(reported.wait(), 5)
+        await asyncio.sleep(0.01)
+        assert [line.partition(" (")[0] for line in lines] == [f"{tmp_path} is full"]
+        reported.clear()
+        free = room.FULL
+        await asyncio.wait_for(reported.wait(), 5)
+    assert lines[1:] == [f"{tmp_path} has room again (1.0 MiB free)"]
+
+
+@pytest.mark.parametrize(("free", "warnings"), [(room.SCARCE, 0), (room.SCARCE - 1, 1)], ids=["enough", "scarce"])
+async def test_scarce_room_is_said_at_the_start(free, warnings, tmp_path, monkeypatch):
+    monkeypatch.setattr(room, "free_bytes", lambda _: free)
+    lines: list[str] = []
+    async with room.watched_room(tmp_path / "folder", lines.append):
+        await asyncio.sleep(0)
+    assert [line.startswith(f"warning: {tmp_path} has 32.0 MiB free") for line in lines] == [True] * warnings

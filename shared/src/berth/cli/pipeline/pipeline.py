@@ -29,6 +29,7 @@ from berth.cli.pipeline.programs import (
     simulated_cluster,
     write_traffic_configuration,
 )
+from berth.cli.pipeline.room import watched_room
 from berth.cli.pipeline.servers import (
     ANY_PORT,
     check_api,
@@ -115,7 +116,7 @@ async def pipeline(options: PipelineOptions, report: Report) -> AsyncIterator[Pi
         ChildRefusedError: a service rejects its settings.
     """
     with working_folder() as folder:
-        async with Supervisor(report) as supervisor:
+        async with watched_room(folder, report), Supervisor(report) as supervisor:
             yield await _start(options, folder, supervisor, report)
 
 
