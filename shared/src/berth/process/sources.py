@@ -14,8 +14,8 @@ from operator import attrgetter
 from pathlib import Path
 from typing import Any, Final, get_type_hints
 
-from berth.api.errors import BerthError
 from berth.process import readers
+from berth.process.exits import UsageError
 from berth.process.readers import Reader, Secret
 from berth.process.settings import Settings, broken_rules
 
@@ -24,7 +24,7 @@ PREFIX: Final = "BERTH"
 FILE_SUFFIX: Final = "_FILE"
 
 
-class SettingsError(BerthError):
+class SettingsError(UsageError):
     """Invalid settings: every problem, each with its path."""
 
     def __init__(self, problems: list[str]) -> None:
