@@ -247,7 +247,11 @@ async def measure(
 ) -> Figures:
     """The whole run, on a control plane of its own."""
     scheduler = contender.scheduler_name
-    async with cluster_user(plane.kubeconfig_path) as attacker, cluster_user(plane.kubeconfig_path) as user:
+    # Nothing is cleaned up: everything ends with its API server, which would delete 50,000 pods for minutes.
+    async with (
+        cluster_user(plane.kubeconfig_path, cleans_up=False) as attacker,
+        cluster_user(plane.kubeconfig_path, cleans_up=False) as user,
+    ):
         noisy, quiet = Noisy(user=attacker, scheduler=scheduler), Quiet(user=user, scheduler=scheduler)
         await attacker.create(node_manifest(f"node-{n}", cpu="64", pods=PODS_PER_NODE) for n in range(NOISY_NODES))
         taint = {"key": QUIET, "value": "yes", "effect": "NoSchedule"}
@@ -255,7 +259,6 @@ async def measure(
             node_manifest(f"{QUIET}-{n}", cpu="64", pods=1000, labels={QUIET: "yes"}, taints=[taint])
             for n in range(QUIET_NODES)
         )
-        attacker.nodes.clear()  # nothing is cleaned up: everything ends with its API server
         with (
             tempfile.TemporaryDirectory(prefix="berth-tenant-") as folder,
             contender.run(plane, Path(folder)) as running,
@@ -275,6 +278,7 @@ async def measure(
                 churning.cancel()
                 await asyncio.gather(churning, return_exceptions=True)
             cpu_percent = busy.percent()
+            console.print(f"during: {during}; CPU percent: {cpu_percent}")
             refusal = await eventually(lambda: _told(attacker, "huge"), "the pod with many terms to be told", 60)
             placed, left = await attacker.placed(), len(await attacker.pods())
     return Figures(
