@@ -29,6 +29,7 @@ KEPT: Final[dict[int, str]] = {
     "that the proposal made reject it, so the volume that was added woke it no more.",
     402620: "A pod was deleted while its victim was being marked, the watch had shown it, and the victim was deleted "
     "all the same.",
-    403719: "The judge gave too little time: a less important pod had been bound beside a nominated one.",
+    403719: "In a window of two slots no back-off ended early. Two pods waited it out, the less important one of them "
+    "9 ms less: it took the room that an eviction had made, and a second eviction was needed.",
     392: "A Lease is deleted and the store is lost: no copy of the numbers is left, and they begin again.",
 }

@@ -39,12 +39,8 @@ QUIET_SECONDS: Final = 60.0
 MOST_STEPS: Final = 400_000
 HARMLESS: Final = frozenset({"strangers' fences", "garbage on the bus"})
 """Faults that must end no leadership."""
-PROMPT_SECONDS: Final = 35.0
-"""The same in a run without any fault: three of the longest back-off, and a provisioner's time.
-
-An eviction takes a pod two, and a less important one may be bound in its room meanwhile: of a plugin that PreFilter
-skipped, nominated pods are not asked (in kube-scheduler neither), and the pod needs a second eviction.
-"""
+PROMPT_SECONDS: Final = 25.0
+"""The same in a run without any fault: two of the longest back-off, and a provisioner's time."""
 ROUGH_SECONDS: Final = 5.0
 BUDGETED: Final = 0.2
 """Share of the runs with disruption budgets."""

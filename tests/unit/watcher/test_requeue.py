@@ -2,6 +2,8 @@
 
 import time
 
+import pytest
+
 from berth.api.messages import Outcome, Positions
 from berth.api.pod import Pod
 from berth.framework.events import Action, ClusterEvent, Resource
@@ -79,6 +81,20 @@ def test_back_offs_that_end_early_leave_most_of_the_window_free():
     rejected(watcher, "p5")
 
     assert watcher.pods_published[6:] == ["p5", "p4", "p3"]
+
+
+@pytest.mark.parametrize("window_floor", [1, 2, 3])
+def test_one_back_off_at_a_time_ends_early_in_a_window_of_fewer_than_four_slots(window_floor):
+    settings = AttemptSettings(window_floor=window_floor)
+    watcher = WatcherUnderTest(settings=settings).lead(a_pod("low"), a_pod("high", priority=1))
+    rejected(watcher, "high")
+    rejected(watcher, "low")
+
+    watcher.show(a_node("n1"))
+    assert watcher.pods_published == ["high", "low", "high"]
+    rejected(watcher, "high")
+
+    assert watcher.pods_published == ["high", "low", "high", "low"]
 
 
 def test_pod_that_fails_again_and_again_is_tried_early_once_a_second():

@@ -232,11 +232,14 @@ class InFlightWindow:
         return {profile: max(0, size - self._used[profile]) for profile, size in self.sizes(now).items()}
 
     def free_for_early(self, now: float) -> dict[str, int]:
-        """The same for pods whose back-off ends early: they leave most slots to pods that become active meanwhile."""
+        """The same for pods whose back-off ends early: they leave most slots to pods that become active meanwhile.
+
+        Rounded up: nothing in flight is less than a quarter of any window, also of one with fewer than four slots.
+        """
         if self.is_closed:
             return dict.fromkeys(self._used, 0)
         sizes = self.sizes(now)
-        return {profile: max(0, size // EARLY_SHARE - self._used[profile]) for profile, size in sizes.items()}
+        return {profile: max(0, -(-size // EARLY_SHARE) - self._used[profile]) for profile, size in sizes.items()}
 
     def acquire(self, uid: str, profile: str, slots: int = 1) -> None:
         """Take slots for a pod, unless it has some."""
