@@ -574,7 +574,7 @@ MUTATIONS: Final[dict[str, Mutation]] = {
     ),
     "no-fence": Mutation(rule="fence (5)", seeds=200, replace=_no_fence, focus=HELD),
     "any-consumer-deleted": Mutation(
-        rule="consumers of lower epochs only (5)", seeds=80, replace=_every_other_consumer, focus=TWO_LEADERS
+        rule="consumers of lower epochs only (5)", seeds=200, replace=_every_other_consumer, focus=TWO_LEADERS
     ),
     "unknown-pod-believed": Mutation(
         rule="unknown uid and old resourceVersion is `gone` (5)",
