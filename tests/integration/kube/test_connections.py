@@ -534,7 +534,7 @@ def test_server_with_tls_is_reached_through_a_tunnel_of_the_proxy(run: Run, cert
         async with raw_server(tls=server_side(certificates)) as server:
             tls = server_side(certificates) if scheme == "https" else None
             async with raw_server(tunnelling(seen, server.port), tls=tls) as proxy, Pool() as pool:
-                monkeypatch.setattr("berth.kube.connecting.ssl.create_default_context", lambda: to_proxy)
+                monkeypatch.setattr("berth.kube.connecting.client_context", lambda: to_proxy)
                 address = f"{scheme}://me:p%40ss@127.0.0.1:{proxy.port}"
                 there = https(server.port, to_server, server_name="api.example.com", proxy=address)
                 for _ in range(3):

@@ -372,7 +372,7 @@ async def test_the_whole_pod_goes_no_further_than_to_the_extender(bus, session, 
 
 
 def test_tls_of_an_extender_is_verified_unless_the_file_says_otherwise():
-    assert tls_context(configured("https://h/x")) is None
+    assert tls_context(configured("https://h/x")).verify_mode is ssl.CERT_REQUIRED
     insecure = tls_context(configured("https://h/x", tls=ExtenderTls(insecure=True)))
     assert insecure is not None
     assert insecure.verify_mode is ssl.CERT_NONE

@@ -19,6 +19,7 @@ from nats.aio.transport import TcpTransport
 
 from berth.bus.interface import BusLostError, BusRefusedError
 from berth.bus.settings import BusSettings, NatsCredentials, TlsSettings
+from berth.tls import client_context
 
 CLOSE_SECONDS: Final = 0.4
 """How long closing the socket of a failed login may take."""
@@ -114,6 +115,12 @@ class Login(Client):
         self._socket.abort()
         await asyncio.sleep(0)  # the loop closes the socket in its next turn
 
+    @property
+    def ssl_context(self) -> ssl.SSLContext:
+        """nats-py's own for a server that asks for TLS has Python's strict checks."""
+        context: ssl.SSLContext | None = self.options.get("tls")
+        return context or client_context()
+
     def _connect_command(self) -> bytes:
         """nats-py uses TLS only when the server's INFO requires it.
 
@@ -160,7 +167,7 @@ def _secret_options(settings: BusSettings) -> dict[str, Any]:
 
 
 def _context(tls: TlsSettings) -> ssl.SSLContext:
-    context = ssl.create_default_context(cafile=tls.authority_file)
+    context = client_context(tls.authority_file)
     if tls.certificate_file is not None:
         context.load_cert_chain(tls.certificate_file, tls.key_file)
     return context

@@ -37,6 +37,7 @@ from berth.framework.extending import Extension, binds, is_interested
 from berth.framework.status import Status
 from berth.process.logging import get_logger
 from berth.process.metrics import Meter
+from berth.tls import client_context
 
 log = get_logger()
 
@@ -59,7 +60,7 @@ class HttpExtender:
     def __init__(
         self,
         configuration: ExtenderConfiguration,
-        tls: ssl.SSLContext | None,
+        tls: ssl.SSLContext,
         session: aiohttp.ClientSession,
         metrics: Meter,
     ) -> None:
@@ -160,7 +161,7 @@ class HttpExtender:
             data=body,
             headers={"Content-Type": "application/json", "Accept-Encoding": "identity"},
             allow_redirects=False,
-            ssl=self._tls if self._tls is not None else True,
+            ssl=self._tls,
             server_hostname=self.configuration.tls.server_name or None,
         ) as response:
             if response.status != HTTPStatus.OK:
@@ -272,27 +273,20 @@ class Extenders:
         return points
 
 
-def tls_context(configuration: ExtenderConfiguration) -> ssl.SSLContext | None:
-    """How the extender is verified, and what is shown to it; ``None`` for the defaults.
+def tls_context(configuration: ExtenderConfiguration) -> ssl.SSLContext:
+    """How the extender is verified, and what is shown to it.
 
     Raises:
         PermanentError: a file cannot be read.
     """
-    tls = configuration.tls
-    if tls == ExtenderTls():
-        return None
     try:
-        return _context(tls)
+        return _context(configuration.tls)
     except (OSError, ssl.SSLError, UnicodeDecodeError) as exc:
         raise PermanentError(f'reading the tlsConfig of extender "{configuration.name}": {exc}') from exc
 
 
 def _context(tls: ExtenderTls) -> ssl.SSLContext:
-    if tls.ca_pem:
-        context = ssl.create_default_context(cadata=tls.ca_pem.decode())
-    else:
-        context = ssl.create_default_context(cafile=tls.ca_file or None)
-    context.verify_flags &= ~ssl.VERIFY_X509_STRICT  # authorities without a key usage are common, and Go takes them
+    context = client_context(pem=tls.ca_pem.decode()) if tls.ca_pem else client_context(tls.ca_file or None)
     if tls.insecure:
         context.check_hostname = False
         context.verify_mode = ssl.CERT_NONE

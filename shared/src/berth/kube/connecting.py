@@ -14,6 +14,7 @@ from urllib.parse import SplitResult, unquote, urlsplit
 
 from berth.kube.credentials import Access
 from berth.kube.http1 import HEAD_BYTES, fields, parse_head
+from berth.tls import client_context
 
 NEXT_ADDRESS_SECONDS: Final = 0.25
 """After which the host's next address is tried beside the former ones (RFC 8305)."""
@@ -73,7 +74,7 @@ async def connect(server: Server, protocol: asyncio.Protocol) -> None:
         return
     proxy = urlsplit(server.proxy)
     host, port = _address(proxy)
-    tls_to_proxy = ssl.create_default_context() if proxy.scheme == "https" else None
+    tls_to_proxy = client_context() if proxy.scheme == "https" else None
     if server.tls is None:
         await _connect_to(host, port, protocol, tls_to_proxy, host)
         return

@@ -26,6 +26,7 @@ from berth.api.config.yamlreader import reason_in_a_line, yaml_values
 from berth.kube.clock import Clock, SteadyClock
 from berth.kube.errors import KubeconfigError
 from berth.kube.kubeconfig import KINDS, ApiServer, Context, account_of_pod, context_of
+from berth.tls import client_context
 
 logger = logging.getLogger(__name__)
 
@@ -419,7 +420,7 @@ def _as_it_stands(file: str | None) -> tuple[str, int] | None:
 def _tls_of(files: tuple[tuple[str, int] | None, ...], *, verify: bool) -> ssl.SSLContext:
     """The same context while the files are unchanged: pooled connections depend on it, and a new one would end them."""
     authority, certificate, key = (file and file[0] for file in files)
-    context = ssl.create_default_context(cafile=authority)
+    context = client_context(authority)
     if not verify:
         context.check_hostname = False
         context.verify_mode = ssl.CERT_NONE

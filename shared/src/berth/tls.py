@@ -1,0 +1,26 @@
+"""How berth checks the certificate of a server, as kubectl and other programs in Go do, whatever the Python.
+
+Python 3.13 sets VERIFY_X509_STRICT in its contexts. It refuses authorities without a keyUsage, and certificates without
+the key identifier of their authority. EKS, MicroK8s and many older clusters have such, and Go takes them. The chain,
+the times, the names and that the issuer is an authority are checked without it too.
+"""
+
+from __future__ import annotations
+
+import ssl
+from pathlib import Path
+
+
+def client_context(authority: str | Path | None = None, *, pem: str | None = None) -> ssl.SSLContext:
+    """A context that trusts the authorities of the file or of the text; without both, the system's.
+
+    Raises:
+        OSError: the file cannot be read, or has no certificate (ssl.SSLError is one).
+    """
+    return without_strict_checks(ssl.create_default_context(cafile=authority, cadata=pem))
+
+
+def without_strict_checks(context: ssl.SSLContext) -> ssl.SSLContext:
+    """The same context, which also takes authorities without the extensions that strict checks ask for."""
+    context.verify_flags &= ~ssl.VERIFY_X509_STRICT
+    return context
