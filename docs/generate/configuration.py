@@ -203,7 +203,7 @@ def flag_rows() -> Iterator[tuple[str, ...]]:
     by_path = {leaf.path: leaf.variable for leaf in leaves()}
     for flag in FLAGS:
         names = ", ".join(code(each) for each in flag.names)
-        yield names, code(flag.value.replace("|", "\\|")), code(by_path[flag.path]), in_markdown(flag.about)
+        yield names, code(flag.value.replace("|", "\\|")), code(by_path.get(flag.path, "")), in_markdown(flag.about)
 
 
 def variable_rows() -> Iterator[tuple[str, ...]]:

@@ -68,6 +68,18 @@ def typed(monkeypatch):
             },
             id="kube-scheduler's rarer ones",
         ),
+        pytest.param(
+            "--authentication-kubeconfig=/etc/kubernetes/scheduler.conf"
+            " --authorization-kubeconfig=/etc/kubernetes/scheduler.conf --bind-address=127.0.0.1"
+            " --kubeconfig=/etc/kubernetes/scheduler.conf --leader-elect=true --secure-port=10259",
+            {
+                "health.host": "127.0.0.1",
+                "health.port": "10259",
+                "kube.kubeconfig": "/etc/kubernetes/scheduler.conf",
+                "leader_election.leader_elect": "true",
+            },
+            id="kubeadm's manifest",
+        ),
         pytest.param("", {}, id="none"),
     ],
 )
@@ -81,6 +93,7 @@ def test_a_flag_is_taken_in_each_of_its_forms(typed, line, flags):
         pytest.param("--leader-elect false", id="a boolean takes its value behind = only, as in kube-scheduler"),
         pytest.param("--unknown", id="a flag that is not there"),
         pytest.param("--config", id="a file that is not named"),
+        pytest.param("--health-port=1 --secure-port=2", id="two flags of one setting"),
     ],
 )
 def test_what_cannot_be_understood_is_refused_as_wrong_usage(typed, line, capsys):
@@ -94,6 +107,26 @@ def test_every_flag_belongs_to_a_setting(typed):
     assert settings.leader_election.leader_elect is False
     assert (settings.log.verbosity, settings.log.format, settings.kube.burst) == (3, "text", 7)
     assert settings.leader_election.retry_period.total_seconds() == 1
+
+
+def test_flags_that_mean_less_than_kube_schedulers_say_so_once_each(monkeypatch, capsys):
+    line = "--authentication-kubeconfig=a --authorization-kubeconfig=b --bind-address=0.0.0.0 --secure-port=10259 -v=11"
+    main = service_command("test", about="For tests.", serve=serve_nothing)
+    monkeypatch.setattr("sys.argv", ["berth-test", *line.split()])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert ended.value.code == 2  # -v is at most 10, so that nothing is started
+    *notes, problem = capsys.readouterr().err.splitlines()
+    beginnings = [note.removeprefix("berth-test: ").split(":")[0] for note in notes]
+    assert beginnings == [
+        "--bind-address",
+        "--secure-port",
+        "--authentication-kubeconfig",
+        "--authorization-kubeconfig",
+    ]
+    assert "HTTP without TLS" in notes[1]
+    assert all("whoever reaches the health port" in note for note in (notes[0], *notes[2:]))
+    assert problem.startswith("berth-test: log.verbosity: ")
 
 
 def test_a_boolean_that_is_none_is_said_with_its_path(typed):

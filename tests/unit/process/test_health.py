@@ -71,6 +71,14 @@ async def test_a_standby_is_ready(asked):
     assert "standing by: 'a' leads" in (await asked("/readyz?verbose"))[1]
 
 
+async def test_healthz_is_livez_under_its_older_name(asked):
+    assert await asked("/healthz") == (200, "ok")
+
+
+async def test_configz_is_empty_without_a_configuration(asked):
+    assert await asked("/configz") == (200, '{"componentconfig":{}}')
+
+
 async def test_metrics_are_served_in_prometheus_text_format(asked):
     asked.meter.count("scheduler_schedule_attempts_total", result="scheduled", profile="berth")
     status, text = await asked("/metrics")

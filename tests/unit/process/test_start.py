@@ -2,15 +2,24 @@
 
 import subprocess
 import sys
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 
+import msgspec
 import pytest
 
-from berth.process.configuration import problems_in_services, read_configuration
+from berth.process.configuration import for_everybody, problems_in_services, read_configuration
 from berth.process.exits import Exit
 from berth.process.sources import SettingsError
 from berth.process.start import old_ways, read_all, start
+
+
+class ForeignArgs(msgspec.Struct):
+    """Arguments of another distribution's plugin."""
+
+    token: str
+
 
 HEAD = "apiVersion: kubescheduler.config.k8s.io/v1\nkind: KubeSchedulerConfiguration\n"
 
@@ -32,6 +41,24 @@ def test_leader_election_of_the_file_is_used_and_a_flag_beats_it(written):
     assert election.lease_duration == timedelta(seconds=20)
     assert election.renew_deadline == timedelta(seconds=11)
     assert election.resource_name == "mine"
+
+
+def test_configz_shows_what_is_in_force_without_what_may_be_secret(written):
+    config = written(
+        "leaderElection: {leaseDuration: 20s}\n"
+        "extenders: [{urlPrefix: 'https://me:hunter2@e.example/x', filterVerb: f,"
+        " tlsConfig: {certData: Y2VydA==, keyData: aHVudGVyMg==}}]\n"
+    )
+    settings, configuration = read_all({"config": config, "leader_election.leader_elect": "false"}, {})
+    shown = for_everybody(configuration, settings)
+    assert shown["leaderElection"]["leaderElect"] is False
+    assert shown["leaderElection"]["leaseDuration"] == "20s"
+    assert shown["profiles"][0]["schedulerName"] == "berth"
+    assert shown["extenders"][0]["filterVerb"] == "f"
+    assert "keyData" not in shown["extenders"][0]["tlsConfig"]
+    assert "hunter2" not in str(shown)
+    foreign = replace(configuration.profiles[0], args={"Foreign": ForeignArgs(token="hunter2")})  # noqa: S106 - of nobody
+    assert for_everybody(replace(configuration, profiles=(foreign,)), settings)["profiles"][0]["pluginConfig"] == []
 
 
 def test_the_file_may_be_named_by_a_variable(written):

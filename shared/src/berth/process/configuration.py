@@ -19,8 +19,14 @@ from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
-from berth.api.config.configuration import KubeSchedulerConfiguration
+from berth.api.config.configuration import (
+    ClientConnection,
+    KubeSchedulerConfiguration,
+    LeaderElection,
+    ProfileConfiguration,
+)
 from berth.api.config.decode import MOST_CHARACTERS
+from berth.api.config.encode import as_document
 from berth.api.config.load import ConfigurationError, default_configuration, load
 from berth.api.errors import PermanentError
 from berth.framework.interface import CallLimit, Plugin
@@ -28,8 +34,8 @@ from berth.framework.plugincalls import OutOfTime
 from berth.framework.profile import Profile, build_profiles
 from berth.plugins.factory import PluginFactory
 from berth.plugins.presets import CURRENT_RELEASE, DEFAULT_NAME, gates_for, preset
-from berth.plugins.registry import RegistryError, plugins_of_release, with_third_party
-from berth.process.settings import PLUGIN_DEADLINE
+from berth.plugins.registry import BUILT_IN, RegistryError, plugins_of_release, with_third_party
+from berth.process.settings import PLUGIN_DEADLINE, Settings
 from berth.process.sources import SettingsError, read_settings
 
 R = TypeVar("R")
@@ -210,6 +216,35 @@ def file_values(configuration: KubeSchedulerConfiguration | None) -> dict[str, o
         "kube.qps": connection.qps,
         "kube.burst": connection.burst,
     }
+
+
+def for_everybody(configuration: KubeSchedulerConfiguration, settings: Settings) -> Mapping[str, Any]:
+    """The configuration in force, flags and variables included, as /configz shows it to whoever reaches the port.
+
+    Left out is what may be secret: passwords in URLs, keys, and the arguments of other distributions' plugins.
+    """
+    election, kube = settings.leader_election, settings.kube
+    in_force = replace(
+        configuration,
+        leader_election=LeaderElection(
+            leader_elect=election.leader_elect,
+            lease_duration=election.lease_duration,
+            renew_deadline=election.renew_deadline,
+            retry_period=election.retry_period,
+            resource_name=election.resource_name,
+            resource_namespace=election.resource_namespace,
+        ),
+        client_connection=ClientConnection(kubeconfig=str(kube.kubeconfig or ""), qps=kube.qps, burst=kube.burst),
+        profiles=tuple(map(_with_known_args, configuration.profiles)),
+        extenders=tuple(
+            replace(each, url_prefix=each.name, tls=replace(each.tls, key_pem=b"")) for each in configuration.extenders
+        ),
+    )
+    return as_document(in_force)
+
+
+def _with_known_args(profile: ProfileConfiguration) -> ProfileConfiguration:
+    return replace(profile, args={name: args for name, args in profile.args.items() if name in BUILT_IN})
 
 
 def profiles_of(

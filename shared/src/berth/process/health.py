@@ -1,19 +1,20 @@
 """Readiness of a service by named conditions, shown in /readyz and the log.
 
-/livez, /readyz and /metrics are served on the main loop, so that /livez does not answer when the loop hangs. Whoever
-reaches the port can cost no more than that: connections are few, short, and for one request.
+/livez, /readyz, /metrics and /configz are served on the main loop, so that /livez does not answer when the loop hangs.
+Whoever reaches the port can cost no more than that: connections are few, short, and for one request.
 """
 
 from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from datetime import timedelta
 from pathlib import Path
-from typing import Final, cast
+from typing import Any, Final, cast
 
+import msgspec
 from aiohttp import web
 
 from berth.kube.clock import Clock
@@ -211,6 +212,8 @@ class Progress:
             self._condition.ready()
 
 
+CONFIGZ_NAME: Final = "componentconfig"
+"""kube-scheduler's own name of its configuration in /configz."""
 SHUTDOWN_SECONDS = 0.5
 """How long a slow reader of /metrics may delay the end of the process."""
 MOST_CONNECTIONS: Final = 64
@@ -224,13 +227,17 @@ class HealthPortError(UsageError):
 
 
 @asynccontextmanager
-async def health_server(settings: HealthSettings, health: Health, meter: PrometheusMeter) -> AsyncIterator[int]:
-    """Serve inside the block; yields the port.
+async def health_server(
+    settings: HealthSettings, health: Health, meter: PrometheusMeter, configuration: Mapping[str, Any] | None = None
+) -> AsyncIterator[int]:
+    """Serve inside the block; yields the port. ``configuration`` is what /configz shows.
 
     Raises:
         HealthPortError: the port is in use.
     """
-    runner = web.AppRunner(_application(health, meter), access_log=None, shutdown_timeout=SHUTDOWN_SECONDS)
+    runner = web.AppRunner(
+        _application(health, meter, configuration or {}), access_log=None, shutdown_timeout=SHUTDOWN_SECONDS
+    )
     await runner.setup()
     try:
         server = await _listen(runner, settings)
@@ -302,7 +309,9 @@ async def _one_request_a_connection(
     return response
 
 
-def _application(health: Health, meter: PrometheusMeter) -> web.Application:
+def _application(health: Health, meter: PrometheusMeter, configuration: Mapping[str, Any]) -> web.Application:
+    configz = without_passwords(msgspec.json.encode({CONFIGZ_NAME: configuration}).decode())
+
     async def livez(_request: web.Request) -> web.Response:
         return web.Response(text="ok")
 
@@ -313,8 +322,13 @@ def _application(health: Health, meter: PrometheusMeter) -> web.Application:
     async def metrics(_request: web.Request) -> web.Response:
         return web.Response(body=meter.exposition(), headers={"Content-Type": CONTENT_TYPE})
 
+    async def show_configuration(_request: web.Request) -> web.Response:
+        return web.Response(text=configz, content_type="application/json")
+
     application = web.Application(middlewares=[_one_request_a_connection])
     application.router.add_get("/livez", livez)
+    application.router.add_get("/healthz", livez)  # its older name, which manifests of kube-scheduler have
     application.router.add_get("/readyz", readyz)
     application.router.add_get("/metrics", metrics)
+    application.router.add_get("/configz", show_configuration)
     return application

@@ -17,7 +17,7 @@ import ctypes
 import gc
 import os
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeVar
@@ -102,11 +102,17 @@ def _new_loop() -> asyncio.AbstractEventLoop:
 
 
 def run(
-    service_main: ServiceMain, settings: Settings, *, name: str, digests: ConfigurationDigests | None = None
+    service_main: ServiceMain,
+    settings: Settings,
+    *,
+    name: str,
+    digests: ConfigurationDigests | None = None,
+    configuration: Mapping[str, Any] | None = None,
 ) -> int:
     """Run a service until it returns, fails or is stopped; returns the exit code. Call it once, in the main thread.
 
-    ``digests`` are those of the service's configuration, which it compares with those of other services.
+    ``digests`` are those of the service's configuration, which it compares with those of other services;
+    ``configuration`` is what it shows of it to everybody.
     """
     service_logging.configure(settings.log, service=name, identity=settings.identity)
     deadline = Deadline(settings.stop_deadline)
@@ -116,23 +122,34 @@ def run(
     gc.set_threshold(*GC_THRESHOLDS)
     with asyncio.Runner(loop_factory=_new_loop) as runner:
         peers = Peers(digests, service=name, identity=settings.identity)
-        return int(runner.run(_live(service_main, settings, name, peers, stop_thread, deadline)))
+        parts = _Parts(peers=peers, configuration=configuration or {}, stop_thread=stop_thread, deadline=deadline)
+        return int(runner.run(_live(service_main, settings, name, parts)))
 
 
-async def _live(  # noqa: PLR0913, PLR0917 - the parts of a process
-    service_main: ServiceMain, settings: Settings, name: str, peers: Peers, stop_thread: StopThread, deadline: Deadline
-) -> Exit:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Parts:
+    """What is made before the loop runs."""
+
+    peers: Peers
+    configuration: Mapping[str, Any]
+    stop_thread: StopThread
+    deadline: Deadline
+
+
+async def _live(service_main: ServiceMain, settings: Settings, name: str, parts: _Parts) -> Exit:
     loop, stopping = asyncio.get_running_loop(), asyncio.Event()
-    stop_thread.start(loop, stopping.set)
+    parts.stop_thread.start(loop, stopping.set)
     meter = PrometheusMeter()
     tracing = Tracing.from_environment(os.environ, service=name, identity=settings.identity)
-    process = Process(name=name, settings=settings, metrics=meter, tracing=tracing, stopping=stopping, peers=peers)
+    process = Process(
+        name=name, settings=settings, metrics=meter, tracing=tracing, stopping=stopping, peers=parts.peers
+    )
     try:
         async with AsyncExitStack() as stack:
             stack.push_async_callback(asyncio.to_thread, tracing.close)
-            await _set_up(process, meter, stack)
+            await _set_up(process, meter, parts.configuration, stack)
             stack.callback(
-                deadline.begin, loop
+                parts.deadline.begin, loop
             )  # the deadline also covers closing, when the service ended without a signal
             await _serve(service_main, process)
     except Exception as error:  # noqa: BLE001 - the last place that can log the error
@@ -141,12 +158,14 @@ async def _live(  # noqa: PLR0913, PLR0917 - the parts of a process
     return Exit.DONE
 
 
-async def _set_up(process: Process, meter: PrometheusMeter, stack: AsyncExitStack) -> None:
+async def _set_up(
+    process: Process, meter: PrometheusMeter, configuration: Mapping[str, Any], stack: AsyncExitStack
+) -> None:
     """Set up the parts that every process has, until ``stack`` is closed."""
     settings = process.settings
     if settings.parent_pid is not None:
         end_with_parent(settings.parent_pid)
-    port = await stack.enter_async_context(health_server(settings.health, process.health, meter))
+    port = await stack.enter_async_context(health_server(settings.health, process.health, meter, configuration))
     stack.enter_context(Watchdog(meter))
     if settings.ready_file is not None:
         write_when_working(process.health, settings.ready_file)

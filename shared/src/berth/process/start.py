@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
 from inspect import Parameter, Signature
 from pathlib import Path
@@ -24,7 +24,7 @@ from berth.api.config.encode import digests
 from berth.api.config.load import ConfigurationError
 from berth.plugins.presets import DEFAULT_NAME, PRESETS, UnknownPresetError, deprecation_warning
 from berth.plugins.v1_18.providers import GateError
-from berth.process.configuration import file_values, read_configuration
+from berth.process.configuration import file_values, for_everybody, read_configuration
 from berth.process.exits import Exit, open_closed_streams
 from berth.process.lifecycle import Process, run
 from berth.process.safetext import one_line, without_passwords
@@ -50,14 +50,17 @@ class Flag:
     """A flag: its setting, and its entry in ``--help``."""
 
     path: str
+    """Of its setting; empty for one that is taken and has no effect."""
     names: tuple[str, ...]
     value: str
     about: str
+    note: str = ""
+    """In what it is not kube-scheduler's flag of that name. Written to standard error when it is given."""
 
     @property
     def argument(self) -> str:
         """The name of the function's parameter."""
-        return self.path.replace(".", "__")
+        return self.names[-1].strip("-").replace("-", "_")
 
     def parameter(self) -> Parameter:
         """The parameter for the parser; its value stays text."""
@@ -65,9 +68,12 @@ class Flag:
         return Parameter(self.argument, Parameter.KEYWORD_ONLY, default=None, annotation=option)
 
 
-def _flag(name: str, path: str, value: str, about: str) -> Flag:
-    return Flag(path=path, names=tuple(name.split()), value=value, about=about)
+def _flag(name: str, path: str, value: str, about: str, note: str = "") -> Flag:
+    return Flag(path=path, names=tuple(name.split()), value=value, about=about, note=f"{name}: {note}" if note else "")
 
+
+_ANYBODY: Final = "whoever reaches the health port reads it: limit that by --bind-address or a NetworkPolicy"
+"""Instead of delegated authentication and authorization, which kube-scheduler has for /metrics and /configz."""
 
 FLAGS: Final = (
     _flag("--config", "config", "FILE", "KubeSchedulerConfiguration."),
@@ -81,7 +87,7 @@ FLAGS: Final = (
     _flag("--nats", "nats.url", "URL", "Address of NATS."),
     _flag("-v --v", "log.verbosity", "LEVEL", "Log verbosity, 0 to 10."),
     _flag("--logging-format", "log.format", "json|text", "Default: text at a terminal, else JSON."),
-    _flag("--health-port", "health.port", "PORT", "/livez, /readyz, /metrics; 0: any free port."),
+    _flag("--health-port", "health.port", "PORT", "/livez, /readyz, /metrics, /configz; 0: any free port."),
     _flag("--identity", "identity", "NAME", "Default: host name and a uuid."),
     _flag("--ready-file", "ready_file", "FILE", "Written when first ready."),
     _flag("--kubeconfig", "kube.kubeconfig", "FILE", "Configuration for the API server."),
@@ -103,16 +109,37 @@ FLAGS: Final = (
         "NAMESPACE",
         "Where the Leases are; default berth.",
     ),
+    _flag(
+        "--bind-address",
+        "health.host",
+        "ADDRESS",
+        "Address of the health port; default 127.0.0.1.",
+        f"there is no authentication; {_ANYBODY}",
+    ),
+    _flag(
+        "--secure-port",
+        "health.port",
+        "PORT",
+        "As --health-port, and like it without TLS.",
+        "served by HTTP without TLS: give probes and scrapers `scheme: HTTP`; 0 is any free port, not none",
+    ),
+    *(
+        _flag(name, "", "FILE", "Taken and not read: the health port asks nobody.", f"not read; {_ANYBODY}")
+        for name in ("--authentication-kubeconfig", "--authorization-kubeconfig")
+    ),
 )
-"""Every service has all flags, so that one command line works for all; the last flags concern the API server."""
+"""Every service has all flags, so that one command line works for all; the last flags concern the API server, and those
+of kubeadm's manifest of kube-scheduler."""
 
 
 def service_command(name: str, *, about: str, serve: Serve) -> Callable[[], None]:
     """The ``main`` of the service ``berth-<name>``: parse the flags, run it, end the process with its exit code."""
 
-    def run_with(**given: Given) -> None:
-        flags = {flag.path: value for flag in FLAGS if (value := given[flag.argument]) is not None}
-        raise typer.Exit(start(flags, name=name, serve=serve))
+    def run_with(**values: Given) -> None:
+        given = [(flag, value) for flag in FLAGS if (value := values[flag.argument]) is not None]
+        flags = _by_path(given)
+        notes = [flag.note for flag, _ in given if flag.note]
+        raise typer.Exit(start(flags, name=name, serve=serve, notes=notes))
 
     run_with.__signature__ = Signature([flag.parameter() for flag in FLAGS])  # type: ignore[attr-defined]  # read by typer
     app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
@@ -120,12 +147,39 @@ def service_command(name: str, *, about: str, serve: Serve) -> Callable[[], None
     return app
 
 
-def start(flags: Flags, *, name: str, serve: Serve, environment: Mapping[str, str] | None = None) -> int:
+def _by_path(given: Iterable[tuple[Flag, str]]) -> Flags:
+    """The flags by their setting.
+
+    Raises:
+        typer.BadParameter: two flags of one setting are given.
+    """
+    by_path: dict[str, str] = {}
+    names: dict[str, str] = {}
+    for flag, value in given:
+        if not flag.path:
+            continue
+        name = flag.names[-1]
+        if flag.path in by_path:
+            raise typer.BadParameter(f"{names[flag.path]} and {name} are one setting: give one of them")
+        by_path[flag.path], names[flag.path] = value, name
+    return by_path
+
+
+def start(
+    flags: Flags,
+    *,
+    name: str,
+    serve: Serve,
+    environment: Mapping[str, str] | None = None,
+    notes: Iterable[str] = (),
+) -> int:
     """Read settings and configuration and run the service; returns the exit code.
 
-    All errors of both are written to standard error, before anything is opened or connected to.
+    All errors of both are written to standard error, before anything is opened or connected to; ``notes`` before them.
     """
     open_closed_streams()
+    for note in notes:
+        sys.stderr.write(f"berth-{name}: {note}\n")
     try:
         settings, configuration = read_all(flags, os.environ if environment is None else environment)
     except SettingsError as error:
@@ -135,7 +189,13 @@ def start(flags: Flags, *, name: str, serve: Serve, environment: Mapping[str, st
     if settings.parent_pid is None:  # otherwise the parent has printed it already
         for sentence in old_ways(settings, configuration):
             sys.stderr.write(f"berth-{name}: {one_line(sentence)}\n")
-    return run(lambda process: serve(process, configuration), settings, name=name, digests=digests(configuration))
+    return run(
+        lambda process: serve(process, configuration),
+        settings,
+        name=name,
+        digests=digests(configuration),
+        configuration=for_everybody(configuration, settings),
+    )
 
 
 def old_ways(settings: Settings, configuration: KubeSchedulerConfiguration) -> list[str]:
