@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
+import os
+import re
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Iterator
@@ -20,6 +23,7 @@ from harness.worlds.pipeline import berth_up
 
 pytestmark = [pytest.mark.requires("kubebuilder_assets", "nats-server"), pytest.mark.timeout(240)]
 
+PAGE = Path(__file__).parents[2] / "docs/rights.md"
 READY_SECONDS = 60.0
 SELECTED = "volume.kubernetes.io/selected-node"
 CLAIM = {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}}
@@ -85,6 +89,25 @@ async def test_the_accounts_may_do_everything_that_berth_does(
             assert held.body["spec"]["holderIdentity"]
     assert "may not" not in log_text(tmp_path)
     assert "forbidden" not in log_text(tmp_path)
+
+
+@pytest.mark.requires("kubectl")
+async def test_the_documented_commands_make_a_kubeconfig_of_one_whose_ca_is_a_file(
+    own_control_plane: ControlPlane, cluster_outside: ClusterUser, tmp_path: Path
+):
+    await grant(cluster_outside.api)
+    mine = own_control_plane.kubeconfig_path
+    assert "certificate-authority-data" not in mine.read_text()
+    _applying, making = re.findall(r"^```sh\n(.*?)^```", PAGE.read_text(), re.DOTALL | re.MULTILINE)
+    *commands, starting = making.splitlines()
+    environment = {**os.environ, "KUBECONFIG": str(mine)}
+    shell = ["bash", "-euo", "pipefail", "-c", "\n".join(commands)]
+    await asyncio.to_thread(subprocess.run, shell, cwd=tmp_path, env=environment, check=True)
+
+    assert starting == "berth up --kubeconfig berth.kubeconfig"
+    with berth_up("--kubeconfig", tmp_path / "berth.kubeconfig", folder=tmp_path) as berth:
+        berth.wait_until_ready()
+        assert "may not" not in berth.said
 
 
 async def pods_are_bound_and_evicted(seen: ClusterUser) -> None:
