@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from harness.servers.control_plane import ControlPlane
+from harness.servers.small_disk import small_disk
 from harness.worlds.cluster_user import ClusterUser, cluster_user
 from harness.worlds.pipeline import BerthUp, berth_up
 
@@ -73,6 +74,19 @@ def test_interrupt_ends_every_process_and_leaves_no_file(tmp_path: Path):
         assert berth.files_left() == []
         assert not berth.ready_file.exists()
         assert "Traceback" not in berth.said
+
+
+def test_a_ready_file_on_a_full_disk_is_one_line(tmp_path: Path):
+    with small_disk(tmp_path / "disk", 1) as disk:
+        if not disk.is_small:
+            pytest.skip("mounting a file system takes root")
+        disk.fill()
+        ready_file = disk.folder / "ready"
+        with berth_up("--nodes", 1, "--ready-file", ready_file, folder=tmp_path) as berth:
+            assert berth.wait(60) == 1
+            said = f"berth: writing the ready file '{ready_file}': No space left on device"
+            assert berth.said.splitlines()[-1] == said
+            assert "Traceback" not in berth.said
 
 
 def test_a_terminal_that_is_closed_ends_it_as_ctrl_c_does(tmp_path: Path):

@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from harness.servers.small_disk import FILLER, small_disk
+
 PROGRAM = """
 import asyncio, sys, time
 import numpy  # its library has threads that were there before anybody thought of signals
@@ -189,6 +191,19 @@ def test_an_unforeseen_exception_is_one_line_and_exit_code_1(service):
     assert broken.process.wait(timeout=15) == 1
     assert broken.last["msg"] == "ZeroDivisionError: division by zero in the core"
     assert "in broken" in broken.last["exception"]
+
+
+def test_a_ready_file_on_a_full_disk_is_one_line_and_exit_code_1(service, tmp_path: Path):
+    with small_disk(tmp_path / "disk", 1) as disk:
+        if not disk.is_small:
+            pytest.skip("mounting a file system takes root")
+        disk.fill()
+        ready_file = disk.folder / "ready"
+        full = service("polite", BERTH_READY_FILE=str(ready_file))
+        assert full.process.wait(timeout=15) == 1
+        assert full.last["msg"] == f"writing the ready file '{ready_file}': No space left on device"
+        assert "exception" not in full.last
+        assert [each.name for each in disk.folder.iterdir()] == [FILLER]
 
 
 def test_something_that_is_not_reachable_is_exit_code_3_without_a_traceback(service):

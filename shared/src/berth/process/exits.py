@@ -1,9 +1,10 @@
-"""What a process has in common with the one that started it: exit codes (docs/design.md, 7), standard streams."""
+"""What a process shares with the one that started it: exit codes (docs/design.md, 7), standard streams, ready file."""
 
 from __future__ import annotations
 
 import os
 import sys
+from contextlib import suppress
 from enum import IntEnum
 from pathlib import Path
 
@@ -43,3 +44,27 @@ def open_closed_streams() -> None:
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:
             setattr(sys, name, Path(os.devnull).open(mode, encoding="utf-8"))  # noqa: SIM115 - until the end of the process
+
+
+class ReadyFileError(OSError):
+    """The ready file cannot be written.
+
+    No BerthError: those end a leadership, which is then tried again. This one ends the process, and whoever waits for
+    the file sees that.
+    """
+
+
+def write_ready_file(path: Path) -> None:
+    """Write it whole or not at all.
+
+    Raises:
+        ReadyFileError: it cannot be written, as on a full disk.
+    """
+    draft = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        draft.write_text("ready\n", encoding="utf-8")
+        draft.replace(path)
+    except OSError as error:
+        with suppress(OSError):
+            draft.unlink(missing_ok=True)
+        raise ReadyFileError(f"writing the ready file {str(path)!r}: {error.strerror}") from error

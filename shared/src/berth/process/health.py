@@ -7,7 +7,6 @@ Whoever reaches the port can cost no more than that: connections are few, short,
 from __future__ import annotations
 
 import asyncio
-import os
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from datetime import timedelta
@@ -18,7 +17,7 @@ import msgspec
 from aiohttp import web
 
 from berth.kube.clock import Clock
-from berth.process.exits import UsageError
+from berth.process.exits import UsageError, write_ready_file
 from berth.process.logging import get_logger
 from berth.process.metrics import CONTENT_TYPE, PrometheusMeter
 from berth.process.safetext import one_line, without_passwords
@@ -112,15 +111,9 @@ def write_when_working(health: Health, path: Path) -> None:
         nonlocal written
         if health.is_working and not written:
             written = True
-            _write_whole(path, "ready\n")
+            write_ready_file(path)
 
     health.on_change(look)
-
-
-def _write_whole(path: Path, text: str) -> None:
-    draft = path.with_name(f".{path.name}.{os.getpid()}")
-    draft.write_text(text, encoding="utf-8")
-    draft.replace(path)
 
 
 log = get_logger()

@@ -26,7 +26,7 @@ from berth.api.config.encode import ConfigurationDigests
 from berth.api.errors import BerthError
 from berth.kube.clock import Clock, SteadyClock
 from berth.process import logging as service_logging
-from berth.process.exits import Exit, exit_for
+from berth.process.exits import Exit, ReadyFileError, exit_for
 from berth.process.health import Health, health_server, write_when_working
 from berth.process.logging import get_logger
 from berth.process.metrics import Meter, PrometheusMeter
@@ -190,7 +190,7 @@ def _log_error(error: Exception) -> Exit:
     """Log the error in one line, with a traceback only for unforeseen errors."""
     error = _first(error)
     code = exit_for(error)
-    if isinstance(error, BerthError):
+    if isinstance(error, BerthError | ReadyFileError):
         log.error(str(error), exit_code=int(code))
     else:
         text = f"{type(error).__name__}: {error}"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import Annotated
 
 import typer
 
+from berth.api.errors import BerthError
 from berth.bus.topology import Names
 from berth.cli.bus import is_anonymous
 from berth.cli.commands.config import Gates, Provider, configured_for_services, kubeconfig_of
@@ -19,7 +19,7 @@ from berth.cli.pipeline import access
 from berth.cli.pipeline.pipeline import PipelineOptions, pipeline
 from berth.cli.pipeline.servers import ANY_PORT, DEFAULT_PORT
 from berth.cli.rendering import note, print_line
-from berth.process.exits import Exit, UsageError
+from berth.process.exits import Exit, ReadyFileError, UsageError, write_ready_file
 from berth.process.settings import NatsSettings
 from berth.process.sources import read_settings
 
@@ -113,7 +113,10 @@ def _announced(ready_file: Path | None) -> Iterator[None]:
     if ready_file is None:
         yield
         return
-    _write_whole(ready_file, "ready\n")
+    try:
+        write_ready_file(ready_file)
+    except ReadyFileError as error:
+        raise BerthError(str(error)) from error
     try:
         yield
     finally:
@@ -129,9 +132,3 @@ def _remove_old(path: Path) -> None:
     if not path.parent.is_dir():
         raise UsageError(f"--ready-file {str(path)!r}: there is no folder {str(path.parent)!r}")
     path.unlink(missing_ok=True)
-
-
-def _write_whole(path: Path, text: str) -> None:
-    draft = path.with_name(f".{path.name}.{os.getpid()}")
-    draft.write_text(text, encoding="utf-8")
-    draft.replace(path)
