@@ -432,6 +432,28 @@ def test_an_error_in_pods_is_reported_with_its_place(problems, text, problem):
     assert problems(pods=text) == [f"pods{problem}"]
 
 
+@pytest.mark.parametrize(
+    ("replicas", "problem"),
+    [("3", "Expected `int`, got `str`"), (-1, "Expected `int` >= 0")],
+    ids=["text", "negative"],
+)
+def test_quantities_of_a_template_are_reported_beside_its_replicas(problems, replicas, problem):
+    spec = pod(containers=[{"resources": {"requests": {"cpu": "lots", "memory": "lots"}}}])["spec"]
+    web = {"metadata": {"name": "web"}, "spec": {"replicas": replicas, "template": {"spec": spec}}}
+    template = "pods (Deployment default/web): spec.template: spec.containers[0].resources.requests"
+    assert problems(pods=json.dumps({**web, "kind": "Deployment"})) == [
+        f"pods (Deployment): spec.replicas: {problem}",
+        f"{template}.cpu: {NO_QUANTITY}",
+        f"{template}.memory: {NO_QUANTITY}",
+    ]
+
+
+def test_quantities_are_reported_beside_an_unknown_scheduler(problems):
+    lost = pod(schedulerName="nobody", containers=[{"resources": {"requests": {"cpu": "lots"}}}])
+    found = [text.removeprefix("pods (Pod default/web): spec.") for text in problems(pods=json.dumps(lost))]
+    assert [text.partition(": ")[0] for text in found] == ["schedulerName", "containers[0].resources.requests.cpu"]
+
+
 def test_two_states_of_one_object_are_an_error(problems):
     other = {**node(), "spec": {"unschedulable": True}}
     assert problems(cluster=list_of(node(), other)) == [

@@ -44,7 +44,7 @@ def names(thing):
 
 def problems_of(thing):
     problems: list[str] = []
-    assert list(with_pods(documents("f", json.dumps(thing).encode(), problems), problems)) == []
+    list(with_pods(documents("f", json.dumps(thing).encode(), problems), problems))
     return problems
 
 
@@ -133,9 +133,10 @@ def test_jobs_of_others_are_left_alone():
     ("thing", "problem"),
     [
         (workload(replicas="3"), "spec.replicas: Expected `int`, got `str`"),
+        (workload(replicas=-1), "spec.replicas: Expected `int` >= 0"),
         (workload(metadata={"name": ""}), "metadata.name: missing: give it a name"),
     ],
-    ids=["text", "no name"],
+    ids=["text", "negative", "no name"],
 )
 def test_a_workload_that_cannot_be_decoded_is_reported(thing, problem):
     assert problems_of(thing) == [f"f (Deployment): {problem}"]

@@ -226,8 +226,7 @@ def _inputs(files: _Files, to_place: Mapping[Identity, FoundObject[Pod]]) -> Inp
     if files.cluster_is_whole:  # else what pods miss may be in what could not be read
         problems.extend(objects.problems)
     snapshot, waiting = _snapshot(objects)
-    if not problems:
-        problems.extend(_unreadable_requests(to_place.values(), objects.to_place, snapshot))
+    problems.extend(_unreadable_requests(to_place.values(), objects.to_place, snapshot))
     if problems:
         raise InputError(problems)
     notes = [*files.notes, *objects.notes]

@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, Final
+from contextlib import suppress
+from typing import Annotated, Any, Final
 
 import msgspec
 
 from berth.api.errors import DecodeError
-from berth.api.meta import Int32, LabelSelector, ObjectMeta, Trimmed
+from berth.api.meta import LabelSelector, ObjectMeta, Trimmed
 from berth.simulate.documents import Document, decode
 from berth.simulate.objects import DEFAULT_NAMESPACE
 
@@ -24,6 +25,8 @@ VERSIONS: Final[Mapping[str, str]] = {
 }
 """The workloads whose pods are created, with their versions."""
 _HASH_LENGTH: Final = 10
+Count = Annotated[int, msgspec.Meta(ge=0, le=2**31 - 1)]
+"""A number of pods: the API server takes no negative one."""
 
 
 class PodTemplate(Trimmed, frozen=True, kw_only=True):
@@ -43,18 +46,23 @@ class VolumeClaimTemplate(Trimmed, frozen=True, kw_only=True):
 class Ordinals(Trimmed, frozen=True, kw_only=True):
     """The number of the first pod of a StatefulSet."""
 
-    start: Int32 = 0
+    start: Count = 0
 
 
-class WorkloadSpec(Trimmed, frozen=True, kw_only=True):
+class TemplateSpec(Trimmed, frozen=True, kw_only=True):
+    """The template of a workload's pods."""
+
+    template: PodTemplate = PodTemplate()
+
+
+class WorkloadSpec(TemplateSpec, frozen=True, kw_only=True):
     """The number of pods and their template; the kind decides which fields are used."""
 
-    replicas: Int32 = 1
-    parallelism: Int32 = 1
-    completions: Int32 | None = None
+    replicas: Count = 1
+    parallelism: Count = 1
+    completions: Count | None = None
     suspend: bool = False
     selector: LabelSelector | None = None
-    template: PodTemplate = PodTemplate()
     volume_claim_templates: list[VolumeClaimTemplate] | None = None
     ordinals: Ordinals = Ordinals()
 
@@ -66,7 +74,15 @@ class Workload(Trimmed, frozen=True, kw_only=True):
     spec: WorkloadSpec = WorkloadSpec()
 
 
+class TemplatedWorkload(Trimmed, frozen=True, kw_only=True):
+    """The part of a workload that its pods are made of."""
+
+    metadata: ObjectMeta
+    spec: TemplateSpec = TemplateSpec()
+
+
 _decoder: Final = msgspec.json.Decoder(Workload)
+_template_decoder: Final = msgspec.json.Decoder(TemplatedWorkload)
 Labels = dict[str, str]
 
 
@@ -76,16 +92,30 @@ def with_pods(documents: Iterable[Document], problems: list[str]) -> Iterator[Do
         if document.kind not in VERSIONS or document.api_version not in ("", VERSIONS[document.kind]):
             yield document
             continue
-        try:
-            workload = decode(_decoder, document.raw)
-            if not workload.metadata.name:
-                raise DecodeError("metadata.name: missing: give it a name")  # noqa: TRY301 - reported as the others
-        except DecodeError as exc:
-            problems.append(f"{document.where} ({document.kind}): {exc}")
+        workload, reasons = _read(document.raw)
+        problems.extend(f"{document.where} ({document.kind}): {reason}" for reason in reasons)
+        if workload is None:
             continue
         namespace = workload.metadata.namespace or DEFAULT_NAMESPACE
         where = f"{document.where} ({document.kind} {namespace}/{workload.metadata.name})"
         yield from _Controller(where=where, kind=document.kind, workload=workload, namespace=namespace).documents()
+
+
+def _read(raw: bytes) -> tuple[Workload | None, list[str]]:
+    """The workload, and its errors. With errors it is one pod of its template, if that can be read, for the pod's."""
+    reasons: list[str] = []
+    workload = None
+    try:
+        workload = decode(_decoder, raw)
+    except DecodeError as exc:
+        reasons.append(str(exc))
+        with suppress(DecodeError):
+            templated = decode(_template_decoder, raw)
+            spec = WorkloadSpec(template=templated.spec.template)
+            workload = Workload(metadata=templated.metadata, spec=spec)
+    if workload is not None and not workload.metadata.name:
+        return None, [*reasons, "metadata.name: missing: give it a name"]
+    return workload, reasons
 
 
 class _Controller(msgspec.Struct, frozen=True, kw_only=True):

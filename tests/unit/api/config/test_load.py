@@ -152,6 +152,7 @@ profiles:
             "profiles[0].plugins.score.enabled[1].weight: want 0..2147483647, got -1",
             "profiles[0].plugins.score.enabled[2].name: plugin 'Bind' has no score; it has bind",
             "profiles[0].pluginConfig[0].args.strateggy: unknown field, did you mean 'strategy'?",
+            "profiles[0].pluginConfig[0].args.limit: want less than 10, got 12",
             "profiles[2].plugins.queueSort: want exactly one plugin, got []",
             "profiles[1].schedulerName: 'a' is the name of another profile",
             "profiles[2].plugins.queueSort: want the same as in profiles[0], they share one queue",

@@ -189,6 +189,25 @@ def test_valid_arguments_are_taken(name, args):
             ],
             id="arguments of another kind and version",
         ),
+        pytest.param(
+            "NodeResourcesFit",
+            "{strategy: {}, scoringStrategy: {type: Nonsense, heft: 1}}",
+            [
+                ".strategy: unknown field",
+                ".scoringStrategy.heft: unknown field",
+                (
+                    ".scoringStrategy.type: want LeastAllocated, MostAllocated or RequestedToCapacityRatio, "
+                    "got 'Nonsense'"
+                ),
+            ],
+            id="an invalid value beside unknown fields",
+        ),
+        pytest.param(
+            "VolumeBinding",
+            "{bindTimeoutSeconds: long, nonsense: 1}",
+            [".nonsense: unknown field", ".bindTimeoutSeconds: want a whole number, got 'long'"],
+            id="a value that cannot be read is not checked as if its default was written",
+        ),
     ],
 )
 def test_every_problem_is_reported_in_a_fixed_order_with_its_path(name, args, expected):

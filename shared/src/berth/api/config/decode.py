@@ -34,7 +34,19 @@ _WORDS: Final = {str: "text", bool: "true or false", int: "a whole number", floa
 
 
 class Problems(list[str]):
-    """The problems of a file, a sentence each, in the order of the file."""
+    """The problems of a file, a sentence each, in the order of the file.
+
+    ``unknown_fields`` is how many of them are fields that are not known: everything else was read as it is written.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.unknown_fields = 0
+
+    def add_unknown_field(self, path: str, name: object, known: Collection[str]) -> None:
+        """A field that is none of the known ones."""
+        self.unknown_fields += 1
+        self.append(f"{join(path, name)}: unknown field{did_you_mean(name, known)}")
 
     def add(self, path: str, expectation: str, got: object) -> None:
         """``path: want expectation, got value``."""
@@ -55,7 +67,7 @@ def read_struct(value: object, kind: type[S], path: str, problems: Problems) -> 
     fields = {field.encode_name: field for field in msgspec.structs.fields(kind)}
     hints = get_type_hints(kind)
     for name in (name for name in value if name not in fields):
-        problems.append(f"{join(path, name)}: unknown field{did_you_mean(name, fields)}")
+        problems.add_unknown_field(path, name, fields)
     missing = [name for name, field in fields.items() if field.required and value.get(name) is None]
     for name in missing:
         problems.append(f"{join(path, name)}: required")

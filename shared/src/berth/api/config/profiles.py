@@ -241,9 +241,10 @@ def _read_args(
         problems.extend(f"{path}.{key}: unknown field, {name!r} takes no arguments" for key in fields)
         return None
     _check_args_identity(given, name, path, problems)
-    before = len(problems)
-    made = read_struct(fields, plugin.args_type, path, problems)
-    if made is not None and len(problems) == before:
+    found = Problems()
+    made = read_struct(fields, plugin.args_type, path, found)
+    problems.extend(found)
+    if made is not None and len(found) == found.unknown_fields:  # else it has defaults that nobody wrote
         problems.extend(plugin.validate(made, path))
     return made
 
