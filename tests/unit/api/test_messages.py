@@ -52,7 +52,15 @@ rejections = st.lists(st.builds(Rejection, plugin=words, reason=words, nodes=cou
 messages = st.one_of(
     st.builds(Pending, config=words, attempt=words, profile=words, pod=pods, after=positions),
     st.builds(
-        Ranked, attempt=words, profile=words, pod=pods, candidates=candidates, rejections=rejections, error=words
+        Ranked,
+        attempt=words,
+        profile=words,
+        pod=pods,
+        candidates=candidates,
+        rejections=rejections,
+        error=words,
+        nodes=st.none() | counts,
+        nominated_first=st.booleans(),
     ),
     st.builds(
         Decision,

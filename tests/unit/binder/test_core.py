@@ -58,6 +58,8 @@ def test_decision_carries_all_that_the_ranking_reported(bench):
         "view_age_seconds": 1.5,
         "evaluated": 5,
         "feasible": 1,
+        "nodes": 9,
+        "nominated_first": True,
         "rejections": [Rejection(plugin="NodePorts", reason="taken", nodes=4, examples=["n2"])],
         "blockers": ["NodePorts"],
     }

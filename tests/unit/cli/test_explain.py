@@ -137,6 +137,23 @@ def test_the_only_possible_node_has_no_runner_up():
     assert last == "node-a was the only one possible"
 
 
+def test_the_nominated_node_was_not_the_only_one_possible():
+    alone = decided(candidates=CANDIDATES[:1], feasible=1, evaluated=1, nodes=200, nominated_first=True)
+    _, _, looked_at, *_, last = lines(alone)
+    assert looked_at.startswith(
+        "  the nominated node-a was possible and was tried first, without the 199 others, on a current view"
+    )
+    assert last == "node-a was nominated for the pod, and no other node was tried"
+    result = decision_json(alone, WEIGHTS)
+    assert (result["nominated_first"], result["evaluated"], result["nodes"]) == (True, 1, 200)
+
+
+def test_the_nominated_node_of_a_cluster_of_one_was_the_only_one_possible():
+    alone = decided(candidates=CANDIDATES[:1], feasible=1, evaluated=1, nodes=1, nominated_first=True)
+    assert lines(alone)[2].startswith("  1 of 1 nodes were possible")
+    assert lines(alone)[-1] == "node-a was the only one possible"
+
+
 def test_explanations_of_plugins_are_below_the_nodes():
     explained = [msgspec.structs.replace(CANDIDATES[0], details={"NetworkTraffic": "1 MB/s, 4 s old"}), CANDIDATES[1]]
     assert "node-a  NetworkTraffic: 1 MB/s, 4 s old" in lines(decided(candidates=explained))
@@ -200,8 +217,8 @@ def test_every_outcome_has_a_sentence(outcome):
 @pytest.mark.parametrize("reason", list(Reason))
 def test_every_conflict_reason_has_a_text(reason):
     first = " ".join(lines(decided(outcome=Outcome.CONFLICT, reason=reason))[:1])
-    assert first.startswith("default/web-0 is ranked again: ")
-    assert len(first.removeprefix("default/web-0 is ranked again: ").split()) > 3
+    assert first.startswith("default/web-0 is ranked again after a conflict: ")
+    assert len(first.removeprefix("default/web-0 is ranked again after a conflict: ").split()) > 3
 
 
 def test_the_output_fits_a_narrow_terminal():

@@ -82,6 +82,18 @@ def test_the_table_has_a_line_for_every_node():
     assert any(row[:2] == ["1", "roomy"] for row in rows)
 
 
+def test_a_nominated_node_is_tried_first_now_too():
+    asked = pod()
+    nominated = msgspec.structs.replace(
+        asked, status=msgspec.structs.replace(asked.status, nominated_node_name="smaller")
+    )
+    result = again(nominated)
+    lines = printed(*ranked_now_lines(result), width=160)
+    assert lines[1].startswith("  the nominated smaller is possible and was tried first, without the 4 others;")
+    found = ranked_now_json(result)
+    assert (found["nominated_first"], found["evaluated"], found["nodes"]) == (True, 1, 5)
+
+
 def test_a_mirror_beyond_the_usual_age_is_called_old():
     assert (
         "the mirror is current (confirmed 27.5 s ago)"

@@ -57,6 +57,11 @@ def test_the_only_possible_node_was_not_scored():
     ]
 
 
+def test_a_nominated_node_that_was_tried_alone_is_not_called_the_only_possible_one():
+    lines = printed(table_of_rows([row_of(ONLY, nominated_first=True)]))
+    assert " ".join(words(lines)[1]) == "default/only n2 1 of 1 nominated for it, tried alone"
+
+
 def test_a_pod_without_a_node_has_the_reason():
     assert words(printed(table_of([NOWHERE])))[1] == (
         ["default/big", "-", "0", "of", "1", "0/1", "nodes", "are", "available:", "1", "Insufficient", "cpu."]

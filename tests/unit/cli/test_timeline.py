@@ -92,6 +92,28 @@ def test_messages_have_the_time_since_the_first():
     ]
 
 
+def test_a_nominated_node_that_was_tried_alone_is_not_called_all_nodes():
+    known = msgspec.json.decode(RANKED, type=Ranked)
+    alone = msgspec.structs.replace(known, nominated_first=True, feasible=1, evaluated=1, nodes=200)
+    words = "the nominated node-7 is possible and was tried first, without the 199 others"
+    assert describe(traced("ranked", encode(alone), 1.0)).plain == f"scorer-2: {words}"
+
+
+def test_nodes_that_were_not_looked_at_are_counted():
+    known = msgspec.json.decode(RANKED, type=Ranked)
+    part = msgspec.structs.replace(known, nodes=5000)
+    words = "98 of 100 nodes are possible, enough without the 4900 others, best node-7 with 93"
+    assert describe(traced("ranked", encode(part), 1.0)).plain == f"scorer-2: {words}"
+
+
+def test_a_ranking_restored_from_the_decision_has_the_same_words():
+    explained = decided(
+        ranked_at=moment(0.002), evaluated=1, feasible=1, nodes=200, nominated_first=True, candidates=CANDIDATES
+    )
+    (ranked, _) = with_recalled([traced("decision", encode(explained), 0.0105)])
+    assert "tried first, without the 199 others" in describe(ranked).plain
+
+
 def test_a_bound_pod_has_the_estimate_of_its_node_if_pods_came_there():
     came = [msgspec.structs.replace(CANDIDATES[0], loss=1.5, newcomers=2)]
     message = traced("decision", encode(decided(candidates=came)), 1.0)
@@ -176,7 +198,7 @@ def test_an_unreadable_message_is_printed_as_it_is():
 )
 def test_a_conflict_has_the_text_of_its_reason(reason: Reason, message: str, sentence: str):
     data = encode(decided(Outcome.CONFLICT, node="", reason=reason, message=message))
-    assert describe(traced("decision", data, 0)).plain == f"conflict: {sentence}"
+    assert describe(traced("decision", data, 0)).plain == f"conflict (ranked again): {sentence}"
 
 
 def test_a_preemption_names_its_victims():
@@ -205,7 +227,7 @@ async def test_stored_messages_of_a_pod_are_in_order_of_time():
     await publish_pending(session, Pending(attempt="v.1.1", profile="berth", pod=other))
     found = [one for one, _ in await stored_messages(session, parse_pod("web-0"))]
     assert [describe(one).plain for one in found] == [
-        "conflict",
+        "conflict (ranked again)",
         "attempt u.1.2 waits for a node",
         "dead letter of the scorer: broken",
     ]

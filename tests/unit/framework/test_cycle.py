@@ -10,7 +10,16 @@ import pytest
 
 from berth.api.messages import Candidate, Rejection
 from berth.api.node import Taint
-from berth.api.pod import Affinity, NodeAffinity, NodeSelector, NodeSelectorTerm, Pod, PodSpec, SelectorRequirement
+from berth.api.pod import (
+    Affinity,
+    NodeAffinity,
+    NodeSelector,
+    NodeSelectorTerm,
+    Pod,
+    PodSpec,
+    PodStatus,
+    SelectorRequirement,
+)
 from berth.api.subjects import Attempt, Term, Uid
 from berth.cluster.nodes import node_info
 from berth.cluster.snapshot import Snapshot
@@ -281,6 +290,26 @@ def test_a_nominated_pod_does_not_count_against_itself():
     snapshot, pod = cluster(a_node("n0", cpu="1")), pod_requesting(cpu="1")
     snapshot.nominate(pod, "n0")
     assert nodes_of(ranked(pod, snapshot)) == ["n0"]
+
+
+def test_the_nominated_node_is_tried_first_and_alone():
+    snapshot = cluster(*(a_node(f"n{i}") for i in range(200)))
+    pod = pod_nominated_to("n7", cpu="1")
+    snapshot.nominate(pod, "n7")
+    ranking = ranked(pod, snapshot)
+    assert (nodes_of(ranking), ranking.nominated_first) == (["n7"], True)
+    assert (ranking.feasible, ranking.evaluated, ranking.nodes) == (1, 1, 200)
+
+
+def test_when_the_nominated_node_does_not_fit_all_nodes_are_tried():
+    snapshot = cluster(a_node("full", cpu="1"), a_node("n0"), a_node("n1"))
+    ranking = ranked(pod_nominated_to("full", cpu="2"), snapshot)
+    assert (sorted(nodes_of(ranking)), ranking.nominated_first) == (["n0", "n1"], False)
+    assert (ranking.feasible, ranking.evaluated, ranking.nodes) == (2, 3, 3)
+
+
+def pod_nominated_to(node, **requests):
+    return msgspec.structs.replace(pod_requesting(**requests), status=PodStatus(nominated_node_name=node))
 
 
 def test_a_nominated_pod_that_is_placed_counts_only_where_it_is():

@@ -74,7 +74,7 @@ def test_all_profiles_share_where_the_search_begins():
         for name, pod in (("a", pod_requesting("one")), ("b", pod_requesting("two")), ("a", pod_requesting("three")))
     ]
     halves = [{candidate.node for candidate in ranking.candidates} for ranking in rankings]
-    assert [(ranking.feasible, ranking.evaluated) for ranking in rankings] == [(100, 100)] * 3
+    assert [(ranking.feasible, ranking.evaluated, ranking.nodes) for ranking in rankings] == [(100, 100, 200)] * 3
     assert halves[0] == {f"n{n:03}" for n in range(100)}
     assert halves[1] == {f"n{n:03}" for n in range(100, 200)}
     assert halves[2] == halves[0]

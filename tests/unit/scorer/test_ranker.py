@@ -135,6 +135,15 @@ def purge(view: View, key: str) -> None:
     assert view.apply_mirror([Entry(key=key, data=None, sequence=2, time=NOW)], 2) == []
 
 
+def test_ranked_says_that_the_nominated_node_was_tried_first_and_how_many_there_are(view):
+    for name in ("n2", "n3"):
+        apply(view, f"node.{name}", a_node(name, cpu="1"))
+    first = answer(view, nominated(important_pod(), "n2"))
+    assert (first.nominated_first, first.evaluated, first.nodes) == (True, 1, 3)
+    anywhere = answer(view, a_pod("other", priority=0, containers=[a_container(cpu="1")]))
+    assert (anywhere.nominated_first, anywhere.evaluated, anywhere.nodes) == (False, 3, 3)
+
+
 def test_a_node_that_only_a_proposal_fills_is_named_after_those_with_room(view):
     """The binder may have put that pod elsewhere; of a node that is full otherwise nothing is said."""
     for name in ("n2", "n3"):

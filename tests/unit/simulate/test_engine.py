@@ -194,6 +194,14 @@ def test_a_nominated_pod_can_use_its_own_nomination():
     assert list(made.snapshot.nominations()) == []
 
 
+def test_where_the_nominated_node_passes_no_other_is_tried():
+    sure = wanting("sure", "1", status=PodStatus(nominated_node_name="n1"))
+    made = simulation(a_node("n1"), a_node("n2"))
+    first, second = made.independently([sure, wanting("other", "1")])
+    assert (first.feasible, second.feasible) == (["n1"], ["n1", "n2"])
+    assert made.nominated_first == {"default/sure"}
+
+
 class Failing(ScorePlugin):
     name = "Failing"
 

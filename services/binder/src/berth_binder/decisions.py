@@ -139,6 +139,8 @@ def decision_on(  # noqa: PLR0913 - the message has what explains the verdict, w
         repeat=repeat,
         evaluated=ranked.evaluated,
         feasible=ranked.feasible,
+        nodes=ranked.nodes,
+        nominated_first=ranked.nominated_first,
         candidates=candidates or ranked.candidates,
         rejections=list(verdict.rejections) or ranked.rejections,
         blockers=list(verdict.blockers) or ranked.blockers,

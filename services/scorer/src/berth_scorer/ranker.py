@@ -194,6 +194,8 @@ class Ranker:
             view_age_seconds=view.age_seconds(),
             evaluated=ranking.evaluated,
             feasible=ranking.feasible,
+            nodes=ranking.nodes,
+            nominated_first=ranking.nominated_first,
             candidates=list(ranking.candidates),
             rejections=list(ranking.rejections),
             blockers=list(ranking.unschedulable_plugins),

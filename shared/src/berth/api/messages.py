@@ -206,7 +206,9 @@ class AttemptReport(Message, frozen=True, kw_only=True):
 
     ``positions`` and ``view_age_seconds`` are those of the scorer's view. ``blockers`` are the plugins that rejected
     nodes, as they are or after evictions: the events that they registered for may help the pod. ``asked_at``
-    is when NATS stored the PENDING message.
+    is when NATS stored the PENDING message. ``evaluated`` is how many of the ``nodes`` of the scorer's view were tried:
+    fewer when the profile's percentageOfNodesToScore was reached, and one when the pod's nominated node passed, which
+    is tried first (``nominated_first``). ``nodes`` is ``None`` of older writers, and when ranking failed.
     """
 
     attempt: str
@@ -218,6 +220,8 @@ class AttemptReport(Message, frozen=True, kw_only=True):
     view_age_seconds: float | None = None
     evaluated: int = 0
     feasible: int = 0
+    nodes: int | None = None
+    nominated_first: bool = False
     candidates: Annotated[list[Candidate], msgspec.Meta(max_length=256)] = []
     rejections: Annotated[list[Rejection], msgspec.Meta(max_length=4096)] = []
     blockers: Annotated[list[str], msgspec.Meta(max_length=1024)] = []

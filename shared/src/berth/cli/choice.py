@@ -1,14 +1,41 @@
-"""Why the binder took a candidate: its estimate, and the runner-up by the same order (docs/protocol.md, 5)."""
+"""Why a node: those that were possible, the binder's estimate, and the runner-up (docs/protocol.md, 5)."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Final
+from typing import Final, Protocol
 
 from berth.api.messages import Candidate, Decision, by_best_estimate
 
 _NAMED: Final = 3
 """Nodes that a sentence names; of more, it has the number."""
+_NOMINATED: Final = "nominated for the pod, and no other node was tried"
+
+
+class TriedNodes(Protocol):
+    """What a ranking says about the nodes that it tried: a message, or the result of a cycle."""
+
+    @property
+    def candidates(self) -> Sequence[Candidate]: ...
+    @property
+    def feasible(self) -> int: ...
+    @property
+    def evaluated(self) -> int: ...
+    @property
+    def nodes(self) -> int | None: ...
+    @property
+    def nominated_first(self) -> bool: ...
+
+
+def possible_nodes(ranking: TriedNodes, be: str) -> str:
+    """How many nodes passed the filters, of those that were tried. ``be``: are, were."""
+    untried = (ranking.nodes or 0) - ranking.evaluated
+    if untried > 0 and ranking.nominated_first and ranking.candidates:
+        is_or_was = "is" if be == "are" else "was"
+        others = "the other one" if untried == 1 else f"the {untried} others"
+        return f"the nominated {ranking.candidates[0].node} {is_or_was} possible and was tried first, without {others}"
+    possible = f"{ranking.feasible} of {ranking.evaluated} nodes {be} possible"
+    return f"{possible}, enough without the {untried} others" if untried > 0 else possible
 
 
 def chosen_candidate(decision: Decision) -> Candidate | None:
@@ -47,7 +74,8 @@ def choice_lines(decision: Decision) -> Iterator[str]:
     if place + 1 < len(order):
         yield _runner_up(chosen, order[place + 1])
     elif len(order) == 1:
-        yield f"{chosen.node} was the only one possible"
+        alone = decision.nominated_first and (decision.nodes or 0) > 1
+        yield f"{chosen.node} was {_NOMINATED if alone else 'the only one possible'}"
 
 
 def _names(candidates: Sequence[Candidate]) -> str:

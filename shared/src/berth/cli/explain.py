@@ -15,7 +15,7 @@ from berth.api.errors import DecodeError
 from berth.api.messages import Candidate, Decision, Outcome, Rejection
 from berth.api.pod import Pod
 from berth.api.subjects import Attempt
-from berth.cli.choice import choice_lines, shown_candidates
+from berth.cli.choice import choice_lines, possible_nodes, shown_candidates
 from berth.cli.lookup import EvictionRecord, ExplainedDecision
 from berth.cli.rendering import (
     ago,
@@ -38,7 +38,7 @@ _WORDS = re.compile(r"[A-Z]+(?![a-z])|[A-Z][a-z0-9]+|[^A-Z_]+")
 _BECAME = {
     Outcome.BOUND: "is on {node}",
     Outcome.UNSCHEDULABLE: "waits, no node is possible",
-    Outcome.CONFLICT: "is ranked again",
+    Outcome.CONFLICT: "is ranked again after a conflict",
     Outcome.PREEMPTING: "waits for evicted pods to end on {node}",
     Outcome.GONE: "is gone: deleted, or bound by another client",
     Outcome.WAITING: "waits to be bound to {node}",
@@ -121,7 +121,7 @@ def _number(attempt: str) -> str:
 def _evaluated(decision: Decision) -> str:
     age = decision.view_age_seconds
     view = "" if age is None else f", on {_view(age)}"
-    return f"{decision.feasible} of {decision.evaluated} nodes were possible{view}"
+    return f"{possible_nodes(decision, 'were')}{view}"
 
 
 def _view(age: float) -> str:
@@ -157,6 +157,8 @@ def decision_json(decided: ExplainedDecision, weights: Weights) -> dict[str, obj
         "view_age_seconds": decision.view_age_seconds,
         "evaluated": decision.evaluated,
         "feasible": decision.feasible,
+        "nodes": decision.nodes,
+        "nominated_first": decision.nominated_first,
         "candidates": [candidate_json(candidate, weights) for candidate in decision.candidates],
         "rejections": decision.rejections,
         "blockers": decision.blockers,
@@ -238,8 +240,7 @@ def _mirror_line(now: RankedNow) -> str:
     ranking, age = now.every.ranking, now.view_age_seconds
     view = "the mirror has no watermark, its age is unknown" if age is None else f"the mirror is {_how_old(age)}"
     uncounted = f", {now.in_flight} ranked pods that are not bound yet are not counted" if now.in_flight else ""
-    possible = f"{ranking.feasible} of {ranking.evaluated} nodes are possible"
-    return f"{possible}; {view}{uncounted}; the pod is from {now.found_in}"
+    return f"{possible_nodes(ranking, 'are')}; {view}{uncounted}; the pod is from {now.found_in}"
 
 
 def _how_old(age: float) -> str:
@@ -279,6 +280,8 @@ def ranked_now_json(now: RankedNow) -> dict[str, object]:
         "on_the_way": now.in_flight,
         "evaluated": ranking.evaluated,
         "feasible": ranking.feasible,
+        "nodes": ranking.nodes,
+        "nominated_first": ranking.nominated_first,
         "candidates": [candidate_json(candidate, now.weights) for candidate in ranking.candidates],
         "refused": list(_refused_json(now.every.detail.node_to_status)),
         "message": ranking.message,

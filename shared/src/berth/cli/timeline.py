@@ -27,7 +27,7 @@ from berth.api.messages import (
 )
 from berth.api.meta import ObjectMeta
 from berth.api.pod import Pod
-from berth.cli.choice import chosen_candidate, estimate_text
+from berth.cli.choice import chosen_candidate, estimate_text, possible_nodes
 from berth.cli.rendering import clock, duration, new_table, plain, short_attempt, short_identity
 
 _LONGEST_LINE = 160
@@ -37,6 +37,7 @@ OUTCOME_STYLES: Mapping[Outcome, str] = {
     Outcome.CONFLICT: "yellow",
     Outcome.ERROR: "red",
 }
+_RANKED_AGAIN: Final = " (ranked again)"
 _REASONS: Mapping[Reason, str] = {
     Reason.NO_CANDIDATE: "none of the best nodes was feasible any more at binding",
     Reason.CHANGED: "it was changed or gated after the ranking",
@@ -129,6 +130,8 @@ def _ranked_of(decision: Decision, pod: Pod) -> Ranked:
         scorer=decision.scorer,
         evaluated=decision.evaluated,
         feasible=decision.feasible,
+        nodes=decision.nodes,
+        nominated_first=decision.nominated_first,
         candidates=decision.candidates,
         error=decision.message if not found and decision.outcome is Outcome.ERROR else "",
         message="" if found else "no node is possible",
@@ -185,7 +188,7 @@ def describe(traced: TracedMessage) -> Text:
         case Ranked() as ranked:
             return plain(f"{short_identity(ranked.scorer)}: {_ranking(ranked)}")
         case Decision() as decision:
-            words = plain(decision.outcome, OUTCOME_STYLES.get(decision.outcome, ""))
+            words = plain(with_meaning(decision.outcome, decision.outcome), OUTCOME_STYLES.get(decision.outcome, ""))
             if decision.node:
                 words.append_text(plain(f" {decision.node}"))
             if (chosen := chosen_candidate(decision)) is not None and chosen.newcomers:
@@ -200,6 +203,11 @@ def describe(traced: TracedMessage) -> Text:
             return plain(f"dead letter of the {letter.service}: {letter.reason}", "red")
         case _:
             return plain(f"cannot be read: {traced.data[:_LONGEST_LINE]!r}", "red")
+
+
+def with_meaning(outcome: str, text: str) -> str:
+    """The text about an outcome; what a conflict means for the pod is added."""
+    return f"{text}{_RANKED_AGAIN}" if outcome == Outcome.CONFLICT else text
 
 
 def reason_text(decision: Decision) -> str:
@@ -242,4 +250,5 @@ def _ranking(ranked: Ranked) -> str:
     if not ranked.candidates:
         return ranked.message
     first = ranked.candidates[0]
-    return f"{ranked.feasible} of {ranked.evaluated} nodes are possible, best {first.node} with {first.total}"
+    best = "" if ranked.nominated_first and ranked.nodes != 1 else f", best {first.node} with {first.total}"
+    return f"{possible_nodes(ranked, 'are')}{best}"

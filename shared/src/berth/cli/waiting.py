@@ -184,7 +184,7 @@ def _facts(answer: QueueAnswer, detail: QueuedPodDetail) -> Iterator[str]:
     if pod.attempts:
         yield f"attempt {pod.attempts}"
     if detail.conflicts:
-        yield _times(detail.conflicts, "conflict") + " in a row"
+        yield _times(detail.conflicts, "conflict") + " in a row (the binder's check failed)"
     if detail.lost_attempts:
         yield _times(detail.lost_attempts, "lost attempt") + " in a row"
     yield f"profile {pod.profile}"

@@ -48,13 +48,16 @@ class Ranking:
 
     When a single node is feasible it is not scored, as in kube-scheduler: its candidate has total 0 and no scores.
     ``unschedulable_plugins`` have rejected nodes, as they are or after evictions; the events of theirs may help
-    the pod. ``nomination`` is the result of PostFilter when there is no candidate; ``clears_nomination``: the pod's
-    nominated node does not help it.
+    the pod. ``evaluated`` is how many of the ``nodes`` of the Snapshot were tried; ``nominated_first``: only the pod's
+    nominated node, since it is feasible. ``nomination`` is the result of PostFilter when there is no candidate;
+    ``clears_nomination``: the pod's nominated node does not help it.
     """
 
     candidates: tuple[Candidate, ...] = ()
     evaluated: int = 0
     feasible: int = 0
+    nodes: int | None = None
+    nominated_first: bool = False
     rejections: tuple[Rejection, ...] = ()
     unschedulable_plugins: tuple[str, ...] = ()
     message: str = ""
@@ -267,25 +270,28 @@ def _rank(cycle: _Cycle, attempt: Attempt, best: int) -> Ranking:
         if cycle.extension is not None:
             cycle.extension.diagnose(passed, snapshot, diagnosis)
         return _none_feasible(cycle, diagnosis, diagnosis.message(), cached.columns)
-    nodes, evaluated = _to_score(cycle, feasible, count)
+    nominated = _nominated(cycle, feasible)
+    nodes, evaluated = _found(cycle, feasible, count) if nominated is None else (nominated, 1)
     return Ranking(
         candidates=_candidates(cycle, nodes, attempt, best),
         evaluated=evaluated,
         feasible=len(nodes),
+        nodes=snapshot.node_count,
+        nominated_first=nominated is not None,
         only=cycle.found.nodes,
     )
 
 
-def _to_score(cycle: _Cycle, feasible: FeasibleNodes, count: int) -> tuple[Nodes, int]:
-    """The nodes to score, and how many were evaluated to find them: all, unless the profile has a percentage."""
-    snapshot = cycle.snapshot
-    row = snapshot.rows.of(cycle.pod.status.nominated_node_name)
-    if row is not None and feasible.mask[row]:  # the pod preempted there: no other node is evaluated
-        return Nodes(snapshot, np.array([row], dtype=np.intp)), 1
-    return _found(cycle, feasible, count)
+def _nominated(cycle: _Cycle, feasible: FeasibleNodes) -> Nodes | None:
+    """The pod's nominated node, if it is feasible: then no other node is evaluated, as in kube-scheduler."""
+    row = cycle.snapshot.rows.of(cycle.pod.status.nominated_node_name)
+    if row is None or not feasible.mask[row]:
+        return None
+    return Nodes(cycle.snapshot, np.array([row], dtype=np.intp))
 
 
 def _found(cycle: _Cycle, feasible: FeasibleNodes, count: int) -> tuple[Nodes, int]:
+    """The nodes to score, and how many were evaluated to find them: all, unless the profile has a percentage."""
     snapshot, profile = cycle.snapshot, cycle.profile
     evaluated = snapshot.node_count if cycle.found.nodes is None else len(cycle.found.nodes)
     searched = cycle.extension is not None  # the search found the nodes that extenders were asked about
@@ -360,6 +366,7 @@ def _none_feasible(cycle: _Cycle, diagnosis: Diagnosis, message: str, columns: M
         cycle.timing.end(Code.SUCCESS if result.nomination is not None else Code.UNSCHEDULABLE)
     return Ranking(
         evaluated=cycle.snapshot.node_count,
+        nodes=cycle.snapshot.node_count,
         rejections=diagnosis.rejections(cycle.snapshot.rows.names),
         unschedulable_plugins=tuple(sorted({*diagnosis.unschedulable_plugins(), *result.blockers})),
         message=f"{message} {result.message}" if result.message else message,

@@ -86,11 +86,15 @@ _LAST: Final = datetime.max.replace(tzinfo=UTC)
 
 @dataclass(slots=True, kw_only=True)
 class Simulation:
-    """Places pods on the Snapshot. ``failures`` has the error of each pod for which a plugin failed."""
+    """Places pods on the Snapshot. ``failures`` has the error of each pod for which a plugin failed.
+
+    ``nominated_first`` are the pods for which only their nominated node was tried, since it passed.
+    """
 
     snapshot: Snapshot
     profiles: Mapping[str, Profile]
     failures: dict[str, str] = field(default_factory=dict)
+    nominated_first: set[str] = field(default_factory=set)
 
     def independently(self, pods: Iterable[Pod]) -> Iterator[PodReport]:
         """Each pod on the Snapshot as it is, in the order given."""
@@ -134,6 +138,8 @@ class Simulation:
         every = rank_every_node(pod, self.snapshot, profile, attempt=attempt)
         if every.ranking.error:
             self.failures[pod.key] = every.ranking.error
+        if every.ranking.nominated_first:
+            self.nominated_first.add(pod.key)
         return self._report(pod, profile, every), every.ranking
 
     def _gate_message(self, pod: Pod, status: Status) -> str:

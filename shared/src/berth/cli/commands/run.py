@@ -32,7 +32,7 @@ from berth.cli.options import run_command, until_stopped
 from berth.cli.pipeline.pipeline import Pipeline, PipelineOptions, pipeline
 from berth.cli.pipeline.programs import ServiceOptions
 from berth.cli.rendering import natural, new_table, open_console, plain, print_line, print_rich, short_identity
-from berth.cli.timeline import OUTCOME_STYLES, TracedMessage, candidates_of, node_of, subject_table
+from berth.cli.timeline import OUTCOME_STYLES, TracedMessage, candidates_of, node_of, subject_table, with_meaning
 from berth.kube.client import KubeClient
 from berth.kube.credentials import KubeCredentials, source_for
 from berth.plugins.presets import DEFAULT_NAME
@@ -72,14 +72,17 @@ class RunOptions:
 
 @app.command()
 def run(  # noqa: PLR0913, PLR0917 - one parameter a flag, given by name
-    pods: Annotated[int, typer.Option(help="Number of pods.", min=1)] = 1000,
-    nodes: Annotated[int, typer.Option(help="Number of nodes.", min=1)] = 100,
-    scorers: Annotated[int, typer.Option(help="Number of scorers.", min=1, max=256)] = 2,
-    deadline: Annotated[float, typer.Option(help="Seconds after which to give up.", min=1)] = 300,
+    pods: Annotated[int, typer.Option(metavar="N", help="Number of pods.", min=1)] = 1000,
+    nodes: Annotated[int, typer.Option(metavar="N", help="Number of nodes.", min=1)] = 100,
+    scorers: Annotated[int, typer.Option(metavar="N", help="Number of scorers.", min=1, max=256)] = 2,
+    deadline: Annotated[float, typer.Option(metavar="SECONDS", help="Seconds after which to give up.", min=1)] = 300,
     algorithm_provider: Provider = None,
     feature_gates: Gates = None,
 ) -> None:
-    """See berth work: the whole pipeline places pods on a simulated cluster, with a live table."""
+    """See berth work: it places pods on a simulated cluster.
+
+    The whole pipeline, with a live table.
+    """
     configured(None, algorithm_provider, feature_gates)
     options = RunOptions(
         pods=pods,
@@ -244,7 +247,7 @@ def _stages(counts: MessageCounts) -> Table:
     for scorer, number in sorted(counts.scorers.items(), key=lambda item: natural(short_identity(item[0]))):
         table.add_row("ranked", plain(short_identity(scorer)), str(number))
     for outcome in sorted(counts.outcomes):
-        what = plain(outcome, OUTCOME_STYLES.get(outcome, ""))
+        what = plain(with_meaning(outcome, outcome), OUTCOME_STYLES.get(outcome, ""))
         if outcome is Outcome.BOUND:
             what.append_text(plain(f", pods per node {counts.spread()}"))
         table.add_row("decision", "binder", str(counts.outcomes[outcome]), what)
@@ -272,7 +275,8 @@ def _weights(options: ServiceOptions) -> Weights:
 
 def _summarise(observed: Observed, options: RunOptions, bound: int, took: float) -> None:
     counts = observed.counts
-    outcomes = ", ".join(f"{outcome} {counts.outcomes[outcome]}" for outcome in sorted(counts.outcomes))
+    numbers = sorted(counts.outcomes.items())
+    outcomes = ", ".join(with_meaning(outcome, f"{outcome} {number}") for outcome, number in numbers)
     print_line(f"messages: pending {counts.stages['pending']}, ranked {counts.stages['ranked']}, decisions: {outcomes}")
     print_line(f"nodes: {len(counts.nodes)} of {options.nodes} used, pods per node {counts.spread()}")
     print_line(f"bound {bound}/{options.pods} in {took:.1f} s ({bound / took:.0f} pods/s)")

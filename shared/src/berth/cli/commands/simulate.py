@@ -102,7 +102,10 @@ def simulate(  # noqa: PLR0913 - one parameter a flag, given by name
     must_fit: MustFit = False,
     output: Output = OutputFormat.TABLE,
 ) -> None:
-    """Print where pods would go, with each plugin's scores and each node's rejection. Needs no bus and no cluster."""
+    """Print where pods would go. Needs no bus and no cluster.
+
+    With each plugin's scores and each node's rejection.
+    """
     if not pods and not pending:
         note("nothing to place: name files with --pods, or take the pending pods of the cluster with --pending")
         raise typer.Exit(Exit.USAGE)
@@ -129,7 +132,7 @@ def _simulate(configuration: KubeSchedulerConfiguration, options: _Options) -> b
         note(sentence)
     simulation = Simulation(snapshot=inputs.snapshot, profiles=profiles)
     place = simulation.independently if options.independent else simulation.in_queue_order
-    counts = _print(place(inputs.pods), options.output)
+    counts = _print(place(inputs.pods), options.output, simulation)
     for pod, problem in simulation.failures.items():
         note(f"{pod}: {problem}")
     if not counts.pods:
@@ -137,7 +140,7 @@ def _simulate(configuration: KubeSchedulerConfiguration, options: _Options) -> b
     return not simulation.failures and not (options.must_fit and (counts.placed < counts.pods or not counts.pods))
 
 
-def _print(reports: Iterator[PodReport], output: OutputFormat) -> ReportCounts:
+def _print(reports: Iterator[PodReport], output: OutputFormat, simulation: Simulation) -> ReportCounts:
     """Print the reports: as JSON one by one, as a table at the end."""
     counts, rows = ReportCounts(), []
     for report in reports:
@@ -145,7 +148,7 @@ def _print(reports: Iterator[PodReport], output: OutputFormat) -> ReportCounts:
         if output.is_document:
             print_document(report, output, one_of_many=True)
         else:
-            rows.append(row_of(report))
+            rows.append(row_of(report, nominated_first=report.pod in simulation.nominated_first))
     if rows:
         print_rich(table_of(rows), "", summary_of(counts))
     return counts
@@ -162,8 +165,13 @@ class ReportRow:
     because: Text
 
 
-def row_of(report: PodReport) -> ReportRow:
-    """The pod's node and its highest scores, or the reason why there is none."""
+def row_of(report: PodReport, *, nominated_first: bool = False) -> ReportRow:
+    """The pod's node and its highest scores, or the reason why there is none.
+
+    ``nominated_first``: the nominated node was tried, and no other.
+    """
+    if nominated_first and report.bound is not None:
+        return ReportRow(report.pod, report.profile, _node(report), "1 of 1", plain("nominated for it, tried alone"))
     evaluated = len(report.feasible) + len(report.rejections)
     possible = f"{len(report.feasible)} of {evaluated}" if evaluated else ""
     return ReportRow(report.pod, report.profile, _node(report), possible, _because(report))

@@ -37,6 +37,7 @@ from berth.cli.rendering import (
     short_identity,
 )
 from berth.cli.services import OWN_FIGURES, activity, attention, gone, label, queue_lines, seen
+from berth.cli.timeline import with_meaning
 from berth.cluster.nodes import node_info
 from berth.process.exits import Exit
 
@@ -61,7 +62,9 @@ Watch = Annotated[
     ),
 ]
 
-Interval = Annotated[float, typer.Option("--interval", help="Seconds between two refreshes.", min=0.2)]
+Interval = Annotated[
+    float, typer.Option("--interval", metavar="SECONDS", help="Seconds between two refreshes.", min=0.2)
+]
 
 
 @app.command()
@@ -73,7 +76,10 @@ def top(
     nats: NatsUrl = None,
     nats_context: NatsContext = None,
 ) -> None:
-    """Print queues, lag, leaders, services, what needs attention, and nodes with their pods and bandwidth."""
+    """Print queues, services, nodes, and what needs attention.
+
+    With lag, leaders, digests of configurations, and the pods and bandwidth of each node.
+    """
     watches = open_console().is_terminal and output is OutputFormat.TABLE if watch is None else watch
     server = NatsServer(nats, nats_context)
     work = _watch(server, output, timedelta(seconds=interval)) if watches else _once(server, output)
@@ -268,9 +274,10 @@ def _oldest(overview: Overview, state: StreamState) -> Text:
 def _flow(overview: Overview) -> Text:
     """The rate of Decisions, and the lag of the mirror."""
     seconds = overview.window.total_seconds()
-    outcomes = ", ".join(f"{outcome} {number}" for outcome, number in sorted(overview.outcomes.items())) or "none"
+    numbers = sorted(overview.outcomes.items())
+    outcomes = ", ".join(with_meaning(outcome, f"{outcome} {number}") for outcome, number in numbers) or "none"
     bound = overview.outcomes.get("bound", 0)
-    line = plain(f"decisions of the last {seconds:g} s: {outcomes} ({bound / seconds:.0f} pods/s); mirror ")
+    line = plain(f"decisions of the last {seconds:g} s: {outcomes}; {bound / seconds:.0f} pods/s bound; mirror ")
     age = overview.age(min(overview.watermarks.values(), default=None))
     if age is None:
         return line.append("without a watermark: no watcher has written yet", style="yellow")
