@@ -14,7 +14,7 @@ from typer import completion
 
 from berth import __version__
 from berth.cli.options import KubectlPlugin
-from berth.cli.rendering import OutputError, ReaderGoneError, StandardOutput, note, print_line
+from berth.cli.rendering import OutputError, ReaderGoneError, StandardOutput, note, print_line, print_text
 from berth.process.exits import Exit, open_closed_streams
 from berth.process.sources import go_forms
 
@@ -38,6 +38,7 @@ def app_with(names: Iterable[str] = COMMANDS) -> typer.Typer:
         no_args_is_help=True,
         pretty_exceptions_enable=False,
         add_completion=False,
+        rich_markup_mode=None,
     )
     app.callback()(root)
     for name in names:
@@ -88,22 +89,28 @@ def main(args: Sequence[str], *, kubectl: bool = False) -> int:
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout = StandardOutput.of(sys.stdout)
     try:
-        if COMPLETE in os.environ:
-            completion.completion_init()  # type: ignore[attr-defined]  # typer has no public name for it
-            app = app_with(completed(commands))
-        else:
-            app = app_with(needed(args, commands))
-        obj = KubectlPlugin() if kubectl else None
-        code = app(args=go_forms([*args]), prog_name=name, complete_var=COMPLETE, standalone_mode=False, obj=obj)
-    except _WrongUsage as error:
-        command = error.ctx.command_path if error.ctx else name
-        what = " ".join(error.format_message().replace("Value error, ", "").split()).rstrip(".")
-        if what:  # else the command has printed its help
-            note(f"{what[:1].lower()}{what[1:]}: see {command} --help", by=command)
-        return Exit.USAGE
+        return _run(args, commands, name, KubectlPlugin() if kubectl else None)
     except OutputError as error:
         note(str(error))
         return Exit.UNREACHABLE
     except ReaderGoneError:
         return Exit.READER_GONE
+
+
+def _run(args: Sequence[str], commands: Sequence[str], name: str, obj: KubectlPlugin | None) -> int:
+    if COMPLETE in os.environ:
+        completion.completion_init()  # type: ignore[attr-defined]  # typer has no public name for it
+        app = app_with(completed(commands))
+    else:
+        app = app_with(needed(args, commands))
+    try:
+        code = app(args=go_forms([*args]), prog_name=name, complete_var=COMPLETE, standalone_mode=False, obj=obj)
+    except _WrongUsage as error:
+        if error.ctx is not None and error.message == error.ctx.get_help():  # there were no words
+            print_text(error.message)
+            return Exit.USAGE
+        command = error.ctx.command_path if error.ctx else name
+        what = " ".join(error.format_message().replace("Value error, ", "").split()).rstrip(".")
+        note(f"{what[:1].lower()}{what[1:]}: see {command} --help", by=command)
+        return Exit.USAGE
     return code if isinstance(code, int) else Exit.DONE

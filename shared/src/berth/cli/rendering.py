@@ -67,6 +67,8 @@ class StandardOutput(io.TextIOWrapper):
         return cls(stream.detach(), **form, line_buffering=line_buffering, write_through=write_through)
 
     def write(self, text: str, /) -> int:
+        if text == "":  # by which the parser of the flags tries whether it may, and drops an error
+            return 0
         with self._checked():
             return super().write(text)
 

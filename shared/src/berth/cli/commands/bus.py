@@ -19,8 +19,8 @@ app = typer.Typer(name="bus", help="The bus: streams, buckets and consumers.", n
 
 
 @app.command("apply")
-def apply(nats: Annotated[str, typer.Option("--nats", help="Address of the NATS server.")]) -> None:
-    """Create or update every stream, bucket and shared consumer that berth declares."""
+def apply(nats: Annotated[str, typer.Option("--nats", metavar="URL", help="Address of the NATS server.")]) -> None:
+    """Create or update streams, buckets and shared consumers."""
     run_command(apply_bus(nats))
     print_line(f"applied to {nats}")
 
@@ -44,7 +44,10 @@ def permissions(
         ),
     ] = None,
 ) -> None:
-    """Print the accounts of NATS, their users, and what each may do. Passwords are variables: $scorer_PASSWORD."""
+    """Print NATS's accounts and users, and what each may do.
+
+    Passwords are variables: $scorer_PASSWORD.
+    """
     with reporting_errors():
         print_text(nats_conf(*_checked(prefix)).rstrip())
 

@@ -23,5 +23,8 @@ class Shell(StrEnum):
 
 @app.command("completion")
 def completion(shell: Annotated[Shell, typer.Argument(help="The shell.", show_default=False)]) -> None:
-    """Print a script that completes commands and flags: `source <(berth completion bash)`."""
+    """Print a script that completes commands and flags.
+
+    For example: `source <(berth completion bash)`.
+    """
     print_text(get_completion_script(prog_name="berth", complete_var="_BERTH_COMPLETE", shell=shell.value))

@@ -92,7 +92,10 @@ class ConfigFormat(StrEnum):
 
 @app.command("check")
 def check(file: File, algorithm_provider: Provider = None, feature_gates: Gates = None) -> None:
-    """Print all errors of a file (exit code 2), or that it has none, and the fields that berth ignores."""
+    """Print all errors of a file, or that it has none.
+
+    With errors the exit code is 2. Also prints the fields that berth ignores.
+    """
     configuration = configured_for_services(file, algorithm_provider, feature_gates)
     for sentence in configuration.converted:
         print_line(f"{file}: {sentence}")
@@ -109,7 +112,10 @@ def show(
     feature_gates: Gates = None,
     form: Annotated[ConfigFormat, typer.Option("-o", "--output", help="The form to print.")] = ConfigFormat.YAML,
 ) -> None:
-    """Print a file with all defaults and its presets expanded: an equivalent file."""
+    """Print a file with all defaults and its presets expanded.
+
+    What is printed is an equivalent file.
+    """
     configuration = configured(file, algorithm_provider, feature_gates)
     document = as_document(configuration)
     hint = "" if configuration.release == CURRENT_RELEASE else _read_again_with(algorithm_provider, feature_gates)
@@ -182,7 +188,10 @@ Name = Annotated[
 
 @app.command("providers")
 def providers(name: Name = None, feature_gates: Gates = None, output: Output = OutputFormat.TABLE) -> None:
-    """Print the plugins of each name that --algorithm-provider takes, by extension point, before and after gates."""
+    """Print the plugins of each preset, by extension point.
+
+    Presets are the names that --algorithm-provider takes; each is shown before and after its gates.
+    """
     try:
         values = read_gates(feature_gates or "", EVERY_GATE)
         chosen = PRESETS if name is None else {name: preset(name)}

@@ -33,7 +33,7 @@ from berth.cli.waiting import ask_watcher, detail_lines, leading_watcher
 
 app = typer.Typer(
     name="dead",
-    help="Dead letters: messages that could not be decoded or failed too often.",
+    help="Dead letters: messages that could not be read, or failed.",
     invoke_without_command=True,
 )
 _POD_PREFIX: Final = f"{PREFIX}.{DEAD}."
@@ -159,7 +159,10 @@ def show(
     nats: NatsUrl = None,
     nats_context: NatsContext = None,
 ) -> None:
-    """Print a dead letter: what was wrong, where, and the beginning of the message."""
+    """Print a dead letter: what was wrong, and where.
+
+    With the beginning of the message.
+    """
     run_command(_show(letter, namespace, NatsServer(nats, nats_context), output))
 
 

@@ -40,7 +40,9 @@ LEADERLESS_LOOKS: Final = 6
 Stop = Annotated[bool, typer.Option("--stop", help="Publish pods again.")]
 Timeout = Annotated[
     float | None,
-    typer.Option(help="Seconds to wait at most; it stays drained after that.", min=0, show_default=False),
+    typer.Option(
+        metavar="SECONDS", help="Seconds to wait at most; it stays drained after that.", min=0, show_default=False
+    ),
 ]
 
 

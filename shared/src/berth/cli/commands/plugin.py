@@ -45,7 +45,10 @@ class PluginListing(msgspec.Struct, frozen=True, kw_only=True):
 
 @app.command("list")
 def plugins(output: Output = OutputFormat.TABLE) -> None:
-    """Print every plugin, its extension points, the services that call it, and the events that requeue its pods."""
+    """Print every plugin and its extension points.
+
+    With the services that call it, and the events that requeue its pods.
+    """
     listed = list(_every())
     if output.is_document:
         print_document(listed, output)
@@ -60,10 +63,17 @@ def plugins(output: Output = OutputFormat.TABLE) -> None:
 
 @app.command("new")
 def new(
-    name: Annotated[str, typer.Argument(help="Its name in a configuration, such as FirstNode.", show_default=False)],
-    folder: Annotated[Path | None, typer.Option(help="The folder to write; by default a new one here.")] = None,
+    name: Annotated[
+        str, typer.Argument(metavar="NAME", help="Its name in a configuration, such as FirstNode.", show_default=False)
+    ],
+    folder: Annotated[
+        Path | None, typer.Option(metavar="FOLDER", help="The folder to write; by default a new one here.")
+    ] = None,
 ) -> None:
-    """Write a package with a plugin that scores nodes, its entry point, and a test that passes."""
+    """Write a package with a plugin of your own, and its test.
+
+    The plugin scores nodes, has its entry point, and its test passes.
+    """
     problem = name_problem(name)
     if problem:
         note(problem)

@@ -34,7 +34,7 @@ OneQueue = Annotated[
 ListedNamespace = Annotated[
     str | None, typer.Option("-n", "--namespace", metavar="NS", help="Only this namespace.", show_default=False)
 ]
-Limit = Annotated[int, typer.Option("--limit", help="Pods at most; 0 is all.", min=0)]
+Limit = Annotated[int, typer.Option("--limit", metavar="N", help="Pods at most; 0 is all.", min=0)]
 
 
 @app.callback()
@@ -82,7 +82,10 @@ def why(
     nats: NatsUrl = None,
     nats_context: NatsContext = None,
 ) -> None:
-    """Print why a pod waits, and what ends that: the plugins that rejected it, and the events they wait for."""
+    """Print why a pod waits, and what ends that.
+
+    The plugins that rejected it, and the events they wait for.
+    """
     run_command(_why(pod, namespace, NatsServer(nats, nats_context), output))
 
 

@@ -26,13 +26,21 @@ from berth.process.sources import read_settings
 app = typer.Typer()
 
 Kubeconfig = Annotated[
-    Path | None, typer.Option("--kubeconfig", help="The cluster; without it one is simulated.", show_default=False)
+    Path | None,
+    typer.Option("--kubeconfig", metavar="FILE", help="The cluster; without it one is simulated.", show_default=False),
 ]
 Nats = Annotated[
-    str | None, typer.Option("--nats", help="Address of a NATS server; without it one is embedded.", show_default=False)
+    str | None,
+    typer.Option(
+        "--nats", metavar="URL", help="Address of a NATS server; without it one is embedded.", show_default=False
+    ),
 ]
-Config = Annotated[Path | None, typer.Option("--config", help="A KubeSchedulerConfiguration (v1).", show_default=False)]
-Verbosity = Annotated[int, typer.Option("-v", "--v", help="How much the services log, 0-10.", min=0, max=10)]
+Config = Annotated[
+    Path | None, typer.Option("--config", metavar="FILE", help="A KubeSchedulerConfiguration (v1).", show_default=False)
+]
+Verbosity = Annotated[
+    int, typer.Option("-v", "--v", metavar="N", help="How much the services log, 0-10.", min=0, max=10)
+]
 
 
 @app.command()
@@ -45,23 +53,30 @@ def up(  # noqa: PLR0913, PLR0917 - one parameter a flag, given by name
     nats_port: Annotated[
         int | None,
         typer.Option(
+            metavar="PORT",
             help="Port of the embedded NATS; by default 4222 if it is free, else any.",
             min=1,
             max=65_535,
             show_default=False,
         ),
     ] = None,
-    scorers: Annotated[int, typer.Option(help="Number of scorers.", min=1, max=256)] = 1,
-    nodes: Annotated[int, typer.Option(help="Nodes of the simulated cluster.", min=0)] = 100,
+    scorers: Annotated[int, typer.Option(metavar="N", help="Number of scorers.", min=1, max=256)] = 1,
+    nodes: Annotated[int, typer.Option(metavar="N", help="Nodes of the simulated cluster.", min=0)] = 100,
     verbosity: Verbosity = 0,
     leader_elect: Annotated[
         str | None, typer.Option(metavar="[=true|false]", help="Elect leaders by Lease; false if nothing else runs.")
     ] = None,
     ready_file: Annotated[
-        Path | None, typer.Option(help="A file that is written when all services are ready, and removed at the end.")
+        Path | None,
+        typer.Option(
+            metavar="FILE", help="A file that is written when all services are ready, and removed at the end."
+        ),
     ] = None,
 ) -> None:
-    """Run the whole pipeline in the foreground; Ctrl-C ends every process. Prints `ready` when it schedules."""
+    """Run the whole pipeline in the foreground, until Ctrl-C.
+
+    Prints `ready` when it schedules. Ctrl-C ends every process.
+    """
     configuration = configured_for_services(config, algorithm_provider, feature_gates)
     for sentence in configuration.converted:
         note(f"{config}: {sentence}")

@@ -101,7 +101,10 @@ def why(  # noqa: PLR0913 - one parameter a flag, given by name
     nats: NatsUrl = None,
     nats_context: NatsContext = None,
 ) -> None:
-    """Print why a pod is on its node, or on none: every plugin, every reason, and the age of the data."""
+    """Print why a pod is on its node, or on none.
+
+    Every plugin, every reason, and the age of the data.
+    """
     configuration = configured(config, algorithm_provider, feature_gates)
     explain_pod = _now if now else _why
     asked = _Asked(pod, namespace, kubeconfig, NatsServer(nats, nats_context), output)
