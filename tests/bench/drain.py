@@ -17,12 +17,11 @@ import re
 import time
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
-import msgspec
-
 from bench.contenders import Contender, Running
+from bench.observer import Bound
 from berth.sim.nodes import pod_manifest
 from harness.servers.control_plane import ControlPlane
 from harness.worlds.cluster_user import ClusterUser, eventually
@@ -37,25 +36,6 @@ MEMORY = "500Mi"
 PROC = Path("/proc")
 TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
 _PEAK = re.compile(r"^VmHWM:\s+(\d+) kB$", re.MULTILINE)
-
-
-class _Metadata(msgspec.Struct):
-    resourceVersion: str  # noqa: N815 - as on the wire
-    name: str = ""
-
-
-class _Spec(msgspec.Struct):
-    nodeName: str = ""  # noqa: N815 - as on the wire
-
-
-class _Pod(msgspec.Struct):
-    metadata: _Metadata
-    spec: _Spec = msgspec.field(default_factory=_Spec)
-
-
-class _Change(msgspec.Struct):
-    type: str
-    object: _Pod
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,34 +57,14 @@ class Drain:
     """How often the observer's watch ended and was resumed. Each time, pods are seen some milliseconds late."""
 
 
-@dataclass(slots=True)
-class _Watched:
-    """When each pod was first seen bound, and the nodes."""
-
-    times: list[float] = field(default_factory=list)
-    nodes: dict[str, str] = field(default_factory=dict)
-    version: str = ""
-    resumed: int = 0
-
-    def take(self, line: bytes) -> None:
-        pod = _CHANGES.decode(line).object
-        self.version = pod.metadata.resourceVersion
-        if pod.spec.nodeName and pod.metadata.name not in self.nodes:
-            self.nodes[pod.metadata.name] = pod.spec.nodeName
-            self.times.append(time.monotonic())
-
-
-_CHANGES = msgspec.json.Decoder(_Change)
-
-
 async def drain(contender: Contender, seen: ClusterUser, plane: ControlPlane, folder: Path, pods: int) -> Drain:
     """Create the pods, start the scheduler, and measure until all are bound."""
     namespace = seen.namespace
     made = (_waiting(f"web-{number}", namespace, contender.scheduler_name) for number in range(pods))
     await seen.create(made)
     version = (await seen.api.get(seen.api.pods, limit=1)).version
-    watched = _Watched()
-    watching = asyncio.create_task(_watch(seen, version, watched))
+    watched = Bound()
+    watching = asyncio.create_task(watched.watch(seen, version))
     try:
         began = time.monotonic()
         with contender.run(plane, folder) as running:
@@ -118,7 +78,8 @@ async def drain(contender: Contender, seen: ClusterUser, plane: ControlPlane, fo
     finally:
         watching.cancel()
         await asyncio.gather(watching, return_exceptions=True)
-    first, last = watched.times[0], watched.times[-1]
+    times = list(watched.at.values())
+    first, last = times[0], times[-1]
     spent = _between(before, after)
     return Drain(
         scheduler=contender.name,
@@ -145,24 +106,14 @@ def _spent_so_far(scheduler: Mapping[str, int]) -> dict[str, Cost]:
     return costs({**scheduler, **children("etcd", "kube-apiserver"), BENCH: os.getpid()})
 
 
-async def _count_of(watched: _Watched, count: int, watching: asyncio.Task[None], running: Running) -> None:
+async def _count_of(watched: Bound, count: int, watching: asyncio.Task[None], running: Running) -> None:
     async def reached() -> bool:
         running.must_run()
         if watching.done():
             watching.result()
-        return len(watched.times) >= count
+        return len(watched.at) >= count
 
     await eventually(reached, f"{count} pods to be bound", DRAIN_SECONDS)
-
-
-async def _watch(seen: ClusterUser, version: str, watched: _Watched) -> None:
-    """Watch the pods. The API server ends a watch with a slow reader; it is resumed from the last version."""
-    watched.version = version
-    while True:
-        async with seen.changes(seen.api.pods, watched.version) as lines:
-            async for line in lines:
-                watched.take(line)
-        watched.resumed += 1
 
 
 async def _events_there(seen: ClusterUser, count: int) -> float | None:
@@ -180,7 +131,7 @@ async def _count_events(seen: ClusterUser) -> int:
     return len({event["regarding"]["name"] for event in await seen.events("Scheduled")})
 
 
-def _spread(watched: _Watched) -> str:
+def _spread(watched: Bound) -> str:
     counts = Counter(watched.nodes.values())
     return f"{min(counts.values())}..{max(counts.values())} on {len(counts)}"
 

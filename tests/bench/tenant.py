@@ -5,8 +5,7 @@
 On a real API server. One namespace has thousands of pods that fit until the cluster is full and then wait for room, and
 a pod with 10,000 affinity terms. It creates and deletes pods all the time; each deletion makes room for which waiting
 pods are woken. Another namespace creates a pod now and then, which fits on nodes that the first cannot use. Its latency
-is from the answer to the creation until the pod is seen bound, to the 20 ms of the observer; it is shown before the
-attack and during it.
+is from the answer to the creation until a watch shows the pod bound; it is shown before the attack and during it.
 
 Beside each of these pods there is one that no scheduler schedules: the benchmark binds it itself as soon as it is
 created. It waits for the API server and the observer alone, which is the least that any scheduler can do in this attack
@@ -34,9 +33,10 @@ from rich.console import Console
 
 from bench.contenders import KUBE_SCHEDULER, Berth, Contender, Running, kube_scheduler
 from bench.drain import costs, machine_busy_seconds
+from bench.observer import Bound
 from berth.api.messages import DecisionSummary, decode
 from berth.api.subjects import PodSubject
-from berth.bus.topology import DECISIONS
+from berth.bus.topology import DECISIONS, PENDING, RANKED
 from berth.sim.nodes import node_manifest, pod_manifest
 from harness.servers.control_plane import HOW_TO_GET_IT, ControlPlane, assets_folder, control_plane
 from harness.worlds.cluster_user import ClusterUser, cluster_user, eventually, node_of
@@ -109,6 +109,8 @@ class Figures:
     """What berth told the pod with too many terms."""
     cpu_percent: dict[str, float]
     """Of one core, during the attack: the scheduler's processes, the API server with etcd, and the benchmark."""
+    messages_per_second: dict[str, float]
+    """What berth stored in each stream during the attack: attempts begun, ranked and decided."""
     load_average: float
 
 
@@ -165,16 +167,21 @@ class Quiet:
     async def waits(self, name: str, rate: float, seconds: float, running: Running) -> QuietWaits:
         """Create pods at this rate, see when each is bound, and delete them."""
         self._created.clear()
-        bound: dict[str, float] = {}
+        bound = Bound(clock=time.time)
+        version = (await self.user.api.get(self.user.api.pods, limit=1)).version
+        watching = asyncio.create_task(bound.watch(self.user, version))
         creating = asyncio.create_task(self._create(name, rate, seconds))
         deadline = time.time() + seconds + LONGEST_SECONDS
-        while time.time() < deadline and not (creating.done() and len(bound) == len(self._created)):
-            for pod, found in (await self.user.pods()).items():
-                if pod in self._created and node_of(found):
-                    bound.setdefault(pod, time.time())
-            await asyncio.sleep(POLL_SECONDS)
-        await creating
-        waits = {pod: bound.get(pod, deadline) - at for pod, at in self._created.items()}
+        try:
+            while time.time() < deadline and not (creating.done() and bound.at.keys() >= self._created.keys()):
+                if watching.done():
+                    watching.result()
+                await asyncio.sleep(POLL_SECONDS)
+            await creating
+        finally:
+            watching.cancel()
+            await asyncio.gather(watching, return_exceptions=True)
+        waits = {pod: bound.at.get(pod, deadline) - at for pod, at in self._created.items()}
         stages = await self._stages(running) if isinstance(running, BerthUp) else {}
         for pod in self._created:
             await self.user.delete_pod(pod)
@@ -227,8 +234,31 @@ class Busy:
         names = ("etcd", "kube-apiserver")
         servers = {name: process.pid for name, process in zip(names, plane.processes, strict=True)}
         self._pids = {**running.pids, **servers, "benchmark": os.getpid()}
+        self._running = running
         self._before = costs(self._pids)
         self._machine, self._began = machine_busy_seconds(), time.monotonic()
+        self._stored: dict[str, int] = {}
+
+    async def begin(self) -> None:
+        """Count messages from here on."""
+        self._stored = await self._last_sequences()
+
+    async def messages_per_second(self) -> dict[str, float]:
+        """What berth has stored in each stream since `begin`; nothing for another scheduler."""
+        took = time.monotonic() - self._began
+        return {
+            stream: round((last - self._stored[stream]) / took, 1)
+            for stream, last in (await self._last_sequences()).items()
+        }
+
+    async def _last_sequences(self) -> dict[str, int]:
+        if not isinstance(self._running, BerthUp):
+            return {}
+        session = await self._running.session()
+        try:
+            return {stream: (await session.state(stream)).last_sequence for stream in (PENDING, RANKED, DECISIONS)}
+        finally:
+            await session.close()
 
     def percent(self) -> dict[str, float]:
         """Of one core; ``machine`` is everything that ran on it."""
@@ -272,13 +302,14 @@ async def measure(
             console.print(f"{noisy.created} pods of the noisy tenant")
             churning = asyncio.create_task(noisy.come_and_go(churn))
             busy = Busy(plane, running)
+            await busy.begin()
             try:
                 during = await quiet.waits("during", rate, seconds, running)
             finally:
                 churning.cancel()
                 await asyncio.gather(churning, return_exceptions=True)
-            cpu_percent = busy.percent()
-            console.print(f"during: {during}; CPU percent: {cpu_percent}")
+            cpu_percent, messages = busy.percent(), await busy.messages_per_second()
+            console.print(f"during: {during}; CPU percent: {cpu_percent}; messages a second: {messages}")
             refusal = await eventually(lambda: _told(attacker, "huge"), "the pod with many terms to be told", 60)
             placed, left = await attacker.placed(), len(await attacker.pods())
     return Figures(
@@ -291,6 +322,7 @@ async def measure(
         noisy_left=left,
         refusal=refusal,
         cpu_percent=cpu_percent,
+        messages_per_second=messages,
         load_average=round(os.getloadavg()[0], 1),
     )
 
