@@ -37,6 +37,39 @@ def test_messages_are_ranked_in_order_of_arrival():
     assert popped(backlog) == ["a", "b", "c"]
 
 
+def of(namespace, name, rank=0):
+    pending = Pending(
+        attempt=f"{name}.1.1", profile="berth", pod=Pod(metadata=ObjectMeta(name=name, namespace=namespace)), after=HERE
+    )
+    return PendingDelivery(delivery=FakeDelivery(1), pending=pending, taken_at=0.0, rank=rank)
+
+
+def test_a_pod_of_another_namespace_waits_for_one_of_each_and_not_for_all_that_came_before_it():
+    backlog = Backlog(position_wait=timedelta(seconds=1))
+    for one in (*(of("noisy", f"n{number}") for number in range(4)), of("quiet", "q0"), of("quiet", "q1")):
+        backlog.add(one, HERE)
+    assert popped(backlog) == ["n0", "q0", "n1", "q1", "n2", "n3"]
+
+
+def test_a_namespace_that_comes_again_has_no_turn_left_over():
+    backlog = Backlog(position_wait=timedelta(seconds=1))
+    for number in range(3):
+        backlog.add(of("noisy", f"n{number}"), HERE)
+    backlog.add(of("quiet", "q0"), HERE)
+    seen = [backlog.pop(HERE, 0.0).pending.pod.metadata.name for _ in range(2)]
+    backlog.add(of("quiet", "q1"), HERE)
+    assert [*seen, *popped(backlog)] == ["n0", "q0", "n1", "q1", "n2"]
+
+
+def test_no_message_passes_one_of_another_rank():
+    """A less important pod of a namespace that waits for its turn comes after all that are more important."""
+    backlog = Backlog(position_wait=timedelta(seconds=1))
+    for one in (of("a", "a0", rank=-9), of("a", "a1", rank=-9), of("b", "b0"), of("a", "a2"), of("a", "a3", rank=-9)):
+        backlog.add(one, HERE)
+    assert popped(backlog) == ["a0", "a1", "b0", "a2", "a3"]
+    assert len(backlog) == 0
+
+
 def test_a_message_waits_for_its_position_and_blocks_no_other():
     backlog = Backlog(position_wait=timedelta(seconds=1))
     backlog.add(item("later", after=11), HERE)
@@ -101,5 +134,6 @@ def test_clear_empties_the_backlog():
     backlog = Backlog(position_wait=timedelta(seconds=1))
     backlog.add(item("a"), HERE)
     backlog.add(item("b", after=99), HERE)
+    assert len(backlog) == 2
     assert [one.pending.pod.metadata.name for one in backlog.clear()] == ["a", "b"]
     assert len(backlog) == 0

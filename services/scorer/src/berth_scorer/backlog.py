@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections import deque
-from collections.abc import Coroutine, Mapping
+from collections import OrderedDict, deque
+from collections.abc import Coroutine, Hashable, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Final
@@ -30,11 +30,15 @@ ever reaches are those of a store that has lost its last writes."""
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PendingDelivery:
-    """A PENDING message and its delivery. ``taken_at`` in monotonic seconds."""
+    """A PENDING message and its delivery. ``taken_at`` in monotonic seconds.
+
+    Namespaces take turns among messages of one ``rank`` that came one after the other.
+    """
 
     delivery: Delivery
     pending: Pending
     taken_at: float
+    rank: Hashable = None
 
     @property
     def suspect(self) -> bool:
@@ -42,8 +46,43 @@ class PendingDelivery:
         return self.delivery.delivered >= SUSPECT_DELIVERIES
 
 
+class Turns:
+    """Messages by arrival. Among those of one rank that came one after the other, one of each namespace is next.
+
+    So a pod of another namespace waits for one pod of each, and not for all that the scorer holds of a namespace with
+    thousands (docs/adr/0020). A message never passes one of another rank: the watcher has brought those in order.
+    """
+
+    def __init__(self) -> None:
+        self._rows: deque[tuple[Hashable, OrderedDict[str, deque[PendingDelivery]]]] = deque()
+        """Rank, and its messages by namespace; the namespace whose turn it is comes first."""
+        self._count = 0
+
+    def __len__(self) -> int:
+        return self._count
+
+    def append(self, item: PendingDelivery) -> None:
+        if not self._rows or self._rows[-1][0] != item.rank:
+            self._rows.append((item.rank, OrderedDict()))
+        self._rows[-1][1].setdefault(item.pending.pod.metadata.namespace, deque()).append(item)
+        self._count += 1
+
+    def popleft(self) -> PendingDelivery:
+        _, row = self._rows[0]
+        namespace, items = next(iter(row.items()))
+        item = items.popleft()
+        if items:
+            row.move_to_end(namespace)
+        else:
+            del row[namespace]
+        if not row:
+            self._rows.popleft()
+        self._count -= 1
+        return item
+
+
 class Backlog:
-    """Orders messages: first those whose positions the view has reached, by arrival.
+    """Orders messages: first those whose positions the view has reached, in turns of namespaces.
 
     A message waits for its positions as long as the view moves towards them, and ``position_wait`` longer: a large
     mirror is read to its end first, and a source that stands still holds no pod up. It waits for ``MOST_WAIT_SECONDS``
@@ -52,7 +91,7 @@ class Backlog:
 
     def __init__(self, *, position_wait: timedelta) -> None:
         self._position_wait = position_wait.total_seconds()
-        self._ready: deque[PendingDelivery] = deque()
+        self._ready = Turns()
         self._waiting: deque[PendingDelivery] = deque()
         self._positions = Positions()
         self._advanced_at: dict[str, float] = {}
@@ -79,8 +118,7 @@ class Backlog:
         return min((max(0.0, self._due(item) - now) for item in self._waiting), default=None)
 
     def clear(self) -> list[PendingDelivery]:
-        everything = [*self._ready, *self._waiting]
-        self._ready.clear()
+        everything = [*(self._ready.popleft() for _ in range(len(self._ready))), *self._waiting]
         self._waiting.clear()
         return everything
 

@@ -21,7 +21,7 @@ from berth.cluster.nodes import node_info
 from berth.extenders.client import Extenders
 from berth.extenders.wire import ExtenderError
 from berth.framework.extending import Extension
-from berth.framework.plugincalls import Timing
+from berth.framework.plugincalls import ONE_TIME, PluginFailure, SortKey, Timing, default_sort_key, run_sort_key
 from berth.framework.profile import Profile
 from berth.process.health import Condition
 from berth.process.lifecycle import Process, run_until
@@ -196,13 +196,16 @@ class Scorer:
 
     def _add(self, delivery: Delivery, pending: Pending) -> None:
         self._peers.read("watcher", pending.config, pending.profile, self._now())
-        if pending.profile not in self._ranker.profiles:
+        profile = self._ranker.profiles.get(pending.profile)
+        if profile is None:
             delivery.nak(UNKNOWN_DELAY)
             return
         self._view.advance_clock(delivery.time)
         self._metrics.count("berth_messages_received_total", stream=PENDING)
         self._outbox.hold(delivery)
-        item = PendingDelivery(delivery=delivery, pending=pending, taken_at=time.monotonic())
+        item = PendingDelivery(
+            delivery=delivery, pending=pending, taken_at=time.monotonic(), rank=_rank_of(profile, pending)
+        )
         self._backlog.add(item, self._view.positions)
         self._changed.set()
 
@@ -352,6 +355,14 @@ class Scorer:
             self._view.proposals.expire(time.monotonic())
             set_gauges(self._metrics, self._view, held=len(self._outbox))
             self._outbox.send_in_progress()
+
+
+def _rank_of(profile: Profile, pending: Pending) -> tuple[str, SortKey]:
+    """Equal for pods that the profile's QueueSort plugin puts at one place but for their time."""
+    try:
+        return pending.profile, run_sort_key(profile.queue_sort, pending.pod, ONE_TIME)
+    except PluginFailure:  # the watcher has said so, and put the pod where its priority puts it
+        return pending.profile, default_sort_key(pending.pod, ONE_TIME)
 
 
 def count_ranking(metrics: Meter, message: Ranked, profile: Profile, timing: Timing, seconds: float) -> None:

@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 from functools import partial
 from typing import Final, TypeVar
 
@@ -35,6 +35,7 @@ from berth.framework.events import (
 )
 from berth.framework.interface import Plugin
 from berth.framework.plugincalls import (
+    ONE_TIME,
     PluginFailure,
     PluginTimeout,
     SortKey,
@@ -52,9 +53,6 @@ from berth_watcher.events import Effect, Warn
 from berth_watcher.queue import EventClock, Place, QueuedPod
 
 R = TypeVar("R")
-
-ONE_TIME: Final = datetime.min.replace(tzinfo=UTC)
-"""Pods that the QueueSort plugin puts at one place if this is the time of all of them are of one rank."""
 
 VICTIM_DELETED: Final = ClusterEvent(Resource.POD, Action.DELETE)
 """A pod whose victims were evicted waits for this, whatever its unschedulable plugins registered for."""

@@ -8,7 +8,7 @@ are called by the watcher, the others in the scheduling cycle.
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from datetime import datetime, timezone
+from datetime import UTC, datetime, timezone
 from functools import partial
 from typing import Any, Final, NamedTuple, ParamSpec, TypeVar
 
@@ -361,6 +361,9 @@ def _int64(plugin: Plugin, scores: list[int]) -> Scores:
 
 SortKey = tuple[str, tuple[Any, ...]]
 """The types of a key's values, then the values: so that no two values of different types are ever compared."""
+
+ONE_TIME: Final = datetime.min.replace(tzinfo=UTC)
+"""Pods that the QueueSort plugin puts at one place if this is the time of all of them are of one rank."""
 
 
 def run_sort_key(plugin: QueueSortPlugin, pod: Pod, since: datetime) -> SortKey:
