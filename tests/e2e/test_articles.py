@@ -22,7 +22,7 @@ async def test_the_labelled_node_gets_pods_only_when_the_others_are_full(
     own_control_plane: ControlPlane, cluster_outside: ClusterUser, tmp_path: Path
 ):
     kubeconfig, config = own_control_plane.kubeconfig_path, ARTICLES / "node-score-label.yaml"
-    flags = ("--kubeconfig", kubeconfig, "--leader-elect=false", "--config", config, "-v", 4)
+    flags = ("--kubeconfig", kubeconfig, "--leader-elect=false", "--config", config, "-v", 10)
     with berth_up(*flags, "--scorers", 2, folder=tmp_path) as berth:
         berth.wait_until_ready()
         others = await cluster_outside.add_nodes(4, cpu="1")
@@ -37,7 +37,7 @@ async def test_the_labelled_node_gets_pods_only_when_the_others_are_full(
 
 
 def explained_nodes(log: str, plugin: str) -> set[str]:
-    """The nodes for which a log line of verbosity 4 has the plugin's score."""
+    """The nodes for which a log line of verbosity 10 has the plugin's score."""
     lines = [json.loads(line) for line in log.splitlines() if line.startswith("{")]
     return {line["node"] for line in lines if line.get("plugin") == plugin and "score" in line}
 

@@ -86,7 +86,7 @@ def files(folder: Path, url: str, traces: str) -> dict[str, str]:
 async def running(cluster: SimulatedCluster, folder: Path, traces: str) -> AsyncIterator[BerthUp]:
     environment = files(folder, cluster.url, traces)
     (folder / "berth.yaml").write_text(CONFIGURATION.format(url=cluster.prometheus_url))
-    flags = ("--kubeconfig", folder / "kubeconfig", "--config", folder / "berth.yaml", "-v", 6)
+    flags = ("--kubeconfig", folder / "kubeconfig", "--config", folder / "berth.yaml", "-v", 10)
     run = berth_up(*flags, folder=folder, environment=environment)
     berth = await asyncio.to_thread(run.__enter__)
     try:

@@ -3,8 +3,9 @@
 import pytest
 
 from berth.cli.options import parse_pod
-from berth.cli.rendering import amount_of_bytes, duration, per_second, short_attempt, short_identity
+from berth.cli.rendering import amount_of_bytes, duration, per_second, short_attempt
 from berth.process.exits import UsageError
+from berth.process.settings import short_identity
 
 UUID = "08d73f09-8861-42e0-81fd-655f5624f11e"
 

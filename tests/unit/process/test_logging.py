@@ -19,9 +19,9 @@ def said():
     root = logging.getLogger()
     before = root.handlers[:], root.level
 
-    def configure(**settings) -> io.StringIO:
+    def configure(*, identity: str = "host_1", **settings) -> io.StringIO:
         stream = io.StringIO()
-        service_logging.configure(LogSettings(**settings), service="scorer", identity="host_1", stream=stream)
+        service_logging.configure(LogSettings(**settings), service="scorer", identity=identity, stream=stream)
         return stream
 
     yield configure
@@ -85,6 +85,20 @@ def test_text_is_for_people(said):
     assert "pod bound" in text
     assert "pod=default/web-0" in text
     assert not text.startswith("{")
+
+
+@pytest.mark.parametrize(
+    ("identity", "shown"),
+    [
+        pytest.param("vm_08d7c1a2-0000-4000-8000-000000000001_scorer-2", "scorer-2", id="of berth up"),
+        pytest.param("vm_08d7c1a2-0000-4000-8000-000000000001", "scorer vm", id="of a service on its own"),
+        pytest.param("pod-7f", "scorer pod-7f", id="given by the user"),
+    ],
+)
+def test_text_names_the_process(said, identity, shown):
+    stream = said(format="text", identity=identity)
+    structlog.get_logger().info("pod bound")
+    assert re.search(f"service='?{shown}'?\n", re.sub(r"\x1b\[[0-9;]*m", "", stream.getvalue()))
 
 
 @pytest.mark.parametrize(("verbosity", "level", "says"), [(0, 0, True), (0, 2, False), (4, 4, True), (4, 5, False)])

@@ -35,8 +35,9 @@ from berth.kube.writes import (
     select_node,
     unmark_victim,
 )
-from berth.process.logging import get_logger
+from berth.process.logging import get_logger, verbose
 from berth.process.metrics import Meter
+from berth.process.settings import V_STEP
 from berth_binder.events import (
     NO_ANSWER,
     Answer,
@@ -165,7 +166,7 @@ class ApiRequests:
         """Send a request. Every one ends in an event of the core: else its place would never be free again."""
         try:
             await self._confirm(request.pod)
-            answer = await self._answer_to(request)
+            answer = await self._logged_answer_to(request) if verbose(V_STEP) else await self._answer_to(request)
         except BerthError:
             raise  # the leadership is over
         except Exception as exc:  # an answer of another shape, or a bug: a failure of this pod only
@@ -180,6 +181,15 @@ class ApiRequests:
     def _tell(self, answer: Answer | RequestFailed) -> None:
         if not self._is_over:
             self._on_answer(answer)
+
+    async def _logged_answer_to(self, request: ApiRequest) -> RequestAnswer:
+        """The same with a line for the request, and one for the answer."""
+        node = getattr(request, "node", "")
+        about = {"pod": request.pod.key, "uid": request.pod.uid, "request": type(request).__name__, "node": node}
+        log.info("request sent", **about)
+        answer = await self._answer_to(request)
+        log.info("request answered", **about, status=answer.status, reason=answer.message)
+        return answer
 
     def _answer_to(self, request: ApiRequest) -> Coroutine[Any, Any, RequestAnswer]:
         match request:
@@ -224,9 +234,7 @@ class ApiRequests:
         return answer
 
     async def _write_volumes(self, request: WriteVolumes) -> VolumesAnswer:
-        answer = await write_volumes(self._client, request)
-        log.info("wrote what comes before a Binding", pod=request.pod.key, uid=request.pod.uid, status=answer.status)
-        return answer
+        return await write_volumes(self._client, request)
 
 
 async def post_binding(client: KubeClient, effect: PostBinding, timeout: timedelta) -> BindingAnswer:  # noqa: ASYNC109 - handed on to the client

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeVar
@@ -35,9 +35,11 @@ from berth.leader.session import LeaderSession
 from berth.leader.term import CONTROL, number_in_control, term_key
 from berth.process.health import Progress
 from berth.process.lifecycle import Process, run_until
-from berth.process.logging import get_logger
+from berth.process.logging import get_logger, verbose
 from berth.process.metrics import GaugeName, Meter, result_of
 from berth.process.sessions import Refusals, UndecodableReporter, follow_live
+from berth.process.settings import V_RESULT, V_STEP
+from berth.process.tracing import trace_id_of
 from berth_binder.apicalls import ApiRequests
 from berth_binder.cache import Cache
 from berth_binder.core import BinderCore
@@ -258,6 +260,9 @@ class BinderRunner:
             self._start(self._publisher.reject_unusable(delivery, reason))
         else:
             self._parts.process.peers.read("scorer", ranked.config, ranked.profile, self._now())
+            if verbose(V_STEP):
+                about = {"pod": ranked.pod.key, "uid": ranked.pod.uid, "attempt": ranked.attempt}
+                log.info("pod received", **about, trace_id=trace_id_of(delivery.headers), delivered=delivery.delivered)
             event = RankedDelivery(
                 ranked=ranked,
                 attempt=attempt,
@@ -422,6 +427,8 @@ class DecisionPublisher:
             await self._publish_dead_letter(delivery, decision.message, decision.attempt, cause="failed")
         await _until_stored(lambda: self._publish(decision, delivery))
         count_decision(self._metrics, decision)
+        if verbose(V_RESULT):
+            log_decision(decision, delivery.headers)
 
     async def reject_unusable(self, delivery: Delivery, reason: str) -> None:
         """Publish a dead letter of a message that cannot be used, then acknowledge it.
@@ -454,6 +461,27 @@ async def _until_stored(publish: Callable[[], Awaitable[object]]) -> None:
             await asyncio.sleep(RETRY_SECONDS)
         else:
             return
+
+
+PLACED_NOWHERE: Final = frozenset({Outcome.UNSCHEDULABLE, Outcome.PREEMPTING, Outcome.ERROR})
+
+
+def log_decision(decision: Decision, headers: Mapping[str, str]) -> None:
+    """One line about a stored Decision: at V_RESULT when the pod is bound or cannot be placed, else at V_STEP."""
+    about = {
+        "pod": f"{decision.namespace}/{decision.pod}",
+        "uid": decision.uid,
+        "attempt": decision.attempt,
+        "trace_id": trace_id_of(headers),
+        "node": decision.node,
+    }
+    if decision.outcome is Outcome.BOUND:
+        log.info("pod bound", **about)
+    elif decision.outcome in PLACED_NOWHERE:
+        log.info("pod cannot be placed", **about, outcome=decision.outcome.value, reason=decision.message)
+    elif verbose(V_STEP):
+        reason = decision.message or decision.reason
+        log.info("attempt decided", **about, outcome=decision.outcome.value, reason=reason)
 
 
 def count_decision(metrics: Meter, decision: Decision) -> None:

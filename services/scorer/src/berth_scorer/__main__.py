@@ -6,8 +6,9 @@ from berth.api.config.configuration import KubeSchedulerConfiguration
 from berth.process.clients import nats_bus
 from berth.process.configuration import profiles_of
 from berth.process.lifecycle import Process
+from berth.process.settings import V_SCORE
 from berth.process.start import service_command
-from berth_scorer.ranker import VERBOSITY, Ranker, explain
+from berth_scorer.ranker import Ranker, explain
 from berth_scorer.service import serve
 
 
@@ -18,7 +19,7 @@ async def _serve(process: Process, configuration: KubeSchedulerConfiguration) ->
         identity=process.identity,
         best=process.settings.numbers.best,
         explained=process.settings.numbers.explained,
-        explain=explain if process.settings.log.verbosity >= VERBOSITY else None,
+        explain=explain if process.settings.log.verbosity >= V_SCORE else None,
     )
     await serve(process, nats_bus(process.settings), ranker, configuration.extenders)
 

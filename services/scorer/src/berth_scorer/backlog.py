@@ -17,8 +17,10 @@ from berth.api.trimming import WHOLE
 from berth.bus.interface import Delivery, Session
 from berth.bus.stages import publish_dead_letter, publish_ranked, ranked_subject
 from berth.bus.topology import RANKED
-from berth.process.logging import get_logger
+from berth.process.logging import get_logger, verbose
 from berth.process.metrics import Meter
+from berth.process.settings import V_STEP
+from berth.process.tracing import trace_id_of
 
 SUSPECT_DELIVERIES: Final = 4
 """From this delivery on, a message may be the one that ends scorers. It is ranked alone (docs/protocol.md, 6)."""
@@ -215,6 +217,8 @@ class Outbox:
         else:
             item.delivery.ack()
             self._metrics.count("berth_messages_published_total", stream=RANKED)
+            if verbose(V_STEP):
+                log_ranking(message, headers)
             if ack.duplicate:
                 self.sent.forget(ranked_subject(message))
         finally:
@@ -234,6 +238,21 @@ class Outbox:
         self._tasks.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
             log.warning("publishing failed, the message is redelivered", reason=str(error))
+
+
+def log_ranking(message: Ranked, headers: Mapping[str, str]) -> None:
+    """One line about a ranking that is stored."""
+    log.info(
+        "pod ranked",
+        pod=message.pod.key,
+        uid=message.pod.uid,
+        attempt=message.attempt,
+        trace_id=trace_id_of(headers),
+        node=message.candidates[0].node if message.candidates else "",
+        evaluated=message.evaluated,
+        feasible=message.feasible,
+        reason=message.error or message.message,
+    )
 
 
 class SentRankings:

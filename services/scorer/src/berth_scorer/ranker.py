@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import Final
 
 import msgspec
 
@@ -22,9 +21,6 @@ from berth.process.logging import get_logger
 from berth_scorer.view import View
 
 log = get_logger()
-
-VERBOSITY: Final = 4
-"""klog's verbosity from which on each plugin's result is logged; below it, results are not collected."""
 
 Explain = Callable[[Pending, Detail], None]
 
@@ -222,7 +218,7 @@ def _preemption(nomination: Nomination | None, snapshot: Snapshot) -> Preemption
 
 
 def explain(pending: Pending, detail: Detail) -> None:
-    """Log a line for each rejected node and for each plugin's score of a node."""
+    """Log a line for each rejected node and for each plugin's score of a node (V_SCORE)."""
     whose = {"pod": pending.pod.key, "uid": pending.pod.uid, "attempt": pending.attempt}
     for node, status in detail.node_to_status.items():
         log.info("node refused", plugin=status.plugin, node=node, reason=", ".join(status.reasons), **whose)

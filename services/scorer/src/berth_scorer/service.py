@@ -25,10 +25,11 @@ from berth.framework.plugincalls import ONE_TIME, PluginFailure, SortKey, Timing
 from berth.framework.profile import Profile
 from berth.process.health import Condition
 from berth.process.lifecycle import Process, run_until
-from berth.process.logging import get_logger
+from berth.process.logging import get_logger, verbose
 from berth.process.metrics import Meter, point_of, status_of
 from berth.process.sessions import Refusals, UndecodableReporter, follow_live, present, sessions
-from berth.process.tracing import TRACEPARENT
+from berth.process.settings import V_STEP
+from berth.process.tracing import TRACEPARENT, trace_id_of
 from berth_scorer.backlog import RETRY_DELAY, Backlog, Outbox, PendingDelivery
 from berth_scorer.ranker import Ranker
 from berth_scorer.view import View
@@ -203,6 +204,9 @@ class Scorer:
         self._view.advance_clock(delivery.time)
         self._metrics.count("berth_messages_received_total", stream=PENDING)
         self._outbox.hold(delivery)
+        if verbose(V_STEP):
+            about = {"pod": pending.pod.key, "uid": pending.pod.uid, "attempt": pending.attempt}
+            log.info("pod received", **about, trace_id=trace_id_of(delivery.headers), delivered=delivery.delivered)
         item = PendingDelivery(
             delivery=delivery, pending=pending, taken_at=time.monotonic(), rank=_rank_of(profile, pending)
         )

@@ -51,6 +51,7 @@ from berth_watcher.events import (
     ReadPod,
     RetryRequested,
     StreamsRead,
+    trace_id_of_pod,
 )
 from berth_watcher.hints import QueuePlugins, UnschedulablePods
 from berth_watcher.metrics import Figures
@@ -407,6 +408,8 @@ class WatcherCore:
         self._attempts.end(queued)
         self._requeue.on_removed(queued)
         self._queue.remove(queued)
+        if self._settings.notes_stages:
+            self._effects.append(note_on(queued, "pod left", node=queued.node))
 
     # --- a pod goes into flight, and what becomes of its attempt
 
@@ -610,8 +613,16 @@ class WatcherCore:
         place = self._plugins.place(queued) if early or stage is Stage.ACTIVE else None
         self._queue.move(queued, stage, due=due, place=place)
         self._requeue.on_moved(queued)
+        if self._settings.notes_stages:
+            self._effects.append(note_on(queued, "pod moved", stage=stage.value, reason=queued.message))
 
     def _take_effects(self) -> list[Effect]:
         effects = self._effects.copy()
         self._effects.clear()
         return effects
+
+
+def note_on(queued: QueuedPod, message: str, **fields: str) -> Note:
+    """A line about a step of a pod."""
+    about = {"pod": queued.pod.key, "uid": queued.uid, "attempt": str(queued.attempt or "")}
+    return Note(message=message, fields={**about, "trace_id": trace_id_of_pod(queued.uid), **fields})

@@ -7,7 +7,6 @@ differences, and find each pod's messages on the bus. The queue runs when every 
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import itertools
 from collections import deque
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
@@ -48,6 +47,7 @@ from berth.process.health import Progress
 from berth.process.lifecycle import Process, run_until
 from berth.process.logging import get_logger, verbose
 from berth.process.sessions import Refusals
+from berth.process.settings import V_STEP
 from berth.process.tracing import TRACEPARENT
 from berth_watcher.answers import RETRIED_FROM
 from berth_watcher.core import WatcherCore
@@ -81,6 +81,7 @@ from berth_watcher.events import (
     Warn,
     WorkQueue,
     WriteKey,
+    trace_of,
 )
 from berth_watcher.metrics import (
     Figures,
@@ -120,10 +121,6 @@ WORK_QUEUES: Final[Mapping[WorkQueue, str]] = {"pending": PENDING, "ranked": RAN
 
 SHARE_OF_EVENTS: Final = 2 / 3
 """Of a slice. The rest is for the pods that events may help, however many events there are."""
-
-
-V_POD: Final = 4
-"""klog's verbosity for one line per pod."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -483,8 +480,9 @@ class EffectRunner:
             except PermanentError as error:
                 self._inbox.put(PublishRefused(attempt=Attempt.parse(message.attempt), reason=str(error)))
                 return
-            if verbose(V_POD):
-                log.info("published", pod=message.pod.key, attempt=message.attempt, trace_id=span.trace_id)
+            if verbose(V_STEP):
+                about = {"pod": message.pod.key, "uid": message.pod.uid, "attempt": message.attempt}
+                log.info("pod published", **about, trace_id=span.trace_id)
         count_published(self._process.metrics, effect)
 
     async def _write(self, effect: WriteKey | PurgeKey) -> None:
@@ -555,12 +553,6 @@ class EffectRunner:
 
 def _drain_read(entry: Entry) -> DrainRead:
     return DrainRead(is_draining=entry.data is not None, sequence=entry.sequence)
-
-
-def trace_of(uid: str) -> str:
-    """The ``traceparent`` of a pod. It is made from the uid, so that all attempts are in one trace under any leader."""
-    digest = hashlib.blake2b(uid.encode(), digest_size=24).hexdigest()
-    return f"00-{digest[:32]}-{digest[32:]}-00"
 
 
 def _decoded(stored: StoredMessage) -> DecisionSummary | None:

@@ -11,7 +11,7 @@ from typing import Final
 
 from berth.api.config.configuration import KubeSchedulerConfiguration
 from berth.kube.clock import Backoff
-from berth.process.settings import Settings
+from berth.process.settings import V_STEP, Settings
 
 POD_BACKOFF: Final = Backoff(initial=timedelta(seconds=1), maximum=timedelta(seconds=10), jitter_ratio=0)
 """kube-scheduler's back-off of a pod after a failed attempt, with its defaults."""
@@ -42,6 +42,8 @@ class AttemptSettings:
     look_up_seconds: float = 10.0
     """After which an attempt without a message is looked up on the bus, and again after each such time."""
     requeue: RequeueSettings = field(default_factory=RequeueSettings)
+    notes_stages: bool = False
+    """Whether to note each stage of a pod, for the log at V_STEP."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,5 +80,6 @@ def watcher_settings(settings: Settings, configuration: KubeSchedulerConfigurati
         window_floor=numbers.window_floor,
         look_up_seconds=numbers.silent_attempt.total_seconds(),
         requeue=RequeueSettings(backoff=backoff),
+        notes_stages=settings.log.verbosity >= V_STEP,
     )
     return WatcherSettings(attempts=attempts)

@@ -14,7 +14,7 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Final
+from typing import Final, Literal
 
 from berth.api.errors import BerthError
 from berth.bus.interface import BusLostError, BusRefusedError, MissingError, TooLargeError, UnansweredError, Unstored
@@ -32,6 +32,8 @@ CLOSE_SECONDS: Final = 0.4
 
 Sweeper = Callable[[float], None]
 """Called with the event loop's time at every sweep."""
+Traffic = Callable[[Literal["sent", "received"], str, int], None]
+"""Called with the subject and the size of each message of a connection; its content stays out of logs."""
 
 _FORBIDDEN: Final = re.compile(r'permissions violation for (publish|subscription) to "([^"]*)"', re.IGNORECASE)
 
@@ -39,13 +41,15 @@ _FORBIDDEN: Final = re.compile(r'permissions violation for (publish|subscription
 class Connection:
     """A client that connects once. After a loss every call raises :class:`BusLostError`."""
 
-    def __init__(self, settings: BusSettings, name: str) -> None:
+    def __init__(self, settings: BusSettings, name: str, traffic: Traffic | None = None) -> None:
         self.settings: Final = settings
         self.name: Final = name
         self.names: Final = Names(settings.topology.prefix)
         self.lost: Final = asyncio.Event()
         self._login = Login(settings, name)
         self._wire: Final = Wire(on_error=self._on_error, on_end=self.lose)
+        self._traffic = traffic
+        self._write = self._wire.publish if traffic is None else self._write_and_tell
         self._loop = asyncio.get_running_loop()
         self._cause = "closed"
         self._forbidden: dict[str, str] = {}
@@ -130,12 +134,17 @@ class Connection:
         head = header_block(headers)
         if (size := len(head) + len(data)) > self.max_message_bytes:
             raise TooLargeError(f"publishing {size} bytes to {subject!r}: NATS takes {self.max_message_bytes} at most")
-        self._wire.publish(subject, data, reply, head)
+        self._write(subject, data, reply, head)
 
     def acknowledge(self, subject: str, data: bytes) -> None:
         """Send what need not arrive: dropped when the connection is lost."""
         if not self.lost.is_set():
-            self._wire.publish(subject, data, b"", b"")
+            self._write(subject, data, b"", b"")
+
+    def _write_and_tell(self, subject: str, data: bytes, reply: bytes, head: bytes) -> None:
+        self._wire.publish(subject, data, reply, head)
+        if self._traffic is not None:
+            self._traffic("sent", self.names.own_subject(subject), len(head) + len(data))
 
     async def _room(self, subject: str) -> None:
         """Wait while the server reads too slowly."""
@@ -164,7 +173,17 @@ class Connection:
         """Subscribe before anything that is sent later."""
         if self.lost.is_set():
             raise self.lost_error()
-        return self._wire.subscribe(subject, listener)
+        return self._wire.subscribe(subject, listener if self._traffic is None else self._telling(listener))
+
+    def _telling(self, listener: Listener) -> Listener:
+        """The listener, once the message is told to whoever sees the traffic."""
+
+        def on_message(message: Msg) -> None:
+            if self._traffic is not None:
+                self._traffic("received", self.names.own_subject(message.subject), len(message.data))
+            listener(message)
+
+        return on_message
 
     def unsubscribe(self, number: bytes) -> None:
         """End a subscription. On a lost connection there is nothing to do."""

@@ -22,7 +22,7 @@ from berth.api.errors import DecodeError
 from berth.api.subjects import service_subject
 from berth.bus import admin, jetstream, ordered
 from berth.bus import consumer as consuming
-from berth.bus.connection import Connection
+from berth.bus.connection import Connection, Traffic
 from berth.bus.consumer import NatsDeliveries
 from berth.bus.interface import (
     NO_METADATA,
@@ -50,19 +50,20 @@ from berth.bus.wire import Listener, Msg
 class NatsBus(Bus):
     """Opens sessions with one set of settings."""
 
-    def __init__(self, settings: BusSettings | None = None) -> None:
-        """Check the settings.
+    def __init__(self, settings: BusSettings | None = None, traffic: Traffic | None = None) -> None:
+        """Check the settings. ``traffic`` is told about each message, for the log.
 
         Raises:
             BusRefusedError: with all errors at once.
         """
         self.settings = settings or BusSettings()
+        self._traffic = traffic
         if problems := self.settings.problems():
             raise BusRefusedError(f"reading the bus settings: {'; '.join(problems)}")
 
     async def connect(self, *, name: str) -> NatsSession:
         """A new client, as :meth:`berth.bus.interface.Bus.connect` describes."""
-        connection = Connection(self.settings, name)
+        connection = Connection(self.settings, name, self._traffic)
         await connection.open()
         try:
             return NatsSession(connection, await admin.read_bus_id(connection))

@@ -25,11 +25,11 @@ from berth.cli.rendering import (
     is_current,
     new_table,
     plain,
-    short_identity,
 )
 from berth.cli.timeline import OUTCOME_STYLES, reason_text
 from berth.framework.cycle import EveryNode
 from berth.framework.status import SUCCESS, Status
+from berth.process.settings import short_identity
 
 Weights = Mapping[str, int]
 """The weight of each score plugin; empty when unknown."""

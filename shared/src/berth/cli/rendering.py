@@ -163,8 +163,6 @@ CURRENT_WITHIN: Final = timedelta(seconds=35)
 """A mirror is current if its oldest watermark is younger than this: for a kind without changes, the watch sends a
 bookmark only every 20 to 30 s."""
 
-_UUID: Final = "[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}"
-_IDENTITY: Final = re.compile(f"(?P<host>.+)_{_UUID}(?:_(?P<name>.+))?")
 _UID_SHOWN: Final = 4
 _MINUTE: Final = 60
 _HOUR: Final = 3600
@@ -177,12 +175,6 @@ _DIGITS: Final = re.compile(r"(\d+)")
 def natural(name: str) -> list[tuple[int, str]]:
     """A sort key by which ``node-9`` comes before ``node-10``."""
     return [(int(part), "") if part.isdigit() else (0, part) for part in _DIGITS.split(name)]
-
-
-def short_identity(identity: str) -> str:
-    """The name of a process without the part that makes it unique: ``scorer-2``, or its host."""
-    found = _IDENTITY.fullmatch(identity)
-    return (found["name"] or found["host"]) if found else identity
 
 
 def short_attempt(attempt: str) -> str:

@@ -14,7 +14,8 @@ import msgspec
 from berth.api.decoding import MALFORMED
 from berth.api.queue import QUEUES
 from berth.bus.interface import ServiceInstance
-from berth.cli.rendering import duration, short_identity
+from berth.cli.rendering import duration
+from berth.process.settings import label, short_identity
 
 READY: Final = "ok"
 DRAINING: Final = "draining: no pod is published until `berth drain --stop`"
@@ -103,11 +104,6 @@ def _read(stats: Mapping[str, object]) -> Statistics:
         return msgspec.convert(dict(stats), Statistics)
     except MALFORMED:
         return Statistics()
-
-
-def label(service: str, name: str) -> str:
-    """A process by service and name; the name alone where it begins with the service's, as under ``berth up``."""
-    return name if name.startswith(service) else f"{service} {name}"
 
 
 def activity(one: Seen) -> str:

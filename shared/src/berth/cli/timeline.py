@@ -28,7 +28,8 @@ from berth.api.messages import (
 from berth.api.meta import ObjectMeta
 from berth.api.pod import Pod
 from berth.cli.choice import chosen_candidate, estimate_text, possible_nodes
-from berth.cli.rendering import clock, duration, new_table, plain, short_attempt, short_identity
+from berth.cli.rendering import clock, duration, new_table, plain, short_attempt
+from berth.process.settings import short_identity
 
 _LONGEST_LINE = 160
 OUTCOME_STYLES: Mapping[Outcome, str] = {

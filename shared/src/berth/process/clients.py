@@ -14,8 +14,9 @@ from berth.bus.settings import MEBIBYTE, BusSettings, NatsCredentials, TlsSettin
 from berth.kube.client import Exchange, KubeClient, Listener
 from berth.kube.informers import EventListener, Informers
 from berth.process.lifecycle import Process
+from berth.process.logging import log_message
 from berth.process.metrics import Meter
-from berth.process.settings import NatsSettings, Settings
+from berth.process.settings import V_MESSAGE, NatsSettings, Settings
 
 
 def nats_bus(settings: Settings) -> NatsBus:
@@ -42,7 +43,8 @@ def nats_bus(settings: Settings) -> NatsBus:
             domain=nats.domain,
             tls=_tls(nats),
             topology=topology,
-        )
+        ),
+        traffic=log_message if settings.log.verbosity >= V_MESSAGE else None,
     )
 
 

@@ -2,13 +2,14 @@
 
     log = get_logger()
     log.info("pod bound", pod="default/web-0", uid=uid, attempt=str(attempt), node="n1", trace_id=...)
-    if verbose(4):
+    if verbose(V_STEP):
         log.info(...)
 
 Control characters and passwords in URLs are replaced in both forms (:mod:`berth.process.safetext`).
 
 Keys that mean the same everywhere: ``service`` and ``identity`` (on every line), ``pod`` (namespace/name), ``uid``,
-``attempt``, ``node``, ``trace_id``, ``reason`` (why, or the text of an error).
+``attempt``, ``node``, ``trace_id``, ``reason`` (why, or the text of an error). The lines of each level are in
+docs/operating.md, "Logs".
 """
 
 from __future__ import annotations
@@ -18,14 +19,14 @@ import os
 import sys
 from collections.abc import Mapping
 from datetime import UTC, datetime
-from typing import Any, Final, TextIO
+from typing import Any, Final, Literal, TextIO
 
 import msgspec
 import structlog
 from structlog.typing import EventDict, FilteringBoundLogger, Processor, WrappedLogger
 
 from berth.process.safetext import in_json, lines, one_line, without_passwords
-from berth.process.settings import LogSettings, is_terminal
+from berth.process.settings import LogSettings, is_terminal, label, short_identity
 
 _LIBRARY_LEVELS: Final[Mapping[str, int]] = {"aiohttp.access": logging.WARNING, "asyncio": logging.WARNING}
 _SEVERAL_LINES: Final = ("exception", "stack")
@@ -41,6 +42,11 @@ def get_logger() -> FilteringBoundLogger:
 def verbose(level: int) -> bool:
     """Whether lines of klog's V(level) are logged."""
     return level <= _state["verbosity"]
+
+
+def log_message(direction: Literal["sent", "received"], subject: str, size: int) -> None:
+    """Log a message of the bus (V_MESSAGE): never what is in it, which may be secret."""
+    get_logger().info(f"message {direction}", subject=subject, bytes=size)
 
 
 def configure(settings: LogSettings, *, service: str, identity: str, stream: TextIO = sys.stderr) -> None:
@@ -93,8 +99,9 @@ def _message_first(_logger: WrappedLogger, _method: str, event: EventDict) -> Ev
 
 
 def _for_people(logger: WrappedLogger, method: str, event: EventDict) -> str:
-    """A coloured line. The identity is left out, since a terminal shows one process."""
-    event.pop("identity", None)
+    """A coloured line. The identity is shortened: it tells scorer-1 from scorer-2 where a terminal shows both."""
+    service, identity = str(event.pop("service", "")), str(event.pop("identity", ""))
+    event["service"] = label(service, short_identity(identity))
     event["timestamp"] = event.pop("time", "")
     safe = {key: _safe(key, value) for key, value in event.items()}
     renderer = structlog.dev.ConsoleRenderer(colors=_wants_colors(), exception_formatter=structlog.dev.plain_traceback)

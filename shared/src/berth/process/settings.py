@@ -7,6 +7,7 @@ Every field documents its unit, its range and the reason of its default. Errors 
 from __future__ import annotations
 
 import os
+import re
 import socket
 import uuid
 from dataclasses import dataclass, field
@@ -25,6 +26,16 @@ PARENT_PID_VARIABLE: Final = "BERTH_PARENT_PID"
 
 PLUGIN_DEADLINE: Final = timedelta(seconds=1)
 """A built-in plugin takes less than 1 ms for 5,000 nodes."""
+
+
+V_RESULT: Final = 2
+"""klog's verbosity for a line when a pod is bound or cannot be placed. docs/operating.md lists the lines."""
+V_STEP: Final = 4
+"""For a line at every step of a pod."""
+V_MESSAGE: Final = 6
+"""For a line for every message on NATS."""
+V_SCORE: Final = 10
+"""For a line for every plugin's result on every node, as in kube-scheduler."""
 
 
 JITTER_RATIO = 1.2
@@ -69,6 +80,21 @@ def _seconds(duration: timedelta) -> str:
 def own_identity() -> str:
     """Host name and a uuid, different in each process."""
     return f"{socket.gethostname()}_{uuid.uuid4()}"
+
+
+_UUID: Final = "[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}"
+_IDENTITY: Final = re.compile(f"(?P<host>.+)_{_UUID}(?:_(?P<name>.+))?")
+
+
+def short_identity(identity: str) -> str:
+    """The name of a process without the part that makes it unique: ``scorer-2``, or its host."""
+    found = _IDENTITY.fullmatch(identity)
+    return (found["name"] or found["host"]) if found else identity
+
+
+def label(service: str, name: str) -> str:
+    """A process by service and name; the name alone where it begins with the service's, as under ``berth up``."""
+    return name if name.startswith(service) else f"{service} {name}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -135,7 +161,8 @@ class LogSettings:
     """Verbosity and format of the log."""
 
     verbosity: Annotated[int, readers.integer(0, 10)] = 0
-    """klog's V, 0-10: 0 for operators, 2 steps of the life cycle, 4 every pod, 6 every message."""
+    """klog's V, 0-10: 0 for operators, 2 a line when a pod is bound or cannot be placed, 4 every step of a pod, 6 every
+    message on NATS, 10 every plugin's result on every node."""
     format: Annotated[str, readers.choice(("auto", "json", "text"))] = "auto"
     """json, text, or auto: text for a person at a terminal, JSON for everything else."""
 

@@ -60,6 +60,12 @@ def parse_traceparent(header: str | None) -> tuple[str, str] | None:
     return (trace_id, span_id) if int(trace_id, 16) and int(span_id, 16) else None
 
 
+def trace_id_of(headers: Mapping[str, str]) -> str:
+    """The key ``trace_id`` of log lines about a message; empty when it carries no valid context."""
+    known = parse_traceparent(headers.get(TRACEPARENT))
+    return known[0] if known else ""
+
+
 class UnexportedSpan:
     """A span without export: only its ids are passed on. About 2 µs."""
 

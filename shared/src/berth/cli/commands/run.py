@@ -31,13 +31,14 @@ from berth.cli.explain import Weights, candidates_table
 from berth.cli.options import run_command, until_stopped
 from berth.cli.pipeline.pipeline import Pipeline, PipelineOptions, pipeline
 from berth.cli.pipeline.programs import ServiceOptions
-from berth.cli.rendering import natural, new_table, open_console, plain, print_line, print_rich, short_identity
+from berth.cli.rendering import natural, new_table, open_console, plain, print_line, print_rich
 from berth.cli.timeline import OUTCOME_STYLES, TracedMessage, candidates_of, node_of, subject_table, with_meaning
 from berth.kube.client import KubeClient
 from berth.kube.credentials import KubeCredentials, source_for
 from berth.plugins.presets import DEFAULT_NAME
 from berth.process.configuration import profiles_of, read_configuration
 from berth.process.exits import Exit
+from berth.process.settings import short_identity
 from berth.sim.nodes import pod_manifest
 
 app = typer.Typer()

@@ -34,12 +34,12 @@ from berth.cli.rendering import (
     per_second,
     plain,
     print_rich,
-    short_identity,
 )
-from berth.cli.services import OWN_FIGURES, activity, attention, gone, label, queue_lines, seen
+from berth.cli.services import OWN_FIGURES, activity, attention, gone, queue_lines, seen
 from berth.cli.timeline import with_meaning
 from berth.cluster.nodes import node_info
 from berth.process.exits import Exit
+from berth.process.settings import label, short_identity
 
 app = typer.Typer()
 
