@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from harness.servers.control_plane import ControlPlane
+from harness.servers.nats_server import nats_server
 from harness.servers.small_disk import small_disk
 from harness.worlds.cluster_user import ClusterUser, cluster_user
 from harness.worlds.pipeline import BerthUp, berth_up
@@ -55,7 +56,7 @@ async def test_with_a_prefix_every_name_on_the_bus_has_it_and_the_commands_find_
         ):
             answer = told(*command, of=berth, **prefix)
             assert answer.returncode == 0, (command, answer.stderr)
-        assert told("why", pod, of=berth).returncode == 3  # a berth without prefix has neither users nor streams there
+        assert told("why", pod, of=berth).returncode == 2  # a berth without prefix has neither users nor streams there
 
 
 def told(*arguments: str, of: BerthUp, **variables: str) -> subprocess.CompletedProcess[str]:
@@ -64,6 +65,38 @@ def told(*arguments: str, of: BerthUp, **variables: str) -> subprocess.Completed
     environment |= {"TMPDIR": str(of.temporary), "HOME": str(of.temporary), **variables}
     command = [sys.executable, "-m", "berth.cli", *arguments, "--nats", of.nats]
     return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False, env=environment)
+
+
+def test_a_nats_server_that_is_not_there_is_waited_for_by_name(tmp_path: Path):
+    with berth_up("--nats", "nats://127.0.0.1:1", folder=tmp_path) as berth:
+        assert berth.wait(60) == 3
+        first, *_, last = berth.said.splitlines()
+        assert first.startswith("berth: waiting for NATS at nats://127.0.0.1:1: ")
+        assert last.endswith("name another server with --nats, or none to run one here")
+
+
+@pytest.mark.parametrize(
+    ("configuration", "remedy", "code"),
+    [
+        pytest.param("jetstream: false\n", "start nats-server with -js", 3, id="no JetStream"),
+        pytest.param(
+            "authorization { users: [{user: a, password: b}] }\n", "BERTH_NATS_USER", 2, id="a user is asked for"
+        ),
+    ],
+)
+def test_a_nats_server_of_no_use_is_told_the_remedy(tmp_path: Path, configuration: str, remedy: str, code: int):
+    with nats_server(configuration) as server, berth_up("--nats", server.address, folder=tmp_path) as berth:
+        assert berth.wait(60) == code
+        assert remedy in berth.said.splitlines()[0]
+        assert remedy in berth.said.splitlines()[-1]
+
+
+def test_credentials_that_the_api_server_refuses_are_one_sentence(own_control_plane: ControlPlane, tmp_path: Path):
+    kubeconfig = own_control_plane.write_kubeconfig("nobody", "wrong")
+    with berth_up("--kubeconfig", kubeconfig, folder=tmp_path) as berth:
+        assert berth.wait(60) == 2
+        (line,) = berth.said.splitlines()
+        assert f"refuses the credentials of kubeconfig {str(kubeconfig)!r} (401): renew them" in line
 
 
 def test_interrupt_ends_every_process_and_leaves_no_file(tmp_path: Path):

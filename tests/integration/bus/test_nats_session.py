@@ -18,12 +18,14 @@ from berth.bus.interface import (
     BusRefusedError,
     MissingError,
     StoredMessage,
+    StoreFullError,
     TooLargeError,
     UnansweredError,
 )
 from berth.bus.ordered import NatsReader
 from berth.bus.session import NatsBus, NatsSession
-from berth.bus.settings import BusSettings, NatsCredentials, TopologySettings
+from berth.bus.settings import MEBIBYTE, BusSettings, NatsCredentials, TopologySettings
+from berth.bus.topology import reserved_bytes
 from harness.plugins.fixtures_bus import TEST_TOPOLOGY
 from harness.servers.nats_server import NatsServer, nats_server
 
@@ -430,10 +432,10 @@ authorization { users: [
 
 async def test_a_user_and_password_are_asked_for_and_used():
     with nats_server(USERS) as server:
-        with pytest.raises(BusLostError, match=r"(?i)authorization"):
+        with pytest.raises(BusRefusedError, match=r"(?i)authorization.*BERTH_NATS_USER"):
             await NatsBus(settings_for(server)).connect(name="nobody")
         wrong = NatsCredentials(user="scorer", password=PASSWORD[::-1])
-        with pytest.raises(BusLostError, match=r"(?i)authorization") as caught:
+        with pytest.raises(BusRefusedError, match=r"(?i)authorization") as caught:
             await NatsBus(settings_for(server, credentials=wrong)).connect(name="wrong")
         assert PASSWORD[::-1] not in str(caught.value)
         right = NatsCredentials(user="scorer", password=PASSWORD)
@@ -446,6 +448,35 @@ async def test_a_user_and_password_are_asked_for_and_used():
                 await session.subscribe(f"berth.pending.{number}.>", print)
         await session.subscribe_stored("berth.ranked.>", print)
         await session.publish("berth.ranked.berth.default.web-0", b"")
+        await session.close()
+
+
+async def test_a_user_who_may_not_read_its_replies_is_told_so_in_the_same_words_each_time():
+    with nats_server(USERS) as server:
+        who = NatsCredentials(user="scorer", password=PASSWORD)
+        settings = settings_for(server, credentials=who, inbox_prefix="_ELSEWHERE")
+        said = set()
+        for _ in range(2):
+            with pytest.raises(BusRefusedError, match=r"'_ELSEWHERE\.>'.*BERTH_NATS_INBOX_PREFIX") as caught:
+                await NatsBus(settings).connect(name="scorer")
+            said.add(str(caught.value))
+        assert len(said) == 1
+
+
+async def test_a_server_without_jetstream_is_told_how_to_start():
+    with nats_server("jetstream: false\n") as server:
+        session = await new_session(server)
+        with pytest.raises(MissingError, match=f"no JetStream answers at {server.address}: start nats-server with -js"):
+            await session.apply()
+        await session.close()
+
+
+async def test_a_server_with_too_little_room_is_told_how_much_it_takes():
+    with nats_server(store_bytes=100 * MEBIBYTE) as server:
+        session = await new_session(server)
+        size = reserved_bytes(TEST_TOPOLOGY) // MEBIBYTE
+        with pytest.raises(StoreFullError, match=f"set {size} MiB aside on a server: raise max_file_store"):
+            await session.apply()
         await session.close()
 
 

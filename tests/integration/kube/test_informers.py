@@ -1,15 +1,17 @@
 """Informers at the beginning of a leadership: what is current is not listed a second time."""
 
 import asyncio
+import re
 from collections import Counter
 from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
 
-from berth.api.kinds import NODE, POD
+from berth.api.kinds import NODE, POD, WATCHED_KINDS
 from berth.kube.informers import FRESH_SECONDS, Informers
 from berth.kube.listwatch import Upserted
+from berth.sim.faults import Clear, Fail, LoseAnswer
 from harness.fakes.ticking_clock import TickingClock
 from harness.plugins.fixtures_kube import Cluster
 
@@ -64,3 +66,34 @@ async def test_only_a_kind_of_which_nothing_was_heard_is_listed_again(world, cli
         pass
     await informers.refresh()
     assert (client.lists[NODE.path], client.lists[POD.path]) == (2, 1)
+
+
+@pytest.mark.parametrize(
+    ("fault", "said"),
+    [
+        pytest.param(
+            Fail(verb="list", count=None, status=401), r".* refuses the credentials of kubeconfig .*\(401\).*", id="401"
+        ),
+        pytest.param(LoseAnswer(verb="list", count=None), r"GET http.*", id="no answer"),
+    ],
+)
+async def test_what_fails_every_kind_is_logged_once_and_so_is_its_end(simulated_cluster, caplog, fault, said):
+    caplog.set_level("INFO", logger="berth.kube.informers")
+    faults = simulated_cluster.simulated.faults
+    faults.inject(fault)
+    informers = Informers(
+        simulated_cluster.client, WATCHED_KINDS, lambda _: None, on_complete=list, on_relist=lambda _: None
+    )
+    running = asyncio.create_task(informers.run())
+    async with asyncio.timeout(20):
+        while not all(each.status.failures > 1 for each in informers._reflectors.values()):  # noqa: ASYNC110 - nothing tells
+            await asyncio.sleep(0.01)
+        faults.inject(Clear())
+        await informers.listed()
+    running.cancel()
+    await asyncio.gather(running, return_exceptions=True)
+    lines = [record.getMessage() for record in caplog.records]
+    assert len(WATCHED_KINDS) > 10
+    assert len(lines) == 2, lines
+    assert re.fullmatch(said, lines[0])
+    assert lines[1] == "the API server answers again"

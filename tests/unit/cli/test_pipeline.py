@@ -9,7 +9,8 @@ from datetime import timedelta
 
 import pytest
 
-from berth.cli.pipeline import room
+from berth.api.errors import TemporaryError
+from berth.cli.pipeline import room, servers
 from berth.cli.pipeline.pipeline import working_folder
 
 
@@ -71,3 +72,30 @@ async def test_scarce_room_is_said_at_the_start(free, warnings, tmp_path, monkey
     async with room.watched_room(tmp_path / "folder", lines.append):
         await asyncio.sleep(0)
     assert [line.startswith(f"warning: {tmp_path} has 32.0 MiB free") for line in lines] == [True] * warnings
+
+
+async def test_a_server_that_is_waited_for_is_named_with_each_cause_and_when_it_has_come(monkeypatch):
+    monkeypatch.setattr(servers, "_TOLD_AFTER", timedelta(milliseconds=20))
+    lines: list[str] = []
+
+    async def check() -> str:
+        if not lines:
+            await asyncio.sleep(0.05)
+        if len(lines) < 3:
+            raise TemporaryError(f"cause {len(lines)}")
+        return "found"
+
+    waiting = servers.retry_aloud(check, within=timedelta(seconds=20), what="NATS at x", report=lines.append)
+    assert await waiting == "found"
+    assert lines == [
+        "waiting for NATS at x: no answer yet",
+        "waiting for NATS at x: cause 1",
+        "waiting for NATS at x: cause 2",
+        "NATS at x is there",
+    ]
+
+
+async def test_a_server_that_answers_at_once_is_not_waited_for(monkeypatch):
+    lines: list[str] = []
+    await servers.retry_aloud(lambda: asyncio.sleep(0), within=timedelta(), what="NATS at x", report=lines.append)
+    assert lines == []

@@ -59,6 +59,15 @@ async def test_a_watcher_creates_missing_streams_and_gets_a_session(process, tim
 
 async def test_others_wait_for_whoever_applies_and_say_so(process, time_passes):
     bus = MemoryBus()
+    with capture_logs() as logs:
+        await wait_for_whoever_applies(bus, process)
+    assert [line["event"].partition(":")[0] for line in logs[-2:]] == [
+        "waiting for a watcher or `berth bus apply`",
+        "NATS is there, with all streams and buckets",
+    ]
+
+
+async def wait_for_whoever_applies(bus: MemoryBus, process: Process) -> None:
     async with aclosing(sessions(bus, name="s", process=process)) as each:
         first = asyncio.create_task(anext(each))
         await until(lambda: "stream" in condition(process).sentence)

@@ -73,6 +73,7 @@ def test_errors_of_file_flags_and_variables_are_said_together(written):
     text = "\n".join(caught.value.problems)
     for path in ("clientConnection.qps", "log.verbosity", "health.port"):
         assert f"{path}: want " in text
+    assert f"{config}: clientConnection.qps: want " in text  # the file is named where it is the file's error
 
 
 def test_numbers_that_only_services_refuse_are_known_from_the_file_alone(written):

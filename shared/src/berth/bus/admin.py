@@ -11,7 +11,14 @@ from typing import Final
 from berth.api.errors import TemporaryError
 from berth.api.subjects import PREFIX
 from berth.bus.connection import Connection
-from berth.bus.interface import BusRefusedError, ConsumerState, MissingError, StreamState, WrongLastSequenceError
+from berth.bus.interface import (
+    BusRefusedError,
+    ConsumerState,
+    MissingError,
+    StoreFullError,
+    StreamState,
+    WrongLastSequenceError,
+)
 from berth.bus.jetstream import (
     ApiResponse,
     ConsumerInfo,
@@ -24,7 +31,7 @@ from berth.bus.jetstream import (
     put_entry,
     stream_info,
 )
-from berth.bus.settings import TopologySettings
+from berth.bus.settings import MEBIBYTE, TopologySettings
 from berth.bus.topology import (
     BUCKETS,
     BUS_ID_KEY,
@@ -38,6 +45,7 @@ from berth.bus.topology import (
     declared_consumer,
     declared_consumers,
     declared_streams,
+    reserved_bytes,
 )
 
 BUS_ID_CHARACTERS: Final = 64
@@ -205,10 +213,30 @@ async def _apply_stream(connection: Connection, stream: StreamSpec) -> None:
     try:
         existing = (await stream_info(connection, stream.name)).config
     except MissingError:
-        await api_request(connection, f"STREAM.CREATE.{stream.name}", config, StreamInfo)
+        await _create_stream(connection, stream.name, config)
         return
     if differences(stream.name, config, existing):
         await api_request(connection, f"STREAM.UPDATE.{stream.name}", existing | config, StreamInfo)
+
+
+async def _create_stream(connection: Connection, name: str, config: dict[str, object]) -> None:
+    """Create it. The errors of a server that cannot have streams name the remedy.
+
+    Raises:
+        MissingError: JetStream does not answer.
+        StoreFullError: there is less room than the streams set aside.
+    """
+    settings = connection.settings
+    try:
+        await api_request(connection, f"STREAM.CREATE.{name}", config, StreamInfo)
+    except MissingError as exc:
+        where = f"domain {settings.domain!r} of {settings.addresses}" if settings.domain else settings.addresses
+        remedy = "start nats-server with -js, or enable JetStream for this account"
+        raise MissingError(f"creating the stream {name}: no JetStream answers at {where}: {remedy}") from exc
+    except StoreFullError as exc:
+        size = reserved_bytes(settings.topology) // MEBIBYTE
+        remedy = "raise max_file_store there, or lower BERTH_NATS_DECISIONS_MEBIBYTES, _CLUSTER_ and _RANKED_MEBIBYTES"
+        raise StoreFullError(f"{exc}: berth's streams set {size} MiB aside on a server: {remedy}") from exc
 
 
 async def _write_consumer(connection: Connection, consumer: ConsumerSpec, *, action: str) -> None:

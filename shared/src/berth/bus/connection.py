@@ -86,9 +86,11 @@ class Connection:
         except (UnansweredError, BusLostError) as exc:
             self.lose("closed")
             raise BusLostError(self._login.unreachable(exc)) from exc
-        except BusRefusedError:
+        except BusRefusedError as exc:
             self.lose("closed")
-            raise
+            inbox = f"{self.settings.inbox_prefix}.>"
+            remedy = "give it the permission, or name its own prefix in BERTH_NATS_INBOX_PREFIX"
+            raise BusRefusedError(f"connecting as {self.name!r}: this user may not read {inbox!r}: {remedy}") from exc
         self._sweep()
         self._later("ping", self.settings.ping_interval, self._ping)
 

@@ -23,6 +23,11 @@ from berth.tls import client_context
 
 CLOSE_SECONDS: Final = 0.4
 """How long closing the socket of a failed login may take."""
+_REFUSED: Final = "authorization violation"
+_WHO: Final = (
+    "it wants a user that it knows: BERTH_NATS_USER with BERTH_NATS_PASSWORD_FILE, or a token or credentials file"
+)
+_UNKNOWN_AUTHORITY: Final = "name the authority of its certificate in BERTH_NATS_CA_FILE"
 
 
 class Socket(TcpTransport):
@@ -66,7 +71,7 @@ class Login(Client):
 
         Raises:
             BusLostError: no server can be reached.
-            BusRefusedError: the credentials cannot be read, or the server has no TLS.
+            BusRefusedError: the credentials cannot be read, the server refuses them, or it has no TLS.
         """
         options = self._options()
         try:
@@ -78,13 +83,20 @@ class Login(Client):
             raise BusRefusedError(f"{self.unreachable(exc)}: TLS is asked for, the server has none") from exc
         except (TimeoutError, OSError, nats.errors.Error) as exc:
             await self._give_up()
-            raise BusLostError(self.unreachable(exc)) from exc
+            text = self.unreachable(exc)
+            if _REFUSED in text.lower():
+                raise BusRefusedError(f"{text}: {_WHO}") from exc
+            is_unknown = isinstance(self._cause(exc), ssl.SSLCertVerificationError)
+            raise BusLostError(f"{text}: {_UNKNOWN_AUTHORITY}" if is_unknown else text) from exc
 
     def unreachable(self, exc: Exception) -> str:
         """The text of an error while connecting."""
-        cause = self._last_error if isinstance(exc, nats.errors.NoServersError) and self._last_error else exc
+        cause = self._cause(exc)
         cause_text = str(cause) or type(cause).__name__
         return f"connecting to NATS at {self._settings.addresses} as {self._name!r}: {cause_text}"
+
+    def _cause(self, exc: Exception) -> Exception:
+        return self._last_error if isinstance(exc, nats.errors.NoServersError) and self._last_error else exc
 
     def _options(self) -> dict[str, Any]:
         settings = self._settings

@@ -103,7 +103,8 @@ async def connect_bus(
     folder for ``user``. ``place`` is as in ``find_folder``.
 
     Raises:
-        UsageError: the address, or one of these settings, cannot be used.
+        UsageError: the address, or one of these settings, cannot be used, or the server refuses this user.
+        BusLostError: no server answers.
     """
     try:
         flags = {**(context_settings(context) if context else {}), **({"nats.url": url} if url else {})}
@@ -115,7 +116,10 @@ async def connect_bus(
         raise UsageError("; ".join(exc.problems)) from exc
     from berth.process.clients import nats_bus  # noqa: PLC0415 - 0.3 s, in which `berth up` has servers to start
 
-    return await nats_bus(settings).connect(name=name)
+    try:
+        return await nats_bus(settings).connect(name=name)
+    except BusRefusedError as exc:
+        raise UsageError(str(exc)) from exc
 
 
 def _without_nats() -> dict[str, str]:

@@ -154,6 +154,11 @@ class KubeClient:
         self._session = _session(user_agent)
         self._shared: _Shared | None = None
 
+    @property
+    def refused_credentials(self) -> str:
+        """The sentence about a 401: they were read again after it, and are refused again."""
+        return f"{self.server} refuses the credentials of {self._credentials} (401): renew them, or name another file"
+
     def checking(self, check: Check) -> Self:
         """The same client, which calls ``check`` right before the bytes of each write go out.
 

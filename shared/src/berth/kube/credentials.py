@@ -89,6 +89,10 @@ class KubeCredentials:
         """The result of the last read."""
         return self._access
 
+    def __str__(self) -> str:
+        """Where they are from."""
+        return str(self._source)
+
     @property
     def server(self) -> str:
         """The API server's URL, without user and password, and without a slash at its end."""
@@ -152,6 +156,9 @@ class Kubeconfig:
     def __init__(self, path: str | Path | None = None, *, context: str | None = None) -> None:
         self._paths = str(path) if path else os.environ.get("KUBECONFIG") or "~/.kube/config"
         self._context = context
+
+    def __str__(self) -> str:
+        return f"kubeconfig {self._paths!r}"
 
     async def read(self) -> Access:
         """Read the files, and run the exec plugin when they configure one.
@@ -234,6 +241,9 @@ class Kubeconfig:
 
 class InClusterAccount:
     """The service account that Kubernetes mounts into the pod."""
+
+    def __str__(self) -> str:
+        return "this pod's service account"
 
     async def read(self) -> Access:
         """Read the mounted token and certificate.

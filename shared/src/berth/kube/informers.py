@@ -182,8 +182,10 @@ class Reflector(Generic[T]):
         label_selector: str | None = None,
         settings: ReflectorSettings | None = None,
         clock: Clock | None = None,
+        failures: FailureLog | None = None,
     ) -> None:
         self._client = client
+        self._failure_log = failures or FailureLog(client)
         self._kind = kind
         self._sink = sink
         self._selection = Selection(field_selector=field_selector, label_selector=label_selector)
@@ -325,6 +327,7 @@ class Reflector(Generic[T]):
         self._last_contact = self._clock.now()
         if self._status.failures:
             self._status = replace(self._status, last_error=None, failures=0)
+            self._failure_log.recovered(self.kind)
 
     async def _pause(self, exc: BerthError) -> None:
         self._failures += 1
@@ -335,14 +338,49 @@ class Reflector(Generic[T]):
             pause = 0.0  # not a failure of the server: the first retry needs no pause
         if isinstance(exc, ApiRefusedError):
             pause = max(pause, min(exc.retry_after, LONGEST_RETRY_AFTER).total_seconds())
-        self._failed(str(exc))
+        self._failed(exc)
         await self._clock.sleep(pause)
 
-    def _failed(self, error: str) -> None:
-        if error != self._status.last_error:
-            logger.warning("%s", error)
-        status = self._status
+    def _failed(self, exc: BerthError) -> None:
+        error, status = str(exc), self._status
+        if error != status.last_error:
+            self._failure_log.failed(self.kind, exc)
         self._status = replace(status, phase=ReflectorPhase.PAUSING, last_error=error, failures=status.failures + 1)
+
+
+class FailureLog:
+    """Logs why kinds cannot be read: what all of them have in common once, and then that it is over.
+
+    An API server that does not answer, or that refuses the credentials, fails every kind alike.
+    """
+
+    def __init__(self, client: KubeClient) -> None:
+        self._client = client
+        self._failing: set[str] = set()
+        self._logged: set[str] = set()
+
+    def failed(self, kind: str, exc: BerthError) -> None:
+        """A kind has failed, with this error for the first time."""
+        if isinstance(exc, ApiRefusedError) and exc.status == HTTPStatus.UNAUTHORIZED:
+            cause = text = self._client.refused_credentials
+        elif isinstance(exc, ApiUnreachableError):
+            text = str(exc)
+            cause = text.partition(": ")[2]  # without the request, which is each kind's own
+        else:
+            logger.warning("%s", exc)
+            return
+        self._failing.add(kind)
+        if cause not in self._logged:
+            self._logged.add(cause)
+            logger.warning("%s", text)
+
+    def recovered(self, kind: str) -> None:
+        """The API server has answered a request for the kind."""
+        if kind in self._failing:
+            self._failing.remove(kind)
+            if not self._failing:
+                self._logged.clear()
+                logger.info("the API server answers again")
 
 
 async def _refusal(kind: str, stream: ResponseStream) -> TemporaryError:
@@ -406,6 +444,7 @@ class Informers:
         self._on_complete = on_complete
         self._on_relist = on_relist
         self._clock = clock or SteadyClock()
+        self._failures = FailureLog(client)
         self._reflectors = {kind.name: self._reflector(kind) for kind in kinds}
         self._listed = {kind.name: asyncio.Event() for kind in kinds}
         self._tasks = asyncio.TaskGroup()
@@ -475,7 +514,11 @@ class Informers:
 
     def _reflector(self, kind: Kind[Any]) -> Reflector[Any]:
         reflector: Reflector[Any] = Reflector(
-            self._client, kind, lambda event: self._take(reflector, event), clock=self._clock
+            self._client,
+            kind,
+            lambda event: self._take(reflector, event),
+            clock=self._clock,
+            failures=self._failures,
         )
         return reflector
 

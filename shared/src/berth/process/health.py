@@ -146,9 +146,11 @@ class WaitReporter:
         self._condition.standby(sentence)
         self._log(sentence, ONCE)
 
-    def over(self, sentence: str = "ok") -> None:
-        """Ready: the next wait is logged as a new one."""
+    def over(self, sentence: str = "ok", *, came: str = "") -> None:
+        """Ready: the next wait is logged as a new one. ``came``: what was waited for, logged after a wait that was."""
         self._condition.ready(sentence)
+        if came and self._logged:
+            log.info(came, condition=self._condition.name)
         self._logged = ""
 
     def _log(self, sentence: str, every: float) -> None:

@@ -87,7 +87,7 @@ async def sessions(
             return
         gc.collect()  # what was built on the former session has cycles and is old: see GC_THRESHOLDS
         began = process.clock.now()
-        reporter.over()
+        reporter.over(came="NATS is there, with all streams and buckets")
         process.metrics.count("berth_bus_sessions_total")
         watch = StoreWatch(session, process, remakes=apply_when_missing)
         try:

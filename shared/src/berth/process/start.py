@@ -219,7 +219,7 @@ def read_all(flags: Flags, environment: Mapping[str, str]) -> tuple[Settings, Ku
     try:
         configuration = read_configuration(Path(named) if named else None, provider=provider, gates=gates)
     except ConfigurationError as error:
-        problems += error.problems
+        problems += [f"{named}: {problem}" for problem in error.problems]
     except (UnknownPresetError, GateError) as error:
         problems.append(str(error))
     try:

@@ -37,6 +37,7 @@ from berth.cli.pipeline.servers import (
     embedded_nats,
     free_port,
     retry,
+    retry_aloud,
 )
 from berth.cli.pipeline.supervisor import Program, Report, Supervisor, last_log_lines
 from berth.process.sources import read_settings
@@ -129,13 +130,17 @@ async def _start(options: PipelineOptions, folder: Path, supervisor: Supervisor,
     if options.weighs_traffic:
         options = replace(options, config=write_traffic_configuration(folder, f"http://{LOOPBACK}:{port}"))
     try:
-        await retry(lambda: apply_bus(nats), within=PATIENCE if options.nats else START)
+        if options.nats:
+            await retry_aloud(lambda: apply_bus(nats), within=PATIENCE, what=f"NATS at {nats}", report=report)
+        else:
+            await retry(lambda: apply_bus(nats), within=START)
     except BusLostError as exc:
         if options.nats:
             raise BusLostError(f"{exc}: name another server with --nats, or none to run one here") from exc
         raise
     if options.kubeconfig:
-        await retry(lambda: check_api(kubeconfig), within=PATIENCE)
+        what = f"the API server of {kubeconfig}"
+        await retry_aloud(lambda: check_api(kubeconfig), within=PATIENCE, what=what, report=report)
     else:
         await retry(lambda: check_simulated_cluster(kubeconfig), within=START)
     service_options = replace(_service_options(options, nats, kubeconfig, folder), prefix=prefix)

@@ -11,6 +11,7 @@ import socket
 import uuid
 from collections.abc import Awaitable, Callable
 from datetime import timedelta
+from http import HTTPStatus
 from pathlib import Path
 from typing import Final, TypeVar
 
@@ -18,13 +19,16 @@ from berth.api.errors import TemporaryError
 from berth.bus.server import LOOPBACK
 from berth.cli.pipeline import access
 from berth.cli.pipeline.programs import nats_server
-from berth.cli.pipeline.supervisor import Supervisor
+from berth.cli.pipeline.supervisor import Report, Supervisor
 from berth.kube.credentials import KubeCredentials, source_for
+from berth.kube.errors import KubeconfigError
 
 T = TypeVar("T")
 DEFAULT_PORT: Final = 4222
 """The port of NATS by default, also in the NATS CLI."""
 ANY_PORT: Final = 0
+_TOLD_AFTER: Final = timedelta(seconds=1)
+"""How long a given server may be silent before a line says that it is waited for."""
 _RETRY_INTERVAL: Final = timedelta(seconds=0.1)
 _HELLO_SECONDS: Final = 2.0
 _OWN_PORTS: Final = range(20_000, 32_768)
@@ -68,12 +72,19 @@ async def check_nats_server(port: int, name: str) -> None:
 
 
 async def check_api(kubeconfig: Path) -> None:
-    """Ask the API server of a kubeconfig for its version, which needs no further rights."""
+    """Ask the API server of a kubeconfig for its version, which needs no further rights.
+
+    Raises:
+        ApiUnreachableError: it does not answer.
+        KubeconfigError: it refuses the credentials.
+    """
     from berth.kube.client import KubeClient  # noqa: PLC0415 - aiohttp, as in berth.cli.bus
 
     credentials = await KubeCredentials.from_source(source_for(str(kubeconfig)))
     async with KubeClient(credentials, user_agent="berth") as client:
-        await client.request("GET", "/version")
+        answer = await client.request("GET", "/version")
+        if answer.status == HTTPStatus.UNAUTHORIZED:
+            raise KubeconfigError(client.refused_credentials)
 
 
 async def check_simulated_cluster(kubeconfig: Path) -> None:
@@ -102,6 +113,36 @@ async def retry(check: Callable[[], Awaitable[T]], *, within: timedelta) -> T:
             if loop.time() >= end:
                 raise
             await asyncio.sleep(_RETRY_INTERVAL.total_seconds())
+
+
+async def retry_aloud(check: Callable[[], Awaitable[T]], *, within: timedelta, what: str, report: Report) -> T:
+    """The same, and report what is waited for: after a second, when the cause changes, and when it has come."""
+    cause, told = "no answer yet", ""
+
+    async def tell() -> None:
+        nonlocal told
+        while True:
+            await asyncio.sleep(_TOLD_AFTER.total_seconds())
+            if cause != told:
+                told = cause
+                report(f"waiting for {what}: {cause}")
+
+    async def noting_the_cause() -> T:
+        nonlocal cause
+        try:
+            return await check()
+        except TemporaryError as error:
+            cause = str(error)
+            raise
+
+    telling = asyncio.create_task(tell())
+    try:
+        result = await retry(noting_the_cause, within=within)
+    finally:
+        telling.cancel()
+    if told:
+        report(f"{what} is there")
+    return result
 
 
 def _first_free(ports: tuple[int, ...]) -> int:
