@@ -11,11 +11,13 @@ from types import SimpleNamespace
 import pytest
 import uvloop
 from nats.aio.client import Client
+from nats.errors import TimeoutError as NatsTimeoutError
 
 from berth.bus import ordered
 from berth.bus.interface import (
     BusLostError,
     BusRefusedError,
+    Endpoint,
     MissingError,
     StoredMessage,
     StoreFullError,
@@ -418,6 +420,38 @@ async def test_services_are_listed_by_the_service_protocol(session, own_nats_ser
     assert json.loads(listed.data)["metadata"]["identity"] == "host-1_a.b"
     assert json.loads(stats.data)["endpoints"][0]["data"] == {"held": 3}
     assert status.data == b'{"held":3}'
+
+
+async def test_the_service_protocol_has_what_each_endpoint_was_asked_and_how_long_it_took(session, own_nats_server):
+    def refuse(request: bytes) -> dict[str, str]:
+        return {"error": f"no pod {request.decode()!r}"} if request else {"error": ""}
+
+    def fail(_: bytes) -> object:
+        raise ValueError("a bug")
+
+    endpoints = [
+        Endpoint(name="queue", answer=lambda _: time.sleep(0.002)),
+        Endpoint(name="pod", answer=refuse, error_of=lambda answer: answer["error"]),
+        Endpoint(name="broken", answer=fail),
+    ]
+    stats = dict[str, object]
+    await session.register("berth-watcher", identity="one", version="0.1.0", stats=stats, endpoints=endpoints)
+    client = Client()
+    await client.connect(own_nats_server.address)
+    for endpoint, request in (("", b""), (".queue", b""), (".queue", b""), (".pod", b""), (".pod", b"web-0")):
+        await client.request(f"berth.service.berth-watcher.one{endpoint}", request)
+    with pytest.raises(NatsTimeoutError):
+        await client.request("berth.service.berth-watcher.one.broken", b"", timeout=0.2)
+    answers = [json.loads((await client.request("$SRV.STATS.berth-watcher", b"")).data) for _ in range(2)]
+    await client.close()
+    assert answers[0] == answers[1], "asking for the figures is not counted"
+    own, queue, pod, broken = answers[0]["endpoints"]
+    assert [one["num_requests"] for one in (own, queue, pod, broken)] == [1, 2, 2, 1]
+    assert [one["num_errors"] for one in (own, queue, pod, broken)] == [0, 0, 1, 1]
+    assert [one["last_error"] for one in (own, queue, pod, broken)] == ["", "", "no pod 'web-0'", "ValueError: a bug"]
+    assert queue["processing_time"] >= 4_000_000
+    assert queue["average_processing_time"] == queue["processing_time"] // 2
+    assert min(one["processing_time"] for one in (own, pod, broken)) > 0
 
 
 PASSWORD = "secret-of-a-test"  # noqa: S105 - of a throw-away server

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 
 from berth.api.messages import Outcome, Positions
@@ -9,6 +11,7 @@ from berth.api.queue import PageRequest, PodRequest, QueueAnswer, QueuedPodDetai
 from berth.api.subjects import Uid
 from berth_watcher.answers import MESSAGE_CHARACTERS, PODS_ON_A_PAGE
 from berth_watcher.events import DrainRead, RetryRequested
+from berth_watcher.runner import endpoints
 from harness.worlds.watcher_world import WatcherUnderTest, a_node, a_pod
 
 FIT = ["NodeResourcesFit"]
@@ -27,6 +30,13 @@ def detail(watcher: WatcherUnderTest, name: str = "web") -> QueuedPodDetail:
 def rejected(watcher: WatcherUnderTest, name: str = "web", message: str = "no room") -> None:
     positions = Positions(cluster=watcher.sequence)
     watcher.decide(name, Outcome.UNSCHEDULABLE, positions=positions, blockers=FIT, message=message)
+
+
+def test_what_a_standby_answers_counts_as_an_error_of_its_endpoint():
+    standby = SimpleNamespace(answers={})
+    for endpoint in endpoints(standby):
+        assert "does not lead" in endpoint.error_of(endpoint.answer(b""))
+        assert endpoint.error_of(QueueAnswer()) == ""
 
 
 def with_one_of_each() -> WatcherUnderTest:

@@ -158,7 +158,13 @@ def endpoints(parts: WatcherParts) -> list[Endpoint]:
 
         return answer
 
-    return [Endpoint(name=name, answer=answering(name), for_admins=name == RETRY) for name in (QUEUE, POD, RETRY)]
+    def error_of(answer: QueueAnswer) -> str:
+        return answer.error
+
+    return [
+        Endpoint(name=name, answer=answering(name), for_admins=name == RETRY, error_of=error_of)
+        for name in (QUEUE, POD, RETRY)
+    ]
 
 
 class WatcherRunner:

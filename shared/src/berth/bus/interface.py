@@ -14,7 +14,7 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 
 import msgspec
 
@@ -29,6 +29,10 @@ MESSAGE_ID: Final = "Nats-Msg-Id"
 """The header with a message's id, by which a stream recognizes a second one."""
 
 
+def _no_error(_answer: Any) -> str:
+    return ""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Endpoint:
     """What a service answers beside its statistics, on ``service_subject`` of its name (:mod:`berth.api.subjects`)."""
@@ -38,6 +42,8 @@ class Endpoint:
     """From the request's payload, at once and without raising; the answer is sent as JSON."""
     for_admins: bool = False
     """It changes something, so people may not ask it."""
+    error_of: Callable[[Any], str] = _no_error
+    """Of an answer: the error that it tells, empty for none. For the figures of ``nats micro stats``."""
 
 
 class BusLostError(TemporaryError):

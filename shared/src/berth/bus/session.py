@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import time
 import uuid
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from datetime import UTC, datetime, timedelta
-from types import MappingProxyType
 from typing import Any, Final
 
 import msgspec
@@ -220,10 +220,46 @@ BERTHS: Final = "berth-"
 _PREFIX: Final = "$SRV"
 _TYPES: Final = "io.nats.micro.v1"
 _QUEUE: Final = "q"
-_NOT_COUNTED: Final = MappingProxyType(
-    {"num_requests": 0, "num_errors": 0, "last_error": "", "processing_time": 0, "average_processing_time": 0}
-)
-"""Fields that the protocol asks for. Requests for statistics are not counted."""
+_ERROR_CHARACTERS: Final = 200
+"""Of the last error in an endpoint's figures: it may quote a request."""
+
+
+class _Counted:
+    """An endpoint's answers and the figures about them that the protocol asks for; times are in nanoseconds."""
+
+    def __init__(self, endpoint: Endpoint) -> None:
+        self._endpoint = endpoint
+        self._requests = self._errors = self._nanoseconds = 0
+        self._last_error = ""
+
+    def answer(self, request: bytes) -> bytes:
+        """The answer as JSON."""
+        self._requests += 1
+        begun = time.perf_counter_ns()
+        try:
+            answer = self._endpoint.answer(request)
+            if error := self._endpoint.error_of(answer):
+                self._count_error(error)
+            return msgspec.json.encode(answer)
+        except Exception as error:
+            self._count_error(f"{type(error).__name__}: {error}")
+            raise
+        finally:
+            self._nanoseconds += time.perf_counter_ns() - begun
+
+    def figures(self) -> dict[str, object]:
+        """Since the service began. Requests for these figures are not among them."""
+        return {
+            "num_requests": self._requests,
+            "num_errors": self._errors,
+            "last_error": self._last_error,
+            "processing_time": self._nanoseconds,
+            "average_processing_time": self._nanoseconds // max(self._requests, 1),
+        }
+
+    def _count_error(self, error: str) -> None:
+        self._errors += 1
+        self._last_error = error[:_ERROR_CHARACTERS]
 
 
 async def _register(  # noqa: PLR0913 - what a service says about itself
@@ -240,11 +276,13 @@ async def _register(  # noqa: PLR0913 - what a service says about itself
     names = connection.names
     name = names.word(service)
     about = {"name": name, "id": instance, "version": version, "metadata": metadata}
-    subjects = {ENDPOINT: names.subject(service_subject(service, metadata["identity"]))}
-    subjects |= {
-        one.name: names.subject(service_subject(service, metadata["identity"], one.name, for_admins=one.for_admins))
-        for one in endpoints
-    }
+    own = names.subject(service_subject(service, metadata["identity"]))
+    counted = {own: _Counted(Endpoint(name=ENDPOINT, answer=lambda _request: stats()))}
+    subjects = {ENDPOINT: own}
+    for one in endpoints:
+        asked = service_subject(service, metadata["identity"], one.name, for_admins=one.for_admins)
+        subjects[one.name] = names.subject(asked)
+        counted[subjects[one.name]] = _Counted(one)
     listed = [{"name": name, "subject": subject, "queue_group": _QUEUE} for name, subject in subjects.items()]
     description = f"berth: {service.removeprefix(BERTHS)}"
     started = datetime.now(UTC).isoformat().replace("+00:00", "Z")
@@ -257,30 +295,29 @@ async def _register(  # noqa: PLR0913 - what a service says about itself
         return {**about, "type": f"{_TYPES}.info_response", "description": description, "endpoints": told}
 
     def listed_stats() -> object:
-        told: list[dict[str, object]] = [{**endpoint, **_NOT_COUNTED} for endpoint in listed]
+        told: list[dict[str, object]] = [{**endpoint, **counted[endpoint["subject"]].figures()} for endpoint in listed]
         told[0]["data"] = stats()
         return {**about, "type": f"{_TYPES}.stats_response", "started": started, "endpoints": told}
 
     for verb, answer in (("PING", ping), ("INFO", info), ("STATS", listed_stats)):
-        for asked in (verb, f"{verb}.{name}", f"{verb}.{name}.{instance}"):
-            connection.subscribe_soon(f"{_PREFIX}.{asked}", _answering(connection, _whatever_is_asked(answer)))
-    connection.subscribe_soon(subjects[ENDPOINT], _answering(connection, _whatever_is_asked(stats)))
-    for one in endpoints:
-        connection.subscribe_soon(subjects[one.name], _answering(connection, one.answer))
+        for called in (verb, f"{verb}.{name}", f"{verb}.{name}.{instance}"):
+            connection.subscribe_soon(f"{_PREFIX}.{called}", _answering(connection, _whatever_is_asked(answer)))
+    for subject, answers in counted.items():
+        connection.subscribe_soon(subject, _answering(connection, answers.answer))
     await connection.flush(connection.settings.answer_timeout)
 
 
-def _whatever_is_asked(answer: Callable[[], object]) -> Callable[[bytes], object]:
-    return lambda _request: answer()
+def _whatever_is_asked(answer: Callable[[], object]) -> Callable[[bytes], bytes]:
+    return lambda _request: msgspec.json.encode(answer())
 
 
-def _answering(connection: Connection, answer: Callable[[bytes], object]) -> Listener:
-    """A listener that answers each request with JSON."""
+def _answering(connection: Connection, answer: Callable[[bytes], bytes]) -> Listener:
+    """A listener that answers each request."""
 
     def on_request(message: Msg) -> None:
         if message.reply:
             with contextlib.suppress(BusLostError):
-                connection.send(message.reply, msgspec.json.encode(answer(message.data)))
+                connection.send(message.reply, answer(message.data))
 
     return on_request
 
