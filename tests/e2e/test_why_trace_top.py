@@ -16,6 +16,7 @@ import pytest
 from harness.servers.child_processes import free_ports
 from harness.worlds.cluster_user import ClusterUser, cluster_user, eventually
 from harness.worlds.pipeline import BerthUp, berth_up
+from harness.worlds.printed import on_terminal
 
 pytestmark = [pytest.mark.requires("nats-server"), pytest.mark.timeout(180)]
 
@@ -212,6 +213,24 @@ def test_top_prints_queues_services_and_nodes_once_without_a_terminal(simulated:
     assert "leads for" in " ".join(first["watcher"])
     assert any(line.startswith("waiting pods: active ") for line in text.splitlines())
     assert any(line.startswith("in flight: berth 0 of ") for line in text.splitlines())
+
+
+async def test_on_a_terminal_of_80_columns_no_line_is_longer(simulated: BerthUp, seen: ClusterUser):
+    waiting = await refused(seen, "with-a-name-as-deployments-give-5d59d67564-x2x4z")
+    bound = await add(seen, "bound-5d59d67564-x2x4z")
+    await seen.all_bound(["bound-5d59d67564-x2x4z"])
+    environment = {**os.environ, "TMPDIR": str(simulated.temporary), "BERTH_NATS_URL": simulated.nats}
+    for words, whole in (
+        (("top", "--once"), {"scorer-1", "metrics-collector"}),
+        (("queue",), {waiting, "NodeResourcesFit"}),
+        (("queue", "why", waiting), {waiting, "NodeUpdateNodeAllocatable*,"}),
+        (("why", waiting), {waiting, "NodeResourcesFit"}),
+        (("why", bound), {bound}),
+        (("trace", bound), {"pending", "ranked", "decision"}),
+    ):
+        lines = on_terminal(words, 80, environment)
+        assert [line for line in lines if len(line) > 80] == [], words
+        assert whole <= {word for line in lines for word in line.split()}, words
 
 
 def test_top_prints_the_same_as_json(simulated: BerthUp):

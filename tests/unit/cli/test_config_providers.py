@@ -70,8 +70,10 @@ def test_gates_can_be_tried():
 def test_the_table_has_a_plugin_a_line():
     lines = [line.split() for line in typed("config", "providers").stdout.splitlines()]
     assert ["DefaultProvider", "(1.18;", "EvenPodsSpread=true,", "ResourceLimitsPriorityFunction=false)"] in lines
-    assert ["preFilter", "NodeResourcesFit", "PodTopologySpread", "DynamicResources"] in lines
+    assert ["preFilter", "NodeResourcesFit"] in lines
     assert ["NodePreferAvoidPods", "10000"] in lines
+    assert ["PodTopologySpread", "1", "gates"] in lines
+    assert ["preEnqueue", "SchedulingGates", "berth"] in lines
 
 
 def test_one_preset_can_be_named():

@@ -11,6 +11,8 @@ import pytest
 import typer
 
 from berth.cli.app import COMMANDS, app_with
+from berth.cli.rendering import fitting_widths, new_table, plain
+from harness.worlds.printed import on_terminal, printed
 
 WIDTH = 80
 
@@ -60,3 +62,44 @@ def test_the_list_of_commands_has_whole_sentences(path: str, monkeypatch: pytest
 def test_a_flags_value_is_named_for_what_it_is(path: str, monkeypatch: pytest.MonkeyPatch):
     """FILE, URL or N, and not a type of Python."""
     assert re.findall(r"--\S+ <(?:str|path|int|float)[^|>]*>", help_of(path, monkeypatch)) == []
+
+
+@pytest.mark.parametrize("command", [("plugin", "list"), ("config", "providers")])
+def test_a_table_fits_and_cuts_no_word(command: tuple[str, ...]):
+    narrow, wide = (on_terminal(command, columns) for columns in (WIDTH, 240))
+    assert max(map(len, narrow)) <= WIDTH < max(map(len, wide))
+    assert _distinct_words(narrow) == _distinct_words(wide)
+
+
+def _distinct_words(lines: list[str]) -> set[str]:
+    return {word for line in lines for word in line.split()}
+
+
+def test_what_is_cut_first_are_sentences_then_the_longest_names():
+    table = new_table("POD", "AGE", "NODE", "WHY", numbers=("AGE",))
+    table.add_row(*map(plain, ("default/web-5d59d67564-abcde", "1 min 3 s", "node-17", "1 Insufficient cpu, 2 taints")))
+    assert printed(table, width=72) == [
+        "POD                                 AGE  NODE     WHY",
+        "default/web-5d59d67564-abcde  1 min 3 s  node-17  1 Insufficient cpu, 2",
+        "                                                  taints",
+    ]
+    assert printed(table, width=60)[:3] == [
+        "POD                               AGE  NODE     WHY",
+        "default/web-5d59d67564-abc  1 min 3 s  node-17  1",
+        "de                                              Insufficient",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("room", "widths"),
+    [
+        pytest.param(60, [20, 30], id="all fits"),
+        pytest.param(44, [20, 24], id="the widest gives"),
+        pytest.param(30, [15, 15], id="both give alike"),
+        pytest.param(22, [12, 10], id="down to the longest words"),
+        pytest.param(16, [8, 8], id="words are cut where they do not fit"),
+        pytest.param(1, [1, 1], id="there is no room"),
+    ],
+)
+def test_columns_share_the_room(room: int, widths: list[int]):
+    assert fitting_widths([(12, 20), (9, 30)], room) == widths

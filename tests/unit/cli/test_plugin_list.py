@@ -50,8 +50,17 @@ def test_the_table_has_a_line_a_plugin():
     assert re.split(r"\s{2,}", line) == [
         "SchedulingGates",
         "preEnqueue, events",
-        "watcher",
         "Pod: scheduling gates eliminated",
+    ]
+
+
+def test_below_the_plugins_are_the_services_that_call_each_point():
+    rows = [re.split(r"\s{2,}", line) for line in typed().splitlines()]
+    assert rows[rows.index(["CALLED IN", "AT"]) + 1 :] == [
+        ["watcher", "events, preEnqueue, queueSort"],
+        ["scorer, binder", "preFilter, filter, postFilter"],
+        ["scorer", "preScore, score"],
+        ["binder", "reserve, permit, preBind, bind, postBind"],
     ]
 
 

@@ -11,16 +11,17 @@ import math
 import os
 import re
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from datetime import datetime, timedelta
 from typing import Final, Self
 
 import msgspec
-from rich.console import Console, ConsoleOptions, RenderableType
+from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
+from rich.measure import Measurement
 from rich.padding import Padding
 from rich.segment import Segment
-from rich.table import Table
+from rich.table import Column, Table
 from rich.text import Text
 
 from berth.api.errors import TemporaryError
@@ -136,9 +137,48 @@ def _print(console: Console, parts: Iterable[RenderableType]) -> None:
         console.print(plain(part) if isinstance(part, str) else part)
 
 
+_GAP: Final = 2
+"""Spaces between two columns."""
+
+
+class FittingTable(Table):
+    """A table whose lines break between words: names stay whole as long as the longest of each column fit.
+
+    Rich itself takes from the widest columns, and cuts words that are wider than what is left.
+    """
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        measured = [self._words_and_whole(console, options, column) for column in self.columns]
+        room = options.max_width - _GAP * (len(measured) - 1)
+        for column, width in zip(self.columns, fitting_widths(measured, room), strict=True):
+            column.width = width
+        # Rich counts a gap after the last column too, and prints none.
+        yield from super().__rich_console__(console, options.update_width(options.max_width + _GAP))
+
+    @staticmethod
+    def _words_and_whole(console: Console, options: ConsoleOptions, column: Column) -> tuple[int, int]:
+        """The width of the longest word and of the longest line of a column; a number stays beside its unit."""
+        parts = [Measurement.get(console, options, part) for part in (column.header, *column.cells)]
+        whole = max(part.maximum for part in parts)
+        return (whole if column.justify == "right" else max(part.minimum for part in parts)), whole
+
+
+def fitting_widths(measured: Sequence[tuple[int, int]], room: int) -> list[int]:
+    """The widths of columns, of which the longest word and the longest line are given, in so much room.
+
+    The widest columns are broken first, and within words only where the words of all columns do not fit.
+    """
+    if sum(words for words, _ in measured) > room:
+        measured = [(1, words) for words, _ in measured]
+    level = max((whole for _, whole in measured), default=0)
+    while sum(widths := [max(words, min(whole, level)) for words, whole in measured]) > room and level > 1:
+        level -= 1
+    return widths
+
+
 def new_table(*names: str, numbers: tuple[str, ...] = ()) -> Table:
     """A table without lines; columns of numbers are aligned to the right."""
-    table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="bold")
+    table = FittingTable(box=None, padding=(0, _GAP, 0, 0), pad_edge=False, header_style="bold")
     for name in names:
         table.add_column(stacked(name.split("\n")), justify="right" if name in numbers else "left", overflow="fold")
     return table

@@ -147,7 +147,8 @@ def _attempt(traced: TracedMessage) -> str | None:
 
 def subject_table(messages: list[TracedMessage]) -> Table:
     """A line a message: milliseconds since the first, subject, description."""
-    table = Table.grid(padding=(0, 2, 0, 0))
+    table = new_table("", "", "")
+    table.show_header = False
     for traced in messages:
         table.add_row(plain(f"+{(traced.at - messages[0].at) * 1000:7.1f} ms"), plain(traced.subject), describe(traced))
     return table

@@ -10,7 +10,6 @@ from typing import Annotated, Any, Final, NoReturn
 
 import typer
 import yaml
-from rich.text import Text
 
 from berth.api.config.configuration import KubeSchedulerConfiguration, PluginLists
 from berth.api.config.encode import as_document
@@ -26,7 +25,6 @@ from berth.cli.rendering import (
     print_line,
     print_rich,
     print_text,
-    stacked,
 )
 from berth.plugins.presets import (
     CURRENT_RELEASE,
@@ -238,16 +236,13 @@ def _show(name: str, of: Preset, values: GateValues) -> None:
     before = lists_of(of.plugins, of.release)
     after = lists_of(of.gated(values), of.release)
     beside = lists_of(of.appended, of.release)
-    table = new_table("POINT", "BEFORE GATES", "BY GATES", "BESIDE")
+    table = new_table("POINT", "PLUGIN", "WEIGHT", "ADDED BY", numbers=("WEIGHT",))
     for point in Point:
-        added = after[point][len(before[point]) :]
-        if after[point] or beside[point]:
-            cells = (_listed(refs, point) for refs in (before[point], added, beside[point]))
-            table.add_row(plain(point), *cells)
+        gated = after[point][len(before[point]) :]
+        by_whom = (*((ref, "") for ref in before[point]), *((ref, "gates") for ref in gated))
+        refs = (*by_whom, *((ref, "berth") for ref in beside[point]))
+        for number, (ref, added_by) in enumerate(refs):
+            weight = str(ref.weight or 1) if point is Point.SCORE else ""
+            table.add_row(*map(plain, ("" if number else point, ref.name, weight, added_by)))
     gates = ", ".join(f"{gate}={str(is_on).lower()}" for gate, is_on in _gates_of(of, values).items())
     print_rich(plain(f"{name} ({of.release}{'; ' if gates else ''}{gates})", "bold"), indented(""), table, plain(""))
-
-
-def _listed(refs: Iterable[PluginRef], point: Point) -> Text:
-    """A line a plugin."""
-    return stacked(f"{ref.name} {ref.weight or 1}" if point is Point.SCORE else ref.name for ref in refs)

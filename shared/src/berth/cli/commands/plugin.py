@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Final
 
 import msgspec
 import typer
+from rich.table import Table
 
-from berth.api.config.types import EVERYTHING
+from berth.api.config.types import EVERYTHING, Point
 from berth.cli.commands.pluginpackage import files_of, name_problem
 from berth.cli.options import Output, OutputFormat, print_document
 from berth.cli.rendering import new_table, note, plain, print_line, print_rich
@@ -23,6 +24,8 @@ from berth.process.configuration import PluginBuildError, known_plugins
 from berth.process.exits import Exit
 
 app = typer.Typer(name="plugin", help="Plugins: list them, or start your own.", no_args_is_help=True)
+_EVENTS: Final = "events"
+"""EnqueueExtensions, which is no point of a configuration."""
 _PREFIXES: Final = ("UPDATE_NODE_", "UPDATE_POD_")
 
 
@@ -53,12 +56,37 @@ def plugins(output: Output = OutputFormat.TABLE) -> None:
     if output.is_document:
         print_document(listed, output)
         return
-    table = new_table("PLUGIN", "RELEASE", "POINTS", "CALLED IN", "REQUEUES REJECTED PODS ON")
-    for one in listed:
-        services = dict.fromkeys(service for services in one.points.values() for service in services)
-        release = "" if one.release == CURRENT_RELEASE else one.release
-        table.add_row(*map(plain, (one.name, release, ", ".join(one.points), ", ".join(services), _wakes_on(one))))
-    print_rich(table, "", f"Those of {OLDER} run with the presets of that release: `berth config providers`.")
+    today = [one for one in listed if one.release == CURRENT_RELEASE]
+    before = [one for one in listed if one.release == OLDER]
+    print_rich(
+        _listing(today),
+        "",
+        f"Those of {OLDER} run with the presets of that release: `berth config providers`.",
+        "",
+        _listing(before),
+        "",
+        _callers(),
+    )
+
+
+def _listing(plugins: Iterable[PluginListing]) -> Table:
+    """A line a plugin."""
+    table = new_table("PLUGIN", "POINTS", "REQUEUES ON")
+    for one in plugins:
+        table.add_row(*map(plain, (one.name, ", ".join(one.points), _wakes_on(one))))
+    return table
+
+
+def _callers() -> Table:
+    """Which services call plugins at which points."""
+    points: dict[tuple[str, ...], list[str]] = {tuple(map(str, RUNS_IN[EnqueueExtensions])): [_EVENTS]}
+    for point in Point:
+        if point in POINT_TYPES:
+            points.setdefault(tuple(map(str, services_of(point))), []).append(str(point))
+    table = new_table("CALLED IN", "AT")
+    for services, names in points.items():
+        table.add_row(plain(", ".join(services)), plain(", ".join(names)))
+    return table
 
 
 @app.command("new")
@@ -103,7 +131,7 @@ def listed_as(factory: PluginFactory, release: str = CURRENT_RELEASE) -> PluginL
     plugin = _built(factory)
     points = {str(point): tuple(map(str, services_of(point))) for point in factory.points}
     if isinstance(plugin, EnqueueExtensions):
-        points["events"] = tuple(map(str, RUNS_IN[EnqueueExtensions]))
+        points[_EVENTS] = tuple(map(str, RUNS_IN[EnqueueExtensions]))
     return PluginListing(
         name=factory.name,
         release=release,
