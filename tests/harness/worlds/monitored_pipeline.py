@@ -20,6 +20,7 @@ from berth.sim.cluster import SimulatedCluster
 from berth.sim.nodes import node_manifests
 from harness.servers.child_processes import free_ports
 from harness.servers.exporter import Exporter
+from harness.servers.extender import recording_extender
 from harness.servers.prometheus_server import PrometheusServer, prometheus_server
 from harness.worlds.cluster_user import ClusterUser, cluster_user
 from harness.worlds.pipeline import BerthUp, berth_up
@@ -39,6 +40,10 @@ profiles:
   pluginConfig:
   - name: NetworkTraffic
     args: {{url: "{url}", devices: [eth0], range: 5s, maximumAge: 5s}}
+extenders:
+- urlPrefix: "{extender}/berth/everything"
+  filterVerb: filter
+  nodeCacheCapable: true
 """
 
 
@@ -89,7 +94,9 @@ async def monitored_pipeline(folder: Path) -> AsyncIterator[Monitored]:
         server.scrape(*(exporter.instance for exporter in exporters))
         cluster = await stack.enter_async_context(SimulatedCluster(nodes=nodes))
         config = folder / "config.yaml"
-        config.write_text(CONFIG.format(url=server.url))
+        extender = stack.enter_context(recording_extender())
+        extender.answers["everything/filter"] = lambda args: {"NodeNames": args["NodeNames"]}
+        config.write_text(CONFIG.format(url=server.url, extender=extender.url))
         arguments = ("--kubeconfig", cluster.kubeconfig_path, "--config", config, "--scorers", 2)
         berth = stack.enter_context(berth_up(*arguments, folder=folder))
         await asyncio.to_thread(berth.wait_until_ready)

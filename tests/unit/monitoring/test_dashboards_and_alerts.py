@@ -116,6 +116,14 @@ def test_every_query_uses_existing_metrics_of_berths_jobs_only(dashboard):
             assert labels <= grouped, "a legend can only use labels that the query keeps"
 
 
+def test_everything_whose_duration_is_measured_is_on_a_dashboard():
+    panels = [
+        panel for path in (GRAFANA / "dashboards").glob("*.json") for panel in graphs(json.loads(path.read_text()))
+    ]
+    shown = {name for panel in panels for target in panel["targets"] for name in metrics_of(target["expr"])}
+    assert {name for name, metric in METRICS.items() if metric.kind == "histogram"} - shown == set()
+
+
 @pytest.mark.parametrize("dashboard", dashboards)
 def test_no_panels_overlap(dashboard):
     places = [panel["gridPos"] for panel in dashboard["panels"]]

@@ -1,4 +1,4 @@
-"""The dashboard of the scorers: the lag of each, and the time that each plugin takes."""
+"""The dashboard of the scorers: the lag of each, and the time that each plugin and each HTTP extender takes."""
 
 from __future__ import annotations
 
@@ -100,6 +100,32 @@ SCORERS: Final = Dashboard(
                     )
                 },
                 stacked=True,
+            ),
+        ),
+        "HTTP extenders": (
+            Panel(
+                title="Calls",
+                about="By scorers and the binder. An error of an extender that is not ignorable ends the attempt.",
+                unit="reqps",
+                queries={
+                    "{{extender}} {{verb}} {{result}}": rate(
+                        "berth_extender_duration_seconds_count", "extender", "verb", "result"
+                    )
+                },
+            ),
+            Panel(
+                title="A call, mean",
+                about="Includes the wait for a turn, since an extender has a few calls at once.",
+                unit="s",
+                queries={"{{extender}} {{verb}}": mean("berth_extender_duration_seconds", "extender", "verb")},
+            ),
+            Panel(
+                title="A call, 99th percentile",
+                about="Compare it with the extender's httpTimeout, after which a call is an error.",
+                unit="s",
+                queries={
+                    "{{extender}} {{verb}}": quantile(0.99, "berth_extender_duration_seconds", "extender", "verb")
+                },
             ),
         ),
     },
