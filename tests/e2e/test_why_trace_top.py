@@ -216,7 +216,7 @@ def test_top_prints_queues_services_and_nodes_once_without_a_terminal(simulated:
 
 
 async def test_on_a_terminal_of_80_columns_no_line_is_longer(simulated: BerthUp, seen: ClusterUser):
-    waiting = await refused(seen, "with-a-name-as-deployments-give-5d59d67564-x2x4z")
+    waiting = await refused(seen, "web-5d59d67564")
     bound = await add(seen, "bound-5d59d67564-x2x4z")
     await seen.all_bound(["bound-5d59d67564-x2x4z"])
     environment = {**os.environ, "TMPDIR": str(simulated.temporary), "BERTH_NATS_URL": simulated.nats}

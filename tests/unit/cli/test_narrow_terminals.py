@@ -75,7 +75,7 @@ def _distinct_words(lines: list[str]) -> set[str]:
     return {word for line in lines for word in line.split()}
 
 
-def test_what_is_cut_first_are_sentences_then_the_longest_names():
+def test_sentences_are_broken_first_then_gaps_and_numbers_and_names_at_last():
     table = new_table("POD", "AGE", "NODE", "WHY", numbers=("AGE",))
     table.add_row(*map(plain, ("default/web-5d59d67564-abcde", "1 min 3 s", "node-17", "1 Insufficient cpu, 2 taints")))
     assert printed(table, width=72) == [
@@ -83,10 +83,16 @@ def test_what_is_cut_first_are_sentences_then_the_longest_names():
         "default/web-5d59d67564-abcde  1 min 3 s  node-17  1 Insufficient cpu, 2",
         "                                                  taints",
     ]
-    assert printed(table, width=60)[:3] == [
-        "POD                               AGE  NODE     WHY",
-        "default/web-5d59d67564-abc  1 min 3 s  node-17  1",
-        "de                                              Insufficient",
+    assert printed(table, width=56) == [
+        "POD                             AGE NODE    WHY",
+        "default/web-5d59d67564-abcde  1 min node-17 1",
+        "                                3 s         Insufficient",
+        "                                            cpu, 2",
+        "                                            taints",
+    ]
+    assert printed(table, width=50)[1:3] == [
+        "default/web-5d59d67564-ab   1 node-17 1",
+        "cde                       min         Insufficient",
     ]
 
 

@@ -21,7 +21,7 @@ from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
 from rich.measure import Measurement
 from rich.padding import Padding
 from rich.segment import Segment
-from rich.table import Column, Table
+from rich.table import Table
 from rich.text import Text
 
 from berth.api.errors import TemporaryError
@@ -144,23 +144,34 @@ _GAP: Final = 2
 class FittingTable(Table):
     """A table whose lines break between words: names stay whole as long as the longest of each column fit.
 
-    Rich itself takes from the widest columns, and cuts words that are wider than what is left.
+    In a narrow terminal the gaps get smaller and numbers are parted from their units before a name is cut. Rich itself
+    takes from the widest columns, and cuts words that are wider than what is left.
     """
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        measured = [self._words_and_whole(console, options, column) for column in self.columns]
-        room = options.max_width - _GAP * (len(measured) - 1)
-        for column, width in zip(self.columns, fitting_widths(measured, room), strict=True):
+        gap, measured = _GAP, self._measured(console, options, whole_numbers=True)
+        if sum(words for words, _ in measured) > options.max_width - gap * (len(measured) - 1):
+            gap, measured = 1, self._measured(console, options, whole_numbers=False)
+        self.padding = (0, gap, 0, 0)
+        for column, width in zip(
+            self.columns, fitting_widths(measured, options.max_width - gap * (len(measured) - 1)), strict=True
+        ):
             column.width = width
         # Rich counts a gap after the last column too, and prints none.
-        yield from super().__rich_console__(console, options.update_width(options.max_width + _GAP))
+        yield from super().__rich_console__(console, options.update_width(options.max_width + gap))
 
-    @staticmethod
-    def _words_and_whole(console: Console, options: ConsoleOptions, column: Column) -> tuple[int, int]:
-        """The width of the longest word and of the longest line of a column; a number stays beside its unit."""
-        parts = [Measurement.get(console, options, part) for part in (column.header, *column.cells)]
-        whole = max(part.maximum for part in parts)
-        return (whole if column.justify == "right" else max(part.minimum for part in parts)), whole
+    def _measured(self, console: Console, options: ConsoleOptions, *, whole_numbers: bool) -> list[tuple[int, int]]:
+        """The width of the longest word and of the longest line of each column.
+
+        ``whole_numbers``: numbers stay beside their units.
+        """
+        widths = []
+        for column in self.columns:
+            parts = [Measurement.get(console, options, part) for part in (column.header, *column.cells)]
+            whole = max(part.maximum for part in parts)
+            keeps_lines = whole_numbers and column.justify == "right"
+            widths.append((whole if keeps_lines else max(part.minimum for part in parts), whole))
+        return widths
 
 
 def fitting_widths(measured: Sequence[tuple[int, int]], room: int) -> list[int]:
