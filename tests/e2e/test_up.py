@@ -34,8 +34,10 @@ async def test_it_reports_ready_on_a_line_and_in_a_file(tmp_path: Path):
                 "berth-binder": True,
                 "berth-watcher": True,
             }
-            await seen.api.post(seen.api.pods, made := seen.pod("first", spec={"nodeSelector": {}}))
-            await seen.all_bound([made["metadata"]["name"]], seconds=10)
+            named, unnamed = (seen.pod(name, spec={"nodeSelector": {}}) for name in ("first", "without-a-scheduler"))
+            del unnamed["spec"]["schedulerName"]
+            await seen.create([named, unnamed])
+            await seen.all_bound(["first", "without-a-scheduler"], seconds=10)
 
 
 async def test_with_a_prefix_every_name_on_the_bus_has_it_and_the_commands_find_them(tmp_path: Path):

@@ -1,5 +1,6 @@
 """The simulated cluster as a whole: its kubelets, its initial objects, and its command."""
 
+import asyncio
 import json
 import signal
 import socket
@@ -16,7 +17,7 @@ import yaml
 
 from berth.sim import cluster as snapshot
 from berth.sim.cluster import SimulatedCluster, SnapshotError
-from berth.sim.kinds import NAMESPACES, NODES, PODS
+from berth.sim.kinds import ABSENT_KINDS, BY_ADDRESS, NAMESPACES, NODES, PODS, SimulatedKind
 from berth.sim.kubectl import human_duration
 from berth.sim.nodes import ZONE_LABEL, KubeletSettings, node_manifest, node_manifests, pod_manifest
 from harness.worlds.kubernetes_api import KubernetesApi
@@ -106,6 +107,57 @@ async def test_kubectl_sends_json_and_leaves_validation_to_the_server():
 
 
 AGES = [(0, "0s"), (119, "119s"), (120, "2m"), (3 * 3600, "3h"), (2 * 86_400, "2d")]
+
+
+async def test_a_pod_without_a_scheduler_gets_the_only_one_there_is():
+    async with SimulatedCluster(default_scheduler="berth") as cluster, connected(cluster.url, never) as api:
+        given = {
+            "apiVersion": "v1",
+            "kind": "Pod",
+            "metadata": {"name": "web"},
+            "spec": {"containers": [{"name": "c"}]},
+        }
+        created = await api.post(api.pods, given)
+        assert created.body["spec"]["schedulerName"] == "berth"
+        named = {**given, "metadata": {"name": "other"}, "spec": {**given["spec"], "schedulerName": "other"}}
+        assert (await api.post(api.pods, named)).body["spec"]["schedulerName"] == "other"
+
+
+@pytest.mark.parametrize("kind", ABSENT_KINDS, ids=lambda kind: kind.plural)
+async def test_a_kind_without_effect_is_listed_empty_and_refused_with_a_sentence(kind: SimulatedKind):
+    async with cluster_of_one_node() as api:
+        namespace = "namespaces/default/" if kind.namespaced else ""
+        path = f"/apis/{kind.group}/v1/" if kind.group else "/api/v1/"
+        listed = await api.get(f"{path}{kind.plural}")
+        assert (listed.code, listed.body["items"]) == (200, [])
+        body = {"apiVersion": kind.api_version, "kind": kind.name, "metadata": {"name": "a"}}
+        refused = await api.post(f"{path}{namespace}{kind.plural}", body)
+        assert (refused.code, refused.body["reason"]) == (405, "MethodNotAllowed")
+        assert refused.body["message"].startswith("the simulated cluster ")
+        assert kind.name in refused.body["message"]
+        assert (await api.get(f"{path}{namespace}{kind.plural}/a")).code == 404
+
+
+@pytest.mark.requires("kubectl")
+async def test_kubectl_says_what_to_create_instead_of_a_deployment():
+    async with SimulatedCluster(nodes=[node_manifest("node-1")]) as cluster:
+        typed = ("create", "deployment", "web", "--image=nginx")
+        created = await kubectl(cluster, *typed)
+        assert created.stderr.endswith(f": {BY_ADDRESS['apps', 'v1', 'deployments'].why_none}\n")
+        listed = await kubectl(cluster, "get", _saved_kinds(), "-A", "-o", "name")
+        assert (listed.returncode, listed.stderr) == (0, "")
+
+
+def _saved_kinds() -> str:
+    """Those of the first command of the page about berth simulate."""
+    page = (Path(__file__).parents[3] / "docs/simulate.md").read_text()
+    (line,) = (line for line in page.replace("\\\n", "").splitlines() if line.startswith("kubectl get nodes,"))
+    return line.split()[2]
+
+
+async def kubectl(cluster: SimulatedCluster, *words: str) -> subprocess.CompletedProcess[str]:
+    command = ["kubectl", "--kubeconfig", cluster.kubeconfig_path, *words]
+    return await asyncio.to_thread(subprocess.run, command, capture_output=True, text=True, timeout=60, check=False)
 
 
 @pytest.mark.parametrize(("seconds", "text"), AGES)

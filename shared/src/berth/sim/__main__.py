@@ -11,6 +11,7 @@ from pathlib import Path
 
 from berth.process.safetext import one_line
 from berth.sim import cluster as snapshot
+from berth.sim.admission import DEFAULT_SCHEDULER
 from berth.sim.cluster import SimulatedCluster
 from berth.sim.nodes import KubeletSettings, node_manifests
 from berth.sim.store import DEFAULT_HISTORY
@@ -41,6 +42,12 @@ def parser() -> argparse.ArgumentParser:
         metavar="NAME",
         help="a cluster that is started again with this name is the same one, without its objects",
     )
+    line.add_argument(
+        "--default-scheduler",
+        default=DEFAULT_SCHEDULER,
+        metavar="NAME",
+        help="schedulerName of pods that name none (default: %(default)s)",
+    )
     line.add_argument("--start-delay", type=float, default=0.5, help="seconds from Binding to Running")
     return line
 
@@ -65,6 +72,7 @@ async def serve(arguments: argparse.Namespace) -> None:
         kubelet=KubeletSettings(start_delay=timedelta(seconds=arguments.start_delay)),
         history=arguments.history,
         kubeconfig_path=arguments.kubeconfig_out,
+        default_scheduler=arguments.default_scheduler,
         identity=arguments.identity,
     )
     async with cluster:

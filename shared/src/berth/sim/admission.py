@@ -6,7 +6,7 @@ protect them while they are in use, because no controller here would remove them
 
 import re
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Final
 
 from berth.sim import store as events
 from berth.sim.kinds import (
@@ -66,12 +66,13 @@ _MUTABLE_POD_FIELDS = frozenset(
 
 _GATED_POD_FIELDS = frozenset({"affinity", "nodeSelector"})
 
+DEFAULT_SCHEDULER: Final = "default-scheduler"
+"""Kubernetes' schedulerName of a pod that names none."""
 _POD_DEFAULTS: JsonObject = {
     "restartPolicy": "Always",
     "terminationGracePeriodSeconds": 30,
     "dnsPolicy": "ClusterFirst",
     "securityContext": {},
-    "schedulerName": "default-scheduler",
     "enableServiceLinks": True,
 }
 
@@ -115,18 +116,20 @@ def _is_string_map(entries: Any) -> bool:
     return isinstance(entries, dict) and all(isinstance(value, str) for value in entries.values())
 
 
-def admit(store: Store, kind: SimulatedKind, value: JsonObject) -> JsonObject:
-    """Return a new object with its defaults.
+def admit(
+    store: Store, kind: SimulatedKind, value: JsonObject, default_scheduler: str = DEFAULT_SCHEDULER
+) -> JsonObject:
+    """Return a new object with its defaults; ``default_scheduler`` is that of a pod that names none.
 
     Raises:
         StatusError: 403 or 422, the object is rejected.
     """
-    return with_condition_times(kind, _admit(store, kind, value))
-
-
-def _admit(store: Store, kind: SimulatedKind, value: JsonObject) -> JsonObject:
     if kind is PODS:
-        return _admit_pod(store, value)
+        return with_condition_times(kind, _admit_pod(store, value, default_scheduler))
+    return with_condition_times(kind, _admit(kind, value))
+
+
+def _admit(kind: SimulatedKind, value: JsonObject) -> JsonObject:
     if kind is NAMESPACES:
         return _admit_namespace(value)
     if kind is EVENTS:
@@ -177,9 +180,9 @@ def _check_subject(value: JsonObject) -> None:
         raise invalid(EVENTS, metadata["name"], "involvedObject.namespace", problem)
 
 
-def _admit_pod(store: Store, value: JsonObject) -> JsonObject:
+def _admit_pod(store: Store, value: JsonObject, default_scheduler: str) -> JsonObject:
     name = value["metadata"]["name"]
-    spec = {**_POD_DEFAULTS, **_object(value.get("spec"), name, "spec")}
+    spec = {**_POD_DEFAULTS, "schedulerName": default_scheduler, **_object(value.get("spec"), name, "spec")}
     if not spec.get("containers"):
         raise invalid(PODS, name, "spec.containers", "Required value", "FieldValueRequired")
     for group in ("containers", "initContainers"):

@@ -20,6 +20,7 @@ import yaml
 from aiohttp import web
 
 from berth.api.config.yamlreader import reason_in_a_line, yaml_values
+from berth.sim.admission import DEFAULT_SCHEDULER
 from berth.sim.faults import Faults
 from berth.sim.kinds import BY_NAME, NAMESPACES, NODES, PODS, PRIORITY_CLASSES, SimulatedKind
 from berth.sim.nodes import Kubelet, KubeletSettings
@@ -134,6 +135,7 @@ class SimulatedCluster:
         history: How many changes of each kind are kept for watches to resume from.
         kubeconfig_path: Where to write a kubeconfig; None is a temporary folder, removed with the cluster.
         clock: The source of time stamps.
+        default_scheduler: The schedulerName of pods that name none.
         identity: Makes a restarted cluster the same cluster for its clients, with its objects gone: the uid of
             kube-system is derived from it, and resource versions continue from the clock. Empty: a new cluster each
             time.
@@ -150,9 +152,10 @@ class SimulatedCluster:
         history: int = DEFAULT_HISTORY,
         kubeconfig_path: Path | None = None,
         clock: Clock = utc_now,
+        default_scheduler: str = DEFAULT_SCHEDULER,
         identity: str = "",
     ) -> None:
-        self.resources = Resources(Store(history, _first_revision(identity, clock)), clock)
+        self.resources = Resources(Store(history, _first_revision(identity, clock)), clock, default_scheduler)
         self.faults = Faults(self.resources.store)
         self.url = ""
         self.loaded = _seed(self.resources, nodes, objects)

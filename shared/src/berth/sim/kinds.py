@@ -41,6 +41,8 @@ class SimulatedKind:
     """Labels for field selectors besides metadata.name and metadata.namespace."""
     bookmark: bytes = b""
     """What kube-apiserver writes into a bookmark besides its metadata: `"containers":null` trips strict decoders."""
+    why_none: str = ""
+    """Why there are no objects of this kind: lists are empty, and a create is refused with this sentence."""
     stored_as: str = ""
     """Plural of the core kind whose objects this kind shows in another form (events)."""
 
@@ -246,12 +248,50 @@ KINDS: tuple[SimulatedKind, ...] = (
     PRIORITY_CLASSES,
 )
 
+_NO_CONTROLLERS: Final = (
+    "the simulated cluster runs no controllers, so a {} would get no pods: create pods (kubectl run)"
+)
+
+
+def _workload(group: str, plural: str, name: str, *short_names: str) -> SimulatedKind:
+    why_none = _NO_CONTROLLERS.format(name)
+    return SimulatedKind(group=group, plural=plural, name=name, short_names=short_names, why_none=why_none)
+
+
+ABSENT_KINDS: Final[tuple[SimulatedKind, ...]] = (
+    _workload("apps", "deployments", "Deployment", "deploy"),
+    _workload("apps", "daemonsets", "DaemonSet", "ds"),
+    _workload("batch", "jobs", "Job"),
+    _workload("batch", "cronjobs", "CronJob", "cj"),
+    SimulatedKind(
+        plural="limitranges",
+        name="LimitRange",
+        short_names=("limits",),
+        why_none="the simulated cluster applies no LimitRanges: write requests and limits into the pods",
+    ),
+    SimulatedKind(
+        plural="resourcequotas",
+        name="ResourceQuota",
+        short_names=("quota",),
+        why_none="the simulated cluster applies no ResourceQuotas: it admits every pod",
+    ),
+    SimulatedKind(
+        group="node.k8s.io",
+        plural="runtimeclasses",
+        name="RuntimeClass",
+        namespaced=False,
+        why_none="the simulated cluster applies no RuntimeClasses: write overhead and node selector into the pods",
+    ),
+)
+"""What people create or list, and what has no effect here: each says so."""
+SERVED_KINDS: Final = (*KINDS, *ABSENT_KINDS)
+
 BY_ADDRESS: Mapping[tuple[str, str, str], SimulatedKind] = {
-    (kind.group, kind.version, kind.plural): kind for kind in KINDS
+    (kind.group, kind.version, kind.plural): kind for kind in SERVED_KINDS
 }
 BY_NAME: Mapping[tuple[str, str], SimulatedKind] = {(kind.api_version, kind.name): kind for kind in KINDS}
 
-_GROUP_VERSIONS = frozenset((kind.group, kind.version) for kind in KINDS)
+_GROUP_VERSIONS = frozenset((kind.group, kind.version) for kind in SERVED_KINDS)
 
 
 class UnknownResourceError(LookupError):

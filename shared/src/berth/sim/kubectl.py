@@ -7,12 +7,14 @@ from typing import Any
 
 import msgspec
 
-from berth.sim.kinds import KINDS, NODES, PODS, SimulatedKind
+from berth.sim.kinds import NODES, PODS, SERVED_KINDS, SimulatedKind
 from berth.sim.listing import Token
 from berth.sim.status import JsonObject
 from berth.sim.store import StoredObject
 
 _VERBS = ["create", "delete", "deletecollection", "get", "list", "patch", "update", "watch"]
+
+_READ_VERBS = ["get", "list", "watch"]
 
 _IN_ALL = frozenset({"pods", "services", "replicationcontrollers", "replicasets", "statefulsets"})
 
@@ -32,10 +34,10 @@ VERSION = {
 def documents() -> dict[str, bytes]:
     """Return every discovery document by its path."""
     found = {"/api": _api_versions(), "/apis": _groups(), "/version": VERSION}
-    for api_version in {kind.api_version for kind in KINDS}:
+    for api_version in {kind.api_version for kind in SERVED_KINDS}:
         path = f"/apis/{api_version}" if "/" in api_version else f"/api/{api_version}"
         found[path] = _resources(api_version)
-    for group in {kind.group for kind in KINDS if kind.group}:
+    for group in {kind.group for kind in SERVED_KINDS if kind.group}:
         found[f"/apis/{group}"] = {"kind": "APIGroup", "apiVersion": "v1", **_group(group)}
     found |= _schemas()
     return {path: msgspec.json.encode(document) for path, document in found.items()}
@@ -43,13 +45,13 @@ def documents() -> dict[str, bytes]:
 
 def _schemas() -> dict[str, dict[str, Any]]:
     """Return a minimal OpenAPI document, with which kubectl leaves validation to the server."""
-    roots = {f"apis/{kind.api_version}" if kind.group else "api/v1" for kind in KINDS}
+    roots = {f"apis/{kind.api_version}" if kind.group else "api/v1" for kind in SERVED_KINDS}
     index = {"paths": {root: {"serverRelativeURL": f"/openapi/v3/{root}"} for root in roots}}
     return {"/openapi/v3": index, **{f"/openapi/v3/{root}": _schema(root) for root in roots}}
 
 
 def _schema(root: str) -> dict[str, Any]:
-    kinds = [kind for kind in KINDS if root in (f"apis/{kind.api_version}", f"api/{kind.api_version}")]
+    kinds = [kind for kind in SERVED_KINDS if root in (f"apis/{kind.api_version}", f"api/{kind.api_version}")]
     paths = {f"/{root}/{kind.plural}/{{name}}": {"patch": _patch_operation(kind)} for kind in kinds}
     return {"openapi": "3.0.0", "info": {"title": "berth.sim", "version": "v1"}, "paths": paths}
 
@@ -69,7 +71,7 @@ def _api_versions() -> dict[str, Any]:
 
 
 def _groups() -> dict[str, Any]:
-    names = dict.fromkeys(kind.group for kind in KINDS if kind.group)
+    names = dict.fromkeys(kind.group for kind in SERVED_KINDS if kind.group)
     return {"kind": "APIGroupList", "apiVersion": "v1", "groups": [_group(name) for name in names]}
 
 
@@ -79,7 +81,7 @@ def _group(name: str) -> dict[str, Any]:
 
 
 def _resources(api_version: str) -> dict[str, Any]:
-    served = [kind for kind in KINDS if kind.api_version == api_version]
+    served = [kind for kind in SERVED_KINDS if kind.api_version == api_version]
     resources = [entry for kind in served for entry in _entries(kind)]
     return {"kind": "APIResourceList", "apiVersion": "v1", "groupVersion": api_version, "resources": resources}
 
@@ -88,7 +90,12 @@ def _entries(kind: SimulatedKind) -> list[dict[str, Any]]:
     entry = {"name": kind.plural, "singularName": kind.name.lower(), "namespaced": kind.namespaced, "kind": kind.name}
     categories = ["all"] if kind.plural in _IN_ALL else []
     entries: list[dict[str, Any]] = [
-        {**entry, "verbs": _VERBS, "shortNames": kind.short_names, "categories": categories}
+        {
+            **entry,
+            "verbs": _READ_VERBS if kind.why_none else _VERBS,
+            "shortNames": kind.short_names,
+            "categories": categories,
+        }
     ]
     if kind.has_status:
         verbs = ["get", "patch", "update"]

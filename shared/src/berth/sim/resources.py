@@ -118,9 +118,12 @@ def timestamp(moment: datetime) -> str:
 class Resources:
     """The objects of a cluster, and the rules for writing them."""
 
-    def __init__(self, store: Store, clock: Clock = utc_now) -> None:
+    def __init__(
+        self, store: Store, clock: Clock = utc_now, default_scheduler: str = admission.DEFAULT_SCHEDULER
+    ) -> None:
         self.store = store
         self.clock = clock
+        self._default_scheduler = default_scheduler
 
     def find(self, kind: SimulatedKind, key: Key) -> StoredObject:
         """Return an object.
@@ -147,7 +150,7 @@ class Resources:
         if kind.namespaced:
             admission.check_namespace(self.store, kind, namespace, name)
         admission.check_metadata(kind, value)
-        value = admission.admit(self.store, kind, value)
+        value = admission.admit(self.store, kind, value, self._default_scheduler)
         if (namespace, name) in self.store.table(kind).items:
             raise already_exists(kind, name)
         return self.store.put(kind, (namespace, name), value)

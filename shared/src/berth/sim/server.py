@@ -126,6 +126,8 @@ class SimulatedApiServer:
         return _json(page.encoded(kind))
 
     def _write(self, content_type: str, route: Route, verb: Verb, body: bytes) -> web.Response:
+        if verb == "create" and route.kind.why_none:
+            raise method_not_allowed(route.kind.why_none)
         if content_type == _PROTOBUF:
             raise unsupported_media_type("the simulated API server reads JSON only: try `kubectl create -f`")
         if route.subresource == "binding":

@@ -67,9 +67,10 @@ def no_such_resource() -> StatusError:
     return StatusError(HTTPStatus.NOT_FOUND, "NotFound", "the server could not find the requested resource", {})
 
 
-def method_not_allowed() -> StatusError:
+def method_not_allowed(
+    message: str = "the server does not allow this method on the requested resource",
+) -> StatusError:
     """405: the resource does not support this method."""
-    message = "the server does not allow this method on the requested resource"
     return StatusError(HTTPStatus.METHOD_NOT_ALLOWED, "MethodNotAllowed", message, {})
 
 

@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from berth.sim.kinds import KINDS, NEW_EVENTS, SimulatedKind
+from berth.sim.kinds import NEW_EVENTS, SERVED_KINDS, SimulatedKind
 from berth.sim.status import JsonObject, expired
 
 _NEW_NAMES = {
@@ -212,9 +212,9 @@ class Store:
 
     def __init__(self, history: int = DEFAULT_HISTORY, first_revision: int = FIRST_REVISION) -> None:
         self.revision = first_revision
-        tables = {kind: Table(kind, history, first_revision) for kind in KINDS if not kind.stored_as}
+        tables = {kind: Table(kind, history, first_revision) for kind in SERVED_KINDS if not kind.stored_as}
         core = {kind.plural: table for kind, table in tables.items() if not kind.group}
-        self._tables = {kind: core[kind.stored_as] if kind.stored_as else tables[kind] for kind in KINDS}
+        self._tables = {kind: core[kind.stored_as] if kind.stored_as else tables[kind] for kind in SERVED_KINDS}
 
     def table(self, kind: SimulatedKind) -> Table:
         """Return the table of a kind's objects."""

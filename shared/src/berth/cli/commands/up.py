@@ -10,7 +10,9 @@ from typing import Annotated
 
 import typer
 
+from berth.api.config.configuration import KubeSchedulerConfiguration
 from berth.api.errors import BerthError
+from berth.api.pod import PodSpec
 from berth.bus.topology import Names
 from berth.cli.bus import is_anonymous
 from berth.cli.commands.config import Gates, Provider, configured_for_services, kubeconfig_of
@@ -92,10 +94,18 @@ def up(  # noqa: PLR0913, PLR0917 - one parameter a flag, given by name
         feature_gates=feature_gates,
         scorers=scorers,
         nodes=nodes,
+        default_scheduler=_for_pods_that_name_none(configuration),
         verbosity=verbosity,
         leader_elect=leader_elect,
     )
     run_command(_up(options, ready_file=ready_file), interrupted=Exit.DONE)
+
+
+def _for_pods_that_name_none(configuration: KubeSchedulerConfiguration) -> str:
+    """What a simulated cluster, where nobody else schedules, gives as schedulerName to pods without one."""
+    names = [profile.scheduler_name for profile in configuration.profiles]
+    kubernetes = PodSpec().scheduler_name
+    return kubernetes if kubernetes in names else names[0]
 
 
 async def _up(options: PipelineOptions, *, ready_file: Path | None) -> None:

@@ -18,6 +18,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Final
 
+from berth.api.config.profiles import DEFAULT_SCHEDULER_NAME
 from berth.bus.interface import BusLostError
 from berth.bus.server import LOOPBACK
 from berth.cli.bus import apply_bus
@@ -66,6 +67,8 @@ class PipelineOptions:
     scorers: int = 1
     nodes: int = 100
     """Nodes of a simulated cluster."""
+    default_scheduler: str = DEFAULT_SCHEDULER_NAME
+    """The schedulerName that a simulated cluster gives pods without one: that of a profile."""
     weighs_traffic: bool = False
     """Whether NetworkTraffic is enabled, on the generated traffic of the simulated cluster."""
     verbosity: int = 0
@@ -126,7 +129,9 @@ async def _start(options: PipelineOptions, folder: Path, supervisor: Supervisor,
     nats = options.nats or await embedded_nats(options.nats_ports, folder, supervisor, within=START, prefix=prefix)
     port, kubeconfig = free_port(), options.kubeconfig or folder / "kubeconfig"
     if not options.kubeconfig:
-        supervisor.start(simulated_cluster(folder, port, nodes=options.nodes))
+        supervisor.start(
+            simulated_cluster(folder, port, nodes=options.nodes, default_scheduler=options.default_scheduler)
+        )
     if options.weighs_traffic:
         options = replace(options, config=write_traffic_configuration(folder, f"http://{LOOPBACK}:{port}"))
     try:

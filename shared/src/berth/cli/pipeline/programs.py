@@ -107,12 +107,16 @@ def nats_server(folder: Path, port: int, *, name: str, prefix: str = "") -> Prog
     return Program(name="nats-server", command=command, log=folder / "nats.log", stops_last=True)
 
 
-def simulated_cluster(folder: Path, port: int, *, nodes: int) -> Program:
-    """The simulated cluster, which writes its kubeconfig into the folder."""
+def simulated_cluster(folder: Path, port: int, *, nodes: int, default_scheduler: str) -> Program:
+    """The simulated cluster, which writes its kubeconfig into the folder.
+
+    ``default_scheduler``: the schedulerName of pods that name none; only berth schedules there.
+    """
     command = (
         *(sys.executable, "-m", "berth.sim"),
         *("--port", str(port)),
         *("--nodes", str(nodes)),
+        *("--default-scheduler", default_scheduler),
         *("--kubeconfig-out", str(folder / "kubeconfig")),
     )
     return Program(name="cluster", command=command, log=folder / "cluster.log", stops_last=True)
