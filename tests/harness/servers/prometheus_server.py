@@ -3,6 +3,7 @@
 with prometheus_server(tmp_path, rules=tmp_path / "rules.yml") as server:
     server.scrape("127.0.0.2:9100", ...)
     server.scrape_services({"watcher": "127.0.0.1:10259", ...})
+    server.scrape_containers([("scorer", "127.0.0.1:10259"), ...])
     server.url, server.stop()
 """
 
@@ -11,7 +12,7 @@ from __future__ import annotations
 import json
 import subprocess
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from urllib.error import URLError
@@ -68,6 +69,16 @@ class PrometheusServer:
         _replace(
             self._services,
             [{"targets": [instance], "labels": {"service": name}} for name, instance in instances.items()],
+        )
+
+    def scrape_containers(self, containers: Iterable[tuple[str, str]]) -> None:
+        """The same with the labels that a PodMonitor in the namespace ``berth`` gives, by name of the container."""
+        _replace(
+            self._services,
+            [
+                {"targets": [instance], "labels": {"namespace": "berth", "container": name}}
+                for name, instance in containers
+            ],
         )
 
     def stop(self) -> None:

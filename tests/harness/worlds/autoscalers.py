@@ -100,16 +100,23 @@ def of_hpa() -> Autoscaler:
 
 def of_keda() -> Autoscaler:
     """The one that KEDA makes of the component ``keda``; its metrics are ``lag``, and the queries by what they ask."""
-    spec = _document("keda")["spec"]
-    targets = {}
-    for trigger in spec["triggers"]:
-        if trigger["type"] == "nats-jetstream":
-            targets["lag"] = float(trigger["metadata"]["lagThreshold"])
-        else:
-            assert trigger["type"] == "prometheus"
-            targets[trigger["metadata"]["query"]] = float(trigger["metadata"]["threshold"])
+    spec, triggers = _document("keda")["spec"], keda_triggers()
+    targets = {name: float(told["lagThreshold" if name == "lag" else "threshold"]) for name, told in triggers.items()}
     behavior = spec["advanced"]["horizontalPodAutoscalerConfig"]["behavior"]
     return _autoscaler(spec["minReplicaCount"], spec["maxReplicaCount"], behavior, targets)
+
+
+def keda_triggers() -> dict[str, Mapping[str, str]]:
+    """The metadata of each trigger of the component ``keda``, by the names that ``of_keda`` gives its metrics."""
+    found = {}
+    for trigger in _document("keda")["spec"]["triggers"]:
+        told = trigger["metadata"]
+        if trigger["type"] == "nats-jetstream":
+            found["lag"] = told
+        else:
+            assert trigger["type"] == "prometheus"
+            found[told["query"]] = told
+    return found
 
 
 def _autoscaler(least: int, most: int, behavior: Mapping[str, Any], targets: Mapping[str, float]) -> Autoscaler:
