@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import re
 import signal
@@ -77,14 +78,21 @@ def test_it_can_be_stopped_while_it_creates_pods(number: signal.Signals, tmp_pat
 
 
 def test_a_temporary_folder_that_becomes_full_is_named_with_its_size(tmp_path: Path):
-    with small_disk(tmp_path / "disk", 2) as disk:
+    with small_disk(tmp_path / "disk", 24) as disk:
         if not disk.is_small:
             pytest.skip("mounting a file system takes root")
-        answer = run("--pods", 1000, "--nodes", 50, "--deadline", 10, TMPDIR=str(disk.folder))
-    said = " ".join(answer.stdout.split())  # lines are broken at the width of the terminal
-    assert answer.returncode == 1
+        command = [sys.executable, "-m", "berth.cli", "run", "--pods", "5000", "--nodes", "50", "--deadline", "15"]
+        environment = {**os.environ, "TMPDIR": str(disk.folder)}
+        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as running:
+            assert running.stdout is not None
+            lines = iter(running.stdout.readline, "")
+            before = list(itertools.takewhile(lambda line: not line.startswith("bound"), lines))
+            disk.fill()
+            rest, _ = running.communicate(timeout=RUN_SECONDS)
+    said = " ".join(f"{''.join(before)}{rest}".split())  # lines are broken at the width of the terminal
+    assert running.returncode == 1
     folder = re.escape(str(disk.folder))
-    assert re.search(rf"warning: {folder} has [12]\.\d MiB free, and the pipeline's files grow with every pod", said)
+    assert re.search(rf"warning: {folder} has 2\d\.\d MiB free, and the pipeline's files grow with every pod", said)
     full = rf"{folder} is full \(0\.\d MiB free\): NATS stores no messages there, and pods wait until there is room"
     assert len(re.findall(full, said)) == 1
     assert "start again with TMPDIR set to another folder" in said

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from berth.api.errors import TemporaryError
-from berth.bus.interface import BusLostError
+from berth.bus.interface import BusRefusedError
 from berth.bus.session import NatsBus
 from berth.bus.settings import BusSettings
 from berth.cli.bus import connect_bus
@@ -71,7 +71,7 @@ async def test_a_server_that_took_the_port_at_the_same_moment_is_not_taken_for_o
 async def test_nobody_gets_in_without_a_password(folder: Path):
     async with Supervisor(print) as supervisor:
         url = await embedded_nats((ANY_PORT,), folder, supervisor, within=START)
-        with pytest.raises(BusLostError, match=r"(?i)authorization"):
+        with pytest.raises(BusRefusedError, match=r"(?i)authorization"):
             await NatsBus(BusSettings(servers=(url,))).connect(name="anybody")
         for user in ("apply", "watcher", "binder", "scorer", "collector", "people"):
             await (await connect_bus(url, user=user)).close()

@@ -9,9 +9,10 @@ from datetime import timedelta
 
 import pytest
 
-from berth.api.errors import TemporaryError
+from berth.api.errors import BerthError, TemporaryError
 from berth.cli.pipeline import room, servers
 from berth.cli.pipeline.pipeline import working_folder
+from berth.process.settings import NatsSettings
 
 
 @pytest.fixture(autouse=True)
@@ -99,3 +100,36 @@ async def test_a_server_that_answers_at_once_is_not_waited_for(monkeypatch):
     lines: list[str] = []
     await servers.retry_aloud(lambda: asyncio.sleep(0), within=timedelta(), what="NATS at x", report=lines.append)
     assert lines == []
+
+
+@pytest.mark.parametrize(
+    ("mebibytes", "cluster", "decisions", "ranked"),
+    [
+        pytest.param(16, 8, 4, 2, id="the least"),
+        pytest.param(400, 200, 100, 50, id="less than they would take"),
+        pytest.param(2048, 512, 512, 128, id="enough"),
+    ],
+)
+def test_large_streams_take_what_is_free_at_most(mebibytes, cluster, decisions, ranked):
+    assert room.stream_limits(mebibytes * 2**20, NatsSettings(), {}) == {
+        "BERTH_NATS_CLUSTER_MEBIBYTES": str(cluster),
+        "BERTH_NATS_DECISIONS_MEBIBYTES": str(decisions),
+        "BERTH_NATS_RANKED_MEBIBYTES": str(ranked),
+    }
+
+
+def test_a_size_that_the_user_has_set_stays():
+    given = {"BERTH_NATS_CLUSTER_MEBIBYTES": "700"}
+    limits = room.stream_limits(room.LEAST, NatsSettings(cluster_mebibytes=700), given)
+    assert limits["BERTH_NATS_CLUSTER_MEBIBYTES"] == "700"
+    assert limits["BERTH_NATS_DECISIONS_MEBIBYTES"] == "4"
+
+
+@pytest.mark.parametrize("free", [room.LEAST, room.LEAST - 1])
+def test_too_little_room_is_a_sentence_with_folder_and_sizes(free, tmp_path, monkeypatch):
+    monkeypatch.setattr(room, "free_bytes", lambda _: free)
+    if free == room.LEAST:
+        room.want_room(tmp_path / "folder")
+    else:
+        with pytest.raises(BerthError, match=f"{tmp_path} has 16.0 MiB free, and NATS needs 16.0 MiB there: .*TMPDIR"):
+            room.want_room(tmp_path / "folder")

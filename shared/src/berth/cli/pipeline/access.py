@@ -21,6 +21,7 @@ APPLY: Final = "apply"
 PEOPLE: Final = "people"
 _CREDENTIALS: Final = "credentials"
 _ADDRESS: Final = "address"
+_LIMITS: Final = "limits"
 
 
 def create_passwords(folder: Path, prefix: str = "") -> str:
@@ -40,6 +41,17 @@ def announce_address(folder: Path, address: str) -> None:
     _write(folder / _CREDENTIALS / _ADDRESS, address)
 
 
+def write_limits(folder: Path, variables: Mapping[str, str]) -> None:
+    """Write the sizes of streams, which services and commands must have in common."""
+    _write(folder / _CREDENTIALS / _LIMITS, "".join(f"{name}={value}\n" for name, value in variables.items()))
+
+
+def _limits(folder: Path) -> dict[str, str]:
+    """What was written there."""
+    lines = (folder / _CREDENTIALS / _LIMITS).read_text(encoding="utf-8").splitlines()
+    return dict(line.split("=", 1) for line in lines)
+
+
 def password_file(folder: Path, user: str) -> Path:
     """The file with the user's password."""
     return folder / _CREDENTIALS / user
@@ -54,6 +66,7 @@ def environment(folder: Path, user: str, prefix: str = "") -> Mapping[str, str]:
         "BERTH_NATS_INBOX_PREFIX": known.inbox,
         "BERTH_NATS_DOMAIN": "" if known.is_own else DOMAIN,
         "BERTH_NATS_PREFIX": prefix,
+        **_limits(folder),
     }
 
 

@@ -30,7 +30,7 @@ from berth.cli.pipeline.programs import (
     simulated_cluster,
     write_traffic_configuration,
 )
-from berth.cli.pipeline.room import watched_room
+from berth.cli.pipeline.room import want_room, watched_room
 from berth.cli.pipeline.servers import (
     ANY_PORT,
     check_api,
@@ -118,15 +118,18 @@ async def pipeline(options: PipelineOptions, report: Report) -> AsyncIterator[Pi
     Raises (on entering, or in the block, in an exception group):
         TemporaryError: the given API server or NATS server does not answer.
         ChildRefusedError: a service rejects its settings.
+        BerthError: there is too little room for an embedded NATS server.
     """
     with working_folder() as folder:
+        if options.nats is None:
+            want_room(folder)
         async with watched_room(folder, report), Supervisor(report) as supervisor:
             yield await _start(options, folder, supervisor, report)
 
 
 async def _start(options: PipelineOptions, folder: Path, supervisor: Supervisor, report: Report) -> Pipeline:
-    prefix = read_settings().nats.prefix
-    nats = options.nats or await embedded_nats(options.nats_ports, folder, supervisor, within=START, prefix=prefix)
+    own = read_settings().nats
+    nats = options.nats or await embedded_nats(options.nats_ports, folder, supervisor, within=START, settings=own)
     port, kubeconfig = free_port(), options.kubeconfig or folder / "kubeconfig"
     if not options.kubeconfig:
         supervisor.start(
@@ -148,7 +151,7 @@ async def _start(options: PipelineOptions, folder: Path, supervisor: Supervisor,
         await retry_aloud(lambda: check_api(kubeconfig), within=PATIENCE, what=what, report=report)
     else:
         await retry(lambda: check_simulated_cluster(kubeconfig), within=START)
-    service_options = replace(_service_options(options, nats, kubeconfig, folder), prefix=prefix)
+    service_options = replace(_service_options(options, nats, kubeconfig, folder), prefix=own.prefix)
     programs = tuple(services(service_options, scorers=options.scorers))
     if options.keep_services_quiet:
         programs = tuple(_with_log_file(program, folder) for program in programs)

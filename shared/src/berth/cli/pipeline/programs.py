@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -9,10 +10,12 @@ from pathlib import Path
 from typing import Final
 
 from berth.bus.server import ServerSettings, config_text, find_nats_server
-from berth.bus.settings import TopologySettings
+from berth.bus.settings import MEBIBYTE, TopologySettings
 from berth.bus.topology import reserved_bytes
 from berth.cli.pipeline import access
+from berth.cli.pipeline.room import free_bytes, stream_limits
 from berth.cli.pipeline.supervisor import Program
+from berth.process.settings import NatsSettings
 
 _NEED_THE_API: Final = frozenset({"berth_watcher", "berth_binder"})
 """The services that use the API server; the others use NATS only and get no credentials."""
@@ -96,13 +99,16 @@ def ready_file(options: ServiceOptions, program: Program) -> Path:
     return options.ready / program.name
 
 
-def nats_server(folder: Path, port: int, *, name: str, prefix: str = "") -> Program:
+def nats_server(folder: Path, port: int, *, name: str, settings: NatsSettings | None = None) -> Program:
     """The embedded NATS server, with its configuration and its store in the folder."""
-    config = folder / "nats-server.conf"
-    store_bytes = 2 * reserved_bytes(TopologySettings())  # a small disk must not keep it from starting
+    config, settings = folder / "nats-server.conf", settings or NatsSettings()
+    prefix, limits = settings.prefix, stream_limits(free_bytes(folder), settings, os.environ)
+    # A small disk must not keep it from starting: what is set aside is more than what streams take.
+    store_bytes = 2 * (reserved_bytes(TopologySettings()) + sum(map(int, limits.values())) * MEBIBYTE)
     text = config_text(ServerSettings(store=folder / "nats", port=port, name=name, store_bytes=store_bytes))
     config.touch(mode=0o600)
     config.write_text(text + access.create_passwords(folder, prefix), encoding="utf-8")
+    access.write_limits(folder, limits)
     command = (str(find_nats_server()), "--config", str(config))
     return Program(name="nats-server", command=command, log=folder / "nats.log", stops_last=True)
 

@@ -22,6 +22,7 @@ from berth.cli.pipeline.programs import nats_server
 from berth.cli.pipeline.supervisor import Report, Supervisor
 from berth.kube.credentials import KubeCredentials, source_for
 from berth.kube.errors import KubeconfigError
+from berth.process.settings import NatsSettings
 
 T = TypeVar("T")
 DEFAULT_PORT: Final = 4222
@@ -36,7 +37,12 @@ _OWN_PORTS: Final = range(20_000, 32_768)
 
 
 async def embedded_nats(
-    ports: tuple[int, ...], folder: Path, supervisor: Supervisor, *, within: timedelta, prefix: str = ""
+    ports: tuple[int, ...],
+    folder: Path,
+    supervisor: Supervisor,
+    *,
+    within: timedelta,
+    settings: NatsSettings | None = None,
 ) -> str:
     """Start a NATS server on the first free port; return its address when this server answers there.
 
@@ -44,7 +50,7 @@ async def embedded_nats(
         TemporaryError: none of the ports is free, or another server answers.
     """
     port, name = _first_free(ports), f"berth-{uuid.uuid4().hex}"
-    supervisor.start(nats_server(folder, port, name=name, prefix=prefix))
+    supervisor.start(nats_server(folder, port, name=name, settings=settings))
     await retry(lambda: check_nats_server(port, name), within=within)
     address = f"nats://{LOOPBACK}:{port}"
     access.announce_address(folder, address)
