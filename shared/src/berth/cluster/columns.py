@@ -170,13 +170,14 @@ class NodeColumns:
         ``all_requests`` gives the requests of all pods on the row after that. It is called only where a sum is too
         large to be exact.
         """
-        self.pods[row] += by
-        self.nonzero_cpu[row] += by * requests.nonzero_cpu
-        self.nonzero_memory[row] += by * requests.nonzero_memory
+        cpu = self.nonzero_cpu.item(row) + by * requests.nonzero_cpu  # Python's numbers: NumPy's take twice as long
+        memory = self.nonzero_memory.item(row) + by * requests.nonzero_memory
+        self.pods[row] = self.pods.item(row) + by
+        self.nonzero_cpu[row], self.nonzero_memory[row] = cpu, memory
         for resource, amount in requests.amounts.items():
             if amount and is_counted(resource):
                 self._request(resource, row, by * amount, all_requests)
-        if max(self.nonzero_cpu[row], self.nonzero_memory[row], by * -requests.nonzero_memory) >= _EXACT:
+        if cpu >= _EXACT or memory >= _EXACT or by * -requests.nonzero_memory >= _EXACT:
             self.nonzero_cpu[row] = sum(each.nonzero_cpu for each in all_requests())
             self.nonzero_memory[row] = sum(each.nonzero_memory for each in all_requests())
 
@@ -184,9 +185,9 @@ class NodeColumns:
         column = self.requested.get(resource)
         if column is None:
             column = self.requested[resource] = self._zeros()
-        before = column[row]
-        column[row] = before + amount
-        if max(before, column[row]) >= _EXACT:  # not exact: add up again, so that the order of events has no effect
+        before = column.item(row)
+        column[row] = now = before + amount
+        if before >= _EXACT or now >= _EXACT:  # not exact: add up again, so that the order of events has no effect
             column[row] = sum(each.amounts.get(resource, 0) for each in all_requests())
 
     def _write_allocatable(self, row: int, amounts: Amounts) -> None:

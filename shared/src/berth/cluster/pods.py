@@ -132,9 +132,8 @@ class EquivalenceClass:
 T = TypeVar("T")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PlacedPod:
-    """A pod that is counted on a row.
+class PlacedPod(msgspec.Struct, frozen=True, kw_only=True):
+    """A pod that is counted on a row. A Struct: one is made for each pod of the cluster.
 
     ``bound_at``: Unix seconds since when it is bound; ``None`` for a pod that is assumed or proposed.
     """

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Final, Generic, Protocol, TypeVar
 
 import msgspec
@@ -220,20 +220,22 @@ class Snapshot:
         """
         pod_class = self._classes.of(pod, placed=True)
         group = self.groups.of(pod)
-        before = self._placed.get(pod.uid)
+        uid = pod.uid
+        before = self._placed.get(uid)
         if before is not None and before.row != self.rows.of(node):
-            self.remove_pod(pod.uid)
+            self.remove_pod(uid)
             before = None
         row = self._claim(node)
         kept = deduplicated(pod, pod_class, group)
         placed = PlacedPod(pod=kept, row=row, pod_class=pod_class, group=group, bound_at=bound_at)
         if before is None:
             self._add(placed)
-            self._note_problems(placed)
+            if pod_class.requests.problems:
+                self._note_problems(placed)
         elif before.pod_class is pod_class and before.group is group:
-            self._placed[pod.uid] = self._on_row[placed.row][pod.uid] = placed
+            self._placed[uid] = self._on_row[row][uid] = placed
             if before.bound_at != bound_at or before.pod != kept:
-                self._changes.add(placed.row, PODS_UPDATED)
+                self._changes.add(row, PODS_UPDATED)
         else:
             self._take_off(before)
             self._add(placed)
@@ -356,6 +358,9 @@ class Snapshot:
         return self.columns.labels.of(key, labels, self.columns.capacity)
 
     def _claim(self, node: str) -> int:
+        row = self.rows.of(node)
+        if row is not None:
+            return row
         row = self.rows.claim(node)
         self.columns.reserve(self.size)
         self.groups.reserve(self.columns.capacity)
@@ -372,8 +377,11 @@ class Snapshot:
             self.rows.release(self.rows.names[row])
 
     def _add(self, placed: PlacedPod) -> None:
-        there = self._on_row.setdefault(placed.row, {})
-        there[placed.pod.uid] = self._placed[placed.pod.uid] = placed
+        uid, row = placed.pod.metadata.uid, placed.row
+        there = self._on_row.get(row)
+        if there is None:
+            there = self._on_row[row] = {}
+        there[uid] = self._placed[uid] = placed
         self._count(placed, 1)
 
     def _take_off(self, placed: PlacedPod) -> None:
@@ -396,7 +404,7 @@ class Snapshot:
             self.remove_pod(uid)
         for placed, node in before.values():
             if placed is not None and node is not None:
-                self._add(replace(placed, row=self._claim(node)))
+                self._add(msgspec.structs.replace(placed, row=self._claim(node)))
 
     def _note_problems(self, placed: PlacedPod) -> None:
         if not self._supposing:
