@@ -5,7 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
-from berth.process.tracing import Tracing, parse_traceparent
+from berth.process.exits import UsageError
+from berth.process.tracing import SAMPLERS, Tracing, parse_traceparent
 
 PARENT = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
 
@@ -60,8 +61,103 @@ def test_spans_of_two_services_hang_together():
     assert rank.resource.attributes["service.name"] == "berth-scorer"
 
 
-def test_nothing_is_exported_unless_an_endpoint_is_named():
-    assert Tracing.from_environment({}, service="scorer")._provider is None
+ENDPOINT = {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://127.0.0.1:9"}
+
+
+@pytest.mark.parametrize(
+    ("environment", "is_exporting"),
+    [
+        ({}, False),
+        (ENDPOINT, True),
+        ({"OTEL_TRACES_EXPORTER": "otlp"}, True),
+        ({**ENDPOINT, "OTEL_TRACES_EXPORTER": "none"}, False),
+        ({**ENDPOINT, "OTEL_SDK_DISABLED": "true"}, False),
+        ({**ENDPOINT, "OTEL_SDK_DISABLED": "false"}, True),
+        ({**ENDPOINT, "OTEL_EXPORTER_OTLP_PROTOCOL": "http/protobuf"}, True),
+        ({**ENDPOINT, "OTEL_EXPORTER_OTLP_PROTOCOL": "grpc", "OTEL_TRACES_EXPORTER": "none"}, False),
+    ],
+)
+def test_spans_are_exported_when_opentelemetrys_variables_ask_for_it(environment, is_exporting):
+    tracing = Tracing.from_environment(environment, service="scorer")
+    tracing.close()
+    assert tracing.is_exporting is is_exporting
+
+
+def test_all_variables_of_no_use_are_named_at_once():
+    environment = {
+        **ENDPOINT,
+        "OTEL_TRACES_EXPORTER": "zipkin",
+        "OTEL_EXPORTER_OTLP_PROTOCOL": "grpc",
+        "OTEL_TRACES_SAMPLER": "parentbased_traceidratio",
+        "OTEL_TRACES_SAMPLER_ARG": "10%",
+        "OTEL_EXPORTER_OTLP_CERTIFICATE": "/there/is/none",
+    }
+    with pytest.raises(UsageError) as caught:
+        Tracing.from_environment(environment, service="scorer")
+    assert str(caught.value).splitlines() == [
+        "OTEL_TRACES_EXPORTER: want otlp or none, got 'zipkin'",
+        (
+            "OTEL_EXPORTER_OTLP_PROTOCOL: want http/protobuf, got 'grpc': "
+            "name a collector's port for OTLP over HTTP, usually 4318"
+        ),
+        "OTEL_TRACES_SAMPLER_ARG: want a number from 0 to 1, got '10%'",
+        "OTEL_EXPORTER_OTLP_CERTIFICATE: cannot read '/there/is/none'",
+    ]
+    with pytest.raises(UsageError, match=r"OTEL_TRACES_SAMPLER: want one of always_on, .*, got 'jaeger_remote'"):
+        Tracing.from_environment({**ENDPOINT, "OTEL_TRACES_SAMPLER": "jaeger_remote"}, service="scorer")
+
+
+def exported(sampler: str, trace_id: str) -> list[str]:
+    """The spans of a pod on its way through two services, whose first parent is on no service."""
+    memory = [InMemorySpanExporter(), InMemorySpanExporter()]
+    watcher, scorer = (Tracing(each, service="any", sampler=sampler) for each in memory)
+    with watcher.span("enqueue", parent=f"00-{trace_id}-00f067aa0ba902b7-00", is_first=True) as span:
+        pass
+    with scorer.span("rank", parent=span.traceparent):
+        pass
+    watcher.close()
+    scorer.close()
+    return [span.name for each in memory for span in each.get_finished_spans()]
+
+
+LOW, HIGH = "1" + "0" * 31, "f" * 32
+"""Trace ids of which the one is in every ratio but 0, and the other in none but 1."""
+
+
+@pytest.mark.parametrize("sampler", SAMPLERS)
+def test_a_pod_is_in_all_spans_or_in_none(sampler):
+    named = f"{sampler}:0.5" if sampler.endswith("ratio") else sampler
+    whole = ["enqueue", "rank"]
+    assert exported(named, LOW) == ([] if sampler.endswith("off") else whole)
+    assert exported(named, HIGH) == (whole if sampler.endswith("on") else [])
+
+
+def test_no_pod_is_sampled_by_a_ratio_of_0():
+    assert exported("traceidratio:0", LOW) == exported("parentbased_traceidratio:0", LOW) == []
+
+
+@pytest.mark.parametrize(
+    ("variables", "names"),
+    [
+        ({}, ("berth-scorer", "scorer-1", None)),
+        ({"OTEL_SERVICE_NAME": "mine"}, ("mine", "scorer-1", None)),
+        (
+            {"OTEL_RESOURCE_ATTRIBUTES": "service.name=ours,service.instance.id=i,k8s.cluster.name=c"},
+            ("ours", "i", "c"),
+        ),
+    ],
+)
+def test_opentelemetrys_variables_name_the_service(monkeypatch, variables, names):
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    exporter = InMemorySpanExporter()
+    tracing = Tracing(exporter, service="scorer", identity="scorer-1")
+    with tracing.span("rank"):
+        pass
+    tracing.close()
+    (span,) = exporter.get_finished_spans()
+    keys = ("service.name", "service.instance.id", "k8s.cluster.name")
+    assert tuple(span.resource.attributes.get(key) for key in keys) == names
 
 
 def test_an_exception_is_on_its_span_without_passwords_and_without_a_traceback():

@@ -38,6 +38,7 @@ from berth.kube.writes import (
 from berth.process.logging import get_logger, verbose
 from berth.process.metrics import Meter
 from berth.process.settings import V_STEP
+from berth.process.tracing import Span, Tracing
 from berth_binder.events import (
     NO_ANSWER,
     Answer,
@@ -101,10 +102,14 @@ class ApiRequests:
         on_answer: Callable[[Answer | RequestFailed], None],
         on_end: Callable[[], None],
         log_once: Callable[[str], None],
+        tracing: Tracing,
+        parent_of: Callable[[str], str | None],
     ) -> None:
         """``confirm`` is awaited before each request: whether this epoch may still send one for the pod.
 
         ``check`` raises when this leadership may not send anything more; ``client`` calls it by itself.
+
+        ``parent_of`` has the ``traceparent`` of a pod's message, by uid.
 
         ``needs_node`` is asked before each victim is deleted: whether the pod is still known to wait.
         """
@@ -120,6 +125,8 @@ class ApiRequests:
         self._on_answer = on_answer
         self._on_end = on_end
         self._log_once = log_once
+        self._tracing = tracing
+        self._parent_of = parent_of
         self._tasks: set[asyncio.Task[None]] = set()
         self._is_over = self._left_open = False
         self._failed = asyncio.Event()
@@ -130,7 +137,8 @@ class ApiRequests:
         return len(self._tasks)
 
     def start(self, request: ApiRequest) -> None:
-        task = asyncio.create_task(self._send(request))
+        work = self._traced(request, self._parent_of(request.pod.uid)) if self._tracing.is_exporting else None
+        task = asyncio.create_task(work or self._send(request))
         self._tasks.add(task)
         task.add_done_callback(self._ended)
 
@@ -162,7 +170,14 @@ class ApiRequests:
             self._failed.set()
         self._on_end()
 
-    async def _send(self, request: ApiRequest) -> None:
+    async def _traced(self, request: ApiRequest, parent: str | None) -> None:
+        with self._tracing.span(type(request).__name__, parent=parent) as span:
+            span.note("pod", request.pod.key)
+            if node := getattr(request, "node", ""):
+                span.note("node", node)
+            await self._send(request, span)
+
+    async def _send(self, request: ApiRequest, span: Span | None = None) -> None:
         """Send a request. Every one ends in an event of the core: else its place would never be free again."""
         try:
             await self._confirm(request.pod)
@@ -174,6 +189,8 @@ class ApiRequests:
             self._left_open = self._left_open or self._is_over
             self._tell(RequestFailed(uid=request.pod.uid, error=f"{type(exc).__name__}: {exc}"))
         else:
+            if span is not None:
+                span.note("http.response.status_code", answer.status)
             self._left_open = self._left_open or (self._is_over and answer.is_open)
             if isinstance(answer, Answer):
                 self._tell(answer)

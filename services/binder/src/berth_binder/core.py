@@ -126,6 +126,11 @@ class BinderCore:
             yield from attempt.deliveries
         yield from self._queue.ranked
 
+    def latest(self, uid: str) -> RankedDelivery | None:
+        """The message of the pod's highest attempt, while one is held."""
+        attempt = self._attempts.get(uid)
+        return attempt.latest if attempt is not None else None
+
     @property
     def in_flight(self) -> int:
         """Requests to the API server under way."""

@@ -39,7 +39,7 @@ from berth.process.logging import get_logger, verbose
 from berth.process.metrics import GaugeName, Meter, result_of
 from berth.process.sessions import Refusals, UndecodableReporter, follow_live
 from berth.process.settings import V_RESULT, V_STEP
-from berth.process.tracing import trace_id_of
+from berth.process.tracing import TRACEPARENT, trace_id_of
 from berth_binder.apicalls import ApiRequests
 from berth_binder.cache import Cache
 from berth_binder.core import BinderCore
@@ -140,6 +140,8 @@ class BinderRunner:
             on_answer=self._handle,
             on_end=self._changed.set,
             log_once=self._log_once,
+            tracing=parts.process.tracing,
+            parent_of=self._parent_of,
         )
 
     async def run(self) -> None:
@@ -335,6 +337,11 @@ class BinderRunner:
     def _describe_stall(self) -> str:
         core = self._core
         return f"{core.backlog} messages of RANKED wait, with {core.in_flight} requests to the API server under way"
+
+    def _parent_of(self, uid: str) -> str | None:
+        """The trace that the pod's message is in."""
+        held = self._core.latest(uid)
+        return held.delivery.headers.get(TRACEPARENT) if held is not None else None
 
     # Effects.
 

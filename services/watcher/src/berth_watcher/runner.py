@@ -474,8 +474,9 @@ class EffectRunner:
     async def _publish(self, effect: PublishPending) -> None:
         """Not repeated if there is no answer: a repeat could replace a newer attempt of the pod in PENDING."""
         message = effect.message
-        with self._process.tracing.span("enqueue", parent=trace_of(message.pod.uid)) as span:
+        with self._process.tracing.span("enqueue", parent=trace_of(message.pod.uid), is_first=True) as span:
             span.note("pod", message.pod.key)
+            span.note("attempt", message.attempt)
             try:
                 await publish_pending(self._session, message, headers={TRACEPARENT: span.traceparent})
             except (BusLostError, MissingError):

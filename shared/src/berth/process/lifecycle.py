@@ -26,7 +26,7 @@ from berth.api.config.encode import ConfigurationDigests
 from berth.api.errors import BerthError
 from berth.kube.clock import Clock, SteadyClock
 from berth.process import logging as service_logging
-from berth.process.exits import Exit, ReadyFileError, exit_for
+from berth.process.exits import Exit, ReadyFileError, UsageError, exit_for
 from berth.process.health import Health, health_server, write_when_working
 from berth.process.logging import get_logger
 from berth.process.metrics import Meter, PrometheusMeter
@@ -140,7 +140,10 @@ async def _live(service_main: ServiceMain, settings: Settings, name: str, parts:
     loop, stopping = asyncio.get_running_loop(), asyncio.Event()
     parts.stop_thread.start(loop, stopping.set)
     meter = PrometheusMeter()
-    tracing = Tracing.from_environment(os.environ, service=name, identity=settings.identity)
+    try:
+        tracing = Tracing.from_environment(os.environ, service=name, identity=settings.identity)
+    except UsageError as error:
+        return _log_error(error)
     process = Process(
         name=name, settings=settings, metrics=meter, tracing=tracing, stopping=stopping, peers=parts.peers
     )

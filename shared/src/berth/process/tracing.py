@@ -1,7 +1,7 @@
 """Traces: one per pod, from its first event to its Binding, carried by its messages as W3C ``traceparent``.
 
 The header is always created and passed on, since readers of messages may use it. Spans are exported by OTLP only when
-OTEL_EXPORTER_OTLP_ENDPOINT (or the one for traces) is set; otherwise OpenTelemetry's SDK is not imported.
+OpenTelemetry's variables ask for it (docs/tracing.md has them); otherwise its SDK is not imported.
 
     tracing = Tracing.from_environment(os.environ, service="scorer")
     with tracing.span("rank", parent=delivery.headers.get(TRACEPARENT)) as span:
@@ -10,23 +10,42 @@ OTEL_EXPORTER_OTLP_ENDPOINT (or the one for traces) is set; otherwise OpenTeleme
 
 from __future__ import annotations
 
+import os
 import random
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from types import TracebackType
 from typing import TYPE_CHECKING, Final, Protocol, Self
 
+from berth.process.exits import UsageError
 from berth.process.safetext import one_line, without_passwords
 
 if TYPE_CHECKING:
     from opentelemetry.context import Context
     from opentelemetry.sdk.trace import TracerProvider
     from opentelemetry.sdk.trace.export import SpanExporter
+    from opentelemetry.sdk.trace.sampling import Sampler
     from opentelemetry.trace import Span as SdkSpan
 
 TRACEPARENT: Final = "traceparent"
 """The header's name."""
-ENDPOINTS: Final = ("OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT")
+ENDPOINTS: Final = ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")
+PROTOCOLS: Final = ("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "OTEL_EXPORTER_OTLP_PROTOCOL")
+CERTIFICATES: Final = ("OTEL_EXPORTER_OTLP_TRACES_CERTIFICATE", "OTEL_EXPORTER_OTLP_CERTIFICATE")
+"""Where there are two variables the one for traces alone counts first."""
+SAMPLER: Final = "OTEL_TRACES_SAMPLER"
+SAMPLER_ARG: Final = "OTEL_TRACES_SAMPLER_ARG"
+EXPORTER: Final = "OTEL_TRACES_EXPORTER"
+DISABLED: Final = "OTEL_SDK_DISABLED"
+PROTOCOL: Final = "http/protobuf"
+SAMPLERS: Final = (
+    "always_on",
+    "always_off",
+    "traceidratio",
+    "parentbased_always_on",
+    "parentbased_always_off",
+    "parentbased_traceidratio",
+)
 _VERSION: Final = "00-"
 _LENGTH: Final = 55
 _HEXADECIMAL: Final = frozenset("0123456789abcdef")
@@ -95,26 +114,46 @@ class UnexportedSpan:
 class Tracing:
     """Creates the spans of one service."""
 
-    def __init__(self, exporter: SpanExporter | None = None, *, service: str, identity: str = "") -> None:
-        self._provider = _provider(exporter, service, identity) if exporter is not None else None
+    def __init__(
+        self, exporter: SpanExporter | None = None, *, service: str, identity: str = "", sampler: str = "always_on"
+    ) -> None:
+        """``sampler`` is one of :data:`SAMPLERS`, with its argument after a colon: ``traceidratio:0.1``."""
+        self._sampler = _sampler(sampler) if exporter is not None else None
+        self._provider = _provider(exporter, self._sampler, service, identity) if exporter is not None else None
         self._tracer = self._provider.get_tracer("berth") if self._provider is not None else None
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str], *, service: str, identity: str = "") -> Tracing:
-        """Export by OTLP over HTTP when OpenTelemetry's own variables name an endpoint."""
-        if not any(environment.get(name) for name in ENDPOINTS):
+        """Export by OTLP over HTTP when OpenTelemetry's own variables name an endpoint.
+
+        Raises:
+            UsageError: with every variable that has a value of no use.
+        """
+        wanted = environment.get(EXPORTER, "").strip().lower()
+        named = wanted == "otlp" or any(environment.get(name) for name in ENDPOINTS)
+        if wanted == "none" or not (named or wanted) or environment.get(DISABLED, "").strip().lower() == "true":
             return cls(service=service)
+        if problems := list(_problems(environment)):
+            raise UsageError("\n".join(problems))
         from opentelemetry.exporter.otlp.proto.http.trace_exporter import (  # noqa: PLC0415 - 0.2 s, rarely needed
             OTLPSpanExporter,
         )
 
-        return cls(OTLPSpanExporter(), service=service, identity=identity)
+        return cls(OTLPSpanExporter(), service=service, identity=identity, sampler=_named_sampler(environment))
 
-    def span(self, name: str, *, parent: str | None = None) -> AbstractContextManager[Span]:
-        """A child span of ``parent`` (a ``traceparent``); without a valid parent, a new trace."""
+    @property
+    def is_exporting(self) -> bool:
+        """Whether spans may be exported. Where a span's ids are not passed on, none is needed otherwise."""
+        return self._tracer is not None
+
+    def span(self, name: str, *, parent: str | None = None, is_first: bool = False) -> AbstractContextManager[Span]:
+        """A child span of ``parent`` (a ``traceparent``); without a valid parent, a new trace.
+
+        ``is_first``: no service has sampled the trace yet, so the parent's flag says nothing.
+        """
         if self._tracer is None:
             return UnexportedSpan(parent)
-        return self._exported(name, parent)
+        return self._exported(name, parent, is_first=is_first)
 
     def close(self) -> None:
         """Export the remaining spans, and stop. Blocks while the collector does not answer: call it in a thread."""
@@ -122,10 +161,13 @@ class Tracing:
             self._provider.shutdown()
 
     @contextmanager
-    def _exported(self, name: str, parent: str | None) -> Iterator[Span]:
+    def _exported(self, name: str, parent: str | None, *, is_first: bool) -> Iterator[Span]:
         assert self._tracer is not None  # noqa: S101 - span() has checked it
         started = self._tracer.start_as_current_span(
-            name, context=_context(parent), record_exception=False, set_status_on_exception=False
+            name,
+            context=_context(parent, self._sampler if is_first else None),
+            record_exception=False,
+            set_status_on_exception=False,
         )
         with started as span:
             try:
@@ -133,6 +175,44 @@ class Tracing:
             except Exception as error:
                 _record(span, error)
                 raise
+
+
+def _problems(environment: Mapping[str, str]) -> Iterator[str]:
+    """Each variable whose value would be ignored or fail later."""
+    exporter = environment.get(EXPORTER, "").strip().lower()
+    if exporter not in {"", "otlp"}:
+        yield f"{EXPORTER}: want otlp or none, got {exporter!r}"
+    name, protocol = _first_set(environment, PROTOCOLS)
+    if protocol not in {"", PROTOCOL}:
+        yield f"{name}: want {PROTOCOL}, got {protocol!r}: name a collector's port for OTLP over HTTP, usually 4318"
+    sampler = environment.get(SAMPLER, "").strip().lower()
+    if sampler and sampler not in SAMPLERS:
+        yield f"{SAMPLER}: want one of {', '.join(SAMPLERS)}, got {sampler!r}"
+    ratio = environment.get(SAMPLER_ARG, "").strip()
+    if sampler.endswith("traceidratio") and ratio and not _is_ratio(ratio):
+        yield f"{SAMPLER_ARG}: want a number from 0 to 1, got {ratio!r}"
+    name, path = _first_set(environment, CERTIFICATES)
+    if path and not os.access(path, os.R_OK):
+        yield f"{name}: cannot read {path!r}"
+
+
+def _first_set(environment: Mapping[str, str], names: tuple[str, ...]) -> tuple[str, str]:
+    found = ((name, environment[name].strip()) for name in names if environment.get(name, "").strip())
+    return next(found, (names[0], ""))
+
+
+def _is_ratio(text: str) -> bool:
+    try:
+        return 0 <= float(text) <= 1
+    except ValueError:
+        return False
+
+
+def _named_sampler(environment: Mapping[str, str]) -> str:
+    """Unless one is named, every pod of this service: each service may be configured to export without the others."""
+    name = environment.get(SAMPLER, "").strip().lower() or "always_on"
+    ratio = environment.get(SAMPLER_ARG, "").strip()
+    return f"{name}:{ratio or 1}" if name.endswith("traceidratio") else name
 
 
 class ExportedSpan:
@@ -169,21 +249,41 @@ def _record(span: SdkSpan, error: Exception) -> None:
     span.set_status(StatusCode.ERROR, f"{kind}: {message}")
 
 
-def _provider(exporter: SpanExporter, service: str, identity: str) -> TracerProvider:
-    from opentelemetry.sdk.resources import Resource  # noqa: PLC0415 - see the module's docstring
+def _sampler(named: str) -> Sampler:
+    from opentelemetry.sdk.trace.sampling import (  # noqa: PLC0415 - see the module's docstring
+        ALWAYS_OFF,
+        ALWAYS_ON,
+        ParentBased,
+        TraceIdRatioBased,
+    )
+
+    name, _, argument = named.partition(":")
+    match name.removeprefix("parentbased_"):
+        case "always_on":
+            root: Sampler = ALWAYS_ON
+        case "always_off":
+            root = ALWAYS_OFF
+        case _:
+            root = TraceIdRatioBased(float(argument))
+    return ParentBased(root) if name.startswith("parentbased_") else root
+
+
+def _provider(exporter: SpanExporter, sampler: Sampler | None, service: str, identity: str) -> TracerProvider:
+    from opentelemetry.sdk.resources import OTELResourceDetector, Resource  # noqa: PLC0415 - see the docstring
     from opentelemetry.sdk.trace import TracerProvider  # noqa: PLC0415 - the same
     from opentelemetry.sdk.trace.export import BatchSpanProcessor  # noqa: PLC0415 - the same
-    from opentelemetry.sdk.trace.sampling import ALWAYS_ON  # noqa: PLC0415 - the same
 
-    resource = Resource.create({"service.name": f"berth-{service}", "service.instance.id": identity})
-    # Always: a parent's flag only means that *its* process does not export; each service is configured separately.
-    provider = TracerProvider(resource=resource, sampler=ALWAYS_ON, shutdown_on_exit=False)
+    named = OTELResourceDetector().detect().attributes  # OTEL_SERVICE_NAME and OTEL_RESOURCE_ATTRIBUTES
+    resource = Resource.create({"service.name": f"berth-{service}", "service.instance.id": identity, **named})
+    provider = TracerProvider(resource=resource, sampler=sampler, shutdown_on_exit=False)
     provider.add_span_processor(BatchSpanProcessor(exporter))
     return provider
 
 
-def _context(parent: str | None) -> Context | None:
+def _context(parent: str | None, deciding: Sampler | None) -> Context:
+    """The parent as a context; its flag is what ``deciding`` would say of a trace without one, when that is given."""
     from opentelemetry.context import Context  # noqa: PLC0415 - see the module's docstring
+    from opentelemetry.sdk.trace.sampling import Decision  # noqa: PLC0415 - the same
     from opentelemetry.trace import (  # noqa: PLC0415 - the same
         NonRecordingSpan,
         SpanContext,
@@ -192,8 +292,11 @@ def _context(parent: str | None) -> Context | None:
     )
 
     known = parse_traceparent(parent)
-    if known is None:
+    if parent is None or known is None:
         return Context()
-    trace_id, span_id = known
-    context = SpanContext(int(trace_id, 16), int(span_id, 16), is_remote=True, trace_flags=TraceFlags.get_default())
+    trace_id, span_id = int(known[0], 16), int(known[1], 16)
+    flags = int(parent[-2:], 16)
+    if deciding is not None:
+        flags = int(deciding.should_sample(Context(), trace_id, "").decision is Decision.RECORD_AND_SAMPLE)
+    context = SpanContext(trace_id, span_id, is_remote=True, trace_flags=TraceFlags(flags))
     return set_span_in_context(NonRecordingSpan(context), Context())
