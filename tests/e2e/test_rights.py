@@ -28,6 +28,7 @@ READY_SECONDS = 60.0
 SELECTED = "volume.kubernetes.io/selected-node"
 CLAIM = {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}}
 LEASES = "/apis/coordination.k8s.io/v1/namespaces/berth/leases"
+THEIRS = "/apis/coordination.k8s.io/v1/namespaces/kube-system/leases"
 PODS = "/api/v1/namespaces/default/pods"
 
 
@@ -174,6 +175,9 @@ ONE_THING_MORE = [
     pytest.param("berth-binder", "PATCH", "/api/v1/nodes/n1", id="binder changes a node"),
     pytest.param("berth-binder", "GET", "/api/v1/namespaces/default/secrets", id="binder reads secrets"),
     pytest.param("berth", "PUT", f"{LEASES}/kube-scheduler", id="the account for all takes kube-scheduler's Lease"),
+    pytest.param("berth-watcher", "PUT", f"{THEIRS}/kube-scheduler", id="watcher takes kube-scheduler's Lease"),
+    pytest.param("berth-watcher", "GET", f"{THEIRS}/kube-controller-manager", id="watcher reads another's Lease"),
+    pytest.param("berth-binder", "GET", f"{THEIRS}/kube-scheduler", id="binder reads kube-scheduler's Lease"),
     pytest.param("berth", "GET", "/api/v1/secrets", id="the account for all reads secrets"),
     pytest.param("berth", "DELETE", "/api/v1/nodes/n1", id="the account for all deletes a node"),
 ]
@@ -186,6 +190,15 @@ async def test_the_accounts_may_do_nothing_more(
     await grant(cluster_outside.api)
     token = await token_of(cluster_outside.api, account)
     assert (await call(own_control_plane, token, method, path)).code == 403
+
+
+@pytest.mark.parametrize("account", ["berth", "berth-watcher"])
+async def test_who_leads_as_watcher_sees_kube_schedulers_lease(
+    own_control_plane: ControlPlane, cluster_outside: ClusterUser, account: str
+):
+    await grant(cluster_outside.api)
+    token = await token_of(cluster_outside.api, account)
+    assert (await call(own_control_plane, token, "GET", f"{THEIRS}/kube-scheduler")).code == 404
 
 
 async def call(plane: ControlPlane, token: str, method: str, path: str) -> Answer:

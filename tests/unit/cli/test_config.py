@@ -56,6 +56,19 @@ def test_a_valid_file_lists_ignored_fields(written):
     ]
 
 
+def test_a_file_taken_over_from_kube_scheduler_is_warned_about_in_one_line(written):
+    path = written(HEAD + "leaderElection: {resourceName: kube-scheduler, resourceNamespace: kube-system}\n")
+    done = typed("check", path)
+    assert done.exit_code == 0
+    (warning, fine) = done.stdout.splitlines()
+    assert warning.startswith(f"{path}: warning: the Lease 'kube-system/kube-scheduler' is kube-scheduler's")
+    assert fine == f"{path}: fine, schedules pods of berth"
+
+    path = written(HEAD + "profiles: [{schedulerName: default-scheduler}]\n")
+    (warning, _fine) = typed("check", path).stdout.splitlines()
+    assert warning.startswith(f"{path}: warning: kube-scheduler has the profile 'default-scheduler' too")
+
+
 def test_errors_of_the_services_are_reported_too(written):
     path = written(HEAD + "leaderElection: {leaseDuration: 11s}\n")
     done = typed("check", path)

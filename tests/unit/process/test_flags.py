@@ -51,6 +51,11 @@ def typed(monkeypatch):
             id="a boolean alone takes nothing from the next flag",
         ),
         pytest.param("--leader-elect=true", {"leader_election.leader_elect": "true"}, id="=true"),
+        pytest.param(
+            "--allow-other-scheduler --v=2",
+            {"allow_other_scheduler": "true", "log.verbosity": "2"},
+            id="another boolean",
+        ),
         pytest.param("--kubeconfig=k", {"kube.kubeconfig": "k"}, id="--kubeconfig=k"),
         pytest.param("--kubeconfig k", {"kube.kubeconfig": "k"}, id="--kubeconfig k"),
         pytest.param("--nats nats://n:4222", {"nats.url": "nats://n:4222"}, id="--nats"),

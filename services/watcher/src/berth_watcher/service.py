@@ -10,6 +10,8 @@ from berth.api.pod import Pod
 from berth.bus.interface import Bus
 from berth.kube.client import KubeClient
 from berth.leader.loop import lead_until_stopped
+from berth.leader.otherschedulers import OtherSchedulers
+from berth.leader.samepods import leases_of_others, warning_about
 from berth.process.clients import cluster_informers, kube_client, nats_bus
 from berth.process.configuration import profiles_of
 from berth.process.health import Progress
@@ -27,8 +29,17 @@ log = get_logger()
 async def serve(process: Process, configuration: KubeSchedulerConfiguration) -> None:
     """Run the watcher until the process stops, on clients made from the settings."""
     settings = watcher_settings(process.settings, configuration)
+    if process.settings.parent_pid is None:  # otherwise the parent has said it already
+        warn_about_others(process, configuration)
     async with kube_client(process.settings, name="watcher", meter=process.metrics) as client:
         await serve_on(nats_bus(process.settings), client, process, configuration, settings)
+
+
+def warn_about_others(process: Process, configuration: KubeSchedulerConfiguration) -> None:
+    """Say at the start what a file that was kube-scheduler's leads to."""
+    warning = warning_about(process.settings.leader_election, configuration.scheduler_names)
+    if warning is not None:
+        log.warning(warning)
 
 
 async def serve_on(
@@ -59,6 +70,12 @@ async def serve_on(
             stats=lambda: dict(parts.stats),
             endpoints=endpoints(parts),
             apply_when_missing=True,
+            others=OtherSchedulers(
+                client,
+                leases_of_others(process.settings.leader_election, configuration.scheduler_names),
+                is_allowed=process.settings.allow_other_scheduler,
+                clock=process.clock,
+            ),
         )
         informers.cancel()
         counting.cancel()

@@ -9,6 +9,7 @@ from berth.api.errors import BerthError
 from berth.bus.interface import Bus, BusLostError, Endpoint, Session
 from berth.kube.client import KubeClient
 from berth.leader.lease import LeaseObservations
+from berth.leader.otherschedulers import OtherSchedulers
 from berth.leader.session import LeaderSession, NotLeadingError, lead
 from berth.leader.term import Role
 from berth.process.lifecycle import Process
@@ -34,11 +35,12 @@ async def lead_until_stopped(  # noqa: PLR0913 - the clients, the role, and the 
     stats: Callable[[], dict[str, object]] = dict,
     endpoints: Sequence[Endpoint] = (),
     apply_when_missing: bool = False,
+    others: OtherSchedulers | None = None,
 ) -> None:
     """Lead as ``role`` repeatedly until the process stops.
 
     ``stats`` and ``endpoints`` are what the service answers in NATS's service protocol. ``apply_when_missing``: create
-    missing streams and buckets.
+    missing streams and buckets. ``others``: other schedulers of the same pods, beside which it does not lead.
     """
     current: LeaderSession | None = None
     observations = LeaseObservations()
@@ -53,7 +55,14 @@ async def lead_until_stopped(  # noqa: PLR0913 - the clients, the role, and the 
         try:
             async with (
                 present(session, process, stats=all_stats, endpoints=endpoints),
-                lead(role=role, session=session, client=client, process=process, observations=observations) as current,
+                lead(
+                    role=role,
+                    session=session,
+                    client=client,
+                    process=process,
+                    observations=observations,
+                    others=others,
+                ) as current,
             ):
                 await serve(session, current)
         except* NotLeadingError as errors:

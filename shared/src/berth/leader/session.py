@@ -32,6 +32,7 @@ from berth.leader.onecluster import (
     read_cluster_id,
     read_served_cluster,
 )
+from berth.leader.otherschedulers import LOOK_SECONDS, OtherSchedulers
 from berth.leader.term import CONTROL, ROLES, Role, number_in_control, number_on_lease, take_number, term_key
 from berth.process.health import ONCE, WaitReporter
 from berth.process.lifecycle import Process, in_background, run_until
@@ -58,27 +59,29 @@ class NoLongerLeadingError(TemporaryError):
 
 
 @asynccontextmanager
-async def lead(
+async def lead(  # noqa: PLR0913 - the role, the clients, the process, and what it has seen of Leases
     *,
     role: Role,
     session: Session,
     client: KubeClient,
     process: Process,
     observations: LeaseObservations | None = None,
+    others: OtherSchedulers | None = None,
 ) -> AsyncIterator[LeaderSession]:
     """Wait until this process leads, lead inside the block, release the Lease at its end.
 
     ``observations`` are those of the process, so that no session waits for a Lease that an earlier one has waited for.
+    ``others``: other schedulers of the same pods, beside which it does not lead.
 
-    The wait has no limit: for another leader, for the API server, for the right bus. The log and /readyz show its
-    cause. ``leadership.lost`` does not cancel the block: the block must watch it.
+    The wait has no limit: for another leader, for the API server, for the right bus, for another scheduler to end. The
+    log and /readyz show its cause. ``leadership.lost`` does not cancel the block: the block must watch it.
 
     Raises:
         NotLeadingError: before leading began, the session was lost, the bus had changed since the session was verified,
             or the process was stopped.
     """
     seen = observations or LeaseObservations()
-    candidate = _Candidate(role=role, session=session, client=client, process=process, observations=seen)
+    candidate = _Candidate(role=role, session=session, client=client, process=process, observations=seen, others=others)
     _show(process, role, candidate.lease_name, 0)
     try:
         lease, number = await candidate.acquire()
@@ -88,7 +91,7 @@ async def lead(
         _show(process, role, candidate.lease_name, number)
         process.metrics.count("berth_leaderships_total", role=role)
         try:
-            async with in_background(leadership.watch(), name="watching the leadership"):
+            async with in_background(leadership.watch(others), name="watching the leadership"):
                 yield leadership
         finally:
             leadership.end("it was given up")
@@ -170,9 +173,11 @@ class LeaderSession:
             self._process.health.condition("leadership").waiting(f"leads no longer as {self.role}: {reason}")
             self.lost.set()
 
-    async def watch(self) -> None:
-        """Watch the connection, the Lease and the keys in ``control``: each can end the leadership."""
-        watches = (self._watch_connection(), self._watch_lease(), self._watch_number_on_lease(), self._watch_control())
+    async def watch(self, others: OtherSchedulers | None = None) -> None:
+        """Watch the connection, the Lease, the keys in ``control``, other schedulers: each can end the leadership."""
+        watches = [self._watch_connection(), self._watch_lease(), self._watch_number_on_lease(), self._watch_control()]
+        if others is not None:
+            watches.append(self._watch_others(others))
         tasks = [asyncio.create_task(watch) for watch in watches]
         try:
             done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
@@ -212,6 +217,11 @@ class LeaderSession:
         except BerthError as error:
             self.end(f"following {CONTROL}: {error}")
 
+    async def _watch_others(self, others: OtherSchedulers) -> None:
+        while (other := await others.appeared()) is None:
+            await self._process.clock.sleep(LOOK_SECONDS)
+        self.end(str(other))
+
     def _take_control_entry(self, entry: Entry) -> None:
         if entry.data is None:
             self.end(f"{CONTROL} {entry.key!r} was removed")
@@ -225,8 +235,15 @@ class LeaderSession:
 class _Candidate:
     """Waits to lead on one session: checks that bus and cluster belong together, takes the Lease, takes the number."""
 
-    def __init__(
-        self, *, role: Role, session: Session, client: KubeClient, process: Process, observations: LeaseObservations
+    def __init__(  # noqa: PLR0913 - the role, the clients, the process, and what it has seen of Leases
+        self,
+        *,
+        role: Role,
+        session: Session,
+        client: KubeClient,
+        process: Process,
+        observations: LeaseObservations,
+        others: OtherSchedulers | None,
     ) -> None:
         self._settings = process.settings.leader_election
         names = {each: _lease_name(self._settings, each) for each in ROLES}
@@ -238,6 +255,7 @@ class _Candidate:
         self._client = client
         self._process = process
         self._observations = observations
+        self._others = others
         self._held = AsyncExitStack()
         self._other_buses = OtherBusWatch(
             client,
@@ -271,7 +289,7 @@ class _Candidate:
         while True:
             try:
                 return await self._try()
-            except _MismatchError as error:
+            except (_MismatchError, _OtherSchedulerError) as error:
                 self.reporter.waiting(str(error), every=ONCE)
             except _UnnamedClusterError as error:
                 self.reporter.waiting(f"waiting to lead as {self._role}: {error}")
@@ -300,15 +318,21 @@ class _Candidate:
 
     async def _try(self) -> tuple[HeldLease, int]:
         cluster_id = await read_cluster_id(self._client)
-        await self._check_pairing(cluster_id)
+        await self._check(cluster_id)
         lease = await self._wait_for_lease(cluster_id)
         # The bus id is written before the check: of two processes that take the two Leases at once, at least one
         # finds the other.
         await lease.annotate({ANNOTATION_BUS_ID: self._session.bus_id})
         if self._role == "watcher":
             await claim_cluster(self._session, cluster_id)
-        await self._check_pairing(cluster_id)
+        await self._check(cluster_id)
         return lease, await take_number(self._session, lease, self._role)
+
+    async def _check(self, cluster_id: str) -> None:
+        """Check all that may keep this process from leading, whoever holds its Lease."""
+        await self._check_pairing(cluster_id)
+        if self._others is not None and (other := await self._others.in_the_way()) is not None:
+            raise _OtherSchedulerError(str(other))
 
     async def _check_pairing(self, cluster_id: str) -> None:
         """Check that bus and cluster belong together. A binder waits until a watcher has written ``cluster.id``."""
@@ -344,7 +368,7 @@ class _Candidate:
             self._show_holder(election)
             await self._process.clock.sleep(RETRY_SECONDS)
             try:
-                await self._check_pairing(cluster_id)
+                await self._check(cluster_id)
             except (BusLostError, MissingError, BusRefusedError):
                 raise
             except BerthError as error:
@@ -376,6 +400,10 @@ class _Candidate:
 
 class _UnnamedClusterError(TemporaryError):
     """The bus does not say yet which cluster it serves."""
+
+
+class _OtherSchedulerError(Exception):
+    """Another scheduler of the same pods leads; the text contains the remedy."""
 
 
 class _MismatchError(Exception):

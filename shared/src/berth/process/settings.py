@@ -261,6 +261,9 @@ class Settings:
     """The preset whose plugins every profile starts from; ``default`` is the current kube-scheduler's."""
     feature_gates: Annotated[str, readers.any_text] = ""
     """Feature gates of that preset, ``A=true,B=false``; others keep the default of their release."""
+    allow_other_scheduler: Annotated[bool, readers.boolean] = False
+    """True: the watcher leads beside a live scheduler of the same pods, with a warning. Then a node may get two pods of
+    which one fits. False: it waits until that scheduler has ended."""
     ready_file: Annotated[Path | None, readers.path] = None
     """File that is written when the service is first ready. None: no file."""
     parent_pid: Annotated[int | None, readers.integer(1, 2**31), PARENT_PID_VARIABLE] = None

@@ -178,7 +178,7 @@ def _written(value: object) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-BOOLEANS: Final = ("--leader-elect",)
+BOOLEANS: Final = ("--leader-elect", "--allow-other-scheduler")
 """Boolean flags: a value only after ``=``; without one they mean true."""
 
 

@@ -110,6 +110,12 @@ FLAGS: Final = (
         "Where the Leases are; default berth.",
     ),
     _flag(
+        "--allow-other-scheduler",
+        "allow_other_scheduler",
+        "[=true|false]",
+        "Lead beside a live scheduler of the same pods.",
+    ),
+    _flag(
         "--bind-address",
         "health.host",
         "ADDRESS",

@@ -26,6 +26,7 @@ from berth.cli.rendering import (
     print_rich,
     print_text,
 )
+from berth.leader.samepods import warning_about
 from berth.plugins.presets import (
     CURRENT_RELEASE,
     DEFAULT_NAME,
@@ -38,8 +39,9 @@ from berth.plugins.presets import (
 )
 from berth.plugins.registry import plugins_of_release
 from berth.plugins.v1_18.providers import GateError, GateValues, read_gates
-from berth.process.configuration import known_plugins, problems_in_services, read_configuration
+from berth.process.configuration import file_values, known_plugins, problems_in_services, read_configuration
 from berth.process.exits import Exit
+from berth.process.sources import read_settings
 
 app = typer.Typer(name="config", help="Configuration files (KubeSchedulerConfiguration).", no_args_is_help=True)
 
@@ -92,13 +94,18 @@ class ConfigFormat(StrEnum):
 def check(file: File, algorithm_provider: Provider = None, feature_gates: Gates = None) -> None:
     """Print all errors of a file, or that it has none.
 
-    With errors the exit code is 2. Also prints the fields that berth ignores.
+    With errors the exit code is 2. Also prints the fields that berth ignores, and a warning about a file that was
+    kube-scheduler's.
     """
     configuration = configured_for_services(file, algorithm_provider, feature_gates)
     for sentence in configuration.converted:
         print_line(f"{file}: {sentence}")
     for path in configuration.ignored:
         print_line(f"{file}: {path}: ignored by berth")
+    election = read_settings(environment={}, file=file_values(configuration)).leader_election
+    warning = warning_about(election, configuration.scheduler_names)
+    if warning is not None:
+        print_line(f"{file}: warning: {warning}")
     names = ", ".join(profile.scheduler_name for profile in configuration.profiles)
     print_line(f"{file}: fine, schedules pods of {names}")
 

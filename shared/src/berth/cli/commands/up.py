@@ -16,11 +16,13 @@ from berth.api.pod import PodSpec
 from berth.bus.topology import Names
 from berth.cli.bus import is_anonymous
 from berth.cli.commands.config import Gates, Provider, configured_for_services, kubeconfig_of
-from berth.cli.options import run_command, until_stopped
+from berth.cli.options import reporting_errors, run_command, until_stopped
 from berth.cli.pipeline import access
 from berth.cli.pipeline.pipeline import PipelineOptions, pipeline
 from berth.cli.pipeline.servers import ANY_PORT, DEFAULT_PORT
 from berth.cli.rendering import note, print_line
+from berth.leader.samepods import leases_of_others, warning_about
+from berth.process.configuration import file_values
 from berth.process.exits import Exit, ReadyFileError, UsageError, write_ready_file
 from berth.process.settings import NatsSettings
 from berth.process.sources import read_settings
@@ -71,6 +73,10 @@ def up(  # noqa: PLR0913, PLR0917 - one parameter a flag, given by name
     leader_elect: Annotated[
         str | None, typer.Option(metavar="[=true|false]", help="Elect leaders by Lease; false if nothing else runs.")
     ] = None,
+    allow_other_scheduler: Annotated[
+        str | None,
+        typer.Option(metavar="[=true|false]", help="Schedule beside a live scheduler of the same pods."),
+    ] = None,
     ready_file: Annotated[
         Path | None,
         typer.Option(
@@ -85,8 +91,15 @@ def up(  # noqa: PLR0913, PLR0917 - one parameter a flag, given by name
     configuration = configured_for_services(config, algorithm_provider, feature_gates)
     for sentence in configuration.converted:
         note(f"{config}: {sentence}")
+    given = {} if allow_other_scheduler is None else {"allow_other_scheduler": allow_other_scheduler}
+    with reporting_errors():
+        settings = read_settings(flags=given, file=file_values(configuration))
+    cluster = kubeconfig or kubeconfig_of(configuration)
+    warning = warning_about(settings.leader_election, configuration.scheduler_names)
+    if cluster is not None and warning is not None:
+        note(f"warning: {warning}")
     options = PipelineOptions(
-        kubeconfig=kubeconfig or kubeconfig_of(configuration),
+        kubeconfig=cluster,
         nats=nats,
         nats_ports=(nats_port,) if nats_port is not None else (DEFAULT_PORT, ANY_PORT),
         config=config,
@@ -97,6 +110,8 @@ def up(  # noqa: PLR0913, PLR0917 - one parameter a flag, given by name
         default_scheduler=_for_pods_that_name_none(configuration),
         verbosity=verbosity,
         leader_elect=leader_elect,
+        leases_of_others=leases_of_others(settings.leader_election, configuration.scheduler_names),
+        allow_other_scheduler=settings.allow_other_scheduler,
     )
     run_command(_up(options, ready_file=ready_file), interrupted=Exit.DONE)
 

@@ -23,6 +23,7 @@ from berth.bus.interface import BusLostError
 from berth.bus.server import LOOPBACK
 from berth.cli.bus import apply_bus
 from berth.cli.pipeline import access
+from berth.cli.pipeline.otherschedulers import check_other_schedulers
 from berth.cli.pipeline.programs import (
     ServiceOptions,
     ready_file,
@@ -41,6 +42,7 @@ from berth.cli.pipeline.servers import (
     retry_aloud,
 )
 from berth.cli.pipeline.supervisor import Program, Report, Supervisor, last_log_lines
+from berth.leader.samepods import LeaseName
 from berth.process.sources import read_settings
 
 START: Final = timedelta(seconds=20)
@@ -74,6 +76,10 @@ class PipelineOptions:
     verbosity: int = 0
     leader_elect: str | None = None
     """``true`` or ``false``, as typed; ``None``: as in the configuration."""
+    leases_of_others: tuple[LeaseName, ...] = ()
+    """The Leases of schedulers that may have the same pods: nothing is started on a given cluster while one lives."""
+    allow_other_scheduler: bool = False
+    """Start beside them all the same, with a warning."""
     keep_services_quiet: bool = False
     """Services log to files instead of standard error; the end of a file is printed when its service fails."""
 
@@ -117,6 +123,7 @@ async def pipeline(options: PipelineOptions, report: Report) -> AsyncIterator[Pi
 
     Raises (on entering, or in the block, in an exception group):
         TemporaryError: the given API server or NATS server does not answer.
+        OtherSchedulerError: another scheduler has the same pods on the given cluster.
         ChildRefusedError: a service rejects its settings.
         BerthError: there is too little room for an embedded NATS server.
     """
@@ -149,6 +156,9 @@ async def _start(options: PipelineOptions, folder: Path, supervisor: Supervisor,
     if options.kubeconfig:
         what = f"the API server of {kubeconfig}"
         await retry_aloud(lambda: check_api(kubeconfig), within=PATIENCE, what=what, report=report)
+        await check_other_schedulers(
+            kubeconfig, options.leases_of_others, is_allowed=options.allow_other_scheduler, report=report
+        )
     else:
         await retry(lambda: check_simulated_cluster(kubeconfig), within=START)
     service_options = replace(_service_options(options, nats, kubeconfig, folder), prefix=own.prefix)
@@ -180,8 +190,16 @@ def _service_options(options: PipelineOptions, nats: str, kubeconfig: Path, fold
         identity=f"{socket.gethostname()}_{uuid.uuid4()}",
         ready=ready,
         users=None if options.nats else folder,
-        extra=() if options.leader_elect is None else (f"--leader-elect={options.leader_elect}",),
+        extra=tuple(_flags_of_leaders(options)),
     )
+
+
+def _flags_of_leaders(options: PipelineOptions) -> Iterator[str]:
+    """Further flags of the services that use the API server."""
+    if options.leader_elect is not None:
+        yield f"--leader-elect={options.leader_elect}"
+    if options.allow_other_scheduler:
+        yield "--allow-other-scheduler"
 
 
 def _with_log_file(program: Program, folder: Path) -> Program:
