@@ -52,6 +52,21 @@ async def test_unschedulable_pod_has_a_condition_and_one_event_series(world):
     assert conditions["PodScheduled"].message == "0/1 nodes are available: 1 Insufficient cpu."
 
 
+async def test_bindings_of_others_are_counted_and_the_binders_own_are_not(world):
+    node, pods = await world.add_node(), [await world.add_pod(name) for name in ("own", "theirs")]
+    binder = await world.leading_binder()
+    values, counted = binder.process.metrics.values, ("berth_foreign_bindings_total", "berth")
+    await world.until(lambda: counted in values)
+    await world.rank(pods[0], node)
+    assert (await world.decision(pods[0])).outcome is Outcome.BOUND
+    assert (await world.cluster.api.bind("theirs", node)).code == 201
+    await world.until(lambda: values[counted])
+    await binder.stop()
+    second = await world.leading_binder()
+    await world.until(lambda: counted in second.process.metrics.values)
+    assert (values[counted], second.process.metrics.values[counted]) == (1, 0)
+
+
 async def test_pod_bound_by_another_client_is_gone_and_counts(world):
     node, other = await world.add_node(), await world.add_node()
     pod = await world.add_pod("web")

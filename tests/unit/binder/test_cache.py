@@ -1,6 +1,7 @@
 """How the cache changes with watch events, assumed pods and nominations."""
 
 import pytest
+from msgspec import structs
 
 from berth.api.meta import ObjectMeta
 from berth.api.pod import Pod, PodCondition
@@ -43,6 +44,41 @@ def test_assumed_pod_shown_elsewhere_counts_there_only(cache):
     show(cache, on_node(pod, "n2"))
     assert (cache.snapshot.pods_on("n1"), cache.snapshot.pods_on("n2")) == (0, 1)
     assert not cache.assumed_pods
+
+
+def berths(pod: Pod, scheduler: str = "berth") -> Pod:
+    return structs.replace(pod, spec=structs.replace(pod.spec, scheduler_name=scheduler))
+
+
+def shown_to_a_binder(*, assumed_on: str | None = None, waited: bool = True, scheduler: str = "berth") -> Cache:
+    """What a binder of the profile berth has seen when a pod is on n1."""
+    cache, pod = Cache(schedulers=["berth"]), berths(make_pod("web"), scheduler)
+    if waited:
+        show(cache, pod)
+    if assumed_on is not None:
+        cache.assume(pod, assumed_on)
+    for _ in range(2):
+        show(cache, on_node(pod, "n1"))
+    return cache
+
+
+@pytest.mark.parametrize("assumed_on", [None, "n2"])
+def test_pod_that_waited_and_is_on_a_node_that_nobody_here_chose_was_bound_by_others(assumed_on):
+    found = shown_to_a_binder(assumed_on=assumed_on).foreign_bindings
+    assert found.counts == {"berth": 1}
+    assert found.last == ("default/web", "n1")
+
+
+@pytest.mark.parametrize(
+    "seen",
+    [
+        pytest.param({"assumed_on": "n1"}, id="the binder's own"),
+        pytest.param({"waited": False}, id="created on its node, as a mirror pod"),
+        pytest.param({"scheduler": "other"}, id="of another scheduler"),
+    ],
+)
+def test_other_pods_on_nodes_were_not_bound_by_others(seen):
+    assert not shown_to_a_binder(**seen).foreign_bindings.counts
 
 
 def test_update_of_an_unbound_pod_leaves_it_assumed(cache):

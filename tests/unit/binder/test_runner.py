@@ -1,12 +1,17 @@
-"""How Decisions are counted, and the gauges of a leader."""
+"""How Decisions and the Bindings of others are counted, and the gauges of a leader."""
+
+import asyncio
 
 from msgspec import structs
 
 from berth.api.messages import Decision, Outcome, Preemption, Victim
-from berth_binder.cache import Cache
-from berth_binder.runner import clear_gauges, count_decision, set_gauges
+from berth.process.lifecycle import Process
+from berth_binder import runner
+from berth_binder.cache import Cache, ForeignBindings
+from berth_binder.runner import clear_gauges, count_decision, report_foreign_bindings, set_gauges
 from harness.builders.objects import a_pod
 from harness.fakes.recording_meter import RecordingMeter
+from harness.fakes.ticking_clock import TickingClock
 
 
 def a_decision(outcome: Outcome, reason: str = "") -> Decision:
@@ -46,3 +51,31 @@ def test_gauges_are_cleared_at_the_end_of_a_leadership():
     assert meter.value("scheduler_cache_size", type="assumed_pods") == 1
     clear_gauges(meter)
     assert meter.values == {}
+
+
+async def test_bindings_of_others_are_counted_at_once_and_warned_about_once_a_minute(monkeypatch):
+    class Log:
+        def warning(self, _text: str, *, pods: int, pod: str, node: str) -> None:
+            warned.append((pods, pod, node))
+
+    warned, seen = [], ForeignBindings()
+    process = Process(name="binder", metrics=RecordingMeter(), clock=TickingClock())
+    monkeypatch.setattr(runner, "log", Log())
+    seen.note(a_pod("of-the-former-leader", node="n1"))
+    reporting = asyncio.create_task(report_foreign_bindings(seen, ["berth", "other"], process))
+    await process.clock.run(2)
+    counted = ("berth_foreign_bindings_total", "berth")
+    assert {name: process.metrics.values[name] for name in (counted, (counted[0], "other"))} == dict.fromkeys(
+        [counted, (counted[0], "other")], 0
+    )
+
+    for number in range(3):
+        seen.note(a_pod(f"web-{number}", node="n2"))
+        await process.clock.run(2)
+        assert process.metrics.values[counted] == number + 1
+    assert warned == [(1, "default/web-0", "n2")]
+    await process.clock.run(60)
+    assert warned[1:] == [(2, "default/web-2", "n2")]
+    await process.clock.run(120)
+    assert len(warned) == 2
+    reporting.cancel()

@@ -30,6 +30,7 @@ ALERTS = {
     "BerthBinderNotLeading",
     "BerthBandwidthStale",
     "BerthDeadLetters",
+    "BerthForeignBindings",
     "BerthConflictsHigh",
     "BerthConfigurationMismatch",
     "BerthPodsStalled",

@@ -7,8 +7,9 @@ attempt has failed for good (docs/protocol.md, 5). Pure: nothing here waits or d
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 import msgspec
@@ -45,6 +46,24 @@ class AssumedPod:
     """Whether the API has answered 201 to its Binding."""
 
 
+@dataclass(slots=True)
+class ForeignBindings:
+    """Pods of berth's profiles that the watch has shown on a node on which this binder had not assumed them.
+
+    While this binder leads, somebody else has bound them: after the takeover no Binding of a former leader can land. A
+    standby counts what the leader binds.
+    """
+
+    counts: Counter[str] = field(default_factory=Counter)
+    """By profile."""
+    last: tuple[str, str] = ("", "")
+    """Pod and node of the last one."""
+
+    def note(self, pod: Pod) -> None:
+        self.counts[pod.spec.scheduler_name] += 1
+        self.last = (pod.key, pod.spec.node_name)
+
+
 class Cache:
     """Takes the reflectors' events in order; every check and decision reads it."""
 
@@ -56,6 +75,7 @@ class Cache:
         self._unbound: dict[str, Pod] = {}
         self._bound: set[str] = set()
         self._assumed: dict[str, AssumedPod] = {}
+        self.foreign_bindings = ForeignBindings()
         self._names: dict[str, set[str]] = {NODES: set(), NAMESPACES: set()}
         self._newest_versions: dict[str, int] = {}
         self._reached: dict[str, int] = {}
@@ -205,9 +225,11 @@ class Cache:
 
     def _set_bound(self, pod: Pod) -> None:
         """The API shows the pod on a node: it counts there and nowhere else (the Snapshot keeps the pod)."""
-        self._unbound.pop(pod.uid, None)
+        waited, assumed = self._unbound.pop(pod.uid, None), self._assumed.pop(pod.uid, None)
         self._bound.add(pod.uid)
-        self._assumed.pop(pod.uid, None)
+        is_own = assumed is not None and assumed.node == pod.spec.node_name
+        if waited is not None and not is_own and pod.spec.scheduler_name in self._schedulers:
+            self.foreign_bindings.note(pod)
         self.nominated_pods.remove(pod.uid)
         self.snapshot.place(_as_mirrored(pod), pod.spec.node_name, bound_at=bound_at(pod))
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeVar
@@ -41,7 +41,7 @@ from berth.process.sessions import Refusals, UndecodableReporter, follow_live
 from berth.process.settings import V_RESULT, V_STEP
 from berth.process.tracing import TRACEPARENT, trace_id_of
 from berth_binder.apicalls import ApiRequests
-from berth_binder.cache import Cache
+from berth_binder.cache import Cache, ForeignBindings
 from berth_binder.core import BinderCore
 from berth_binder.eventrecorder import EventRecorder
 from berth_binder.events import (
@@ -70,6 +70,8 @@ T = TypeVar("T")
 
 GAUGES_SECONDS: Final = 1.0
 """Between two updates of the gauges; Prometheus scrapes less often."""
+FOREIGN_SECONDS: Final = 60.0
+"""Between two warnings about Bindings of others."""
 PROGRESS_SECONDS: Final = 1.0
 """Between two checks whether messages are examined."""
 RETRY_SECONDS: Final = 0.2
@@ -189,6 +191,7 @@ class BinderRunner:
                     ("clock", self._follow_clock()),
                     ("gauges", self._set_gauges()),
                     ("progress", self._check_progress()),
+                    ("foreign bindings", self._report_foreign_bindings()),
                     ("orphans", self._check_for_orphans(OrphanCheck(self._session, RANKED, consumer))),
                     ("requests", self._requests.failed()),
                 )
@@ -311,6 +314,10 @@ class BinderRunner:
         finally:
             self._parts.stats.clear()
             clear_gauges(self._metrics)
+
+    def _report_foreign_bindings(self) -> Coroutine[Any, Any, None]:
+        parts = self._parts
+        return report_foreign_bindings(parts.cache.foreign_bindings, parts.profiles, parts.process)
 
     async def _check_progress(self) -> None:
         """Give up the Lease when messages wait and none is examined: whatever keeps this binder, another may go on."""
@@ -502,6 +509,30 @@ def count_decision(metrics: Meter, decision: Decision) -> None:
     result = result_of(decision.outcome)
     if result is not None:
         metrics.count("scheduler_schedule_attempts_total", result=result, profile=decision.profile)
+
+
+async def report_foreign_bindings(seen: ForeignBindings, profiles: Iterable[str], process: Process) -> None:
+    """Count what others bind from now on, and warn about it, at most once a minute.
+
+    It stops nothing: a tenant may be allowed to bind the pods of a namespace (docs/adr/0027).
+    """
+    counted, warned, warned_at = seen.counts.copy(), seen.counts.total(), -FOREIGN_SECONDS
+    for profile in profiles:
+        process.metrics.count("berth_foreign_bindings_total", 0, profile=profile)
+    while True:
+        for profile, more in (seen.counts - counted).items():
+            process.metrics.count("berth_foreign_bindings_total", more, profile=profile)
+        counted, now = seen.counts.copy(), process.clock.now()
+        if counted.total() > warned and now - warned_at >= FOREIGN_SECONDS:
+            pod, node = seen.last
+            log.warning(
+                "others bind pods of berth's profiles: two schedulers of the same pods give the same room away",
+                pods=counted.total() - warned,
+                pod=pod,
+                node=node,
+            )
+            warned, warned_at = counted.total(), now
+        await process.clock.sleep(GAUGES_SECONDS)
 
 
 def set_gauges(metrics: Meter, cache: Cache, *, in_flight: int) -> None:

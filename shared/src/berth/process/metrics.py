@@ -40,6 +40,7 @@ CounterName = Literal[
     "berth_undecodable_total",
     "berth_decisions_total",
     "berth_bindings_total",
+    "berth_foreign_bindings_total",
     "berth_conflicts_total",
     "berth_api_events_total",
     "berth_relists_total",
@@ -315,6 +316,11 @@ METRICS: Final[dict[str, Metric]] = {
     ),
     "berth_bindings_total": Metric(
         kind="counter", labels=("code",), meaning="Answers to Bindings, by HTTP status; none when no answer came."
+    ),
+    "berth_foreign_bindings_total": Metric(
+        kind="counter",
+        labels=("profile",),
+        meaning="Pods of berth's profiles that waited, and got a node from somebody else.",
     ),
     "berth_binding_duration_seconds": Metric(
         kind="histogram", meaning="Seconds from sending a Binding to its answer.", buckets=_ATTEMPT
