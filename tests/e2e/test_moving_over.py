@@ -161,6 +161,10 @@ async def test_every_step_of_the_page_works_in_its_order(
         shown = next(line for line in PAGE.read_text().splitlines() if line.startswith("berth: another"))
         assert re.fullmatch(re.escape(shown).replace("node\\-1_\\.\\.\\.", "[^']+").replace("\\.\\.\\.", ".*"), last)
         assert "warning: kube-scheduler has the profile 'default-scheduler' too" in berth.said
+        with berth_up(*arguments, "--allow-other-scheduler", folder=folder(tmp_path, "allowed")) as berth:
+            berth.wait_until_ready()
+            assert "it binds the same pods as berth" in berth.said
+            assert berth.interrupt() == 0
 
         await terminal.type(stopping)
         assert not list((etc / "manifests").iterdir())

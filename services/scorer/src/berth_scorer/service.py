@@ -208,7 +208,7 @@ class Scorer:
             about = {"pod": pending.pod.key, "uid": pending.pod.uid, "attempt": pending.attempt}
             log.info("pod received", **about, trace_id=trace_id_of(delivery.headers), delivered=delivery.delivered)
         item = PendingDelivery(
-            delivery=delivery, pending=pending, taken_at=time.monotonic(), rank=_rank_of(profile, pending)
+            delivery=delivery, pending=pending, taken_at=time.monotonic(), rank=rank_of(profile, pending)
         )
         self._backlog.add(item, self._view.positions)
         self._changed.set()
@@ -361,7 +361,7 @@ class Scorer:
             self._outbox.send_in_progress()
 
 
-def _rank_of(profile: Profile, pending: Pending) -> tuple[str, SortKey]:
+def rank_of(profile: Profile, pending: Pending) -> tuple[str, SortKey]:
     """Equal for pods that the profile's QueueSort plugin puts at one place but for their time."""
     try:
         return pending.profile, run_sort_key(profile.queue_sort, pending.pod, ONE_TIME)
