@@ -169,19 +169,23 @@ def test_an_invalid_kubeconfig_is_reported_in_one_line(tmp_path: Path):
         assert len(error_output(berth, about=path).splitlines()) == 1
 
 
-def test_an_unreachable_api_server_is_reported_in_one_line(tmp_path: Path):
+def test_an_unreachable_api_server_is_waited_for_and_reported_in_one_line(tmp_path: Path):
     (port,) = free_ports(1)
     path = tmp_path / "kubeconfig"
     path.write_text(json.dumps(kubeconfig(f"http://127.0.0.1:{port}", tmp_path / "ca.crt", "admin", "token")))
     with berth_up("--kubeconfig", path, folder=tmp_path) as berth:
         assert berth.wait(30) == UNREACHABLE, berth.said
-        assert len(error_output(berth, about=f"127.0.0.1:{port}").splitlines()) == 1
+        waiting, error = error_output(berth, about=f"127.0.0.1:{port}").splitlines()
+        assert waiting.startswith("berth: waiting for the API server of ")
+        assert "waiting" not in error
 
 
-def test_unreachable_nats_is_reported_in_one_line(tmp_path: Path):
+def test_unreachable_nats_is_waited_for_and_reported_in_one_line(tmp_path: Path):
     with berth_up("--nats", NO_NATS, folder=tmp_path) as berth:
         assert berth.wait(30) == UNREACHABLE, berth.said
-        assert len(error_output(berth, about=NO_NATS).splitlines()) == 1
+        waiting, error = error_output(berth, about=NO_NATS).splitlines()
+        assert waiting.startswith(f"berth: waiting for NATS at {NO_NATS}: ")
+        assert "waiting" not in error
 
 
 @pytest.mark.requires("kubebuilder_assets")
