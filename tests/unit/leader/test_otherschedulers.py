@@ -201,6 +201,21 @@ async def test_without_the_right_to_look_berth_says_so_once_and_leads(started):
     assert sentence.endswith('resourceNames: ["kube-scheduler"]')
 
 
+async def test_a_lease_that_nobody_renews_ends_no_leadership(started):
+    """Seen first by a leader that was not allowed to look before: its holder may have ended without a word."""
+    spec = {"holderIdentity": "kube_1", "leaseDurationSeconds": 15, "renewTime": "2001-01-01T00:00:01.000000Z"}
+    lease = Response(status=200, body=msgspec.json.encode({"metadata": {"name": NAME}, "spec": spec}))
+    denied = Response(status=403, body=b"{}")
+    answers = [denied] * 4
+    watcher = started(looks_with=Answers(lambda: answers.pop() if answers else lease))
+    await watcher.clock.run_until(lambda: watcher.leads)
+    leadership = watcher.leadership
+    assert await watcher.clock.run_until(lambda: not answers) <= 20
+    await watcher.clock.run(12)
+    assert watcher.leadership is leadership
+    assert watcher.leads
+
+
 async def test_a_leader_goes_on_while_its_look_is_not_answered(started):
     answers = [Response(status=404, body=b"{}")] * 2
 
