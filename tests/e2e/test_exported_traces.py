@@ -14,10 +14,10 @@ from typing import NamedTuple
 import pytest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
+from berth.process.tracing import TRACEPARENT, trace_id_of, trace_of_pod
 from berth.sim.cluster import SimulatedCluster, kubeconfig
 from berth.sim.kinds import PODS
 from berth.sim.nodes import node_manifests
-from berth_watcher.events import trace_id_of_pod, trace_of
 from harness.worlds.cluster_user import eventually
 from harness.worlds.pipeline import berth_up
 
@@ -107,10 +107,10 @@ async def bound(folder: Path, collector: Collector, **variables: str) -> str:
 
 async def test_a_pod_is_one_trace_from_the_watcher_to_its_binding(tmp_path: Path, collector: Collector):
     uid = await bound(tmp_path, collector)
-    by_name = {span.name: span for span in collector.traces.pop(trace_id_of_pod(uid))}
+    by_name = {span.name: span for span in collector.traces.pop(trace_id_of({TRACEPARENT: trace_of_pod(uid)}))}
     assert not collector.traces
     enqueue, rank, binding = (by_name[name] for name in ("enqueue", "rank", "PostBinding"))
-    assert enqueue.parent == trace_of(uid)[36:52]
+    assert enqueue.parent == trace_of_pod(uid)[36:52]
     assert (rank.parent, binding.parent) == (enqueue.span_id, rank.span_id)
     assert [span.service for span in (enqueue, rank, binding)] == ["berth-watcher", "berth-scorer", "berth-binder"]
     assert enqueue.notes["attempt"] == rank.notes["attempt"]

@@ -137,8 +137,11 @@ class ApiRequests:
         return len(self._tasks)
 
     def start(self, request: ApiRequest) -> None:
-        work = self._traced(request, self._parent_of(request.pod.uid)) if self._tracing.is_exporting else None
-        task = asyncio.create_task(work or self._send(request))
+        if self._tracing.is_exporting:
+            work = self._traced(request, self._parent_of(request.pod.uid))
+        else:
+            work = self._send(request)
+        task = asyncio.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._ended)
 
@@ -173,7 +176,7 @@ class ApiRequests:
     async def _traced(self, request: ApiRequest, parent: str | None) -> None:
         with self._tracing.span(type(request).__name__, parent=parent) as span:
             span.note("pod", request.pod.key)
-            if node := getattr(request, "node", ""):
+            if node := _node_of(request):
                 span.note("node", node)
             await self._send(request, span)
 
@@ -201,8 +204,8 @@ class ApiRequests:
 
     async def _logged_answer_to(self, request: ApiRequest) -> RequestAnswer:
         """The same with a line for the request, and one for the answer."""
-        node = getattr(request, "node", "")
-        about = {"pod": request.pod.key, "uid": request.pod.uid, "request": type(request).__name__, "node": node}
+        about = {"pod": request.pod.key, "uid": request.pod.uid, "request": type(request).__name__}
+        about["node"] = _node_of(request)
         log.info("request sent", **about)
         answer = await self._answer_to(request)
         log.info("request answered", **about, status=answer.status, reason=answer.message)
@@ -252,6 +255,12 @@ class ApiRequests:
 
     async def _write_volumes(self, request: WriteVolumes) -> VolumesAnswer:
         return await write_volumes(self._client, request)
+
+
+def _node_of(request: ApiRequest) -> str:
+    """Empty for a request that concerns no single node."""
+    node: str = getattr(request, "node", "")
+    return node
 
 
 async def post_binding(client: KubeClient, effect: PostBinding, timeout: timedelta) -> BindingAnswer:  # noqa: ASYNC109 - handed on to the client

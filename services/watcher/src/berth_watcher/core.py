@@ -51,7 +51,6 @@ from berth_watcher.events import (
     ReadPod,
     RetryRequested,
     StreamsRead,
-    trace_id_of_pod,
 )
 from berth_watcher.hints import QueuePlugins, UnschedulablePods
 from berth_watcher.metrics import Figures
@@ -625,4 +624,4 @@ class WatcherCore:
 def note_on(queued: QueuedPod, message: str, **fields: str) -> Note:
     """A line about a step of a pod."""
     about = {"pod": queued.pod.key, "uid": queued.uid, "attempt": str(queued.attempt or "")}
-    return Note(message=message, fields={**about, "trace_id": trace_id_of_pod(queued.uid), **fields})
+    return Note(message=message, fields={**about, **fields})

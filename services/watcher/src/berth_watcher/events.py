@@ -6,7 +6,6 @@ here. Effects come out. The runner (``berth_watcher.runner``) carries them out a
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -301,21 +300,3 @@ Effect = (
     | CountScheduled
     | StepDown
 )
-
-
-# The trace that a pod's messages and log lines are in.
-
-
-def trace_of(uid: str) -> str:
-    """The ``traceparent`` of a pod. It is made from the uid, so that all attempts are in one trace under any leader."""
-    digest = _trace_digest(uid)
-    return f"00-{digest[:32]}-{digest[32:]}-00"
-
-
-def trace_id_of_pod(uid: str) -> str:
-    """The trace id in it."""
-    return _trace_digest(uid)[:32]
-
-
-def _trace_digest(uid: str) -> str:
-    return hashlib.blake2b(uid.encode(), digest_size=24).hexdigest()

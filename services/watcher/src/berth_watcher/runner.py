@@ -48,7 +48,7 @@ from berth.process.lifecycle import Process, run_until
 from berth.process.logging import get_logger, verbose
 from berth.process.sessions import Refusals
 from berth.process.settings import V_STEP
-from berth.process.tracing import TRACEPARENT
+from berth.process.tracing import TRACEPARENT, trace_id_of, trace_of_pod
 from berth_watcher.answers import RETRIED_FROM
 from berth_watcher.core import WatcherCore
 from berth_watcher.events import (
@@ -81,7 +81,6 @@ from berth_watcher.events import (
     Warn,
     WorkQueue,
     WriteKey,
-    trace_of,
 )
 from berth_watcher.metrics import (
     Figures,
@@ -452,7 +451,7 @@ class EffectRunner:
                 count_scheduled(self._process.metrics, effect)
                 return None
             case Warn() | Note():
-                (log.warning if isinstance(effect, Warn) else log.info)(effect.message, **effect.fields)
+                (log.warning if isinstance(effect, Warn) else log.info)(effect.message, **with_trace(effect.fields))
                 return None
             case StepDown():
                 return self._confirm_lead(effect)
@@ -474,7 +473,7 @@ class EffectRunner:
     async def _publish(self, effect: PublishPending) -> None:
         """Not repeated if there is no answer: a repeat could replace a newer attempt of the pod in PENDING."""
         message = effect.message
-        with self._process.tracing.span("enqueue", parent=trace_of(message.pod.uid), is_first=True) as span:
+        with self._process.tracing.span("enqueue", parent=trace_of_pod(message.pod.uid), is_first=True) as span:
             span.note("pod", message.pod.key)
             span.note("attempt", message.attempt)
             try:
@@ -556,6 +555,12 @@ class EffectRunner:
                 await asyncio.sleep(RETRY_SECONDS)
             else:
                 return
+
+
+def with_trace(fields: Mapping[str, str]) -> Mapping[str, str]:
+    """The fields of a log line; of one about a pod with the trace that its messages are in."""
+    uid = fields.get("uid")
+    return {**fields, "trace_id": trace_id_of({TRACEPARENT: trace_of_pod(uid)})} if uid else fields
 
 
 def _drain_read(entry: Entry) -> DrainRead:

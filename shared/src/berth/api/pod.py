@@ -221,10 +221,14 @@ class PodResourceClaim(Trimmed, frozen=True, kw_only=True):
     resource_claim_template_name: str | None = None
 
 
+DEFAULT_SCHEDULER: Final = "default-scheduler"
+"""What Kubernetes gives as schedulerName to a pod that names none; the profile that kube-scheduler has by default."""
+
+
 class PodSpec(Trimmed, frozen=True, kw_only=True):
     """What the pod requests and requires."""
 
-    scheduler_name: str = "default-scheduler"
+    scheduler_name: str = DEFAULT_SCHEDULER
     node_name: str = ""
     priority: Int32 | None = None
     priority_class_name: str = ""

@@ -15,7 +15,7 @@ from berth.api.decoding import MALFORMED
 from berth.api.queue import QUEUES
 from berth.bus.interface import ServiceInstance
 from berth.cli.rendering import duration
-from berth.process.settings import label, short_identity
+from berth.process.settings import process_label, short_identity
 
 READY: Final = "ok"
 DRAINING: Final = "draining: no pod is published until `berth drain --stop`"
@@ -150,7 +150,11 @@ def attention(processes: Sequence[Seen]) -> list[str]:
     return [
         *_missing(processes),
         *(DRAINING for one in processes if one.said.draining),
-        *(f"{label(one.service, one.name)}: {one.said.readiness}" for one in processes if one.said.readiness != READY),
+        *(
+            f"{process_label(one.service, one.name)}: {one.said.readiness}"
+            for one in processes
+            if one.said.readiness != READY
+        ),
         *_stalled(processes),
         *_configurations(processes),
         *(_silence(each) for each in gone(processes)),
@@ -158,7 +162,7 @@ def attention(processes: Sequence[Seen]) -> list[str]:
 
 
 def _silence(one: Gone) -> str:
-    who = label(one.service, short_identity(one.identity))
+    who = process_label(one.service, short_identity(one.identity))
     return f"{who} has not been heard of for {duration(one.seconds)}, and did not stop"
 
 
@@ -210,7 +214,7 @@ def _configurations(processes: Sequence[Seen]) -> Iterator[str]:
 def _divided(what: str, digests: Iterable[tuple[Seen, str]]) -> Iterator[str]:
     sides: dict[str, list[str]] = {}
     for one, digest in digests:
-        sides.setdefault(digest, []).append(label(one.service, one.name))
+        sides.setdefault(digest, []).append(process_label(one.service, one.name))
     if len(sides) > 1:
         told = [f"{digest or 'missing'} in {', '.join(who)}" for digest, who in sorted(sides.items(), reverse=True)]
         yield f"not the same everywhere: {what}: {'; '.join(told)}"

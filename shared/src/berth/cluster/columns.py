@@ -186,8 +186,8 @@ class NodeColumns:
         if column is None:
             column = self.requested[resource] = self._zeros()
         before = column.item(row)
-        column[row] = now = before + amount
-        if before >= _EXACT or now >= _EXACT:  # not exact: add up again, so that the order of events has no effect
+        column[row] = after = before + amount
+        if before >= _EXACT or after >= _EXACT:  # not exact: add up again, so that the order of events has no effect
             column[row] = sum(each.amounts.get(resource, 0) for each in all_requests())
 
     def _write_allocatable(self, row: int, amounts: Amounts) -> None:

@@ -10,10 +10,9 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Final
 
+from berth.api.pod import DEFAULT_SCHEDULER
 from berth.process.settings import LeaderElectionSettings
 
-DEFAULT_SCHEDULER: Final = "default-scheduler"
-"""The profile that every kube-scheduler has unless its file says otherwise."""
 KUBE_SYSTEM: Final = "kube-system"
 KUBE_SCHEDULER: Final = "kube-scheduler"
 _OWN: Final = LeaderElectionSettings()

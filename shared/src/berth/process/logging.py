@@ -26,7 +26,7 @@ import structlog
 from structlog.typing import EventDict, FilteringBoundLogger, Processor, WrappedLogger
 
 from berth.process.safetext import in_json, lines, one_line, without_passwords
-from berth.process.settings import LogSettings, is_terminal, label, short_identity
+from berth.process.settings import LogSettings, is_terminal, process_label, short_identity
 
 _LIBRARY_LEVELS: Final[Mapping[str, int]] = {"aiohttp.access": logging.WARNING, "asyncio": logging.WARNING}
 _SEVERAL_LINES: Final = ("exception", "stack")
@@ -101,7 +101,7 @@ def _message_first(_logger: WrappedLogger, _method: str, event: EventDict) -> Ev
 def _for_people(logger: WrappedLogger, method: str, event: EventDict) -> str:
     """A coloured line. The identity is shortened: it tells scorer-1 from scorer-2 where a terminal shows both."""
     service, identity = str(event.pop("service", "")), str(event.pop("identity", ""))
-    event["service"] = label(service, short_identity(identity))
+    event["service"] = process_label(service, short_identity(identity))
     event["timestamp"] = event.pop("time", "")
     safe = {key: _safe(key, value) for key, value in event.items()}
     renderer = structlog.dev.ConsoleRenderer(colors=_wants_colors(), exception_formatter=structlog.dev.plain_traceback)

@@ -92,7 +92,7 @@ def short_identity(identity: str) -> str:
     return (found["name"] or found["host"]) if found else identity
 
 
-def label(service: str, name: str) -> str:
+def process_label(service: str, name: str) -> str:
     """A process by service and name; the name alone where it begins with the service's, as under ``berth up``."""
     return name if name.startswith(service) else f"{service} {name}"
 

@@ -10,6 +10,7 @@ OpenTelemetry's variables ask for it (docs/tracing.md has them); otherwise its S
 
 from __future__ import annotations
 
+import hashlib
 import os
 import random
 from collections.abc import Iterator, Mapping
@@ -83,6 +84,12 @@ def trace_id_of(headers: Mapping[str, str]) -> str:
     """The key ``trace_id`` of log lines about a message; empty when it carries no valid context."""
     known = parse_traceparent(headers.get(TRACEPARENT))
     return known[0] if known else ""
+
+
+def trace_of_pod(uid: str) -> str:
+    """The ``traceparent`` of a pod. It is made from the uid, so that all attempts are in one trace under any leader."""
+    digest = hashlib.blake2b(uid.encode(), digest_size=24).hexdigest()
+    return f"00-{digest[:32]}-{digest[32:]}-00"
 
 
 class UnexportedSpan:

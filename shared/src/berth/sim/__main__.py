@@ -9,9 +9,9 @@ from collections.abc import Sequence
 from datetime import timedelta
 from pathlib import Path
 
+from berth.api.pod import DEFAULT_SCHEDULER
 from berth.process.safetext import one_line
 from berth.sim import cluster as snapshot
-from berth.sim.admission import DEFAULT_SCHEDULER
 from berth.sim.cluster import SimulatedCluster
 from berth.sim.nodes import KubeletSettings, node_manifests
 from berth.sim.store import DEFAULT_HISTORY

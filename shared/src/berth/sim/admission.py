@@ -6,8 +6,9 @@ protect them while they are in use, because no controller here would remove them
 
 import re
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Any
 
+from berth.api.pod import DEFAULT_SCHEDULER
 from berth.sim import store as events
 from berth.sim.kinds import (
     EVENTS,
@@ -66,8 +67,6 @@ _MUTABLE_POD_FIELDS = frozenset(
 
 _GATED_POD_FIELDS = frozenset({"affinity", "nodeSelector"})
 
-DEFAULT_SCHEDULER: Final = "default-scheduler"
-"""Kubernetes' schedulerName of a pod that names none."""
 _POD_DEFAULTS: JsonObject = {
     "restartPolicy": "Always",
     "terminationGracePeriodSeconds": 30,

@@ -20,7 +20,7 @@ import yaml
 from aiohttp import web
 
 from berth.api.config.yamlreader import reason_in_a_line, yaml_values
-from berth.sim.admission import DEFAULT_SCHEDULER
+from berth.api.pod import DEFAULT_SCHEDULER
 from berth.sim.faults import Faults
 from berth.sim.kinds import BY_NAME, NAMESPACES, NODES, PODS, PRIORITY_CLASSES, SimulatedKind
 from berth.sim.nodes import Kubelet, KubeletSettings

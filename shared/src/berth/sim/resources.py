@@ -8,6 +8,7 @@ from datetime import UTC, datetime, timedelta
 from http import HTTPStatus
 from typing import Any, Literal
 
+from berth.api.pod import DEFAULT_SCHEDULER
 from berth.sim import admission
 from berth.sim import store as events
 from berth.sim.kinds import NAMESPACES, NEW_EVENTS, NODES, PODS, SimulatedKind
@@ -118,9 +119,7 @@ def timestamp(moment: datetime) -> str:
 class Resources:
     """The objects of a cluster, and the rules for writing them."""
 
-    def __init__(
-        self, store: Store, clock: Clock = utc_now, default_scheduler: str = admission.DEFAULT_SCHEDULER
-    ) -> None:
+    def __init__(self, store: Store, clock: Clock = utc_now, default_scheduler: str = DEFAULT_SCHEDULER) -> None:
         self.store = store
         self.clock = clock
         self._default_scheduler = default_scheduler

@@ -14,6 +14,7 @@ import msgspec
 from berth.api.meta import LabelSelector, SelectorRequirement
 from berth.api.node import NO_EXECUTE
 from berth.api.pod import (
+    DEFAULT_SCHEDULER,
     Affinity,
     Container,
     ContainerPort,
@@ -29,7 +30,6 @@ from berth.api.pod import (
 )
 from berth.api.resources import CPU, MEMORY, Amounts, pod_requests
 
-_SCHEDULER: Final = "default-scheduler"
 _GRACE_SECONDS: Final = 30
 _HUGE_PAGES: Final = "hugepages-"
 _TOLERATED: Final = tuple(
@@ -40,7 +40,7 @@ _TOLERATED: Final = tuple(
 
 
 def scheduler_of(pod: Pod) -> str:
-    return pod.spec.scheduler_name or _SCHEDULER
+    return pod.spec.scheduler_name or DEFAULT_SCHEDULER
 
 
 def with_defaults(spec: PodSpec) -> PodSpec:
@@ -48,7 +48,7 @@ def with_defaults(spec: PodSpec) -> PodSpec:
     grace = spec.termination_grace_period_seconds
     spec = msgspec.structs.replace(
         spec,
-        scheduler_name=spec.scheduler_name or _SCHEDULER,
+        scheduler_name=spec.scheduler_name or DEFAULT_SCHEDULER,
         containers=spec.containers and [_container(one, spec) for one in spec.containers],
         init_containers=spec.init_containers and [_container(one, spec) for one in spec.init_containers],
         termination_grace_period_seconds=_GRACE_SECONDS if grace is None else grace,

@@ -39,7 +39,7 @@ from berth.cli.services import OWN_FIGURES, activity, attention, gone, queue_lin
 from berth.cli.timeline import with_meaning
 from berth.cluster.nodes import node_info
 from berth.process.exits import Exit
-from berth.process.settings import label, short_identity
+from berth.process.settings import process_label, short_identity
 
 app = typer.Typer()
 
@@ -298,11 +298,11 @@ def services(overview: Overview) -> Table:
         figures = {name: value for name, value in instance.stats.items() if name not in OWN_FIGURES}
         stats = ", ".join(f"{name.replace('_', ' ')} {_short(value)}" for name, value in figures.items())
         version = (instance.version,) if versions else ()
-        cells = (label(one.service, one.name), *version, one.said.configuration, activity(one), stats)
+        cells = (process_label(one.service, one.name), *version, one.said.configuration, activity(one), stats)
         table.add_row(*map(plain, cells))
     for each in gone(processes):
         silent = f"gone: silent for {duration(each.seconds)}"
-        who = plain(label(each.service, short_identity(each.identity)))
+        who = plain(process_label(each.service, short_identity(each.identity)))
         table.add_row(who, *("" for _ in versions), "", plain(silent, "yellow"))
     if not overview.services:
         table.add_row(plain("no service answers", "yellow"))

@@ -12,7 +12,7 @@ import typer
 
 from berth.api.config.configuration import KubeSchedulerConfiguration
 from berth.api.errors import BerthError
-from berth.api.pod import PodSpec
+from berth.api.pod import DEFAULT_SCHEDULER
 from berth.bus.topology import Names
 from berth.cli.bus import is_anonymous
 from berth.cli.commands.config import Gates, Provider, configured_for_services, kubeconfig_of
@@ -119,8 +119,7 @@ def up(  # noqa: PLR0913, PLR0917 - one parameter a flag, given by name
 def _for_pods_that_name_none(configuration: KubeSchedulerConfiguration) -> str:
     """What a simulated cluster, where nobody else schedules, gives as schedulerName to pods without one."""
     names = [profile.scheduler_name for profile in configuration.profiles]
-    kubernetes = PodSpec().scheduler_name
-    return kubernetes if kubernetes in names else names[0]
+    return DEFAULT_SCHEDULER if DEFAULT_SCHEDULER in names else names[0]
 
 
 async def _up(options: PipelineOptions, *, ready_file: Path | None) -> None:
