@@ -167,6 +167,14 @@ def test_a_remembered_decision_does_not_end_a_later_attempt(snapshot, proposals)
     assert snapshot.pods_on("a") == 1
 
 
+@pytest.mark.parametrize(("seconds", "counted"), [(119, 0), (121, 1)])
+def test_a_decision_is_remembered_for_two_minutes_of_later_decisions(snapshot, proposals, seconds, counted):
+    proposals.decided(decision(Outcome.CONFLICT, "u1.1.1"), NOON, now=0)
+    proposals.decided(decision(Outcome.CONFLICT, "u2.1.1"), NOON + timedelta(seconds=seconds), now=seconds)
+    proposals.ranked(ranked("u1.1.1", "a"), now=seconds)
+    assert snapshot.pods_on("a") == counted
+
+
 def test_of_two_remembered_decisions_of_a_term_the_last_counts_whatever_their_numbers(snapshot, proposals):
     proposals.decided(decision(Outcome.CONFLICT, "u1.1.999999999999999999"), NOON, now=0)
     proposals.decided(decision(Outcome.CONFLICT, "u1.1.3"), NOON, now=1)

@@ -39,6 +39,10 @@ MIRROR_GRACE: Final = timedelta(seconds=5)
 _REMEMBERED: Final = 20_000
 """Decisions remembered in case their RANKED arrives later: more than half a minute at any measured throughput."""
 
+_REMEMBERED_FOR: Final = timedelta(minutes=2)
+"""And for how long: a RANKED whose acknowledgement was lost is settled for good by the next delivery, within a minute.
+A Decision has 1.2 KiB here: 20,000 of them are 23 MiB, which at 25 pods/s would be filled over a quarter of an hour."""
+
 
 @dataclass(slots=True, kw_only=True)
 class Proposal:
@@ -167,8 +171,12 @@ class Proposals:
             self._decided[attempt.uid] = before
             return
         self._decided[attempt.uid] = (attempt, decision, stored_at)
-        if len(self._decided) > _REMEMBERED:
+        while len(self._decided) > _REMEMBERED or self._is_forgotten(next(iter(self._decided)), stored_at):
             self._decided.popitem(last=False)
+
+    def _is_forgotten(self, uid: str, now: datetime) -> bool:
+        _, _, stored_at = self._decided[uid]
+        return now - stored_at > _REMEMBERED_FOR
 
     def _apply(self, attempt: Attempt, decision: DecisionSummary, stored_at: datetime, now: float) -> None:
         proposal = self._by_uid.get(attempt.uid)
