@@ -101,7 +101,7 @@ def test_kubectl_finds_its_plugin_and_its_completions(programs):
     done = run("kubectl", "berth", "up", env=programs)
     assert (done.returncode, done.stderr) == (
         2,
-        "kubectl berth: no such command 'up': see kubectl berth --help\n",
+        "kubectl berth: no such command 'up': `berth up` is one\n",
     )
     done = run("kubectl", "__complete", "berth", "tr", env=programs)
     assert [line.split("\t")[0] for line in done.stdout.splitlines()] == ["trace", ":4"]

@@ -110,7 +110,7 @@ def test_conversions_of_an_older_version_are_reported(written):
 def test_a_missing_file_is_an_error():
     done = typed("check", "/nowhere.yaml")
     assert done.exit_code == 2
-    assert "/nowhere.yaml: reading: " in done.stderr
+    assert "/nowhere.yaml: reading: No such file or directory" in done.stderr
 
 
 def test_an_unknown_preset_lists_the_known_ones():

@@ -168,6 +168,7 @@ def test_a_reader_that_has_enough_ends_the_command_silently(files):
         (("top", "-o", "xml"), "berth top", "'xml' is not one of 'table', 'json', 'yaml'"),
         (("config", "nope"), "berth config", "no such command 'nope'"),
         (("nope",), "berth", "no such command 'nope'"),
+        (("drian",), "berth", "no such command 'drian', did you mean 'drain': see"),
     ],
 )
 def test_wrong_usage_is_an_error_on_one_line(words, command, named):

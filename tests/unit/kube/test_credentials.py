@@ -102,6 +102,17 @@ async def test_kubeconfig_without_a_current_context_says_how_to_set_one(tmp_path
         pytest.param("", "does not have the form of a kubeconfig", id="empty"),
         pytest.param("{]", "", id="no YAML"),
         pytest.param("hello", "does not have the form of a kubeconfig", id="no mapping"),
+        pytest.param("contexts: {a: b}", "want `array | null`, got `object` - at `$.contexts`", id="no list"),
+        pytest.param(
+            "clusters: [{name: a, cluster: 5}]",
+            "want `object`, got `int` - at `$.clusters[0].cluster`",
+            id="no mapping of a cluster",
+        ),
+        pytest.param(
+            "{current-context: c, contexts: [{name: c, context: {cluster: k}}], clusters: [{name: k, cluster: {}}]}",
+            "field 'server' is missing",
+            id="no server",
+        ),
         pytest.param('{"current-context": "c", "contexts": []}', "Expected object with name c", id="no such context"),
     ],
 )

@@ -111,6 +111,11 @@ def _run(args: Sequence[str], commands: Sequence[str], name: str, obj: KubectlPl
             return Exit.USAGE
         command = error.ctx.command_path if error.ctx else name
         what = " ".join(error.format_message().replace("Value error, ", "").split()).rstrip(".")
-        note(f"{what[:1].lower()}{what[1:]}: see {command} --help", by=command)
+        what = what.replace(". Did you mean", ", did you mean").removesuffix("?")
+        elsewhere = next((word for word in args if not word.startswith("-")), "")
+        remedy = f"see {command} --help"
+        if obj is not None and elsewhere in COMMANDS and elsewhere not in commands:
+            remedy = f"`berth {elsewhere}` is one"
+        note(f"{what[:1].lower()}{what[1:]}: {remedy}", by=command)
         return Exit.USAGE
     return code if isinstance(code, int) else Exit.DONE

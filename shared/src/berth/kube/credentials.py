@@ -25,7 +25,7 @@ from yaml import YAMLError
 from berth.api.config.yamlreader import reason_in_a_line, yaml_values
 from berth.kube.clock import Clock, SteadyClock
 from berth.kube.errors import KubeconfigError
-from berth.kube.kubeconfig import KINDS, ApiServer, Context, account_of_pod, context_of
+from berth.kube.kubeconfig import KINDS, ApiServer, Context, account_of_pod, check_form, context_of
 from berth.tls import client_context
 
 logger = logging.getLogger(__name__)
@@ -276,8 +276,8 @@ async def _in_one_sentence(doing: str) -> AsyncIterator[None]:
         yield
     except KubeconfigError:
         raise
-    except (TypeError, AttributeError, KeyError, AssertionError) as exc:
-        raise KubeconfigError(f"{doing}: it does not have the form of a kubeconfig ({exc!r})") from exc
+    except KeyError as exc:
+        raise KubeconfigError(f"{doing}: field {str(exc.args[0])!r} is missing") from exc
     except Exception as exc:
         cause = " ".join((str(exc) or type(exc).__name__).split())
         raise KubeconfigError(f"{doing}: {cause}") from exc
@@ -292,9 +292,9 @@ def _read_file(path: Path) -> Any:
         documents = list(yaml_values(data.decode()))
     except YAMLError as exc:
         raise ValueError(f"not YAML: {reason_in_a_line(exc)}") from exc
-    if len(documents) != 1 or not isinstance(documents[0], dict):
-        raise TypeError(f"{path}: want one mapping")
-    return documents[0]
+    document = documents[0] if len(documents) == 1 else documents
+    check_form(document)
+    return document
 
 
 async def _run_plugin(plugin: Mapping[str, Any]) -> tuple[Mapping[str, str], datetime | None]:

@@ -16,6 +16,8 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, Final
 
+import msgspec
+
 KINDS: Final = ("clusters", "contexts", "users")
 LIBRARYS_PROVIDERS: Final = ("gcp", "oidc")
 ACCOUNT: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount")
@@ -100,6 +102,48 @@ class Context:
         if not Path(path).is_file():
             raise ValueError(f"File does not exist: {path}")
         return path
+
+
+class _NamedCluster(msgspec.Struct):
+    name: str
+    cluster: dict[str, Any]
+
+
+class _ContextFields(msgspec.Struct):
+    cluster: str
+    user: str | None = None
+    namespace: str | None = None
+
+
+class _NamedContext(msgspec.Struct):
+    name: str
+    context: _ContextFields
+
+
+class _NamedUser(msgspec.Struct):
+    name: str
+    user: dict[str, Any] | None
+
+
+class _Form(msgspec.Struct, rename={"current_context": "current-context"}):
+    """What is read of a kubeconfig; kubectl writes null for an empty list."""
+
+    clusters: list[_NamedCluster] | None = None
+    contexts: list[_NamedContext] | None = None
+    users: list[_NamedUser] | None = None
+    current_context: str | None = None
+
+
+def check_form(document: object) -> None:
+    """Check that a file's one document has the form of a kubeconfig, as far as it is read.
+
+    Raises:
+        ValueError: with the field and what it should be.
+    """
+    try:
+        msgspec.convert(document, _Form)
+    except msgspec.ValidationError as exc:
+        raise ValueError(f"it does not have the form of a kubeconfig: {exc}".replace("Expected", "want")) from exc
 
 
 def context_of(files: Mapping[Path, Fields], name: str | None) -> Context:

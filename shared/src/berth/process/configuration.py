@@ -275,5 +275,7 @@ def _text_of(path: Path) -> str:
     try:
         with path.open(encoding="utf-8") as file:
             return file.read(MOST_CHARACTERS + 1)  # more is refused
-    except (OSError, UnicodeDecodeError) as exc:
+    except OSError as exc:
+        raise ConfigurationError([f"reading: {exc.strerror or exc}"], source=str(path)) from exc
+    except UnicodeDecodeError as exc:
         raise ConfigurationError([f"reading: {exc}"], source=str(path)) from exc

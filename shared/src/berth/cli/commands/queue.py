@@ -69,6 +69,9 @@ async def _list(
         print_rich(plain(DRAINING, "yellow"))
     if answer.pods:
         print_rich("", queue_table(answer))
+    elif namespace is not None or queue is not None:
+        where = f" in namespace {namespace!r}" if namespace is not None else ""
+        print_rich("", plain(f"no pod waits{where}{f' as {queue!r}' if queue is not None else ''}", "yellow"))
     if not complete:
         print_rich(f"and more: these are the first {len(answer.pods)}, --limit 0 prints all")
 

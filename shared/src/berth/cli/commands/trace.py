@@ -59,7 +59,8 @@ async def _trace(pod: str, namespace: str | None, server: NatsServer, output: Ou
         messages = with_recalled([message for message, _ in await stored_messages(session, name)])
     if not messages:
         raise NotFoundError(
-            f"looking for pod {str(name)!r}: no message of it is on the bus (Decisions are kept for an hour)"
+            f"looking for pod {str(name)!r}: no message of it is on the bus (Decisions are kept for an hour): "
+            f"`berth why {name}` says where it is"
         )
     if output.is_document:
         documents = [as_json(message, before) for message, before in zip(messages, (None, *messages), strict=False)]
