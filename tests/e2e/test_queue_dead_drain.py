@@ -78,6 +78,7 @@ async def test_queue_lists_the_pods_that_wait_and_why(running: BerthUp, seen: Cl
     assert [(one["name"], one["plugins"]) for one in listed["pods"]] == [("gated", ["SchedulingGates"])]
     first = json.loads(output(berth("queue", "-n", seen.namespace, "--limit", "1", "-o", "json", of=running)))
     assert (len(first["pods"]), first["complete"]) == (1, False)
+    assert output(berth("queue", "-n", "nobodys", of=running)).splitlines()[-1] == "no pod waits in namespace 'nobodys'"
 
 
 async def test_queue_why_names_the_events_that_a_pod_waits_for(running: BerthUp, seen: ClusterUser):

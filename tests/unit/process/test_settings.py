@@ -38,7 +38,7 @@ def test_a_flag_beats_a_variable_beats_the_file_beats_the_default():
 def test_every_error_of_every_source_is_said_at_once_with_its_path():
     found = problems_of(
         flags={"health.port": "70000", "nats.url": "http://nats"},
-        environment={"BERTH_NUMBERS_BEST": "many", "BERTH_LOG_FORMAT": "xml", "BERTH_CONFIG": "/nowhere/config.yaml"},
+        environment={"BERTH_NUMBERS_BEST": "many", "BERTH_LOG_FORMAT": "xml", "BERTH_NATS_CA_FILE": "/nowhere"},
         file={"leader_election.renew_deadline": timedelta(seconds=14)},
     )
     assert set(found) == {
@@ -46,7 +46,7 @@ def test_every_error_of_every_source_is_said_at_once_with_its_path():
         "health.port: want 0..65535, got 70000",
         "numbers.best: want a whole number 1..64, got 'many'",
         "log.format: want one of auto, json, text, got 'xml'",
-        "config: want a file that exists, got '/nowhere/config.yaml'",
+        "nats.caFile: want a file that exists, got '/nowhere'",
         "leaderElection.renewDeadline: want less than leaseDuration (15 s) - 2 s, got 14 s",
     }
 

@@ -110,5 +110,7 @@ def test_wrong_usage_is_exit_code_2_and_one_line_per_problem(capsys):
     lines = capsys.readouterr().err.splitlines()
     assert len(lines) >= 2
     assert all(line.startswith("berth-watcher: ") for line in lines)
-    assert any("/nowhere.yaml" in line for line in lines)
+    assert [line for line in lines if "/nowhere.yaml" in line] == [
+        "berth-watcher: /nowhere.yaml: reading: No such file or directory"
+    ]
     assert any("nats.url" in line for line in lines)

@@ -255,7 +255,7 @@ class Settings:
     numbers: Numbers = field(default_factory=Numbers)
     identity: Annotated[str, readers.text] = field(default_factory=own_identity)
     """Name of this process in Leases, messages and logs. Default: host name and a uuid, which is unique."""
-    config: Annotated[Path | None, readers.existing_file] = None
+    config: Annotated[Path | None, readers.path] = None
     """The KubeSchedulerConfiguration. None: one profile, schedulerName ``berth``."""
     algorithm_provider: Annotated[str, readers.choice(tuple(PRESETS))] = DEFAULT_NAME
     """The preset whose plugins every profile starts from; ``default`` is the current kube-scheduler's."""

@@ -13,7 +13,6 @@ import sys
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
 from inspect import Parameter, Signature
-from pathlib import Path
 from typing import Annotated, Final
 
 import typer
@@ -24,6 +23,7 @@ from berth.api.config.encode import digests
 from berth.api.config.load import ConfigurationError
 from berth.plugins.presets import DEFAULT_NAME, PRESETS, UnknownPresetError, deprecation_warning
 from berth.plugins.v1_18.providers import GateError
+from berth.process import readers
 from berth.process.configuration import file_values, for_everybody, read_configuration
 from berth.process.exits import Exit, open_closed_streams
 from berth.process.lifecycle import Process, run
@@ -223,7 +223,7 @@ def read_all(flags: Flags, environment: Mapping[str, str]) -> tuple[Settings, Ku
     problems: list[str] = []
     configuration = None
     try:
-        configuration = read_configuration(Path(named) if named else None, provider=provider, gates=gates)
+        configuration = read_configuration(readers.path(named) if named else None, provider=provider, gates=gates)
     except ConfigurationError as error:
         problems += [f"{named}: {problem}" for problem in error.problems]
     except (UnknownPresetError, GateError) as error:
