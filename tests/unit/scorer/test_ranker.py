@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 import msgspec
 import pytest
 
-from berth.api.messages import MirrorEntry, Pending, Ranked, Victim, encode_entry
+from berth.api.messages import DecisionSummary, MirrorEntry, Outcome, Pending, Ranked, Victim, encode_entry
 from berth.api.meta import LabelSelector
 from berth.api.pod import (
     Affinity,
@@ -76,6 +76,19 @@ def test_unschedulable_because_of_a_proposal_is_a_conflict(view):
     apply(view, "node.n2", a_node("n2", cpu="1"))
     assert answer(view, a_pod("first", priority=0, containers=[a_container(cpu="1")])).candidates
     assert answer(view, important_pod()).proposals_counted
+
+
+@pytest.mark.parametrize(("milliseconds", "is_counted"), [(999, False), (1001, True)])
+def test_a_bound_pod_that_the_mirror_should_show_by_now_is_a_proposal_still(view, milliseconds, is_counted):
+    """It may be gone, without ever having been mirrored as bound: no event would tell the end of it."""
+    apply(view, "node.n2", a_node("n2", cpu="1"))
+    first = a_pod("first", priority=0, containers=[a_container(cpu="1")])
+    attempt = answer(view, first).attempt
+    decision = DecisionSummary(
+        attempt=attempt, profile="berth", epoch=1, outcome=Outcome.BOUND, uid=first.uid, node="n2"
+    )
+    view.proposals.decided(decision, NOW - timedelta(milliseconds=milliseconds), 0.0)
+    assert answer(view, important_pod(priority=0)).proposals_counted == is_counted
 
 
 def test_what_rejects_a_pod_where_only_a_proposal_did_so_is_a_blocker(view):

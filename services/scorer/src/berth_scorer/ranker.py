@@ -118,7 +118,7 @@ class Ranker:
         named = ranking.candidates
         if not named or len(named) >= self.best or named[0].node == pending.pod.status.nominated_node_name:
             return ranking
-        full = {proposal.node for proposal in view.proposals.unbound()} - {each.node for each in named}
+        full = {proposal.node for proposal in view.doubtful()} - {each.node for each in named}
         if ranking.only is not None:
             full &= ranking.only
         if not full:
@@ -143,7 +143,7 @@ class Ranker:
         if not _is_rejected(ranking) or not any(rejection.resolvable for rejection in ranking.rejections):
             return ranking, False
         nominations = len(view.proposals.nominations)
-        if next(view.proposals.unbound(), None) is None and not nominations:
+        if next(view.doubtful(), None) is None and not nominations:
             return ranking, False
         may_preempt = nominations > 0 and ranking.nomination is None
         without = self._rank_without_proposals(pending, attempt, view, may_preempt=may_preempt, extension=extension)

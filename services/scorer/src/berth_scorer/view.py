@@ -4,7 +4,8 @@ Proposals are what scorers have proposed and the mirror does not show yet, so th
 proposal, own or a peer's, is kept by uid and counts as a pod on its first node (docs/protocol.md, 4). It ends with a
 final Decision other than ``bound`` of that or a higher attempt, or 30 s after the last message (RANKED or
 ``waiting``). ``waiting`` and ``bound`` move it to the Decision's node. ``bound`` ends when the mirror shows the pod
-or removes it, or when the mirror is complete up to more than 5 s after the Decision and lacks it.
+or removes it, or when the mirror is complete up to more than 5 s after the Decision and lacks it. A pod that fits
+nowhere is tried again soon if doubtful proposals are all that keeps it out.
 
 A proposed preemption counts as a nomination in the same way. Otherwise several important pods that arrive together
 would all be sent to the one node that is best for each of them.
@@ -35,6 +36,10 @@ LIFETIME: Final = timedelta(seconds=30)
 
 MIRROR_GRACE: Final = timedelta(seconds=5)
 """How much later than a ``bound`` Decision the pods' watermark must be before the pod's absence counts."""
+
+MIRROR_OVERDUE: Final = timedelta(seconds=1)
+"""How much older than the newest message read a ``bound`` Decision is when the mirror should show the pod: many times
+what a watcher needs. If it does not, the pod may be gone."""
 
 _REMEMBERED: Final = 20_000
 """Decisions remembered in case their RANKED arrives later: more than half a minute at any measured throughput."""
@@ -145,9 +150,17 @@ class Proposals:
         if known is not None and known.bound_at is None:
             self._end(uid)
 
-    def unbound(self) -> Iterator[Proposal]:
-        """The proposals without a ``bound`` Decision."""
-        return (proposal for proposal in self._by_uid.values() if proposal.bound_at is None)
+    def doubtful(self, time: datetime | None) -> Iterator[Proposal]:
+        """The proposals without a ``bound`` Decision, and those whose pod the mirror should show at this time.
+
+        A pod that was bound and deleted while no watcher wrote is never mirrored as bound: its end would wake nobody.
+        """
+        before = None if time is None else time - MIRROR_OVERDUE
+        return (
+            proposal
+            for proposal in self._by_uid.values()
+            if proposal.bound_at is None or (before is not None and proposal.bound_at < before)
+        )
 
     def _rank_nomination(self, message: Ranked | RankedSummary, attempt: Attempt, now: float) -> None:
         self.nominations.ranked(message, attempt, now)
@@ -354,10 +367,14 @@ class View:
             return None
         return max(0.0, (self._server_time - min(self._complete.values())).total_seconds())
 
+    def doubtful(self) -> Iterator[Proposal]:
+        """The proposals that may not become what they say: :meth:`Proposals.doubtful`."""
+        return self.proposals.doubtful(self._server_time)
+
     @contextmanager
     def without_proposals(self) -> Iterator[None]:
-        """The Snapshot without proposals, except those with a ``bound`` Decision."""
-        removed = list(self.proposals.unbound())
+        """The Snapshot without doubtful proposals."""
+        removed = list(self.doubtful())
         for proposal in removed:
             self.snapshot.remove_pod(proposal.pod.uid)
         self.proposals.nominations.suspend()
