@@ -73,6 +73,16 @@ async def test_cluster_without_a_user_is_asked_without_a_name(tmp_path: Path):
     assert await (await KubeCredentials.from_source(Kubeconfig(path))).headers() == {}
 
 
+async def test_what_nobody_asks_for_may_lack_fields(tmp_path: Path):
+    clusters = [{"name": "k", "cluster": {"server": "http://k"}}, {"name": "half"}]
+    contexts = [{"name": "c", "context": {"cluster": "k"}}, {"name": "half", "context": {"namespace": "n"}}]
+    path = _write(tmp_path / "kubeconfig", clusters=clusters, contexts=contexts, users=[{"name": "half"}])
+    assert (await Kubeconfig(path).read()).server == "http://k"
+    assert (
+        await _refusal(Kubeconfig(path, context="half")) == f"reading kubeconfig '{path}': field 'cluster' is missing"
+    )
+
+
 async def test_kubeconfig_variable_names_several_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     first = _write(tmp_path / "first", server="http://first")
     monkeypatch.setenv(
@@ -102,11 +112,16 @@ async def test_kubeconfig_without_a_current_context_says_how_to_set_one(tmp_path
         pytest.param("", "does not have the form of a kubeconfig", id="empty"),
         pytest.param("{]", "", id="no YAML"),
         pytest.param("hello", "does not have the form of a kubeconfig", id="no mapping"),
-        pytest.param("contexts: {a: b}", "want `array | null`, got `object` - at `$.contexts`", id="no list"),
+        pytest.param("contexts: {a: b}", "Expected `array | null`, got `object` - at `$.contexts`", id="no list"),
         pytest.param(
             "clusters: [{name: a, cluster: 5}]",
-            "want `object`, got `int` - at `$.clusters[0].cluster`",
+            "Expected `object`, got `int` - at `$.clusters[0].cluster`",
             id="no mapping of a cluster",
+        ),
+        pytest.param(
+            "clusters: [{name: k, cluster: {server: 5}}]",
+            "Expected `str | null`, got `int` - at `$.clusters[0].cluster.server`",
+            id="no text",
         ),
         pytest.param(
             "{current-context: c, contexts: [{name: c, context: {cluster: k}}], clusters: [{name: k, cluster: {}}]}",

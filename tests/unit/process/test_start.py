@@ -66,6 +66,15 @@ def test_the_file_may_be_named_by_a_variable(written):
     assert [profile.scheduler_name for profile in configuration.profiles] == ["mine"]
 
 
+def test_a_path_that_begins_with_a_home_is_read_there(written, monkeypatch):
+    config = Path(written("leaderElection: {resourceName: mine}\n"))
+    monkeypatch.setenv("HOME", str(config.parent))
+    settings, _ = read_all({"config": f"~/{config.name}"}, {})
+    assert (settings.config, settings.leader_election.resource_name) == (config, "mine")
+    with pytest.raises(SettingsError, match=r"^~nobody-of-that-name/config\.yaml: reading: No such file or directory$"):
+        read_all({"config": "~nobody-of-that-name/config.yaml"}, {})
+
+
 def test_errors_of_file_flags_and_variables_are_said_together(written):
     config = written("clientConnection: {qps: fast}\n")
     with pytest.raises(SettingsError) as caught:

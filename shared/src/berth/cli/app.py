@@ -97,6 +97,12 @@ def main(args: Sequence[str], *, kubectl: bool = False) -> int:
         return Exit.READER_GONE
 
 
+def _remedy(args: Sequence[str], commands: Sequence[str], command: str) -> str:
+    """Where the right use is told. kubectl's plugin has not all commands: people look for the others there too."""
+    first = next((word for word in args if not word.startswith("-")), "")
+    return f"`berth {first}` is one" if first in {*COMMANDS} - {*commands} else f"see {command} --help"
+
+
 def _run(args: Sequence[str], commands: Sequence[str], name: str, obj: KubectlPlugin | None) -> int:
     if COMPLETE in os.environ:
         completion.completion_init()  # type: ignore[attr-defined]  # typer has no public name for it
@@ -112,10 +118,6 @@ def _run(args: Sequence[str], commands: Sequence[str], name: str, obj: KubectlPl
         command = error.ctx.command_path if error.ctx else name
         what = " ".join(error.format_message().replace("Value error, ", "").split()).rstrip(".")
         what = what.replace(". Did you mean", ", did you mean").removesuffix("?")
-        elsewhere = next((word for word in args if not word.startswith("-")), "")
-        remedy = f"see {command} --help"
-        if obj is not None and elsewhere in COMMANDS and elsewhere not in commands:
-            remedy = f"`berth {elsewhere}` is one"
-        note(f"{what[:1].lower()}{what[1:]}: {remedy}", by=command)
+        note(f"{what[:1].lower()}{what[1:]}: {_remedy(args, commands, command)}", by=command)
         return Exit.USAGE
     return code if isinstance(code, int) else Exit.DONE

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import msgspec
+from msgspec import UNSET, UnsetType
 
 KINDS: Final = ("clusters", "contexts", "users")
 LIBRARYS_PROVIDERS: Final = ("gcp", "oidc")
@@ -104,29 +105,33 @@ class Context:
         return path
 
 
+class _ClusterFields(msgspec.Struct):
+    server: str | None = None
+
+
 class _NamedCluster(msgspec.Struct):
-    name: str
-    cluster: dict[str, Any]
+    name: str | None = None
+    cluster: _ClusterFields | UnsetType = UNSET
 
 
 class _ContextFields(msgspec.Struct):
-    cluster: str
+    cluster: str | None = None
     user: str | None = None
     namespace: str | None = None
 
 
 class _NamedContext(msgspec.Struct):
-    name: str
-    context: _ContextFields
+    name: str | None = None
+    context: _ContextFields | UnsetType = UNSET
 
 
 class _NamedUser(msgspec.Struct):
-    name: str
-    user: dict[str, Any] | None
+    name: str | None = None
+    user: dict[str, Any] | None = None
 
 
 class _Form(msgspec.Struct, rename={"current_context": "current-context"}):
-    """What is read of a kubeconfig; kubectl writes null for an empty list."""
+    """The types of what is read of a kubeconfig. A field may be missing where nobody asks for it: so kubectl has it."""
 
     clusters: list[_NamedCluster] | None = None
     contexts: list[_NamedContext] | None = None
@@ -143,7 +148,7 @@ def check_form(document: object) -> None:
     try:
         msgspec.convert(document, _Form)
     except msgspec.ValidationError as exc:
-        raise ValueError(f"it does not have the form of a kubeconfig: {exc}".replace("Expected", "want")) from exc
+        raise ValueError(f"it does not have the form of a kubeconfig: {exc}") from exc
 
 
 def context_of(files: Mapping[Path, Fields], name: str | None) -> Context:

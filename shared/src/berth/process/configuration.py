@@ -275,7 +275,6 @@ def _text_of(path: Path) -> str:
     try:
         with path.open(encoding="utf-8") as file:
             return file.read(MOST_CHARACTERS + 1)  # more is refused
-    except OSError as exc:
-        raise ConfigurationError([f"reading: {exc.strerror or exc}"], source=str(path)) from exc
-    except UnicodeDecodeError as exc:
-        raise ConfigurationError([f"reading: {exc}"], source=str(path)) from exc
+    except (OSError, UnicodeDecodeError) as exc:
+        cause = getattr(exc, "strerror", None) or exc
+        raise ConfigurationError([f"reading: {cause}"], source=str(path)) from exc
