@@ -18,7 +18,7 @@ from berth_metrics_collector.queries import traffic_queries
 from harness.servers.child_processes import free_ports
 from harness.servers.exporter import Exporter
 from harness.servers.prometheus_server import prometheus_server
-from harness.worlds.cluster_user import cluster_user
+from harness.worlds.cluster_user import cluster_user, eventually
 from harness.worlds.pipeline import BerthUp, berth_up
 
 pytestmark = [pytest.mark.requires("nats-server", "prometheus"), pytest.mark.timeout(180)]
@@ -71,8 +71,7 @@ async def test_500_pods_between_two_samples_overload_no_node(tmp_path, monkeypat
         placed = Counter((await seen.all_bound(pods, seconds=60)).values())
         assert len(placed) == NODES
         assert max(placed.values()) <= 2 * PODS / NODES, placed
-        decisions = await bound(berth)
-        assert len(decisions) == PODS
+        decisions = await every_decision(berth, PODS)
         details = [decision.candidates[0].details["NetworkTraffic"] for decision in decisions]
         assert all(" MB/s receive, sampled " in detail for detail in details)
         assert sum("estimated for" in detail for detail in details) > PODS / 2
@@ -102,12 +101,18 @@ async def until_sampled(berth: BerthUp, count: int) -> None:
         await session.close()
 
 
-async def bound(berth: BerthUp) -> list[Decision]:
-    """Every Decision that bound a pod."""
+async def every_decision(berth: BerthUp, count: int) -> list[Decision]:
+    """The Decisions that bound this number of pods; the last of them are stored a moment after the Bindings."""
     session = await berth.session()
-    try:
+
+    async def bound() -> list[Decision]:
         stored = [one async for one in session.scan("DECISIONS", "berth.decision.>")]
+        decisions = [decode(message.data, Decision) for message in stored]
+        found = [decision for decision in decisions if decision.outcome is Outcome.BOUND]
+        assert len(found) <= count
+        return found if len(found) == count else []
+
+    try:
+        return await eventually(bound, f"{count} Decisions that bound a pod")
     finally:
         await session.close()
-    decisions = [decode(message.data, Decision) for message in stored]
-    return [decision for decision in decisions if decision.outcome is Outcome.BOUND]

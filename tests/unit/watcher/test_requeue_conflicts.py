@@ -1,6 +1,6 @@
 """After a conflict a pod goes to the front of its priority, once the reflectors have shown what it was about."""
 
-from berth.api.messages import Outcome
+from berth.api.messages import Outcome, Reason
 from berth.kube.listwatch import Current
 from berth_watcher.events import AttemptLookedUp
 from berth_watcher.requeue import VersionGate
@@ -99,6 +99,31 @@ def test_another_outcome_resets_the_count_of_conflicts():
     watcher.decide("web", Outcome.CONFLICT)
 
     assert watcher.stage("web") == "in flight"
+
+
+def test_pod_that_only_proposals_keep_out_goes_before_nobody():
+    watcher = WatcherUnderTest(settings=ONE_PLACE).lead(a_pod("kept-out"))
+    watcher.show(a_pod("later"))
+
+    watcher.decide("kept-out", Outcome.CONFLICT, reason=Reason.PROPOSALS)
+    assert watcher.stage("kept-out") == "backoff"
+    assert watcher.stage("later") == "in flight"
+    watcher.advance(1)
+    watcher.decide("later", Outcome.BOUND)
+
+    assert watcher.pods_published == ["kept-out", "later", "kept-out"]
+
+
+def test_pod_that_only_proposals_keep_out_is_tried_at_once_when_nothing_else_is_to_be_done():
+    watcher = WatcherUnderTest().lead(a_pod("kept-out"))
+
+    watcher.decide("kept-out", Outcome.CONFLICT, reason=Reason.PROPOSALS)
+    again = watcher.published[-1].message
+    assert again.attempt == "uid-kept-out.7.2"
+    assert again.after.decisions == 1  # that ranking must have read what became of the proposals
+    watcher.decide("kept-out", Outcome.CONFLICT, reason=Reason.PROPOSALS)
+
+    assert watcher.stage("kept-out") == "backoff"  # once in a second
 
 
 def test_waits_for_versions_that_never_come_are_forgotten():

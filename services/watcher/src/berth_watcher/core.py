@@ -602,7 +602,7 @@ class WatcherCore:
         if queued.mirror_change > self._mirror.settled:
             self._move(queued, Stage.AWAITING_MIRROR)
             return
-        if queued.mirror_change or queued.at_front:
+        if queued.mirror_change or queued.at_front or queued.outcome is Outcome.CONFLICT:
             queued.required_positions = Positions(cluster=self._mirror.position, decisions=self._last_decision)
         queued.mirror_change = 0
         self._move(queued, Stage.ACTIVE)

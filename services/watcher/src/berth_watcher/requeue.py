@@ -20,7 +20,7 @@ from typing import Final, NamedTuple
 
 from berth.api.decoding import version_number
 from berth.api.livedata import BANDWIDTH, FACTS
-from berth.api.messages import DecisionSummary, Outcome, Positions
+from berth.api.messages import DecisionSummary, Outcome, Positions, Reason
 from berth.api.node import Node
 from berth.framework.events import ClusterEvent, LiveDataUpdate, node_update_actions
 from berth_watcher.hints import QueuePlugins, Step, UnschedulablePods
@@ -112,7 +112,16 @@ class Requeue:
     def on_conflict(
         self, pod: QueuedPod, decision: DecisionSummary, decided_at: Timestamp, changes: int
     ) -> Wait | None:
-        """Other pods took the nodes: to the front of its priority once everything named is seen, or back-off."""
+        """Other pods took the nodes: to the front of its priority once everything named is seen, or back-off.
+
+        Where others' proposals are all that keeps it out it backs off at once: they are about to be bound, and a pod
+        that nothing is known to help does not go before others
+        (docs/adr/0028-a-pod-that-proposals-keep-out-backs-off.md).
+        """
+        if decision.reason == Reason.PROPOSALS:
+            self._fail(pod, decided_at)
+            pod.awaited_versions = {}
+            return self._back_off_after_event(pod)
         pod.awaited_versions = _versions(decision)
         return self._retry_soon(pod, decided_at, changes)
 

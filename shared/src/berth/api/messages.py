@@ -296,6 +296,7 @@ class DecisionSummary(Message, frozen=True, kw_only=True):
     outcome: Outcome
     uid: str
     node: str = ""
+    reason: str = ""
     failures: int = 0
     message: str = ""
     asked_at: datetime | None = None
