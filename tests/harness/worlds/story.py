@@ -62,8 +62,8 @@ class PodState:
 
     bound: bool
     condition: str
-    """PodScheduled: status and reason; for a pod that this act has refused, the message as well. Later the message is
-    that of the last attempt, and one scheduler may try a pod more often than the other."""
+    """PodScheduled: status, reason and generation; for a pod that this act has refused, the message as well. Later the
+    message is that of the last attempt, and one scheduler may try a pod more often than the other."""
     nominated: bool
 
 
@@ -78,7 +78,7 @@ class Outcome:
     events: dict[str, set[str]] = field(default_factory=dict)
     """By pod, the reasons of its Events."""
     evicted: dict[str, str] = field(default_factory=dict)
-    """By pod that the scheduler deleted: type and reason of the condition that says so."""
+    """By pod that the scheduler deleted: type, status, reason and generation of the condition that says so."""
     seconds: dict[str, float] = field(default_factory=dict)
     """By act, how long its state took; not compared."""
 
@@ -384,7 +384,8 @@ class Story:
             target = next(
                 (each for each in pod["status"].get("conditions", []) if each["type"] == "DisruptionTarget"), {}
             )
-            self.outcome.evicted[name] = f"{target.get('type')} {target.get('status')} {target.get('reason')}"
+            told = (target.get(member) for member in ("type", "status", "reason", "observedGeneration"))
+            self.outcome.evicted[name] = " ".join(map(str, told))
         await self.seen.delete_pod(name)
 
     async def _report_budget(self, healthy: int) -> None:
@@ -460,7 +461,7 @@ def _stage(pod: dict | None) -> str:
 
 def _state(pod: dict, *, refused: bool) -> PodState:
     condition = _condition(pod)
-    told = [condition.get("status", ""), condition.get("reason", "")]
+    told = [condition.get("status", ""), condition.get("reason", ""), str(condition.get("observedGeneration", ""))]
     if refused:
         told.append(condition.get("message", "").replace(OF_DYNAMIC_RESOURCES, ""))
     nominated = not node_of(pod) and bool(pod["status"].get("nominatedNodeName"))

@@ -1,13 +1,15 @@
 """Events and conditions of Decisions: their content, series, and the budget that limits them."""
 
+import json
+from dataclasses import replace
 from datetime import UTC, datetime
 
 import msgspec
 import pytest
 
 from berth.api.messages import Decision, Outcome, Preemption, Victim
-from berth.api.pod import Pod, PodCondition
-from berth.kube.writes import MAX_NOTE_BYTES
+from berth.api.pod import Pod, PodCondition, PodStatus
+from berth.kube.writes import MAX_NOTE_BYTES, condition_patch
 from berth_binder.eventrecorder import (
     ConditionRecord,
     EventBudget,
@@ -79,6 +81,20 @@ def test_condition_that_stays_false_keeps_its_time():
     pod = make_pod("web", status={"conditions": [present]})
     condition = condition_of(decision(Outcome.UNSCHEDULABLE, message="no room"), pod).condition(WALL)
     assert condition.last_transition_time == "2025-12-31T00:00:00Z"
+
+
+def test_condition_names_the_generation_that_was_tried_and_is_written_again_for_the_next():
+    pod = make_pod("web")
+    tried = msgspec.structs.replace(pod, metadata=msgspec.structs.replace(pod.metadata, generation=2))
+    record = condition_of(decision(Outcome.UNSCHEDULABLE, message="no room"), tried)
+    condition = record.condition(WALL)
+    assert condition.observed_generation == 2
+    assert json.loads(condition_patch(condition))["status"]["conditions"][0]["observedGeneration"] == 2
+
+    told = PodStatus(conditions=[condition])
+    assert not replace(record, pod=msgspec.structs.replace(tried, status=told)).changes_anything
+    later = msgspec.structs.replace(tried.metadata, generation=3)
+    assert replace(record, pod=msgspec.structs.replace(tried, metadata=later, status=told)).changes_anything
 
 
 # Evictions.

@@ -280,7 +280,8 @@ class ConditionRecord:
         present = self._present()
         if present is None:
             return True
-        return (present.status, present.reason, present.message) != (_FALSE, self.reason, self.message)
+        said = (present.status, present.reason, present.message, present.observed_generation)
+        return said != (_FALSE, self.reason, self.message, self.pod.metadata.generation)
 
     def condition(self, wall: datetime) -> PodCondition:
         """The condition as the API server takes it. Its time is that of the last change of its status."""
@@ -292,6 +293,7 @@ class ConditionRecord:
             reason=self.reason,
             message=self.message,
             last_transition_time=since or whole_seconds(wall),
+            observed_generation=self.pod.metadata.generation,
         )
 
     def _present(self) -> PodCondition | None:

@@ -453,4 +453,5 @@ def _trimmed_pod(pod: Pod) -> Pod | None:
     spec, affinity = pod.spec, pod.spec.affinity
     if affinity is not None and not pod_affinity_counts(affinity):
         spec = msgspec.structs.replace(spec, affinity=None)
-    return Pod(metadata=msgspec.structs.replace(pod.metadata, resource_version=""), spec=spec, status=status)
+    metadata = msgspec.structs.replace(pod.metadata, resource_version="", generation=0)
+    return Pod(metadata=metadata, spec=spec, status=status)

@@ -188,8 +188,8 @@ def _key(kind: str, thing: KubernetesObject) -> str:
 
 
 def without_version(thing: KubernetesObject) -> KubernetesObject:
-    """A copy without resourceVersion, which changes with every write, also with those that change nothing else."""
-    metadata = msgspec.structs.replace(thing.metadata, resource_version="")
+    """A copy without resourceVersion and generation, which change also with what is not kept of the object."""
+    metadata = msgspec.structs.replace(thing.metadata, resource_version="", generation=0)
     return msgspec.structs.replace(thing, metadata=metadata)  # type: ignore[type-var]  # all kinds are Structs
 
 

@@ -46,6 +46,8 @@ class ObjectMeta(Trimmed, frozen=True, kw_only=True):
     namespace: str = ""
     uid: str = ""
     resource_version: str = ""
+    generation: int = 0
+    """Counts the changes of the spec; 0 where the API server does not count them."""
     creation_timestamp: str | None = None
     deletion_timestamp: str | None = None
     labels: dict[str, str] | None = None

@@ -256,6 +256,8 @@ class PodCondition(Trimmed, frozen=True, kw_only=True):
     reason: str = ""
     message: str = ""
     last_transition_time: str | None = None
+    observed_generation: int = 0
+    """The pod's generation for which it was said."""
 
 
 class PodStatus(Trimmed, frozen=True, kw_only=True):

@@ -175,7 +175,9 @@ async def unmark_victim(client: KubeClient, victim: Pod, *, why: str, time: date
 
 
 async def _say(client: KubeClient, pod: Pod, condition: PodCondition, time: datetime) -> Response:
-    said = msgspec.structs.replace(condition, last_transition_time=whole_seconds(time))
+    said = msgspec.structs.replace(
+        condition, last_transition_time=whole_seconds(time), observed_generation=pod.metadata.generation
+    )
     body = condition_patch(said, uid=pod.uid)
     return await patch_pod_status(client, pod.metadata.namespace, pod.metadata.name, body)
 
