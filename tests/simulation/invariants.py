@@ -146,6 +146,9 @@ class Invariants:
             return
         if response.status == HTTPStatus.CREATED:
             self._on_bound(request)
+        elif response.status in (HTTPStatus.CONFLICT, HTTPStatus.NOT_FOUND):
+            # The pod has a later version or is gone: no Binding with what this one knew can succeed any more.
+            self._posted.pop((request.body.get("metadata") or {}).get("uid", ""), None)
 
     def _on_bound(self, request: ApiRequest) -> None:
         self.bindings += 1

@@ -31,6 +31,8 @@ KEPT: Final[dict[int, str]] = {
     "all the same.",
     403719: "In a window of two slots no back-off ended early. Two pods waited it out, the less important one of them "
     "9 ms less: it took the room that an eviction had made, and a second eviction was needed.",
+    1002112: "The judge counted a pod on the node of a Binding that had been refused, and called an eviction for "
+    "another pod needless: the mistake was the judge's.",
     916703: "A pod was bound and deleted while no watcher could write, so the mirror never showed it bound. It counted "
     "for 5 s, and a pod that was rejected because of it slept.",
     392: "A Lease is deleted and the store is lost: no copy of the numbers is left, and they begin again.",
