@@ -10,9 +10,9 @@ import pytest
 from berth.api.messages import Decision, Outcome, Preemption, Victim
 from berth.api.pod import Pod, PodCondition, PodStatus
 from berth.kube.writes import MAX_NOTE_BYTES, condition_patch
-from berth_binder.eventrecorder import (
+from berth_binder.eventbudget import EventBudget
+from berth_binder.eventrecords import (
     ConditionRecord,
-    EventBudget,
     EventRecord,
     condition_of,
     event_body,
@@ -165,8 +165,11 @@ def decided(pod: Pod, outcome: Outcome, **parts: str) -> Decision:
     )
 
 
-def offer(budget: EventBudget, name: str, outcome: Outcome = Outcome.BOUND, **parts: str) -> Pod:
+def offer(
+    budget: EventBudget, name: str, outcome: Outcome = Outcome.BOUND, *, namespace: str = "default", **parts: str
+) -> Pod:
     pod = make_pod(name)
+    pod = msgspec.structs.replace(pod, metadata=msgspec.structs.replace(pod.metadata, namespace=namespace))
     budget.add(decided(pod, outcome, **parts), pod)
     return pod
 
@@ -269,3 +272,48 @@ def test_rate_is_kept():
     assert drain(budget, now=0.05) == []
     assert len(drain(budget, now=0.11)) == 1
     assert budget.due(0.11) is None
+
+
+def names(notes: list[EventRecord | ConditionRecord]) -> list[str]:
+    return [note.pod.metadata.name for note in notes]
+
+
+def test_pods_that_fit_nowhere_have_a_rate_of_their_own_which_delays_no_event_of_a_bound_pod():
+    budget = EventBudget(EventSettings(refusals_per_second=2, refusals_burst=2))
+    for name in ("one", "two"):
+        offer(budget, name, Outcome.UNSCHEDULABLE, message="no room")
+    offer(budget, "bound", node="n1")
+
+    assert names(drain(budget, now=0.0)) == ["one", "one", "bound"]
+    assert budget.due(0.0) == pytest.approx(0.5)
+    assert drain(budget, now=0.4) == []
+    assert names(drain(budget, now=1.1)) == ["two", "two"]
+
+
+def test_namespaces_take_turns():
+    budget = EventBudget()
+    for name in ("a1", "a2", "a3"):
+        offer(budget, name, node="n1", namespace="a")
+    offer(budget, "b1", node="n1", namespace="b")
+
+    assert names(drain(budget)) == ["a1", "b1", "a2", "a3"]
+
+
+def test_the_oldest_of_the_namespace_with_the_most_is_dropped():
+    budget = EventBudget(EventSettings(queued=3))
+    offer(budget, "b1", node="n1", namespace="b")
+    for name in ("a1", "a2", "a3"):
+        offer(budget, name, node="n1", namespace="a")
+
+    assert budget.dropped == 1
+    assert names(drain(budget)) == ["b1", "a2", "a3"]
+
+
+def test_of_a_pod_that_is_bound_meanwhile_nobody_is_told_that_it_fits_nowhere():
+    budget = EventBudget()
+    offer(budget, "web", Outcome.UNSCHEDULABLE, message="no room")
+    offer(budget, "web", node="n1")
+
+    (event,) = drain(budget)
+    assert event.reason == "Scheduled"
+    assert not budget.is_busy

@@ -52,6 +52,11 @@ class EventSettings:
     """Requests a second, above 0. An Event costs the API server about 1 ms of CPU: this is one core of it at most."""
     burst: int = 200
     """Requests that may be sent at once after a quiet time, 1 or more."""
+    refusals_per_second: float = 100.0
+    """Of these, Events and conditions of pods that are not bound, above 0: two a pod. kube-scheduler's client sends 50
+    requests a second, Bindings included, unless it is told otherwise."""
+    refusals_burst: int = 200
+    """The same at once after a quiet time, 1 or more."""
     queued: int = 10_000
     """Records that may wait, 1 or more: about 30 MB of pods. The oldest is dropped for a new one."""
     in_flight: int = 16

@@ -134,6 +134,8 @@ class _CandidateSearch:
         has_victims = LowerPriorityPods(self._pods, rows, self._snapshot.size, priority).has_any
         self._diagnosis.add(NO_VICTIMS, rows[~has_victims])
         rows = rows[has_victims]
+        if not len(rows):  # in a full cluster of pods of one priority for every pod that is tried
+            return iter(())
         every = LowerPriorityPods(self._pods, rows, self._snapshot.size, priority)
         rejected, unexplained = self._dry_run.refused_without(rows, every.removed(), self._diagnosis)
         self._unexplained, rows = rows[unexplained], rows[~rejected]

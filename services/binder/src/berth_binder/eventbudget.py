@@ -1,0 +1,179 @@
+"""Which Events and conditions wait to be sent, in which order, and how many a second.
+
+For each pod that fits nowhere the API server has two requests to carry out. So what is said about pods that are not
+bound has a rate of its own below that of all, and namespaces take turns: nobody's wait behind all of another's.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from typing import Final
+
+from berth.api.messages import Decision, Outcome
+from berth.api.pod import Pod
+from berth_binder.eventrecords import FAILED, EventRecord, Record, condition_of, event_of, events_of_victims
+from berth_binder.settings import EventSettings
+
+Key = tuple[str, str]
+"""A pod's uid and what is said about it."""
+CONDITION: Final = "condition"
+
+
+class EventBudget:
+    """The records that wait, and whether one may be sent. Pure: the clock is handed in."""
+
+    def __init__(self, settings: EventSettings | None = None) -> None:
+        self._settings = settings = settings or EventSettings()
+        self._refusals, self._others = Turns(), Turns()
+        self._rate = Rate(settings.per_second, settings.burst)
+        self._refusal_rate = Rate(settings.refusals_per_second, settings.refusals_burst)
+        self._series: OrderedDict[tuple[str, str, str], EventRecord] = OrderedDict()
+        self._in_flight = 0
+        self.dropped = 0
+        """How many records were dropped because too many waited."""
+
+    def add(self, decision: Decision, pod: Pod) -> None:
+        """Queue the Decision's records. A newer record of a pod replaces the one that still waits."""
+        condition, event = condition_of(decision, pod), event_of(decision, pod)
+        if condition is not None and condition.changes_anything:
+            self._queue(self._refusals, (pod.uid, CONDITION), condition)
+        if decision.outcome is Outcome.BOUND:
+            self._refusals.discard(pod)
+        if event is not None:
+            self._queue(self._refusals if event.type == "Warning" else self._others, (pod.uid, event.reason), event)
+        for victim in events_of_victims(decision, pod):
+            self._queue(self._others, (victim.pod.uid, victim.reason), victim)
+
+    def next(self, now: float, *, bindings_wait: bool) -> Record | None:
+        """The record that may be sent now. Call ``done`` after its answer."""
+        limit = self._settings.in_flight_behind_bindings if bindings_wait else self._settings.in_flight
+        self._rate.fill(now)
+        self._refusal_rate.fill(now)
+        if self._in_flight >= limit or not self._rate.has_one:
+            return None
+        if len(self._refusals) and self._refusal_rate.has_one:
+            self._refusal_rate.take()
+            record = self._refusals.pop()
+        elif len(self._others):
+            record = self._others.pop()
+        else:
+            return None
+        self._rate.take()
+        self._in_flight += 1
+        return self._counted(record) if isinstance(record, EventRecord) else record
+
+    def done(self) -> None:
+        """A request was answered, or failed."""
+        self._in_flight -= 1
+
+    def end_series(self, event: EventRecord) -> None:
+        """The API has no such Event (any more): create the next of its kind instead of counting it."""
+        self._series.pop(event.key, None)
+
+    def due(self, now: float) -> float | None:
+        """When the rates allow the next one; ``None`` when nothing waits for that."""
+        waits = []
+        if len(self._others):
+            waits.append(self._rate.wait)
+        if len(self._refusals):
+            waits.append(max(self._rate.wait, self._refusal_rate.wait))
+        return now + min(waits) if waits and min(waits) > 0 else None
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether anything waits or is in flight."""
+        return bool(self.waiting) or self._in_flight > 0
+
+    @property
+    def waiting(self) -> int:
+        return len(self._refusals) + len(self._others)
+
+    def _queue(self, turns: Turns, key: Key, record: Record) -> None:
+        if key not in turns and self.waiting >= self._settings.queued:
+            max(self._refusals, self._others, key=len).drop()
+            self.dropped += 1
+        turns.put(key, record)
+
+    def _counted(self, event: EventRecord) -> EventRecord:
+        """The Event itself, or the next of its series."""
+        last = self._series.pop(event.key, None)
+        event = event if last is None else last.repeated()
+        if event.type == "Warning":
+            self._series[event.key] = event
+        if len(self._series) > self._settings.series:
+            self._series.popitem(last=False)
+        return event
+
+
+class Turns:
+    """Records that wait: one of each namespace in turn, the oldest of it."""
+
+    def __init__(self) -> None:
+        self._by_namespace: OrderedDict[str, OrderedDict[Key, Record]] = OrderedDict()
+        self._namespaces: dict[Key, str] = {}
+
+    def __len__(self) -> int:
+        return len(self._namespaces)
+
+    def __contains__(self, key: Key) -> bool:
+        return key in self._namespaces
+
+    def put(self, key: Key, record: Record) -> None:
+        """Add a record, or put it into the place of the one with its key."""
+        namespace = self._namespaces[key] = record.pod.metadata.namespace
+        self._by_namespace.setdefault(namespace, OrderedDict())[key] = record
+
+    def pop(self) -> Record:
+        """Remove and return the record whose turn it is. Raises StopIteration when there is none."""
+        namespace = next(iter(self._by_namespace))
+        record = self._take_oldest(namespace)
+        if namespace in self._by_namespace:
+            self._by_namespace.move_to_end(namespace)
+        return record
+
+    def drop(self) -> None:
+        """Remove the oldest record of the namespace that has the most."""
+        self._take_oldest(max(self._by_namespace, key=lambda namespace: len(self._by_namespace[namespace])))
+
+    def discard(self, pod: Pod) -> None:
+        """Remove what waits about a pod."""
+        of_namespace = self._by_namespace.get(pod.metadata.namespace, OrderedDict())
+        for key in [key for key in ((pod.uid, CONDITION), (pod.uid, FAILED)) if key in of_namespace]:
+            del of_namespace[key], self._namespaces[key]
+        if not of_namespace:
+            self._by_namespace.pop(pod.metadata.namespace, None)
+
+    def _take_oldest(self, namespace: str) -> Record:
+        of_namespace = self._by_namespace[namespace]
+        key, record = of_namespace.popitem(last=False)
+        del self._namespaces[key]
+        if not of_namespace:
+            del self._by_namespace[namespace]
+        return record
+
+
+class Rate:
+    """A token bucket: so many a second, and so many at once after a quiet time."""
+
+    def __init__(self, per_second: float, burst: int) -> None:
+        self._per_second = per_second
+        self._burst = float(burst)
+        self._tokens = float(burst)
+        self._filled_at: float | None = None
+
+    def fill(self, now: float) -> None:
+        if self._filled_at is not None:
+            self._tokens = min(self._burst, self._tokens + (now - self._filled_at) * self._per_second)
+        self._filled_at = now
+
+    def take(self) -> None:
+        self._tokens -= 1
+
+    @property
+    def has_one(self) -> bool:
+        return self._tokens >= 1
+
+    @property
+    def wait(self) -> float:
+        """Seconds from the last ``fill`` until there is one."""
+        return max(0.0, (1 - self._tokens) / self._per_second)
