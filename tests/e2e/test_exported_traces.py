@@ -84,9 +84,9 @@ def collector() -> Iterator[Collector]:
     made.server.server_close()
 
 
-async def bound(folder: Path, collector: Collector, **variables: str) -> str:
-    """The uid of a pod that a whole pipeline has bound. The pipeline has ended, so every span is exported."""
-    environment = {"OTEL_EXPORTER_OTLP_ENDPOINT": collector.url, **variables}
+async def bound(folder: Path, collector: Collector, last: str = "", **variables: str) -> str:
+    """The uid of a pod that a pipeline has bound, and has ended, so every span is exported; one named ``last`` too."""
+    environment = {"OTEL_EXPORTER_OTLP_ENDPOINT": collector.url, "OTEL_BSP_SCHEDULE_DELAY": "100", **variables}
     async with SimulatedCluster(nodes=node_manifests(2)) as cluster:
         (folder / "kubeconfig").write_text(json.dumps(kubeconfig(cluster.url)))
         run = berth_up("--kubeconfig", folder / "kubeconfig", folder=folder, environment=environment)
@@ -98,7 +98,12 @@ async def bound(folder: Path, collector: Collector, **variables: str) -> str:
             async def is_bound() -> bool:
                 return bool(cluster.resources.find(PODS, made.key).value["spec"].get("nodeName"))
 
+            async def is_exported() -> bool:
+                return any(span.name == last for spans in collector.traces.values() for span in spans)
+
             await eventually(is_bound, "a bound pod", 60)
+            if last:
+                await eventually(is_exported, f"the span {last!r}", 60)
         finally:
             await asyncio.to_thread(run.__exit__, None, None, None)
         uid: str = made.value["metadata"]["uid"]
@@ -106,11 +111,17 @@ async def bound(folder: Path, collector: Collector, **variables: str) -> str:
 
 
 async def test_a_pod_is_one_trace_from_the_watcher_to_its_binding(tmp_path: Path, collector: Collector):
-    uid = await bound(tmp_path, collector)
+    uid = await bound(tmp_path, collector, last="schedule")
     by_name = {span.name: span for span in collector.traces.pop(trace_id_of({TRACEPARENT: trace_of_pod(uid)}))}
     assert not collector.traces
     enqueue, rank, binding = (by_name[name] for name in ("enqueue", "rank", "PostBinding"))
-    assert enqueue.parent == trace_of_pod(uid)[36:52]
+    whole, check = by_name["schedule"], by_name["check"]
+    assert (whole.span_id, whole.parent) == (trace_of_pod(uid)[36:52], "")
+    assert (enqueue.parent, check.parent) == (whole.span_id, rank.span_id)
+    points = {span.name: span for span in by_name.values() if span.service == "berth-scorer" and span is not rank}
+    assert {"PreFilter", "Filter", "Score"} <= points.keys()
+    assert {span.parent for span in points.values()} == {rank.span_id}
+    assert points["Filter"].notes["status"] == "Success"
     assert (rank.parent, binding.parent) == (enqueue.span_id, rank.span_id)
     assert [span.service for span in (enqueue, rank, binding)] == ["berth-watcher", "berth-scorer", "berth-binder"]
     assert enqueue.notes["attempt"] == rank.notes["attempt"]

@@ -1,12 +1,14 @@
 """Traces: the header goes on whether spans are exported or not."""
 
+import time
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 from berth.process.exits import UsageError
-from berth.process.tracing import SAMPLERS, Tracing, parse_traceparent
+from berth.process.tracing import SAMPLERS, Tracing, parse_traceparent, trace_of_pod
 
 PARENT = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
 
@@ -59,6 +61,54 @@ def test_spans_of_two_services_hang_together():
     assert (queue.name, queue.attributes["pod"]) == ("queue", "default/web-0")
     assert rank.parent.span_id == queue.context.span_id
     assert rank.resource.attributes["service.name"] == "berth-scorer"
+
+
+def test_a_trace_ends_with_the_span_that_has_all_others():
+    exporter = InMemorySpanExporter()
+    tracing, pod = Tracing(exporter, service="watcher"), trace_of_pod("uid-web")
+    with tracing.span("enqueue", parent=pod, is_first=True):
+        pass
+    tracing.whole("schedule", pod, seconds=2.5, notes={"pod": "default/web"})
+    tracing.close()
+
+    enqueue, whole = exporter.get_finished_spans()
+    assert enqueue.parent.span_id == whole.context.span_id
+    assert enqueue.context.trace_id == whole.context.trace_id
+    assert whole.parent is None
+    assert whole.end_time - whole.start_time == 2_500_000_000
+    assert whole.end_time >= enqueue.end_time
+    assert (whole.name, whole.attributes["pod"]) == ("schedule", "default/web")
+    assert whole.resource.attributes["service.name"] == "berth-watcher"
+
+
+def test_what_is_over_is_a_span_inside_its_parent():
+    exporter = InMemorySpanExporter()
+    tracing = Tracing(exporter, service="scorer")
+    with tracing.span("rank", parent=PARENT) as rank:
+        assert rank.is_recorded
+        began = time.perf_counter()
+        tracing.past(
+            "Filter", rank.traceparent, began=began, seconds=time.perf_counter() - began, notes={"status": "x"}
+        )
+    tracing.close()
+
+    part, whole = exporter.get_finished_spans()
+    assert (part.name, part.attributes["status"]) == ("Filter", "x")
+    assert part.parent.span_id == whole.context.span_id
+    slack = 1_000_000  # nanoseconds: two clocks are read one after the other
+    assert whole.start_time - slack <= part.start_time <= part.end_time <= whole.end_time + slack
+
+
+@pytest.mark.parametrize("sampler", ["always_off", "traceidratio:0"])
+def test_a_trace_that_is_not_sampled_has_no_span(sampler):
+    exporter = InMemorySpanExporter()
+    tracing, pod = Tracing(exporter, service="watcher", sampler=sampler), trace_of_pod("uid-web")
+    with tracing.span("enqueue", parent=pod, is_first=True) as span:
+        assert not span.is_recorded
+    tracing.whole("schedule", pod, seconds=1, notes={})
+    tracing.close()
+
+    assert exporter.get_finished_spans() == ()
 
 
 ENDPOINT = {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://127.0.0.1:9"}

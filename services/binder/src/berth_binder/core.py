@@ -13,11 +13,12 @@ one at a time, with pauses between them.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from http import HTTPStatus
 from typing import Final, TypeVar
 
 from berth.api.decoding import version_number
-from berth.api.messages import Decision, Outcome, Reason
+from berth.api.messages import Decision, Outcome, Ranked, Reason
 from berth.api.pod import Pod
 from berth.api.subjects import Epoch
 from berth.framework.profile import Profile
@@ -75,7 +76,7 @@ A = TypeVar("A", bound=RequestAnswer)
 class BinderCore:
     """Makes every decision of one epoch. All events go through ``handle``."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - what an epoch begins with
         self,
         *,
         cache: Cache,
@@ -83,13 +84,15 @@ class BinderCore:
         epoch: Epoch,
         config: str,
         settings: CoreSettings | None = None,
+        checking: Callable[[RankedDelivery], AbstractContextManager[object]] = nullcontext,
     ) -> None:
-        """``config`` is the digest of the configuration."""
+        """``config`` is the digest of the configuration. ``checking`` is entered while a node is looked for."""
         self._settings = settings or CoreSettings()
         self._cache = cache
         self._profiles = profiles
         self._epoch = epoch
         self._config = config
+        self._checking = checking
         age = self._settings.max_view_age.total_seconds()
         self._check = ConflictCheck(cache=cache, profiles=profiles)
         self._preemption = PreemptionCheck(cache=cache, max_view_age=age)
@@ -289,12 +292,17 @@ class BinderCore:
         attempt.pod = pod
         if steps is not None and self._check.passes(latest.ranked, pod, attempt.node):
             return self._before_binding(attempt, steps, now)
-        found = self._check.examine(latest.ranked, pod)
-        proposed = latest.ranked.preemption
-        if isinstance(found, Verdict) and found.outcome is Outcome.UNSCHEDULABLE and proposed is not None:
-            profile = self._profiles[latest.ranked.profile]
-            return self._go_to(self._preemption.plan(latest.ranked, proposed, pod, profile), attempt, now)
+        with self._checking(latest):
+            found = self._find(latest.ranked, pod)
         return self._go_to(found, attempt, now)
+
+    def _find(self, ranked: Ranked, pod: Pod) -> Verdict | Placement | EvictionPlan:
+        """A node, pods to evict, or the verdict that there is neither."""
+        found = self._check.examine(ranked, pod)
+        is_rejected = isinstance(found, Verdict) and found.outcome is Outcome.UNSCHEDULABLE
+        if is_rejected and ranked.preemption is not None:
+            return self._preemption.plan(ranked, ranked.preemption, pod, self._profiles[ranked.profile])
+        return found
 
     def _go_to(self, found: Verdict | Placement | EvictionPlan, attempt: BindingAttempt, now: float) -> list[Effect]:
         if isinstance(found, Verdict):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
-from contextlib import AbstractAsyncContextManager, AsyncExitStack
+from contextlib import AbstractAsyncContextManager, AbstractContextManager, AsyncExitStack, nullcontext
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeVar
 
@@ -39,7 +39,7 @@ from berth.process.logging import get_logger, verbose
 from berth.process.metrics import GaugeName, Meter, result_of
 from berth.process.sessions import Refusals, UndecodableReporter, follow_live
 from berth.process.settings import V_RESULT, V_STEP
-from berth.process.tracing import TRACEPARENT, trace_id_of
+from berth.process.tracing import TRACEPARENT, Span, trace_id_of
 from berth_binder.apicalls import ApiRequests
 from berth_binder.cache import Cache, ForeignBindings
 from berth_binder.core import BinderCore
@@ -116,6 +116,7 @@ class BinderRunner:
             epoch=Epoch(leadership.number),
             config=parts.config,
             settings=parts.settings.core,
+            checking=self._traced_check if parts.process.tracing.is_exporting else nullcontext,
         )
         self._publisher = DecisionPublisher(session, self._metrics)
         self._tries = TryCounter(session, parts.begun, COMMITS)
@@ -344,6 +345,9 @@ class BinderRunner:
     def _describe_stall(self) -> str:
         core = self._core
         return f"{core.backlog} messages of RANKED wait, with {core.in_flight} requests to the API server under way"
+
+    def _traced_check(self, held: RankedDelivery) -> AbstractContextManager[Span]:
+        return self._parts.process.tracing.span("check", parent=held.delivery.headers.get(TRACEPARENT))
 
     def _parent_of(self, uid: str) -> str | None:
         """The trace that the pod's message is in."""

@@ -29,7 +29,7 @@ from berth.process.logging import get_logger, verbose
 from berth.process.metrics import Meter, point_of, status_of
 from berth.process.sessions import Refusals, UndecodableReporter, follow_live, present, sessions
 from berth.process.settings import V_STEP
-from berth.process.tracing import TRACEPARENT, trace_id_of
+from berth.process.tracing import TRACEPARENT, Span, trace_id_of
 from berth_scorer.backlog import RETRY_DELAY, Backlog, Outbox, PendingDelivery
 from berth_scorer.ranker import Ranker
 from berth_scorer.view import View
@@ -314,9 +314,9 @@ class Scorer:
         """The ranking and its headers."""
         with self._tracing.span("rank", parent=item.delivery.headers.get(TRACEPARENT)) as span:
             span.note("attempt", item.pending.attempt)
-            return self._rank(item, extension), {TRACEPARENT: span.traceparent}
+            return self._rank(item, extension, span), {TRACEPARENT: span.traceparent}
 
-    def _rank(self, item: PendingDelivery, extension: Extension | None) -> Ranked:
+    def _rank(self, item: PendingDelivery, extension: Extension | None, span: Span) -> Ranked:
         """After ``MAX_TRIES`` exceptions in a row the answer is an error, with a dead letter."""
         if item.pending.error:
             return self._ranker.give_up(item.pending, item.pending.error)
@@ -330,6 +330,8 @@ class Scorer:
                 log.exception("ranking failed", attempt=item.pending.attempt)
             else:
                 self._count(message, timing, time.perf_counter() - began)
+                if span.is_recorded:
+                    self._export_points(timing, span)
                 return message
         self._outbox.send_dead_letter(item.delivery, reason, item.pending.attempt)
         return self._ranker.give_up(item.pending, reason)
@@ -348,6 +350,12 @@ class Scorer:
             profile.time_plugins(None)
 
     # --- metrics and heartbeat
+
+    def _export_points(self, timing: Timing, parent: Span) -> None:
+        """A span for each extension point of a cycle."""
+        for point, (seconds, code, began) in timing.points.items():
+            notes = {"status": status_of(code)}
+            self._tracing.past(point, parent.traceparent, began=began, seconds=seconds, notes=notes)
 
     def _count(self, message: Ranked, timing: Timing, seconds: float) -> None:
         self._answered += 1

@@ -164,7 +164,8 @@ class Attempts:
         decided = queued.stage is Stage.AWAITING_WATCH and queued.outcome is Outcome.BOUND
         ours = decided or queued.stage is Stage.IN_FLIGHT
         if is_bound(pod) and ours and queued.attempt is not None and queued.first_active_at is not None:
-            self._emit(CountScheduled(attempts=queued.attempt.n, seconds=self._clock.now - queued.first_active_at))
+            seconds = self._clock.now - queued.first_active_at
+            self._emit(CountScheduled(pod=pod, attempts=queued.attempt.n, seconds=seconds))
 
     def _report(self, effects: Iterable[Effect]) -> None:
         for effect in effects:

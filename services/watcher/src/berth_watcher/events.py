@@ -274,6 +274,7 @@ class Note:
 class CountScheduled:
     """The watch shows a pod on a node after an attempt of ours."""
 
+    pod: Pod
     attempts: int
     seconds: float
     """Since it was first active."""

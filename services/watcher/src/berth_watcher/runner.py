@@ -449,12 +449,20 @@ class EffectRunner:
                 return self._publish_dead_letter(effect)
             case CountScheduled():
                 count_scheduled(self._process.metrics, effect)
+                self._export_whole(effect)
                 return None
             case Warn() | Note():
                 (log.warning if isinstance(effect, Warn) else log.info)(effect.message, **with_trace(effect.fields))
                 return None
             case StepDown():
                 return self._confirm_lead(effect)
+
+    def _export_whole(self, scheduled: CountScheduled) -> None:
+        """The span that has all others of the pod."""
+        if self._process.tracing.is_exporting:
+            pod = scheduled.pod
+            notes: dict[str, str | int] = {"pod": pod.key, "node": pod.spec.node_name, "attempts": scheduled.attempts}
+            self._process.tracing.whole("schedule", trace_of_pod(pod.uid), seconds=scheduled.seconds, notes=notes)
 
     async def _confirm_lead(self, effect: StepDown) -> None:
         """Somebody wrote a term above the own: that alone proves nothing, so Lease and ``control`` are asked."""

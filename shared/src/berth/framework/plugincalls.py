@@ -227,10 +227,11 @@ def highest(scores: Scores) -> int:
 
 
 class Duration(NamedTuple):
-    """Seconds, and how it ended."""
+    """Seconds, how it ended, and when it began by the clock of its :class:`Timing`; 0 for several calls together."""
 
     seconds: float
     code: Code
+    began: float = 0.0
 
 
 class Timing:
@@ -254,7 +255,7 @@ class Timing:
 
     def end(self, code: Code = Code.SUCCESS) -> None:
         """Stop timing: all plugins of the point have been called."""
-        self.points[self._point] = Duration(self.clock() - self._since, code)
+        self.points[self._point] = Duration(self.clock() - self._since, code, self._since)
         self._point = ""
 
     def fail(self) -> None:

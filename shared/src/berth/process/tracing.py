@@ -13,6 +13,7 @@ from __future__ import annotations
 import hashlib
 import os
 import random
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from types import TracebackType
@@ -23,11 +24,14 @@ from berth.process.safetext import one_line, without_passwords
 
 if TYPE_CHECKING:
     from opentelemetry.context import Context
-    from opentelemetry.sdk.trace import TracerProvider
+    from opentelemetry.sdk.resources import Resource
+    from opentelemetry.sdk.trace import ReadableSpan, SpanProcessor, TracerProvider
     from opentelemetry.sdk.trace.export import SpanExporter
     from opentelemetry.sdk.trace.sampling import Sampler
     from opentelemetry.trace import Span as SdkSpan
 
+NAME: Final = "berth"
+"""Of the instrumentation, on each span."""
 TRACEPARENT: Final = "traceparent"
 """The header's name."""
 ENDPOINTS: Final = ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")
@@ -63,6 +67,11 @@ class Span(Protocol):
     @property
     def trace_id(self) -> str:
         """32 hexadecimal digits, the key ``trace_id`` of log lines."""
+        ...
+
+    @property
+    def is_recorded(self) -> bool:
+        """Whether the span will be exported: then its parts are worth a span each."""
         ...
 
     def note(self, key: str, value: str | int, /) -> None:
@@ -107,6 +116,10 @@ class UnexportedSpan:
         """The header of the next message; its flag means not sampled."""
         return f"00-{self.trace_id}-{self._span_id}-00"
 
+    @property
+    def is_recorded(self) -> bool:
+        return False
+
     def note(self, key: str, value: str | int, /) -> None: ...
 
     def __enter__(self) -> Self:
@@ -126,8 +139,9 @@ class Tracing:
     ) -> None:
         """``sampler`` is one of :data:`SAMPLERS`, with its argument after a colon: ``traceidratio:0.1``."""
         self._sampler = _sampler(sampler) if exporter is not None else None
-        self._provider = _provider(exporter, self._sampler, service, identity) if exporter is not None else None
-        self._tracer = self._provider.get_tracer("berth") if self._provider is not None else None
+        self._processor = _processor(exporter) if exporter is not None else None
+        self._provider = _provider(self._processor, self._sampler, service, identity) if self._processor else None
+        self._tracer = self._provider.get_tracer(NAME) if self._provider is not None else None
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str], *, service: str, identity: str = "") -> Tracing:
@@ -161,6 +175,21 @@ class Tracing:
         if self._tracer is None:
             return UnexportedSpan(parent)
         return self._exported(name, parent, is_first=is_first)
+
+    def past(self, name: str, parent: str, *, began: float, seconds: float, notes: Mapping[str, str | int]) -> None:
+        """A child span of something that is over. ``began`` is a time of ``time.perf_counter``."""
+        if self._tracer is not None:
+            start = time.time_ns() - int((time.perf_counter() - began) * 1e9)
+            span = self._tracer.start_span(name, context=_context(parent, None), start_time=start, attributes={**notes})
+            span.end(end_time=start + int(seconds * 1e9))
+
+    def whole(self, name: str, traceparent: str, *, seconds: float, notes: Mapping[str, str | int]) -> None:
+        """The first span of a trace, which has ended now and whose ids its children have known from the beginning."""
+        ids = parse_traceparent(traceparent)
+        if self._processor is None or self._provider is None or self._sampler is None or ids is None:
+            return
+        if _is_sampled(self._sampler, ids[0], name):
+            self._processor.on_end(_first_span(self._provider.resource, name, ids, seconds, notes))
 
     def close(self) -> None:
         """Export the remaining spans, and stop. Blocks while the collector does not answer: call it in a thread."""
@@ -239,6 +268,10 @@ class ExportedSpan:
         context = self._span.get_span_context()
         return f"00-{context.trace_id:032x}-{context.span_id:016x}-{int(context.trace_flags):02x}"
 
+    @property
+    def is_recorded(self) -> bool:
+        return self._span.is_recording()
+
     def note(self, key: str, value: str | int, /) -> None:
         """Put an attribute on the span."""
         self._span.set_attribute(key, value)
@@ -275,16 +308,48 @@ def _sampler(named: str) -> Sampler:
     return ParentBased(root) if name.startswith("parentbased_") else root
 
 
-def _provider(exporter: SpanExporter, sampler: Sampler | None, service: str, identity: str) -> TracerProvider:
+def _processor(exporter: SpanExporter) -> SpanProcessor:
+    from opentelemetry.sdk.trace.export import BatchSpanProcessor  # noqa: PLC0415 - see the module's docstring
+
+    return BatchSpanProcessor(exporter)
+
+
+def _provider(processor: SpanProcessor, sampler: Sampler | None, service: str, identity: str) -> TracerProvider:
     from opentelemetry.sdk.resources import OTELResourceDetector, Resource  # noqa: PLC0415 - see the docstring
     from opentelemetry.sdk.trace import TracerProvider  # noqa: PLC0415 - the same
-    from opentelemetry.sdk.trace.export import BatchSpanProcessor  # noqa: PLC0415 - the same
 
     named = OTELResourceDetector().detect().attributes  # OTEL_SERVICE_NAME and OTEL_RESOURCE_ATTRIBUTES
     resource = Resource.create({"service.name": f"berth-{service}", "service.instance.id": identity, **named})
     provider = TracerProvider(resource=resource, sampler=sampler, shutdown_on_exit=False)
-    provider.add_span_processor(BatchSpanProcessor(exporter))
+    provider.add_span_processor(processor)
     return provider
+
+
+def _is_sampled(sampler: Sampler, trace_id: str, name: str) -> bool:
+    from opentelemetry.context import Context  # noqa: PLC0415 - see the module's docstring
+    from opentelemetry.sdk.trace.sampling import Decision  # noqa: PLC0415 - the same
+
+    return sampler.should_sample(Context(), int(trace_id, 16), name).decision is Decision.RECORD_AND_SAMPLE
+
+
+def _first_span(
+    resource: Resource, name: str, ids: tuple[str, str], seconds: float, notes: Mapping[str, str | int]
+) -> ReadableSpan:
+    """With the ids that its children have as their parent's: the SDK's tracers choose ids of their own."""
+    from opentelemetry.sdk.trace import ReadableSpan  # noqa: PLC0415 - see the module's docstring
+    from opentelemetry.sdk.util.instrumentation import InstrumentationScope  # noqa: PLC0415 - the same
+    from opentelemetry.trace import SpanContext, TraceFlags  # noqa: PLC0415 - the same
+
+    now, sampled = time.time_ns(), TraceFlags(TraceFlags.SAMPLED)
+    return ReadableSpan(
+        name,
+        context=SpanContext(int(ids[0], 16), int(ids[1], 16), is_remote=False, trace_flags=sampled),
+        resource=resource,
+        attributes=notes,
+        start_time=now - int(seconds * 1e9),
+        end_time=now,
+        instrumentation_scope=InstrumentationScope(NAME),
+    )
 
 
 def _context(parent: str | None, deciding: Sampler | None) -> Context:
