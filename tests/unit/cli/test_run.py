@@ -1,9 +1,13 @@
-"""The pods of `berth run` by the traffic of their nodes."""
+"""The pods of `berth run` by the traffic of their nodes, and what it starts."""
 
+import os
 from datetime import UTC, datetime
+
+import pytest
 
 from berth.api.livedata import Bandwidth, encode_bandwidth
 from berth.cli.commands.run import first_samples, traffic_summary
+from berth.cli.pipeline import programs
 from berth.cli.pipeline.programs import write_traffic_configuration
 from berth.process.configuration import read_configuration
 from harness.fakes.memory_bus import MemoryBus
@@ -38,3 +42,12 @@ def test_the_configuration_enables_the_plugin_beside_the_default_ones(tmp_path):
     (profile,) = read_configuration(write_traffic_configuration(tmp_path, "http://127.0.0.1:1")).profiles
     assert profile.args["NetworkTraffic"].url == "http://127.0.0.1:1/prometheus"
     assert "NodeResourcesFit" in profile.args
+
+
+@pytest.mark.parametrize(("cores", "given", "threads"), [(2, "", "1"), (16, "", "4"), (None, "", "1"), (16, "2", "2")])
+def test_nats_has_a_quarter_of_the_cores_unless_told_otherwise(tmp_path, monkeypatch, cores, given, threads):
+    monkeypatch.setattr(os, "cpu_count", lambda: cores)
+    monkeypatch.setenv("GOMAXPROCS", given)
+    monkeypatch.setattr(programs, "find_nats_server", lambda: tmp_path / "nats-server")
+
+    assert programs.nats_server(tmp_path, 4222, name="nats").environment == {"GOMAXPROCS": threads}
