@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import importlib.util
+import os
 import ssl
 from pathlib import Path
 from typing import Any, Final, cast
@@ -92,8 +93,10 @@ class Login(Client):
     def unreachable(self, exc: Exception) -> str:
         """The text of an error while connecting."""
         cause = self._cause(exc)
-        cause_text = str(cause) or type(cause).__name__
-        return f"connecting to NATS at {self._settings.addresses} as {self._name!r}: {cause_text}"
+        text = str(cause) or type(cause).__name__
+        if isinstance(cause, ConnectionError) and cause.errno is not None:
+            text = os.strerror(cause.errno).lower()  # without the number and the address
+        return f"connecting to NATS at {self._settings.addresses} as {self._name!r}: {text}"
 
     def _cause(self, exc: Exception) -> Exception:
         return self._last_error if isinstance(exc, nats.errors.NoServersError) and self._last_error else exc
