@@ -137,19 +137,22 @@ class Turns:
 
     def discard(self, pod: Pod) -> None:
         """Remove what waits about a pod."""
-        of_namespace = self._by_namespace.get(pod.metadata.namespace, OrderedDict())
-        for key in [key for key in ((pod.uid, CONDITION), (pod.uid, FAILED)) if key in of_namespace]:
-            del of_namespace[key], self._namespaces[key]
-        if not of_namespace:
-            self._by_namespace.pop(pod.metadata.namespace, None)
+        for key in ((pod.uid, CONDITION), (pod.uid, FAILED)):
+            namespace = self._namespaces.pop(key, None)
+            if namespace is not None:
+                del self._by_namespace[namespace][key]
+                self._forget_empty(namespace)
 
     def _take_oldest(self, namespace: str) -> Record:
         of_namespace = self._by_namespace[namespace]
         key, record = of_namespace.popitem(last=False)
         del self._namespaces[key]
-        if not of_namespace:
-            del self._by_namespace[namespace]
+        self._forget_empty(namespace)
         return record
+
+    def _forget_empty(self, namespace: str) -> None:
+        if not self._by_namespace[namespace]:
+            del self._by_namespace[namespace]
 
 
 class Rate:

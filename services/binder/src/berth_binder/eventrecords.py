@@ -69,8 +69,9 @@ class ConditionRecord:
         present = self._present()
         if present is None:
             return True
-        said = (present.status, present.reason, present.message, present.observed_generation)
-        return said != (_FALSE, self.reason, self.message, self.pod.metadata.generation)
+        said = (present.status, present.reason, present.message)
+        kept = present.observed_generation  # 0 where the API server is older than the field
+        return said != (_FALSE, self.reason, self.message) or kept not in {0, self.pod.metadata.generation}
 
     def condition(self, wall: datetime) -> PodCondition:
         """The condition as the API server takes it. Its time is that of the last change of its status."""
