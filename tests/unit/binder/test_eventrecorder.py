@@ -10,9 +10,9 @@ import pytest
 from berth.api.messages import Decision, Outcome, Preemption, Victim
 from berth.api.pod import Pod, PodCondition, PodStatus
 from berth.kube.writes import MAX_NOTE_BYTES, condition_patch
-from berth_binder.eventbudget import EventBudget
-from berth_binder.eventrecords import (
+from berth_binder.eventrecorder import (
     ConditionRecord,
+    EventBudget,
     EventRecord,
     condition_of,
     event_body,

@@ -11,9 +11,10 @@ from pathlib import Path
 
 import pytest
 import typer
+from typer.testing import CliRunner
 
 from berth import __version__
-from berth.cli.app import COMMANDS, KUBECTL_COMMANDS, completed, needed
+from berth.cli.app import COMMANDS, KUBECTL_COMMANDS, app_with, completed, needed
 from berth.cli.options import KubectlPlugin, PodArgument, PodNamespace, parse_pod
 from berth.process.exits import UsageError
 
@@ -110,12 +111,12 @@ def test_kubectl_finds_its_plugin_and_its_completions(programs):
 @pytest.mark.parametrize(
     ("words", "expected"),
     [
-        ("berth", list(COMMANDS)),
+        ("berth", []),
         ("berth q", ["queue"]),
         ("berth d", ["dead", "drain"]),
         ("berth queue why", ["queue"]),
-        ("berth nope", list(COMMANDS)),
-        ("berth --vers", list(COMMANDS)),
+        ("berth nope", []),
+        ("berth --vers", []),
     ],
 )
 def test_only_commands_that_can_be_meant_are_imported(words, expected):
@@ -124,8 +125,13 @@ def test_only_commands_that_can_be_meant_are_imported(words, expected):
 
 def test_a_command_that_is_named_is_imported_alone():
     assert list(needed(["why", "web"], COMMANDS)) == ["why"]
-    assert list(needed(["--help"], COMMANDS)) == list(COMMANDS)
-    assert list(needed(["up"], KUBECTL_COMMANDS)) == list(KUBECTL_COMMANDS)
+    assert list(needed(["--help"], COMMANDS)) == []
+    assert list(needed(["up"], KUBECTL_COMMANDS)) == []
+
+
+def test_the_help_has_the_first_lines_of_the_commands_that_it_does_not_import():
+    whole, listed = (CliRunner().invoke(app, ["--help"]).output for app in (app_with(), app_with((), listed=COMMANDS)))
+    assert listed == whole
 
 
 @pytest.fixture

@@ -1,30 +1,59 @@
-"""Sends Events and conditions of Decisions in tasks of their own: they never delay a Binding (docs/protocol.md, 5)."""
+"""Events (events.k8s.io/v1) and PodScheduled conditions of Decisions, in kube-scheduler's words.
+
+They are sent in tasks of their own and never delay a Binding (docs/protocol.md, 5): a budget limits how many are sent
+a second and at once, and the oldest is dropped when too many wait.
+
+For each pod that fits nowhere the API server has two requests to carry out. So what is said about pods that are not
+bound has a rate of its own below that of all, and namespaces take turns: nobody's wait behind all of another's.
+"""
 
 from __future__ import annotations
 
 import asyncio
+from collections import OrderedDict
 from contextlib import suppress
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from hashlib import blake2b
 from http import HTTPStatus
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 
 from berth.api.errors import BerthError
-from berth.api.messages import Decision
-from berth.api.pod import Pod
+from berth.api.messages import Decision, Outcome
+from berth.api.meta import ObjectMeta
+from berth.api.pod import Pod, PodCondition
 from berth.kube.client import KubeClient
+from berth.kube.clock import micro_time, whole_seconds
 from berth.kube.errors import Response, missing_right
-from berth.kube.writes import condition_patch, create_event, get_pod, patch_event, patch_pod_status
+from berth.kube.writes import condition_patch, create_event, cut, get_pod, patch_event, patch_pod_status
 from berth.process.lifecycle import Process
 from berth.process.logging import get_logger
-from berth_binder.eventbudget import EventBudget
-from berth_binder.eventrecords import ConditionRecord, EventRecord, Record, event_body, series_body
+from berth_binder.settings import EventSettings
 
 log = get_logger()
 
-_encoder = msgspec.json.Encoder()
+NAME_LIMIT: Final = 253
+"""Characters of an object's name."""
+INSTANCE_LIMIT: Final = 128
+"""Characters of ``reportingInstance``."""
 
+FAILED: Final = "FailedScheduling"
+"""The reason of an Event that says why a pod is not bound."""
+
+_SCHEDULED: Final = "PodScheduled"
+_FALSE: Final = "False"
+_REASONS: Final = {
+    Outcome.UNSCHEDULABLE: "Unschedulable",
+    Outcome.PREEMPTING: "Unschedulable",
+    Outcome.ERROR: "SchedulerError",
+}
+
+Key = tuple[str, str]
+"""A pod's uid and what is said about it."""
+CONDITION: Final = "condition"
+_encoder = msgspec.json.Encoder()
 
 CONDITION_TRIES: Final = 3
 """How often a condition is patched when the pod changes at the same time, as by a nomination."""
@@ -138,3 +167,323 @@ class EventRecorder:
                 break
             version = pod.metadata.resource_version
         return response
+
+
+class EventBudget:
+    """The records that wait, and whether one may be sent. Pure: the clock is handed in."""
+
+    def __init__(self, settings: EventSettings | None = None) -> None:
+        self._settings = settings = settings or EventSettings()
+        self._refusals, self._others = WaitingRecords(), WaitingRecords()
+        self._rate = Rate(settings.per_second, settings.burst)
+        self._refusal_rate = Rate(settings.refusals_per_second, settings.refusals_burst)
+        self._series: OrderedDict[tuple[str, str, str], EventRecord] = OrderedDict()
+        self._in_flight = 0
+        self.dropped = 0
+        """How many records were dropped because too many waited."""
+
+    def add(self, decision: Decision, pod: Pod) -> None:
+        """Queue the Decision's records. A newer record of a pod replaces the one that still waits."""
+        condition, event = condition_of(decision, pod), event_of(decision, pod)
+        if condition is not None and condition.changes_anything:
+            self._queue(self._refusals, (pod.uid, CONDITION), condition)
+        if decision.outcome is Outcome.BOUND:
+            self._refusals.discard(pod)
+        if event is not None:
+            self._queue(self._refusals if event.type == "Warning" else self._others, (pod.uid, event.reason), event)
+        for victim in events_of_victims(decision, pod):
+            self._queue(self._others, (victim.pod.uid, victim.reason), victim)
+
+    def next(self, now: float, *, bindings_wait: bool) -> Record | None:
+        """The record that may be sent now. Call ``done`` after its answer."""
+        limit = self._settings.in_flight_behind_bindings if bindings_wait else self._settings.in_flight
+        self._rate.fill(now)
+        self._refusal_rate.fill(now)
+        if self._in_flight >= limit or not self._rate.has_one:
+            return None
+        if len(self._refusals) and self._refusal_rate.has_one:
+            self._refusal_rate.take()
+            record = self._refusals.pop()
+        elif len(self._others):
+            record = self._others.pop()
+        else:
+            return None
+        self._rate.take()
+        self._in_flight += 1
+        return self._counted(record) if isinstance(record, EventRecord) else record
+
+    def done(self) -> None:
+        """A request was answered, or failed."""
+        self._in_flight -= 1
+
+    def end_series(self, event: EventRecord) -> None:
+        """The API has no such Event (any more): create the next of its kind instead of counting it."""
+        self._series.pop(event.key, None)
+
+    def due(self, now: float) -> float | None:
+        """When the rates allow the next one; ``None`` when nothing waits for that."""
+        waits = []
+        if len(self._others):
+            waits.append(self._rate.wait)
+        if len(self._refusals):
+            waits.append(max(self._rate.wait, self._refusal_rate.wait))
+        return now + min(waits) if waits and min(waits) > 0 else None
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether anything waits or is in flight."""
+        return bool(self.waiting) or self._in_flight > 0
+
+    @property
+    def waiting(self) -> int:
+        return len(self._refusals) + len(self._others)
+
+    def _queue(self, turns: WaitingRecords, key: Key, record: Record) -> None:
+        if key not in turns and self.waiting >= self._settings.queued:
+            max(self._refusals, self._others, key=len).drop()
+            self.dropped += 1
+        turns.put(key, record)
+
+    def _counted(self, event: EventRecord) -> EventRecord:
+        """The Event itself, or the next of its series."""
+        last = self._series.pop(event.key, None)
+        event = event if last is None else last.repeated()
+        if event.type == "Warning":
+            self._series[event.key] = event
+        if len(self._series) > self._settings.series:
+            self._series.popitem(last=False)
+        return event
+
+
+class WaitingRecords:
+    """Records that wait: one of each namespace in turn, the oldest of it."""
+
+    def __init__(self) -> None:
+        self._by_namespace: OrderedDict[str, OrderedDict[Key, Record]] = OrderedDict()
+        self._namespaces: dict[Key, str] = {}
+
+    def __len__(self) -> int:
+        return len(self._namespaces)
+
+    def __contains__(self, key: Key) -> bool:
+        return key in self._namespaces
+
+    def put(self, key: Key, record: Record) -> None:
+        """Add a record, or put it into the place of the one with its key."""
+        namespace = self._namespaces[key] = record.pod.metadata.namespace
+        self._by_namespace.setdefault(namespace, OrderedDict())[key] = record
+
+    def pop(self) -> Record:
+        """Remove and return the record whose turn it is. Raises StopIteration when there is none."""
+        namespace = next(iter(self._by_namespace))
+        record = self._take_oldest(namespace)
+        if namespace in self._by_namespace:
+            self._by_namespace.move_to_end(namespace)
+        return record
+
+    def drop(self) -> None:
+        """Remove the oldest record of the namespace that has the most."""
+        self._take_oldest(max(self._by_namespace, key=lambda namespace: len(self._by_namespace[namespace])))
+
+    def discard(self, pod: Pod) -> None:
+        """Remove what waits about a pod."""
+        for key in ((pod.uid, CONDITION), (pod.uid, FAILED)):
+            namespace = self._namespaces.pop(key, None)
+            if namespace is not None:
+                del self._by_namespace[namespace][key]
+                self._forget_empty(namespace)
+
+    def _take_oldest(self, namespace: str) -> Record:
+        of_namespace = self._by_namespace[namespace]
+        key, record = of_namespace.popitem(last=False)
+        del self._namespaces[key]
+        self._forget_empty(namespace)
+        return record
+
+    def _forget_empty(self, namespace: str) -> None:
+        if not self._by_namespace[namespace]:
+            del self._by_namespace[namespace]
+
+
+class Rate:
+    """A token bucket: so many a second, and so many at once after a quiet time."""
+
+    def __init__(self, per_second: float, burst: int) -> None:
+        self._per_second = per_second
+        self._burst = float(burst)
+        self._tokens = float(burst)
+        self._filled_at: float | None = None
+
+    def fill(self, now: float) -> None:
+        if self._filled_at is not None:
+            self._tokens = min(self._burst, self._tokens + (now - self._filled_at) * self._per_second)
+        self._filled_at = now
+
+    def take(self) -> None:
+        self._tokens -= 1
+
+    @property
+    def has_one(self) -> bool:
+        return self._tokens >= 1
+
+    @property
+    def wait(self) -> float:
+        """Seconds from the last ``fill`` until there is one."""
+        return max(0.0, (1 - self._tokens) / self._per_second)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EventRecord:
+    """An Event to create, or to count in its series when it was created before."""
+
+    pod: Pod
+    name: str
+    controller: str
+    """The profile's schedulerName, as kube-scheduler reports itself."""
+    type: str
+    reason: str
+    action: str
+    note: str
+    related: Pod | None = None
+    """The pod for which this one was evicted."""
+    count: int = 1
+
+    @property
+    def key(self) -> tuple[str, str, str]:
+        """The key that an Event and its repeats share."""
+        return (self.pod.uid, self.reason, self.note)
+
+    def repeated(self) -> EventRecord:
+        return replace(self, count=self.count + 1)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConditionRecord:
+    """The PodScheduled condition that gives the reason why the pod is not bound."""
+
+    pod: Pod
+    reason: str
+    message: str
+
+    @property
+    def changes_anything(self) -> bool:
+        """Whether the pod does not have this condition already."""
+        present = self._present()
+        if present is None:
+            return True
+        said = (present.status, present.reason, present.message)
+        kept = present.observed_generation  # 0 where the API server is older than the field
+        return said != (_FALSE, self.reason, self.message) or kept not in {0, self.pod.metadata.generation}
+
+    def condition(self, wall: datetime) -> PodCondition:
+        """The condition as the API server takes it. Its time is that of the last change of its status."""
+        present = self._present()
+        since = present.last_transition_time if present is not None and present.status == _FALSE else None
+        return PodCondition(
+            type=_SCHEDULED,
+            status=_FALSE,
+            reason=self.reason,
+            message=self.message,
+            last_transition_time=since or whole_seconds(wall),
+            observed_generation=self.pod.metadata.generation,
+        )
+
+    def _present(self) -> PodCondition | None:
+        return next((each for each in self.pod.status.conditions or () if each.type == _SCHEDULED), None)
+
+
+Record = EventRecord | ConditionRecord
+
+
+def event_of(decision: Decision, pod: Pod) -> EventRecord | None:
+    """The Event of a Decision; ``None`` for outcomes that only the services need."""
+    if decision.outcome is Outcome.BOUND:
+        note = f"Successfully assigned {decision.namespace}/{decision.pod} to {decision.node}"
+        type_, reason, action = "Normal", "Scheduled", "Binding"
+    elif decision.outcome in _REASONS:
+        note = decision.message
+        type_, reason, action = "Warning", FAILED, "Scheduling"
+    else:
+        return None
+    return EventRecord(
+        pod=pod,
+        name=_name(decision, note),
+        controller=decision.profile,
+        type=type_,
+        reason=reason,
+        action=action,
+        note=cut(note),
+    )
+
+
+def events_of_victims(decision: Decision, pod: Pod) -> list[EventRecord]:
+    """The Events of the pods that were evicted for this one."""
+    if decision.preemption is None:
+        return []
+    note = f"Preempted by pod {decision.uid} on node {decision.preemption.node}"
+    return [
+        EventRecord(
+            pod=Pod(metadata=ObjectMeta(name=victim.name, namespace=victim.namespace, uid=victim.uid)),
+            name=_name_from(victim.name, f"{victim.uid} {note}"),
+            controller=decision.profile,
+            type="Normal",
+            reason="Preempted",
+            action="Preempting",
+            note=note,
+            related=pod,
+        )
+        for victim in decision.preemption.victims
+    ]
+
+
+def condition_of(decision: Decision, pod: Pod) -> ConditionRecord | None:
+    """The condition of a Decision; ``None`` when it has none (a Binding sets PodScheduled itself)."""
+    reason = _REASONS.get(decision.outcome)
+    return None if reason is None else ConditionRecord(pod=pod, reason=reason, message=cut(decision.message))
+
+
+def event_body(event: EventRecord, *, instance: str, wall: datetime) -> dict[str, Any]:
+    """The Event as the API server takes it."""
+    related = {} if event.related is None else {"related": _reference(event.related)}
+    return {
+        **related,
+        "apiVersion": "events.k8s.io/v1",
+        "kind": "Event",
+        "metadata": {"name": event.name, "namespace": event.pod.metadata.namespace},
+        "eventTime": micro_time(wall),
+        "reportingController": event.controller,
+        "reportingInstance": f"{event.controller}-{instance}"[:INSTANCE_LIMIT],
+        "action": event.action,
+        "reason": event.reason,
+        "regarding": _reference(event.pod),
+        "note": event.note,
+        "type": event.type,
+    }
+
+
+def series_body(event: EventRecord, wall: datetime) -> dict[str, Any]:
+    """The patch that counts a repeat."""
+    return {"series": {"count": event.count, "lastObservedTime": micro_time(wall)}}
+
+
+def _name(decision: Decision, note: str) -> str:
+    """A name made from the content: recording it twice (a redelivery, another epoch) makes one Event."""
+    about = decision.node if decision.outcome is Outcome.BOUND else f"{decision.attempt} {note}"
+    return _name_from(decision.pod, f"{decision.uid} {decision.outcome} {about}")
+
+
+def _name_from(pod: str, content: str) -> str:
+    digest = blake2b(content.encode(), digest_size=8).hexdigest()
+    return f"{pod[: NAME_LIMIT - len(digest) - 1].rstrip('.-')}.{digest}"
+
+
+def _reference(pod: Pod) -> dict[str, str]:
+    metadata = pod.metadata
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "namespace": metadata.namespace,
+        "name": metadata.name,
+        "uid": metadata.uid,
+        "resourceVersion": metadata.resource_version,
+    }

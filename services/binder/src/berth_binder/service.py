@@ -19,8 +19,7 @@ from berth.process.health import Progress
 from berth.process.lifecycle import Process
 from berth.process.logging import get_logger
 from berth_binder.cache import Cache
-from berth_binder.eventbudget import EventBudget
-from berth_binder.eventrecorder import EventRecorder
+from berth_binder.eventrecorder import EventBudget, EventRecorder
 from berth_binder.runner import BinderParts, BinderRunner
 from berth_binder.settings import BinderSettings, binder_settings
 

@@ -97,6 +97,10 @@ class Unstored:
     it is restarted, or until the stream is made anew."""
 
 
+STORES_NOTHING: Final = "NATS stores nothing"
+"""The begin of a service's sentence about it; ``berth why`` finds it by that among the conditions of services."""
+
+
 class StoredMessage(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A message in a stream."""
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import os
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from importlib import import_module
 from typing import Annotated, Final, cast
 
@@ -18,11 +18,25 @@ from berth.cli.rendering import OutputError, ReaderGoneError, StandardOutput, no
 from berth.process.exits import Exit, open_closed_streams
 from berth.process.sources import go_forms
 
-COMMANDS: Final = (
-    *("up", "run", "why", "trace", "top", "queue", "dead", "drain"),
-    *("simulate", "bus", "config", "plugin", "completion"),
-)
-"""The modules of ``berth.cli.commands`` that have an ``app``, in the order of the help."""
+COMMANDS: Final = {
+    "up": "Run the whole pipeline in the foreground, until Ctrl-C.",
+    "run": "See berth work: it places pods on a simulated cluster.",
+    "why": "Print why a pod is on its node, or on none.",
+    "trace": "Print a pod's messages in order, with the times between them.",
+    "top": "Print queues, services, nodes, and what needs attention.",
+    "queue": "The pods that wait: list them, or say why one does.",
+    "dead": "Dead letters: messages that could not be read, or failed.",
+    "drain": "Publish no more pods, and end when nothing is under way.",
+    "simulate": "Print where pods would go.",
+    "bus": "The bus: streams, buckets and consumers.",
+    "config": "Configuration files (KubeSchedulerConfiguration).",
+    "plugin": "Plugins: list them, or start your own.",
+    "completion": "Print a script that completes commands and flags.",
+}
+"""The modules of ``berth.cli.commands`` that have an ``app``, with the first line of their help, in its order.
+
+To import them all takes 0.7 s of CPU time, ``trace`` alone a third of it; the help and a wrong name need none.
+"""
 KUBECTL_COMMANDS: Final = ("why", "trace", "top", "queue", "dead")
 """Those of ``kubectl berth``: what is asked about pods. The others have no part in a cluster that runs."""
 COMPLETE: Final = "_BERTH_COMPLETE"
@@ -31,8 +45,8 @@ WORDS: Final = ("COMP_WORDS", "_TYPER_COMPLETE_ARGS")
 """The variables that have the words typed so far: bash's, and the other shells'."""
 
 
-def app_with(names: Iterable[str] = COMMANDS) -> typer.Typer:
-    """The command with these subcommands. To import all takes 0.7 s of CPU time, ``trace`` alone a third of it."""
+def app_with(names: Iterable[str] = COMMANDS, *, listed: Iterable[str] = ()) -> typer.Typer:
+    """The command with these subcommands, and with others of which only the help and completion know."""
     app = typer.Typer(
         help="A Kubernetes scheduler made of small services that meet on NATS.",
         no_args_is_help=True,
@@ -43,7 +57,13 @@ def app_with(names: Iterable[str] = COMMANDS) -> typer.Typer:
     app.callback()(root)
     for name in names:
         app.add_typer(import_module(f"berth.cli.commands.{name}").app)
+    for name in listed:
+        app.command(name, help=COMMANDS[name])(_nothing)
     return app
+
+
+def _nothing() -> None:
+    """In place of a command that no words name."""
 
 
 def _print_version(value: bool) -> None:  # noqa: FBT001 - typer hands it so
@@ -62,16 +82,16 @@ def root(
     del version  # its callback has printed it
 
 
-def needed(words: Sequence[str], commands: Sequence[str]) -> Sequence[str]:
-    """The commands that these words can mean: the one that is named, else all."""
-    return words[:1] if words and words[0] in commands else commands
+def needed(words: Sequence[str], commands: Iterable[str]) -> Sequence[str]:
+    """The command that these words name, if they do: before it there can only be flags that run none."""
+    return words[:1] if words and words[0] in commands else ()
 
 
-def completed(commands: Sequence[str], environment: Mapping[str, str] = os.environ) -> Sequence[str]:
+def completed(commands: Iterable[str], environment: Mapping[str, str] = os.environ) -> Sequence[str]:
     """The commands that can complete what is typed: a shell waits for the answer at every Tab."""
     typed = next((environment[name].split() for name in WORDS if name in environment), [])[1:]
     if len(typed) == 1:  # perhaps not to its end
-        return [name for name in commands if name.startswith(typed[0])] or commands
+        return [name for name in commands if name.startswith(typed[0])]
     return needed(typed, commands)
 
 
@@ -97,18 +117,19 @@ def main(args: Sequence[str], *, kubectl: bool = False) -> int:
         return Exit.READER_GONE
 
 
-def _remedy(args: Sequence[str], commands: Sequence[str], command: str) -> str:
+def _remedy(args: Sequence[str], commands: Collection[str], command: str) -> str:
     """Where the right use is told. kubectl's plugin has not all commands: people look for the others there too."""
     first = next((word for word in args if not word.startswith("-")), "")
     return f"`berth {first}` is one" if first in {*COMMANDS} - {*commands} else f"see {command} --help"
 
 
-def _run(args: Sequence[str], commands: Sequence[str], name: str, obj: KubectlPlugin | None) -> int:
+def _run(args: Sequence[str], commands: Collection[str], name: str, obj: KubectlPlugin | None) -> int:
     if COMPLETE in os.environ:
         completion.completion_init()  # type: ignore[attr-defined]  # typer has no public name for it
-        app = app_with(completed(commands))
+        named = completed(commands)
     else:
-        app = app_with(needed(args, commands))
+        named = needed(args, commands)
+    app = app_with(named, listed=() if named else commands)
     try:
         code = app(args=go_forms([*args]), prog_name=name, complete_var=COMPLETE, standalone_mode=False, obj=obj)
     except _WrongUsage as error:

@@ -16,18 +16,14 @@ from berth.api.errors import BerthError, DecodeError
 from berth.api.messages import Decision, Outcome, Pending, Preemption, Ranked, decode, decode_entry
 from berth.api.pod import Pod
 from berth.api.subjects import PREFIX, Attempt, Term, Uid, escape_token, key
-from berth.bus.interface import Session
+from berth.bus.interface import STORES_NOTHING, Session
 from berth.bus.stages import OUTCOME
 from berth.bus.topology import CLUSTER, DECISIONS, PENDING, RANKED
 from berth.cli.options import NotFoundError, PodName
 from berth.cli.rendering import ago
 from berth.cluster.snapshot import Snapshot
-from berth.kube.client import KubeClient
 from berth.kube.credentials import is_configured
-from berth.kube.writes import get_pod
-from berth.leader.onecluster import read_cluster_id, read_served_cluster
 from berth.process.exits import UsageError
-from berth.process.sessions import NOTHING
 
 LOOK_BACK: Final = 20_000
 """How many Decisions, of all pods, are searched for the one that evicted a pod; this takes one or two seconds."""
@@ -92,7 +88,7 @@ async def _stage_of(session: Session, name: PodName) -> str:
 async def what_stores_nothing(session: Session) -> str:
     """The sentence of a service for which NATS stores nothing; empty when it stores."""
     states = [str(one.stats.get("readiness", "")) for one in await session.services()]
-    return next((state.removeprefix("not ready: ") for state in states if NOTHING in state), "")
+    return next((state.removeprefix("not ready: ") for state in states if STORES_NOTHING in state), "")
 
 
 async def preemption_for(session: Session, decision: Decision) -> EvictionRecord | None:
@@ -185,6 +181,11 @@ async def find_pod(session: Session, name: PodName, snapshot: Snapshot, kubeconf
 
 async def get_pod_from_api(session: Session, name: PodName, kubeconfig: Path | None) -> Pod:
     """The pod from the API server; without a kubeconfig that of KUBECONFIG or its default. Raises as `find_pod`."""
+    # HTTP takes 0.2 s to import, and most pods are explained from the bus alone.
+    from berth.kube.client import KubeClient  # noqa: PLC0415 - see above
+    from berth.kube.writes import get_pod  # noqa: PLC0415 - the same
+    from berth.leader.onecluster import read_cluster_id, read_served_cluster  # noqa: PLC0415 - the same
+
     async with await KubeClient.connect(kubeconfig, user_agent="berth-why") as client:
         served = await read_served_cluster(session)
         if served and served != await read_cluster_id(client):

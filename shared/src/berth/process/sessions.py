@@ -23,6 +23,7 @@ import msgspec
 from berth.api.errors import BerthError, DecodeError, TemporaryError
 from berth.api.messages import decode_versioned, encode
 from berth.bus.interface import (
+    STORES_NOTHING,
     BucketReader,
     Bus,
     BusLostError,
@@ -143,7 +144,7 @@ class StoreWatch:
         for name in self._reported | unstored.keys():
             self._process.metrics.set("berth_store_refusing", int(name in unstored), stream=name)
         for name in unstored.keys() - self._reported:
-            log.error(NOTHING, stream=name, reason=unstored[name].reason, next=NEXT)
+            log.error(STORES_NOTHING, stream=name, reason=unstored[name].reason, next=NEXT)
         for name in self._reported - unstored.keys():
             log.info("NATS stores again, or is not asked to", stream=name)
         if unstored:
@@ -168,15 +169,13 @@ class StoreWatch:
             log.info("cannot make streams anew yet", stream=given_up[0], reason=str(error))
 
 
-NOTHING: Final = "NATS stores nothing"
-"""The begin of the sentence; ``berth why`` finds it by that among the conditions of services."""
 NEXT: Final = "free space on NATS's disk or raise its limits; berth goes on by itself then"
 
 
 def unstored_sentence(unstored: Mapping[str, Unstored]) -> str:
     """What /readyz and ``berth why`` say."""
     named = "; ".join(f"{name}: {it.reason}" for name, it in sorted(unstored.items()))
-    return f"{NOTHING} in {named}: {NEXT}"
+    return f"{STORES_NOTHING} in {named}: {NEXT}"
 
 
 class _Connector:
