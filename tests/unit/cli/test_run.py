@@ -1,13 +1,14 @@
 """The pods of `berth run` by the traffic of their nodes, and what it starts."""
 
 import os
+import stat
 from datetime import UTC, datetime
 
 import pytest
 
 from berth.api.livedata import Bandwidth, encode_bandwidth
 from berth.cli.commands.run import first_samples, traffic_summary
-from berth.cli.pipeline import programs
+from berth.cli.pipeline import access, programs
 from berth.cli.pipeline.programs import write_traffic_configuration
 from berth.process.configuration import read_configuration
 from harness.fakes.memory_bus import MemoryBus
@@ -51,3 +52,17 @@ def test_nats_has_a_quarter_of_the_cores_unless_told_otherwise(tmp_path, monkeyp
     monkeypatch.setattr(programs, "find_nats_server", lambda: tmp_path / "nats-server")
 
     assert programs.nats_server(tmp_path, 4222, name="nats").environment == {"GOMAXPROCS": threads}
+
+
+def test_every_run_has_passwords_of_its_own_which_nobody_else_may_read(tmp_path):
+    found: list[str] = []
+    for name in ("one", "other"):
+        (tmp_path / name).mkdir(mode=0o755)
+        access.create_passwords(tmp_path / name)
+        (private,) = (each for each in (tmp_path / name).iterdir() if each.is_dir())
+        assert stat.S_IMODE(private.stat().st_mode) == 0o700
+        assert {stat.S_IMODE(each.stat().st_mode) for each in private.iterdir()} == {0o600}
+        found += [each.read_text().strip() for each in private.iterdir()]
+
+    assert len(found) == len(set(found)) > 2
+    assert min(map(len, found)) >= 32
