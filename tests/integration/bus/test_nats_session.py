@@ -176,7 +176,7 @@ async def test_a_server_that_never_sends_info_is_not_reachable():
 
 
 async def test_an_unreachable_server_is_named_by_its_address():
-    with pytest.raises(BusLostError, match=r"nats://127\.0\.0\.1:1 as 'test': connection refused"):
+    with pytest.raises(BusLostError, match=r"nats://127\.0\.0\.1:1 as 'test': Connection refused"):
         await NatsBus(BusSettings(servers=("nats://127.0.0.1:1",))).connect(name="test")
 
 

@@ -238,11 +238,11 @@ class EventBudget:
     def waiting(self) -> int:
         return len(self._refusals) + len(self._others)
 
-    def _queue(self, turns: WaitingRecords, key: Key, record: Record) -> None:
-        if key not in turns and self.waiting >= self._settings.queued:
+    def _queue(self, records: WaitingRecords, key: Key, record: Record) -> None:
+        if key not in records and self.waiting >= self._settings.queued:
             max(self._refusals, self._others, key=len).drop()
             self.dropped += 1
-        turns.put(key, record)
+        records.put(key, record)
 
     def _counted(self, event: EventRecord) -> EventRecord:
         """The Event itself, or the next of its series."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from datetime import timedelta
 
 
@@ -23,3 +24,10 @@ class PermanentError(BerthError):
 
 class DecodeError(PermanentError):
     """Bytes or text that cannot be decoded."""
+
+
+def cause_of(exc: BaseException) -> str:
+    """Why no connection came about: what the system says, without number and address, else the text in one line."""
+    if isinstance(exc, ConnectionError) and exc.errno:
+        return os.strerror(exc.errno)
+    return " ".join(str(exc).split()) or type(exc).__name__

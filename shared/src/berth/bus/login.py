@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import importlib.util
-import os
 import ssl
 from pathlib import Path
 from typing import Any, Final, cast
@@ -18,6 +17,7 @@ import nats.errors
 from nats.aio.client import Client
 from nats.aio.transport import TcpTransport
 
+from berth.api.errors import cause_of
 from berth.bus.interface import BusLostError, BusRefusedError
 from berth.bus.settings import BusSettings, NatsCredentials, TlsSettings
 from berth.tls import client_context
@@ -92,11 +92,8 @@ class Login(Client):
 
     def unreachable(self, exc: Exception) -> str:
         """The text of an error while connecting."""
-        cause = self._cause(exc)
-        text = str(cause) or type(cause).__name__
-        if isinstance(cause, ConnectionError) and cause.errno is not None:
-            text = os.strerror(cause.errno).lower()  # without the number and the address
-        return f"connecting to NATS at {self._settings.addresses} as {self._name!r}: {text}"
+        cause = cause_of(self._cause(exc))
+        return f"connecting to NATS at {self._settings.addresses} as {self._name!r}: {cause}"
 
     def _cause(self, exc: Exception) -> Exception:
         return self._last_error if isinstance(exc, nats.errors.NoServersError) and self._last_error else exc

@@ -23,7 +23,8 @@ from urllib.parse import urlencode, urlsplit
 import aiohttp
 from yarl import URL
 
-from berth.kube.connecting import Server, words
+from berth.api.errors import cause_of
+from berth.kube.connecting import Server
 from berth.kube.connections import CONNECT_SECONDS, IDLE_SECONDS, Call, Check, ConnectionPool, NoAnswerError
 from berth.kube.credentials import KubeCredentials, source_for
 from berth.kube.errors import ApiUnreachableError, KubeconfigError, Response, parse_retry_after
@@ -379,5 +380,5 @@ def _cause(exc: Exception, silence: float) -> str:
         is_silent = isinstance(exc, aiohttp.SocketTimeoutError)
         return f"no answer within {silence if is_silent else DEFAULT_TIMEOUT.total_seconds():g} s"
     if isinstance(exc, aiohttp.ClientConnectorError):  # its own text prints the TLS context as an object
-        return f"no connection to {exc.host}:{exc.port}: {words(exc.os_error)}"
-    return words(exc)
+        return f"no connection to {exc.host}:{exc.port}: {cause_of(exc.os_error)}"
+    return cause_of(exc)

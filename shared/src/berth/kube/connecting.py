@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import base64
-import os
 import socket
 import ssl
 from collections import deque
@@ -192,10 +191,3 @@ def _proxy_fields(proxy: SplitResult) -> bytes:
 def _basic(url: SplitResult) -> str:
     user = f"{unquote(url.username or '')}:{unquote(url.password or '')}"
     return f"Basic {base64.b64encode(user.encode()).decode()}"
-
-
-def words(exc: BaseException) -> str:
-    """The cause in words: what the system says, else the exception's text in one line."""
-    if isinstance(exc, ConnectionError) and exc.errno:
-        return os.strerror(exc.errno)
-    return " ".join(str(exc).split()) or type(exc).__name__

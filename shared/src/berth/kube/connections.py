@@ -11,7 +11,8 @@ from collections import deque
 from collections.abc import Callable
 from typing import Final, NamedTuple, cast
 
-from berth.kube.connecting import Server, connect, words
+from berth.api.errors import cause_of
+from berth.kube.connecting import Server, connect
 from berth.kube.http1 import ANSWER_BYTES, Answer, AnswerReader, BadAnswerError
 
 CONNECT_SECONDS: Final = 5.0
@@ -172,7 +173,7 @@ class ConnectionPool:
             cause = f"no connection to {server.host}:{server.port} within {seconds:g} s"
             raise NoAnswerError(cause, maybe_sent=False) from exc
         except (OSError, ValueError) as exc:
-            cause = f"no connection to {server.host}:{server.port}: {words(exc)}"
+            cause = f"no connection to {server.host}:{server.port}: {cause_of(exc)}"
             raise NoAnswerError(cause, maybe_sent=False) from exc
         finally:
             self._connecting -= 1
@@ -346,7 +347,7 @@ class _Connection(asyncio.Protocol):
         elif self._has_served and self._reader.is_empty:
             self._fail(_StaleError("the server closed the connection", maybe_sent=True))
         else:
-            cause = words(exc) if exc else "the server closed the connection before its answer was complete"
+            cause = cause_of(exc) if exc else "the server closed the connection before its answer was complete"
             self._fail(NoAnswerError(cause, maybe_sent=True))
 
     def _resolve(self, answer: Answer) -> None:
