@@ -5,7 +5,15 @@ from datetime import timedelta
 
 import pytest
 
-from berth.bus.interface import BusLostError, BusRefusedError, Entry, MissingError, WrongLastSequenceError
+from berth.api.errors import BerthError
+from berth.bus.interface import (
+    BusLostError,
+    BusRefusedError,
+    Entry,
+    MissingError,
+    TooLargeError,
+    WrongLastSequenceError,
+)
 from harness.plugins.fixtures_bus import SHORT_MARKER, BusUnderTest
 
 LONG = 10.0
@@ -155,6 +163,43 @@ async def test_a_bucket_is_read_by_last_values_then_changes(on):
             ("node.b", None, 5),
         ]
         assert following.position == 5
+
+
+async def test_a_reader_leaves_out_what_it_is_told_to_and_nothing_else(on):
+    session = await on.session()
+    async with session.read_bucket("cluster") as following:
+        written = [await session.put("cluster", f"node.{name}", b"1") for name in "abcd"]
+        following.leave_out(written[1])
+        following.leave_out(written[3])
+        last = await session.put("cluster", "node.b", b"2")
+        changes = await read(following, 3)
+        assert [(entry.key, entry.data) for entry in changes] == [
+            ("node.a", b"1"),
+            ("node.c", b"1"),
+            ("node.b", b"2"),
+        ]
+        assert following.position == last
+        following.leave_out(written[0])  # it is late: nothing of what comes is left out
+        await session.put("cluster", "node.a", b"2")
+        assert [entry.key for entry in await read(following, 1)] == ["node.a"]
+
+
+async def test_a_write_that_nobody_awaits_tells_its_sequence_or_its_error_once(on):
+    session = await on.session()
+    answers: asyncio.Queue[int | BerthError] = asyncio.Queue()
+
+    async def put(data: bytes, expected: int | None) -> int | type[BerthError]:
+        session.put_soon("cluster", "node.a", data, expected=expected, on_answer=answers.put_nowait)
+        answer = await asyncio.wait_for(answers.get(), LONG)
+        return answer if isinstance(answer, int) else type(answer)
+
+    assert await put(b"1", 0) == 1
+    assert await put(b"2", 0) is WrongLastSequenceError
+    assert await put(b"3", 1) == 2
+    assert await put(bytes(session.max_message_bytes + 1), None) is TooLargeError
+    await session.close()
+    assert await put(b"5", None) is BusLostError
+    assert answers.empty()
 
 
 async def test_a_bucket_is_read_by_a_filter_on_keys(on):

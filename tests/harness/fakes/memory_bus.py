@@ -150,6 +150,7 @@ class MemorySession(Session):
         self._services = services
         self._cause = "closed"
         self._unstored: dict[str, Unstored] = {}
+        self._puts: set[asyncio.Task[int]] = set()
         self._open: list[_Closable] = []
         self._stop_listening: list[Callable[[], None]] = []
 
@@ -303,6 +304,23 @@ class MemorySession(Session):
     async def put(self, bucket: str, key: str, data: bytes, *, expected: int | None = None) -> int:
         ack = await self.publish(bucket_prefix(bucket) + key, data, headers=expecting(expected))
         return ack.sequence
+
+    def put_soon(
+        self, bucket: str, key: str, data: bytes, *, expected: int | None, on_answer: Callable[[int | BerthError], None]
+    ) -> None:
+        def on_done(put: asyncio.Task[int]) -> None:
+            self._puts.discard(put)
+            if not put.cancelled():
+                error = put.exception()
+                if error is None:
+                    on_answer(put.result())
+                elif isinstance(error, BerthError):
+                    on_answer(error)
+                else:
+                    raise error
+
+        self._puts.add(put := asyncio.ensure_future(self.put(bucket, key, data, expected=expected)))
+        put.add_done_callback(on_done)
 
     async def purge(self, bucket: str, key: str, *, expected: int | None = None) -> int:
         headers = purge_headers(self._store.settings.marker_ttl) | expecting(expected)

@@ -200,6 +200,7 @@ class MemoryReader(Generic[T]):
         )
         self._filtered_end = self._unread[-1] if self._unread else 0
         self._stream_end = stream.last_sequence
+        self._left_out: set[int] = set()
         self._changed = asyncio.Event()
         self._stop_listening = stream.listen(self._on_stored)
         if not self._unread:
@@ -217,6 +218,11 @@ class MemoryReader(Generic[T]):
                 await self._changed.wait()
         raise self.failure
 
+    def leave_out(self, sequence: int) -> None:
+        """As :meth:`berth.bus.interface.BucketReader.leave_out`."""
+        if sequence > self.position:
+            self._left_out.add(sequence)
+
     def fail(self, failure: BerthError) -> None:
         """End the iteration with this error."""
         self.failure = self.failure or failure
@@ -229,6 +235,9 @@ class MemoryReader(Generic[T]):
         batch = []
         while self._unread:
             self.position = self._unread.popleft()
+            if self.position in self._left_out:
+                self._left_out.discard(self.position)
+                continue
             if (stored := self._stream.get(self.position)) is not None:
                 batch.append(self._convert(stored))
         if self.position >= self._filtered_end:

@@ -3,19 +3,26 @@
 import asyncio
 import gc
 from datetime import timedelta
+from functools import partial
 
 import pytest
 
-from berth.bus.connection import PendingRequests
+from berth.bus.connection import PendingRequests, _settle
 from berth.bus.interface import BusLostError, MissingError, UnansweredError
 from berth.bus.wire import Msg
+
+
+def asked(requests: PendingRequests, subject: str) -> tuple[int, asyncio.Future[Msg]]:
+    """The number of a new request, and its reply."""
+    reply: asyncio.Future[Msg] = asyncio.get_running_loop().create_future()
+    return requests.add(subject, partial(_settle, reply)), reply
 
 
 async def test_a_request_that_nobody_waits_for_any_more_leaves_no_warning():
     warnings = []
     asyncio.get_running_loop().set_exception_handler(lambda _, context: warnings.append(context["message"]))
     requests = PendingRequests(timedelta(seconds=5))
-    number, reply = requests.add("$KV.cluster.node.n1")
+    number, reply = asked(requests, "$KV.cluster.node.n1")
 
     requests.fail_all(lambda: BusLostError("gone"))
     requests.remove(number)
@@ -28,8 +35,8 @@ async def test_a_request_that_nobody_waits_for_any_more_leaves_no_warning():
 
 async def test_requests_past_their_deadline_end_and_later_ones_stay():
     requests = PendingRequests(timedelta(seconds=5))
-    _, first = requests.add("a")
-    number, second = requests.add("b")
+    _, first = asked(requests, "a")
+    number, second = asked(requests, "b")
     now = asyncio.get_running_loop().time()
     requests._by_number[number].deadline = now + 100
 
@@ -43,7 +50,7 @@ async def test_requests_past_their_deadline_end_and_later_ones_stay():
 
 async def test_a_request_that_nobody_listens_for_is_missing():
     requests = PendingRequests(timedelta(seconds=5))
-    number, reply = requests.add("a")
+    number, reply = asked(requests, "a")
     requests.resolve(number, Msg("inbox.1", "", b"NATS/1.0 503\r\n\r\n", b""))
     with pytest.raises(MissingError):
         await reply

@@ -223,6 +223,7 @@ class WatcherRunner:
             control = await stack.enter_async_context(self._session.read_bucket(CONTROL, filters=(DRAIN_KEY,)))
             tasks.create_task(self._read_drain(control), name="drain")
             cluster = await stack.enter_async_context(self._session.read_bucket(CLUSTER))
+            runner.on_own_entry = cluster.leave_out
             decisions = await stack.enter_async_context(self._session.read_stream(DECISIONS, since=DECISIONS_BEFORE))
             tasks.create_task(self._read_cluster(cluster), name="cluster")
             tasks.create_task(self._read_decisions(decisions), name="decisions")
@@ -425,6 +426,14 @@ class EffectRunner:
         self._process = process
         self._inbox = inbox
         self._tasks = tasks
+        self._failure: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        """A write that ends the term."""
+        tasks.create_task(self._fail(), name="failure")
+        self.on_own_entry: Callable[[int], None] = lambda _sequence: None
+        """Called with the sequence of each entry of ``cluster`` that was written."""
+
+    async def _fail(self) -> None:
+        await self._failure
 
     def run(self, effects: Iterable[Effect]) -> None:
         """Start effects in order, so that publishes reach the connection in the order of the core."""
@@ -433,12 +442,15 @@ class EffectRunner:
             if work is not None:
                 self._tasks.create_task(work)
 
-    def _start(self, effect: Effect) -> Coroutine[Any, Any, None] | None:  # noqa: PLR0911 - one line an effect
+    def _start(self, effect: Effect) -> Coroutine[Any, Any, None] | None:  # noqa: C901, PLR0911 - one case an effect
         match effect:
             case PublishPending():
                 return self._publish(effect)
-            case WriteKey() | PurgeKey():
-                return self._write(effect)
+            case WriteKey():
+                self._write(effect)
+                return None
+            case PurgeKey():
+                return self._purge(effect)
             case LookUpKey():
                 return self._look_up_key(effect)
             case LookUpAttempt():
@@ -499,25 +511,37 @@ class EffectRunner:
                 log.info("pod published", **about, trace_id=span.trace_id)
         count_published(self._process.metrics, effect)
 
-    async def _write(self, effect: WriteKey | PurgeKey) -> None:
+    def _write(self, effect: WriteKey) -> None:
+        """Without a task: a start writes tens of thousands."""
+
+        def on_answer(answer: int | BerthError) -> None:
+            if isinstance(answer, int):
+                self.on_own_entry(answer)
+            self._on_written(effect.key, answer)
+
+        self._session.put_soon(CLUSTER, effect.key, effect.data, expected=effect.expected, on_answer=on_answer)
+
+    async def _purge(self, effect: PurgeKey) -> None:
         try:
-            if isinstance(effect, WriteKey):
-                sequence = await self._session.put(CLUSTER, effect.key, effect.data, expected=effect.expected)
-            else:
-                sequence = await self._session.purge(CLUSTER, effect.key, expected=effect.expected)
-        except WrongLastSequenceError:
-            self._inbox.put(KeyWriteFailed(key=effect.key))
-        except TooLargeError as error:
-            self._inbox.put(KeyTooLarge(key=effect.key, reason=str(error)))
-        except UnansweredError:
-            self._inbox.put(KeyWriteFailed(key=effect.key))
-        except (BusLostError, MissingError):
-            raise
-        except TemporaryError:
-            await asyncio.sleep(FULL_SECONDS)
-            self._inbox.put(KeyWriteFailed(key=effect.key))
-        else:
-            self._inbox.put(KeyWritten(key=effect.key, sequence=sequence))
+            self._on_written(effect.key, await self._session.purge(CLUSTER, effect.key, expected=effect.expected))
+        except BerthError as error:
+            self._on_written(effect.key, error)
+
+    def _on_written(self, key: str, answer: int | BerthError) -> None:
+        match answer:
+            case int():
+                self._inbox.put(KeyWritten(key=key, sequence=answer))
+            case TooLargeError():
+                self._inbox.put(KeyTooLarge(key=key, reason=str(answer)))
+            case WrongLastSequenceError() | UnansweredError():
+                self._inbox.put(KeyWriteFailed(key=key))
+            case BusLostError():
+                return  # the session's end is the term's
+            case TemporaryError() if not isinstance(answer, MissingError):
+                asyncio.get_running_loop().call_later(FULL_SECONDS, self._inbox.put, KeyWriteFailed(key=key))
+            case _:
+                if not self._failure.done():
+                    self._failure.set_exception(answer)
 
     async def _look_up_key(self, effect: LookUpKey) -> None:
         while True:

@@ -14,6 +14,7 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import partial
 from typing import Final, Literal
 
 from berth.api.errors import BerthError
@@ -108,13 +109,22 @@ class Connection:
         """
         if self._wire.is_crowded:
             await self._room(subject)
-        number, reply = self._requests.add(subject)
+        reply: asyncio.Future[Msg] = self._loop.create_future()
+        self.request_soon(subject, data, headers, partial(_settle, reply))
+        return await reply
+
+    def request_soon(self, subject: str, data: bytes, headers: Mapping[str, str] | None, on_answer: OnAnswer) -> None:
+        """Send a request now, however much the server has not read yet; ``on_answer`` gets what it returns or raises.
+
+        Raises:
+            BerthError: nothing was sent, and ``on_answer`` is not called.
+        """
+        number = self._requests.add(subject, on_answer)
         try:
             self._send(subject, data, b" %b%d" % (self._inbox_bytes, number), headers)
         except BaseException:
             self._requests.remove(number)
             raise
-        return await reply
 
     async def publish(
         self, subject: str, data: bytes, *, reply: str = "", headers: Mapping[str, str] | None = None
@@ -307,19 +317,28 @@ class Connection:
 _NUMBER_DIGITS: Final = 15
 
 
+OnAnswer = Callable[[Msg | BerthError], None]
+"""Called once, with the reply to a request, or with why there is none."""
+
+
+def _settle(reply: asyncio.Future[Msg], answer: Msg | BerthError) -> None:
+    """End the wait for a reply; its caller may have gone."""
+    if reply.done():
+        return
+    if isinstance(answer, Msg):
+        reply.set_result(answer)
+    else:
+        reply.set_exception(answer)
+        reply.exception()  # retrieved: the caller may have ended with the connection, and asyncio would warn
+
+
 @dataclass(slots=True)
 class PendingRequest:
     """A request without a reply yet; ``deadline`` in seconds of the event loop."""
 
     subject: str
     deadline: float
-    reply: asyncio.Future[Msg]
-
-    def fail(self, error: BerthError) -> None:
-        """End it, also when its caller has gone."""
-        if not self.reply.done():
-            self.reply.set_exception(error)
-            self.reply.exception()  # retrieved: the caller may have ended with the connection, and asyncio would warn
+    on_answer: OnAnswer
 
 
 class PendingRequests:
@@ -331,11 +350,11 @@ class PendingRequests:
         self._numbers = itertools.count(1)
         self._by_number: dict[int, PendingRequest] = {}
 
-    def add(self, subject: str) -> tuple[int, asyncio.Future[Msg]]:
-        """The number of a new request, and its reply."""
-        number, reply = next(self._numbers), self._loop.create_future()
-        self._by_number[number] = PendingRequest(subject, self._loop.time() + self._timeout, reply)
-        return number, reply
+    def add(self, subject: str, on_answer: OnAnswer) -> int:
+        """The number of a new request."""
+        number = next(self._numbers)
+        self._by_number[number] = PendingRequest(subject, self._loop.time() + self._timeout, on_answer)
+        return number
 
     def remove(self, number: int) -> None:
         """Nothing was sent."""
@@ -344,24 +363,26 @@ class PendingRequests:
     def resolve(self, number: int, message: Msg) -> None:
         """A reply arrived; its request may have ended before."""
         request = self._by_number.pop(number, None)
-        if request is None or request.reply.done():
+        if request is None:
             return
         if message.data or message.status != NO_RESPONDERS:
-            request.reply.set_result(message)
+            request.on_answer(message)
         else:
-            request.fail(MissingError(f"asking {request.subject!r}: no responders: no such stream, or no JetStream"))
+            nobody = f"asking {request.subject!r}: no responders: no such stream, or no JetStream"
+            request.on_answer(MissingError(nobody))
 
     def fail_all(self, error: Callable[[], BerthError]) -> None:
         """Fail every request, each with an error of its own."""
-        for request in self._by_number.values():
-            request.fail(error())
-        self._by_number.clear()
+        failed, self._by_number = self._by_number, {}
+        for request in failed.values():
+            request.on_answer(error())
 
     def fail_subject(self, subject: str, error: Callable[[str], BerthError]) -> None:
         """Fail the requests to a subject."""
-        for request in self._by_number.values():
+        for number, request in list(self._by_number.items()):
             if request.subject == subject:
-                request.fail(error(request.subject))
+                del self._by_number[number]
+                request.on_answer(error(request.subject))
 
     def expire(self, now: float) -> None:
         """Fail requests past their deadline, and forget them."""
@@ -370,7 +391,7 @@ class PendingRequests:
             if request.deadline > now:
                 break
             del self._by_number[number]
-            request.fail(UnansweredError(f"asking {request.subject!r}: no answer within {self._timeout:g} s"))
+            request.on_answer(UnansweredError(f"asking {request.subject!r}: no answer within {self._timeout:g} s"))
 
 
 # --- what was stored

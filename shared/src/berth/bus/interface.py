@@ -253,6 +253,10 @@ class BucketReader(OrderedReader, Protocol):
         """What has arrived, in order, without end."""
         ...
 
+    def leave_out(self, sequence: int) -> None:
+        """The reader wrote this entry itself: it need not be yielded, if it has not been yet."""
+        ...
+
 
 class Session(Protocol):
     """One client on one connection to the bus."""
@@ -353,6 +357,15 @@ class Session(Protocol):
 
         Raises:
             WrongLastSequenceError: the key has another last sequence.
+        """
+        ...
+
+    def put_soon(
+        self, bucket: str, key: str, data: bytes, *, expected: int | None, on_answer: Callable[[int | BerthError], None]
+    ) -> None:
+        """Write a key as :meth:`put` does, without waiting: ``on_answer`` is called once, perhaps before this returns.
+
+        It gets the key's sequence, or the error that :meth:`put` raises.
         """
         ...
 

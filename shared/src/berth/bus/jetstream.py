@@ -8,7 +8,7 @@ marker.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from types import MappingProxyType
 from typing import Final, TypeVar
@@ -217,15 +217,27 @@ async def publish(
     if message_id is not None:
         all_headers = {**(headers or {}), MESSAGE_ID: message_id}
     try:
-        message = await connection.request(subject, data, all_headers)
-        response = decode_response(f"publishing to {subject!r}", message.data, _publish_response)
-    except (UnansweredError, StoreFullError) as exc:
-        connection.stores.refused(_store_of(connection, subject), str(exc), answered=isinstance(exc, StoreFullError))
+        response = _stored(connection, subject, await connection.request(subject, data, all_headers))
+    except BerthError as exc:
+        _not_stored(connection, subject, exc)
         raise
-    if connection.stores.has_refused:
-        connection.stores.stored(_store_of(connection, subject))
     stream = connection.names.own_stream(response.stream)
     return PubAck(stream=stream, sequence=response.seq, duplicate=response.duplicate)
+
+
+def _stored(connection: Connection, subject: str, message: Msg) -> PublishResponse:
+    """The PubAck in the answer to a publish. Raises the exception of ``error_from`` for an error response."""
+    response = decode_response(f"publishing to {subject!r}", message.data, _publish_response)
+    if connection.stores.has_refused:
+        connection.stores.stored(_store_of(connection, subject))
+    return response
+
+
+def _not_stored(connection: Connection, subject: str, error: BerthError) -> None:
+    if isinstance(error, UnansweredError | StoreFullError):
+        connection.stores.refused(
+            _store_of(connection, subject), str(error), answered=isinstance(error, StoreFullError)
+        )
 
 
 def _store_of(connection: Connection, subject: str) -> str:
@@ -383,6 +395,12 @@ def stored_copy(message: Msg, names: Names) -> StoredMessage | None:
         return None
 
 
+def stored_sequence(message: Msg) -> int:
+    """The sequence that an answer or a copy carries, 0 without one."""
+    sequence = last_header(message.head, _SEQUENCE) or b""
+    return int(sequence) if sequence.isdigit() and len(sequence) <= _DIGITS else 0
+
+
 def stored_message(message: Msg, names: Names) -> StoredMessage | None:
     """The stored message that an answer or a copy carries; ``None`` without the server's headers.
 
@@ -433,6 +451,39 @@ async def put_entry(connection: Connection, bucket: str, key: str, data: bytes, 
     """Write a key; returns its sequence."""
     ack = await publish(connection, _written_key(connection, bucket, key), data, headers=expecting(expected))
     return ack.sequence
+
+
+def put_entry_soon(  # noqa: PLR0913 - what a write has, and where its answer goes
+    connection: Connection,
+    bucket: str,
+    key: str,
+    data: bytes,
+    *,
+    expected: int | None,
+    on_answer: Callable[[int | BerthError], None],
+) -> None:
+    """Write a key; ``on_answer`` gets its sequence, or what :func:`put_entry` raises.
+
+    A watcher that writes 55,000 entries at its start takes 2.3 s of CPU so; with a task for each, and every entry read
+    back, it took 2.8 s (tests/bench/watcher_takeover.py).
+    """
+    subject = _written_key(connection, bucket, key)
+
+    def on_reply(answer: Msg | BerthError) -> None:
+        try:
+            if not isinstance(answer, Msg):
+                raise answer
+            sequence = _stored(connection, subject, answer).seq
+        except BerthError as error:
+            _not_stored(connection, subject, error)
+            on_answer(error)
+        else:
+            on_answer(sequence)
+
+    try:
+        connection.request_soon(subject, data, expecting(expected), on_reply)
+    except BerthError as error:
+        on_answer(error)
 
 
 async def purge_entry(connection: Connection, bucket: str, key: str, expected: int | None) -> int:

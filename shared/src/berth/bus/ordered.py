@@ -21,7 +21,7 @@ from typing import Final, Generic, TypeVar
 
 from berth.bus.connection import Connection
 from berth.bus.interface import BusRefusedError, Entry, StoredMessage
-from berth.bus.jetstream import entry_of, get_page, last_sequence, stored_copy, stream_info
+from berth.bus.jetstream import entry_of, get_page, last_sequence, stored_copy, stored_sequence, stream_info
 from berth.bus.jetstream import scan as scan_messages
 from berth.bus.topology import STORED_PREFIX, bucket_prefix, bucket_stream, stream_subjects
 from berth.bus.wire import Msg
@@ -77,6 +77,8 @@ class NatsReader(Generic[T]):
         self._convert = convert
         self._copies: deque[Msg] = deque()
         self._changed = asyncio.Event()
+        self._left_out: set[int] = set()
+        """Sequences after the position that are not yielded."""
         self._scan: Scan | None = None
         self._stream_end = 0
         """The stream's last sequence when the reader started."""
@@ -120,6 +122,11 @@ class NatsReader(Generic[T]):
                 await self._check()
             else:
                 await self._changed.wait()
+
+    def leave_out(self, sequence: int) -> None:
+        """As :meth:`berth.bus.interface.BucketReader.leave_out`."""
+        if sequence > self.position:
+            self._left_out.add(sequence)
 
     async def _begin(self) -> None:
         stream = self._start.stream
@@ -172,6 +179,7 @@ class NatsReader(Generic[T]):
             await asyncio.sleep(RETRY_SECONDS)
             return
         self.position = max(self.position, scan.end)
+        self._left_out = {sequence for sequence in self._left_out if sequence > self.position}
         self._scan = None
 
     def _catch_up(self) -> bool:
@@ -197,6 +205,9 @@ class NatsReader(Generic[T]):
         batch: list[T] = []
         names = self._connection.names
         while self._copies:
+            if self._left_out and self._leaves_out(self._copies[0]):
+                self._copies.popleft()
+                continue
             stored = stored_copy(self._copies[0], names)
             if stored is None or stored.sequence <= self.position:
                 self._copies.popleft()
@@ -208,6 +219,15 @@ class NatsReader(Generic[T]):
             self.position = stored.sequence
             batch.append(self._convert(stored))
         return batch
+
+    def _leaves_out(self, copy: Msg) -> bool:
+        """Whether the next copy is one to leave out; then it counts as read, at a third of the cost."""
+        sequence = stored_sequence(copy)
+        if sequence not in self._left_out or (self._start.is_whole and sequence != self.position + 1):
+            return False
+        self._left_out.discard(sequence)
+        self.position = max(self.position, sequence)
+        return True
 
     def _on_sweep(self, now: float) -> None:
         """Wake the reader when the next check is due."""

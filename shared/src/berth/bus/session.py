@@ -18,7 +18,7 @@ from typing import Any, Final
 import msgspec
 
 from berth.api.decoding import decode_json
-from berth.api.errors import DecodeError
+from berth.api.errors import BerthError, DecodeError
 from berth.api.subjects import service_subject
 from berth.bus import admin, jetstream, ordered
 from berth.bus import consumer as consuming
@@ -143,6 +143,11 @@ class NatsSession(Session):
 
     async def put(self, bucket: str, key: str, data: bytes, *, expected: int | None = None) -> int:
         return await jetstream.put_entry(self._connection, bucket, key, data, expected)
+
+    def put_soon(
+        self, bucket: str, key: str, data: bytes, *, expected: int | None, on_answer: Callable[[int | BerthError], None]
+    ) -> None:
+        jetstream.put_entry_soon(self._connection, bucket, key, data, expected=expected, on_answer=on_answer)
 
     async def purge(self, bucket: str, key: str, *, expected: int | None = None) -> int:
         return await jetstream.purge_entry(self._connection, bucket, key, expected)

@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection
 from datetime import timedelta
 from pathlib import Path
 from typing import Final, TypeVar
-from urllib.parse import urlsplit
+from urllib.parse import SplitResult, urlsplit
 
 from berth.bus.settings import WANTED_PREFIX, TopologySettings
 
@@ -178,11 +178,21 @@ def nats_url(given: str) -> str:
     for address in given.split(","):
         parts = urlsplit(address.strip())
         if parts.username is not None or parts.password is not None:
-            raise ValueError("want no password in it (addresses are logged): use nats.user and nats.password")
-        if parts.scheme not in _NATS_SCHEMES or not parts.hostname:
+            instead = "set BERTH_NATS_USER and BERTH_NATS_PASSWORD_FILE"
+            raise ValueError(f"want no password in it, since addresses are logged: {instead}")
+        if parts.scheme not in _NATS_SCHEMES or not _is_host_and_port(parts):
             shown = "***" if "@" in address else address
             raise ValueError(f"want nats:// or tls:// and HOST[:PORT], got {shown!r}")
     return given
+
+
+def _is_host_and_port(parts: SplitResult) -> bool:
+    try:
+        port = parts.port
+    except ValueError:  # no number, or above 65535
+        return False
+    nothing_else = not (parts.path.strip("/") or parts.query or parts.fragment)
+    return bool(parts.hostname) and port != 0 and nothing_else and not set(parts.netloc) & set(" \t\r\n")
 
 
 def subject_prefix(given: str) -> str:
