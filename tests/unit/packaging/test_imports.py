@@ -14,11 +14,16 @@ def command(*names: str) -> str:
     return f"from berth.cli.app import app_with; app_with({names})"
 
 
-def imported(statement: str) -> set[str]:
-    """The modules that an interpreter has after the statement."""
+def in_order(statement: str) -> list[str]:
+    """The modules that an interpreter has after the statement, in the order of their imports."""
     program = f"{statement}; import sys; print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)
-    return set(done.stdout.split())
+    return done.stdout.split()
+
+
+def imported(statement: str) -> set[str]:
+    """The modules that an interpreter has after the statement."""
+    return set(in_order(statement))
 
 
 @pytest.mark.parametrize(
@@ -39,6 +44,25 @@ def imported(statement: str) -> set[str]:
 )
 def test_a_start_imports_no_library_that_it_does_not_need(statement, unneeded):
     assert not imported(statement) & unneeded
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "import berth_watcher.__main__",
+        "import berth_scorer.__main__",
+        "import berth_binder.__main__",
+        "import berth_metrics_collector.__main__",
+        f"import berth.cli.__main__; {command('why')}",
+    ],
+)
+def test_every_program_is_prepared_before_it_imports_numpy(statement):
+    modules = in_order(statement)
+    assert modules.index("berth.bootstrap") < modules.index(ARRAYS)
+    of_berth = [
+        name for name in modules if name.startswith("berth.") and name not in {"berth.cli", "berth.cli.__main__"}
+    ]
+    assert of_berth[0] == "berth.bootstrap"
 
 
 def test_every_command_is_imported_for_the_help():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 
+import berth.bootstrap  # noqa: F401 - before the others
 from berth.api.config.configuration import KubeSchedulerConfiguration
 from berth.process.clients import nats_bus
 from berth.process.lifecycle import Process

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import berth.bootstrap  # noqa: F401 - before the others
 from berth.api.config.configuration import KubeSchedulerConfiguration
 from berth.process.clients import nats_bus
 from berth.process.configuration import profiles_of

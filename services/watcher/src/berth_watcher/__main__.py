@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import berth.bootstrap  # noqa: F401 - before the others
 from berth.process.start import service_command
 from berth_watcher.service import serve
 

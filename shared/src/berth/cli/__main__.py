@@ -11,6 +11,8 @@ import shlex
 import signal
 import sys
 
+import berth.bootstrap  # noqa: F401 - before the others
+
 
 def main() -> None:
     _until_it_runs()
