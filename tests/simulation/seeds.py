@@ -33,7 +33,11 @@ KEPT: Final[dict[int, str]] = {
     "9 ms less: it took the room that an eviction had made, and a second eviction was needed.",
     1002112: "The judge counted a pod on the node of a Binding that had been refused, and called an eviction for "
     "another pod needless: the mistake was the judge's.",
+    1014441: "The proposal of a more important pod kept a pod from preempting. The binder put that pod on another "
+    "node, which no event told: the pod slept.",
     916703: "A pod was bound and deleted while no watcher could write, so the mirror never showed it bound. It counted "
     "for 5 s, and a pod that was rejected because of it slept.",
     392: "A Lease is deleted and the store is lost: no copy of the numbers is left, and they begin again.",
+    1060920: "NATS's disk was full: a scorer kept the bytes of each ranking that was not stored, since it waited for "
+    "a copy to come back, up to 1,024 of them.",
 }

@@ -8,7 +8,7 @@ import pytest
 from berth.api.messages import Pending, Ranked
 from berth.api.meta import ObjectMeta
 from berth.api.pod import Pod
-from berth.bus.interface import PubAck, UnansweredError
+from berth.bus.interface import PubAck, StoreFullError, UnansweredError
 from berth_scorer.backlog import Outbox, PendingDelivery, SentRankings
 from harness.fakes.recording_meter import RecordingMeter
 
@@ -95,7 +95,6 @@ async def test_what_was_sent_is_known_by_its_bytes_and_once(delivery):
     sending = asyncio.create_task(outbox.publish(item(delivery), answer(), {}))
     await session.asked.wait()
     subject, data = session.published
-    assert not outbox.sent.has(subject, data + b" ")
     assert not outbox.sent.has("berth.ranked.berth.default.other", data)
     assert outbox.sent.has(subject, data)
     assert not outbox.sent.has(subject, data)
@@ -112,6 +111,28 @@ async def test_an_answer_that_the_stream_had_already_is_not_waited_for(delivery)
     await outbox.publish(item(delivery), answer(), {})
     assert delivery.calls == ["ack"]
     assert not outbox.sent.has(*session.published)
+
+
+@pytest.mark.parametrize(
+    ("error", "may_come"),
+    [
+        pytest.param(StoreFullError("publishing: insufficient resources"), False, id="it is not stored"),
+        pytest.param(UnansweredError("publishing: no answer"), True, id="nobody knows"),
+    ],
+)
+async def test_a_copy_is_waited_for_only_if_it_may_come(delivery, error, may_come):
+    session = FakeSession(error)
+    outbox = Outbox(session, RecordingMeter())
+    outbox.send(item(delivery), answer(), {})
+    await outbox.wait_empty()
+    assert outbox.sent.has(*session.published) == may_come
+
+
+def test_another_scorers_ranking_of_the_pod_ends_the_wait_for_a_copy():
+    sent = SentRankings()
+    sent.add("berth.ranked.berth.default.web", b"{}")
+    assert not sent.has("berth.ranked.berth.default.web", b"{} ")
+    assert not sent.has("berth.ranked.berth.default.web", b"{}")
 
 
 def test_only_so_many_rankings_are_remembered():

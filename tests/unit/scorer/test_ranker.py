@@ -78,6 +78,17 @@ def test_unschedulable_because_of_a_proposal_is_a_conflict(view):
     assert answer(view, important_pod()).proposals_counted
 
 
+def test_a_pod_that_a_proposal_keeps_from_preempting_is_a_conflict():
+    """The binder may put the other pod elsewhere, and no event tells that."""
+    view = View()
+    apply(view, "node.n1", a_node("n1", cpu="1"))
+    low = a_pod("low", priority=0, containers=[a_container(cpu="500m")], node_name="n1")
+    apply(view, f"pod.{low.uid}", low)
+    assert answer(view, a_pod("first", priority=200, containers=[a_container(cpu="500m")])).candidates
+    ranked = answer(view, important_pod())
+    assert (ranked.preemption, ranked.proposals_counted) == (None, True)
+
+
 @pytest.mark.parametrize(("milliseconds", "is_counted"), [(999, False), (1001, True)])
 def test_a_bound_pod_that_the_mirror_should_show_by_now_is_a_proposal_still(view, milliseconds, is_counted):
     """It may be gone, without ever having been mirrored as bound: no event would tell the end of it."""

@@ -14,7 +14,7 @@ import msgspec
 from berth.api.errors import PermanentError, TemporaryError
 from berth.api.messages import DeadLetter, Pending, Positions, Ranked
 from berth.api.trimming import WHOLE
-from berth.bus.interface import Delivery, Session
+from berth.bus.interface import BusLostError, Delivery, Session, UnansweredError
 from berth.bus.stages import publish_dead_letter, publish_ranked, ranked_subject
 from berth.bus.topology import RANKED
 from berth.process.logging import get_logger, verbose
@@ -209,7 +209,9 @@ class Outbox:
         timed = msgspec.structs.replace(message, asked_at=item.delivery.time)
         try:
             ack = await publish_ranked(self._session, timed, headers=headers, sending=self.sent.add)
-        except TemporaryError:
+        except TemporaryError as error:
+            if not isinstance(error, UnansweredError | BusLostError):
+                self.sent.forget(ranked_subject(message))
             item.delivery.nak(RETRY_DELAY)
             raise
         except PermanentError as error:
@@ -276,15 +278,15 @@ class SentRankings:
             del self._by_subject[next(iter(self._by_subject))]
 
     def forget(self, subject: str) -> None:
-        """The stream had that attempt already, so no copy of what was sent comes."""
+        """The stream has not stored it, so no copy of what was sent comes."""
         self._by_subject.pop(subject, None)
 
     def has(self, subject: str, data: bytes) -> bool:
-        """Whether these very bytes were sent; true once only."""
-        if self._by_subject.get(subject) != data:
-            return False
-        del self._by_subject[subject]
-        return True
+        """Whether these very bytes were sent; true once only.
+
+        Others are another scorer's, of this attempt or another one: what was sent is not waited for any more then.
+        """
+        return self._by_subject.pop(subject, None) == data
 
 
 def dead_letter(delivery: Delivery, reason: str, attempt: str = "") -> DeadLetter:

@@ -138,14 +138,14 @@ class Ranker:
     ) -> tuple[Ranking, bool]:
         """For a pod that fits nowhere: whether it would fit without proposals; that is a conflict, not unschedulable.
 
+        Fitting after evictions counts: the binder may put the other pod elsewhere, and no event would tell that.
         If it would not, what rejects it where only a proposal did so is a blocker too: its events may help as well.
         """
         if not _is_rejected(ranking) or not any(rejection.resolvable for rejection in ranking.rejections):
             return ranking, False
-        nominations = len(view.proposals.nominations)
-        if next(view.doubtful(), None) is None and not nominations:
+        if next(view.doubtful(), None) is None and not len(view.proposals.nominations):
             return ranking, False
-        may_preempt = nominations > 0 and ranking.nomination is None
+        may_preempt = ranking.nomination is None
         without = self._rank_without_proposals(pending, attempt, view, may_preempt=may_preempt, extension=extension)
         if without.candidates or without.nomination is not None:
             return ranking, True
