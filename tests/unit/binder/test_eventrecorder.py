@@ -11,6 +11,7 @@ from berth.api.messages import Decision, Outcome, Preemption, Victim
 from berth.api.pod import Pod, PodCondition, PodStatus
 from berth.kube.writes import MAX_NOTE_BYTES, condition_patch
 from berth_binder.eventrecorder import (
+    SERIES_SECONDS,
     ConditionRecord,
     EventBudget,
     EventRecord,
@@ -66,7 +67,7 @@ def test_long_notes_and_messages_are_cut():
 
 
 def test_repeat_is_a_patch_of_the_series():
-    event = event_of(decision(Outcome.UNSCHEDULABLE, message="no"), make_pod("web")).repeated()
+    event = replace(event_of(decision(Outcome.UNSCHEDULABLE, message="no"), make_pod("web")), count=2)
     assert series_body(event, WALL) == {"series": {"count": 2, "lastObservedTime": "2026-01-02T03:04:05.678900Z"}}
 
 
@@ -234,6 +235,27 @@ def test_expired_event_is_created_again():
     budget.end_series(drain(budget)[-1])
     offer(budget, "web", Outcome.UNSCHEDULABLE, message="no room", n="2")
     assert drain(budget)[-1].count == 1
+
+
+@pytest.mark.parametrize(("seconds", "count"), [(SERIES_SECONDS, 2), (SERIES_SECONDS + 1, 1)])
+def test_a_series_without_repeats_ends(seconds: float, count: int):
+    budget = EventBudget()
+    offer(budget, "web", Outcome.UNSCHEDULABLE, message="no room", n="1")
+    drain(budget)
+    offer(budget, "web", Outcome.UNSCHEDULABLE, message="no room", n="2")
+    assert drain(budget, seconds)[-1].count == count
+
+
+def test_so_many_series_are_remembered_and_no_more():
+    budget = EventBudget(EventSettings(series=2))
+    for name in ("first", "second", "third"):
+        offer(budget, name, Outcome.UNSCHEDULABLE, message="no room", n="1")
+        drain(budget)
+    counts = {}
+    for name in ("third", "second", "first"):
+        offer(budget, name, Outcome.UNSCHEDULABLE, message="no room", n="2")
+        counts[name] = drain(budget)[-1].count
+    assert counts == {"first": 1, "second": 2, "third": 2}
 
 
 def test_newer_record_replaces_the_waiting_one():

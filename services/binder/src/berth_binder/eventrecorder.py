@@ -42,6 +42,10 @@ INSTANCE_LIMIT: Final = 128
 FAILED: Final = "FailedScheduling"
 """The reason of an Event that says why a pod is not bound."""
 
+SERIES_SECONDS: Final = 360.0
+"""A series that has not been counted in for so long has ended, as in client-go. A pod that fits nowhere is tried again
+after five minutes at the latest."""
+
 _SCHEDULED: Final = "PodScheduled"
 _FALSE: Final = "False"
 _REASONS: Final = {
@@ -177,7 +181,8 @@ class EventBudget:
         self._refusals, self._others = WaitingRecords(), WaitingRecords()
         self._rate = Rate(settings.per_second, settings.burst)
         self._refusal_rate = Rate(settings.refusals_per_second, settings.refusals_burst)
-        self._series: OrderedDict[tuple[str, str, str], EventRecord] = OrderedDict()
+        self._series: OrderedDict[tuple[str, str, str], _EventSeries] = OrderedDict()
+        """Those counted longest ago first."""
         self._in_flight = 0
         self.dropped = 0
         """How many records were dropped because too many waited."""
@@ -210,7 +215,7 @@ class EventBudget:
             return None
         self._rate.take()
         self._in_flight += 1
-        return self._counted(record) if isinstance(record, EventRecord) else record
+        return self._counted(record, now) if isinstance(record, EventRecord) else record
 
     def done(self) -> None:
         """A request was answered, or failed."""
@@ -244,15 +249,32 @@ class EventBudget:
             self.dropped += 1
         records.put(key, record)
 
-    def _counted(self, event: EventRecord) -> EventRecord:
+    def _counted(self, event: EventRecord, now: float) -> EventRecord:
         """The Event itself, or the next of its series."""
+        if event.type != "Warning":
+            return event
+        self._end_series_before(now - SERIES_SECONDS)
         last = self._series.pop(event.key, None)
-        event = event if last is None else last.repeated()
-        if event.type == "Warning":
-            self._series[event.key] = event
+        if last is not None:
+            event = replace(event, name=last.name, count=last.count + 1)
+        self._series[event.key] = _EventSeries(event.name, event.count, now)
         if len(self._series) > self._settings.series:
             self._series.popitem(last=False)
         return event
+
+    def _end_series_before(self, time: float) -> None:
+        """Most are of pods that are bound or gone by now."""
+        while self._series and next(iter(self._series.values())).counted_at < time:
+            self._series.popitem(last=False)
+
+
+@dataclass(frozen=True, slots=True)
+class _EventSeries:
+    """The Event that repeats are counted in."""
+
+    name: str
+    count: int
+    counted_at: float
 
 
 class WaitingRecords:
@@ -352,9 +374,6 @@ class EventRecord:
     def key(self) -> tuple[str, str, str]:
         """The key that an Event and its repeats share."""
         return (self.pod.uid, self.reason, self.note)
-
-    def repeated(self) -> EventRecord:
-        return replace(self, count=self.count + 1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
