@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from harness.plugins.left_out import require
-from harness.servers.compose import PROFILES, ROOT, configuration
+from harness.servers.compose import PROFILES, ROOT, TRACES, configuration
 from harness.servers.docker_engine import docker
 
 OURS = ("watcher", "scorer", "binder", "metrics-collector", "bus-apply")
@@ -17,7 +17,7 @@ OURS = ("watcher", "scorer", "binder", "metrics-collector", "bus-apply")
 @pytest.fixture(params=PROFILES)
 def services(request: pytest.FixtureRequest) -> dict[str, Any]:
     require("docker-compose")
-    return configuration(request.param)["services"]
+    return configuration(request.param, TRACES)["services"]
 
 
 def test_every_image_is_ours_or_public_with_a_version(services):
@@ -78,7 +78,12 @@ def test_the_default_is_the_simulated_cluster():
     assert settings == {"COMPOSE_PROFILES": "simulated"}
     services = docker("compose", "--project-directory", str(ROOT), "config", "--services").split()
     assert {"simulated-cluster", "cluster-simulated"} <= set(services)
-    assert not {"k3s", "cluster-given", "berth"} & set(services)
+    assert not {"k3s", "cluster-given", "jaeger", "berth"} & set(services)
+
+
+def test_services_export_no_traces_unless_told_where(services):
+    for name in ("watcher", "scorer", "binder"):
+        assert services[name]["environment"]["OTEL_EXPORTER_OTLP_ENDPOINT"] == ""
 
 
 def test_sources_are_watched_for_every_service(services):

@@ -27,8 +27,10 @@ ROOT: Final = Path(__file__).parents[3]
 IMAGE: Final = "berth:test"
 UP_SECONDS: Final = 180.0
 BUILD_SECONDS: Final = 900.0
-PORTS: Final = ("NATS_PORT", "CLUSTER_PORT", "PROMETHEUS_PORT", "GRAFANA_PORT")
+PORTS: Final = ("NATS_PORT", "CLUSTER_PORT", "PROMETHEUS_PORT", "GRAFANA_PORT", "JAEGER_PORT")
 PROFILES: Final = ("simulated", "cluster", "k3s")
+TRACES: Final = "traces"
+"""The profile that is given beside one of PROFILES."""
 
 
 @dataclass
@@ -94,9 +96,10 @@ def inspected(*ids: str) -> list[dict[str, Any]]:
     return json.loads(docker("inspect", *ids)) if ids else []
 
 
-def configuration(profile: str) -> dict[str, Any]:
-    """compose.yaml as `docker compose config` reads it, with one of PROFILES."""
-    command = ["docker", "compose", "--profile", profile, "config", "--format", "json"]
+def configuration(*profiles: str) -> dict[str, Any]:
+    """compose.yaml as `docker compose config` reads it, with these profiles."""
+    chosen = [flag for profile in profiles for flag in ("--profile", profile)]
+    command = ["docker", "compose", *chosen, "config", "--format", "json"]
     # a file that exists: the user may have no kubeconfig
     told = {**os.environ, "KUBECONFIG_FILE": str(ROOT / "deploy/compose/cluster/simulated.yaml")}
     answer = subprocess.run(command, cwd=ROOT, env=told, capture_output=True, text=True, timeout=60, check=True)
@@ -104,10 +107,10 @@ def configuration(profile: str) -> dict[str, Any]:
     return json.loads(answer.stdout)
 
 
-def require_project() -> None:
-    """Leave the test out unless this machine can build and run the simulated profile."""
+def require_project(*profiles: str) -> None:
+    """Leave the test out unless this machine can build and run the simulated profile, and these beside it."""
     require("docker-compose")
-    for name in sorted({each["image"] for each in configuration("simulated")["services"].values()}):
+    for name in sorted({each["image"] for each in configuration("simulated", *profiles)["services"].values()}):
         if not name.startswith(("berth:", "berth-")):
             require(f"image:{name}")
     require(f"image:{os.environ.get('BUILD_PYTHON', 'python:3.11-slim-bookworm')}")
