@@ -104,12 +104,11 @@ async def test_the_scheduler_from_scratch_takes_the_freest_ready_node(
         assert set((await cluster_outside.all_bound(names)).values()) == {freest}
 
 
-@pytest.mark.parametrize(
-    ("scorers", "allowed"), [pytest.param(1, 0, id="1 scorer"), pytest.param(2, MISPLACED_PERCENT, id="2 scorers")]
-)
+@pytest.mark.parametrize("scorers", [1, 2])
 async def test_each_tenants_pods_spread_evenly_also_when_created_again(
-    own_control_plane: ControlPlane, cluster_outside: ClusterUser, tmp_path: Path, scorers: int, allowed: int
+    own_control_plane: ControlPlane, cluster_outside: ClusterUser, tmp_path: Path, scorers: int
 ):
+    """The bound is for one scorer too: while pods are under way, the binder counts others than the scorer."""
     kubeconfig, config = own_control_plane.kubeconfig_path, ARTICLES / "from-scratch.yaml"
     flags = ("--kubeconfig", kubeconfig, "--config", config, "--algorithm-provider", "FromScratchMultiTenant")
     with berth_up(*flags, "--scorers", scorers, folder=tmp_path) as berth:
@@ -120,7 +119,7 @@ async def test_each_tenants_pods_spread_evenly_also_when_created_again(
             for number in range(PODS_OF_A_TENANT)
             for tenant in TENANTS
         )
-        assert misplaced_percent(await all_of(cluster_outside, 300), nodes) <= allowed
+        assert misplaced_percent(await all_of(cluster_outside, 300), nodes) <= MISPLACED_PERCENT
         for number in range(PODS_OF_A_TENANT):
             await cluster_outside.delete_pod(f"red-{number}")
         await cluster_outside.create(

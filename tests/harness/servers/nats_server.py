@@ -28,6 +28,7 @@ from harness.servers.control_plane import StartError
 START_TRIES = 5
 READY_SECONDS = 20.0
 STOP_SECONDS = 5.0
+LISTENING = b"Listening for client connections on"
 
 
 class NatsServer:
@@ -52,7 +53,8 @@ class NatsServer:
         """Start on the same port with the same store, and wait until it accepts clients."""
         config = self.folder / "nats.conf"
         config.write_text(config_text(self.settings) + self._extra)
-        with (self.folder / "nats-server.log").open("ab") as log:
+        with self._log.open("ab") as log:
+            start = log.tell()
             self._process = subprocess.Popen(
                 [str(find_nats_server()), "--config", str(config)],
                 stdin=subprocess.DEVNULL,
@@ -60,7 +62,11 @@ class NatsServer:
                 stderr=subprocess.STDOUT,
                 preexec_fn=die_with_parent if sys.platform == "linux" else None,  # noqa: PLW1509 - one call into libc
             )
-        self._wait_until_ready()
+        self._wait_until_ready(start)
+
+    @property
+    def _log(self) -> Path:
+        return self.folder / "nats-server.log"
 
     def is_healthy(self) -> bool:
         """Whether JetStream works, as its health endpoint says."""
@@ -106,15 +112,16 @@ class NatsServer:
         self.kill()
         shutil.rmtree(self.settings.store, ignore_errors=True)
 
-    def _wait_until_ready(self) -> None:
+    def _wait_until_ready(self, start: int) -> None:
+        """Until it says so in its log after this offset: a server of another test may answer on the port."""
         deadline = time.monotonic() + READY_SECONDS
         while time.monotonic() < deadline:
             if self._process is None or self._process.poll() is not None:
                 break
-            if self._says_hello():
+            if LISTENING in self._log.read_bytes()[start:] and self._says_hello():
                 return
             time.sleep(0.02)
-        words = (self.folder / "nats-server.log").read_text(errors="replace")[-600:]
+        words = self._log.read_text(errors="replace")[-600:]
         raise StartError(f"starting nats-server on port {self.settings.port}: not ready; {words!r}")
 
     def _says_hello(self) -> bool:
