@@ -1,5 +1,7 @@
 """A plugin of another distribution in the whole pipeline: when it fails, only its pod is affected."""
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -74,3 +76,22 @@ async def test_a_failing_plugin_fails_only_its_pod_and_is_named(configuration: P
             await seen.create([seen.pod("fine", **anywhere)])
             await seen.all_bound(["fine"])
         assert berth.pids["scorer-1"] == scorer
+
+
+@pytest.mark.parametrize("command", ["config check", "up --config"])
+def test_a_plugin_that_cannot_be_made_is_named_before_anything_starts(
+    configuration: Path, tmp_path: Path, command: str
+):
+    module = tmp_path / "site" / "rude.py"
+    module.write_text(module.read_text().replace("def score(", "def scores("))
+    done = subprocess.run(
+        [sys.executable, "-m", "berth.cli", *command.split(), str(configuration)],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 2
+    (line,) = done.stderr.splitlines()
+    assert line.startswith(f"berth: {configuration}: making plugin 'Rude': TypeError: ")
+    assert "score" in line

@@ -17,7 +17,7 @@ from berth.framework.profile import Profile, build_profiles
 from berth.framework.status import SUCCESS, Status
 from berth.plugins.factory import PluginFactory
 from berth.plugins.presets import DEFAULT
-from berth.plugins.registry import with_third_party
+from berth.plugins.registry import RegistryError, with_third_party
 from berth.process.configuration import GROUP, PluginBuildError, third_party_plugins
 from harness.builders.objects import a_node, a_pod, first_attempt
 from harness.worlds.queueing_hints import may_help
@@ -111,10 +111,11 @@ class Installed:
     name: str
     value: str = "elsewhere"
     dist: None = None
+    points: tuple[Point, ...] | None = None
 
     def load(self) -> PluginFactory:
-        kind = KINDS[self.name]
-        points = tuple(point for base, point in POINTS.items() if issubclass(kind, base))
+        kind = KINDS.get(self.name, Raises)
+        points = self.points or tuple(point for base, point in POINTS.items() if issubclass(kind, base))
         return PluginFactory(name=self.name, points=points, build=lambda _: kind())
 
 
@@ -175,6 +176,47 @@ def test_a_hint_that_hangs_counts_as_yes():
 def test_a_plugin_that_cannot_be_made_is_named():
     with pytest.raises(PluginBuildError, match="making plugin 'CannotBeMade': KeyError: 'address'"):
         ranking_with("CannotBeMade")
+
+
+@pytest.mark.parametrize(
+    ("points", "sentence"),
+    [
+        pytest.param(
+            (Point.SCORE, Point.FILTER),
+            "its factory has the point 'filter', and Raises does not inherit from FilterPlugin",
+            id="one too many",
+        ),
+        pytest.param(
+            (Point.FILTER,),
+            "its factory has the point 'filter', and Raises does not inherit from FilterPlugin",
+            id="another",
+        ),
+    ],
+)
+def test_a_factory_whose_points_are_not_its_plugins_is_named(points, sentence):
+    (factory,) = third_party_plugins(DEADLINE, [Installed("Raises", points=points)]).factories
+    with pytest.raises(PluginBuildError, match=f"making plugin 'Raises': {sentence}"):
+        factory.build(None)
+
+
+def test_a_point_that_the_factory_leaves_out_is_named():
+    class Both(Raises, FilterPlugin):
+        def filter(self, state, pod, node) -> Status:
+            return SUCCESS
+
+    found = Installed("Raises", points=(Point.SCORE,))
+    found.load = lambda: PluginFactory(name="Raises", points=(Point.SCORE,), build=lambda _: Both())
+    (factory,) = third_party_plugins(DEADLINE, [found]).factories
+    with pytest.raises(
+        PluginBuildError, match="Both inherits from FilterPlugin, and its factory has no point 'filter'"
+    ):
+        factory.build(None)
+
+
+@pytest.mark.parametrize("names", [("NodeName",), ("Raises", "Raises")])
+def test_a_name_that_is_taken_is_refused_with_its_package(names):
+    with pytest.raises(RegistryError, match=f"registering plugin '{names[-1]}': the name is taken: uninstall"):
+        third_party_plugins(DEADLINE, [Installed(name) for name in names])
 
 
 @pytest.mark.parametrize(

@@ -31,7 +31,7 @@ from berth.api.config.load import ConfigurationError, default_configuration, loa
 from berth.api.errors import PermanentError
 from berth.framework.interface import CallLimit, Plugin
 from berth.framework.plugincalls import OutOfTime
-from berth.framework.profile import Profile, build_profiles
+from berth.framework.profile import POINT_TYPES, Profile, build_profiles
 from berth.plugins.factory import PluginFactory
 from berth.plugins.presets import CURRENT_RELEASE, DEFAULT_NAME, gates_for, preset
 from berth.plugins.registry import BUILT_IN, RegistryError, plugins_of_release, with_third_party
@@ -106,13 +106,22 @@ class ThirdPartyPlugins:
 
 
 def third_party_plugins(deadline: timedelta, points: Iterable[EntryPoint] | None = None) -> ThirdPartyPlugins:
-    """Plugins of other installed distributions. A call that takes longer than ``deadline`` fails its pod."""
+    """Plugins of other installed distributions. A call that takes longer than ``deadline`` fails its pod.
+
+    Raises:
+        RegistryError: a name is taken, by a built-in plugin or another package's.
+    """
     limit = CallDeadline(deadline)
     factories: list[PluginFactory] = []
     broken: list[str] = []
+    taken = set(BUILT_IN)
     for point in entry_points(group=GROUP) if points is None else points:
         loaded = _load(point)
         if isinstance(loaded, PluginFactory):
+            if loaded.name in taken:
+                whose = f"registering plugin {loaded.name!r}{_of(point)}"
+                raise RegistryError(f"{whose}: the name is taken: uninstall the package, or give it another name")
+            taken.add(loaded.name)
             factories.append(replace(loaded, build=_with_care(loaded, limit)))
         else:
             broken.append(loaded)
@@ -120,9 +129,7 @@ def third_party_plugins(deadline: timedelta, points: Iterable[EntryPoint] | None
 
 
 def _load(point: EntryPoint) -> PluginFactory | str:
-    where = f"loading plugin {point.name!r} from {point.value!r}"
-    if point.dist is not None:
-        where = f"{where} of {point.dist.name} {point.dist.version}"
+    where = f"loading plugin {point.name!r} from {point.value!r}{_of(point)}"
     try:
         loaded = point.load()
     except Exception as exc:  # noqa: BLE001 - a package may raise anything on import
@@ -134,16 +141,34 @@ def _load(point: EntryPoint) -> PluginFactory | str:
     return loaded
 
 
+def _of(point: EntryPoint) -> str:
+    """The distribution of an entry point, with its version."""
+    return f" of {point.dist.name} {point.dist.version}" if point.dist is not None else ""
+
+
 def _with_care(factory: PluginFactory, limit: CallLimit) -> Callable[[Any], Plugin]:
     def build(args: Any) -> Plugin:
         try:
             plugin = factory.build(args)
         except Exception as exc:
             raise PluginBuildError(f"making plugin {factory.name!r}: {type(exc).__name__}: {exc}") from exc
+        if problem := _difference(factory, plugin):
+            raise PluginBuildError(f"making plugin {factory.name!r}: {problem}")
         plugin.limit = limit
         return plugin
 
     return build
+
+
+def _difference(factory: PluginFactory, plugin: Plugin) -> str:
+    """How the points of a factory and the classes of its plugin differ; empty if they do not."""
+    kind = type(plugin).__name__
+    for point, needed in POINT_TYPES.items():
+        if point in factory.points and not isinstance(plugin, needed):
+            return f"its factory has the point {str(point)!r}, and {kind} does not inherit from {needed.__name__}"
+        if point not in factory.points and isinstance(plugin, needed):
+            return f"{kind} inherits from {needed.__name__}, and its factory has no point {str(point)!r}"
+    return ""
 
 
 MOST_DISKS_VARIABLE: Final = "KUBE_MAX_PD_VOLS"
@@ -189,14 +214,17 @@ def read_configuration(
 
 
 def problems_in_services(configuration: KubeSchedulerConfiguration) -> tuple[str, ...]:
-    """What services would refuse in a valid file: its numbers must fit theirs.
+    """What services would refuse in a valid file: its numbers must fit theirs, and each plugin must let itself be made.
 
     The rule: docs/protocol.md, 7.
     """
     try:
         read_settings(environment={}, file=file_values(configuration))
+        profiles_of(configuration)
     except SettingsError as error:
         return error.problems
+    except PluginBuildError as error:
+        return (str(error),)
     return ()
 
 

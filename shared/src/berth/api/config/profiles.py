@@ -294,7 +294,11 @@ class PluginNames:
         if name in GONE_PLUGINS:
             return f"{path}: {name!r} was invalid in version {API_VERSION!r}; {GONE_PLUGINS[name]}"
         near, listed = did_you_mean(name, self._offered()), self._listed_once()
-        known = f"{' Known' if near else ', known'} are {listed}" if listed else ""
+        known = (
+            f"{' Known' if near else ', known'} are {listed}; your own is known where its package is installed"
+            if listed
+            else ""
+        )
         return f"{path}: unknown plugin {name!r}{near}{known}"
 
     def _listed_once(self) -> str:

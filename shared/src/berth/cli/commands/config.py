@@ -16,7 +16,7 @@ from berth.api.config.encode import as_document
 from berth.api.config.load import ConfigurationError
 from berth.api.config.profiles import expand
 from berth.api.config.types import PluginRef, Plugins, Point
-from berth.cli.options import Output, OutputFormat, print_document
+from berth.cli.options import Output, OutputFormat, print_document, reporting_errors
 from berth.cli.rendering import (
     indented,
     new_table,
@@ -206,8 +206,9 @@ def providers(name: Name = None, feature_gates: Gates = None, output: Output = O
     if output.is_document:
         print_document({each: preset_json(found, values) for each, found in chosen.items()}, output)
         return
-    for each, found in chosen.items():
-        _show(each, found, values)
+    with reporting_errors():
+        for each, found in chosen.items():
+            _show(each, found, values)
 
 
 def preset_json(of: Preset, values: GateValues) -> Mapping[str, Any]:

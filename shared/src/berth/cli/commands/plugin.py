@@ -12,13 +12,14 @@ from rich.table import Table
 
 from berth.api.config.types import EVERYTHING, Point
 from berth.cli.commands.pluginpackage import files_of, name_problem
-from berth.cli.options import Output, OutputFormat, print_document
+from berth.cli.options import Output, OutputFormat, print_document, reporting_errors
 from berth.cli.rendering import new_table, note, plain, print_line, print_rich
 from berth.framework.events import Action
 from berth.framework.interface import EnqueueExtensions, Plugin
 from berth.framework.profile import POINT_TYPES, REFUSING, RUNS_IN, services_of
 from berth.plugins.factory import PluginFactory
 from berth.plugins.presets import CURRENT_RELEASE
+from berth.plugins.registry import BUILT_IN
 from berth.plugins.v1_18.providers import RELEASE as OLDER
 from berth.process.configuration import PluginBuildError, known_plugins
 from berth.process.exits import Exit
@@ -52,7 +53,8 @@ def plugins(output: Output = OutputFormat.TABLE) -> None:
 
     With the services that call it, and the events that requeue its pods.
     """
-    listed = list(_every())
+    with reporting_errors():
+        listed = list(_every())
     if output.is_document:
         print_document(listed, output)
         return
@@ -103,6 +105,8 @@ def new(
     The plugin scores nodes, has its entry point, and its test passes.
     """
     problem = name_problem(name)
+    if not problem and name in BUILT_IN:
+        problem = f"naming the plugin {name!r}: berth has a plugin of that name; give it another"
     if problem:
         note(problem)
         raise typer.Exit(Exit.USAGE)
