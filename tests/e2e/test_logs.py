@@ -76,6 +76,13 @@ async def test_each_level_has_the_documented_lines_with_their_keys(level: int, t
         assert left - Counter(["large-0"]) == Counter(f"web-{number}" for number in range(PODS))
         trace_ids = {line["pod"]: line["trace_id"] for line in of_pods if "trace_id" in line}
         assert all(trace_ids[line["pod"]] == line["trace_id"] for line in of_pods if "trace_id" in line)
+    requests = [line for line in lines if line["msg"] == "request"]
+    assert bool(requests) is (level >= 6)
+    if level >= 6:
+        assert {line["service"] for line in requests} == {"watcher", "binder"}
+        posted = [line for line in requests if (line["method"], line["path"][-8:]) == ("POST", "/binding")]
+        assert [line["status"] for line in posted] == [201] * PODS
+        assert any(line["path"].startswith("/api/v1/pods?") and "watch=" in line["path"] for line in requests)
     messages = [line for line in lines if line["msg"].startswith("message ")]
     assert bool(messages) is (level >= 6)
     if level >= 6:

@@ -64,7 +64,7 @@ class EventSettings:
     in_flight_behind_bindings: int = 8
     """The same while Bindings wait: in a long drain Events must be sent too, or all come at its end."""
     series: int = 10_000
-    """Pods whose last Warning is remembered, so that a repeat is counted in its series and creates no other Event."""
+    """Warnings that are remembered for a time, so that a repeat is counted in its series and creates no other Event."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

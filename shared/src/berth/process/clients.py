@@ -14,7 +14,7 @@ from berth.bus.settings import MEBIBYTE, BusSettings, NatsCredentials, TlsSettin
 from berth.kube.client import Exchange, KubeClient, Listener
 from berth.kube.informers import EventListener, Informers
 from berth.process.lifecycle import Process
-from berth.process.logging import log_message
+from berth.process.logging import log_message, log_request
 from berth.process.metrics import Meter
 from berth.process.settings import V_MESSAGE, NatsSettings, Settings
 
@@ -66,14 +66,20 @@ def _tls(nats: NatsSettings) -> TlsSettings | None:
 
 @asynccontextmanager
 async def kube_client(settings: Settings, *, name: str, meter: Meter) -> AsyncIterator[KubeClient]:
-    """A client of the API server, closed at the end. Its requests are counted in client-go's metrics.
+    """A client of the API server, closed at the end. Its requests are counted in client-go's metrics, and logged at 6.
 
     Raises:
         KubeconfigError: no usable configuration was found; the text contains the remedy.
     """
-    kube = settings.kube
+    kube, count = settings.kube, counting(meter)
+
+    def count_and_log(exchange: Exchange) -> None:
+        count(exchange)
+        log_request(exchange.method, exchange.path, exchange.status, exchange.seconds)
+
+    listener = count_and_log if settings.log.verbosity >= V_MESSAGE else count
     async with await KubeClient.connect(
-        kube.kubeconfig, user_agent=f"berth-{name}", qps=kube.qps, burst=kube.burst, listener=counting(meter)
+        kube.kubeconfig, user_agent=f"berth-{name}", qps=kube.qps, burst=kube.burst, listener=listener
     ) as client:
         yield client
 

@@ -49,6 +49,11 @@ def log_message(direction: Literal["sent", "received"], subject: str, size: int)
     get_logger().info(f"message {direction}", subject=subject, bytes=size)
 
 
+def log_request(method: str, path: str, status: int, seconds: float) -> None:
+    """Log a request to the API server and its answer (V_MESSAGE), without bodies and headers."""
+    get_logger().info("request", method=method, path=path, status=status, milliseconds=round(seconds * 1000, 1))
+
+
 def configure(settings: LogSettings, *, service: str, identity: str, stream: TextIO = sys.stderr) -> None:
     """Write all logs of this process to ``stream``, libraries' logs and Python's warnings included."""
     _state["verbosity"] = settings.verbosity

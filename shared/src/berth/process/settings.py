@@ -33,7 +33,7 @@ V_RESULT: Final = 2
 V_STEP: Final = 4
 """For a line at every step of a pod."""
 V_MESSAGE: Final = 6
-"""For a line for every message on NATS."""
+"""For a line for every message on NATS and every request to the API server."""
 V_SCORE: Final = 10
 """For a line for every plugin's result on every node, as in kube-scheduler."""
 
@@ -162,7 +162,7 @@ class LogSettings:
 
     verbosity: Annotated[int, readers.integer(0, 10)] = 0
     """klog's V, 0-10: 0 for operators, 2 a line when a pod is bound or cannot be placed, 4 every step of a pod, 6 every
-    message on NATS, 10 every plugin's result on every node."""
+    message on NATS and every request to the API server, 10 every plugin's result on every node."""
     format: Annotated[str, readers.choice(("auto", "json", "text"))] = "auto"
     """json, text, or auto: text for a person at a terminal, JSON for everything else."""
 

@@ -85,7 +85,9 @@ FLAGS: Final = (
     ),
     _flag("--feature-gates", "feature_gates", "A=true,B=false", "Gates of the provider; `berth config providers`."),
     _flag("--nats", "nats.url", "URL", "Address of NATS."),
-    _flag("-v --v", "log.verbosity", "LEVEL", "Log verbosity, 0 to 10: 2 results, 4 steps of pods, 6 messages."),
+    _flag(
+        "-v --v", "log.verbosity", "LEVEL", "Log verbosity, 0 to 10: 2 results, 4 steps of pods, 6 messages, requests."
+    ),
     _flag("--logging-format", "log.format", "json|text", "Default: text at a terminal, else JSON."),
     _flag("--health-port", "health.port", "PORT", "/livez, /readyz, /metrics, /configz; 0: any free port."),
     _flag("--identity", "identity", "NAME", "Default: host name and a uuid."),

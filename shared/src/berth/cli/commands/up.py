@@ -45,7 +45,12 @@ Config = Annotated[
 Verbosity = Annotated[
     int,
     typer.Option(
-        "-v", "--v", metavar="N", help="How much the services log: 2 results, 4 steps, 6 messages.", min=0, max=10
+        "-v",
+        "--v",
+        metavar="N",
+        help="How much the services log: 2 results, 4 steps, 6 messages, requests.",
+        min=0,
+        max=10,
     ),
 ]
 
