@@ -74,7 +74,9 @@ async def test_queue_lists_the_pods_that_wait_and_why(running: BerthUp, seen: Cl
     rows = [line.split() for line in (await eventually(both, "the gated pod")).splitlines()]
     assert [row[:2] for row in rows[3:]] == [[pod, "unschedulable"], [f"{seen.namespace}/gated", "gated"]]
     assert [row[-1] for row in rows[3:]] == ["NodeResourcesFit", "SchedulingGates"]
-    listed = yaml.safe_load(output(berth("queue", "-n", seen.namespace, "--queue", "gated", "-o", "yaml", of=running)))
+    listed = yaml.safe_load(
+        output(berth("queue", "list", "-n", seen.namespace, "--queue", "gated", "-o", "yaml", of=running))
+    )
     assert [(one["name"], one["plugins"]) for one in listed["pods"]] == [("gated", ["SchedulingGates"])]
     first = json.loads(output(berth("queue", "-n", seen.namespace, "--limit", "1", "-o", "json", of=running)))
     assert (len(first["pods"]), first["complete"]) == (1, False)

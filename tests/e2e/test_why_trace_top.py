@@ -248,6 +248,26 @@ def test_top_prints_the_same_as_json(simulated: BerthUp):
     assert all(node["cpu_millicores"]["allocatable"] > 0 for node in document["nodes"])
 
 
+def test_top_ends_when_q_is_pressed(simulated: BerthUp):
+    command = f"{sys.executable} -m berth.cli top --interval 60 --nats {simulated.nats}"
+    environment = {**os.environ, "TMPDIR": str(simulated.temporary), "COLUMNS": "80", "TERM": "xterm"}
+    with subprocess.Popen(
+        ["script", "-qec", command, "/dev/null"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        env=environment,
+    ) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        shown = b""
+        while b"DECISIONS" not in shown:
+            shown += process.stdout.read1()
+        process.stdin.write(b"q")
+        process.stdin.flush()
+        process.stdout.read()
+        assert process.wait(COMMAND_SECONDS) == 0
+
+
 def test_top_watch_prints_one_json_document_per_line(simulated: BerthUp):
     command = ["top", "--watch", "--interval", "0.2", "-o", "json", "--nats", simulated.nats]
     watching = [sys.executable, "-m", "berth.cli", *command]

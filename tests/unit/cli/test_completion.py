@@ -92,7 +92,7 @@ def test_kubectl_gets_completions_in_its_own_form(programs):
     lines = run("kubectl_complete-berth", "", env=programs).stdout.splitlines()
     assert [line.split("\t")[0] for line in lines] == [*KUBECTL_COMMANDS, ":4"]
     lines = run("kubectl_complete-berth", "queue", "", env=programs).stdout.splitlines()
-    assert [line.split("\t")[0] for line in lines] == ["why", ":4"]
+    assert [line.split("\t")[0] for line in lines] == ["list", "why", ":4"]
 
 
 @pytest.mark.requires("kubectl")

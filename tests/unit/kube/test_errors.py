@@ -19,14 +19,15 @@ def _forbidden(message: str, name: str = "") -> StatusObject:
                 "web-0",
             ),
             "'system:serviceaccount:berth:binder' may not create pods/binding: add to the ClusterRole:"
-            ' apiGroups: [""], resources: ["pods/binding"], verbs: ["create"]',
+            ' apiGroups: [""], resources: ["pods/binding"], verbs: ["create"] (docs/rights.md)',
             id="create names no object",
         ),
         pytest.param(
             _forbidden(
                 'nodes is forbidden: User "u" cannot list resource "nodes" in API group "" at the cluster scope'
             ),
-            '\'u\' may not list nodes: add to the ClusterRole: apiGroups: [""], resources: ["nodes"], verbs: ["list"]',
+            "'u' may not list nodes: add to the ClusterRole:"
+            ' apiGroups: [""], resources: ["nodes"], verbs: ["list"] (docs/rights.md)',
             id="cluster scope",
         ),
         pytest.param(
@@ -36,7 +37,8 @@ def _forbidden(message: str, name: str = "") -> StatusObject:
                 "berth-binder",
             ),
             "'u' may not update leases: add to the Role in namespace 'kube-system': apiGroups:"
-            ' ["coordination.k8s.io"], resources: ["leases"], verbs: ["update"], resourceNames: ["berth-binder"]',
+            ' ["coordination.k8s.io"], resources: ["leases"], verbs: ["update"], resourceNames: ["berth-binder"]'
+            " (docs/rights.md)",
             id="one Lease is enough",
         ),
         pytest.param(
@@ -46,7 +48,7 @@ def _forbidden(message: str, name: str = "") -> StatusObject:
                 "web-0",
             ),
             '\'u\' may not patch pods/status: add to the ClusterRole: apiGroups: [""], resources: ["pods/status"],'
-            ' verbs: ["patch"]',
+            ' verbs: ["patch"] (docs/rights.md)',
             id="one pod's name would be right once only",
         ),
     ],

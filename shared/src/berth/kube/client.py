@@ -91,9 +91,11 @@ ACCEPTED = {"Accept": JSON, "Accept-Encoding": "identity"}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Exchange:
-    """One request and its answer, for the metrics."""
+    """One request and its answer, for the metrics and the log."""
 
     method: str
+    path: str
+    """With its query, as it was sent."""
     host: str
     """The API server's host and port."""
     status: int
@@ -254,7 +256,7 @@ class KubeClient:
             text = f"{method} {self.server}{wish.path}: {exc}"
             raise ApiUnreachableError(text, maybe_sent=exc.maybe_sent) from exc
         finally:
-            self._report(method, status, time.monotonic() - began)
+            self._report(method, wish.path, status, time.monotonic() - began)
         return answer
 
     def _shared_for(self, headers: Headers) -> _Shared:
@@ -306,10 +308,10 @@ class KubeClient:
         self, path: str, params: Mapping[str, str], silence: float, headers: Headers
     ) -> aiohttp.ClientResponse:
         began, status = time.monotonic(), 0
-        access = self._credentials.access
+        access, path = self._credentials.access, f"{path}?{urlencode(params)}"
         try:
             answer = await self._session.get(
-                URL(f"{access.server}{path}?{urlencode(params)}", encoded=True),
+                URL(f"{access.server}{path}", encoded=True),
                 headers=headers,
                 timeout=aiohttp.ClientTimeout(sock_connect=CONNECT_SECONDS, sock_read=silence),
                 ssl=access.tls or True,
@@ -319,7 +321,7 @@ class KubeClient:
             )
             status = answer.status
         finally:
-            self._report("GET", status, time.monotonic() - began)
+            self._report("GET", path, status, time.monotonic() - began)
         return answer
 
     async def _other_headers(self, method: str, path: str, refused: Headers) -> Headers:
@@ -329,10 +331,10 @@ class KubeClient:
             text = f"{method} {self.server}{path}: 401, and no other credentials: {exc}"
             raise ApiUnreachableError(text, maybe_sent=False) from exc
 
-    def _report(self, method: str, status: int, seconds: float) -> None:
+    def _report(self, method: str, path: str, status: int, seconds: float) -> None:
         if self._listener is not None:
             host = urlsplit(self._credentials.server).netloc
-            self._listener(Exchange(method=method, host=host, status=status, seconds=seconds))
+            self._listener(Exchange(method=method, path=path, host=host, status=status, seconds=seconds))
 
 
 class _Wish(NamedTuple):

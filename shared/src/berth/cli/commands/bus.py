@@ -19,7 +19,11 @@ app = typer.Typer(name="bus", help="The bus: streams, buckets and consumers.", n
 
 
 @app.command("apply")
-def apply(nats: Annotated[str, typer.Option("--nats", metavar="URL", help="Address of the NATS server.")]) -> None:
+def apply(
+    nats: Annotated[
+        str, typer.Option("--nats", metavar="URL", help="Address of the NATS server.", envvar="BERTH_NATS_URL")
+    ],
+) -> None:
     """Create or update streams, buckets and shared consumers."""
     run_command(apply_bus(nats))
     print_line(f"applied to {nats}")

@@ -53,6 +53,20 @@ def list_queue(  # noqa: PLR0913 - one parameter a flag, given by name
         run_command(_list(NatsServer(nats, nats_context), output, queue=queue, namespace=namespace, limit=limit))
 
 
+@app.command("list")
+def list_command(  # noqa: PLR0913 - one parameter a flag, given by name
+    *,
+    queue: OneQueue = None,
+    namespace: ListedNamespace = None,
+    limit: Limit = LIMIT,
+    output: Output = OutputFormat.TABLE,
+    nats: NatsUrl = None,
+    nats_context: NatsContext = None,
+) -> None:
+    """List the pods that wait, by queue; the same as without a command."""
+    run_command(_list(NatsServer(nats, nats_context), output, queue=queue, namespace=namespace, limit=limit))
+
+
 async def _list(
     server: NatsServer, output: OutputFormat, *, queue: str | None, namespace: str | None, limit: int
 ) -> None:

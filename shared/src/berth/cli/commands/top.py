@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import sys
+import termios
+import tty
 from collections import Counter, deque
 from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Annotated, Final
@@ -57,7 +61,7 @@ Watch = Annotated[
     bool | None,
     typer.Option(
         "--watch/--once",
-        help="Refresh until Ctrl-C, or print once; by default --watch on a terminal.",
+        help="Refresh until q or Ctrl-C, or print once; by default --watch on a terminal.",
         show_default=False,
     ),
 ]
@@ -102,13 +106,39 @@ async def _watch(server: NatsServer, output: OutputFormat, interval: timedelta) 
                 _print(await reader.read(), output)
                 await asyncio.sleep(interval.total_seconds())
         console = open_console()
-        with Live(console=console, screen=True, auto_refresh=False) as live:
-            while True:
+        with Live(console=console, screen=True, auto_refresh=False) as live, _pressed(b"q") as quitting:
+            while not quitting.is_set():
                 overview = await reader.read()
                 other_lines = len(console.render_lines(Group(*overview_lines(overview, rows=0))))
                 rows = max(FEWEST_NODES, console.height - other_lines)
                 live.update(Group(*overview_lines(overview, rows=rows)), refresh=True)
-                await asyncio.sleep(interval.total_seconds())
+                with suppress(TimeoutError):
+                    await asyncio.wait_for(quitting.wait(), interval.total_seconds())
+
+
+@contextmanager
+def _pressed(key: bytes) -> Iterator[asyncio.Event]:
+    """Set when the key is pressed on the terminal; what is typed is not shown meanwhile."""
+    event, terminal = asyncio.Event(), sys.stdin
+    if not terminal.isatty():
+        yield event
+        return
+
+    def read() -> None:
+        typed = os.read(terminal.fileno(), 1024)
+        if key in typed:
+            event.set()
+        if not typed:  # the terminal has gone
+            loop.remove_reader(terminal)
+
+    loop, before = asyncio.get_running_loop(), termios.tcgetattr(terminal)
+    tty.setcbreak(terminal)
+    loop.add_reader(terminal, read)
+    try:
+        yield event
+    finally:
+        loop.remove_reader(terminal)
+        termios.tcsetattr(terminal, termios.TCSADRAIN, before)
 
 
 def _print(overview: Overview, output: OutputFormat) -> None:
