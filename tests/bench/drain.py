@@ -29,6 +29,8 @@ from harness.worlds.cluster_user import ClusterUser, eventually
 DRAIN_SECONDS = 300.0
 EVENTS_SECONDS = 30.0
 """The wait for Events after the last Binding. A scheduler that drops Events under load never completes them."""
+EVENTS_ASKED_SECONDS = 0.1
+"""Each question costs the API server some milliseconds, which a scheduler pays whose Events come after its Bindings."""
 BENCH = "bench"
 """This process, whose cost belongs to no scheduler."""
 CPU = "100m"
@@ -123,7 +125,7 @@ async def _events_there(seen: ClusterUser, count: int) -> float | None:
         answer = await seen.api.get(seen.api.new_events, limit=1)
         if len(answer.body["items"]) + answer.body["metadata"].get("remainingItemCount", 0) >= count:
             return time.monotonic()
-        await asyncio.sleep(0.02)
+        await asyncio.sleep(EVENTS_ASKED_SECONDS)
     return None
 
 
