@@ -189,6 +189,7 @@ def main(
     limit: Annotated[float, typer.Option(help="Growth of a process's memory that is allowed, in percent.")] = 5.0,
     scorers: Annotated[int, typer.Option(min=1, help="Scorers of each of the two pipelines.")] = 1,
     kills: Annotated[bool, typer.Option("--kills", help="Also faults that end processes.")] = False,  # noqa: FBT002 - a flag
+    out: Annotated[Path | None, typer.Option(help="File for all samples, as JSON: when did what grow?")] = None,
 ) -> None:
     """Run, print the trends, end with 1 when something grew or was wrong."""
     assets = assets_folder()
@@ -204,6 +205,8 @@ def main(
     seconds = 60 * minutes
     with tempfile.TemporaryDirectory(prefix="berth-soak-") as folder:
         outcome, samples = asyncio.run(soak(size, assets, Path(folder), seconds=seconds, rate=rate))
+    if out is not None:
+        out.write_text(json.dumps(samples.values))
     grown = show(samples, seconds, limit)
     for problem in outcome.problems:
         console.print(f"PROBLEM {problem}")
