@@ -86,7 +86,7 @@ class Login(Client):
             await self._give_up()
             text = self.unreachable(exc)
             if _REFUSED in text.lower():
-                raise BusRefusedError(f"{text}: {_WHO}") from exc
+                raise BusRefusedError(f"connecting to NATS at {self._settings.addresses}: {self._refusal()}") from exc
             is_unknown = isinstance(self._cause(exc), ssl.SSLCertVerificationError)
             raise BusLostError(f"{text}: {_UNKNOWN_AUTHORITY}" if is_unknown else text) from exc
 
@@ -94,6 +94,17 @@ class Login(Client):
         """The text of an error while connecting."""
         cause = cause_of(self._cause(exc))
         return f"connecting to NATS at {self._settings.addresses} as {self._name!r}: {cause}"
+
+    def _refusal(self) -> str:
+        """What the server has refused, and the remedy."""
+        who = self._settings.credentials
+        if file := who.credentials_file or who.nkey_seed_file:
+            return f"it refuses the credentials of {str(file)!r}: they are another server's, or have expired"
+        if who.user:
+            return f"it refuses user {who.user!r}: the password is wrong, or it knows no such user"
+        if who.token:
+            return "it refuses the token: it is wrong, or the server takes users only"
+        return f"it refuses a client without credentials: {_WHO}"
 
     def _cause(self, exc: Exception) -> Exception:
         return self._last_error if isinstance(exc, nats.errors.NoServersError) and self._last_error else exc

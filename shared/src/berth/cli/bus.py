@@ -87,20 +87,22 @@ async def open_admin_session(server: NatsServer, *, name: str) -> AsyncIterator[
             raise UsageError(f"{what}: this is an admin's command: connect as NATS's user {access.APPLY!r}") from error
 
 
-async def connect_bus(
+async def connect_bus(  # noqa: PLR0913 - which server, and who this is there
     url: str | None,
     *,
     name: str = "berth",
     user: str = access.PEOPLE,
     place: Path | None = None,
     context: str | None = None,
+    is_own: bool = False,
 ) -> Session:
     """A session for a command. User, password and the like come from ``BERTH_NATS_*``, as for the services.
 
     With a context of the NATS CLI they come from there, and of ``BERTH_NATS_*`` only the prefix, which it has not.
 
     The embedded server of a pipeline, of the same user of the machine, is reached with the password that is in its
-    folder for ``user``. ``place`` is as in ``find_folder``.
+    folder for ``user``, unless ``BERTH_NATS_*`` names who this is. ``place`` is as in ``find_folder``. ``is_own``: it
+    is this process's own pipeline, whoever ``BERTH_NATS_*`` names.
 
     Raises:
         UsageError: the address, or one of these settings, cannot be used, or the server refuses this user.
@@ -109,7 +111,8 @@ async def connect_bus(
     try:
         flags = {**(context_settings(context) if context else {}), **({"nats.url": url} if url else {})}
         settings = read_settings(flags=flags, environment=_without_nats() if context else None)
-        if not context and (folder := access.find_folder(settings.nats.url, place)):
+        folder = None if context else access.find_folder(settings.nats.url, place)
+        if folder is not None and (is_own or is_anonymous(settings.nats)):
             own = {"BERTH_NATS_URL": settings.nats.url, **access.environment(folder, user, settings.nats.prefix)}
             settings = read_settings(environment=_without_nats() | own)
     except SettingsError as exc:
@@ -133,9 +136,9 @@ def is_anonymous(nats: NatsSettings) -> bool:
     return not (nats.user or nats.token or nats.credentials_file or nats.cert_file)
 
 
-async def apply_bus(url: str) -> None:
-    """Create or update the streams, buckets and consumers that berth declares."""
-    session = await connect_bus(url, user=access.APPLY)
+async def apply_bus(url: str, *, is_own: bool = False) -> None:
+    """Create or update the streams, buckets and consumers that berth declares. ``is_own`` is as in `connect_bus`."""
+    session = await connect_bus(url, user=access.APPLY, is_own=is_own)
     try:
         await session.apply()
     finally:

@@ -141,7 +141,7 @@ async def _until_ready(running: Pipeline, starting: Status, deadline: timedelta)
 
 async def _schedule(running: Pipeline, starting: Status, options: RunOptions) -> bool:
     observed = Observed(pod=_pod_name(options.pods))
-    session = await connect_bus(running.nats)
+    session = await connect_bus(running.nats, is_own=True)
     credentials = await KubeCredentials.from_source(source_for(str(running.kubeconfig)))
     try:
         starting.update("waiting for the first samples of the nodes' traffic")

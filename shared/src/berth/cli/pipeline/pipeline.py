@@ -148,7 +148,7 @@ async def _start(options: PipelineOptions, folder: Path, supervisor: Supervisor,
         if options.nats:
             await retry_aloud(lambda: apply_bus(nats), within=PATIENCE, what=f"NATS at {nats}", report=report)
         else:
-            await retry(lambda: apply_bus(nats), within=START)
+            await retry(lambda: apply_bus(nats, is_own=True), within=START)
     except BusLostError as exc:
         if options.nats:
             raise BusLostError(f"{exc}: name another server with --nats, or none to run one here") from exc
