@@ -14,6 +14,7 @@ from typing import IO
 import pytest
 
 from harness.servers.child_processes import free_ports
+from harness.servers.nats_server import NatsServer
 from harness.worlds.cluster_user import ClusterUser, cluster_user, eventually
 from harness.worlds.pipeline import BerthUp, berth_up
 from harness.worlds.printed import on_terminal
@@ -259,13 +260,39 @@ def test_top_ends_when_q_is_pressed(simulated: BerthUp):
     ) as process:
         assert process.stdin is not None
         assert process.stdout is not None
-        shown = b""
-        while b"DECISIONS" not in shown:
-            shown += process.stdout.read1()
+        _read_until(b"DECISIONS", process.stdout)
         process.stdin.write(b"q")
         process.stdin.flush()
         process.stdout.read()
         assert process.wait(COMMAND_SECONDS) == 0
+
+
+def test_top_goes_on_when_nats_has_come_back(own_nats_server: NatsServer):
+    assert output(berth("bus", "apply", "--nats", own_nats_server.address)) == f"applied to {own_nats_server.address}\n"
+    command = f"{sys.executable} -m berth.cli top --interval 0.2 --nats {own_nats_server.address}"
+    environment = {**os.environ, "COLUMNS": "80", "TERM": "xterm"}
+    with subprocess.Popen(
+        ["script", "-qec", command, "/dev/null"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment
+    ) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        _read_until(b"DECISIONS", process.stdout)
+        own_nats_server.stop()
+        assert b"DECISIONS" in _read_until(b"trying again", process.stdout), "the last overview stays"
+        own_nats_server.start()
+        while b"trying again" in _read_until(b"no watcher answers", process.stdout):
+            pass
+        process.stdin.write(b"q")
+        process.stdin.flush()
+        process.stdout.read()
+        assert process.wait(COMMAND_SECONDS) == 0
+
+
+def _read_until(wanted: bytes, stream: IO[bytes]) -> bytes:
+    shown = b""
+    while wanted not in shown:
+        shown += stream.read1()  # type: ignore[attr-defined] - a buffered reader
+    return shown
 
 
 def test_top_watch_prints_one_json_document_per_line(simulated: BerthUp):

@@ -5,13 +5,13 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from berth.api.messages import Decision, MirrorEntry, Outcome, Preemption, Victim, encode_entry
+from berth.api.messages import Decision, MirrorEntry, Outcome, Pending, Preemption, Victim, encode_entry
 from berth.api.meta import ObjectMeta
 from berth.api.pod import Pod, PodSpec
 from berth.bus.interface import Session
-from berth.bus.stages import publish_decision
-from berth.cli.lookup import config_in_use, last_decision
-from berth.cli.options import parse_pod
+from berth.bus.stages import publish_decision, publish_pending
+from berth.cli.lookup import config_in_use, last_decision, what_stops
+from berth.cli.options import NotFoundError, parse_pod
 from harness.fakes.memory_bus import MemoryBus
 
 
@@ -87,3 +87,29 @@ async def test_the_configuration_in_use_is_of_the_last_decision(session):
     await publish_decision(session, msgspec.structs.replace(decision("new", Outcome.BOUND), config="c2"))
     assert await config_in_use(session, pod_for("berth")) == "c2"
     assert await config_in_use(session, pod_for("another")) == ""
+
+
+@pytest.mark.parametrize(
+    ("running", "sentence"),
+    [
+        pytest.param(("watcher", "scorer", "binder"), "", id="all run"),
+        pytest.param(("watcher", "binder"), "no scorer answers: nothing is ranked", id="no scorer"),
+        pytest.param(("watcher", "scorer"), "no binder answers: nothing is bound", id="no binder"),
+    ],
+)
+async def test_what_stops_every_pod_names_the_missing_service(running, sentence):
+    session = await MemoryBus().connect(name="test")
+    await session.apply()
+    for service in running:
+        leads = {} if service == "scorer" else {"leading": {"number": 1, "seconds": 1.0}}
+        await session.register(f"berth-{service}", identity=service, version="1", stats=lambda leads=leads: leads)
+    assert await what_stops(session) == sentence
+
+
+async def test_a_pod_that_waits_to_be_ranked_is_told_that_no_scorer_runs():
+    session = await MemoryBus().connect(name="test")
+    await session.apply()
+    pod = Pod(metadata=ObjectMeta(name="web-0", namespace="default", uid="uid-web-0"), spec=PodSpec())
+    await publish_pending(session, Pending(attempt="uid-web-0.1.1", profile="berth", pod=pod))
+    with pytest.raises(NotFoundError, match=r"waits to be ranked, published .* ago: .*no scorer answers"):
+        await last_decision(session, parse_pod("web-0"))

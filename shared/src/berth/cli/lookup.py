@@ -21,6 +21,7 @@ from berth.bus.stages import OUTCOME
 from berth.bus.topology import CLUSTER, DECISIONS, PENDING, RANKED
 from berth.cli.options import NotFoundError, PodName
 from berth.cli.rendering import ago
+from berth.cli.services import missing, seen
 from berth.cluster.snapshot import Snapshot
 from berth.kube.credentials import is_configured
 from berth.process.exits import UsageError
@@ -79,16 +80,19 @@ async def _stage_of(session: Session, name: PodName) -> str:
         stored = await session.last(stream, name.filter(stage))
         if stored is not None:
             since = ago(stored.time, (await session.state(stream)).now)
-            return f"there is none yet: it waits {waits}, published {since}"
-    if stuck := await what_stores_nothing(session):
+            stuck = await what_stops(session)
+            return f"there is none yet: it waits {waits}, published {since}{f': {stuck}' if stuck else ''}"
+    if stuck := await what_stops(session):
         return f"there is none: {stuck}"
     return "there is none, and no message of the pod is on the bus (Decisions are kept for an hour)"
 
 
-async def what_stores_nothing(session: Session) -> str:
-    """The sentence of a service for which NATS stores nothing; empty when it stores."""
-    states = [str(one.stats.get("readiness", "")) for one in await session.services()]
-    return next((state.removeprefix("not ready: ") for state in states if STORES_NOTHING in state), "")
+async def what_stops(session: Session) -> str:
+    """Why no pod moves: NATS stores nothing for a service, or one is missing; empty when neither is so."""
+    processes = seen(await session.services())
+    states = [one.said.readiness for one in processes]
+    full = (state.removeprefix("not ready: ") for state in states if STORES_NOTHING in state)
+    return next(full, "") or "; ".join(missing(processes))
 
 
 async def preemption_for(session: Session, decision: Decision) -> EvictionRecord | None:

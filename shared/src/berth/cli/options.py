@@ -150,7 +150,7 @@ def reporting_errors() -> Iterator[None]:
     try:
         yield
     except BaseExceptionGroup as group:
-        raise _as_exit(_first(group)) from group
+        raise _as_exit(first_error(group)) from group
     except BerthError as error:
         raise _as_exit(error) from error
 
@@ -190,8 +190,9 @@ async def until_stopped(work: Coroutine[Any, Any, T]) -> T | None:
     return None if stopping.is_set() and task.cancelled() else task.result()
 
 
-def _first(group: BaseExceptionGroup[BaseException]) -> BaseException:
-    error: BaseException = group
+def first_error(group: BaseException) -> BaseException:
+    """The first error of a group that is no group."""
+    error = group
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
     return error

@@ -148,7 +148,7 @@ def queue_lines(processes: Sequence[Seen]) -> Iterator[str]:
 def attention(processes: Sequence[Seen]) -> list[str]:
     """What a person should look at, a sentence each; empty when all is well."""
     return [
-        *_missing(processes),
+        *missing(processes),
         *(DRAINING for one in processes if one.said.draining),
         *(
             f"{process_label(one.service, one.name)}: {one.said.readiness}"
@@ -166,7 +166,8 @@ def _silence(one: Gone) -> str:
     return f"{who} has not been heard of for {duration(one.seconds)}, and did not stop"
 
 
-def _missing(processes: Sequence[Seen]) -> Iterator[str]:
+def missing(processes: Sequence[Seen]) -> Iterator[str]:
+    """A sentence for each service of which none answers or, where one has to, none leads."""
     here = {one.service for one in processes}
     yield from (sentence for service, sentence in NOBODY.items() if service not in here)
     for service, sentence in NOBODY_LEADS.items():

@@ -24,8 +24,8 @@ from berth.api.queue import (
 )
 from berth.api.subjects import service_subject
 from berth.bus.interface import MissingError, Session
-from berth.cli.options import PodName
-from berth.cli.rendering import duration, new_table, plain
+from berth.cli.options import OutputFormat, PodName, print_document
+from berth.cli.rendering import duration, new_table, plain, print_rich
 from berth.cli.services import DRAINING, Seen, leader, seen
 from berth.process.exits import UsageError
 
@@ -129,6 +129,14 @@ def _why(pod: WaitingPod) -> str:
 
 def _age(pod: WaitingPod, now: datetime | None) -> str:
     return "" if now is None else duration(max(0.0, (now - pod.since).total_seconds()))
+
+
+def print_detail(answer: QueueAnswer, detail: QueuedPodDetail, stuck: str, output: OutputFormat) -> None:
+    """Print why the pod waits, and ``stuck``, why no pod moves, unless it is empty."""
+    if output.is_document:
+        print_document({**detail_json(answer, detail), **({"problem": stuck} if stuck else {})}, output)
+    else:
+        print_rich(*detail_lines(answer, detail), *([plain(f"  {stuck}", "yellow")] if stuck else []))
 
 
 def detail_lines(answer: QueueAnswer, detail: QueuedPodDetail) -> Iterator[str | Table]:

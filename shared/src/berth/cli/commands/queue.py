@@ -8,6 +8,7 @@ import typer
 
 from berth.api.queue import IN_FLIGHT, QUEUES
 from berth.cli.bus import NatsContext, NatsServer, NatsUrl, open_session
+from berth.cli.lookup import what_stops
 from berth.cli.options import (
     NotFoundError,
     Output,
@@ -20,7 +21,7 @@ from berth.cli.options import (
 )
 from berth.cli.rendering import plain, print_rich
 from berth.cli.services import DRAINING
-from berth.cli.waiting import detail_json, detail_lines, queue_counts, queue_table, queued_pod, read_queue
+from berth.cli.waiting import print_detail, queue_counts, queue_table, queued_pod, read_queue
 from berth.process.exits import UsageError
 
 app = typer.Typer(name="queue", help="The pods that wait: list them, or say why one does.", invoke_without_command=True)
@@ -110,11 +111,9 @@ async def _why(pod: str, namespace: str | None, server: NatsServer, output: Outp
     name = parse_pod(pod, namespace)
     async with open_session(server, name="queue") as session:
         answer = await queued_pod(session, name)
+        stuck = await what_stops(session)
     if answer.detail is None:
         raise NotFoundError(
             f"looking for pod {str(name)!r}: it does not wait for berth: `berth why {name}` says where it is"
         )
-    if output.is_document:
-        print_document(detail_json(answer, answer.detail), output)
-    else:
-        print_rich(*detail_lines(answer, answer.detail))
+    print_detail(answer, answer.detail, stuck, output)

@@ -15,11 +15,12 @@ from datetime import datetime, timedelta
 from typing import Annotated, Final
 
 import typer
-from rich.console import Group, RenderableType
+from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from berth.api.errors import TemporaryError
 from berth.api.livedata import Bandwidth
 from berth.api.resources import CPU, MEMORY
 from berth.bus.interface import ServiceInstance, Session, StoredMessage, StreamReader, StreamState
@@ -27,7 +28,7 @@ from berth.bus.stages import OUTCOME
 from berth.bus.topology import BANDWIDTH, DEAD, DECISIONS, PENDING, RANKED
 from berth.cli.bus import NatsContext, NatsServer, NatsUrl, open_session
 from berth.cli.mirror import MirrorReader, open_mirror
-from berth.cli.options import Output, OutputFormat, print_document, run_command
+from berth.cli.options import Output, OutputFormat, first_error, print_document, run_command
 from berth.cli.rendering import (
     amount_of_bytes,
     duration,
@@ -100,20 +101,56 @@ async def _once(server: NatsServer, output: OutputFormat) -> None:
 
 
 async def _watch(server: NatsServer, output: OutputFormat, interval: timedelta) -> None:
-    async with _overview_reader(server) as reader:
-        if output.is_document or not open_console().is_terminal:
+    console = open_console()
+    if output.is_document or not console.is_terminal:
+        async with _overview_reader(server) as reader:
             while True:
                 _print(await reader.read(), output)
                 await asyncio.sleep(interval.total_seconds())
-        console = open_console()
-        with Live(console=console, screen=True, auto_refresh=False) as live, _pressed(b"q") as quitting:
-            while not quitting.is_set():
-                overview = await reader.read()
-                other_lines = len(console.render_lines(Group(*overview_lines(overview, rows=0))))
-                rows = max(FEWEST_NODES, console.height - other_lines)
-                live.update(Group(*overview_lines(overview, rows=rows)), refresh=True)
-                with suppress(TimeoutError):
-                    await asyncio.wait_for(quitting.wait(), interval.total_seconds())
+    screen = _Screen(console)
+    with Live(console=console, screen=True, auto_refresh=False) as live, _pressed(b"q") as quitting:
+        while not quitting.is_set():
+            try:
+                async with _overview_reader(server) as reader:
+                    while not quitting.is_set():
+                        live.update(screen.show(await reader.read()), refresh=True)
+                        await _wait_for(quitting, interval)
+            except* TemporaryError as gone:
+                if screen.is_empty:  # nothing was ever read: the command ends with the reason
+                    raise
+                live.update(screen.show_again(gone), refresh=True)
+                await _wait_for(quitting, interval)
+
+
+async def _wait_for(event: asyncio.Event, most: timedelta) -> None:
+    with suppress(TimeoutError):
+        await asyncio.wait_for(event.wait(), most.total_seconds())
+
+
+class _Screen:
+    """What the terminal shows: the last overview, as many nodes as fit, and why it is no newer."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._last: Overview | None = None
+
+    @property
+    def is_empty(self) -> bool:
+        return self._last is None
+
+    def show(self, overview: Overview) -> RenderableType:
+        self._last = overview
+        return self._fitting(overview)
+
+    def show_again(self, gone: BaseExceptionGroup[TemporaryError]) -> RenderableType:
+        reason = " ".join(str(first_error(gone)).split())
+        line = plain(f"not refreshed: {reason}; trying again", "red")
+        return line if self._last is None else Group(line, self._fitting(self._last, lines=2))
+
+    def _fitting(self, overview: Overview, *, lines: int = 0) -> RenderableType:
+        others = len(self._console.render_lines(Group(*overview_lines(overview, rows=0)))) + lines
+        rows = max(FEWEST_NODES, self._console.height - others)
+        return Group(*overview_lines(overview, rows=rows))
 
 
 @contextmanager

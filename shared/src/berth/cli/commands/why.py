@@ -30,7 +30,7 @@ from berth.cli.lookup import (
     get_pod_from_api,
     last_attempt,
     last_decision,
-    what_stores_nothing,
+    what_stops,
 )
 from berth.cli.mirror import MirrorReader, open_mirror
 from berth.cli.options import (
@@ -46,7 +46,7 @@ from berth.cli.options import (
 )
 from berth.cli.rendering import note, plain, print_rich
 from berth.cli.unplaced import ask_the_cluster, ask_the_watcher
-from berth.cli.waiting import detail_json, detail_lines
+from berth.cli.waiting import print_detail
 from berth.framework.cycle import rank_every_node
 from berth.framework.plugincalls import pre_enqueue
 from berth.framework.profile import Profile
@@ -169,12 +169,7 @@ async def _print_without_decision(
     """What the watcher knows about the pod, else the API server. Raises as :func:`ask_the_cluster`."""
     answer = await ask_the_watcher(session, name)
     if answer is not None and answer.detail is not None:
-        stuck = await what_stores_nothing(session)
-        if asked.output.is_document:
-            problem = {"problem": stuck} if stuck else {}
-            print_document({**detail_json(answer, answer.detail), **problem}, asked.output)
-        else:
-            print_rich(*detail_lines(answer, answer.detail), *([plain(f"  {stuck}")] if stuck else []))
+        print_detail(answer, answer.detail, await what_stops(session), asked.output)
         return
     found = await ask_the_cluster(session, name, asked.kubeconfig, profiles_of(configuration), nothing)
     if asked.output.is_document:
