@@ -10,8 +10,9 @@ from berth.api.meta import ObjectMeta
 from berth.api.pod import Pod, PodSpec
 from berth.bus.interface import Session
 from berth.bus.stages import publish_decision, publish_pending
-from berth.cli.lookup import config_in_use, last_decision, what_stops
+from berth.cli.lookup import config_in_use, last_decision
 from berth.cli.options import NotFoundError, parse_pod
+from berth.cli.services import what_stops
 from harness.fakes.memory_bus import MemoryBus
 
 

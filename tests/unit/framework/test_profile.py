@@ -104,7 +104,8 @@ class BrokenGate(PreEnqueuePlugin):
 
 def test_a_failing_gate_plugin_keeps_the_pod_out_and_is_named():
     status = pre_enqueue([BrokenGate()], a_pod())
-    assert status.reasons == ('running PreEnqueue plugin "BrokenGate": OSError: no answer',)
+    line = BrokenGate.pre_enqueue.__code__.co_firstlineno + 1
+    assert status.reasons == (f'running PreEnqueue plugin "BrokenGate": OSError: no answer (test_profile.py:{line})',)
 
 
 class Waiting(FilterPlugin, EnqueueExtensions):

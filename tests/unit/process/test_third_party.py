@@ -27,11 +27,15 @@ DEADLINE = timedelta(milliseconds=50)
 POINTS = {FilterPlugin: Point.FILTER, ScorePlugin: Point.SCORE, PreFilterPlugin: Point.PRE_FILTER}
 
 
+def _read(text: str) -> int:
+    return json.loads(text)
+
+
 class Raises(ScorePlugin):
     name = "Raises"
 
     def score(self, state, pod, node) -> int:
-        raise ZeroDivisionError("division by zero")
+        return _read("{")
 
 
 class Hangs(FilterPlugin):
@@ -141,7 +145,12 @@ def ranking_with(name: str, nodes: int = 3):
 @pytest.mark.parametrize(
     ("name", "sentence"),
     [
-        pytest.param("Raises", 'running Score plugin "Raises": ZeroDivisionError: division by zero', id="raises"),
+        pytest.param(
+            "Raises",
+            'running Score plugin "Raises": JSONDecodeError: Expecting property name enclosed in double '
+            f"quotes: line 1 column 2 (char 1) (test_third_party.py:{_read.__code__.co_firstlineno + 1})",
+            id="raises",
+        ),
         pytest.param("Hangs", 'running Filter plugin "Hangs": took longer than 0.05 s', id="hangs in a system call"),
         pytest.param(
             "HangsBefore", 'running PreFilter plugin "HangsBefore": took longer than 0.05 s', id="hangs in a loop"

@@ -16,12 +16,12 @@ from berth.api.errors import BerthError, DecodeError
 from berth.api.messages import Decision, Outcome, Pending, Preemption, Ranked, decode, decode_entry
 from berth.api.pod import Pod
 from berth.api.subjects import PREFIX, Attempt, Term, Uid, escape_token, key
-from berth.bus.interface import STORES_NOTHING, Session
+from berth.bus.interface import Session
 from berth.bus.stages import OUTCOME
 from berth.bus.topology import CLUSTER, DECISIONS, PENDING, RANKED
 from berth.cli.options import NotFoundError, PodName
 from berth.cli.rendering import ago
-from berth.cli.services import missing, seen
+from berth.cli.services import what_stops
 from berth.cluster.snapshot import Snapshot
 from berth.kube.credentials import is_configured
 from berth.process.exits import UsageError
@@ -85,14 +85,6 @@ async def _stage_of(session: Session, name: PodName) -> str:
     if stuck := await what_stops(session):
         return f"there is none: {stuck}"
     return "there is none, and no message of the pod is on the bus (Decisions are kept for an hour)"
-
-
-async def what_stops(session: Session) -> str:
-    """Why no pod moves: NATS stores nothing for a service, or one is missing; empty when neither is so."""
-    processes = seen(await session.services())
-    states = [one.said.readiness for one in processes]
-    full = (state.removeprefix("not ready: ") for state in states if STORES_NOTHING in state)
-    return next(full, "") or "; ".join(missing(processes))
 
 
 async def preemption_for(session: Session, decision: Decision) -> EvictionRecord | None:

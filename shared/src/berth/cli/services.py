@@ -13,7 +13,7 @@ import msgspec
 
 from berth.api.decoding import MALFORMED
 from berth.api.queue import QUEUES
-from berth.bus.interface import ServiceInstance
+from berth.bus.interface import STORES_NOTHING, ServiceInstance, Session
 from berth.cli.rendering import duration
 from berth.process.settings import process_label, short_identity
 
@@ -131,6 +131,14 @@ def leader(processes: Iterable[Seen], service: str) -> Seen | None:
     """The process that leads; of two, while one ends, the later one."""
     leading = [(one.said.leading.number, one) for one in processes if one.service == service and one.said.leading]
     return max(leading, key=lambda each: each[0], default=(0, None))[1]
+
+
+async def what_stops(session: Session) -> str:
+    """Why no pod moves: NATS stores nothing for a service, or one is missing; empty when neither is so."""
+    processes = seen(await session.services())
+    states = [one.said.readiness for one in processes]
+    full = (state.removeprefix("not ready: ") for state in states if STORES_NOTHING in state)
+    return next(full, "") or "; ".join(missing(processes))
 
 
 def queue_lines(processes: Sequence[Seen]) -> Iterator[str]:

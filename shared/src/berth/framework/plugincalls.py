@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from datetime import UTC, datetime, timezone
 from functools import partial
+from pathlib import PurePath
+from traceback import walk_tb
 from typing import Any, Final, NamedTuple, ParamSpec, TypeVar
 
 import numpy as np
@@ -290,7 +292,17 @@ def _call(plugin: Plugin, point: str, method: Callable[P, R], kind: type[R], /, 
 
 
 def _raised(plugin: Plugin, point: str, exc: Exception) -> PluginFailure:
-    return PluginFailure(f'running {point} plugin "{plugin.name}": {type(exc).__name__}: {exc}')
+    error = f"{type(exc).__name__}: {exc}"
+    return PluginFailure(f'running {point} plugin "{plugin.name}": {error} ({_place(plugin, exc)})')
+
+
+def _place(plugin: Plugin, exc: Exception) -> str:
+    """The file and line at which the plugin was when this was raised: its author sees no traceback."""
+    package = type(plugin).__module__.partition(".")[0]
+    places = list(walk_tb(exc.__traceback__))
+    own = [each for each in places if str(each[0].f_globals.get("__name__")).partition(".")[0] == package]
+    frame, line = (own or places)[-1]
+    return f"{PurePath(frame.f_code.co_filename).name}:{line}"
 
 
 def _unexpected(plugin: Plugin, point: str, kind: type, answer: object) -> PluginFailure:

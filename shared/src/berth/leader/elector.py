@@ -73,6 +73,8 @@ class Elector:
         self._expires_at: float | None = None
         """When another's Lease may be taken, by the last try; ``None``: that has failed, or it may be taken already."""
         self.status = ElectorStatus()
+        self._logged = ""
+        """Why the last tries have failed: said once, until one succeeds or fails for another reason."""
 
     @asynccontextmanager
     async def lead(self, annotations: Mapping[str, str] | None = None) -> AsyncIterator[HeldLease]:
@@ -118,6 +120,7 @@ class Elector:
             released.clear()
             try:
                 lease = await self._try(annotations)
+                self._logged = ""
             except LeaseConflictError:
                 lease = None  # another process was faster
             except BerthError as exc:
@@ -167,7 +170,8 @@ class Elector:
         return held_record(self._identity, before, self._settings, datetime.now(UTC))
 
     def _failed(self, error: str) -> None:
-        if error != self.status.last_error:
+        if error != self._logged:
+            self._logged = error
             logger.warning("electing a leader: %s", error)
         self.status = ElectorStatus(holder=self.status.holder, last_error=error)
 
@@ -193,10 +197,12 @@ class Unelected:
 
     async def _made(self, annotations: Mapping[str, str]) -> tuple[StoredLease | None, StoredLease]:
         """The Lease as it was, and as it is written now."""
+        logged = ""
         while True:
             try:
                 before = await self._lease.read()
                 return before, await write_annotations(self._lease, before, {**cleared(before), **annotations})
             except BerthError as exc:
-                logger.warning("%s", exc)
+                if str(exc) != logged:
+                    logger.warning("%s", logged := str(exc))
             await self._clock.sleep(self._period.total_seconds())

@@ -238,13 +238,16 @@ class UnelectedLease(HeldLease):
 
     async def follow(self, period: timedelta) -> None:
         """Read the Lease periodically, to find a higher number on it."""
+        logged = ""
         while True:
             await self._clock.sleep(period.total_seconds())
             try:
                 async with self._write_lock:
                     await self._read_again()
+                logged = ""
             except BerthError as exc:
-                logger.warning("%s", exc)
+                if str(exc) != logged:
+                    logger.warning("%s", logged := str(exc))
 
     async def release(self) -> None:
         """Write that nothing is under way, if so. Raises no error of the API."""

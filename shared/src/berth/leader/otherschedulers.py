@@ -54,13 +54,13 @@ class OtherSchedulers:
         *,
         is_allowed: bool = False,
         clock: Clock | None = None,
-        warn: Callable[[str], None] = log.warning,
+        warn: Callable[[str], None] | None = None,
     ) -> None:
-        """``is_allowed``: they are warned about, and are in nobody's way."""
+        """``is_allowed``: they are warned about, by ``warn`` or in the log, and are in nobody's way."""
         self._leases = [LeaseObject(client, lease.namespace, lease.name) for lease in leases]
         self._is_allowed = is_allowed
         self._clock = clock or SteadyClock()
-        self._warn = warn
+        self._warn = warn or log.warning
         self._observations = LeaseObservations()
         self._first_seen: dict[str, float] = {}
         self._logged: set[str] = set()

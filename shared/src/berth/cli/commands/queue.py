@@ -8,7 +8,6 @@ import typer
 
 from berth.api.queue import IN_FLIGHT, QUEUES
 from berth.cli.bus import NatsContext, NatsServer, NatsUrl, open_session
-from berth.cli.lookup import what_stops
 from berth.cli.options import (
     NotFoundError,
     Output,
@@ -20,7 +19,7 @@ from berth.cli.options import (
     run_command,
 )
 from berth.cli.rendering import plain, print_rich
-from berth.cli.services import DRAINING
+from berth.cli.services import DRAINING, what_stops
 from berth.cli.waiting import print_detail, queue_counts, queue_table, queued_pod, read_queue
 from berth.process.exits import UsageError
 

@@ -30,7 +30,6 @@ from berth.cli.lookup import (
     get_pod_from_api,
     last_attempt,
     last_decision,
-    what_stops,
 )
 from berth.cli.mirror import MirrorReader, open_mirror
 from berth.cli.options import (
@@ -45,6 +44,7 @@ from berth.cli.options import (
     run_command,
 )
 from berth.cli.rendering import note, plain, print_rich
+from berth.cli.services import what_stops
 from berth.cli.unplaced import ask_the_cluster, ask_the_watcher
 from berth.cli.waiting import print_detail
 from berth.framework.cycle import rank_every_node
