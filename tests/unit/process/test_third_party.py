@@ -1,5 +1,6 @@
 """Plugins of other distributions: found, named when they are broken, and never more than their pod's failure."""
 
+import json
 import time
 from dataclasses import dataclass
 from datetime import timedelta
