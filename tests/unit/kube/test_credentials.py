@@ -101,6 +101,12 @@ async def test_a_folder_in_place_of_a_kubeconfig_is_said_so(tmp_path: Path):
     assert refusal == f"reading kubeconfig '{tmp_path}': is a directory: name a file with --kubeconfig"
 
 
+async def test_a_file_that_is_not_there_is_named_with_its_field(tmp_path: Path):
+    users = [{"name": "u", "user": {"tokenFile": "nowhere"}}]
+    refusal = await _refusal(Kubeconfig(_write(tmp_path / "kubeconfig", users=users)))
+    assert refusal == f"reading kubeconfig '{tmp_path}/kubeconfig': tokenFile: there is no file '{tmp_path}/nowhere'"
+
+
 async def test_kubeconfig_without_a_current_context_says_how_to_set_one(tmp_path: Path):
     refusal = await _refusal(Kubeconfig(_write(tmp_path / "kubeconfig", **{"current-context": None})))
     assert refusal.endswith("it has no current-context: set one with `kubectl config use-context NAME`")
@@ -109,7 +115,7 @@ async def test_kubeconfig_without_a_current_context_says_how_to_set_one(tmp_path
 @pytest.mark.parametrize(
     ("text", "cause"),
     [
-        pytest.param("", "does not have the form of a kubeconfig", id="empty"),
+        pytest.param("", "it is empty: want clusters", id="empty"),
         pytest.param("{]", "", id="no YAML"),
         pytest.param("hello", "does not have the form of a kubeconfig", id="no mapping"),
         pytest.param("contexts: {a: b}", "Expected `array | null`, got `object` - at `$.contexts`", id="no list"),

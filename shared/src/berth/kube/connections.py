@@ -7,6 +7,7 @@ one timer for the whole pool finds requests whose time is up and connections tha
 from __future__ import annotations
 
 import asyncio
+import ssl
 from collections import deque
 from collections.abc import Callable
 from typing import Final, NamedTuple, cast
@@ -26,6 +27,8 @@ CLOCK_STEP: Final = 0.002
 
 Check = Callable[[], None]
 """Raises when a request must not be sent."""
+
+_UNKNOWN_AUTHORITY: Final = ": the kubeconfig must have the authority of its certificate (certificate-authority-data)"
 
 
 class NoAnswerError(Exception):
@@ -173,7 +176,8 @@ class ConnectionPool:
             cause = f"no connection to {server.host}:{server.port} within {seconds:g} s"
             raise NoAnswerError(cause, maybe_sent=False) from exc
         except (OSError, ValueError) as exc:
-            cause = f"no connection to {server.host}:{server.port}: {cause_of(exc)}"
+            remedy = _UNKNOWN_AUTHORITY if isinstance(exc, ssl.SSLCertVerificationError) else ""
+            cause = f"no connection to {server.host}:{server.port}: {cause_of(exc)}{remedy}"
             raise NoAnswerError(cause, maybe_sent=False) from exc
         finally:
             self._connecting -= 1

@@ -292,6 +292,8 @@ def _read_file(path: Path) -> Any:
         documents = list(yaml_values(data.decode()))
     except YAMLError as exc:
         raise ValueError(f"not YAML: {reason_in_a_line(exc)}") from exc
+    if not documents:
+        raise ValueError("it is empty: want clusters, contexts and users, as `kubectl config view` shows them")
     document = documents[0] if len(documents) == 1 else documents
     check_form(document)
     return document

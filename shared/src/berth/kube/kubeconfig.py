@@ -84,7 +84,7 @@ class Context:
     def _authorization(self) -> str | None:
         token = self.user.get("token")
         if self.has_token_file:
-            token = (self.user_folder / self.user["tokenFile"]).read_text()
+            token = Path(_found("tokenFile", self.user, self.user_folder)).read_text()
         if token:
             return f"Bearer {token}"
         if "username" in self.user and "password" in self.user:
@@ -99,10 +99,14 @@ class Context:
             return _file_with(b64decode(data))
         if not fields.get(name):
             return None
-        path: str = os.path.normpath(folder / str(fields[name]))
-        if not Path(path).is_file():
-            raise ValueError(f"File does not exist: {path}")
-        return path
+        return _found(name, fields, folder)
+
+
+def _found(name: str, fields: Fields, folder: Path) -> str:
+    path: str = os.path.normpath(folder / str(fields[name]))
+    if not Path(path).is_file():
+        raise ValueError(f"{name}: there is no file {path!r}")
+    return path
 
 
 class _ClusterFields(msgspec.Struct):

@@ -21,7 +21,7 @@ from berth.cli.pipeline import access
 from berth.cli.pipeline.programs import nats_server
 from berth.cli.pipeline.supervisor import Report, Supervisor
 from berth.kube.credentials import KubeCredentials, source_for
-from berth.kube.errors import KubeconfigError
+from berth.kube.errors import ApiUnreachableError, KubeconfigError
 from berth.process.settings import NatsSettings
 
 T = TypeVar("T")
@@ -88,7 +88,11 @@ async def check_api(kubeconfig: Path) -> None:
 
     credentials = await KubeCredentials.from_source(source_for(str(kubeconfig)))
     async with KubeClient(credentials, user_agent="berth") as client:
-        answer = await client.request("GET", "/version")
+        try:
+            answer = await client.request("GET", "/version")
+        except ApiUnreachableError as error:
+            text = f"{error}: does it run, and is the server's address in the file right?"
+            raise ApiUnreachableError(text, maybe_sent=False) from error
         if answer.status == HTTPStatus.UNAUTHORIZED:
             raise KubeconfigError(client.refused_credentials)
 
