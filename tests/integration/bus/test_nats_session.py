@@ -390,6 +390,30 @@ async def test_a_recreated_stream_ends_its_readers_session(session):
     assert session.lost.is_set()
 
 
+@pytest.mark.parametrize("gone", ["KV_cluster", "KV_bandwidth", "KV_facts", "DECISIONS"])
+async def test_messages_that_name_positions_do_not_outlive_what_they_name(session, gone):
+    for subject in (
+        "berth.pending.berth.default.web",
+        "berth.ranked.berth.default.web",
+        "berth.dead.berth.default.web",
+    ):
+        await session.publish(subject, b"1")
+    await session.publish("berth.decision.berth.default.web", b"1")
+    await session.apply()
+    assert [(await session.state(stream)).last_sequence for stream in STAGES] == [1, 1, 1, 1], "nothing is missing"
+    await session._connection.request(f"$JS.API.STREAM.DELETE.{gone}")
+    await session.apply()
+    assert [(await session.state(stream)).last_sequence for stream in STAGES] == [0, 0, 0, 1]
+    await session.verify()
+
+
+async def test_streams_that_another_client_is_just_creating_are_left_alone(session):
+    created = [(await session.state(stream)).created for stream in STAGES]
+    await session._connection.request("$JS.API.STREAM.DELETE.KV_facts")
+    await session.apply()
+    assert [(await session.state(stream)).created for stream in STAGES] == created
+
+
 async def test_a_slow_reader_of_a_large_bucket_misses_nothing(session):
     for start in range(0, 12_000, 500):
         await asyncio.gather(*(session.put("cluster", f"pod.u{start + n}", b"x" * 600) for n in range(500)))
@@ -454,6 +478,7 @@ async def test_the_service_protocol_has_what_each_endpoint_was_asked_and_how_lon
     assert min(one["processing_time"] for one in (own, pod, broken)) > 0
 
 
+STAGES = ("PENDING", "RANKED", "DECISIONS", "dead")
 PASSWORD = "secret-of-a-test"  # noqa: S105 - of a throw-away server
 USERS = """
 authorization { users: [

@@ -9,7 +9,7 @@ from harness.plugins.fixtures_kube import Cluster
 from harness.worlds.watcher_service import watcher_world
 
 
-@pytest.mark.parametrize("stream", ["KV_tries", "KV_facts", "DECISIONS", "dead"])
+@pytest.mark.parametrize("stream", ["KV_tries", "KV_facts", "KV_cluster", "DECISIONS", "dead"])
 async def test_what_is_deleted_is_made_anew_and_pods_are_bound(
     simulated_cluster: Cluster, nats_bus_under_test: BusUnderTest, monkeypatch: pytest.MonkeyPatch, stream: str
 ):

@@ -33,10 +33,16 @@ from berth.bus.jetstream import (
 )
 from berth.bus.settings import MEBIBYTE, TopologySettings
 from berth.bus.topology import (
+    BANDWIDTH,
     BUCKETS,
     BUS_ID_KEY,
+    CLUSTER,
     CONTROL,
+    DECISIONS,
+    FACTS,
+    PENDING,
     PROBE,
+    RANKED,
     STORED_PREFIX,
     UNLIMITED,
     ConsumerSpec,
@@ -52,17 +58,45 @@ BUS_ID_CHARACTERS: Final = 64
 """Of ``bus.id``: twice what berth writes."""
 PROBE_BYTES: Final = 512 * 1024
 """What must fit: more than a stream's first blocks and index."""
+NAMED_IN_POSITIONS: Final = (*map(bucket_stream, (CLUSTER, BANDWIDTH, FACTS)), DECISIONS)
+WITH_POSITIONS: Final = (PENDING, RANKED, DECISIONS)
 HOW_TO_APPLY: Final = "`berth bus apply` brings it in line"
 
 
 async def apply(connection: Connection) -> str:
     """Create or update everything that is declared; returns ``bus.id``."""
     topology = connection.settings.topology
+    await _delete_positions_of_what_is_gone(connection)
     for stream in declared_streams(topology):
         await _apply_stream(connection, stream)
     for consumer in declared_consumers(topology):
         await _write_consumer(connection, consumer, action="")
     return await _create_bus_id(connection)
+
+
+async def _delete_positions_of_what_is_gone(connection: Connection) -> None:
+    """Delete the streams whose messages name positions, if one of those that they name is missing.
+
+    Made anew it begins at 1, so that what was read before would count as read for ever
+    (docs/adr/0029-a-lost-position-takes-its-messages-along.md). Streams without a message stay: another client may be
+    creating them.
+    """
+    known = {name: await _last_sequence(connection, name) for name in (*NAMED_IN_POSITIONS, *WITH_POSITIONS)}
+    if all(known[name] is not None for name in NAMED_IN_POSITIONS):
+        return
+    for name in WITH_POSITIONS:
+        if known[name]:
+            with contextlib.suppress(MissingError):
+                there = connection.names.stream(name)
+                await api_request(connection, f"STREAM.DELETE.{there}", None, ApiResponse)
+
+
+async def _last_sequence(connection: Connection, name: str) -> int | None:
+    """The last sequence of a stream; ``None`` if it is missing."""
+    try:
+        return (await stream_info(connection, connection.names.stream(name))).state.last_seq
+    except MissingError:
+        return None
 
 
 async def remake(connection: Connection, name: str) -> bool:
