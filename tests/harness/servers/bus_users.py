@@ -30,6 +30,8 @@ SERVICES: Final[Mapping[str, str]] = {
     "collector": "berth_metrics_collector",
 }
 """The module of each user that is a service."""
+LOG_LINES: Final = 15
+LOG_CHARACTERS: Final = 300
 
 
 def password_of(user: str) -> str:
@@ -117,6 +119,12 @@ class Services:
         """End all of them."""
         stop(list(self._processes.values()))
 
+    def show_logs(self) -> None:
+        """Print the ends of their logs, which pytest shows of a test that has failed."""
+        for user in self._processes:
+            lines = (self._folder / f"{user}.log").read_text(errors="replace").splitlines()
+            print(f"--- {user}", *(line[:LOG_CHARACTERS] for line in lines[-LOG_LINES:]), sep="\n")
+
 
 @contextmanager
 def services(
@@ -130,3 +138,4 @@ def services(
         yield running
     finally:
         running.stop()
+        running.show_logs()
