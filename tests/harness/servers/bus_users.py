@@ -123,7 +123,8 @@ class Services:
         """Print the ends of their logs, which pytest shows of a test that has failed."""
         for user in self._processes:
             lines = (self._folder / f"{user}.log").read_text(errors="replace").splitlines()
-            print(f"--- {user}", *(line[:LOG_CHARACTERS] for line in lines[-LOG_LINES:]), sep="\n")
+            ends = (line[:LOG_CHARACTERS] for line in lines[-LOG_LINES:])
+            sys.stdout.write("\n".join((f"--- {user}", *ends, "")))
 
 
 @contextmanager
