@@ -40,4 +40,6 @@ KEPT: Final[dict[int, str]] = {
     392: "A Lease is deleted and the store is lost: no copy of the numbers is left, and they begin again.",
     1060920: "NATS's disk was full: a scorer kept the bytes of each ranking that was not stored, since it waited for "
     "a copy to come back, up to 1,024 of them.",
+    1063361: "A pod was bound and deleted at once, and its message delivered again: the ranking of it counted the pod "
+    "once more, and a pod that was rejected because of it slept.",
 }

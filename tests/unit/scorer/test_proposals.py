@@ -134,6 +134,16 @@ def test_a_bound_one_ends_when_a_complete_mirror_lacks_it(snapshot, proposals):
     assert snapshot.pods_on("a") == 0
 
 
+def test_a_pod_that_is_gone_does_not_count_when_its_message_is_delivered_again(snapshot, proposals):
+    proposals.ranked(ranked("u1.1.1", "a"), now=0)
+    proposals.decided(decision(Outcome.BOUND, node="a"), NOON, now=0)
+    proposals.mirrored("u1")
+    proposals.unmirrored("u1", NOON + timedelta(seconds=1))
+    for _ in range(2):
+        proposals.ranked(ranked("u1.1.1", "a"), now=1)
+        assert len(proposals) == 0
+
+
 def test_a_bound_one_ends_when_the_mirror_removes_the_pod(snapshot, proposals):
     """It was bound and deleted between two reads: what is rejected because of it would be woken by nothing."""
     proposals.ranked(ranked("u1.1.1", "a"), now=0)

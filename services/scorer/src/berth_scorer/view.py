@@ -73,7 +73,8 @@ class Proposals:
         self._decided: OrderedDict[str, tuple[Attempt, DecisionSummary, datetime]] = OrderedDict()
         self._mirrored: set[str] = set()
         self._removed: OrderedDict[str, datetime] = OrderedDict()
-        """By uid, when the mirror removed a pod that it had not shown bound: its Decision may still come."""
+        """By uid, when the mirror removed a pod. Its Decision may still come, and its RANKED once more: a message that
+        is delivered again is ranked again."""
 
     def __len__(self) -> int:
         return len(self._by_uid)
@@ -111,10 +112,9 @@ class Proposals:
         rejected because of it would be woken by nothing.
         """
         self.nominations.unmirrored(uid)
-        if uid not in self._mirrored:
-            self._removed[uid] = removed_at
-            if len(self._removed) > _REMEMBERED:
-                self._removed.popitem(last=False)
+        self._removed[uid] = removed_at
+        if len(self._removed) > _REMEMBERED:
+            self._removed.popitem(last=False)
         self._mirrored.discard(uid)
         proposal = self._by_uid.get(uid)
         if proposal is None:
@@ -198,7 +198,7 @@ class Proposals:
         if decision.outcome is Outcome.BOUND:
             self._move(proposal, decision.node)
             proposal.bound_at = stored_at
-            removed_at = self._removed.pop(attempt.uid, None)
+            removed_at = self._removed.get(attempt.uid)
             if removed_at is not None and removed_at > stored_at:
                 self._end(attempt.uid)
         elif decision.outcome is Outcome.WAITING:
