@@ -270,6 +270,7 @@ class Invariants:
         earlier = self._known(request, VISIBLE_SECONDS)
         before = earlier.pods.get(preemptor_uid)
         free &= {each.node for each in earlier.rank(preemptor, profile).candidates} if before else set()
+        free -= set(self.messages.reserved.values())
         if free:
             self._world.problem(f"{victim.key} on {node} is evicted for {preemptor.key}, which fits {sorted(free)}")
 
@@ -426,6 +427,8 @@ class Messages:
         self._dead: set[str] = set()
         self._decided: dict[str, tuple[int, int]] = {}
         """By uid, the highest attempt with a final Decision."""
+        self.reserved: dict[str, str] = {}
+        """The nodes of pods that wait with a place taken: the API server shows them on none yet."""
         self.outcomes: dict[str, int] = {}
         world.bus.on_stored.append(self._on_stored)
         world.bus.on_settled.append(self._on_settled)
@@ -453,8 +456,11 @@ class Messages:
             self._world.note("bus", ack.stream, f"{subject} {attempt} {outcome}")
         if ack.stream == DECISIONS and not ack.duplicate:
             self.outcomes[outcome] = self.outcomes.get(outcome, 0) + 1
-        if ack.stream == DECISIONS and outcome != "waiting":
+        if ack.stream == DECISIONS and outcome == "waiting":
+            self.reserved[_order(attempt)[0]] = _read(data).node
+        elif ack.stream == DECISIONS:
             uid, order = _order(attempt)
+            self.reserved.pop(uid, None)
             self._decided[uid] = max(order, self._decided.get(uid, (0, 0)))
 
     def _on_settled(self, stream: str, stored: StoredMessage) -> None:
@@ -471,13 +477,18 @@ class Messages:
 class _Attempt(msgspec.Struct):
     attempt: str = ""
     outcome: str = ""
+    node: str = ""
+
+
+def _read(data: bytes) -> _Attempt:
+    try:
+        return msgspec.json.decode(data, type=_Attempt)
+    except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError):
+        return _Attempt()
 
 
 def _attempt_in(data: bytes) -> tuple[str, str]:
-    try:
-        found = msgspec.json.decode(data, type=_Attempt)
-    except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError):
-        return "", ""
+    found = _read(data)
     return found.attempt, found.outcome
 
 

@@ -42,4 +42,6 @@ KEPT: Final[dict[int, str]] = {
     "a copy to come back, up to 1,024 of them.",
     1063361: "A pod was bound and deleted at once, and its message delivered again: the ranking of it counted the pod "
     "once more, and a pod that was rejected because of it slept.",
+    1077597: "The judge did not count a pod that waited with its place taken, and called an eviction needless: the "
+    "mistake was the judge's.",
 }
