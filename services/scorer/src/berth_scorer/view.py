@@ -73,8 +73,8 @@ class Proposals:
         self._decided: OrderedDict[str, tuple[Attempt, DecisionSummary, datetime]] = OrderedDict()
         self._mirrored: set[str] = set()
         self._removed: OrderedDict[str, datetime] = OrderedDict()
-        """By uid, when the mirror removed a pod. Its Decision may still come, and its RANKED once more: a message that
-        is delivered again is ranked again."""
+        """By uid, when the mirror removed a pod, earliest first. Its Decision may still come. Its RANKED may come once
+        more while the Decision is remembered: a message that is delivered again is ranked again."""
 
     def __len__(self) -> int:
         return len(self._by_uid)
@@ -113,6 +113,7 @@ class Proposals:
         """
         self.nominations.unmirrored(uid)
         self._removed[uid] = removed_at
+        self._removed.move_to_end(uid)
         if len(self._removed) > _REMEMBERED:
             self._removed.popitem(last=False)
         self._mirrored.discard(uid)
@@ -126,7 +127,7 @@ class Proposals:
 
     def complete_up_to(self, watermark: datetime) -> None:
         """The mirror's pods are complete up to this time: end bound proposals that it lacks."""
-        while self._removed and watermark - next(iter(self._removed.values())) > LIFETIME:
+        while self._removed and watermark - next(iter(self._removed.values())) > _REMEMBERED_FOR:
             self._removed.popitem(last=False)
         missing = [
             uid
