@@ -38,6 +38,7 @@ Limit = Annotated[int, typer.Option("--limit", metavar="N", help="Pods at most; 
 
 
 @app.callback()
+@app.command("list")
 def list_queue(  # noqa: PLR0913 - one parameter a flag, given by name
     context: typer.Context,
     *,
@@ -51,20 +52,6 @@ def list_queue(  # noqa: PLR0913 - one parameter a flag, given by name
     """Print the pods that wait, by queue: active, backoff, unschedulable, gated; and those in flight."""
     if context.invoked_subcommand is None:
         run_command(_list(NatsServer(nats, nats_context), output, queue=queue, namespace=namespace, limit=limit))
-
-
-@app.command("list")
-def list_command(  # noqa: PLR0913 - one parameter a flag, given by name
-    *,
-    queue: OneQueue = None,
-    namespace: ListedNamespace = None,
-    limit: Limit = LIMIT,
-    output: Output = OutputFormat.TABLE,
-    nats: NatsUrl = None,
-    nats_context: NatsContext = None,
-) -> None:
-    """List the pods that wait, by queue; the same as without a command."""
-    run_command(_list(NatsServer(nats, nats_context), output, queue=queue, namespace=namespace, limit=limit))
 
 
 async def _list(
