@@ -291,7 +291,9 @@ def test_top_goes_on_when_nats_has_come_back(own_nats_server: NatsServer):
 def _read_until(wanted: bytes, stream: IO[bytes]) -> bytes:
     shown = b""
     while wanted not in shown:
-        shown += stream.read1()  # type: ignore[attr-defined] - a buffered reader
+        read = stream.read1()  # type: ignore[attr-defined] - a buffered reader
+        assert read, f"it ended after {shown[-300:]!r}"
+        shown += read
     return shown
 
 

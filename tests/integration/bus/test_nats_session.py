@@ -378,6 +378,17 @@ async def arrived(following: NatsReader[StoredMessage], count: int) -> None:
         following._changed.clear()
 
 
+async def test_a_lost_copy_before_an_entry_that_is_left_out_is_read_again(session):
+    async with asyncio.timeout(LONG), session.read_bucket("cluster") as following:
+        await session.put("cluster", "pod.theirs", b"1")
+        following.leave_out(await session.put("cluster", "pod.own", b"2"))
+        await arrived(following, 2)
+        following._copies.popleft()
+        async for batch in following.batches():
+            if "pod.theirs" in [entry.key for entry in batch]:
+                break
+
+
 async def test_a_recreated_stream_ends_its_readers_session(session):
     await session.publish("berth.decision.berth.default.web", b"1")
     async with asyncio.timeout(LONG), session.read_stream("DECISIONS") as following:
