@@ -134,10 +134,12 @@ def test_a_bound_one_ends_when_a_complete_mirror_lacks_it(snapshot, proposals):
     assert snapshot.pods_on("a") == 0
 
 
-def test_a_pod_that_is_gone_does_not_count_when_its_message_is_delivered_again(snapshot, proposals):
+@pytest.mark.parametrize("shown", [True, False], ids=["shown bound", "never shown bound"])
+def test_a_pod_that_is_gone_does_not_count_when_its_message_is_delivered_again(snapshot, proposals, shown):
     proposals.ranked(ranked("u1.1.1", "a"), now=0)
     proposals.decided(decision(Outcome.BOUND, node="a"), NOON, now=0)
-    proposals.mirrored("u1")
+    if shown:
+        proposals.mirrored("u1")
     proposals.unmirrored("u1", NOON + timedelta(seconds=1))
     for seconds in (1, 100):
         proposals.complete_up_to(NOON + timedelta(seconds=seconds))

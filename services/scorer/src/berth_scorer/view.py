@@ -62,6 +62,17 @@ class Proposal:
     """When NATS stored the ``bound`` Decision."""
 
 
+@dataclass(slots=True)
+class _Decided:
+    """A remembered Decision of a pod."""
+
+    attempt: Attempt
+    decision: DecisionSummary
+    stored_at: datetime
+    removed_at: datetime | None = None
+    """When the mirror removed the pod. Its message may be delivered, and so ranked, again: then it must not count."""
+
+
 class Proposals:
     """The proposals, counted in a Snapshot. ``now`` is in monotonic seconds."""
 
@@ -70,11 +81,10 @@ class Proposals:
         self._lifetime = lifetime.total_seconds()
         self.nominations = NominationProposals(snapshot, self._lifetime)
         self._by_uid: dict[str, Proposal] = {}
-        self._decided: OrderedDict[str, tuple[Attempt, DecisionSummary, datetime]] = OrderedDict()
+        self._decided: OrderedDict[str, _Decided] = OrderedDict()
         self._mirrored: set[str] = set()
         self._removed: OrderedDict[str, datetime] = OrderedDict()
-        """By uid, when the mirror removed a pod, earliest first. Its Decision may still come. Its RANKED may come once
-        more while the Decision is remembered: a message that is delivered again is ranked again."""
+        """By uid, when the mirror removed a pod that it had not shown bound: its Decision may still come."""
 
     def __len__(self) -> int:
         return len(self._by_uid)
@@ -112,10 +122,12 @@ class Proposals:
         rejected because of it would be woken by nothing.
         """
         self.nominations.unmirrored(uid)
-        self._removed[uid] = removed_at
-        self._removed.move_to_end(uid)
-        if len(self._removed) > _REMEMBERED:
-            self._removed.popitem(last=False)
+        if uid not in self._mirrored:
+            self._removed[uid] = removed_at
+            if len(self._removed) > _REMEMBERED:
+                self._removed.popitem(last=False)
+        if (decided := self._decided.get(uid)) is not None:
+            decided.removed_at = removed_at
         self._mirrored.discard(uid)
         proposal = self._by_uid.get(uid)
         if proposal is None:
@@ -127,7 +139,7 @@ class Proposals:
 
     def complete_up_to(self, watermark: datetime) -> None:
         """The mirror's pods are complete up to this time: end bound proposals that it lacks."""
-        while self._removed and watermark - next(iter(self._removed.values())) > _REMEMBERED_FOR:
+        while self._removed and watermark - next(iter(self._removed.values())) > LIFETIME:
             self._removed.popitem(last=False)
         missing = [
             uid
@@ -166,8 +178,8 @@ class Proposals:
     def _rank_nomination(self, message: Ranked | RankedSummary, attempt: Attempt, now: float) -> None:
         self.nominations.ranked(message, attempt, now)
         earlier = self._decided.get(attempt.uid)
-        if earlier is not None and earlier[0].order >= attempt.order:
-            self.nominations.decided(earlier[1], earlier[0], now)
+        if earlier is not None and earlier.attempt.order >= attempt.order:
+            self.nominations.decided(earlier.decision, earlier.attempt, now)
 
     def _add(self, pod: Pod, attempt: Attempt, node: str, now: float) -> None:
         self._by_uid[attempt.uid] = Proposal(pod=pod, attempt=attempt, node=node, expires=now + self._lifetime)
@@ -176,21 +188,22 @@ class Proposals:
     def _apply_earlier_decision(self, attempt: Attempt, now: float) -> None:
         """A Decision can arrive before its RANKED."""
         earlier = self._decided.get(attempt.uid)
-        if earlier is not None and earlier[0].order >= attempt.order:
-            self._apply(earlier[0], earlier[1], earlier[2], now)
+        if earlier is not None and earlier.attempt.order >= attempt.order:
+            self._apply(earlier.attempt, earlier.decision, earlier.stored_at, now)
 
     def _remember(self, attempt: Attempt, decision: DecisionSummary, stored_at: datetime) -> None:
         before = self._decided.pop(attempt.uid, None)
-        if before is not None and before[0].term > attempt.term:  # within a term the last one counts: docs/protocol, 5a
+        if before is not None and before.attempt.term > attempt.term:
+            # Within a term the last one counts: docs/protocol.md, 5a.
             self._decided[attempt.uid] = before
             return
-        self._decided[attempt.uid] = (attempt, decision, stored_at)
+        removed_at = before.removed_at if before is not None else None
+        self._decided[attempt.uid] = _Decided(attempt, decision, stored_at, removed_at)
         while len(self._decided) > _REMEMBERED or self._is_forgotten(next(iter(self._decided)), stored_at):
             self._decided.popitem(last=False)
 
     def _is_forgotten(self, uid: str, now: datetime) -> bool:
-        _, _, stored_at = self._decided[uid]
-        return now - stored_at > _REMEMBERED_FOR
+        return now - self._decided[uid].stored_at > _REMEMBERED_FOR
 
     def _apply(self, attempt: Attempt, decision: DecisionSummary, stored_at: datetime, now: float) -> None:
         proposal = self._by_uid.get(attempt.uid)
@@ -199,7 +212,7 @@ class Proposals:
         if decision.outcome is Outcome.BOUND:
             self._move(proposal, decision.node)
             proposal.bound_at = stored_at
-            removed_at = self._removed.get(attempt.uid)
+            removed_at = self._removal_of(attempt.uid)
             if removed_at is not None and removed_at > stored_at:
                 self._end(attempt.uid)
         elif decision.outcome is Outcome.WAITING:
@@ -207,6 +220,14 @@ class Proposals:
             proposal.expires = now + self._lifetime
         elif proposal.bound_at is None:
             self._end(attempt.uid)
+
+    def _removal_of(self, uid: str) -> datetime | None:
+        """When the mirror removed the pod, kept with its Decision from here on."""
+        removed_at, decided = self._removed.pop(uid, None), self._decided.get(uid)
+        if decided is None:
+            return removed_at
+        decided.removed_at = removed_at or decided.removed_at
+        return decided.removed_at
 
     def _move(self, proposal: Proposal, node: str) -> None:
         if node and node != proposal.node:
