@@ -49,7 +49,10 @@ def list_queue(  # noqa: PLR0913 - one parameter a flag, given by name
     nats: NatsUrl = None,
     nats_context: NatsContext = None,
 ) -> None:
-    """Print the pods that wait, by queue: active, backoff, unschedulable, gated; and those in flight."""
+    """List the pods that wait, by queue.
+
+    Active, backoff, unschedulable, gated; and those in flight.
+    """
     if context.invoked_subcommand is None:
         run_command(_list(NatsServer(nats, nats_context), output, queue=queue, namespace=namespace, limit=limit))
 
