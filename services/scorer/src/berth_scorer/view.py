@@ -63,7 +63,7 @@ class Proposal:
 
 
 @dataclass(slots=True)
-class _Decided:
+class _DecisionKept:
     """A remembered Decision of a pod."""
 
     attempt: Attempt
@@ -81,7 +81,7 @@ class Proposals:
         self._lifetime = lifetime.total_seconds()
         self.nominations = NominationProposals(snapshot, self._lifetime)
         self._by_uid: dict[str, Proposal] = {}
-        self._decided: OrderedDict[str, _Decided] = OrderedDict()
+        self._decided: OrderedDict[str, _DecisionKept] = OrderedDict()
         self._mirrored: set[str] = set()
         self._removed: OrderedDict[str, datetime] = OrderedDict()
         """By uid, when the mirror removed a pod that it had not shown bound: its Decision may still come."""
@@ -198,7 +198,7 @@ class Proposals:
             self._decided[attempt.uid] = before
             return
         removed_at = before.removed_at if before is not None else None
-        self._decided[attempt.uid] = _Decided(attempt, decision, stored_at, removed_at)
+        self._decided[attempt.uid] = _DecisionKept(attempt, decision, stored_at, removed_at)
         while len(self._decided) > _REMEMBERED or self._is_forgotten(next(iter(self._decided)), stored_at):
             self._decided.popitem(last=False)
 
