@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import gc
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from datetime import timedelta
@@ -38,7 +37,7 @@ from berth.bus.topology import declared_streams
 from berth.cluster.buckets import LiveDataReader
 from berth.kube.clock import Backoff
 from berth.process.health import ONCE, WaitReporter
-from berth.process.lifecycle import Process, in_background, run_until
+from berth.process.lifecycle import Process, give_back_memory, in_background, run_until
 from berth.process.logging import get_logger
 from berth.process.metrics import Meter
 from berth.process.peers import ALL_ANNOUNCEMENTS, EVERY_SECONDS, Announcement, PeerReporter
@@ -86,7 +85,7 @@ async def sessions(
         session = await run_until(connector.connect(), process.stopping)
         if session is None:
             return
-        gc.collect()  # what was built on the former session has cycles and is old: see GC_THRESHOLDS
+        give_back_memory()  # what was built on the former session has cycles and is old: see GC_THRESHOLDS
         began = process.clock.now()
         reporter.over(came="NATS is there, with all streams and buckets")
         process.metrics.count("berth_bus_sessions_total")
