@@ -33,7 +33,7 @@ NO_CHANGE: Final = 0
 _encode: Final = msgspec.json.Encoder().encode
 
 
-class DesiredEntry(msgspec.Struct, frozen=True, kw_only=True):
+class DesiredEntry(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """The desired value of a key: a trimmed object, for a bound pod with the time of its binding; or a watermark."""
 
     object: KubernetesObject | None = None
