@@ -12,7 +12,6 @@ import uuid
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta, tzinfo
 from importlib import metadata
-from types import SimpleNamespace
 from typing import Any, Final
 
 import structlog

@@ -25,6 +25,7 @@ from berth.cli.bus import apply_bus
 from berth.cli.pipeline import access
 from berth.cli.pipeline.otherschedulers import check_other_schedulers
 from berth.cli.pipeline.programs import (
+    SERVICE_MODULES,
     ServiceOptions,
     ready_file,
     services,
@@ -130,7 +131,7 @@ async def pipeline(options: PipelineOptions, report: Report) -> AsyncIterator[Pi
     with working_folder() as folder:
         if options.nats is None:
             want_room(folder)
-        async with watched_room(folder, report), Supervisor(report) as supervisor:
+        async with watched_room(folder, report), Supervisor(report, forked=SERVICE_MODULES) as supervisor:
             yield await _start(options, folder, supervisor, report)
 
 

@@ -7,7 +7,7 @@ watch their parent too (``BERTH_PARENT_PID``).
 from __future__ import annotations
 
 import asyncio
-import ctypes
+import contextlib
 import os
 import signal
 import sys
@@ -18,6 +18,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
 
+from berth.cli.pipeline.forkserver import ForkedChild, ForkServer, ForkServerLostError, die_with_parent
 from berth.kube.clock import Backoff
 from berth.process.exits import UsageError
 
@@ -32,9 +33,9 @@ USAGE: Final = 2
 LAST_BYTES: Final = 16 * 1024
 LAST_LINES: Final = 20
 """Lines of the log that are printed when a program has ended: enough for a traceback."""
-_PR_SET_PDEATHSIG: Final = 1
 
 Report = Callable[[str], None]
+Child = asyncio.subprocess.Process | ForkedChild
 
 
 class ChildRefusedError(UsageError):
@@ -52,22 +53,29 @@ class Program:
     """The file for its output; ``None``: the parent's output."""
     stops_last: bool = False
     """Whether it stops last, because the others need it while they stop."""
+    module: str | None = None
+    """The module that the command line runs, for a program that may be forked instead."""
 
 
 class Supervisor:
     """Keeps programs running inside its block; leaving the block stops them all.
 
     The block ends with :class:`ChildRefusedError` (in a group) when a child rejects its settings.
+    ``forked``: the modules of programs that are forked where that is possible (Linux); they are imported meanwhile.
     """
 
-    def __init__(self, report: Report) -> None:
+    def __init__(self, report: Report, *, forked: Sequence[str] = ()) -> None:
         self._report = report
-        self._running: dict[str, asyncio.subprocess.Process] = {}
+        self._forked = forked if sys.platform == "linux" else ()
+        self._fork_server: ForkServer | None = None
+        self._running: dict[str, Child] = {}
         self._group = asyncio.TaskGroup()
         self._keepers: dict[bool, list[asyncio.Task[None]]] = {False: [], True: []}
         self.restarts = 0
 
     async def __aenter__(self) -> Self:
+        if self._forked:
+            self._fork_server = await ForkServer.start(self._forked)
         await self._group.__aenter__()
         return self
 
@@ -79,7 +87,11 @@ class Supervisor:
         finally:
             for keeper in self._keepers[True]:
                 keeper.cancel()
-            await self._group.__aexit__(kind, error, trace)
+            try:
+                await self._group.__aexit__(kind, error, trace)
+            finally:
+                if self._fork_server is not None:
+                    await self._fork_server.close()
 
     def start(self, program: Program) -> None:
         """Start the program, and restart it when it ends."""
@@ -118,8 +130,11 @@ class Supervisor:
             del self._running[program.name]
             await _end(process)
 
-    async def _start(self, program: Program) -> asyncio.subprocess.Process:
-        parent = os.getpid()
+    async def _start(self, program: Program) -> Child:
+        environment = {**os.environ, **program.environment}
+        if self._fork_server is not None and program.module in self._forked:
+            with contextlib.suppress(ForkServerLostError):  # then as any other program
+                return await self._fork_server.fork(program.name, program.command, environment, program.log)
         output = program.log.open("ab") if program.log is not None else None
         try:
             return await asyncio.create_subprocess_exec(
@@ -127,9 +142,9 @@ class Supervisor:
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,
-                env={**os.environ, **program.environment, "BERTH_PARENT_PID": str(parent)},
+                env={**environment, "BERTH_PARENT_PID": str(os.getpid())},
                 start_new_session=True,  # Ctrl-C goes to the parent only, which stops the children in order
-                preexec_fn=_die_with_parent if sys.platform == "linux" else None,
+                preexec_fn=die_with_parent if sys.platform == "linux" else None,
             )
         finally:
             if output is not None:
@@ -142,7 +157,7 @@ async def _cancelled(tasks: Sequence[asyncio.Task[None]]) -> None:
     await asyncio.gather(*tasks, return_exceptions=True)
 
 
-async def _end(process: asyncio.subprocess.Process) -> None:
+async def _end(process: Child) -> None:
     """Send SIGTERM, later SIGKILL, and wait for the end, also when this task is being cancelled."""
     if process.returncode is not None:
         return
@@ -161,11 +176,6 @@ def last_log_lines(program: Program) -> list[str]:
     with program.log.open("rb") as log:
         log.seek(max(0, log.seek(0, os.SEEK_END) - LAST_BYTES))
         return log.read().decode(errors="replace").splitlines()[-LAST_LINES:]
-
-
-def _die_with_parent() -> None:
-    """Runs between fork and exec: the kernel then kills this process when its parent ends, for any reason."""
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def _ending(code: int) -> str:
