@@ -19,3 +19,11 @@ def test_the_conversion_of_an_older_file_is_noted(tmp_path):
     command = [sys.executable, "-m", "berth.cli", "up", *words]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert done.stderr.splitlines()[0] == f"berth: {config}: apiVersion: read {version}beta3 as {version}"
+
+
+def test_a_number_of_nodes_for_a_given_cluster_is_an_error(tmp_path):
+    command = [sys.executable, "-m", "berth.cli", "up", "--nodes", "7", "--kubeconfig", str(tmp_path / "kubeconfig")]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 2
+    reason = "it is for a simulated cluster, and --kubeconfig names another: leave one out"
+    assert done.stderr.splitlines() == [f"berth: --nodes 7: {reason}"]

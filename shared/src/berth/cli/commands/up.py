@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Final
 
 import typer
 
@@ -28,6 +28,9 @@ from berth.process.settings import NatsSettings
 from berth.process.sources import read_settings
 
 app = typer.Typer()
+
+NODES: Final = 100
+"""Of a simulated cluster."""
 
 Kubeconfig = Annotated[
     Path | None,
@@ -73,7 +76,12 @@ def up(  # noqa: PLR0913, PLR0917 - one parameter a flag, given by name
         ),
     ] = None,
     scorers: Annotated[int, typer.Option(metavar="N", help="Number of scorers.", min=1, max=256)] = 1,
-    nodes: Annotated[int, typer.Option(metavar="N", help="Nodes of the simulated cluster.", min=0)] = 100,
+    nodes: Annotated[
+        int | None,
+        typer.Option(
+            metavar="N", help=f"Nodes of the simulated cluster; {NODES} if not given.", min=0, show_default=False
+        ),
+    ] = None,
     verbosity: Verbosity = 0,
     leader_elect: Annotated[
         str | None, typer.Option(metavar="[=true|false]", help="Elect leaders by Lease; false if nothing else runs.")
@@ -100,6 +108,8 @@ def up(  # noqa: PLR0913, PLR0917 - one parameter a flag, given by name
     with reporting_errors():
         settings = read_settings(flags=given, file=file_values(configuration))
     cluster = kubeconfig or kubeconfig_of(configuration)
+    with reporting_errors():
+        _want_simulation(nodes, cluster, kubeconfig)
     warning = warning_about(settings.leader_election, configuration.scheduler_names)
     if cluster is not None and warning is not None:
         note(f"warning: {warning}")
@@ -111,7 +121,7 @@ def up(  # noqa: PLR0913, PLR0917 - one parameter a flag, given by name
         algorithm_provider=algorithm_provider,
         feature_gates=feature_gates,
         scorers=scorers,
-        nodes=nodes,
+        nodes=NODES if nodes is None else nodes,
         default_scheduler=_for_pods_that_name_none(configuration),
         verbosity=verbosity,
         leader_elect=leader_elect,
@@ -119,6 +129,17 @@ def up(  # noqa: PLR0913, PLR0917 - one parameter a flag, given by name
         allow_other_scheduler=settings.allow_other_scheduler,
     )
     run_command(_up(options, ready_file=ready_file), interrupted=Exit.DONE)
+
+
+def _want_simulation(nodes: int | None, cluster: Path | None, flag: Path | None) -> None:
+    """A given cluster has the nodes that it has.
+
+    Raises:
+        UsageError: it is to have others.
+    """
+    if nodes is not None and cluster is not None:
+        given = "--kubeconfig" if flag is not None else "clientConnection.kubeconfig of the configuration"
+        raise UsageError(f"--nodes {nodes}: it is for a simulated cluster, and {given} names another: leave one out")
 
 
 def _for_pods_that_name_none(configuration: KubeSchedulerConfiguration) -> str:
