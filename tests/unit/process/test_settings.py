@@ -109,6 +109,12 @@ def test_a_password_in_the_address_is_refused_without_repeating_it():
     assert "BERTH_NATS_PASSWORD_FILE" in problem
 
 
+def test_a_secret_that_cannot_be_read_is_not_also_missing(tmp_path: Path):
+    path = tmp_path / "none"
+    (problem,) = problems_of(environment={"BERTH_NATS_USER": "scorer", "BERTH_NATS_PASSWORD_FILE": str(path)})
+    assert problem == f"nats.password: want a file that can be read, got '{path}' (No such file or directory)"
+
+
 def test_a_secret_is_read_from_a_file_and_shown_nowhere(tmp_path: Path):
     (tmp_path / "password").write_text("hunter2\n")
     environment = {"BERTH_NATS_USER": "scorer", "BERTH_NATS_PASSWORD_FILE": str(tmp_path / "password")}

@@ -58,7 +58,7 @@ async def open_session(server: NatsServer, *, name: str, user: str = access.PEOP
     Raises:
         UsageError: the address, or a setting in ``BERTH_NATS_*``, cannot be used.
         BusLostError: NATS does not answer.
-        MissingError: this NATS has no streams of berth.
+        MissingError: this NATS has no streams of berth, or no JetStream.
     """
     try:
         session = await connect_bus(server.url, name=f"berth-{name}", user=user, context=server.context)
@@ -66,7 +66,8 @@ async def open_session(server: NatsServer, *, name: str, user: str = access.PEOP
         raise BusLostError(f"{exc}: start `berth up`, or name the server with --nats") from exc
     try:
         if not session.bus_id:
-            raise MissingError("reading NATS: it has no streams of berth: start `berth up`, or run `berth bus apply`")
+            what = "reading NATS: it has no streams of berth, or no JetStream"
+            raise MissingError(f"{what}: start `berth up`, or run `berth bus apply`")
         yield session
     finally:
         await session.close()

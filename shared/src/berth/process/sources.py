@@ -72,8 +72,9 @@ def read_settings(
     """
     given = _Given(flags=flags or {}, environment=os.environ if environment is None else environment, file=file or {})
     settings: Settings = _build(Settings, "", given)
-    problems = [*given.problems, *broken_rules(settings)]
-    if problems:
+    read = [problem.partition(":")[0] for problem in given.problems]
+    rules = [problem for problem in broken_rules(settings) if problem.partition(":")[0] not in read]
+    if problems := [*given.problems, *rules]:  # what cannot be read is not also missing
         raise SettingsError(problems)
     return settings
 
