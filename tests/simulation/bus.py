@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any, Final, TypeVar
 
+from berth.bus.admin import WITH_POSITIONS
 from berth.bus.interface import (
     BusLostError,
     PubAck,
@@ -63,6 +64,8 @@ class SimulatedBus(MemoryBus):
         self.on_settled: list[Callable[[str, StoredMessage], None]] = []
         """Called with every message of a work queue that is acknowledged, before it is removed."""
         self.on_wiped: list[Callable[[], None]] = []
+        self.on_messages_lost: list[Callable[[], None]] = []
+        """Called when PENDING, RANKED or DECISIONS is there no more, and the rest of the store is."""
         self.on_consumer_deleted: list[Callable[[SimulatedProcess, str, str], None]] = []
         """Called with who deletes which consumer of which stream, before it is deleted."""
         self.on_delivered: list[Callable[[SimulatedProcess, str, int, int], None]] = []
@@ -71,6 +74,8 @@ class SimulatedBus(MemoryBus):
         """Whose request is being carried out."""
         self._store_message = self._store.store
         self._store.store = self._stored  # type: ignore[method-assign] - the bus knows what its store does
+        self._lose_stream = self._store.lose
+        self._store.lose = self._lost  # type: ignore[method-assign] - the same
 
     def _stored(self, subject: str, data: bytes, headers: Mapping[str, str]) -> PubAck:
         ack = self._store_message(subject, data, headers)
@@ -89,6 +94,11 @@ class SimulatedBus(MemoryBus):
     def wipe(self) -> None:
         super().wipe()
         for observer in self.on_wiped:
+            observer()
+
+    def _lost(self, name: str) -> None:
+        self._lose_stream(name)
+        for observer in self.on_messages_lost if name in WITH_POSITIONS else ():
             observer()
 
     def endpoint(self, process: SimulatedProcess) -> Endpoint:

@@ -8,12 +8,14 @@ from collections.abc import Callable
 from typing import Final
 
 from berth.api.errors import BerthError
+from berth.bus.admin import NAMED_IN_POSITIONS
 from berth.bus.topology import PENDING, RANKED
 from berth.sim.kinds import LEASES, PODS
 from simulation.loop import SimulatedProcess
 from simulation.network import Link
 from simulation.world import Service, World
 
+STREAM_LOST: Final = "NATS lost a stream"
 LONGEST_PAUSE_SECONDS: Final = 40.0
 AFTERMATH_SECONDS: Final = {
     "binder lost in mid-air": 20.0,
@@ -337,6 +339,12 @@ class Faults:
         self._world.bus.wipe()
         return self._later(self._chance.uniform(0.2, 5.0), self._world.bus.start)
 
+    def stream_lost(self) -> float:
+        """NATS loses one of the streams whose positions messages name."""
+        self._world.bus.stop()
+        self._world.bus.lose_stream(self._chance.choice(NAMED_IN_POSITIONS))
+        return self._later(self._chance.uniform(0.2, 5.0), self._world.bus.start)
+
     def deliveries_forgotten(self) -> float:
         """For a while consumers count what they deliver as acknowledged, as after a kill; the streams hold it."""
         streams = self._chance.choice(((PENDING,), (PENDING, RANKED)))
@@ -395,4 +403,5 @@ FAULTS: Final[dict[str, Callable[[Faults], float]]] = {
     "NATS lost its store": Faults.bus_wiped,
     "NATS's disk full": Faults.disk_full,
     "deliveries forgotten": Faults.deliveries_forgotten,
+    STREAM_LOST: Faults.stream_lost,
 }

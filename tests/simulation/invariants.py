@@ -433,6 +433,7 @@ class Messages:
         world.bus.on_stored.append(self._on_stored)
         world.bus.on_settled.append(self._on_settled)
         world.bus.on_wiped.append(self._on_wiped)
+        world.bus.on_messages_lost.append(self._on_wiped)
 
     def _on_wiped(self) -> None:
         self._stored_as.clear()

@@ -28,6 +28,8 @@ from berth_scorer import backlog, view
 from berth_watcher import hints, mirror, store
 from berth_watcher.attempts import Attempts, InFlightWindow
 from berth_watcher.takeover import TakeoverState
+from harness.fakes.memory_bus import MemoryStore
+from simulation.faults import STREAM_LOST
 from simulation.simulate import LARGE_OBJECTS, VOLUMES, Focus
 
 Replacement = tuple[Any, str, Any]
@@ -334,6 +336,10 @@ def _orphans_stay() -> list[Replacement]:
     return [(orphans.OrphanCheck, "find", find)]
 
 
+def _positions_stay() -> list[Replacement]:
+    return [(MemoryStore, "delete_positions", lambda _self: None)]
+
+
 # --- the table
 
 BUSY: Final = Focus(nodes=(3, 4), pods=(14, 20), kinds=("plain", "plain", "volume", "other"), acts=(15,))
@@ -537,6 +543,23 @@ STRANGERS: Final = Focus(faults=("strangers' fences",), fault_counts=(2, 3), kin
 WAITING: Final = Focus(fault_counts=(0,), kinds=("volume",), acts=(0,), nodes=(2, 4), pods=(4, 8), rough=0.0)
 TRAPS: Final = Focus(fault_counts=(0,), kinds=("trapped", "plain"), acts=(5,), pods=(4, 8), variants=("one",))
 FORGOTTEN: Final = Focus(faults=("deliveries forgotten",), fault_counts=(2, 3), kinds=("plain",), acts=(15,))
+POSITIONS_ANEW: Final = Focus(
+    faults=(STREAM_LOST, STREAM_LOST, "pause"),
+    fault_counts=(6, 8),
+    acts=(15, 25),
+    things=("add_pod", "delete_pod", "finish_pod"),
+    nodes=(2, 3),
+    pods=(14, 20),
+    kinds=("plain",),
+    watchers=(1,),
+    binders=(1,),
+    scorers=(1, 2),
+    window_floors=(64,),
+    warm_up=(2.0, 4.0),
+    seconds=(4.0, 10.0),
+    variants=("one",),
+)
+"""Pods wait for others to be deleted, while attempts about them are in flight and positions begin anew."""
 UNKNOWN_PROFILE: Final = Focus(
     fault_counts=(0, 1), variants=("watcher only",), window_floors=(2,), kinds=("plain", "packed"), acts=(5,)
 )
@@ -703,6 +726,12 @@ MUTATIONS: Final[dict[str, Mutation]] = {
         replace=_orphans_stay,
         focus=FORGOTTEN,
         is_quick=True,
+    ),
+    "positions-stay": Mutation(
+        rule="a lost position takes its messages along (ADR 29)",
+        seeds=40,
+        replace=_positions_stay,
+        focus=POSITIONS_ANEW,
     ),
 }
 

@@ -27,7 +27,7 @@ from berth_watcher.core import WatcherCore
 from simulation import patches
 from simulation.cluster import ACTS, KINDS_OF_PODS, ClusterUsers
 from simulation.configurations import SECOND, configuration
-from simulation.faults import FAULTS, Faults
+from simulation.faults import FAULTS, STREAM_LOST, Faults
 from simulation.invariants import Invariants
 from simulation.loop import OWNER, START_SECONDS, TooManyStepsError
 from simulation.rules import Rules
@@ -55,7 +55,7 @@ EMPTY_SECONDS: Final = 75.0
 class Focus:
     """Between what a seed may choose. A mutation is looked for where it can show."""
 
-    faults: tuple[str, ...] = tuple(FAULTS)
+    faults: tuple[str, ...] = tuple(name for name in FAULTS if name != STREAM_LOST)
     fault_counts: tuple[int, ...] = (0, 1, 1, 2, 3, 5)
     acts: tuple[int, ...] = (0, 5, 15)
     nodes: tuple[int, int] = (3, 8)
@@ -112,7 +112,9 @@ VOLUMES: Final = replace(
 """Pods whose claims take volumes that are there, or wait until there is one."""
 LARGE_OBJECTS: Final = replace(SMALL, kinds=("large", "large", "plain"), message_bytes=64 * 1024, pods=(4, 10))
 """Pods that are larger than what the bus takes, and such that are so with a message's other parts."""
-SIZES: Final = (*(SMALL,) * 34, *(MEDIUM,) * 5, LARGE, *(VOLUMES,) * 4, *(LARGE_OBJECTS,) * 2)
+LOST_STREAMS: Final = replace(SMALL, faults=(*FAULTS, *(STREAM_LOST,) * 10), fault_counts=(1, 2, 3))
+"""Positions of one stream begin anew, among other faults."""
+SIZES: Final = (*(SMALL,) * 34, *(MEDIUM,) * 5, LARGE, *(VOLUMES,) * 4, *(LARGE_OBJECTS,) * 2, *(LOST_STREAMS,) * 2)
 """What seeds choose among: most runs are small, since a fault needs few pods to show, and many seeds.
 
 What is added at the end leaves most seeds as they were.

@@ -17,6 +17,7 @@ import msgspec
 
 from berth.api.errors import BerthError
 from berth.api.subjects import service_subject
+from berth.bus.admin import NAMED_IN_POSITIONS, WITH_POSITIONS
 from berth.bus.interface import (
     MESSAGE_ID,
     NO_METADATA,
@@ -96,6 +97,11 @@ class MemoryBus(Bus):
         """The server restarts with an empty store: every session is lost, ``apply`` makes another ``bus.id``."""
         self._cut_all("the server lost its store")
         self._store.wipe()
+
+    def lose_stream(self, name: str) -> None:
+        """The server restarts without one stream, whose files it could not read."""
+        self._cut_all(f"the server lost {name}")
+        self._store.lose(name)
 
     def fill(self, *streams: str) -> None:
         """These streams have no room any more; without any, all have again."""
@@ -441,6 +447,10 @@ class MemoryStore:
         self._streams = {}
         self._number += 1
 
+    def lose(self, name: str) -> None:
+        """The stream is there no more."""
+        self._streams.pop(name, None)
+
     def listen(self, subject: str, listener: Listener) -> Callable[[], None]:
         """Call the listener with every message under a subject; the returned function removes it."""
         entry = (matches(subject), listener)
@@ -497,6 +507,8 @@ class MemoryStore:
 
     def apply(self) -> str:
         """Create what is declared; returns ``bus.id``."""
+        if not all(name in self._streams for name in NAMED_IN_POSITIONS):
+            self.delete_positions()
         for declared in declared_streams(self.settings):
             self._streams.setdefault(declared.name, MemoryStream(declared, self.settings, self.clock))
         for consumer in declared_consumers(self.settings):
@@ -504,6 +516,11 @@ class MemoryStore:
         if not self.bus_id():
             self.store(bucket_prefix(CONTROL) + BUS_ID_KEY, f"{self._name}-{self._number}".encode(), {})
         return self.bus_id()
+
+    def delete_positions(self) -> None:
+        """Delete the streams whose messages name positions, as ``berth.bus.admin`` does."""
+        for name in WITH_POSITIONS:
+            self.lose(name)
 
     def bus_id(self) -> str:
         """``bus.id``, empty when the bucket is missing."""
