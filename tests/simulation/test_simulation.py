@@ -33,6 +33,12 @@ def test_no_seed_breaks_what_must_hold(first):
 
 
 @pytest.mark.timeout(600)
+def test_no_seed_of_the_smallest_clusters_breaks_what_must_hold():
+    done = simulate("--smallest", "--seeds", "500")
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.timeout(600)
 def test_what_was_found_once_is_not_found_again():
     done = simulate("--kept")
     assert done.returncode == 0, done.stdout + done.stderr
