@@ -51,7 +51,8 @@ async def publish_pending(session: Session, message: Pending, *, headers: Header
     limit = int(session.max_message_bytes * SHARE_OF_PENDING)
     data = encode(message)
     if (size := message_size(data, all_headers)) > limit:
-        reason = f"the pod takes {size} bytes as a message, NATS takes {limit} at most: make it smaller, or raise max_payload of NATS"
+        remedy = "make it smaller, or raise max_payload of NATS"
+        reason = f"the pod takes {size} bytes as a message, NATS takes {limit} at most: {remedy}"
         log.warning("pod %s is not scheduled: %s", pod.key, reason)
         data = encode(msgspec.structs.replace(message, pod=name_of(pod), error=reason))
     return await _publish(session, _pod_subject("pending", message), data, all_headers)
