@@ -5,11 +5,12 @@ import json
 import os
 import signal
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from berth.cli.pipeline.forkserver import ForkServer, ForkServerLostError
+from berth.cli.pipeline.forkserver import ForkServer, NotForkedError
 from berth.cli.pipeline.supervisor import Program, Supervisor
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="other systems start each service by itself")
@@ -17,6 +18,10 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="other systems s
 SERVICE = """
 import atexit, json, os, sys, time
 IMPORTED_BY = os.getpid()
+def no_fork():
+    raise BlockingIOError("no room")
+if "NO_ROOM" in os.environ:
+    os.fork = no_fork
 def main():
     what = sys.argv[1]
     if what == "tell":
@@ -140,7 +145,7 @@ async def test_all_end_with_the_server(tmp_path):
     os.kill(parent, signal.SIGKILL)
     assert await child.wait() == -signal.SIGKILL
     assert not lives(child.pid)
-    with pytest.raises(ForkServerLostError):
+    with pytest.raises(NotForkedError):
         await server.fork("service-1", command("exit", 0), dict(os.environ), None)
     await server.close()
 
@@ -165,6 +170,16 @@ async def test_without_a_server_a_supervisor_starts_programs_by_themselves(tmp_p
         os.kill(parent, signal.SIGKILL)
         _, parent = await until(lambda: started(tmp_path / "up", 2))
         assert parent == os.getpid()
+
+
+async def test_a_server_that_cannot_fork_lives_on_and_the_program_starts_by_itself(tmp_path, monkeypatch):
+    monkeypatch.setenv("NO_ROOM", "1")
+    async with Supervisor(print, forked=["a_service"]) as supervisor:
+        for name in ("one", "two"):
+            supervisor.start(replace(program(tmp_path / name), name=name))
+            _, parent = await until(lambda name=name: started(tmp_path / name))
+            assert parent == os.getpid()
+            assert supervisor.restarts == 0
 
 
 async def test_what_cannot_be_imported_says_so_itself(tmp_path):

@@ -57,15 +57,15 @@ class ForkRequest(msgspec.Struct, frozen=True):
 
 
 class ForkAnswer(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A service runs (``number``), or has ended (``code``, negative for a signal)."""
+    """A service runs (``number``) or could not start (``pid`` is 0), or has ended (``code``, negative: a signal)."""
 
     pid: int
     number: int = 0
     code: int | None = None
 
 
-class ForkServerLostError(Exception):
-    """The server has ended."""
+class NotForkedError(Exception):
+    """The server has ended, or has no room for a process."""
 
 
 class ForkedChild:
@@ -129,10 +129,10 @@ class ForkServer:
         """Start a service.
 
         Raises:
-            ForkServerLostError: the server has ended.
+            NotForkedError: the server cannot.
         """
         if self._is_lost:
-            raise ForkServerLostError
+            raise NotForkedError
         self._numbers += 1
         request = ForkRequest(self._numbers, name, command, environment, None if log is None else str(log))
         answer = self._asked[request.number] = asyncio.get_running_loop().create_future()
@@ -159,14 +159,18 @@ class ForkServer:
         if answer.code is not None:
             self._children.pop(answer.pid).end(answer.code)
             return
+        asked = self._asked.pop(answer.number)
+        if not answer.pid:
+            asked.set_exception(NotForkedError())
+            return
         child = self._children[answer.pid] = ForkedChild(answer.pid)
-        self._asked.pop(answer.number).set_result(child)
+        asked.set_result(child)
 
     async def _lose(self) -> None:
         """What the server has started is told by the kernel to end. It must have ended before it is started again."""
         self._is_lost = True
         for asked in self._asked.values():
-            asked.set_exception(ForkServerLostError())
+            asked.set_exception(NotForkedError())
             asked.exception()  # retrieved: who asked may have gone
         self._asked.clear()
         for child in self._children.values():
@@ -195,9 +199,10 @@ def main() -> None:
     modules = _imported(sys.argv[2].split(","))
     gc.collect()
     gc.freeze()  # a collection would write to pages that all share
+    server = os.getpid()
     request = _serve(connection)
     if request is not None:  # from here on this is a service
-        _become(request)
+        _become(request, server)
         modules[request.command[2]].main()
 
 
@@ -230,7 +235,7 @@ def _serve(connection: socket.socket) -> ForkRequest | None:
         *lines, rest = (rest + data).split(b"\n")
         for line in lines:
             request = msgspec.json.decode(line, type=ForkRequest)
-            pid = os.fork()
+            pid = _fork()
             if pid == 0:
                 signal.set_wakeup_fd(-1)
                 signal.signal(signal.SIGCHLD, signal.SIG_DFL)
@@ -238,7 +243,15 @@ def _serve(connection: socket.socket) -> ForkRequest | None:
                     os.close(end)
                 connection.close()
                 return request
-            _send(connection, ForkAnswer(pid, number=request.number))
+            _send(connection, ForkAnswer(max(0, pid), number=request.number))
+
+
+def _fork() -> int:
+    """As ``os.fork``; -1 when there is no room for a process."""
+    try:
+        return os.fork()
+    except OSError:
+        return -1
 
 
 def _ended() -> Iterator[tuple[int, int]]:
@@ -254,7 +267,7 @@ def _send(connection: socket.socket, answer: ForkAnswer) -> None:
     connection.sendall(msgspec.json.encode(answer) + b"\n")
 
 
-def _become(request: ForkRequest) -> None:
+def _become(request: ForkRequest, server: int) -> None:
     """Make this process what it would be had it been started with its command line."""
     os.setsid()
     die_with_parent()
@@ -264,9 +277,10 @@ def _become(request: ForkRequest) -> None:
         os.dup2(log, 2)
         os.close(log)
     os.environ.clear()
-    os.environ.update(request.environment, BERTH_PARENT_PID=str(os.getppid()))
+    os.environ.update(request.environment, BERTH_PARENT_PID=str(server))
     sys.argv = [request.command[2], *request.command[3:]]
-    _rename(request)
+    with contextlib.suppress(OSError):  # without /proc it keeps the server's
+        _rename(request)
 
 
 def _rename(request: ForkRequest) -> None:

@@ -18,7 +18,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
 
-from berth.cli.pipeline.forkserver import ForkedChild, ForkServer, ForkServerLostError, die_with_parent
+from berth.cli.pipeline.forkserver import ForkedChild, ForkServer, NotForkedError, die_with_parent
 from berth.kube.clock import Backoff
 from berth.process.exits import UsageError
 
@@ -133,7 +133,7 @@ class Supervisor:
     async def _start(self, program: Program) -> Child:
         environment = {**os.environ, **program.environment}
         if self._fork_server is not None and program.module in self._forked:
-            with contextlib.suppress(ForkServerLostError):  # then as any other program
+            with contextlib.suppress(NotForkedError):  # then as any other program
                 return await self._fork_server.fork(program.name, program.command, environment, program.log)
         output = program.log.open("ab") if program.log is not None else None
         try:
