@@ -154,7 +154,7 @@ async def recover(around: World, outcome: Outcome, size: Size, say: Say) -> None
 
 
 async def judge_the_end(around: World, work: Workload, bus: Bus, outcome: Outcome) -> None:
-    outcome.problems += [f"{name} is not running" for name in _missing(around)]
+    outcome.problems += _missing(around)
     outcome.problems += await bus.left_over(SETTLED_SECONDS)
     await bus.collect_decisions()
     for uid, node in bus.bound.items():
@@ -169,8 +169,15 @@ async def judge_the_end(around: World, work: Workload, bus: Bus, outcome: Outcom
 
 
 def _missing(around: World) -> list[str]:
-    wanted = {"watcher", "binder", "scorer-1"}
-    return [f"{site.name}/{name}" for site in around.sites for name in sorted(wanted - site.berth.pids.keys())]
+    return [
+        f"{site.name}/{name} is not running (`berth up`: {_state(site.berth.returncode)})"
+        for site in around.sites
+        for name in site.missing()
+    ]
+
+
+def _state(code: int | None) -> str:
+    return "runs" if code is None else f"ended with {code}"
 
 
 def _longest_gap(times: Sequence[float], started: float, ended: float) -> float:

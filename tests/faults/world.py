@@ -53,6 +53,13 @@ class Site:
     """One in front of each NATS server."""
     clock: Path | None
 
+    def missing(self) -> list[str]:
+        """The services that do not run."""
+        return sorted({"watcher", "binder", "scorer-1"} - self.berth.pids.keys())
+
+    def all_run(self) -> bool:
+        return not self.missing()
+
 
 @dataclass(kw_only=True)
 class World:
@@ -155,6 +162,8 @@ async def world(
         around = World(plane=plane, nats=nats, disks=disks, sites=sites, user=user, judge=judge)
         for service in ("watcher", "binder"):
             await eventually(lambda service=service: around.leader(service), f"a {service} to lead", READY_SECONDS)
+        for site in sites:  # one that still starts would take the first fault for a server that is not there, and end
+            await asyncio.to_thread(site.berth.wait_for, site.all_run, f"{site.name}'s services", READY_SECONDS)
         yield around
 
 
