@@ -6,7 +6,8 @@ Decisions are kept for 5 minutes in place of an hour, and markers of removed key
 minutes are flat over its last 20. A shorter run (`--minutes 5`) finds failures, while its streams still grow.
 
 Prints, for each process, the resident memory at the beginning and at the end of the last two thirds, the slope over
-them, and the same for messages and bytes of each stream. Faults that end a process are left out unless --kills is
+them, and the same for messages and bytes of each stream. In the first third each watcher and binder leads for a while:
+a leader keeps more than one that stands by, and the first change of leaders is no growth. Faults that end a process are left out unless --kills is
 given: a new process says nothing about growth. Ends with 1 when a memory grew by more than --limit percent, or for
 what would be a problem in a run of faults (`faults.run`).
 """
@@ -34,7 +35,7 @@ from rich.table import Table
 
 from faults.bus import Bus
 from faults.kinds import KINDS
-from faults.plan import draw
+from faults.plan import Fault, draw
 from faults.run import UNREACHABLE, Outcome, Size, all_faults, judge_the_end, recover
 from faults.workload import Workload
 from faults.world import World, faketime, world
@@ -49,6 +50,9 @@ NODES = 200
 DECISIONS_AGE = {"BERTH_NATS_DECISIONS_AGE": "5m"}
 ENDS_A_PROCESS = ("kill", "loses", "disk full", "clock")
 """Words in the names of faults after which another process goes on (or, of a clock, that a long run does not need)."""
+CHANGES = 3
+PAUSE_SECONDS = 20.0
+"""Of a leader whose Lease runs out after 15 s."""
 _RSS = re.compile(r"^VmRSS:\s+(\d+) kB$", re.MULTILINE)
 
 console = Console(highlight=False, soft_wrap=True)
@@ -101,6 +105,7 @@ async def soak(size: Size, assets: Path, folder: Path, *, seconds: float, rate: 
         for fault in draw(1, faults=size.faults, gap_seconds=size.gap_seconds, kinds=durations)
         if fault.at < seconds
     ]
+    plan = sorted([*plan, *_changes_of_leaders(seconds / 3)], key=lambda fault: fault.at)
     outcome, samples = Outcome(seed=1, faults=len(plan)), Samples()
     async with world(assets, folder, scorers=size.scorers, environment=DECISIONS_AGE) as around:
         work = Workload(world=around, chance=chance)
@@ -121,6 +126,16 @@ async def soak(size: Size, assets: Path, folder: Path, *, seconds: float, rate: 
             kubelet.cancel()
     outcome.problems += around.judge.problems
     return outcome, samples
+
+
+def _changes_of_leaders(seconds: float) -> list[Fault]:
+    """Pauses longer than a Lease, one after another, so that everything that may lead has led after this time."""
+    pauses = ("pause leading watcher", "pause leading binder") * CHANGES
+    step = seconds / (len(pauses) + 1)
+    return [
+        Fault(at=(number + 0.5) * step, kind=kind, seconds=PAUSE_SECONDS, seed=number)
+        for number, kind in enumerate(pauses)
+    ]
 
 
 async def _come_and_go(work: Workload, seconds: float, rate: float) -> float:
