@@ -7,9 +7,9 @@ minutes are flat over its last 20. A shorter run (`--minutes 5`) finds failures,
 
 Prints, for each process, the resident memory at the beginning and at the end of the last two thirds, the slope over
 them, and the same for messages and bytes of each stream. In the first third each watcher and binder leads for a while:
-a leader keeps more than one that stands by, and the first change of leaders is no growth. Faults that end a process are left out unless --kills is
-given: a new process says nothing about growth. Ends with 1 when a memory grew by more than --limit percent, or for
-what would be a problem in a run of faults (`faults.run`).
+a leader keeps more than one that stands by, and the first change of leaders is no growth. Faults that end a process
+are left out unless --kills is given: a new process says nothing about growth. Ends with 1 when a memory grew by more
+than --limit percent, or for what would be a problem in a run of faults (`faults.run`).
 """
 
 from __future__ import annotations
