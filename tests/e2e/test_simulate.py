@@ -71,7 +71,7 @@ def test_the_default_output_is_a_table_with_a_total(files):
     assert (done.returncode, blank) == (0, "")
     assert head.split() == ["POD", "PROFILE", "NODE", "POSSIBLE", "BECAUSE"]
     assert sum(row[:1] != " " for row in rows) == 25  # long reasons continue on further lines
-    assert "of 25 pods have a node" in sums
+    assert "of 25 pods, on" in sums
 
 
 def test_another_provider_gives_its_own_placement(tmp_path, files):

@@ -84,9 +84,9 @@ def test_several_profiles_have_a_column():
 
 def test_the_summary_counts_pods_with_a_node():
     assert str(summary([BOUND, ONLY, NOWHERE, NOMINATED])) == (
-        "2 of 4 pods have a node, on 2 nodes; 1 would preempt pods; 1 fit nowhere"
+        "placed 2 of 4 pods, on 2 nodes; 1 would preempt pods; 1 fit nowhere"
     )
-    assert str(summary([BOUND])) == "1 of 1 pods have a node, on 1 nodes"
+    assert str(summary([BOUND])) == "placed 1 of 1 pod, on 1 node"
 
 
 def test_a_thousand_pods_are_a_line_each():

@@ -103,7 +103,9 @@ def test_a_flag_is_taken_in_each_of_its_forms(typed, line, flags):
 )
 def test_what_cannot_be_understood_is_refused_as_wrong_usage(typed, line, capsys):
     assert typed(line) == 2
-    assert "Error: " in capsys.readouterr().err
+    (said,) = capsys.readouterr().err.splitlines()
+    assert said.startswith("berth-test: ")
+    assert said.endswith(": see berth-test --help")
 
 
 def test_every_flag_belongs_to_a_setting(typed):

@@ -7,7 +7,7 @@ import os
 import sys
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from importlib import import_module
-from typing import Annotated, Final, cast
+from typing import Annotated, Final
 
 import typer
 from typer import completion
@@ -16,7 +16,7 @@ from berth import __version__
 from berth.cli.options import KubectlPlugin
 from berth.cli.rendering import OutputError, ReaderGoneError, StandardOutput, note, print_line, print_text
 from berth.process.exits import Exit, open_closed_streams
-from berth.process.sources import go_forms
+from berth.process.sources import WrongUsage, go_forms, what_is_wrong
 
 COMMANDS: Final = {
     "up": "Run the whole pipeline in the foreground, until Ctrl-C.",
@@ -95,10 +95,6 @@ def completed(commands: Iterable[str], environment: Mapping[str, str] = os.envir
     return needed(typed, commands)
 
 
-_WrongUsage: Final = cast("type[typer.BadParameter]", typer.BadParameter.__base__)
-"""What the parser raises. Its place differs: a newer Typer brings its own parser."""
-
-
 def main(args: Sequence[str], *, kubectl: bool = False) -> int:
     """Run the command; returns its exit code. Errors are one line on standard error.
 
@@ -132,13 +128,11 @@ def _run(args: Sequence[str], commands: Collection[str], name: str, obj: Kubectl
     app = app_with(named, listed=() if named else commands)
     try:
         code = app(args=go_forms([*args]), prog_name=name, complete_var=COMPLETE, standalone_mode=False, obj=obj)
-    except _WrongUsage as error:
+    except WrongUsage as error:
         if error.ctx is not None and error.message == error.ctx.get_help():  # there were no words
             print_text(error.message)
             return Exit.USAGE
         command = error.ctx.command_path if error.ctx else name
-        what = " ".join(error.format_message().replace("Value error, ", "").split()).rstrip(".")
-        what = what.replace(". Did you mean", ", did you mean").removesuffix("?")
-        note(f"{what[:1].lower()}{what[1:]}: {_remedy(args, commands, command)}", by=command)
+        note(f"{what_is_wrong(error)}: {_remedy(args, commands, command)}", by=command)
         return Exit.USAGE
     return code if isinstance(code, int) else Exit.DONE

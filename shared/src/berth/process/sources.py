@@ -12,7 +12,9 @@ from dataclasses import dataclass, field, is_dataclass
 from datetime import timedelta
 from operator import attrgetter
 from pathlib import Path
-from typing import Any, Final, get_type_hints
+from typing import Any, Final, cast, get_type_hints
+
+import typer
 
 from berth.process import readers
 from berth.process.exits import UsageError
@@ -181,6 +183,17 @@ def _written(value: object) -> str:
 
 BOOLEANS: Final = ("--leader-elect", "--allow-other-scheduler")
 """Boolean flags: a value only after ``=``; without one they mean true."""
+
+
+WrongUsage: Final = cast("type[typer.BadParameter]", typer.BadParameter.__base__)
+"""What the parser raises. Its place differs: a newer Typer brings its own parser."""
+
+
+def what_is_wrong(error: typer.BadParameter) -> str:
+    """The parser's sentence on one line, as a part of one: ``no such option: --foo``."""
+    what = " ".join(error.format_message().replace("Value error, ", "").split()).rstrip(".")
+    what = what.replace(". Did you mean", ", did you mean").removesuffix("?")
+    return f"{what[:1].lower()}{what[1:]}"
 
 
 def go_forms(args: list[str]) -> list[str]:

@@ -29,7 +29,7 @@ from berth.process.exits import Exit, open_closed_streams
 from berth.process.lifecycle import Process, run
 from berth.process.safetext import one_line, without_passwords
 from berth.process.settings import Settings
-from berth.process.sources import SettingsError, go_forms, help_text, read_settings
+from berth.process.sources import SettingsError, WrongUsage, go_forms, help_text, read_settings, what_is_wrong
 
 Serve = Callable[[Process, KubeSchedulerConfiguration], Awaitable[None]]
 """The main function of a service. Returns when the service has stopped."""
@@ -152,7 +152,17 @@ def service_command(name: str, *, about: str, serve: Serve) -> Callable[[], None
     run_with.__signature__ = Signature([flag.parameter() for flag in FLAGS])  # type: ignore[attr-defined]  # read by typer
     app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
     app.command(f"berth-{name}", help=about, epilog=help_text(), cls=KubeCommand)(run_with)
-    return app
+
+    def main() -> None:
+        command = f"berth-{name}"
+        try:
+            code = app(prog_name=command, standalone_mode=False)
+        except WrongUsage as error:
+            sys.stderr.write(f"{command}: {one_line(what_is_wrong(error))}: see {command} --help\n")
+            code = Exit.USAGE
+        sys.exit(code)
+
+    return main
 
 
 def _by_path(given: Iterable[tuple[Flag, str]]) -> Flags:

@@ -232,13 +232,13 @@ def _inputs(files: _Files, to_place: Mapping[Identity, FoundObject[Pod]]) -> Inp
     notes = [*files.notes, *objects.notes]
     in_both = files.added.keys() & cluster.keys()
     if in_both:
-        notes.append(f"--pods: {_counted(len(in_both), 'object')} in --cluster too: used as in --cluster")
+        notes.append(f"--pods: {counted(len(in_both), 'object')} in --cluster too: used as in --cluster")
     if waiting:
-        notes.append(f"--cluster: {_counted(waiting, 'pod')} on no node: not placed, since {files.why_not_placed}")
+        notes.append(f"--cluster: {counted(waiting, 'pod')} on no node: not placed, since {files.why_not_placed}")
     placed_again = [one for identity in to_place if (one := cluster.get(identity)) is not None]
     bound = sum(pod.value.spec.node_name != "" for pod in _pods(placed_again))
     if bound:
-        notes.append(f"--cluster: {_counted(bound, 'pod')} on a node and in --pods too: not counted in the cluster")
+        notes.append(f"--cluster: {counted(bound, 'pod')} on a node and in --pods too: not counted in the cluster")
     notes.extend(f"--cluster: {odd}" for odd in snapshot.problems)
     return Inputs(snapshot=snapshot, pods=objects.to_place, notes=tuple(notes))
 
@@ -285,7 +285,7 @@ def _left_out(flag: str, why: str, others: Counter[str]) -> Iterator[str]:
     if others:
         kinds = [f"{count} {kind}" for kind, count in others.most_common(_KINDS_NAMED)]
         more = ", ..." if len(others) > _KINDS_NAMED else ""
-        yield f"{flag}: left out {_counted(others.total(), 'object')}, {why}: {', '.join(kinds)}{more}"
+        yield f"{flag}: left out {counted(others.total(), 'object')}, {why}: {', '.join(kinds)}{more}"
 
 
 def _without_pods(kinds: Counter[str]) -> Iterator[str]:
@@ -301,5 +301,6 @@ def _not_applied(others: Counter[str]) -> Iterator[str]:
             yield f"results may differ for new pods, because {what}: that is not simulated"
 
 
-def _counted(count: int, what: str) -> str:
+def counted(count: int, what: str) -> str:
+    """``1 node``, ``2 nodes``."""
     return f"{count} {what}" if count == 1 else f"{count} {what}s"

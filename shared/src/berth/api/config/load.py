@@ -130,7 +130,6 @@ def _ignored(file: File, known: Mapping[str, KnownPlugin]) -> tuple[str, ...]:
     return (
         *(name for name in _IGNORED if given.get(name) is not None),
         *(f"clientConnection.{name}" for name in _IGNORED_CONNECTION if connection.get(name) is not None),
-        *(["leaderElection.resourceLock"] if file.leader_election.resource_lock == "leases" else []),
         *(path for index, profile in enumerate(file.profiles or ()) for path in _of_profile(profile, index, known)),
     )
 

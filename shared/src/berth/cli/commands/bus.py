@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from berth.bus.accounts import nats_conf
+from berth.bus.interface import BusLostError
 from berth.cli.bus import PREFIX_VARIABLE, apply_bus
 from berth.cli.options import reporting_errors, run_command
 from berth.cli.rendering import print_line, print_text
@@ -25,8 +26,15 @@ def apply(
     ],
 ) -> None:
     """Create or update streams, buckets and shared consumers."""
-    run_command(apply_bus(nats))
+    run_command(_apply(nats))
     print_line(f"applied to {nats}")
+
+
+async def _apply(nats: str) -> None:
+    try:
+        await apply_bus(nats)
+    except BusLostError as error:
+        raise BusLostError(f"{error}: start a server with JetStream there (nats-server -js), or name another") from error
 
 
 class Format(StrEnum):

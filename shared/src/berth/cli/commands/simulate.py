@@ -19,7 +19,7 @@ from berth.cli.rendering import new_table, note, plain, print_rich
 from berth.process.configuration import profiles_of
 from berth.process.exits import Exit
 from berth.simulate.engine import PodReport, ReportCounts, Simulation
-from berth.simulate.inputs import InputError, read_inputs
+from berth.simulate.inputs import InputError, counted, read_inputs
 
 app = typer.Typer()
 
@@ -190,7 +190,7 @@ def table_of(rows: list[ReportRow]) -> Table:
 
 def summary_of(counts: ReportCounts) -> Text:
     nowhere = counts.pods - counts.placed - counts.nominated
-    parts = [f"{counts.placed} of {counts.pods} pods have a node, on {len(counts.nodes)} nodes"]
+    parts = [f"placed {counts.placed} of {counted(counts.pods, 'pod')}, on {counted(len(counts.nodes), 'node')}"]
     parts += [f"{counts.nominated} would preempt pods"] if counts.nominated else []
     parts += [f"{nowhere} fit nowhere"] if nowhere else []
     return plain("; ".join(parts), "bold")
