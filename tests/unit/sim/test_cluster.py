@@ -85,14 +85,49 @@ async def test_server_has_the_namespaces_and_priority_classes_of_a_new_cluster()
         assert spec["priority"] == 2_000_001_000
 
 
+AS_TABLE = {"Accept": "application/json;as=Table;v=v1;g=meta.k8s.io,application/json"}
+
+
 async def test_kubectl_gets_tables():
-    async with SimulatedCluster(nodes=node_manifests(2)) as cluster, aiohttp.ClientSession(cluster.url) as session:
-        headers = {"Accept": "application/json;as=Table;v=v1;g=meta.k8s.io,application/json"}
-        async with session.get("/api/v1/nodes", headers=headers) as answer:
-            table = await answer.json()
+    async with (
+        SimulatedCluster(nodes=node_manifests(2)) as cluster,
+        aiohttp.ClientSession(cluster.url) as session,
+        session.get("/api/v1/nodes", headers=AS_TABLE) as answer,
+    ):
+        table = await answer.json()
     assert table["kind"] == "Table"
     assert [column["name"] for column in table["columnDefinitions"]][:3] == ["Name", "Status", "Roles"]
     assert [row["cells"][:2] for row in table["rows"]] == [["node-0", "Ready"], ["node-1", "Ready"]]
+
+
+@pytest.mark.parametrize(
+    ("times", "seen"),
+    [
+        pytest.param({"eventTime": "2026-01-01T00:00:00.123456Z"}, "d", id="of a scheduler"),
+        pytest.param({"lastTimestamp": "2026-01-01T00:00:00Z", "count": 2}, "d", id="of the old form"),
+        pytest.param({"eventTime": "yesterday"}, "<invalid>", id="no time"),
+        pytest.param({}, "<unknown>", id="without one"),
+    ],
+)
+async def test_kubectl_shows_what_an_event_says(times, seen):
+    async with SimulatedCluster() as cluster, aiohttp.ClientSession(cluster.url) as session:
+        event = {
+            "metadata": {"name": "web.1"},
+            "involvedObject": {"kind": "Pod", "name": "web"},
+            "reason": "Scheduled",
+            "message": "to node-1",
+            "type": "Normal",
+            **times,
+        }
+        path = "/api/v1/namespaces/default/events"
+        assert (await session.post(path, json={"apiVersion": "v1", "kind": "Event", **event})).status == 201
+        async with session.get(path, headers=AS_TABLE) as answer:
+            table = await answer.json()
+    titles = [column["name"] for column in table["columnDefinitions"] if not column["priority"]]
+    assert titles == ["Last Seen", "Type", "Reason", "Object", "Message"]
+    (cells,) = (row["cells"] for row in table["rows"])
+    assert cells[0].endswith(seen)
+    assert cells[1:5] == ["Normal", "Scheduled", "pod/web", "to node-1"]
 
 
 async def test_kubectl_sends_json_and_leaves_validation_to_the_server():

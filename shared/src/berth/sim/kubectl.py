@@ -2,12 +2,12 @@
 
 import dataclasses
 from collections.abc import Callable, Sequence
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any
 
 import msgspec
 
-from berth.sim.kinds import NODES, PODS, SERVED_KINDS, SimulatedKind
+from berth.sim.kinds import EVENTS, LEASES, NAMESPACES, NEW_EVENTS, NODES, PODS, SERVED_KINDS, SimulatedKind
 from berth.sim.listing import Token
 from berth.sim.status import JsonObject
 from berth.sim.store import StoredObject
@@ -155,8 +155,14 @@ def _name(value: JsonObject, _now: datetime) -> str:
 
 
 def _age(value: JsonObject, now: datetime) -> str:
-    created = datetime.strptime(value["metadata"]["creationTimestamp"], "%Y-%m-%dT%H:%M:%SZ").replace(tzinfo=UTC)
-    return human_duration(int((now - created).total_seconds()))
+    return _since(value["metadata"]["creationTimestamp"], now)
+
+
+def _since(time: object, now: datetime) -> str:
+    try:
+        return human_duration(int((now - datetime.fromisoformat(str(time))).total_seconds()))
+    except (ValueError, TypeError):  # a time of a client's, perhaps without a zone
+        return "<invalid>"
 
 
 def human_duration(seconds: int) -> str:
@@ -211,13 +217,40 @@ def _internal_ip(node: JsonObject, _now: datetime) -> str:
     return next((entry["address"] for entry in addresses if entry["type"] == "InternalIP"), "<none>")
 
 
+def _last_seen(event: JsonObject, now: datetime) -> str:
+    last = (event.get("series") or {}).get("lastObservedTime") or event.get("lastTimestamp") or event.get("eventTime")
+    return _since(last, now) if last else "<unknown>"
+
+
+def _about(event: JsonObject, _now: datetime) -> str:
+    about = event.get("involvedObject") or {}
+    return f"{about.get('kind', '').lower()}/{about.get('name', '')}"
+
+
+def _message(event: JsonObject, _now: datetime) -> str:
+    return str(event.get("message") or "").strip()
+
+
 _NAME_COLUMN = Column(name="Name", cell=_name)
 
 _AGE_COLUMN = Column(name="Age", cell=_age)
 
 _ANY = (_NAME_COLUMN, _AGE_COLUMN)
 
+_OF_EVENTS = (
+    Column(name="Last Seen", cell=_last_seen),
+    Column(name="Type", cell=_at("type", default="")),
+    Column(name="Reason", cell=_at("reason", default="")),
+    Column(name="Object", cell=_about),
+    Column(name="Message", cell=_message),
+    Column(name="Name", cell=_name, priority=_WIDE),
+)
+
 _COLUMNS: dict[SimulatedKind, tuple[Column, ...]] = {
+    EVENTS: _OF_EVENTS,
+    NEW_EVENTS: _OF_EVENTS,
+    LEASES: (_NAME_COLUMN, Column(name="Holder", cell=_at("spec", "holderIdentity", default="")), _AGE_COLUMN),
+    NAMESPACES: (_NAME_COLUMN, Column(name="Status", cell=_at("status", "phase", default="")), _AGE_COLUMN),
     PODS: (
         _NAME_COLUMN,
         Column(name="Ready", cell=_pod_ready),

@@ -34,7 +34,9 @@ async def _apply(nats: str) -> None:
     try:
         await apply_bus(nats)
     except BusLostError as error:
-        raise BusLostError(f"{error}: start a server with JetStream there (nats-server -js), or name another") from error
+        raise BusLostError(
+            f"{error}: start a server with JetStream there (nats-server -js), or name another"
+        ) from error
 
 
 class Format(StrEnum):
