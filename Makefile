@@ -1,10 +1,12 @@
 # Commands for development. They need Python 3.11 or newer (with pip and venv) and make; the rest is installed into .venv.
 # ARGS is passed to the target's command: make run ARGS="--pods 200", make test ARGS="tests/unit -k queue".
 # WORKERS is the number of test processes, each of which runs one file at a time; 0 runs all files in one process.
+# DIST is the folder of what a release has.
 
 PYTHON ?= python3
 ARGS ?=
 WORKERS ?= 2
+DIST ?= dist
 
 BIN := .venv/bin
 CYCLONEDX_VERSION := 7.1.0
@@ -96,6 +98,19 @@ docs: setup .venv-docs/.installed  ## build the site of docs/ into dist/site; a 
 	$(BIN)/uv venv --quiet --clear --python $(BIN)/python .venv-docs
 	$(BIN)/uv pip install --quiet --python .venv-docs/bin/python --require-hashes -r docs/requirements.lock
 	@touch $@
+
+.PHONY: dist wheels image
+dist: wheels image  ## build what a release has: the wheels and the image
+
+wheels: setup  ## build the wheels of berth's parts into dist/wheels
+	$(BIN)/uv build --quiet --wheel --all-packages --no-build-isolation --clear --out-dir $(DIST)/wheels
+	@ls $(DIST)/wheels/*.whl
+
+image: setup  ## build the image berth:VERSION; ARGS="--build-arg BUILD_PYTHON=IMAGE" behind a mirror
+	@command -v docker >/dev/null || { echo "make image: Docker builds it, and there is no docker on the PATH"; exit 2; }
+	version=$$($(BIN)/python -c 'import berth; print(berth.__version__)') && \
+	  docker build --quiet --file deploy/Dockerfile --tag berth:$$version --build-arg VERSION=$$version \
+	    --build-arg REVISION=$$(git rev-parse HEAD 2>/dev/null || echo unknown) $(ARGS) . && echo berth:$$version
 
 krew: setup  ## build kubectl berth for krew in dist/krew; URL=... is where the archives will be
 	@test -n "$(URL)" || { echo "make krew: name the address of the archives: make krew URL=https://..."; exit 2; }
