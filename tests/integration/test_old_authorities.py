@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import shutil
 import ssl
 from collections.abc import AsyncIterator, Callable
@@ -25,6 +26,7 @@ from berth.bus.session import NatsBus
 from berth.bus.settings import BusSettings, TlsSettings
 from berth.extenders.client import tls_context
 from berth.kube.client import KubeClient
+from berth.process.tracing import Tracing
 from berth_metrics_collector.prometheus import Prometheus
 from berth_metrics_collector.settings import PrometheusAccess
 from harness.servers.authorities import OldAuthority, old_authority
@@ -56,14 +58,16 @@ def contexts_as_python_3_13_makes_them(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @asynccontextmanager
-async def serving(tls: OldAuthority) -> AsyncIterator[str]:
+async def serving(tls: OldAuthority, seen: list[str] | None = None) -> AsyncIterator[str]:
     """An HTTPS server that answers every request with an empty vector of Prometheus, which is JSON too."""
 
-    async def answer(_request: web.Request) -> web.Response:
+    async def answer(request: web.Request) -> web.Response:
+        if seen is not None:
+            seen.append(f"{request.method} {request.path}")
         return web.json_response({"status": "success", "data": {"resultType": "vector", "result": []}})
 
     application = web.Application()
-    application.router.add_get("/{path:.*}", answer)
+    application.router.add_route("*", "/{path:.*}", answer)
     runner = web.AppRunner(application)
     await runner.setup()
     site = web.TCPSite(runner, "127.0.0.1", 0, ssl_context=tls.server_side())
@@ -144,6 +148,23 @@ async def test_nats_by_the_authorities_of_the_system(old, monkeypatch):
 
 def test_a_server_that_asks_for_tls_by_itself_is_checked_in_the_same_way():
     assert not Login(BusSettings(), "test").ssl_context.verify_flags & ssl.VERIFY_X509_STRICT
+
+
+async def test_exported_spans(old, monkeypatch):
+    seen: list[str] = []
+    for name in (
+        "REQUESTS_CA_BUNDLE",
+        "CURL_CA_BUNDLE",
+    ):  # where one is set, requests takes it in place of the exporter's
+        monkeypatch.delenv(name, raising=False)
+    async with serving(old, seen) as url:
+        for name, value in (("ENDPOINT", url), ("CERTIFICATE", str(old.authority)), ("TIMEOUT", "10")):
+            monkeypatch.setenv(f"OTEL_EXPORTER_OTLP_{name}", value)
+        tracing = Tracing.from_environment(os.environ, service="test")
+        with tracing.span("pod"):
+            pass
+        await asyncio.to_thread(tracing.close)
+    assert seen == ["POST /v1/traces"]
 
 
 def test_extenders(old):

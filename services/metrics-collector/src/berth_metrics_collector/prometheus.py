@@ -20,17 +20,15 @@ from typing import Any, Final, Literal
 
 import msgspec
 import requests
-import requests.adapters
 import requests.auth
 from prometheus_api_client import PrometheusConnect
 from prometheus_api_client.exceptions import PrometheusApiClientException
 from urllib3.exceptions import DecodeError, ProtocolError, ReadTimeoutError
 from urllib3.util.retry import Retry
-from urllib3.util.ssl_ import create_urllib3_context
 
 from berth.api.errors import TemporaryError
 from berth.process.logging import get_logger
-from berth.tls import without_strict_checks
+from berth.process.requestsadapter import Adapter
 from berth_metrics_collector.settings import PrometheusAccess
 
 log = get_logger()
@@ -244,16 +242,8 @@ def _client(url: str, timeout: float, session: requests.Session) -> PrometheusCo
     """The client without retries and with a time-out; the library's defaults are three retries and no time-out."""
     no_retries = Retry(total=0, read=False)  # read=False: keep the time-out instead of "retries exceeded"
     client = PrometheusConnect(url, retry=no_retries, session=session, timeout=timeout)
-    session.mount(url, _Adapter(max_retries=no_retries))  # in place of the client's own
+    session.mount(url, Adapter(max_retries=no_retries))  # in place of the client's own
     return client
-
-
-class _Adapter(requests.adapters.HTTPAdapter):
-    """Connections that take the authorities that the other connections of berth take."""
-
-    def init_poolmanager(self, *args: Any, **kwargs: Any) -> None:
-        """The authorities themselves are added for each connection, by ``verify``."""
-        super().init_poolmanager(*args, ssl_context=without_strict_checks(create_urllib3_context()), **kwargs)
 
 
 class AnswerTooSlowError(requests.Timeout):

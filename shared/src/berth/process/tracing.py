@@ -156,11 +156,7 @@ class Tracing:
             return cls(service=service)
         if problems := list(_problems(environment)):
             raise UsageError("\n".join(problems))
-        from opentelemetry.exporter.otlp.proto.http.trace_exporter import (  # noqa: PLC0415 - 0.2 s, rarely needed
-            OTLPSpanExporter,
-        )
-
-        return cls(OTLPSpanExporter(), service=service, identity=identity, sampler=_named_sampler(environment))
+        return cls(_otlp_exporter(), service=service, identity=identity, sampler=_named_sampler(environment))
 
     @property
     def is_exporting(self) -> bool:
@@ -211,6 +207,17 @@ class Tracing:
             except Exception as error:
                 _record(span, error)
                 raise
+
+
+def _otlp_exporter() -> SpanExporter:
+    import requests  # noqa: PLC0415 - with the exporter 0.2 s, rarely needed
+    from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter  # noqa: PLC0415
+
+    from berth.process.requestsadapter import Adapter  # noqa: PLC0415
+
+    session = requests.Session()
+    session.mount("https://", Adapter())
+    return OTLPSpanExporter(session=session)
 
 
 def _problems(environment: Mapping[str, str]) -> Iterator[str]:
