@@ -303,6 +303,16 @@ def test_admission_that_is_not_simulated_is_noted(read, kind, version, what):
     assert note == f"results may differ for new pods, because {what}: that is not simulated"
 
 
+def test_pods_of_other_schedulers_are_left_out_beside_those_of_a_profile(read):
+    others = [pod("b", schedulerName="x"), pod("c", schedulerName="x"), pod("d", schedulerName="y", nodeName="n")]
+    inputs = read(cluster=list_of(node()), pods=list_of(pod("a"), *others))
+    assert [one.key for one in inputs.pods] == ["default/a"]
+    of_x, of_y = inputs.notes
+    assert of_x.startswith("--pods: left out ")
+    assert of_x.endswith(f"items[1] (Pod default/b) and 1 more: {OTHER_SCHEDULER}")
+    assert "(Pod default/d): spec.schedulerName: no profile has the name 'y'" in of_y
+
+
 def test_a_dash_is_standard_input(monkeypatch, tmp_path):
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(json.dumps(pod("piped")).encode())))
     inputs = read_inputs([put(tmp_path / "cluster", node())], ["-"], PROFILES)

@@ -88,7 +88,7 @@ def read_inputs(
         files.why_not_placed = "no profile has their schedulerName"
         pending = _pending(_pods(files.cluster.values()), schedulers=schedulers)
         files.pods += [one for one in pending if one.identity not in named]
-    to_place = _pods_to_place(files.pods, schedulers=schedulers, problems=files.problems)
+    to_place = _pods_to_place(_of_profiles(files, schedulers), problems=files.problems)
     files.problems.extend(_equal_uids((*_pods(files.cluster.values()), *to_place.values())))
     return _inputs(files, to_place)
 
@@ -171,9 +171,18 @@ def _pending(pods: Iterable[FoundObject[Pod]], *, schedulers: Collection[str]) -
             yield one
 
 
-def _pods_to_place(
-    pods: Iterable[FoundObject[Pod]], *, schedulers: Collection[str], problems: list[str]
-) -> dict[Identity, FoundObject[Pod]]:
+def _of_profiles(files: _Files, schedulers: Collection[str]) -> list[FoundObject[Pod]]:
+    """The pods of --pods that have a profile, with a note about others. When none has, all of them, with an error."""
+    placed = [one for one in files.pods if scheduler_of(one.value) in schedulers]
+    others = list(_without_profile(files.pods, schedulers))
+    if placed:
+        files.notes.extend(f"--pods: left out {other}" for other in others)
+        return placed
+    files.problems.extend(others)
+    return files.pods
+
+
+def _pods_to_place(pods: Iterable[FoundObject[Pod]], *, problems: list[str]) -> dict[Identity, FoundObject[Pod]]:
     """The pods in the order of their files; reasons not to place one are added to ``problems``."""
     to_place: dict[Identity, FoundObject[Pod]] = {}
     for one in pods:
@@ -182,7 +191,6 @@ def _pods_to_place(
             problems.extend(f"{one.where}: {problem}" for problem in _obstacles(one.value))
         else:
             problems.append(f"{one.where}: is in {before.where} already: a pod is placed once")
-    problems.extend(_without_profile(to_place.values(), schedulers))
     return to_place
 
 
