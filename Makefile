@@ -24,7 +24,7 @@ export SSL_CERT_FILE ?= $(PIP_CERT)
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run up test bench bench-cycle bench-requests bench-requeue bench-placement bench-tenant bench-failover bench-recovery simulate-faults faults soak fuzz krew sbom audit check lint format types layers spelling lock-current lock clean
+.PHONY: help setup run up test bench bench-drain bench-latency bench-cycle bench-requests bench-requeue bench-placement bench-tenant bench-failover bench-recovery simulate-faults faults soak fuzz krew sbom audit check lint format types layers spelling lock-current lock clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' Makefile
@@ -50,8 +50,14 @@ up: setup  ## run the whole pipeline in the foreground; ARGS="--kubeconfig FILE"
 test: setup  ## run every test that this machine can run; lists the suites that are left out, with the reason
 	$(BIN)/pytest -n $(WORKERS) --dist loadfile $(ARGS)
 
-bench: setup  ## measure throughput on a real API server, and kube-scheduler's when its binary is there
+bench: setup  ## compare with kube-scheduler in one run: throughput, CPU a pod, start, latency, repeats; half an hour
+	PYTHONPATH=tests $(BIN)/python -m bench.comparison $(ARGS)
+
+bench-drain: setup  ## measure throughput on a real API server, and kube-scheduler's when its binary is there
 	PYTHONPATH=tests $(BIN)/python -m bench.run $(ARGS)
+
+bench-latency: setup  ## measure how long a pod waits for its node at a steady rate, and with kube-scheduler
+	PYTHONPATH=tests $(BIN)/python -m bench.latency $(ARGS)
 
 bench-cycle: setup  ## measure the CPU time of a scheduling cycle by kind of pod and number of nodes, and a scorer's memory
 	PYTHONPATH=tests $(BIN)/python -m bench.cycle $(ARGS)

@@ -4,7 +4,7 @@ All times are those of the observer:
 
 - `bound`: from the first pod seen bound to the last, so the start of the processes is not included;
 - `with_events`: from the same instant until the last pod's Event `Scheduled` exists;
-- `from_start`: from the start of the process to the last pod bound.
+- `to_first`, `from_start`: from the start of the process to the first and to the last pod bound.
 
 CPU time and memory of the processes are read from /proc.
 """
@@ -18,11 +18,13 @@ import time
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
+from enum import StrEnum
 from pathlib import Path
+from typing import Any
 
 from bench.contenders import Contender, Running
 from bench.observer import Bound
-from berth.sim.nodes import pod_manifest
+from berth.sim.nodes import HOSTNAME_LABEL, ZONE_LABEL, pod_manifest
 from harness.servers.control_plane import ControlPlane
 from harness.worlds.cluster_user import ClusterUser, eventually
 
@@ -35,9 +37,20 @@ BENCH = "bench"
 """This process, whose cost belongs to no scheduler."""
 CPU = "100m"
 MEMORY = "500Mi"
+LABELS = {"app": "web"}
 PROC = Path("/proc")
 TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
 _PEAK = re.compile(r"^VmHWM:\s+(\d+) kB$", re.MULTILINE)
+
+
+class Form(StrEnum):
+    """What the pods ask for, besides their requests."""
+
+    EQUAL = "equal"
+    ZONES = "zones"
+    """At most one apart over the zones."""
+    APART = "apart"
+    """No two on one node."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,6 +59,8 @@ class Drain:
 
     scheduler: str
     pods: int
+    form: Form = Form.EQUAL
+    to_first_seconds: float
     bound_per_second: float
     with_events_per_second: float | None
     from_start_seconds: float
@@ -59,11 +74,16 @@ class Drain:
     """How often the observer's watch ended and was resumed. Each time, pods are seen some milliseconds late."""
 
 
-async def drain(contender: Contender, seen: ClusterUser, plane: ControlPlane, folder: Path, pods: int) -> Drain:
+async def drain(
+    contender: Contender,
+    seen: ClusterUser,
+    plane: ControlPlane,
+    folder: Path,
+    pods: int,
+    form: Form = Form.EQUAL,
+) -> Drain:
     """Create the pods, start the scheduler, and measure until all are bound."""
-    namespace = seen.namespace
-    made = (_waiting(f"web-{number}", namespace, contender.scheduler_name) for number in range(pods))
-    await seen.create(made)
+    await seen.create(waiting_pod(f"web-{number}", seen.namespace, contender, form) for number in range(pods))
     version = (await seen.api.get(seen.api.pods, limit=1)).version
     watched = Bound()
     watching = asyncio.create_task(watched.watch(seen, version))
@@ -86,6 +106,8 @@ async def drain(contender: Contender, seen: ClusterUser, plane: ControlPlane, fo
     return Drain(
         scheduler=contender.name,
         pods=pods,
+        form=form,
+        to_first_seconds=first - began,
         bound_per_second=(pods - 1) / (last - first),
         with_events_per_second=None if events_at is None else (pods - 1) / (events_at - first),
         from_start_seconds=last - began,
@@ -100,8 +122,26 @@ async def drain(contender: Contender, seen: ClusterUser, plane: ControlPlane, fo
     )
 
 
-def _waiting(name: str, namespace: str, scheduler: str) -> dict:
-    return pod_manifest(name, namespace=namespace, cpu=CPU, memory=MEMORY, scheduler=scheduler)
+def waiting_pod(name: str, namespace: str, contender: Contender, form: Form = Form.EQUAL) -> dict:
+    return pod_manifest(
+        name,
+        namespace=namespace,
+        cpu=CPU,
+        memory=MEMORY,
+        labels=LABELS,
+        scheduler=contender.scheduler_name,
+        spec=_SPECS[form],
+    )
+
+
+_ITS_PODS = {"labelSelector": {"matchLabels": LABELS}}
+_OVER_ZONES = {"maxSkew": 1, "topologyKey": ZONE_LABEL, "whenUnsatisfiable": "DoNotSchedule", **_ITS_PODS}
+_APART = {"requiredDuringSchedulingIgnoredDuringExecution": [{"topologyKey": HOSTNAME_LABEL, **_ITS_PODS}]}
+_SPECS: Mapping[Form, dict[str, Any]] = {
+    Form.EQUAL: {},
+    Form.ZONES: {"topologySpreadConstraints": [_OVER_ZONES]},
+    Form.APART: {"affinity": {"podAntiAffinity": _APART}},
+}
 
 
 def _spent_so_far(scheduler: Mapping[str, int]) -> dict[str, Cost]:

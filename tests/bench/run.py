@@ -1,6 +1,6 @@
 """Throughput on a real API server: berth and, if its program is there, kube-scheduler, in turn on one cluster.
 
-    make bench ARGS="--nodes 5000 --pods 2000 --rounds 3 --scorers 2"
+    make bench-drain ARGS="--nodes 5000 --pods 2000 --rounds 3 --scorers 2"
 
 Needs KUBEBUILDER_ASSETS with etcd and kube-apiserver. With kube-scheduler in the same folder the two are compared.
 `bench.drain` explains the figures. Each round has new pods; the nodes stay.
@@ -26,7 +26,8 @@ from rich.console import Console
 from rich.table import Table
 
 from bench.contenders import KUBE_SCHEDULER, Berth, Contender, kube_scheduler
-from bench.drain import Drain, drain
+from bench.drain import Drain, Form, drain
+from berth.sim.nodes import ZONES
 from harness.servers.control_plane import HOW_TO_GET_IT, ControlPlane, assets_folder, control_plane
 from harness.worlds.cluster_user import cluster_user
 
@@ -41,6 +42,9 @@ def main(
     pods: Annotated[int, typer.Option(min=2, help="Pods that wait when a scheduler starts.")] = 2000,
     rounds: Annotated[int, typer.Option(min=1, help="Measurements of each scheduler.")] = 3,
     scorers: Annotated[int, typer.Option(min=1, help="Number of berth's scorers.")] = 1,
+    form: Annotated[
+        Form, typer.Option(help="What the pods ask for: spread over zones, one on each node.")
+    ] = Form.EQUAL,
     only: Annotated[str, typer.Option(help="Measure only berth or only kube-scheduler.")] = "",
     out: Annotated[Path, typer.Option(help="Folder for the figures as JSON.")] = RESULTS,
 ) -> None:
@@ -54,37 +58,49 @@ def main(
     if not contenders:
         raise typer.BadParameter(f"--only {only!r}: want one of {', '.join(each.name for each in present)}")
     with control_plane(assets) as plane:
-        drains = asyncio.run(measure(contenders, plane, nodes=nodes, pods=pods, rounds=rounds))
+        drains = asyncio.run(measure(contenders, plane, nodes=nodes, pods=pods, form=form, rounds=rounds))
     show(drains, nodes=nodes, pods=pods)
     path = write(drains, out, {"nodes": nodes, "pods": pods, "rounds": rounds, "scorers": scorers})
     console.print(f"written to {path}")
 
 
 async def measure(
-    contenders: Sequence[Contender], plane: ControlPlane, *, nodes: int, pods: int, rounds: int
+    contenders: Sequence[Contender], plane: ControlPlane, *, nodes: int, pods: int, form: Form, rounds: int
 ) -> list[Drain]:
     """Run the schedulers in turn, `rounds` times each."""
+    await add_nodes(plane, nodes)
+    return await drain_in_turn(contenders, plane, pods=pods, form=form, rounds=rounds)
+
+
+async def add_nodes(plane: ControlPlane, count: int) -> None:
+    """Equal nodes in three zones. They end with their API server: deleting 5,000 takes long."""
+    async with cluster_user(plane.kubeconfig_path, cleans_up=False) as cluster:
+        for number, zone in enumerate(ZONES):
+            await cluster.add_nodes(len(range(number, count, len(ZONES))), zone=zone)
+
+
+async def drain_in_turn(
+    contenders: Sequence[Contender], plane: ControlPlane, *, pods: int, form: Form, rounds: int
+) -> list[Drain]:
     drains = []
-    async with cluster_user(plane.kubeconfig_path) as cluster:
-        await cluster.add_nodes(nodes)
-        for number in range(rounds):
-            for contender in contenders:
-                drains.append(done := await _round(contender, plane, pods))
-                console.print(f"round {number + 1}: {_sentence(done)}")
-        cluster.nodes.clear()  # the nodes are not deleted: they end with their API server
+    for number in range(rounds):
+        for contender in contenders:
+            drains.append(done := await _round(contender, plane, pods, form))
+            console.print(f"round {number + 1}: {_sentence(done)}")
     return drains
 
 
-async def _round(contender: Contender, plane: ControlPlane, pods: int) -> Drain:
+async def _round(contender: Contender, plane: ControlPlane, pods: int, form: Form) -> Drain:
     async with cluster_user(plane.kubeconfig_path) as seen:
         with tempfile.TemporaryDirectory(prefix="berth-bench-") as folder:
-            return await drain(contender, seen, plane, Path(folder), pods)
+            return await drain(contender, seen, plane, Path(folder), pods, form)
 
 
 def _sentence(done: Drain) -> str:
     return (
-        f"{done.scheduler} bound {done.pods} pods at {done.bound_per_second:.0f}/s, with Events "
-        f"{_rate(done.with_events_per_second)}/s, {done.from_start_seconds:.1f} s from start to last pod; "
+        f"{done.scheduler} bound {done.pods} pods ({done.form}) at {done.bound_per_second:.0f}/s, with Events "
+        f"{_rate(done.with_events_per_second)}/s, {done.to_first_seconds:.1f} s from start to first, "
+        f"{done.from_start_seconds:.1f} to last pod; "
         f"{done.events} Events, pods per node {done.pods_per_node}; others used {done.cores_taken_by_others:.1f} cores"
     )
 

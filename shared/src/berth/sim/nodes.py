@@ -125,7 +125,7 @@ REGION_LABEL = "topology.kubernetes.io/region"
 
 HOSTNAME_LABEL = "kubernetes.io/hostname"
 
-_ZONES = ("zone-a", "zone-b", "zone-c")
+ZONES = ("zone-a", "zone-b", "zone-c")
 
 
 def node_manifest(  # noqa: PLR0913 - keyword-only, each with its default
@@ -217,6 +217,6 @@ def node_manifests(count: int, *, cpu: str = "4", memory: str = "16Gi", pods: in
     """Return equal nodes, spread over three zones."""
     width = len(str(max(count - 1, 0)))
     return [
-        node_manifest(f"node-{number:0{width}}", cpu=cpu, memory=memory, pods=pods, zone=_ZONES[number % len(_ZONES)])
+        node_manifest(f"node-{number:0{width}}", cpu=cpu, memory=memory, pods=pods, zone=ZONES[number % len(ZONES)])
         for number in range(count)
     ]
