@@ -1,0 +1,166 @@
+"""Services of two versions side by side, as in an update: the newer one writes schema N+1, the older one knows N.
+
+The newer version is the same code with the next number of `berth.api.messages.SCHEMA`. It reads N and N+1. The older
+one cannot read N+1: it hands such a message back, until a newer service takes it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from berth.api.messages import SCHEMA
+from berth.bus.session import NatsBus
+from berth.bus.settings import BusSettings
+from harness.servers.child_processes import free_ports, spawn, stop
+from harness.servers.control_plane import ControlPlane
+from harness.servers.nats_server import NatsServer, nats_server
+from harness.worlds.cluster_user import ClusterUser, cluster_user, eventually
+
+pytestmark = [pytest.mark.requires("kubebuilder_assets", "nats-server"), pytest.mark.timeout(300)]
+
+OLDER, NEWER = SCHEMA, SCHEMA + 1
+AS_VERSION = (
+    "import sys, berth.api.messages as messages; messages.SCHEMA = {schema}; from {module}.__main__ import main; main()"
+)
+LED = ("watcher", "binder")
+WATCHER_FIRST = ("watcher", "scorer", "binder")
+"""As docs/kubernetes.md has it."""
+SCORER_FIRST = ("scorer", "binder", "watcher")
+BINDER_FIRST = ("binder", "watcher", "scorer")
+LEASES = "/apis/coordination.k8s.io/v1/namespaces/berth/leases"
+WAIT_SECONDS = 60.0
+PODS = 10
+
+
+class Services:
+    """Processes of both versions on one API server and one NATS."""
+
+    def __init__(self, plane: ControlPlane, nats: NatsServer, user: ClusterUser, folder: Path) -> None:
+        self._plane = plane
+        self._nats = nats
+        self._user = user
+        self._folder = folder
+        self._running: dict[tuple[str, int], subprocess.Popen[bytes]] = {}
+        self._created = 0
+
+    def start(self, role: str, schema: int) -> None:
+        program = AS_VERSION.format(schema=schema, module=f"berth_{role}")
+        flags = [
+            "--nats",
+            self._nats.address,
+            "--identity",
+            _identity(role, schema),
+            "--health-port",
+            str(free_ports(1)[0]),
+        ]
+        flags += [] if role == "scorer" else ["--kubeconfig", str(self._plane.kubeconfig_path)]
+        log = self._folder / f"{role}-{schema}.log"
+        self._running[role, schema] = spawn([sys.executable, "-c", program, *flags], log)
+
+    async def leads(self, role: str, schema: int) -> None:
+        async def holds() -> bool:
+            spec = (await self._user.api.get(f"{LEASES}/berth-{role}")).body.get("spec", {})
+            return spec.get("holderIdentity") == _identity(role, schema)
+
+        await eventually(holds, f"{role} of schema {schema} to lead", WAIT_SECONDS)
+
+    def end(self, role: str, schema: int) -> None:
+        stop([self._running.pop((role, schema))])
+
+    def end_all(self) -> None:
+        stop(list(self._running.values()))
+
+    async def create(self) -> list[str]:
+        """Some more pods."""
+        names = [f"web-{self._created + number}" for number in range(PODS)]
+        self._created += PODS
+        await self._user.create(self._user.pod(name) for name in names)
+        return names
+
+    async def all_bound(self) -> None:
+        await self._user.all_bound([f"web-{number}" for number in range(self._created)], WAIT_SECONDS)
+
+
+def _identity(role: str, schema: int) -> str:
+    return f"{role}_{schema}"
+
+
+@pytest.fixture
+async def nats() -> AsyncIterator[NatsServer]:
+    with nats_server() as server:
+        yield server
+
+
+@pytest.fixture
+async def services(own_control_plane: ControlPlane, nats: NatsServer, tmp_path: Path) -> AsyncIterator[Services]:
+    async with cluster_user(own_control_plane.kubeconfig_path) as user:
+        await user.add_nodes(10)
+        services = Services(own_control_plane, nats, user, tmp_path)
+        try:
+            yield services
+        finally:
+            await asyncio.to_thread(services.end_all)
+
+
+async def stored(nats: NatsServer, stream: str, subject: str) -> list[dict[str, Any]]:
+    session = await NatsBus(BusSettings(servers=(nats.address,))).connect(name="test")
+    try:
+        return [json.loads(message.data) async for message in session.scan(stream, subject)]
+    finally:
+        await session.close()
+
+
+async def replace(services: Services, before: int, after: int, order: tuple[str, ...]) -> None:
+    """One role after the other: both versions run for a while, in which pods come, and then the new one alone."""
+    for role in order:
+        services.start(role, after)
+        await services.create()
+        services.end(role, before)
+        if role in LED:
+            await services.leads(role, after)
+        await services.create()
+    await services.all_bound()
+
+
+@pytest.mark.parametrize("order", [WATCHER_FIRST, SCORER_FIRST, BINDER_FIRST], ids=lambda order: f"{order[0]} first")
+async def test_an_update_and_the_way_back_lose_no_pod(services, nats, order):
+    for role in WATCHER_FIRST:
+        services.start(role, OLDER)
+    for role in LED:
+        await services.leads(role, OLDER)
+    await services.create()
+    await services.all_bound()
+    await replace(services, OLDER, NEWER, order)
+    await replace(services, NEWER, OLDER, order)
+    bound = [each for each in await stored(nats, "DECISIONS", "berth.decision.>") if each["outcome"] == "bound"]
+    assert {each["schema"] for each in bound} == {OLDER, NEWER}
+    assert len({each["uid"] for each in bound}) == len(bound), "a pod was decided twice"
+    assert await stored(nats, "dead", "berth.dead.>") == []
+
+
+async def test_the_older_version_cannot_read_what_the_newer_writes(services, nats):
+    """Otherwise the test above would show nothing: pods wait for the newer scorer and binder."""
+    for role, schema in (("watcher", NEWER), ("scorer", OLDER), ("binder", OLDER)):
+        services.start(role, schema)
+    for role, schema in (("watcher", NEWER), ("binder", OLDER)):
+        await services.leads(role, schema)
+    names = await services.create()
+    pending = await eventually(lambda: stored(nats, "PENDING", "berth.pending.>"), "pods to wait", WAIT_SECONDS)
+    assert {each["schema"] for each in pending} == {NEWER}
+    assert len(pending) == len(names)
+    services.start("scorer", NEWER)
+    ranked = await eventually(lambda: stored(nats, "RANKED", "berth.ranked.>"), "pods to be ranked", WAIT_SECONDS)
+    assert {each["schema"] for each in ranked} == {NEWER}
+    assert await stored(nats, "DECISIONS", "berth.decision.>") == []
+    services.end("binder", OLDER)
+    services.start("binder", NEWER)
+    await services.all_bound()
+    assert await stored(nats, "dead", "berth.dead.>") == []
