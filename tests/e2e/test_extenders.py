@@ -11,7 +11,7 @@ import pytest
 from bench.contenders import kube_scheduler
 from harness.servers.child_processes import spawn, stop
 from harness.servers.control_plane import ControlPlane
-from harness.servers.extender import Raw, RecordingExtender, recording_extender
+from harness.servers.extender import Raw, RecordingExtender, Say, recording_extender
 from harness.worlds.cluster_user import ClusterUser, cluster_user, eventually, node_of
 from harness.worlds.pipeline import berth_up
 
@@ -50,6 +50,8 @@ def extenders(url: str) -> list[dict]:
         one(url, "stranger", nodeCacheCapable=True),
         one(url, "unranked", nodeCacheCapable=True, **both),
         one(url, "binder", nodeCacheCapable=True, bindVerb="bind"),
+        one(url, "picky", nodeCacheCapable=True, preemptVerb="preempt"),
+        one(url, "lenient", nodeCacheCapable=True, preemptVerb="preempt", ignorable=True),
         {**one(url, "limited"), "managedResources": [{"name": gpu("limited")}]},
         {"urlPrefix": f"{url}/everything/", "filterVerb": "filter", "nodeCacheCapable": True},
     ]
@@ -106,6 +108,8 @@ ANSWERS = {
     "unranked/prioritize": lambda _: {"this is": "no list"},
     "binder/filter": lambda args: {"NodeNames": [name for name in args["NodeNames"] if last(name) == "3"]},
     "limited/filter": lambda args: {"Nodes": args["Nodes"]},
+    "picky/filter": lambda args: {"NodeNames": args["NodeNames"]},
+    "lenient/filter": lambda args: {"NodeNames": args["NodeNames"]},
 }
 
 
@@ -345,3 +349,110 @@ async def test_a_pod_that_an_extender_has_bound_without_saying_so_is_bound(both,
     extender.answers["binder/bind"] = bind
     _, result = await compared(cluster, extender, "binder")
     assert result == ("3", "", "")
+
+
+async def preempted(
+    seen: ClusterUser, extender: RecordingExtender, caller: str, resource: str, *, each: int = 1
+) -> tuple[list[dict], str, str, set[str]]:
+    """An important pod on full nodes: what was asked about evictions, its node or message, and who was evicted."""
+    lows = {f"low-{number}-{node}": node for number in range(each) for node in seen.nodes}
+    at_once = {"terminationGracePeriodSeconds": 0}
+    cpu = f"{3 // each}"
+    await seen.create(
+        seen.pod(name, node=node, scheduler="nobody", cpu=cpu, spec=at_once) for name, node in lows.items()
+    )
+    names = {pod["metadata"]["uid"]: name for name, pod in (await seen.pods()).items()}
+    wanted = {"requests": {gpu(resource): "1", "cpu": "2"}, "limits": {gpu(resource): "1", "cpu": "2"}}
+    container = {"name": "first", "image": "i", "resources": wanted}
+    spec = {"schedulerName": caller, "containers": [container], "priorityClassName": f"{seen.namespace}-vip"}
+    extender.requests.clear()
+    await seen.create([seen.pod("vip", spec=spec)])
+
+    async def settled() -> tuple[str, str] | None:
+        node, condition = node_of((await seen.pods())["vip"]), await seen.condition("vip")
+        evicts = "nominatedNodeName" in (await seen.pods())["vip"]["status"]
+        return (last(node), condition.get("message", "")) if node or (condition and not evicts) else None
+
+    node, message = await eventually(settled, "the pod to have a node, or none")
+    evicted = {name for name in lows if name not in await seen.pods()}
+    asked = [
+        {
+            last(name): ([names[each["UID"]] for each in victims["Pods"]], victims["NumPDBViolations"])
+            for name, victims in request.body["NodeNameToMetaVictims"].items()
+        }
+        for request in extender.of(caller)
+        if request.path.endswith("/preempt")
+    ]
+    for name in await seen.pods():
+        await seen.delete_pod(name)
+    return asked[:1], node, message.replace(f"{extender.url}/{caller}", "URL"), evicted
+
+
+def left(*numbers: str, changed: dict | None = None) -> Say:
+    """Leaves the evictions on these nodes."""
+
+    def say(args: dict) -> dict:
+        asked = args["NodeNameToMetaVictims"]
+        return {"NodeNameToMetaVictims": {name: changed or asked[name] for name in asked if last(name) in numbers}}
+
+    return say
+
+
+@pytest.mark.parametrize(
+    ("resource", "answer", "node", "message"),
+    [
+        pytest.param("picky", left("2"), "2", "", id="one node is left"),
+        pytest.param("picky", left(), "", "no candidate node for preemption", id="none is left"),
+        pytest.param("picky", lambda _: {}, "", "no candidate node for preemption", id="nothing is said"),
+        pytest.param(
+            "picky",
+            lambda _: Raw(503),
+            "",
+            "failed preempt with extender at URL URL/picky/preempt, code 503",
+            id="it fails",
+        ),
+        pytest.param(
+            "picky", left("1", changed={"Pods": []}), "", "expected at least one victim pod on node", id="no victims"
+        ),
+        pytest.param("lenient", left("1", changed={"Pods": []}), "", "no candidate node", id="no victims, ignorable"),
+    ],
+)
+async def test_an_extender_says_which_evictions_it_leaves(both, cluster, extender, resource, answer, node, message):
+    extender.answers[f"{resource}/preempt"] = answer
+    await cluster.add_priority_class("vip", 100_000)
+    found = {caller: await preempted(cluster, extender, caller, resource) for caller in CALLERS}
+    assert found["kube"] == found["berth"]
+    asked, where, why, evicted = found["berth"]
+    assert asked == [{last(name): ([f"low-0-{name}"], 0) for name in cluster.nodes}]
+    assert (where, evicted) == (node, {f"low-0-{name}" for name in cluster.nodes if last(name) == node})
+    assert message in why
+
+
+async def test_an_extender_that_may_be_ignored_stops_no_eviction(both, cluster, extender):
+    extender.answers["lenient/preempt"] = lambda _: Raw(500)
+    await cluster.add_priority_class("vip", 100_000)
+    for caller in CALLERS:
+        _, where, _, evicted = await preempted(cluster, extender, caller, "lenient")
+        assert len(evicted) == 1
+        assert next(iter(evicted)).endswith(where)
+
+
+async def test_berth_evicts_no_others_than_those_it_has_found_itself(both, cluster, extender):
+    """Which pods are evicted is not for others to say: a node for which an extender names others is left out."""
+    uids: list[str] = []
+
+    def another(args: dict) -> dict:
+        asked = args["NodeNameToMetaVictims"]
+        return {
+            "NodeNameToMetaVictims": {
+                name: {"Pods": [*victims["Pods"], *uids] if last(name) != "3" else victims["Pods"]}
+                for name, victims in asked.items()
+            }
+        }
+
+    extender.answers["picky/preempt"] = another
+    uids.append({"UID": "somebody-else"})
+    await cluster.add_priority_class("vip", 100_000)
+    _, where, _, evicted = await preempted(cluster, extender, "berth", "picky", each=3)
+    assert where == "3"
+    assert all(name.endswith("-3") for name in evicted)

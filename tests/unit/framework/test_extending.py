@@ -5,12 +5,13 @@ from datetime import timedelta
 import pytest
 
 from berth.api.config.configuration import ExtenderConfiguration
-from berth.api.pod import Container, ResourceRequirements
+from berth.api.pod import Container, Pod, ResourceRequirements
 from berth.cluster.snapshot import Snapshot
 from berth.framework.cycle import ToExtend, nodes_to_extend, rank
-from berth.framework.extending import EXTENDER, Extension, is_interested
+from berth.framework.extending import EXTENDER, NO_CANDIDATE, Evictions, Extension, is_interested
+from berth.framework.interface import Nomination
 from berth.framework.status import Code, Status
-from harness.builders.objects import a_node, a_pod, first_attempt, pod_requesting
+from harness.builders.objects import a_container, a_node, a_pod, first_attempt, pod_requesting
 from harness.builders.profiles import default_profile
 
 PROFILE = default_profile()
@@ -110,3 +111,65 @@ def test_an_extender_is_interested_in_pods_with_its_resources(field, resources, 
     made = type(pod)(metadata=pod.metadata, spec=type(pod.spec)(**spec))
     assert is_interested(extender, made) is interested
     assert is_interested(ExtenderConfiguration(url_prefix="", name="", timeout=timedelta(1)), made)
+
+
+def full(**priorities: int) -> Snapshot:
+    """Nodes of one CPU by name, each with a pod of one CPU and this priority."""
+    snapshot = Snapshot()
+    for name, priority in priorities.items():
+        snapshot.set_node(a_node(name, cpu="1"))
+        snapshot.place(a_pod(f"low-{name}", priority=priority, containers=[a_container(cpu="1")]), name)
+    return snapshot
+
+
+def important() -> Pod:
+    return a_pod("vip", priority=1000, containers=[a_container(cpu="1")])
+
+
+def evictions_in(snapshot: Snapshot) -> list[Nomination]:
+    found: list[Nomination] = []
+    ranked(snapshot, said(asked=""), important(), evictions=found)
+    return found
+
+
+def leaving(*evictions: Nomination) -> Extension:
+    return Extension(asked=frozenset(), left=frozenset(), evictions=Evictions(left=evictions))
+
+
+def test_extenders_are_asked_about_every_candidate_the_best_first():
+    found = evictions_in(full(a=3, b=1, c=2, d=2000))
+    assert found == [Nomination(name, (uid_of(f"low-{name}"),)) for name in "bca"]
+
+
+def uid_of(name: str) -> str:
+    return a_pod(name).uid
+
+
+def test_where_a_node_is_feasible_there_is_no_eviction_to_ask_about():
+    snapshot = full(a=3)
+    snapshot.set_node(a_node("free", cpu="1"))
+    found: list[Nomination] = []
+    ranked(snapshot, said("free", asked="free"), important(), evictions=found)
+    assert found == []
+
+
+def test_the_best_eviction_that_extenders_leave_is_proposed():
+    snapshot = full(a=3, b=1, c=2)
+    best, second, third = evictions_in(snapshot)
+    assert ranked(snapshot, None, important()).nomination == best
+    assert ranked(snapshot, leaving(second, third), important()).nomination == second
+
+
+def test_an_eviction_that_needs_other_victims_by_now_is_not_proposed():
+    snapshot = full(a=3, b=1, c=2)
+    best, second, _ = evictions_in(snapshot)
+    snapshot.remove_pod(uid_of("low-b"))
+    snapshot.place(a_pod("other", priority=1, containers=[a_container(cpu="1")]), "b")
+    assert ranked(snapshot, leaving(best, second), important()).nomination == second
+
+
+def test_where_none_is_left_any_event_may_help():
+    ranking = ranked(full(a=3, b=1), leaving(), important())
+    assert ranking.nomination is None
+    assert ranking.message == f"0/2 nodes are available: 2 Insufficient cpu. preemption: {NO_CANDIDATE}"
+    assert set(ranking.unschedulable_plugins) == {"NodeResourcesFit", EXTENDER}

@@ -24,6 +24,8 @@ from berth.bus.stages import publish_pending
 from berth.extenders.client import Extenders, tls_context
 from berth.extenders.wire import ExtenderError
 from berth.framework.cycle import ToExtend
+from berth.framework.extending import NO_CANDIDATE, Evictions
+from berth.framework.interface import Nomination
 from berth.framework.status import Code
 from berth.process.configuration import profiles_of, read_configuration
 from berth.process.lifecycle import Process
@@ -101,6 +103,71 @@ async def test_a_wrong_answer_to_filter_is_an_error_with_the_url(extender, answe
     with pytest.raises(ExtenderError) as error:
         await asked(of(extender, timeout=SOON))
     assert sentence.format(url=extender.url) in str(error.value)
+
+
+CANDIDATES = [Nomination("a", ("u1", "u2"), 1), Nomination("b", ("u3",))]
+VICTIMS = {uid: pod(uid) for uid in ("u1", "u2", "u3")}
+ALL = {"a": {"Pods": [{"UID": "u2"}, {"UID": "u1"}]}, "b": {"pods": [{"uid": "u3"}], "NumPDBViolations": 7}}
+
+
+async def asked_about_evictions(*configurations: ExtenderConfiguration) -> Evictions:
+    async with Extenders(configurations, RecordingMeter()) as extenders:
+        assert extenders.are_asked_about_evictions(pod("web"))
+        return await extenders.ask_about_evictions(pod("web"), CANDIDATES, VICTIMS)
+
+
+@pytest.mark.parametrize(
+    ("answer", "left", "message"),
+    [
+        pytest.param(ALL, "ab", NO_CANDIDATE, id="all, in any order and letters"),
+        pytest.param({"b": ALL["b"]}, "b", NO_CANDIDATE, id="one of them"),
+        pytest.param({}, "", NO_CANDIDATE, id="none"),
+        pytest.param(None, "", NO_CANDIDATE, id="null"),
+        pytest.param({**ALL, "a": {"Pods": [{"UID": "u1"}]}}, "b", NO_CANDIDATE, id="fewer victims"),
+        pytest.param({**ALL, "b": {"Pods": [{"UID": "u3"}, {"UID": "u1"}]}}, "a", NO_CANDIDATE, id="more victims"),
+        pytest.param({"c": ALL["b"]}, "", 'was not asked about evictions on node "c"', id="another node"),
+        pytest.param({"a": {}}, "", 'expected at least one victim pod on node "a"', id="no victims"),
+        pytest.param({"a": None}, "", 'expected at least one victim pod on node "a"', id="null for victims"),
+        pytest.param({"a": {"Pods": [None]}}, "", NO_CANDIDATE, id="null for a victim"),
+        pytest.param({"a": {"Pods": "all"}}, "", "Expected `array | null`, got `str`", id="a text for a list"),
+        pytest.param({"a": {"Pods": [{"UID": 3}]}}, "", "Expected `str | null`, got `int`", id="a number for a uid"),
+        pytest.param([], "", "Expected `object | null`, got `array`", id="a list for nodes"),
+    ],
+)
+async def test_an_extender_leaves_evictions_out_and_names_no_others(extender, answer, left, message):
+    extender.answers["x/preempt"] = lambda _: {"NodeNameToMetaVictims": answer}
+    evictions = await asked_about_evictions(of(extender, preempt_verb="preempt"))
+    assert "".join(each.node for each in evictions.left) == left
+    assert message in evictions.message
+
+
+async def test_extenders_are_asked_about_the_evictions_that_those_before_leave(extender):
+    extender.answers["x/preempt"] = lambda _: {"NodeNameToMetaVictims": {"b": ALL["b"]}}
+    extender.answers["y/preempt"] = lambda args: {"NodeNameToMetaVictims": args["NodeNameToMetaVictims"]}
+    extender.answers["z/preempt"] = lambda _: Raw(500)
+    y, z = (configured(f"{extender.url}/t/{name}", preempt_verb="preempt", ignorable=name == "z") for name in "yz")
+    without = of(extender, preempt_verb="")
+    strange = of(extender, preempt_verb="preempt", managed_resources=frozenset({"example.com/other"}))
+    evictions = await asked_about_evictions(of(extender, preempt_verb="preempt"), without, strange, y, z)
+    assert evictions.left == (CANDIDATES[1],)
+    first, second, _ = (request.body for request in extender.requests)
+    assert first["NodeNameToVictims"] is None
+    assert first["NodeNameToMetaVictims"] == {
+        "a": {"Pods": [{"UID": "u1"}, {"UID": "u2"}], "NumPDBViolations": 1},
+        "b": {"Pods": [{"UID": "u3"}], "NumPDBViolations": 0},
+    }
+    assert list(second["NodeNameToMetaVictims"]) == ["b"]
+
+
+async def test_an_extender_without_a_cache_of_its_own_gets_the_victims(extender):
+    extender.answers["x/preempt"] = lambda _: {"NodeNameToMetaVictims": ALL}
+    evictions = await asked_about_evictions(of(extender, preempt_verb="preempt", node_cache_capable=False))
+    assert evictions.left == tuple(CANDIDATES)
+    (request,) = extender.requests
+    assert request.body["NodeNameToMetaVictims"] is None
+    sent = request.body["NodeNameToVictims"]["a"]
+    assert [each["metadata"]["name"] for each in sent["Pods"]] == ["u1", "u2"]
+    assert sent["NumPDBViolations"] == 1
 
 
 async def test_passwords_and_tokens_of_the_url_are_not_shown(extender):

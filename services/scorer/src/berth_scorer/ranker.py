@@ -60,6 +60,13 @@ class Ranker:
         """The nodes about which extenders are to be asked before the pod is ranked."""
         return nodes_to_extend(pending.pod, view.snapshot, self.profiles[pending.profile], search=search)
 
+    def evictions(self, pending: Pending, view: View, extension: Extension | None) -> list[Nomination]:
+        """The evictions about which extenders are to be asked, the best first; none when none would be proposed."""
+        found: list[Nomination] = []
+        profile, attempt = self.profiles[pending.profile], Attempt.parse(pending.attempt)
+        rank(pending.pod, view.snapshot, profile, attempt=attempt, explained=0, extension=extension, evictions=found)
+        return found
+
     def answer(
         self,
         pending: Pending,

@@ -6,6 +6,7 @@ import asyncio
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack
+from dataclasses import replace
 from datetime import timedelta
 from typing import Final
 
@@ -50,6 +51,8 @@ MAX_TRIES: Final = 5
 
 MAX_QUESTIONS: Final = 3
 """How often extenders are asked in one attempt when the feasible nodes change under the question."""
+
+NOBODY_ASKED: Final = Extension(asked=frozenset(), left=frozenset())
 
 PLUGINS_EVERY: Final = 11
 """Plugins are timed for one pod of this many; kube-scheduler times a tenth. Timing takes 37 µs, which is 10 % of a
@@ -298,17 +301,27 @@ class Scorer:
 
     async def _ask_extenders(self, pending: Pending) -> Extension | None:
         """What they say about the nodes that are feasible; again when only others are feasible by then."""
-        extension: Extension | None = None
+        extension = NOBODY_ASKED
         for _ in range(MAX_QUESTIONS):
             to_extend = self._ranker.to_extend(pending, self._view)
-            if not to_extend.nodes:
-                break
-            infos = [node_info(self._view.snapshot, name) for name in to_extend.all]
-            nodes = {info.name: info.node for info in infos if info is not None}
-            extension = await self._extenders.ask(pending.pod, to_extend, nodes)
+            if to_extend.nodes:
+                infos = [node_info(self._view.snapshot, name) for name in to_extend.all]
+                nodes = {info.name: info.node for info in infos if info is not None}
+                extension = await self._extenders.ask(pending.pod, to_extend, nodes)
+            if not extension.left and self._extenders.are_asked_about_evictions(pending.pod):
+                extension = await self._ask_about_evictions(pending, extension)
             if extension.is_final_for(self._ranker.to_extend(pending, self._view, search=False).nodes):
                 break
-        return extension
+        return None if extension.says_nothing else extension
+
+    async def _ask_about_evictions(self, pending: Pending, extension: Extension) -> Extension:
+        candidates = self._ranker.evictions(pending, self._view, extension)
+        if not candidates:
+            return extension
+        placed = [self._view.snapshot.placed(uid) for each in candidates for uid in each.victims]
+        victims = {each.pod.uid: each.pod for each in placed if each is not None}
+        evictions = await self._extenders.ask_about_evictions(pending.pod, candidates, victims)
+        return replace(extension, evictions=evictions)
 
     def _answer(self, item: PendingDelivery, extension: Extension | None = None) -> tuple[Ranked, Mapping[str, str]]:
         """The ranking and its headers."""

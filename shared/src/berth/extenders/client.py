@@ -1,4 +1,4 @@
-"""Calls HTTP extenders: filter one after another, then prioritize all at once, as kube-scheduler does; and bind.
+"""Calls HTTP extenders: filter one after another, prioritize all at once, preempt, bind, as kube-scheduler does.
 
 An extender is I/O, and may be slow or broken. While it is called the service goes on with other pods; each call has the
 extender's time limit, its answer a limit of size, and how many are under way at once is bounded.
@@ -29,11 +29,14 @@ from berth.extenders.wire import (
     binding_args,
     extender_args,
     filter_answer,
+    preemption_answer,
+    preemption_args,
     priorities,
     shown,
 )
 from berth.framework.cycle import ToExtend
-from berth.framework.extending import Extension, binds, is_interested
+from berth.framework.extending import Evictions, Extension, binds, is_interested
+from berth.framework.interface import Nomination
 from berth.framework.status import Status
 from berth.process.logging import get_logger
 from berth.process.metrics import Meter
@@ -51,6 +54,7 @@ IDLE_SECONDS: Final = 15.0
 """How long an idle connection is kept."""
 FILTER: Final = "filter"
 PRIORITIZE: Final = "prioritize"
+PREEMPT: Final = "preempt"
 BIND: Final = "bind"
 
 
@@ -81,7 +85,7 @@ class HttpExtender:
         if not configuration.filter_verb:
             return FilterAnswer(left=tuple(nodes), rejected={})
         async with self._call(FILTER):
-            body = await self._ask(configuration.filter_verb, pod, nodes)
+            body = await self._ask(configuration.filter_verb, lambda: extender_args(configuration, pod, nodes))
             return filter_answer(configuration, body, nodes)
 
     async def prioritize(self, pod: Pod, nodes: Mapping[str, Node]) -> dict[str, int]:
@@ -89,10 +93,23 @@ class HttpExtender:
         configuration = self.configuration
         try:
             async with self._call(PRIORITIZE):
-                body = await self._ask(configuration.prioritize_verb, pod, nodes)
+                body = await self._ask(configuration.prioritize_verb, lambda: extender_args(configuration, pod, nodes))
                 return priorities(configuration, body, nodes)
         except ExtenderError:
             return {}
+
+    async def preempt(self, pod: Pod, candidates: Sequence[Nomination], victims: Mapping[str, Pod]) -> list[Nomination]:
+        """Which of the candidates it leaves. One for which it names other victims is none: they are found by berth.
+
+        Raises:
+            ExtenderError: it has not said.
+        """
+        configuration = self.configuration
+        async with self._call(PREEMPT):
+            make = lambda: preemption_args(configuration, pod, candidates, victims)  # noqa: E731 - made in its turn
+            body = await self._ask(configuration.preempt_verb, make)
+            answer = preemption_answer(configuration, body, [each.node for each in candidates])
+        return [each for each in candidates if answer.get(each.node) == frozenset(each.victims)]
 
     async def bind(self, pod: Pod, node: str, check: Callable[[], None]) -> None:
         """Have it bind the pod. ``check`` is called right before the bytes go out.
@@ -129,11 +146,13 @@ class HttpExtender:
             "berth_extender_duration_seconds", seconds, extender=self.configuration.name, verb=verb, result=result
         )
 
-    async def _ask(self, verb: str, pod: Pod, nodes: Mapping[str, Node]) -> bytes:
-        """A question may be repeated: when an idle connection was closed while the question was on its way."""
+    async def _ask(self, verb: str, make: Callable[[], bytes]) -> bytes:
+        """A question may be repeated: when an idle connection was closed while the question was on its way.
+
+        It is made when it is its turn, since it may be large.
+        """
         async with self._slots:
-            body = extender_args(self.configuration, pod, nodes)
-            return await self._send(verb, body, is_repeatable=True)
+            return await self._send(verb, make(), is_repeatable=True)
 
     async def _send(self, verb: str, body: bytes, *, is_repeatable: bool = False) -> bytes:
         configuration = self.configuration
@@ -242,6 +261,30 @@ class Extenders:
                 if alone.left:
                     return alone
         return await self._ask(interested, pod, {name: nodes[name] for name in to_extend.nodes})
+
+    def are_asked_about_evictions(self, pod: Pod) -> bool:
+        """Whether any may leave out evictions for the pod."""
+        return any(each.preempt_verb and is_interested(each, pod) for each in self._configurations)
+
+    async def ask_about_evictions(
+        self, pod: Pod, candidates: Sequence[Nomination], victims: Mapping[str, Pod]
+    ) -> Evictions:
+        """Which of the evictions they leave, one asked after the other. ``victims``: by uid.
+
+        A failure of one that may not be ignored leaves none, with its words, as in kube-scheduler.
+        """
+        left = list(candidates)
+        for extender in self._all:
+            if not left:
+                break
+            if not extender.configuration.preempt_verb or not is_interested(extender.configuration, pod):
+                continue
+            try:
+                left = await extender.preempt(pod, left, victims)
+            except ExtenderError as error:
+                if not extender.configuration.ignorable:
+                    return Evictions(message=str(error))
+        return Evictions(left=tuple(left))
 
     async def _ask(self, interested: Sequence[HttpExtender], pod: Pod, nodes: Mapping[str, Node]) -> Extension:
         left, rejected = dict(nodes), dict[str, Status]()

@@ -6,7 +6,7 @@ Everything else is an error: another type, a number that is no whole one, a node
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -18,6 +18,7 @@ from berth.api.meta import Int64
 from berth.api.node import Node
 from berth.api.pod import Pod
 from berth.framework.extending import EXTENDER
+from berth.framework.interface import Nomination
 from berth.framework.status import Code, Status
 from berth.process.safetext import one_line, without_passwords
 
@@ -120,6 +121,52 @@ def priorities(extender: ExtenderConfiguration, body: bytes, asked: Collection[s
     if any(abs(given) > MOST_POINTS for given in points.values()):
         raise ExtenderError(f'extender "{extender.name}" gives more than {MOST_POINTS} points')
     return points
+
+
+def preemption_args(
+    extender: ExtenderConfiguration, pod: Pod, candidates: Sequence[Nomination], victims: Mapping[str, Pod]
+) -> bytes:
+    """ExtenderPreemptionArgs: the pod, and by node the victims or their uids. ``victims``: pods by uid."""
+    metas = extender.node_cache_capable
+    by_node = {
+        each.node: _Victims(
+            pods=[_MetaPod(uid) if metas else msgspec.Raw(_whole(victims[uid])) for uid in each.victims],
+            num_pdb_violations=each.violations,
+        )
+        for each in candidates
+    }
+    fields = (msgspec.json.encode(None if is_absent else by_node) for is_absent in (metas, not metas))
+    return b'{"Pod":%b,"NodeNameToVictims":%b,"NodeNameToMetaVictims":%b}' % (_whole(pod), *fields)
+
+
+class _MetaPod(msgspec.Struct, frozen=True):
+    uid: str = msgspec.field(name="UID")
+
+
+class _Victims(msgspec.Struct, frozen=True, rename="pascal"):
+    pods: Sequence[_MetaPod | msgspec.Raw]
+    num_pdb_violations: int = msgspec.field(name="NumPDBViolations")
+
+
+def preemption_answer(
+    extender: ExtenderConfiguration, body: bytes, asked: Collection[str]
+) -> dict[str, frozenset[str]]:
+    """Read an ExtenderPreemptionResult: by node the uids of its victims, at least one. What may be ignored is left out.
+
+    Raises:
+        ExtenderError: it is none, names other nodes, or a node without a victim.
+    """
+    answer = _field(extender, _fields(extender, body), "nodenametometavictims", dict[str, msgspec.Raw]) or {}
+    found: dict[str, frozenset[str]] = {}
+    for node, value in answer.items():
+        if node not in asked:
+            raise ExtenderError(f'extender "{extender.name}" was not asked about evictions on node "{shown(node)}"')
+        pods = _field(extender, _fields(extender, value), "pods", list[dict[str, msgspec.Raw] | None]) or []
+        named = [{name.lower(): raw for name, raw in (each or {}).items()} for each in pods]
+        found[node] = frozenset(_field(extender, fields, "uid", str) or "" for fields in named)
+        if not found[node] and not extender.ignorable:
+            raise ExtenderError(f'expected at least one victim pod on node "{shown(node)}"')
+    return {node: victims for node, victims in found.items() if victims}
 
 
 class _BindingArgs(msgspec.Struct, frozen=True, rename="pascal"):

@@ -111,12 +111,14 @@ def rank(  # noqa: PLR0913 - the pod and its cluster, and the options, each by n
     timing: Timing | None = None,
     extension: Extension | None = None,
     unasked: bool = False,
+    evictions: list[Nomination] | None = None,
 ) -> Ranking:
     """Run the whole cycle; a pod that is placed does not count against itself.
 
     ``best``: how many nodes the ranking names; the first ``explained`` of them with every plugin's points.
     ``may_preempt``: run PostFilter when no node is feasible. ``timing`` and ``detail`` are filled in.
     ``extension``: what extenders have answered about the pod; ``unasked``: nodes that they were not asked about count.
+    ``evictions`` is filled in with those that would make room and about which extenders may be asked, the best first.
 
     A plugin's failure ends in ``error``, with the plugin's name; so does a pod of which a cycle cannot take so much.
     Nothing is raised.
@@ -138,7 +140,18 @@ def rank(  # noqa: PLR0913 - the pod and its cluster, and the options, each by n
             found = pre_filter(pod, snapshot, profile, results.new_state(), results.pre_filtered)
             timing.end(found.rejection.code if found.rejection is not None else Code.SUCCESS)
             cycle = _Cycle(
-                pod, snapshot, profile, results, found, explained, detail, may_preempt, timing, extension, unasked
+                pod,
+                snapshot,
+                profile,
+                results,
+                found,
+                explained,
+                detail,
+                may_preempt,
+                timing,
+                extension,
+                unasked,
+                evictions,
             )
             return _rank(cycle, attempt, best)
     except PluginFailure as failure:
@@ -248,6 +261,7 @@ class _Cycle:
     timing: Timing
     extension: Extension | None
     unasked: bool
+    evictions: list[Nomination] | None = None
 
 
 def _rank(cycle: _Cycle, attempt: Attempt, best: int) -> Ranking:
@@ -362,7 +376,16 @@ def _none_feasible(cycle: _Cycle, diagnosis: Diagnosis, message: str, columns: M
     result = PostFilterResult()
     if cycle.may_preempt:
         cycle.timing.begin("PostFilter")
-        result = post_filter(cycle.pod, cycle.snapshot, cycle.profile, cycle.found, columns, diagnosis=diagnosis)
+        result = post_filter(
+            cycle.pod,
+            cycle.snapshot,
+            cycle.profile,
+            cycle.found,
+            columns,
+            diagnosis=diagnosis,
+            evictions=None if cycle.extension is None else cycle.extension.evictions,
+            candidates=cycle.evictions,
+        )
         cycle.timing.end(Code.SUCCESS if result.nomination is not None else Code.UNSCHEDULABLE)
     return Ranking(
         evaluated=cycle.snapshot.node_count,

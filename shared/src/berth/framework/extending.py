@@ -1,4 +1,4 @@
-"""What HTTP extenders have to say in one cycle: which of the feasible nodes they leave, and their points.
+"""What HTTP extenders have to say in one cycle: which of the feasible nodes they leave, their points, and evictions.
 
 A cycle does no I/O. So whoever calls it asks first: ``berth.framework.cycle.nodes_to_extend`` says which nodes pass all
 filters, the extenders answer, and ``rank`` takes their answers as an ``Extension``. The Snapshot may have changed
@@ -18,6 +18,7 @@ from berth.api.config.configuration import ExtenderConfiguration
 from berth.api.pod import Container, Pod
 from berth.cluster.nodes import Mask, Nodes
 from berth.cluster.snapshot import Snapshot
+from berth.framework.interface import Nomination
 from berth.framework.status import Diagnosis, Status
 
 EXTENDER: Final = "Extender"
@@ -26,6 +27,18 @@ NOT_ASKED: Final = Status(Status.unschedulable().code, ("extender(s) were not as
 """For nodes that were not feasible yet when the extenders were asked."""
 LEFT_OUT: Final = Status(Status.unresolvable().code, (), EXTENDER)
 """For nodes that an extender leaves out without a word. kube-scheduler names no reason either."""
+
+
+NO_CANDIDATE: Final = "no candidate node for preemption"
+"""kube-scheduler's words when extenders leave none."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Evictions:
+    """The evictions that extenders leave, the best first, or why there is none."""
+
+    left: tuple[Nomination, ...] = ()
+    message: str = NO_CANDIDATE
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,6 +51,13 @@ class Extension:
     rejected: Mapping[str, Status] = field(default_factory=dict)
     """Why they reject a node, where they say it."""
     points: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+    evictions: Evictions | None = None
+    """None: they were asked about none."""
+
+    @property
+    def says_nothing(self) -> bool:
+        """Whether nobody was asked anything."""
+        return not self.asked and self.evictions is None
 
     def is_final_for(self, nodes: Collection[str]) -> bool:
         """Whether these nodes, feasible by now, need no further question: one is left, or all were asked about."""

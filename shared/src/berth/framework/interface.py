@@ -305,6 +305,13 @@ class PostFilterPlugin(Plugin):
     ) -> PostFilterResult:
         """``diagnosis`` has the reason for each rejected node; ``dry_run`` evaluates evictions."""
 
+    def candidates(
+        self, state: CycleState, pod: Pod, snapshot: Snapshot, diagnosis: Diagnosis, dry_run: DryRun
+    ) -> list[Nomination]:
+        """The nominations to choose from, the best first: extenders are asked about these. Empty: they are not."""
+        del state, pod, snapshot, diagnosis, dry_run
+        return []
+
     def confirm(self, pod: Pod, node: str, dry_run: DryRun) -> Nomination | None:
         """Called by the binder before it evicts: the victims on this node by the binder's own cache.
 

@@ -16,10 +16,12 @@ from berth.cluster.nodes import Mask, NodeInfo, Nodes, NodesWithoutPods, Removed
 from berth.cluster.pods import PlacedPod
 from berth.cluster.snapshot import Snapshot
 from berth.framework.equivalencecache import EquivalenceCache
+from berth.framework.extending import EXTENDER, Evictions
 from berth.framework.filtering import PreFiltered, filter_node, filter_node_with, nominated_pods, pre_filter
 from berth.framework.interface import (
     FilterPlugin,
     Nomination,
+    PostFilterPlugin,
     PostFilterResult,
     PreFilterExtensions,
     Reads,
@@ -45,10 +47,13 @@ def post_filter(  # noqa: PLR0913 - the parts of one cycle
     columns: Mapping[str, FilterColumn],
     *,
     diagnosis: Diagnosis,
+    evictions: Evictions | None = None,
+    candidates: list[Nomination] | None = None,
 ) -> PostFilterResult:
     """Run the PostFilter plugins up to the first nomination; all messages are joined.
 
-    Without any PostFilter plugin, a nomination of the pod is cleared.
+    Without any PostFilter plugin, a nomination of the pod is cleared. ``evictions``: those that extenders leave.
+    ``candidates`` is filled in with those about which extenders may be asked.
 
     Raises:
         PluginFailure: a plugin failed.
@@ -62,12 +67,25 @@ def post_filter(  # noqa: PLR0913 - the parts of one cycle
         answer = call(plugin, "PostFilter", plugin.post_filter, PostFilterResult, *arguments)
         messages.extend([answer.message] if answer.message else [])
         if answer.nomination is not None:
-            return PostFilterResult(answer.nomination, ", ".join(messages))
+            nomination = answer.nomination
+            if nomination.victims and candidates is not None:
+                candidates.extend(call(plugin, "PostFilter", plugin.candidates, list, *arguments))
+            if nomination.victims and evictions is not None:
+                return _of_those_left(plugin, pod, dry_run, evictions)
+            return PostFilterResult(nomination, ", ".join(messages))
         blockers.update(answer.blockers)
         clears = clears or answer.clears_nomination
         if answer.is_last_word:
             break
     return PostFilterResult(None, ", ".join(messages), clears, blockers=tuple(blockers))
+
+
+def _of_those_left(plugin: PostFilterPlugin, pod: Pod, dry_run: FilterDryRun, evictions: Evictions) -> PostFilterResult:
+    """The best eviction that extenders leave and that would still make room, with the same victims."""
+    for asked in evictions.left:
+        if call(plugin, "PostFilter", plugin.confirm, object, pod, asked.node, dry_run) == asked:
+            return PostFilterResult(asked)
+    return PostFilterResult(message=f"preemption: {evictions.message}", blockers=(EXTENDER,))  # any event may help
 
 
 def confirm(pod: Pod, node: str, snapshot: Snapshot, profile: Profile) -> Nomination | None:

@@ -52,7 +52,6 @@ def problems(*extenders: dict) -> list[str]:
         pytest.param({"tlsConfig": {"keyFile": "x"}}, "want a certificate and its key, got one of them", id="key"),
         pytest.param({"tlsConfig": {"caData": "!"}}, "tlsConfig.caData: want base64", id="base64"),
         pytest.param({"tlsConfig": {"caPath": "!"}}, "tlsConfig.caPath: unknown field", id="unknown"),
-        pytest.param({"preemptVerb": "p"}, "preemptVerb: not supported", id="preempt"),
     ],
 )
 def test_what_cannot_be_used_is_refused(extender, problem):
@@ -115,7 +114,7 @@ def keys() -> dict:
 
 def test_written_out_and_read_again_it_means_the_same():
     managed = [{"name": "a/b", "ignoredByScheduler": True}]
-    one = {"urlPrefix": URL, "filterVerb": "f", "prioritizeVerb": "p", "weight": 3, "bindVerb": "b"}
+    one = {"urlPrefix": URL, "filterVerb": "f", "prioritizeVerb": "p", "weight": 3, "bindVerb": "b", "preemptVerb": "e"}
     before = loaded(
         {**one, "managedResources": managed, "tlsConfig": keys(), "ignorable": True, "httpTimeout": "1500ms"}
     )

@@ -93,23 +93,25 @@ class ExtenderConfiguration:
     """For one call, as kube-scheduler's: a pod waits no longer for it."""
     bind_verb: str = ""
     """It binds its pods in place of the binder."""
+    preempt_verb: str = ""
+    """It says which of the evictions that would make room may be carried out."""
     node_cache_capable: bool = False
     """It knows the nodes: only their names are sent."""
     managed_resources: frozenset[str] = frozenset()
     """Only pods that have one of these in a request or limit are sent; empty: every pod."""
     ignorable: bool = False
-    """A pod goes on without its filter when that fails."""
+    """A pod goes on without its filter, and its word on evictions, when that fails."""
     tls: ExtenderTls = ExtenderTls()
 
     @property
     def is_asked(self) -> bool:
-        """Whether it is asked about nodes, and gets whole pods."""
-        return bool(self.filter_verb or self.prioritize_verb)
+        """Whether scorers ask it, and it gets whole pods."""
+        return bool(self.filter_verb or self.prioritize_verb or self.preempt_verb)
 
     @property
     def reads_nodes(self) -> bool:
         """Whether whole nodes are sent to it."""
-        return self.is_asked and not self.node_cache_capable
+        return bool(self.filter_verb or self.prioritize_verb) and not self.node_cache_capable
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -127,6 +127,7 @@ def _extender(extender: ExtenderConfiguration) -> dict[str, Any]:
         "prioritizeVerb": extender.prioritize_verb,
         "weight": extender.weight,
         "bindVerb": extender.bind_verb,
+        "preemptVerb": extender.preempt_verb,
         "tlsConfig": {name: value for name, value in written.items() if value is not None},
         "httpTimeout": go_duration(extender.timeout),
         "nodeCacheCapable": extender.node_cache_capable,

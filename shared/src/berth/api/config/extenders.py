@@ -28,7 +28,6 @@ MOST_TIMEOUT: Final = timedelta(minutes=1)
 MOST_WEIGHT: Final = 2**31 - 1
 EXAMPLE: Final = "http://extender.example:8888/scheduler"
 FIT: Final = "NodeResourcesFit"
-NO_PREEMPT: Final = "not supported; extenders filter, prioritize and bind, and the binder finds victims itself"
 _PART: Final = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?")
 _PREFIX: Final = re.compile(r"[a-z0-9](?:[a-z0-9-]*[a-z0-9])?(?:\.[a-z0-9](?:[a-z0-9-]*[a-z0-9])?)*")
 _MOST_PREFIX: Final = 253
@@ -78,6 +77,7 @@ def _complete(given: FileExtender, path: str, seen: set[str], problems: Problems
         prioritize_verb=given.prioritize_verb or "",
         weight=given.weight or 0,
         bind_verb=given.bind_verb or "",
+        preempt_verb=given.preempt_verb or "",
         timeout=given.http_timeout or DEFAULT_TIMEOUT,
         node_cache_capable=given.node_cache_capable or False,
         managed_resources=frozenset(each.name for each in given.managed_resources or ()),
@@ -91,8 +91,6 @@ def _problems(given: FileExtender) -> Iterator[str]:
         yield f"urlPrefix: want a URL such as {EXAMPLE}, got {shown_url(given.url_prefix)!r}"
     if given.prioritize_verb and not 0 < (given.weight or 0) <= MOST_WEIGHT:
         yield f"weight: want 1..{MOST_WEIGHT} beside prioritizeVerb, got {given.weight or 0}"
-    if given.preempt_verb:
-        yield f"preemptVerb: {NO_PREEMPT}"
     if given.http_timeout is not None and given.http_timeout > MOST_TIMEOUT:
         yield f"httpTimeout: want {go_duration(MOST_TIMEOUT)} at most, got {go_duration(given.http_timeout)}"
 

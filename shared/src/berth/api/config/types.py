@@ -192,7 +192,7 @@ class FileExtender(FileType, frozen=True, kw_only=True):
     filter_verb: str | None = None
     """Asked which of the nodes that pass all filters it leaves; the next extender is asked about those."""
     preempt_verb: str | None = None
-    """Refused: the binder takes victims from nobody."""
+    """Asked which of the evictions that would make room it leaves. A node for which it names other victims is not."""
     prioritize_verb: str | None = None
     """Asked for 0 to 10 points for each node that is left, when there are several; they count ``weight`` x 10."""
     weight: int | None = None
@@ -210,7 +210,7 @@ class FileExtender(FileType, frozen=True, kw_only=True):
     managed_resources: list[FileManagedResource] | None = None
     """The pods that it is asked about."""
     ignorable: bool | None = None
-    """True: a pod goes on without the filter when that fails; asked after all others."""
+    """True: a pod goes on without it when filter or preempt fails; asked after all others."""
 
 
 class File(FileType, frozen=True, kw_only=True):

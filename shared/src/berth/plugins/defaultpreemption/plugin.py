@@ -10,6 +10,7 @@ tries nodes from a random one on until it has enough candidates; here the cheape
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import islice
 from typing import ClassVar, Final
 
 import numpy as np
@@ -82,6 +83,15 @@ class DefaultPreemption(PostFilterPlugin):
             )
         return PostFilterResult(_nomination(best, snapshot))
 
+    def candidates(
+        self, state: CycleState, pod: Pod, snapshot: Snapshot, diagnosis: Diagnosis, dry_run: DryRun
+    ) -> list[Nomination]:
+        """As many as are enough to choose from."""
+        del state, pod
+        rows = diagnosis.resolvable_rows()
+        found = _CandidateSearch(snapshot, dry_run).some(rows, self._args.enough(len(rows)))
+        return [_nomination(each, snapshot) for each in sorted(found, key=lambda victims: victims.cost)]
+
     def confirm(self, pod: Pod, node: str, dry_run: DryRun) -> Nomination | None:
         """The victims by the binder's cache."""
         info = node_info(dry_run.snapshot, node)
@@ -118,6 +128,11 @@ class _CandidateSearch:
             without_violation += not found.violations
             best = found if best is None or found.cost < best.cost else best
         return best
+
+    def some(self, rows: RowIndex, enough: int) -> list[Victims]:
+        """``enough`` candidates, if there are so many."""
+        found = (self._dry_run_on(node.row) for node in self._potential_nodes(rows))
+        return list(islice((each for each in found if isinstance(each, Victims)), enough))
 
     def why_not(self, rows: RowIndex, node_count: int) -> Diagnosis:
         """Why no node is a candidate; nodes that were skipped without a reason get a dry run for it."""
