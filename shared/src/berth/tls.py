@@ -9,6 +9,10 @@ from __future__ import annotations
 
 import ssl
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from requests.adapters import HTTPAdapter
 
 
 def client_context(authority: str | Path | None = None, *, pem: str | None = None) -> ssl.SSLContext:
@@ -24,3 +28,16 @@ def without_strict_checks(context: ssl.SSLContext) -> ssl.SSLContext:
     """The same context, which also takes authorities without the extensions that strict checks ask for."""
     context.verify_flags &= ~ssl.VERIFY_X509_STRICT
     return context
+
+
+def requests_adapter(**options: Any) -> HTTPAdapter:
+    """How a session of ``requests``, which libraries bring along, connects; ``options`` are those of HTTPAdapter."""
+    from requests.adapters import HTTPAdapter  # noqa: PLC0415 - 0.1 s, and most programs ask nobody by it
+    from urllib3.util.ssl_ import create_urllib3_context  # noqa: PLC0415
+
+    class Adapter(HTTPAdapter):
+        def init_poolmanager(self, *args: Any, **kwargs: Any) -> None:
+            """The authorities themselves are added for each connection, by ``verify``."""
+            super().init_poolmanager(*args, ssl_context=without_strict_checks(create_urllib3_context()), **kwargs)
+
+    return Adapter(**options)

@@ -133,7 +133,8 @@ def evictions_in(snapshot: Snapshot) -> list[Nomination]:
 
 
 def leaving(*evictions: Nomination) -> Extension:
-    return Extension(asked=frozenset(), left=frozenset(), evictions=Evictions(left=evictions))
+    left = {each.node: frozenset(each.victims) for each in evictions}
+    return Extension(asked=frozenset(), left=frozenset(), evictions=Evictions(left=left))
 
 
 def test_extenders_are_asked_about_every_candidate_the_best_first():

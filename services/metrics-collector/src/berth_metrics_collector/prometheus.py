@@ -28,7 +28,7 @@ from urllib3.util.retry import Retry
 
 from berth.api.errors import TemporaryError
 from berth.process.logging import get_logger
-from berth.process.requestsadapter import Adapter
+from berth.tls import requests_adapter
 from berth_metrics_collector.settings import PrometheusAccess
 
 log = get_logger()
@@ -242,7 +242,7 @@ def _client(url: str, timeout: float, session: requests.Session) -> PrometheusCo
     """The client without retries and with a time-out; the library's defaults are three retries and no time-out."""
     no_retries = Retry(total=0, read=False)  # read=False: keep the time-out instead of "retries exceeded"
     client = PrometheusConnect(url, retry=no_retries, session=session, timeout=timeout)
-    session.mount(url, Adapter(max_retries=no_retries))  # in place of the client's own
+    session.mount(url, requests_adapter(max_retries=no_retries))  # in place of the client's own
     return client
 
 

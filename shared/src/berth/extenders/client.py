@@ -284,7 +284,7 @@ class Extenders:
             except ExtenderError as error:
                 if not extender.configuration.ignorable:
                     return Evictions(message=str(error))
-        return Evictions(left=tuple(left))
+        return Evictions(left={each.node: frozenset(each.victims) for each in left})
 
     async def _ask(self, interested: Sequence[HttpExtender], pod: Pod, nodes: Mapping[str, Node]) -> Extension:
         left, rejected = dict(nodes), dict[str, Status]()

@@ -18,7 +18,6 @@ from berth.api.config.configuration import ExtenderConfiguration
 from berth.api.pod import Container, Pod
 from berth.cluster.nodes import Mask, Nodes
 from berth.cluster.snapshot import Snapshot
-from berth.framework.interface import Nomination
 from berth.framework.status import Diagnosis, Status
 
 EXTENDER: Final = "Extender"
@@ -35,9 +34,9 @@ NO_CANDIDATE: Final = "no candidate node for preemption"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evictions:
-    """The evictions that extenders leave, the best first, or why there is none."""
+    """The evictions that extenders leave, by node the victims' uids, the best first; or why there is none."""
 
-    left: tuple[Nomination, ...] = ()
+    left: Mapping[str, frozenset[str]] = field(default_factory=dict)
     message: str = NO_CANDIDATE
 
 

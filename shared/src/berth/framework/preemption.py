@@ -82,9 +82,10 @@ def post_filter(  # noqa: PLR0913 - the parts of one cycle
 
 def _of_those_left(plugin: PostFilterPlugin, pod: Pod, dry_run: FilterDryRun, evictions: Evictions) -> PostFilterResult:
     """The best eviction that extenders leave and that would still make room, with the same victims."""
-    for asked in evictions.left:
-        if call(plugin, "PostFilter", plugin.confirm, object, pod, asked.node, dry_run) == asked:
-            return PostFilterResult(asked)
+    for node, victims in evictions.left.items():
+        found = call(plugin, "PostFilter", plugin.confirm, object, pod, node, dry_run)
+        if isinstance(found, Nomination) and victims == frozenset(found.victims):
+            return PostFilterResult(found)
     return PostFilterResult(message=f"preemption: {evictions.message}", blockers=(EXTENDER,))  # any event may help
 
 

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Final, Protocol, Self
 
 from berth.process.exits import UsageError
 from berth.process.safetext import one_line, without_passwords
+from berth.tls import requests_adapter
 
 if TYPE_CHECKING:
     from opentelemetry.context import Context
@@ -213,10 +214,8 @@ def _otlp_exporter() -> SpanExporter:
     import requests  # noqa: PLC0415 - with the exporter 0.2 s, rarely needed
     from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter  # noqa: PLC0415
 
-    from berth.process.requestsadapter import Adapter  # noqa: PLC0415
-
     session = requests.Session()
-    session.mount("https://", Adapter())
+    session.mount("https://", requests_adapter())
     return OTLPSpanExporter(session=session)
 
 
