@@ -631,7 +631,7 @@ MUTATIONS: Final[dict[str, Mutation]] = {
     ),
     "evicts-unneeded": Mutation(
         rule="no eviction for a pod that fits by the binder's own cache (5; point 1)",
-        seeds=50,
+        seeds=200,
         replace=_evicts_unneeded,
         focus=IMPORTANT,
     ),
@@ -654,7 +654,7 @@ MUTATIONS: Final[dict[str, Mutation]] = {
     ),
     "any-volume-taken": Mutation(
         rule="a volume is kept for one claim: resourceVersion and claimRef are checked (5)",
-        seeds=60,
+        seeds=200,
         replace=_any_volume_taken,
         focus=KEPT_VOLUMES,
     ),
