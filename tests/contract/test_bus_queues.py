@@ -6,7 +6,8 @@ from datetime import timedelta
 
 import pytest
 
-from berth.bus.interface import BusLostError, BusRefusedError, MissingError, StoreFullError, TooLargeError
+from berth.api.errors import BerthError
+from berth.bus.interface import BusLostError, BusRefusedError, MissingError, PubAck, StoreFullError, TooLargeError
 from berth.bus.wire import message_size
 from harness.plugins.fixtures_bus import SHORT_ACK_WAIT, SHORT_DUPLICATE_WINDOW, TEST_TOPOLOGY, BusUnderTest
 
@@ -92,6 +93,39 @@ async def test_headers_count_for_the_limit_and_a_refusal_costs_no_session(over: 
         await session.publish(pending("web-0"), bytes(room + over), message_id="u.1.1", headers=headers)
     await session.publish(pending("web-0"), bytes(room), message_id="u.1.1", headers=headers)
     assert not session.lost.is_set()
+
+
+async def test_a_publish_that_nobody_awaits_tells_its_puback_or_its_error_once(on):
+    session = await on.session()
+    answers: asyncio.Queue[PubAck | BerthError] = asyncio.Queue()
+
+    async def publish(subject: str, data: bytes, message_id: str | None = None) -> PubAck | type[BerthError]:
+        session.publish_soon(
+            subject, data, message_id=message_id, headers={"traceparent": "x"}, on_answer=answers.put_nowait
+        )
+        answer = await asyncio.wait_for(answers.get(), LONG)
+        return answer if isinstance(answer, PubAck) else type(answer)
+
+    assert await publish(pending("web-0"), b"pod", "u.1.1") == PubAck(stream="PENDING", sequence=1)
+    stored = await session.last("PENDING", pending("web-0"))
+    assert (stored.data, dict(stored.headers)) == (b"pod", {"Nats-Msg-Id": "u.1.1", "traceparent": "x"})
+    assert await publish(pending("web-0"), b"pod", "u.1.1") == PubAck(stream="PENDING", sequence=1, duplicate=True)
+    assert await publish("elsewhere.x", b"") is MissingError
+    assert await publish(pending("web-1"), bytes(TEST_TOPOLOGY.message_bytes + 1)) is TooLargeError
+    await session.close()
+    assert await publish(pending("web-1"), b"pod") is BusLostError
+    assert answers.empty()
+
+
+async def test_publishes_that_nobody_awaits_are_stored_in_their_order(on):
+    session = await on.session()
+    answers: asyncio.Queue[PubAck | BerthError] = asyncio.Queue()
+    for number in range(50):
+        session.publish_soon(pending(f"web-{number}"), b"%d" % number, on_answer=answers.put_nowait)
+    async with asyncio.timeout(LONG):
+        acks = [await answers.get() for _ in range(50)]
+    assert [ack.sequence for ack in acks] == list(range(1, 51))
+    assert [stored.data async for stored in session.scan("PENDING", pending("*"))] == [b"%d" % n for n in range(50)]
 
 
 async def test_a_full_work_queue_refuses_new_pods_and_keeps_those_that_it_has(on):

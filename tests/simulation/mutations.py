@@ -228,13 +228,13 @@ def _new_volumes_unheard() -> list[Replacement]:
 
 
 def _acknowledged_before_puback() -> list[Replacement]:
-    publish = backlog.Outbox.publish
+    publish = backlog.Outbox._publish
 
-    async def acknowledged(self: Any, item: Any, message: Any, headers: Any) -> None:
+    def acknowledged(self: Any, item: Any, *rest: Any) -> None:
         item.delivery.ack()
-        await publish(self, item, message, headers)
+        publish(self, item, *rest)
 
-    return [(backlog.Outbox, "publish", acknowledged)]
+    return [(backlog.Outbox, "_publish", acknowledged)]
 
 
 def _proposals_for_ever() -> list[Replacement]:

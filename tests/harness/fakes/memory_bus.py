@@ -156,7 +156,7 @@ class MemorySession(Session):
         self._services = services
         self._cause = "closed"
         self._unstored: dict[str, Unstored] = {}
-        self._puts: set[asyncio.Task[int]] = set()
+        self._publishes: set[asyncio.Task[PubAck]] = set()
         self._open: list[_Closable] = []
         self._stop_listening: list[Callable[[], None]] = []
 
@@ -228,6 +228,28 @@ class MemorySession(Session):
             raise
         self._unstored.pop(Names().store_of(subject), None)
         return ack
+
+    def publish_soon(
+        self,
+        subject: str,
+        data: bytes,
+        *,
+        message_id: str | None = None,
+        headers: Mapping[str, str] | None = None,
+        on_answer: Callable[[PubAck | BerthError], None],
+    ) -> None:
+        def on_done(publishing: asyncio.Task[PubAck]) -> None:
+            self._publishes.discard(publishing)
+            if publishing.cancelled():
+                return
+            error = publishing.exception()
+            if error is not None and not isinstance(error, BerthError):
+                raise error
+            on_answer(publishing.result() if error is None else error)
+
+        publishing = asyncio.ensure_future(self.publish(subject, data, message_id=message_id, headers=headers))
+        self._publishes.add(publishing)
+        publishing.add_done_callback(on_done)
 
     @contextmanager
     def _opened(self, one: E) -> Iterator[E]:
@@ -314,19 +336,10 @@ class MemorySession(Session):
     def put_soon(
         self, bucket: str, key: str, data: bytes, *, expected: int | None, on_answer: Callable[[int | BerthError], None]
     ) -> None:
-        def on_done(put: asyncio.Task[int]) -> None:
-            self._puts.discard(put)
-            if not put.cancelled():
-                error = put.exception()
-                if error is None:
-                    on_answer(put.result())
-                elif isinstance(error, BerthError):
-                    on_answer(error)
-                else:
-                    raise error
+        def on_ack(answer: PubAck | BerthError) -> None:
+            on_answer(answer.sequence if isinstance(answer, PubAck) else answer)
 
-        self._puts.add(put := asyncio.ensure_future(self.put(bucket, key, data, expected=expected)))
-        put.add_done_callback(on_done)
+        self.publish_soon(bucket_prefix(bucket) + key, data, headers=expecting(expected), on_answer=on_ack)
 
     async def purge(self, bucket: str, key: str, *, expected: int | None = None) -> int:
         headers = purge_headers(self._store.settings.marker_ttl) | expecting(expected)

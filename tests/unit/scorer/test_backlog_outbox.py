@@ -43,13 +43,17 @@ class FakeSession:
     def __init__(self, error=None):
         self.stored, self.asked, self.error = asyncio.Event(), asyncio.Event(), error
 
-    async def publish(self, subject, data, *, message_id=None, headers=None):
+    def publish_soon(self, subject, data, *, on_answer, message_id=None, headers=None):
         self.published = (subject, data)
         self.asked.set()
         if self.error is not None:
-            raise self.error
+            on_answer(self.error)
+        else:
+            self.storing = asyncio.create_task(self.store(on_answer))
+
+    async def store(self, on_answer):
         await self.stored.wait()
-        return PubAck(stream="RANKED", sequence=1, duplicate=self.is_duplicate)
+        on_answer(PubAck(stream="RANKED", sequence=1, duplicate=self.is_duplicate))
 
 
 @pytest.fixture

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict, deque
-from collections.abc import Coroutine, Hashable, Mapping
+from collections.abc import Callable, Coroutine, Hashable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any, Final
+from functools import partial
+from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from berth.api.errors import PermanentError, TemporaryError
+from berth.api.errors import BerthError, PermanentError
 from berth.api.messages import DeadLetter, Pending, Positions, Ranked
 from berth.api.trimming import WHOLE
-from berth.bus.interface import BusLostError, Delivery, Session, UnansweredError
-from berth.bus.stages import publish_dead_letter, publish_ranked, ranked_subject
+from berth.bus.interface import BusLostError, Delivery, PubAck, Session, UnansweredError
+from berth.bus.stages import StagedMessage, publish_dead_letter, ranked_message
 from berth.bus.topology import RANKED
 from berth.process.logging import get_logger, verbose
 from berth.process.metrics import Meter
@@ -170,6 +172,8 @@ class Outbox:
         self._metrics = metrics
         self._held: dict[int, Delivery] = {}
         self._tasks: set[asyncio.Task[None]] = set()
+        self._publishing = 0
+        self._ended = asyncio.Event()
         self.sent: Final = SentRankings()
 
     def __len__(self) -> int:
@@ -190,8 +194,24 @@ class Outbox:
             delivery.in_progress()
 
     def send(self, item: PendingDelivery, message: Ranked, headers: Mapping[str, str]) -> None:
-        """Publish an answer in the background."""
-        self._start(self.publish(item, message, headers))
+        """Publish an answer. PENDING is acknowledged only when the stream has it (a duplicate counts too)."""
+        self._publish(item, message, headers, _log_failure)
+
+    async def publish(self, item: PendingDelivery, message: Ranked, headers: Mapping[str, str]) -> None:
+        """The same, and wait for its end.
+
+        Raises:
+            TemporaryError: it is not stored, as far as is known, and PENDING is redelivered.
+        """
+        ended: asyncio.Future[BerthError | None] = asyncio.get_running_loop().create_future()
+
+        def on_end(error: BerthError | None) -> None:
+            if not ended.done():  # whoever waits for it may have been cancelled
+                ended.set_result(error)
+
+        self._publish(item, message, headers, on_end)
+        if (error := await ended) is not None:
+            raise error
 
     def send_dead_letter(self, delivery: Delivery, reason: str, attempt: str = "") -> None:
         """Publish a dead letter about a pod that cannot be ranked, in the background."""
@@ -204,32 +224,59 @@ class Outbox:
         await publish_dead_letter(self._session, dead_letter(delivery, reason))
         delivery.ack()
 
-    async def publish(self, item: PendingDelivery, message: Ranked, headers: Mapping[str, str]) -> None:
-        """Publish RANKED; PENDING is acknowledged only when the stream has it (a duplicate counts too)."""
+    def _publish(self, item: PendingDelivery, message: Ranked, headers: Mapping[str, str], on_end: OnEnd) -> None:
         timed = msgspec.structs.replace(message, asked_at=item.delivery.time)
         try:
-            ack = await publish_ranked(self._session, timed, headers=headers, sending=self.sent.add)
-        except TemporaryError as error:
-            if not isinstance(error, UnansweredError | BusLostError):
-                self.sent.forget(ranked_subject(message))
-            item.delivery.nak(RETRY_DELAY)
-            raise
+            staged = ranked_message(self._session, timed, headers)
         except PermanentError as error:
-            await self.reject(item.delivery, str(error))
+            self._start(self._give_up(item, str(error), on_end))
+            return
+        self.sent.add(staged.subject, staged.data)
+        self._publishing += 1
+        staged.publish_soon(self._session, partial(self._on_answer, _Answered(item, message, headers, staged), on_end))
+
+    def _on_answer(self, answered: _Answered, on_end: OnEnd, answer: PubAck | BerthError) -> None:
+        item = answered.item
+        if isinstance(answer, PermanentError):
+            self._start(self._give_up(item, str(answer), on_end))
         else:
-            item.delivery.ack()
-            self._metrics.count("berth_messages_published_total", stream=RANKED)
-            if verbose(V_STEP):
-                log_ranking(message, headers)
-            if ack.duplicate:
-                self.sent.forget(ranked_subject(message))
+            self._held.pop(item.delivery.sequence, None)
+            if isinstance(answer, PubAck):
+                self._on_stored(answered, answer)
+            else:
+                if not isinstance(answer, UnansweredError | BusLostError):
+                    self.sent.forget(answered.staged.subject)
+                item.delivery.nak(RETRY_DELAY)
+            on_end(None if isinstance(answer, PubAck) else answer)
+        self._publishing -= 1
+        self._ended.set()
+
+    def _on_stored(self, answered: _Answered, ack: PubAck) -> None:
+        answered.item.delivery.ack()
+        self._metrics.count("berth_messages_published_total", stream=RANKED)
+        if verbose(V_STEP):
+            log_ranking(answered.message, answered.headers)
+        if ack.duplicate:
+            self.sent.forget(answered.staged.subject)
+
+    async def _give_up(self, item: PendingDelivery, reason: str, on_end: OnEnd) -> None:
+        """The bus will never store the answer."""
+        try:
+            await self.reject(item.delivery, reason)
+        except BerthError as error:
+            on_end(error)
+        else:
+            on_end(None)
         finally:
             self._held.pop(item.delivery.sequence, None)
 
     async def wait_empty(self, *, within: timedelta | None = None) -> None:
         """Wait until everything is published."""
-        if self._tasks:
-            await asyncio.wait(self._tasks, timeout=within.total_seconds() if within else None)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(None if within is None else within.total_seconds()):
+                while self._publishing or self._tasks:
+                    self._ended.clear()
+                    await self._ended.wait()
 
     def _start(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.create_task(work)
@@ -238,8 +285,26 @@ class Outbox:
 
     def _on_done(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
-        if not task.cancelled() and (error := task.exception()) is not None:
-            log.warning("publishing failed, the message is redelivered", reason=str(error))
+        self._ended.set()
+        _log_failure(None if task.cancelled() else task.exception())
+
+
+OnEnd = Callable[[BerthError | None], None]
+"""Called once, when an answer is stored, or with why it is not."""
+
+
+class _Answered(NamedTuple):
+    """An answer that is being published."""
+
+    item: PendingDelivery
+    message: Ranked
+    headers: Mapping[str, str]
+    staged: StagedMessage
+
+
+def _log_failure(error: BaseException | None) -> None:
+    if error is not None:
+        log.warning("publishing failed, the message is redelivered", reason=str(error))
 
 
 def log_ranking(message: Ranked, headers: Mapping[str, str]) -> None:

@@ -28,6 +28,7 @@ from berth.bus.interface import (
     Endpoint,
     Entry,
     MissingError,
+    PubAck,
     Session,
     StoredMessage,
     StreamReader,
@@ -36,7 +37,7 @@ from berth.bus.interface import (
     WrongLastSequenceError,
 )
 from berth.bus.orphans import CHECK_SECONDS, OrphanCheck
-from berth.bus.stages import publish_dead_letter, publish_pending
+from berth.bus.stages import pending_message, publish_dead_letter
 from berth.bus.topology import CLUSTER, CONTROL, DECISIONS, DRAIN_KEY, PENDING, RANKED, SCORER
 from berth.framework.profile import Profile
 from berth.kube.client import KubeClient
@@ -48,7 +49,7 @@ from berth.process.lifecycle import Process, run_until
 from berth.process.logging import get_logger, verbose
 from berth.process.sessions import Refusals
 from berth.process.settings import V_STEP
-from berth.process.tracing import TRACEPARENT, trace_id_of, trace_of_pod
+from berth.process.tracing import TRACEPARENT, Span, UnexportedSpan, trace_id_of, trace_of_pod
 from berth_watcher.answers import RETRIED_FROM
 from berth_watcher.core import WatcherCore
 from berth_watcher.events import (
@@ -490,26 +491,48 @@ class EffectRunner:
                 log.warning("ignoring a term that no watcher has", term=effect.term, seen_in=effect.reason)
                 return
 
-    async def _publish(self, effect: PublishPending) -> None:
+    def _publish(self, effect: PublishPending) -> Coroutine[Any, Any, None] | None:
         """Not repeated if there is no answer: a repeat could replace a newer attempt of the pod in PENDING."""
-        message = effect.message
+        if self._process.tracing.is_exporting:
+            return self._publish_traced(effect)
+        self._publish_soon(effect, UnexportedSpan(trace_of_pod(effect.message.pod.uid)), lambda: None)
+        return None
+
+    async def _publish_traced(self, effect: PublishPending) -> None:
+        message, answered = effect.message, asyncio.Event()
         with self._process.tracing.span("enqueue", parent=trace_of_pod(message.pod.uid), is_first=True) as span:
             span.note("pod", message.pod.key)
             span.note("attempt", message.attempt)
-            try:
-                await publish_pending(self._session, message, headers={TRACEPARENT: span.traceparent})
-            except (BusLostError, MissingError):
-                raise
-            except TemporaryError:
+            self._publish_soon(effect, span, answered.set)
+            await answered.wait()
+
+    def _publish_soon(self, effect: PublishPending, span: Span, on_end: Callable[[], None]) -> None:
+        message, trace_id = effect.message, span.trace_id
+
+        def on_answer(answer: PubAck | BerthError) -> None:
+            self._on_published(effect, trace_id, answer)
+            on_end()
+
+        staged = pending_message(self._session, message, {TRACEPARENT: span.traceparent})
+        staged.publish_soon(self._session, on_answer)
+
+    def _on_published(self, effect: PublishPending, trace_id: str, answer: PubAck | BerthError) -> None:
+        message = effect.message
+        match answer:
+            case PubAck():
+                count_published(self._process.metrics, effect)
+                if verbose(V_STEP):
+                    about = {"pod": message.pod.key, "uid": message.pod.uid, "attempt": message.attempt}
+                    log.info("pod published", **about, trace_id=trace_id)
+            case BusLostError():
+                return  # the session's end is the term's
+            case TemporaryError() if not isinstance(answer, MissingError):
+                # that NATS stores nothing is said once, for all pods
                 self._inbox.put(PublishNotStored(attempt=Attempt.parse(message.attempt)))
-                return  # that NATS stores nothing is said once, for all pods
-            except PermanentError as error:
-                self._inbox.put(PublishRefused(attempt=Attempt.parse(message.attempt), reason=str(error)))
-                return
-            if verbose(V_STEP):
-                about = {"pod": message.pod.key, "uid": message.pod.uid, "attempt": message.attempt}
-                log.info("pod published", **about, trace_id=span.trace_id)
-        count_published(self._process.metrics, effect)
+            case PermanentError():
+                self._inbox.put(PublishRefused(attempt=Attempt.parse(message.attempt), reason=str(answer)))
+            case _:
+                self._end(answer)
 
     def _write(self, effect: WriteKey) -> None:
         """Without a task: a start writes tens of thousands."""
@@ -540,8 +563,12 @@ class EffectRunner:
             case TemporaryError() if not isinstance(answer, MissingError):
                 asyncio.get_running_loop().call_later(FULL_SECONDS, self._inbox.put, KeyWriteFailed(key=key))
             case _:
-                if not self._failure.done():
-                    self._failure.set_exception(answer)
+                self._end(answer)
+
+    def _end(self, error: BerthError) -> None:
+        """Nothing can be written any more: end the term."""
+        if not self._failure.done():
+            self._failure.set_exception(error)
 
     async def _look_up_key(self, effect: LookUpKey) -> None:
         while True:

@@ -300,6 +300,21 @@ class Session(Protocol):
         """
         ...
 
+    def publish_soon(
+        self,
+        subject: str,
+        data: bytes,
+        *,
+        message_id: str | None = None,
+        headers: Mapping[str, str] | None = None,
+        on_answer: Callable[[PubAck | BerthError], None],
+    ) -> None:
+        """Publish as :meth:`publish` does, without waiting: ``on_answer`` is called once, perhaps before this returns.
+
+        It gets the PubAck, or the error that :meth:`publish` raises. It must neither block nor raise.
+        """
+        ...
+
     def consume(self, stream: str, consumer: str, *, max_unacked: int) -> AbstractAsyncContextManager[Deliveries]:
         """Pull continuously from an existing durable consumer.
 

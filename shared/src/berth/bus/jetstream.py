@@ -213,24 +213,57 @@ async def publish(
     headers: Mapping[str, str] | None = None,
 ) -> PubAck:
     """Publish and wait for the PubAck. Raises as :meth:`berth.bus.interface.Session.publish`."""
-    all_headers = headers
-    if message_id is not None:
-        all_headers = {**(headers or {}), MESSAGE_ID: message_id}
     try:
-        response = _stored(connection, subject, await connection.request(subject, data, all_headers))
+        return _stored(
+            connection, subject, await connection.request(subject, data, with_message_id(headers, message_id))
+        )
     except BerthError as exc:
         _not_stored(connection, subject, exc)
         raise
-    stream = connection.names.own_stream(response.stream)
-    return PubAck(stream=stream, sequence=response.seq, duplicate=response.duplicate)
 
 
-def _stored(connection: Connection, subject: str, message: Msg) -> PublishResponse:
+def publish_soon(
+    connection: Connection,
+    subject: str,
+    data: bytes,
+    headers: Mapping[str, str] | None,
+    on_answer: Callable[[PubAck | BerthError], None],
+) -> None:
+    """Publish; ``on_answer`` gets the PubAck, or what :func:`publish` raises. No task and no future waits for it.
+
+    A watcher that writes 55,000 entries at its start takes 2.3 s of CPU so; with a task for each, and every entry read
+    back, it took 2.8 s (tests/bench/watcher_takeover.py).
+    """
+
+    def on_reply(answer: Msg | BerthError) -> None:
+        try:
+            if not isinstance(answer, Msg):
+                raise answer
+            ack = _stored(connection, subject, answer)
+        except BerthError as error:
+            _not_stored(connection, subject, error)
+            on_answer(error)
+        else:
+            on_answer(ack)
+
+    try:
+        connection.request_soon(subject, data, headers, on_reply)
+    except BerthError as error:
+        on_answer(error)
+
+
+def with_message_id(headers: Mapping[str, str] | None, message_id: str | None) -> Mapping[str, str] | None:
+    """The headers of a publish that is stored once under this id."""
+    return headers if message_id is None else {**(headers or {}), MESSAGE_ID: message_id}
+
+
+def _stored(connection: Connection, subject: str, message: Msg) -> PubAck:
     """The PubAck in the answer to a publish. Raises the exception of ``error_from`` for an error response."""
     response = decode_response(f"publishing to {subject!r}", message.data, _publish_response)
     if connection.stores.has_refused:
         connection.stores.stored(_store_of(connection, subject))
-    return response
+    stream = connection.names.own_stream(response.stream)
+    return PubAck(stream=stream, sequence=response.seq, duplicate=response.duplicate)
 
 
 def _not_stored(connection: Connection, subject: str, error: BerthError) -> None:
@@ -462,28 +495,12 @@ def put_entry_soon(  # noqa: PLR0913 - what a write has, and where its answer go
     expected: int | None,
     on_answer: Callable[[int | BerthError], None],
 ) -> None:
-    """Write a key; ``on_answer`` gets its sequence, or what :func:`put_entry` raises.
+    """Write a key; ``on_answer`` gets its sequence, or what :func:`put_entry` raises."""
 
-    A watcher that writes 55,000 entries at its start takes 2.3 s of CPU so; with a task for each, and every entry read
-    back, it took 2.8 s (tests/bench/watcher_takeover.py).
-    """
-    subject = _written_key(connection, bucket, key)
+    def on_ack(answer: PubAck | BerthError) -> None:
+        on_answer(answer.sequence if isinstance(answer, PubAck) else answer)
 
-    def on_reply(answer: Msg | BerthError) -> None:
-        try:
-            if not isinstance(answer, Msg):
-                raise answer
-            sequence = _stored(connection, subject, answer).seq
-        except BerthError as error:
-            _not_stored(connection, subject, error)
-            on_answer(error)
-        else:
-            on_answer(sequence)
-
-    try:
-        connection.request_soon(subject, data, expecting(expected), on_reply)
-    except BerthError as error:
-        on_answer(error)
+    publish_soon(connection, _written_key(connection, bucket, key), data, expecting(expected), on_ack)
 
 
 async def purge_entry(connection: Connection, bucket: str, key: str, expected: int | None) -> int:

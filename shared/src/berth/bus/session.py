@@ -109,6 +109,18 @@ class NatsSession(Session):
         on = self._names.subject(subject)
         return jetstream.publish(self._connection, on, data, message_id=message_id, headers=headers)
 
+    def publish_soon(
+        self,
+        subject: str,
+        data: bytes,
+        *,
+        message_id: str | None = None,
+        headers: Mapping[str, str] | None = None,
+        on_answer: Callable[[PubAck | BerthError], None],
+    ) -> None:
+        named = jetstream.with_message_id(headers, message_id)
+        jetstream.publish_soon(self._connection, self._names.subject(subject), data, named, on_answer)
+
     def consume(self, stream: str, consumer: str, *, max_unacked: int) -> AbstractAsyncContextManager[NatsDeliveries]:
         return consuming.consume(self._connection, self._names.stream(stream), consumer, max_unacked)
 

@@ -9,11 +9,11 @@ from __future__ import annotations
 import hashlib
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Final, TypeVar
+from typing import Final, NamedTuple, TypeVar
 
 import msgspec
 
-from berth.api.errors import DecodeError
+from berth.api.errors import BerthError, DecodeError
 from berth.api.messages import AttemptReport, DeadLetter, Decision, Message, Pending, Ranked, encode
 from berth.api.pod import name_of
 from berth.api.subjects import PREFIX, Attempt, Epoch, PodSubject, decision_id, escape_token
@@ -32,6 +32,8 @@ REASON_CHARACTERS: Final = 1024
 """How much is kept of a text that explains a message which is too large."""
 SHARE_OF_PENDING: Final = 15 / 16
 """How much of a message's limit a PENDING may take: the rest is for what the scorer adds to the same pod in RANKED."""
+MOST_HEADER_BYTES: Final = 8192
+"""More than the headers of a message take: two of ``TRACE_CHARACTERS``, an outcome, and an id with a uid in it."""
 FEWER_CANDIDATES: Final = (8, 1)
 """How many nodes a RANKED that is too large names, one try after the other."""
 
@@ -42,49 +44,77 @@ M = TypeVar("M", bound=Message)
 R = TypeVar("R", bound=AttemptReport)
 
 
-async def publish_pending(session: Session, message: Pending, *, headers: Headers | None = None) -> PubAck:
-    """Publish to PENDING. The same attempt is stored once. Raises as :meth:`Session.publish`.
+class StagedMessage(NamedTuple):
+    """A message of a stage as it is published; ``headers`` are those beside its id."""
+
+    subject: str
+    data: bytes
+    message_id: str
+    headers: Headers
+
+    async def publish(self, session: Session) -> PubAck:
+        """Publish, and wait for the PubAck. Raises as :meth:`Session.publish`."""
+        return await session.publish(self.subject, self.data, message_id=self.message_id, headers=self.headers)
+
+    def publish_soon(self, session: Session, on_answer: Callable[[PubAck | BerthError], None]) -> None:
+        """Publish without a task that waits; as :meth:`Session.publish_soon`."""
+        session.publish_soon(
+            self.subject, self.data, message_id=self.message_id, headers=self.headers, on_answer=on_answer
+        )
+
+
+def pending_message(session: Session, message: Pending, headers: Headers | None = None) -> StagedMessage:
+    """A message of PENDING. The same attempt is stored once.
 
     Of a pod that is too large only the name is published, with the reason: scorer and binder pass it on as an error.
     """
-    pod, all_headers = message.pod, _named(headers, message.attempt)
+    pod, trace, message_id = message.pod, _trace(headers), message.attempt
     limit = int(session.max_message_bytes * SHARE_OF_PENDING)
     data = encode(message)
-    if (size := message_size(data, all_headers)) > limit:
+    if not _fits(data, message_id, trace, limit):
         remedy = "make it smaller, or raise max_payload of NATS"
+        size = _size(data, message_id, trace)
         reason = f"the pod takes {size} bytes as a message, NATS takes {limit} at most: {remedy}"
         log.warning("pod %s is not scheduled: %s", pod.key, reason)
         data = encode(msgspec.structs.replace(message, pod=name_of(pod), error=reason))
-    return await _publish(session, _pod_subject("pending", message), data, all_headers)
+    return StagedMessage(_pod_subject("pending", message), data, message_id, trace)
 
 
-async def publish_ranked(
-    session: Session,
-    message: Ranked,
-    *,
-    headers: Headers | None = None,
-    sending: Callable[[str, bytes], None] | None = None,
-) -> PubAck:
-    """Publish to RANKED. A second ranking of the attempt is a duplicate. Raises as :meth:`Session.publish`.
+def ranked_message(session: Session, message: Ranked, headers: Headers | None = None) -> StagedMessage:
+    """A message of RANKED. A second ranking of the attempt is a duplicate.
 
-    ``sending`` is called first, with the subject and the bytes.
+    Raises:
+        TooLargeError: it cannot be cut to fit.
     """
-    all_headers = _named(headers, message.attempt)
-    data = _fitting(session, message, _smaller_rankings, all_headers)
-    subject = ranked_subject(message)
-    if sending is not None:
-        sending(subject, data)
-    return await _publish(session, subject, data, all_headers)
+    trace, message_id = _trace(headers), message.attempt
+    data = _fitting(session, message, _smaller_rankings, message_id, trace)
+    return StagedMessage(_pod_subject("ranked", message), data, message_id, trace)
 
 
-async def publish_decision(session: Session, message: Decision, *, headers: Headers | None = None) -> PubAck:
-    """Publish to DECISIONS, with the outcome in a header too. Raises as :meth:`Session.publish`."""
+def decision_message(session: Session, message: Decision, headers: Headers | None = None) -> StagedMessage:
+    """A message of DECISIONS, with the outcome in a header too. Raises as :func:`ranked_message`."""
     subject = PodSubject(stage="decision", profile=message.profile, namespace=message.namespace, pod=message.pod)
     attempt, epoch = Attempt.parse(message.attempt), Epoch(message.epoch)
     message_id = decision_id(attempt, epoch, message.outcome, message.repeat)
-    all_headers = {**_named(headers, message_id), OUTCOME: message.outcome.value}
-    data = _fitting(session, message, _smaller_decisions, all_headers)
-    return await _publish(session, str(subject), data, all_headers)
+    all_headers = _trace(headers)
+    all_headers[OUTCOME] = message.outcome.value
+    data = _fitting(session, message, _smaller_decisions, message_id, all_headers)
+    return StagedMessage(str(subject), data, message_id, all_headers)
+
+
+async def publish_pending(session: Session, message: Pending, *, headers: Headers | None = None) -> PubAck:
+    """Publish to PENDING. Raises as :meth:`Session.publish`."""
+    return await pending_message(session, message, headers).publish(session)
+
+
+async def publish_ranked(session: Session, message: Ranked, *, headers: Headers | None = None) -> PubAck:
+    """Publish to RANKED. Raises as :meth:`Session.publish`."""
+    return await ranked_message(session, message, headers).publish(session)
+
+
+async def publish_decision(session: Session, message: Decision, *, headers: Headers | None = None) -> PubAck:
+    """Publish to DECISIONS. Raises as :meth:`Session.publish`."""
+    return await decision_message(session, message, headers).publish(session)
 
 
 async def publish_dead_letter(session: Session, letter: DeadLetter, *, headers: Headers | None = None) -> None:
@@ -93,11 +123,10 @@ async def publish_dead_letter(session: Session, letter: DeadLetter, *, headers: 
     A dead letter about a pod's message goes to that pod's subject (``berth.dead.<profile>.<namespace>.<pod>``), so that
     a subscription to the pod receives it; any other goes to ``berth.dead.<service>``.
     """
-    all_headers = _trace(headers)
-    all_headers[MESSAGE_ID] = "0" * 32
-    data = _fitting(session, _quoted(letter, PAYLOAD_CHARACTERS), _shorter_letters, all_headers)
-    all_headers[MESSAGE_ID] = hashlib.blake2b(data, digest_size=16).hexdigest()
-    await _publish(session, dead_subject(letter), data, all_headers)
+    trace = _trace(headers)
+    data = _fitting(session, _quoted(letter, PAYLOAD_CHARACTERS), _shorter_letters, "0" * 32, trace)
+    message_id = hashlib.blake2b(data, digest_size=16).hexdigest()
+    await StagedMessage(dead_subject(letter), data, message_id, trace).publish(session)
 
 
 def dead_subject(letter: DeadLetter) -> str:
@@ -109,23 +138,9 @@ def dead_subject(letter: DeadLetter) -> str:
     return str(PodSubject(stage=DEAD, profile=of.profile, namespace=of.namespace, pod=of.pod))
 
 
-def ranked_subject(message: Ranked) -> str:
-    """The subject to which a RANKED is published."""
-    return _pod_subject("ranked", message)
-
-
 def _pod_subject(stage: str, message: Pending | Ranked) -> str:
     metadata = message.pod.metadata
     return str(PodSubject(stage=stage, profile=message.profile, namespace=metadata.namespace, pod=metadata.name))
-
-
-async def _publish(session: Session, subject: str, data: bytes, headers: Headers) -> PubAck:
-    others = {name: text for name, text in headers.items() if name != MESSAGE_ID}
-    return await session.publish(subject, data, message_id=headers[MESSAGE_ID], headers=others)
-
-
-def _named(headers: Headers | None, message_id: str) -> dict[str, str]:
-    return {**_trace(headers), MESSAGE_ID: message_id}
 
 
 def _trace(headers: Headers | None) -> dict[str, str]:
@@ -137,23 +152,34 @@ def _trace(headers: Headers | None) -> dict[str, str]:
 # --- messages that are too large
 
 
-def _fitting(session: Session, message: M, smaller: Callable[[M], Iterable[M]], headers: Headers) -> bytes:
+def _fitting(
+    session: Session, message: M, smaller: Callable[[M], Iterable[M]], message_id: str, headers: Headers
+) -> bytes:
     """The message as bytes, or the first of its smaller forms that fits.
 
     Raises:
         TooLargeError: none does.
     """
     data, limit = encode(message), session.max_message_bytes
-    size = message_size(data, headers)
-    if size <= limit:
+    if _fits(data, message_id, headers, limit):
         return data
+    size = _size(data, message_id, headers)
     for form in smaller(message):
         data = encode(form)
-        if message_size(data, headers) <= limit:
+        if _fits(data, message_id, headers, limit):
             what = type(message).__name__
-            log.warning("%s of %s is cut from %d to %d bytes, to fit", what, headers[MESSAGE_ID], size, len(data))
+            log.warning("%s of %s is cut from %d to %d bytes, to fit", what, message_id, size, len(data))
             return data
     raise TooLargeError(f"publishing {size} bytes: NATS takes {limit} at most, and it cannot be cut any more")
+
+
+def _fits(data: bytes, message_id: str, headers: Headers, limit: int) -> bool:
+    """Whether a message is within the limit; headers are written out only for one that is near it."""
+    return len(data) + MOST_HEADER_BYTES <= limit or _size(data, message_id, headers) <= limit
+
+
+def _size(data: bytes, message_id: str, headers: Headers) -> int:
+    return message_size(data, {**headers, MESSAGE_ID: message_id})
 
 
 def _smaller_rankings(message: Ranked) -> Iterator[Ranked]:
