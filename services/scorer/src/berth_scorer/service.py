@@ -46,6 +46,10 @@ HEARTBEAT: Final = timedelta(seconds=1)
 UNKNOWN_DELAY: Final = timedelta(seconds=2)
 """When a message of an unknown schema or profile is redelivered: another scorer may support it."""
 
+SLICE_SECONDS: Final = 0.002
+"""How long pods are ranked before other tasks have their turn: the first of several that came together is published so
+much later. Published one by one, each would cost a write here, and a wake-up of NATS and of the binder."""
+
 MAX_TRIES: Final = 5
 """How often one process tries to rank a pod before it answers with an error."""
 
@@ -158,17 +162,17 @@ class Scorer:
         async for batch in reader.batches():
             for problem in self._view.apply_mirror(batch, reader.position):
                 self._warn(problem, CLUSTER)
-            self._changed.set()
+            self._view_moved()
 
     async def _read_decisions(self, reader: StreamReader) -> None:
         async for batch in reader.batches():
             for problem in self._view.apply_decisions(batch, reader.position, time.monotonic()):
                 self._warn(problem, DECISIONS)
-            self._changed.set()
+            self._view_moved()
 
     def _on_reached(self, bucket: str, position: int) -> None:
         self._view.reached(bucket, position)
-        self._changed.set()
+        self._view_moved()
 
     def _on_ranked(self, subject: str, data: bytes, headers: Mapping[str, str]) -> None:
         del headers
@@ -219,11 +223,21 @@ class Scorer:
     # --- ranking
 
     async def _rank_backlog(self, tasks: asyncio.TaskGroup) -> None:
-        """Rank what is due, one pod at a time; other tasks run in between, and extenders are asked meanwhile."""
+        """Rank what is due, one pod after the other; other tasks run between slices, and extenders are asked meanwhile.
+
+        What is published in a slice goes out together.
+        """
+        slice_ends = time.monotonic() + SLICE_SECONDS
         while True:
-            item = self._backlog.pop(self._view.positions, time.monotonic())
+            now = time.monotonic()
+            if now >= slice_ends:
+                await asyncio.sleep(0)
+                now = time.monotonic()
+                slice_ends = now + SLICE_SECONDS
+            item = self._backlog.pop(self._view.positions, now)
             if item is None:
                 await self._wait()
+                slice_ends = time.monotonic() + SLICE_SECONDS
             elif item.suspect:
                 await self._rank_suspect(item)
             elif self._is_to_be_extended(item):
@@ -231,15 +245,22 @@ class Scorer:
                 tasks.create_task(self._rank_extended(item), name=f"extend {item.pending.attempt}")
             else:
                 self._outbox.send(item, *self._answer(item))
-                await asyncio.sleep(0)
 
     async def _wait(self) -> None:
+        """Wait for a message, or, while messages wait for positions, for more of the view, or until one is due."""
         self._changed.clear()
+        due = self._backlog.due_in(time.monotonic())
+        # Not asyncio.timeout, which takes 8 µs: this waits once a pod.
+        timer = None if due is None else asyncio.get_running_loop().call_later(due, self._changed.set)
         try:
-            async with asyncio.timeout(self._backlog.due_in(time.monotonic())):
-                await self._changed.wait()
-        except TimeoutError:
-            return
+            await self._changed.wait()
+        finally:
+            if timer is not None:
+                timer.cancel()
+
+    def _view_moved(self) -> None:
+        if self._backlog:
+            self._changed.set()
 
     async def _rank_suspect(self, item: PendingDelivery) -> None:
         """Rank it alone. A NATS that does not answer is not the pod's failure: the message is redelivered."""
