@@ -381,33 +381,35 @@ class Watermarks:
 
     def __init__(self, kinds: Iterable[str]) -> None:
         self._marks = {kind: _Mark() for kind in kinds}
+        self._open: dict[str, _Mark] = {}
+        """The marks with a version that is to be written."""
 
     def on_version(self, kind: str, version: str, change: int) -> None:
         """A reflector has reached a version. The mirror's changes up to ``change`` belong to it."""
         mark = self._marks[kind]
-        if not mark.next_version:
+        if not mark.next_version and version:
             mark.next_version, mark.next_change = version, change
+            self._open[kind] = mark
         mark.newest_version, mark.newest_change = version, change
 
     def pop_due(self, now: float, settled: int) -> list[tuple[str, str]]:
         """The kinds and versions to write now."""
-        due = []
-        for kind, mark in self._marks.items():
-            if self._may_write(mark, settled) and now >= mark.due_at:
-                is_newest_stored = mark.newest_change <= settled
-                due.append((kind, mark.newest_version if is_newest_stored else mark.next_version))
-                mark.next_version = "" if is_newest_stored else mark.newest_version
-                mark.next_change, mark.written_at = mark.newest_change, now
-        return due
+        due = [kind for kind, mark in self._open.items() if mark.next_change <= settled and now >= mark.due_at]
+        return [(kind, self._pop(kind, now, settled)) for kind in due]
+
+    def _pop(self, kind: str, now: float, settled: int) -> str:
+        mark = self._open[kind]
+        version, mark.written_at = mark.next_version, now
+        if mark.newest_change <= settled:
+            version, mark.next_version = mark.newest_version, ""
+            del self._open[kind]
+        else:
+            mark.next_version, mark.next_change = mark.newest_version, mark.newest_change
+        return version
 
     def next_due(self, settled: int) -> float | None:
         """When the next one may be written; ``None`` if there is none or its changes must be stored first."""
-        times = (mark.due_at for mark in self._marks.values() if self._may_write(mark, settled))
-        return min(times, default=None)
-
-    @staticmethod
-    def _may_write(mark: _Mark, settled: int) -> bool:
-        return bool(mark.next_version) and mark.next_change <= settled
+        return min((mark.due_at for mark in self._open.values() if mark.next_change <= settled), default=None)
 
 
 def desired_entry(thing: KubernetesObject | None) -> DesiredEntry | None:

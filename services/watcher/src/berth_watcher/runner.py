@@ -119,6 +119,9 @@ RETRY_SECONDS: Final = 0.2
 WORK_QUEUES: Final[Mapping[WorkQueue, str]] = {"pending": PENDING, "ranked": RANKED}
 """The streams that hold the messages of an attempt, in the order in which they move."""
 
+GATHER_SECONDS: Final = 0.002
+"""How long events are gathered while pods wait for a slot of the window: a call of the core costs 30 µs whether it has
+one event or twenty, and a slot that is filled so much later delays no pod. Otherwise every event is handled at once."""
 SHARE_OF_EVENTS: Final = 2 / 3
 """Of a slice. The rest is for the pods that events may help, however many events there are."""
 
@@ -252,7 +255,10 @@ class WatcherRunner:
     async def _run_core(self, core: WatcherCore, runner: EffectRunner) -> None:
         taken_over = False
         while True:
-            await self._inbox.wait(self._seconds_until(core.next_wakeup()))
+            due = core.next_wakeup()
+            if core.waiting and not self._inbox and (due is None or due > self._now()):
+                await asyncio.sleep(GATHER_SECONDS)
+            await self._inbox.wait(self._seconds_until(due))
             self._leadership.check()
             now = self._now()
             seconds = self._parts.settings.slice.total_seconds()
@@ -370,6 +376,9 @@ class Inbox:
     def __init__(self) -> None:
         self._events: deque[Event] = deque()
         self._filled = asyncio.Event()
+
+    def __len__(self) -> int:
+        return len(self._events)
 
     def put(self, *events: Event) -> None:
         self.put_all(events)
