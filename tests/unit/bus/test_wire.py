@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -10,8 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from nats.aio.client import Client
 
+from berth.bus import wire
 from berth.bus.interface import BusRefusedError
 from berth.bus.wire import (
+    DENSE_SECONDS,
+    LARGE_READ_BYTES,
     MOST_HEADER_BYTES,
     MOST_HELD_BYTES,
     MOST_LINE_BYTES,
@@ -32,12 +36,25 @@ class SentBytes:
         self.writes: list[bytes] = []
         self.unsent = 0
         self.aborted = False
+        self.reading: list[bool] = []
+        """Whether it was paused or resumed, in order."""
+        self.resumed = asyncio.Event()
 
     def set_protocol(self, _protocol: asyncio.Protocol) -> None:
         """It calls nobody."""
 
     def is_reading(self) -> bool:
         return True
+
+    def pause_reading(self) -> None:
+        self.reading.append(False)
+
+    def resume_reading(self) -> None:
+        self.reading.append(True)
+        self.resumed.set()
+
+    def is_closing(self) -> bool:
+        return self.aborted
 
     def write(self, data: bytes) -> None:
         self.writes.append(data)
@@ -177,6 +194,31 @@ async def test_what_breaks_the_protocol_ends_the_connection_with_its_reason(rece
     assert "it does not speak the protocol" in reader.causes[0]
     assert reader.transport.aborted
     assert reader.seen == []
+
+
+async def test_reads_that_are_dense_wait_and_a_first_and_a_second_one_do_not(monkeypatch):
+    now = [100.0]
+    monkeypatch.setattr(wire, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    reader = Reader()
+    pauses = reader.transport.reading
+
+    def read(later: float, data: bytes = b"PING\r\n") -> None:
+        now[0] += later
+        reader.wire.data_received(data)
+
+    read(1.0)
+    read(2 * DENSE_SECONDS)
+    assert pauses == []
+    read(DENSE_SECONDS / 2, frame(Msg("berth.x", "", b"", bytes(LARGE_READ_BYTES)), 2))
+    assert pauses == []
+    read(DENSE_SECONDS / 2)
+    assert pauses == [False]
+    await asyncio.wait_for(reader.transport.resumed.wait(), 10)
+    assert pauses == [False, True]
+    read(DENSE_SECONDS / 2)
+    reader.wire.abort()
+    await asyncio.sleep(3 * DENSE_SECONDS)
+    assert pauses == [False, True, False]
 
 
 async def test_a_large_message_is_not_looked_at_before_it_is_whole():

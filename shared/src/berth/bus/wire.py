@@ -11,6 +11,7 @@ import asyncio
 import itertools
 import logging
 import re
+import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from functools import lru_cache
@@ -30,6 +31,13 @@ MOST_HEADER_BYTES: Final = 128 * 1024
 """Of header lines that are read. JetStream stores at most 64 KiB of them."""
 MOST_HELD_BYTES: Final = 16 * 1024 * 1024
 """What waits here while the server reads too slowly. Above it publishes wait; acknowledgements never do."""
+
+DENSE_SECONDS: Final = 0.001
+"""When two reads come within this time, the next one waits for as long. Messages that are so dense are then handled
+together: a read costs some 60 µs of CPU whether it has one message or ten, and what it leads to is one write in place
+of ten, here and in what reads that. A first message, and a second one, are handled at once."""
+LARGE_READ_BYTES: Final = 32 * 1024
+"""After a read of so much the next one does not wait: it has many messages, or a part of a long one."""
 
 _CRLF: Final = b"\r\n"
 _HEADER_LINE: Final = b"NATS/1.0"
@@ -193,6 +201,8 @@ class Wire(asyncio.Protocol):
         self._listeners: Final[dict[bytes, Listener]] = {}
         self._numbers: Final = itertools.count(1)
         self._pongs: Final[deque[Callable[[], None]]] = deque()
+        self._last_read = 0.0
+        self._resuming: asyncio.TimerHandle | None = None
         self._rest: Final[list[bytes]] = []
         self._rest_bytes = 0
         self._needed_bytes = 0
@@ -315,6 +325,7 @@ class Wire(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         """Handle all whole frames; the rest is kept until more has come."""
+        self._pace(len(data))
         if self._rest:
             self._rest.append(data)
             self._rest_bytes += len(data)
@@ -330,6 +341,20 @@ class Wire(asyncio.Protocol):
         if done < len(data):
             self._rest.append(data[done:])
             self._rest_bytes = len(data) - done
+
+    def _pace(self, size: int) -> None:
+        """Let the next read wait when they are dense."""
+        now, before = time.monotonic(), self._last_read
+        self._last_read = now
+        is_dense = now - before < DENSE_SECONDS and size < LARGE_READ_BYTES
+        if is_dense and self._resuming is None and self._transport is not None:
+            self._transport.pause_reading()
+            self._resuming = self._loop.call_later(DENSE_SECONDS, self._resume_reading)
+
+    def _resume_reading(self) -> None:
+        self._resuming = None
+        if not self._ended and self._transport is not None and not self._transport.is_closing():
+            self._transport.resume_reading()
 
     def _cut(self, data: bytes) -> int:
         """Handle frame after frame; returns where the first one begins that is not whole."""
@@ -415,6 +440,8 @@ class Wire(asyncio.Protocol):
     def abort(self) -> None:
         """Close the socket at once; what was not sent is dropped, and no listener is called any more."""
         self._ended = True
+        if self._resuming is not None:
+            self._resuming.cancel()
         self._out.clear()
         self._rest.clear()
         self._pongs.clear()
