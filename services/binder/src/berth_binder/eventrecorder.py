@@ -70,7 +70,10 @@ class EventRecorder:
         self._client = client
         self._process = process
         self._budget = budget or EventBudget()
-        self._woken = asyncio.Event()
+        self._tasks: asyncio.TaskGroup | None = None
+        """Of the senders, while ``run`` runs."""
+        self._timer: asyncio.TimerHandle | None = None
+        """For the time from which on the budget allows another record."""
         self._answered = asyncio.Event()
         self._dropped = 0
         self._logged: set[str] = set()
@@ -84,17 +87,18 @@ class EventRecorder:
             dropped = self._budget.dropped - self._dropped
             self._process.metrics.count("berth_api_events_total", dropped, result="dropped")
             self._dropped = self._budget.dropped
-        self._woken.set()
+        self._send_more()
 
     async def run(self) -> None:
         """Send until cancelled."""
         async with asyncio.TaskGroup() as tasks:
-            while True:
-                record = self._budget.next(self._process.clock.now(), bindings_wait=self.bindings_wait)
-                if record is None:
-                    await self._wait()
-                else:
-                    tasks.create_task(self._send(record))
+            self._tasks = tasks
+            try:
+                self._send_more()
+                await asyncio.get_running_loop().create_future()
+            finally:
+                self._tasks = None
+                self._set_timer(None)
 
     async def finish(self, seconds: float) -> None:
         """Wait until everything is sent, at most so long."""
@@ -104,15 +108,31 @@ class EventRecorder:
                     self._answered.clear()
                     await self._answered.wait()
 
-    async def _wait(self) -> None:
+    def _send_more(self) -> None:
+        """Start a sender for each record that may be sent now."""
+        while self._tasks is not None and (record := self._next()) is not None:
+            self._tasks.create_task(self._send_one_after_the_other(record))
+
+    async def _send_one_after_the_other(self, record: Record) -> None:
+        """Send a record, then whatever may be sent then: no task is made and woken for each."""
+        following: Record | None = record
+        while following is not None:
+            await self._send(following)
+            following = self._next() if self._tasks is not None else None
+
+    def _next(self) -> Record | None:
+        """The record that may be sent now; if there is none, the timer is set for the next one."""
         now = self._process.clock.now()
-        due = self._budget.due(now)
-        self._woken.clear()
-        try:
-            async with asyncio.timeout(None if due is None else due - now):
-                await self._woken.wait()
-        except TimeoutError:
-            return
+        record = self._budget.next(now, bindings_wait=self.bindings_wait)
+        if record is None:
+            due = self._budget.due(now)
+            self._set_timer(None if due is None else due - now)
+        return record
+
+    def _set_timer(self, seconds: float | None) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = None if seconds is None else asyncio.get_running_loop().call_later(seconds, self._send_more)
 
     async def _send(self, record: Record) -> None:
         try:
@@ -123,7 +143,6 @@ class EventRecorder:
             status = 0
         finally:
             self._budget.done()
-            self._woken.set()
             self._answered.set()
         if status == HTTPStatus.NOT_FOUND and isinstance(record, EventRecord):
             self._budget.end_series(record)
