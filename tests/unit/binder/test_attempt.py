@@ -1,6 +1,6 @@
 """The stream order of messages, and the attempts that are remembered as decided."""
 
-from dataclasses import replace
+import msgspec
 
 from berth.api.subjects import Attempt
 from berth_binder.attempt import DecidedAttempts, RankedQueue
@@ -28,7 +28,7 @@ def test_first_arrival_of_a_sequence_is_first():
 
 
 def decided_as(attempt: str, sequence: int) -> RankedDelivery:
-    return replace(delivered(sequence), attempt=Attempt.parse(attempt))
+    return msgspec.structs.replace(delivered(sequence), attempt=Attempt.parse(attempt))
 
 
 def test_decided_attempt_covers_itself_and_what_was_stored_before_it():

@@ -432,11 +432,16 @@ class BindingQueue:
 
     def due(self, *, may_start: bool) -> float | None:
         """When something goes on, or ``waiting`` is to be published; ``None``: not before the next event."""
-        times = [self.waiting.first()]
-        if may_start:
-            times.append(LONG_AGO if self.paused.any_over else self.paused.first())
-            times.append(self.silence.may_examine_from if self.ranked else None)
-        return min((time for time in times if time is not None), default=None)
+        due = self.waiting.first()
+        if not may_start:
+            return due
+        if self.paused.any_over:
+            return LONG_AGO
+        if (ends := self.paused.first()) is not None and (due is None or ends < due):
+            due = ends
+        if self.ranked and (due is None or self.silence.may_examine_from < due):
+            due = self.silence.may_examine_from
+        return due
 
     # Pauses.
 

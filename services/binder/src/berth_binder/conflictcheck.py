@@ -23,7 +23,6 @@ from berth.api.messages import (
     explaining_candidates,
 )
 from berth.api.pod import Pod, changed, is_gated, is_gone_while_unbound
-from berth.api.podlimits import refusal
 from berth.api.subjects import Attempt
 from berth.framework.cycle import check
 from berth.framework.plugincalls import PluginFailure
@@ -59,7 +58,7 @@ class ConflictCheck:
         Raises:
             RecheckError: a plugin could not answer.
         """
-        too_much = refusal(pod)
+        too_much = self._cache.snapshot.class_of(pod).refusal(pod)
         verdict = failed(too_much) if too_much else _scorers_verdict(ranked)
         return self.choose(ranked, pod) if verdict is None else verdict
 

@@ -5,7 +5,7 @@ And the Decision, the message that tells everybody of a verdict. Pure.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import msgspec
 
 from berth.api.messages import Candidate, Decision, Outcome, Preemption, Ranked, Reason, Rejection
 from berth.api.pod import Pod, changed, is_gated, is_gone_while_unbound
@@ -13,8 +13,7 @@ from berth.api.subjects import Epoch
 from berth.framework.status import Status
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Verdict:
+class Verdict(msgspec.Struct, frozen=True, kw_only=True):
     """The outcome of an attempt and what explains it; a Decision is built from it."""
 
     outcome: Outcome
@@ -31,8 +30,7 @@ class Verdict:
     """The pods evicted for this one."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Placement:
+class Placement(msgspec.Struct, frozen=True, kw_only=True):
     """A node for the pod. ``pod`` is its newest known state: its resourceVersion goes into the Binding.
 
     ``candidates`` are those of RANKED that explain the choice, with the newcomers that the binder counted.
@@ -43,8 +41,7 @@ class Placement:
     candidates: list[Candidate]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EvictionPlan:
+class EvictionPlan(msgspec.Struct, frozen=True, kw_only=True):
     """The victims to evict from the node so that the pod fits there."""
 
     pod: Pod

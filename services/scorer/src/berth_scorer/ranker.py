@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Final
 
 import msgspec
@@ -84,7 +84,7 @@ class Ranker:
         ranking = self._rank(pending, attempt, view, timing, extension)
         if _is_rejected(ranking) and not view.positions.covers(pending.after):
             message = self._message(
-                pending, replace(ranking, nomination=None, clears_nomination=False), view, behind=True
+                pending, msgspec.structs.replace(ranking, nomination=None, clears_nomination=False), view, behind=True
             )
         else:
             if extension is None:  # about further nodes the extenders would have to be asked again
@@ -150,7 +150,7 @@ class Ranker:
         newcomers = named[0].pods - anchor.pods
         shift = named[0].total - round(anchor.total - anchor.loss * newcomers)
         found = [msgspec.structs.replace(each, total=each.total + shift) for each in without if each.node in full]
-        return replace(ranking, candidates=(*named, *found)[:most])
+        return msgspec.structs.replace(ranking, candidates=(*named, *found)[:most])
 
     def _compared_without_proposals(
         self, pending: Pending, attempt: Attempt, ranking: Ranking, view: View, extension: Extension | None
@@ -169,7 +169,7 @@ class Ranker:
         if without.candidates or without.nomination is not None:
             return ranking, True
         blockers = {*ranking.unschedulable_plugins, *without.unschedulable_plugins}
-        return replace(ranking, unschedulable_plugins=tuple(sorted(blockers))), False
+        return msgspec.structs.replace(ranking, unschedulable_plugins=tuple(sorted(blockers))), False
 
     def _rank_without_proposals(
         self,

@@ -342,6 +342,8 @@ class View:
         self._mirror = MirroredSnapshot(self.snapshot)
         self._server_time: datetime | None = None
         self._complete: dict[str, datetime] = {}
+        self._all_complete_at: datetime | None = None
+        """Up to when every kind is complete."""
 
     def apply_mirror(self, entries: Iterable[Entry], position: int) -> list[str]:
         """Apply entries of the bucket ``cluster``, in order; returns what could not be decoded."""
@@ -385,9 +387,9 @@ class View:
 
         Both times are NATS's own, so no client's clock matters.
         """
-        if self._server_time is None or not self._complete:
+        if self._server_time is None or self._all_complete_at is None:
             return None
-        return max(0.0, (self._server_time - min(self._complete.values())).total_seconds())
+        return max(0.0, (self._server_time - self._all_complete_at).total_seconds())
 
     def doubtful(self) -> Iterator[Proposal]:
         """The proposals that may not become what they say: :meth:`Proposals.doubtful`."""
@@ -423,6 +425,7 @@ class View:
                 self.proposals.unmirrored(uid, entry.time)
             case KindComplete(kind=kind):
                 self._complete[kind] = entry.time
+                self._all_complete_at = min(self._complete.values())
                 if kind == "pod":
                     self.proposals.complete_up_to(entry.time)
         return ""

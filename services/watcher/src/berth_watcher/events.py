@@ -22,8 +22,7 @@ from berth.bus.interface import Entry
 from berth.kube.listwatch import Current, Deleted, Listed, ListedPart, ReflectorEvent, Undecodable, Upserted
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DecisionReceived:
+class DecisionReceived(msgspec.Struct, frozen=True, kw_only=True):
     """A Decision was read from DECISIONS. ``time`` is when the stream stored it."""
 
     decision: DecisionSummary
@@ -189,8 +188,7 @@ Event = (
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PublishPending:
+class PublishPending(msgspec.Struct, frozen=True, kw_only=True):
     """Publish an attempt. Answered if it is refused or unanswered; one that is lost is found by the look-up."""
 
     message: Pending
@@ -270,8 +268,7 @@ class Note:
     fields: Mapping[str, str] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CountScheduled:
+class CountScheduled(msgspec.Struct, frozen=True, kw_only=True):
     """The watch shows a pod on a node after an attempt of ours."""
 
     pod: Pod

@@ -8,9 +8,10 @@ written form and can be read back. Attempts, terms and epochs make repeated mess
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final, NewType
+
+import msgspec
 
 from berth.api.decoding import bounded_number
 from berth.api.errors import DecodeError
@@ -81,8 +82,7 @@ def _escape(name: str, allowed: frozenset[int]) -> str:
     return "".join(chr(byte) if byte in allowed else f"={byte:02X}" for byte in name.encode("utf-8", "surrogatepass"))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PodSubject:
+class PodSubject(msgspec.Struct, frozen=True, kw_only=True):
     """The subject of a pod at a stage: ``berth.<stage>.<profile>.<namespace>.<pod name>``."""
 
     stage: str
@@ -148,8 +148,7 @@ Epoch = NewType("Epoch", int)
 """The number of a binder's leadership. It is never used again, even with a new JetStream store."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, order=False)
-class Attempt:
+class Attempt(msgspec.Struct, frozen=True, kw_only=True):
     """One try to place a pod: the n-th of a uid in a watcher's term. Written ``<uid>.<term>.<n>``."""
 
     uid: Uid

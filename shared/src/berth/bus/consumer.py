@@ -88,7 +88,7 @@ _IN_PROGRESS: Final = b"+WPI"
 class NatsDelivery:
     """A message of a work queue. Once it is settled, further calls do nothing."""
 
-    __slots__ = ("_connection", "_message", "_metadata", "_on_settled")
+    __slots__ = ("_connection", "_headers", "_message", "_metadata", "_on_settled", "_time")
 
     def __init__(
         self, message: Msg, metadata: MessageMetadata, connection: Connection, on_settled: Callable[[], None]
@@ -96,6 +96,8 @@ class NatsDelivery:
         self._message = message
         self._connection = connection
         self._metadata = metadata
+        self._headers: Mapping[str, str] | None = None
+        self._time: datetime | None = None
         self._on_settled: Callable[[], None] | None = on_settled
 
     @property
@@ -108,7 +110,9 @@ class NatsDelivery:
 
     @property
     def headers(self) -> Mapping[str, str]:
-        return self._message.headers
+        if self._headers is None:
+            self._headers = self._message.headers
+        return self._headers
 
     @property
     def sequence(self) -> int:
@@ -120,7 +124,9 @@ class NatsDelivery:
 
     @property
     def time(self) -> datetime:
-        return self._metadata.time
+        if self._time is None:
+            self._time = self._metadata.time
+        return self._time
 
     def ack(self) -> None:
         self._settle(_ACK)

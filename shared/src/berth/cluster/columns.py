@@ -75,6 +75,11 @@ class Rows:
         """The row of a name; None when it has none."""
         return self._rows.get(name)
 
+    def of_all(self, names: Iterable[str]) -> list[int | None]:
+        """The row of each name."""
+        rows = self._rows
+        return [rows.get(name) for name in names]
+
     def claim(self, name: str) -> int:
         """The row of the name; a new one when it has none."""
         row = self._rows.get(name)

@@ -18,7 +18,7 @@ import msgspec
 
 from berth.api.meta import ObjectMeta
 from berth.api.pod import Affinity, NodeAffinity, Pod, PodSpec, Toleration, Volume
-from berth.api.podlimits import is_within_limits
+from berth.api.podlimits import MOST_VOLUMES, is_within_limits, refusal
 from berth.api.resources import Requests, pod_requests
 from berth.api.selectors import (
     AffinityTerms,
@@ -82,9 +82,14 @@ class EquivalenceClass:
             known = self._affinity_terms[namespace] = compile_affinity_terms(self.spec.affinity, namespace)
         return known
 
+    def refusal(self, pod: Pod) -> str:
+        """Why a pod of this class is not scheduled; empty when it may be. Parts are counted once for all of them."""
+        within = self._is_within_limits and len(pod.spec.volumes or ()) <= MOST_VOLUMES
+        return "" if within else refusal(pod)
+
     @cached_property
-    def is_within_limits(self) -> bool:
-        """Whether the pods are scheduled (``api.podlimits``), if they do not have too many volumes."""
+    def _is_within_limits(self) -> bool:
+        """Of what is part of the class."""
         return is_within_limits(self.spec)
 
     @cached_property

@@ -12,11 +12,12 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Final
 
+import msgspec
 import numpy as np
 
 from berth.api.messages import Candidate, Rejection
 from berth.api.pod import Pod
-from berth.api.podlimits import MOST_VOLUMES, refusal
+from berth.api.podlimits import refusal
 from berth.api.subjects import Attempt
 from berth.cluster.nodes import Nodes, info_of_row, node_info
 from berth.cluster.snapshot import Snapshot
@@ -42,8 +43,7 @@ BEST: Final = 32
 (docs/protocol.md, 8)."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Ranking:
+class Ranking(msgspec.Struct, frozen=True, kw_only=True):
     """The best nodes, or why there is none, or why ranking failed: exactly one of candidates, message, error.
 
     When a single node is feasible it is not scored, as in kube-scheduler: its candidate has total 0 and no scores.
@@ -125,8 +125,8 @@ def rank(  # noqa: PLR0913 - the pod and its cluster, and the options, each by n
     """
     count = snapshot.node_count
     pod_class = snapshot.class_of(pod)
-    if not pod_class.is_within_limits or len(pod.spec.volumes or ()) > MOST_VOLUMES:
-        return Ranking(error=refusal(pod))
+    if too_much := pod_class.refusal(pod):
+        return Ranking(error=too_much)
     problems = pod_class.requests.problems
     if problems:
         return Ranking(error=unreadable(problems), evaluated=0)

@@ -286,7 +286,7 @@ def counted_pods_of(pod: Pod, names: Sequence[str], snapshot: Snapshot, profile:
     Raises:
         PluginFailure: a plugin failed.
     """
-    rows = [snapshot.rows.of(name) for name in names]
+    rows = snapshot.rows.of_all(names)
     there = np.array([row for row in rows if row is not None], dtype=np.intp)
     counts = iter(counted_pods(pod, Nodes(snapshot, there), profile).tolist())
     return [0 if row is None else next(counts) for row in rows]

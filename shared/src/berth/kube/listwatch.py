@@ -54,16 +54,14 @@ class Listed(Generic[T]):
         return self.objects[self.passed_on :]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Upserted(Generic[T]):
+class Upserted(msgspec.Struct, Generic[T], frozen=True, kw_only=True):
     """An object was added or modified; its version is in its metadata."""
 
     kind: str
     object: T
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Deleted(Generic[T]):
+class Deleted(msgspec.Struct, Generic[T], frozen=True, kw_only=True):
     """An object was deleted, or left the selector: its last state, with the resourceVersion of the deletion."""
 
     kind: str
