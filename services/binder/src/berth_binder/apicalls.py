@@ -129,6 +129,9 @@ class ApiRequests:
         self._parent_of = parent_of
         self._tasks: set[asyncio.Task[None]] = set()
         self._is_over = self._left_open = False
+        self._is_telling = False
+        self._following: ApiRequest | None = None
+        """The first request that the core has answered to an answer with, while it is told that answer."""
         self._failed = asyncio.Event()
         self._failure: BaseException | None = None
 
@@ -137,11 +140,10 @@ class ApiRequests:
         return len(self._tasks)
 
     def start(self, request: ApiRequest) -> None:
-        if self._tracing.is_exporting:
-            work = self._traced(request, self._parent_of(request.pod.uid))
-        else:
-            work = self._send(request)
-        task = asyncio.create_task(work)
+        if self._is_telling and self._following is None:
+            self._following = request
+            return
+        task = asyncio.create_task(self._send_one_after_the_other(request))
         self._tasks.add(task)
         task.add_done_callback(self._ended)
 
@@ -173,15 +175,27 @@ class ApiRequests:
             self._failed.set()
         self._on_end()
 
-    async def _traced(self, request: ApiRequest, parent: str | None) -> None:
+    async def _send_one_after_the_other(self, request: ApiRequest) -> None:
+        """Send a request, then the one that its answer leads to, such as the next pod's: no task is made for each."""
+        following: ApiRequest | None = request
+        while following is not None:
+            if self._tracing.is_exporting:
+                following = await self._traced(following, self._parent_of(following.pod.uid))
+            else:
+                following = await self._send(following)
+
+    async def _traced(self, request: ApiRequest, parent: str | None) -> ApiRequest | None:
         with self._tracing.span(type(request).__name__, parent=parent) as span:
             span.note("pod", request.pod.key)
             if node := _node_of(request):
                 span.note("node", node)
-            await self._send(request, span)
+            return await self._send(request, span)
 
-    async def _send(self, request: ApiRequest, span: Span | None = None) -> None:
-        """Send a request. Every one ends in an event of the core: else its place would never be free again."""
+    async def _send(self, request: ApiRequest, span: Span | None = None) -> ApiRequest | None:
+        """Send a request. Every one ends in an event of the core: else its place would never be free again.
+
+        Returns a request that follows from it.
+        """
         try:
             await self._confirm(request.pod)
             answer = await self._logged_answer_to(request) if verbose(V_STEP) else await self._answer_to(request)
@@ -190,17 +204,22 @@ class ApiRequests:
         except Exception as exc:  # an answer of another shape, or a bug: a failure of this pod only
             log.exception("a request failed", pod=request.pod.key, uid=request.pod.uid)
             self._left_open = self._left_open or self._is_over
-            self._tell(RequestFailed(uid=request.pod.uid, error=f"{type(exc).__name__}: {exc}"))
+            return self._tell(RequestFailed(uid=request.pod.uid, error=f"{type(exc).__name__}: {exc}"))
         else:
             if span is not None:
                 span.note("http.response.status_code", answer.status)
             self._left_open = self._left_open or (self._is_over and answer.is_open)
-            if isinstance(answer, Answer):
-                self._tell(answer)
+            return self._tell(answer) if isinstance(answer, Answer) else None
 
-    def _tell(self, answer: Answer | RequestFailed) -> None:
-        if not self._is_over:
+    def _tell(self, answer: Answer | RequestFailed) -> ApiRequest | None:
+        if self._is_over:
+            return None
+        self._is_telling = True
+        try:
             self._on_answer(answer)
+            return self._following
+        finally:
+            self._is_telling, self._following = False, None
 
     async def _logged_answer_to(self, request: ApiRequest) -> RequestAnswer:
         """The same with a line for the request, and one for the answer."""
