@@ -257,6 +257,16 @@ class AffinityTerms:
     preferred_affinity: tuple[AffinityTerm, ...] = ()
     preferred_anti_affinity: tuple[AffinityTerm, ...] = ()
 
+    @property
+    def are_required(self) -> bool:
+        """Whether any is required."""
+        return bool(self.required_affinity or self.required_anti_affinity)
+
+    @property
+    def are_preferred(self) -> bool:
+        """Whether any is preferred."""
+        return bool(self.preferred_affinity or self.preferred_anti_affinity)
+
     def at(self, kind: AffinityTermKind) -> tuple[AffinityTerm, ...]:
         """The terms of one list."""
         match kind:

@@ -158,6 +158,10 @@ class PodGroups:
         known = self._topology_counts.known(query, self.namespaces)
         return known or self._topology_counts.make(query, self._counted_by(query), self.namespaces)
 
+    def have_terms(self, points: Iterable[AffinityTermKind]) -> bool:
+        """Whether any placed pod has affinity terms of these kinds."""
+        return any(map(self._terms.have, points))
+
     def terms_matching(self, point: AffinityTermKind, namespace: str, labels: LabelItems) -> tuple[AffinityTerm, ...]:
         """The different affinity terms of placed pods that match a pod with these labels."""
         return self._terms.matching(point, namespace, labels, self.namespaces)
@@ -333,6 +337,9 @@ class PlacedPodTerms:
                 del self._groups[kind][term]
                 for key in _places(kind, term):
                     self._forget(key, term)
+
+    def have(self, point: AffinityTermKind) -> bool:
+        return bool(self._groups[point])
 
     def groups_with(self, point: AffinityTermKind, term: AffinityTerm) -> Collection[tuple[PodGroup, int]]:
         """The groups whose pods have the term, and how often each pod has it."""

@@ -46,7 +46,7 @@ from berth.cluster.nodes import Mask, NodeInfo, Nodes, NodesWithAnother, Removed
 from berth.cluster.pods import PlacedPod
 from berth.cluster.snapshot import Snapshot
 from berth.framework.events import EventHint
-from berth.framework.status import SUCCESS, Code, CycleState, Diagnosis, StateKey, Status, Verdicts
+from berth.framework.status import SKIP, SUCCESS, Code, CycleState, Diagnosis, StateKey, Status, Verdicts
 
 R = TypeVar("R")
 
@@ -161,6 +161,10 @@ class PreFilterResult:
 
     status: Status = SUCCESS
     nodes: frozenset[str] | None = None
+
+
+PRE_FILTER_SKIPPED: Final = PreFilterResult(SKIP)
+"""The answer that most plugins have for most pods."""
 
 
 class PreFilterPlugin(Plugin):

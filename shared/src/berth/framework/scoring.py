@@ -287,9 +287,12 @@ def counted_pods_of(pod: Pod, names: Sequence[str], snapshot: Snapshot, profile:
         PluginFailure: a plugin failed.
     """
     rows = snapshot.rows.of_all(names)
-    there = np.array([row for row in rows if row is not None], dtype=np.intp)
-    counts = iter(counted_pods(pod, Nodes(snapshot, there), profile).tolist())
-    return [0 if row is None else next(counts) for row in rows]
+    there = [row for row in rows if row is not None]
+    counts: list[int] = counted_pods(pod, Nodes(snapshot, np.array(there, dtype=np.intp)), profile).tolist()
+    if len(there) < len(rows):
+        known = iter(counts)
+        counts = [0 if row is None else next(known) for row in rows]
+    return counts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -30,6 +30,7 @@ from berth.cluster.pods import EquivalenceClass
 from berth.cluster.snapshot import Snapshot
 from berth.framework.events import Action, ClusterEvent, EventHint, IdentityCache, Resource, ValueIndex, Values, encoded
 from berth.framework.interface import (
+    PRE_FILTER_SKIPPED,
     EnqueueExtensions,
     NormalizePlugin,
     PreFilterPlugin,
@@ -82,7 +83,7 @@ class NodeAffinityPlugin(
         """Skip without any requirement; the node names where the terms select by name."""
         wanted = state.pod_class
         if wanted.node_labels is None and wanted.required_nodes is None and self._required is None:
-            return PreFilterResult(SKIP)
+            return PRE_FILTER_SKIPPED
         affinity = pod.spec.affinity.node_affinity if pod.spec.affinity else None
         nodes = named_nodes(affinity.required_during_scheduling_ignored_during_execution if affinity else None)
         return PreFilterResult(CONFLICT) if nodes is not None and not nodes else PreFilterResult(SUCCESS, nodes)

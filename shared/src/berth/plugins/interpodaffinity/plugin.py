@@ -23,6 +23,7 @@ from berth.cluster.snapshot import Snapshot
 from berth.framework.events import Action, ClusterEvent, EventHint, IdentityCache, Resource, ValueIndex, Values, encoded
 from berth.framework.interface import (
     MAX_SCORE,
+    PRE_FILTER_SKIPPED,
     EnqueueExtensions,
     NormalizePlugin,
     PreFilterExtensions,
@@ -62,6 +63,15 @@ class InterPodAffinityArgs(Args, frozen=True, kw_only=True):
     """Skips Score for pods without preferred terms of their own."""
 
 
+_FILTERED_BY: Final = (AffinityTermKind.REQUIRED_ANTI_AFFINITY,)
+_SCORED_BY: Final = (
+    AffinityTermKind.REQUIRED_AFFINITY,
+    AffinityTermKind.PREFERRED_AFFINITY,
+    AffinityTermKind.PREFERRED_ANTI_AFFINITY,
+)
+"""The terms of placed pods that matter to a pod without terms. Most clusters have few or none: asked first."""
+
+
 class InterPodAffinity(
     PreFilterExtensions, VectorFilterPlugin, PreScorePlugin, VectorScorePlugin, NormalizePlugin, EnqueueExtensions
 ):
@@ -75,9 +85,12 @@ class InterPodAffinity(
 
     def pre_filter(self, state: CycleState, pod: Pod, snapshot: Snapshot) -> PreFilterResult:
         """Skip for a pod without required terms to which no existing pod has anti-affinity."""
-        found = count_affinity(pod, _compiled_once(state, pod), snapshot)
+        terms = _compiled_once(state, pod)
+        if not terms.are_required and not snapshot.groups.have_terms(_FILTERED_BY):
+            return PRE_FILTER_SKIPPED
+        found = count_affinity(pod, terms, snapshot)
         if found.is_empty:
-            return PreFilterResult(SKIP)
+            return PRE_FILTER_SKIPPED
         state.write(AFFINITY_COUNTS, found)
         return PreFilterResult()
 
@@ -119,7 +132,7 @@ class InterPodAffinity(
     def pre_score(self, state: CycleState, pod: Pod, nodes: Nodes) -> Status:
         """Skip when no term adds to the score of any node."""
         terms = _compiled_once(state, pod)
-        if self._own_only and not terms.preferred_affinity and not terms.preferred_anti_affinity:
+        if not terms.are_preferred and (self._own_only or not nodes.snapshot.groups.have_terms(_SCORED_BY)):
             return SKIP
         scored = scored_terms(pod, terms, nodes.snapshot, hard_weight=self._hard_weight)
         state.write(TOPOLOGY_SCORES, topology_scores(scored, nodes.snapshot))

@@ -20,6 +20,7 @@ from berth.cluster.nodes import NodeInfo, Nodes, NodesWithAnother, RemovedPods
 from berth.cluster.snapshot import Snapshot
 from berth.framework.events import Action, ClusterEvent, EventHint, IdentityCache, Resource, ValueIndex, Values, encoded
 from berth.framework.interface import (
+    PRE_FILTER_SKIPPED,
     EnqueueExtensions,
     NormalizePlugin,
     PreFilterExtensions,
@@ -94,7 +95,7 @@ class PodTopologySpread(
         """Skip without DoNotSchedule constraints."""
         constraints = self.constraints(pod, DO_NOT_SCHEDULE, snapshot)
         if not constraints:
-            return PreFilterResult(SKIP)
+            return PRE_FILTER_SKIPPED
         state.write(SPREAD_COUNTS, count_matches(constraints, pod, state.pod_class, snapshot))
         return PreFilterResult()
 

@@ -43,7 +43,9 @@ def claims_of(pod: Pod) -> Iterator[ClaimUse]:
 
 def has_claims(pod: Pod) -> bool:
     """Whether the pod uses any claim, by name or of its own."""
-    volumes = pod.spec.volumes or ()
+    volumes = pod.spec.volumes
+    if not volumes:
+        return False
     return any(volume.persistent_volume_claim is not None or volume.ephemeral is not None for volume in volumes)
 
 

@@ -20,8 +20,14 @@ from berth.api.volumes import CSINode, PersistentVolume, PersistentVolumeClaim, 
 from berth.cluster.nodes import NodeInfo, Nodes
 from berth.cluster.snapshot import Snapshot
 from berth.framework.events import Action, ClusterEvent, EventHint, Resource, nothing
-from berth.framework.interface import EnqueueExtensions, PreFilterPlugin, PreFilterResult, VectorFilterPlugin
-from berth.framework.status import SKIP, SUCCESS, CycleState, StateKey, Status, Verdicts
+from berth.framework.interface import (
+    PRE_FILTER_SKIPPED,
+    EnqueueExtensions,
+    PreFilterPlugin,
+    PreFilterResult,
+    VectorFilterPlugin,
+)
+from berth.framework.status import SUCCESS, CycleState, StateKey, Status, Verdicts
 from berth.plugins.factory import PluginFactory, no_args
 from berth.plugins.volumes.claims import ClaimUse, claim_index, claim_not_found, claim_of, uses_claim, why_not_owned
 from berth.plugins.volumes.csimigration import BY_PROVISIONER, LEFT_IN_TREE, UntranslatableError, driver_of
@@ -46,7 +52,7 @@ class NodeVolumeLimits(PreFilterPlugin, VectorFilterPlugin, EnqueueExtensions):
     def pre_filter(self, state: CycleState, pod: Pod, snapshot: Snapshot) -> PreFilterResult:
         """Skip for a pod without volumes that a CSI driver may attach."""
         if not pod.spec.volumes or not has_attachable(pod):
-            return PreFilterResult(SKIP)
+            return PRE_FILTER_SKIPPED
         self._needed(state, pod, snapshot)
         return PreFilterResult()
 

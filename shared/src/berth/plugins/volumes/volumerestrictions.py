@@ -18,7 +18,13 @@ from berth.api.volumes import READ_WRITE_ONCE_POD
 from berth.cluster.nodes import NodeInfo, Nodes
 from berth.cluster.snapshot import Snapshot
 from berth.framework.events import Action, ClusterEvent, EventHint, Resource, ValueIndex, Values
-from berth.framework.interface import EnqueueExtensions, PreFilterExtensions, PreFilterResult, VectorFilterPlugin
+from berth.framework.interface import (
+    PRE_FILTER_SKIPPED,
+    EnqueueExtensions,
+    PreFilterExtensions,
+    PreFilterResult,
+    VectorFilterPlugin,
+)
 from berth.framework.status import SKIP, SUCCESS, CycleState, StateKey, Status, Verdicts
 from berth.plugins.factory import PluginFactory, no_args
 from berth.plugins.volumes.claims import ClaimUse, claim_index, claim_not_found, has_claims, named_claims, uses_claim
@@ -54,7 +60,7 @@ class VolumeRestrictions(PreFilterExtensions, VectorFilterPlugin, EnqueueExtensi
     def pre_filter(self, state: CycleState, pod: Pod, snapshot: Snapshot) -> PreFilterResult:
         """Skip for a pod without disks whose ReadWriteOncePod claims no placed pod uses."""
         if not has_claims(pod) and not disks_of(pod):
-            return PreFilterResult(SKIP)
+            return PRE_FILTER_SKIPPED
         restricted = self._restricted(state, pod, snapshot)
         if isinstance(restricted, Status):
             return PreFilterResult(restricted)

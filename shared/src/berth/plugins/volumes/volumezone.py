@@ -17,7 +17,13 @@ from berth.api.volumes import WAIT_FOR_FIRST_CONSUMER, PersistentVolume, Persist
 from berth.cluster.nodes import NodeInfo, Nodes
 from berth.cluster.snapshot import Snapshot
 from berth.framework.events import Action, ClusterEvent, EventHint, Resource, nothing
-from berth.framework.interface import EnqueueExtensions, PreFilterPlugin, PreFilterResult, VectorFilterPlugin
+from berth.framework.interface import (
+    PRE_FILTER_SKIPPED,
+    EnqueueExtensions,
+    PreFilterPlugin,
+    PreFilterResult,
+    VectorFilterPlugin,
+)
 from berth.framework.status import SKIP, SUCCESS, CycleState, Mask, StateKey, Status, Verdicts
 from berth.plugins.factory import PluginFactory, no_args
 from berth.plugins.matching import term_mask
@@ -55,7 +61,7 @@ class VolumeZone(PreFilterPlugin, VectorFilterPlugin, EnqueueExtensions):
     def pre_filter(self, state: CycleState, pod: Pod, snapshot: Snapshot) -> PreFilterResult:
         """Skip for a pod whose volumes have no zone or region labels."""
         if not has_claims(pod):
-            return PreFilterResult(SKIP)
+            return PRE_FILTER_SKIPPED
         topologies = self._topologies(state, pod, snapshot)
         if isinstance(topologies, Status):
             return PreFilterResult(topologies)

@@ -25,6 +25,7 @@ from berth.cluster.nodes import NodeInfo, Nodes, node_info
 from berth.cluster.snapshot import Snapshot
 from berth.framework.events import Action, ClusterEvent, EventHint, Resource, nothing
 from berth.framework.interface import (
+    PRE_FILTER_SKIPPED,
     SNAPSHOT,
     EnqueueExtensions,
     PreBindPlugin,
@@ -75,7 +76,7 @@ class VolumeBinding(PreFilterPlugin, VectorFilterPlugin, ReservePlugin, PreBindP
     def pre_filter(self, state: CycleState, pod: Pod, snapshot: Snapshot) -> PreFilterResult:
         """Skip for a pod without claims; a rejection when no node can satisfy one of them."""
         if not has_claims(pod):
-            return PreFilterResult(SKIP)
+            return PRE_FILTER_SKIPPED
         finder = self._finder(state, pod, snapshot)
         if isinstance(finder, Status):
             return PreFilterResult(finder)
