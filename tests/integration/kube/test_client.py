@@ -226,6 +226,23 @@ async def test_stream_that_falls_silent_is_given_up():
             await anext(answer.chunks)
 
 
+async def test_stream_with_pauses_below_its_limit_goes_on():
+    async def slow(request: web.Request) -> web.StreamResponse:
+        response = web.StreamResponse()
+        await response.prepare(request)
+        for _ in range(4):
+            await response.write(b"x")
+            await asyncio.sleep(SOON.total_seconds() / 2)
+        return response
+
+    async with (
+        scripted_server(slow) as url,
+        KubeClient(await KubeCredentials.from_source(Tokens(url, "t"))) as client,
+        client.stream("/x", params={}, read_timeout=SOON) as answer,
+    ):
+        assert b"".join([chunk async for chunk in answer.chunks]) == b"xxxx"
+
+
 async def test_failures_of_the_server_are_values(simulated_cluster: Cluster):
     simulated_cluster.simulated.faults.inject(Fail(status=503))
     answer = await simulated_cluster.client.request("GET", "/api/v1/pods")

@@ -1,5 +1,6 @@
 """Events and conditions of Decisions: their content, series, and the budget that limits them."""
 
+import asyncio
 import json
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -9,12 +10,15 @@ import pytest
 
 from berth.api.messages import Decision, Outcome, Preemption, Victim
 from berth.api.pod import Pod, PodCondition, PodStatus
+from berth.kube.errors import Response
 from berth.kube.writes import MAX_NOTE_BYTES, condition_patch
+from berth.process.lifecycle import Process
 from berth_binder.eventrecorder import (
     SERIES_SECONDS,
     ConditionRecord,
     EventBudget,
     EventRecord,
+    EventRecorder,
     condition_of,
     event_body,
     event_of,
@@ -22,6 +26,7 @@ from berth_binder.eventrecorder import (
     series_body,
 )
 from berth_binder.settings import EventSettings
+from harness.fakes.recording_meter import RecordingMeter
 from harness.worlds.binder_bench import make_pod
 
 WALL = datetime(2026, 1, 2, 3, 4, 5, 678900, tzinfo=UTC)
@@ -339,3 +344,82 @@ def test_of_a_pod_that_is_bound_meanwhile_nobody_is_told_that_it_fits_nowhere():
     (event,) = drain(budget)
     assert event.reason == "Scheduled"
     assert not budget.is_busy
+
+
+# Sending.
+
+
+class Server:
+    """Stands for the client of the API server: it answers when the test allows it."""
+
+    def __init__(self) -> None:
+        self.may_answer = asyncio.Event()
+        self.asked = asyncio.Semaphore(0)
+        self.paths: list[str] = []
+        self.open = self.most = 0
+
+    async def request(self, _method: str, path: str, **_parts: object) -> Response:
+        self.paths.append(path)
+        self.open += 1
+        self.most = max(self.most, self.open)
+        self.asked.release()
+        await self.may_answer.wait()
+        self.open -= 1
+        return Response(status=201, body=b"")
+
+    async def was_asked(self, times: int) -> None:
+        async with asyncio.timeout(10):
+            for _ in range(times):
+                await self.asked.acquire()
+
+
+def recorder(server: Server, **settings: float) -> EventRecorder:
+    process = Process(name="binder", metrics=RecordingMeter())
+    return EventRecorder(server, process, EventBudget(EventSettings(**settings)))
+
+
+def record(on: EventRecorder, *names: str) -> None:
+    for name in names:
+        bound = decision(Outcome.BOUND, pod=name, node="n1")
+        on.record(msgspec.structs.replace(bound, uid=f"uid-{name}"), make_pod(name))
+
+
+async def test_senders_go_on_with_what_waits_and_are_never_more_than_the_budget_has():
+    server = Server()
+    recording = recorder(server, in_flight=2, in_flight_behind_bindings=1)
+    record(recording, "before")
+    sending = asyncio.create_task(recording.run())
+    await server.was_asked(1)
+    record(recording, "a", "b", "c")
+    await server.was_asked(1)
+    assert server.open == 2
+    server.may_answer.set()
+    await server.was_asked(2)
+    await recording.finish(10)
+    assert (len(server.paths), server.most) == (4, 2)
+    server.may_answer.clear()
+    recording.bindings_wait = True
+    record(recording, "d", "e")
+    await server.was_asked(1)
+    assert server.open == 1
+    server.may_answer.set()
+    await recording.finish(10)
+    assert len(server.paths) == 6
+    sending.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await sending
+
+
+async def test_what_the_rate_holds_back_is_sent_in_time_without_another_record():
+    server = Server()
+    server.may_answer.set()
+    recording = recorder(server, per_second=50.0, burst=1)
+    sending = asyncio.create_task(recording.run())
+    record(recording, "a", "b", "c")
+    await server.was_asked(3)
+    await recording.finish(10)
+    sending.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await sending
+    record(recording, "d")  # nobody sends any more
+    assert len(server.paths) == 3

@@ -31,6 +31,7 @@ from berth.process.configuration import profiles_of, read_configuration
 from berth.process.lifecycle import Process
 from berth.process.settings import Numbers, Settings
 from berth_scorer import service
+from berth_scorer.backlog import Outbox
 from berth_scorer.ranker import Ranker
 from berth_scorer.service import serve
 from berth_scorer.view import View
@@ -165,6 +166,35 @@ async def test_own_proposals_count_for_the_next_pod(bus, session):
     firsts = [message.candidates[0].node for message in messages]
     assert sorted(firsts) == ["a", "a", "b", "b"]
     assert [message.candidates[0].pods for message in messages] == [0, 0, 1, 1]
+
+
+@pytest.mark.parametrize(("seconds", "turns"), [(10.0, 1), (0.0, 8)])
+async def test_what_is_ranked_in_one_slice_is_published_in_one_turn(bus, session, monkeypatch, seconds, turns):
+    await write_node(session, node("a", cpu="16"))
+    for number in range(8):
+        await publish_pending(session, pending(f"web-{number}"))
+    turn, sent_in = 0, []
+
+    async def count_turns() -> None:
+        nonlocal turn
+        while True:
+            await asyncio.sleep(0)
+            turn += 1
+
+    send = Outbox.send
+
+    def noted(outbox: Outbox, *answer: object) -> None:
+        sent_in.append(turn)
+        send(outbox, *answer)
+
+    monkeypatch.setattr(service, "SLICE_SECONDS", seconds)
+    monkeypatch.setattr(Outbox, "send", noted)
+    counting = asyncio.create_task(count_turns())
+    async with scorer(bus):
+        await ranked(session, 8)
+    counting.cancel()
+    assert len(sent_in) == 8
+    assert len(set(sent_in)) == turns
 
 
 async def test_a_peers_proposals_count_from_before_and_after_the_start(bus, session):

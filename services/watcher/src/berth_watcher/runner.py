@@ -256,7 +256,7 @@ class WatcherRunner:
         taken_over = False
         while True:
             due = core.next_wakeup()
-            if core.waiting and not self._inbox and (due is None or due > self._now()):
+            if taken_over and core.waiting and not self._inbox and (due is None or due > self._now()):
                 await asyncio.sleep(GATHER_SECONDS)
             await self._inbox.wait(self._seconds_until(due))
             self._leadership.check()
