@@ -31,6 +31,8 @@ from nats.js.api import DeliverPolicy
 from rich.console import Console
 from rich.table import Table
 
+from berth.api.errors import BerthError
+from berth.bus.interface import PubAck
 from berth.bus.session import NatsBus, NatsSession
 from berth.bus.settings import BusSettings
 from harness.servers.nats_server import NatsServer, nats_server
@@ -42,6 +44,7 @@ UNDER_WAY = 64
 """Publishes that wait for their PubAck at a time, and messages that may be unacknowledged."""
 ROWS = {
     "publish": "publish, PubAck awaited",
+    "publish_soon": "publish, PubAck called back",
     "deliver": "delivery, acknowledged",
     "live": "ordered reading, live",
     "initial": "ordered reading, what was stored",
@@ -96,6 +99,28 @@ class Own:
 
         await in_parallel(one, count)
 
+    async def publish_soon(self, count: int) -> None:
+        """As services publish what they have about a pod."""
+        stored, numbers, left = asyncio.get_running_loop().create_future(), iter(range(count)), count
+
+        def publish_next() -> None:
+            if (number := next(numbers, None)) is not None:
+                subject, identity = f"berth.pending.p.n.pod-{number}", f"{self._run}.soon.{number}"
+                self._session.publish_soon(subject, DATA, message_id=identity, headers=TRACE, on_answer=on_answer)
+
+        def on_answer(answer: PubAck | BerthError) -> None:
+            nonlocal left
+            left -= 1
+            if isinstance(answer, BerthError):
+                stored.set_exception(answer)
+            elif not left:
+                stored.set_result(None)
+            publish_next()
+
+        for _ in range(UNDER_WAY):
+            publish_next()
+        await stored
+
     async def deliver(self, count: int) -> None:
         async with self._session.consume("PENDING", "scorer", max_unacked=UNDER_WAY) as deliveries:
             async for delivery in deliveries:
@@ -133,6 +158,7 @@ class Library:
         self._client = client
         self._server = server
         self._run = run
+        self._identities = itertools.count()
 
     async def publish(self, count: int) -> None:
         inbox, pending = self._client.new_inbox(), dict[int, asyncio.Future[bytes]]()
@@ -144,13 +170,17 @@ class Library:
 
         async def one(number: int) -> object:
             pending[number] = answer = asyncio.get_running_loop().create_future()
-            headers = {**TRACE, "Nats-Msg-Id": f"{self._run}.{number}"}
+            headers = {**TRACE, "Nats-Msg-Id": f"{self._run}.{next(self._identities)}"}
             subject = f"berth.pending.p.n.pod-{number}"
             await self._client.publish(subject, DATA, reply=f"{inbox}.{number}", headers=headers)
             return json.loads(await answer)
 
         await in_parallel(one, count)
         await subscription.unsubscribe()
+
+    async def publish_soon(self, count: int) -> None:
+        """It has no other way than to await."""
+        await self.publish(count)
 
     async def deliver(self, count: int) -> None:
         arrived: asyncio.Queue[Msg] = asyncio.Queue()
