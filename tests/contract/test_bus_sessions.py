@@ -70,12 +70,14 @@ async def test_closing_sends_what_was_acknowledged(on):
 async def test_a_plain_subscription_receives_new_messages(on):
     session, other = await on.session("one"), await on.session("two")
     received: asyncio.Queue = asyncio.Queue()
-    await session.subscribe_stored("berth.ranked.>", lambda *message: received.put_nowait(message))
+    await session.subscribe_stored("berth.ranked.>", received.put_nowait)
     await other.publish("berth.pending.berth.default.web", b"not this")
-    await other.publish("berth.ranked.berth.default.web", b"this", message_id="u.1.1")
+    ack = await other.publish("berth.ranked.berth.default.web", b"this", message_id="u.1.1")
     async with asyncio.timeout(10):
-        subject, data, headers = await received.get()
-    assert (subject, data, dict(headers)) == ("berth.ranked.berth.default.web", b"this", {"Nats-Msg-Id": "u.1.1"})
+        stored = await received.get()
+    assert (stored.subject, stored.sequence, stored.data) == ("berth.ranked.berth.default.web", ack.sequence, b"this")
+    assert dict(stored.headers) == {"Nats-Msg-Id": "u.1.1"}
+    assert stored.time == (await session.last("RANKED", "berth.ranked.berth.default.web")).time
     assert received.empty()
 
 

@@ -92,7 +92,7 @@ async def running_services(
 async def stored(admin: NatsSession) -> list[tuple[str, bytes]]:
     """Subject and data of what the stages' streams store during the test, also of what they do not keep."""
     stored: list[tuple[str, bytes]] = []
-    await admin.subscribe_stored("berth.>", lambda subject, data, _: stored.append((subject, data)))
+    await admin.subscribe_stored("berth.>", lambda message: stored.append((message.subject, message.data)))
     return stored
 
 

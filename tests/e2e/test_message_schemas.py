@@ -16,6 +16,7 @@ import yaml
 from berth.api.livedata import Bandwidth
 from berth.api.messages import DeadLetter, encode
 from berth.api.subjects import service_subject
+from berth.bus.interface import StoredMessage
 from harness.worlds.cluster_user import cluster_user, eventually
 from harness.worlds.pipeline import BerthUp, berth_up
 
@@ -60,7 +61,8 @@ async def test_messages_of_a_running_pipeline_are_as_their_schemas_say(berth: Be
     seen: dict[str, list[bytes]] = {name: [] for name in BY_SUBJECT.values()}
     outcomes: set[str] = set()
 
-    def listen(subject: str, data: bytes, _headers: object) -> None:
+    def listen(stored: StoredMessage) -> None:
+        subject, data = stored.subject, stored.data
         (name,) = (name for pattern, name in BY_SUBJECT.items() if re.fullmatch(pattern, subject))
         if data:  # a deleted key has none
             seen[name].append(data)
@@ -74,7 +76,9 @@ async def test_messages_of_a_running_pipeline_are_as_their_schemas_say(berth: Be
     try:
         for subject in ("berth.pending.>", "berth.ranked.>", "berth.decision.>"):
             await session.subscribe(subject, listen)
-        await session.subscribe_stored("$KV.cluster.>", listen)
+        await session.subscribe_stored(
+            "$KV.cluster.>", lambda stored: listen(stored.subject, stored.data, stored.headers)
+        )
         async with cluster_user(berth.kubeconfig) as cluster:
             for pod in PODS:
                 assert (await cluster.api.post("/api/v1/namespaces/default/pods", pod)).code == 201

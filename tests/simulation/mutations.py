@@ -21,10 +21,11 @@ from berth.kube import writes
 from berth.leader import term
 from berth.leader.session import LeaderSession
 from berth.plugins.volumes.volumebinding import plugin as volumebinding
+from berth.ranking import view
 from berth_binder import attempt, conflictcheck, core, decisions, preemption, takeover
 from berth_binder import cache as binder_cache
 from berth_binder.events import Ack, PublishDecision
-from berth_scorer import backlog, view
+from berth_scorer import backlog
 from berth_watcher import hints, mirror, store
 from berth_watcher.attempts import Attempts, InFlightWindow
 from berth_watcher.takeover import TakeoverState

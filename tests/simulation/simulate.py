@@ -16,12 +16,12 @@ import structlog
 from berth.bus.settings import TopologySettings
 from berth.process import clients
 from berth.process.settings import Numbers
+from berth.ranking.view import View
 from berth_binder import apicalls
 from berth_binder.cache import Cache
 from berth_binder.conflictcheck import ConflictCheck
 from berth_binder.core import BinderCore
 from berth_scorer.backlog import Backlog, Outbox
-from berth_scorer.view import View
 from berth_watcher import service as watcher_service
 from berth_watcher.core import WatcherCore
 from simulation import patches

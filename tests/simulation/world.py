@@ -15,12 +15,12 @@ from berth.kube.clock import Clock
 from berth.process.configuration import profiles_of
 from berth.process.lifecycle import Process
 from berth.process.settings import Numbers, Settings
+from berth.ranking.ranker import Ranker
 from berth.sim.kinds import NAMESPACES, NODES, PODS, PRIORITY_CLASSES
 from berth.sim.nodes import Kubelet, KubeletSettings
 from berth_binder import service as binder_service
 from berth_binder.settings import binder_settings
 from berth_scorer import service as scorer_service
-from berth_scorer.ranker import Ranker
 from berth_watcher import service as watcher_service
 from berth_watcher.settings import watcher_settings
 from simulation import patches

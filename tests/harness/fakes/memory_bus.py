@@ -30,6 +30,7 @@ from berth.bus.interface import (
     PubAck,
     ServiceInstance,
     Session,
+    StoredListener,
     StoredMessage,
     StoreFullError,
     StreamState,
@@ -348,10 +349,8 @@ class MemorySession(Session):
     async def subscribe(self, subject: str, listener: Listener) -> None:
         await self._answer(lambda: self._stop_listening.append(self._store.listen(subject, listener)))
 
-    async def subscribe_stored(self, subject: str, listener: Listener) -> None:
-        await self.subscribe(
-            STORED_PREFIX + subject, lambda copy, *rest: listener(copy.removeprefix(STORED_PREFIX), *rest)
-        )
+    async def subscribe_stored(self, subject: str, listener: StoredListener) -> None:
+        await self._answer(lambda: self._stop_listening.append(self._store.listen_stored(subject, listener)))
 
     async def broadcast(self, subject: str, data: bytes) -> None:
         await self._answer(lambda: self._store.tell_listeners(subject, data, {}))
@@ -453,6 +452,7 @@ class MemoryStore:
         self._number = 1
         self._streams: dict[str, MemoryStream] = {}
         self._listeners: list[tuple[Callable[[str], bool], Listener]] = []
+        self._stored_listeners: list[tuple[Callable[[str], bool], StoredListener]] = []
         self.full: frozenset[str] = frozenset()
 
     def wipe(self) -> None:
@@ -469,6 +469,12 @@ class MemoryStore:
         entry = (matches(subject), listener)
         self._listeners.append(entry)
         return lambda: self._listeners.remove(entry)
+
+    def listen_stored(self, subject: str, listener: StoredListener) -> Callable[[], None]:
+        """Call the listener with what is stored under a subject; the returned function removes it."""
+        entry = (matches(subject), listener)
+        self._stored_listeners.append(entry)
+        return lambda: self._stored_listeners.remove(entry)
 
     def stream(self, name: str) -> MemoryStream:
         """A stream by name.
@@ -509,8 +515,17 @@ class MemoryStore:
             raise StoreFullError(f"publishing to {subject!r}: insufficient storage resources available")
         ack = stream.store(subject, data, headers)
         if not ack.duplicate:
-            self.tell_listeners(STORED_PREFIX + subject, data, headers)
+            stored = StoredMessage(
+                subject=subject, sequence=ack.sequence, data=data, headers=headers, time=self.clock.now()
+            )
+            self._tell_stored(stored)
         return ack
+
+    def _tell_stored(self, stored: StoredMessage) -> None:
+        for test, listener in self._stored_listeners:
+            if test(stored.subject):
+                asyncio.get_running_loop().call_soon(listener, stored)
+        self.tell_listeners(STORED_PREFIX + stored.subject, stored.data, stored.headers)
 
     def tell_listeners(self, subject: str, data: bytes, headers: Mapping[str, str]) -> None:
         """Pass a message to the plain subscriptions, a turn of the loop later."""

@@ -25,11 +25,11 @@ from berth.api.subjects import Attempt, Epoch, Term, Uid
 from berth.framework.profile import Profile
 from berth.kube.listwatch import Upserted
 from berth.plugins.networktraffic.plugin import NetworkTraffic
+from berth.ranking.ranker import Ranker
+from berth.ranking.view import View
 from berth_binder.cache import NODES, PODS, Cache
 from berth_binder.core import BinderCore
 from berth_binder.events import BindingAnswer, DecisionStored, Effect, PostBinding, PublishDecision, RankedDelivery
-from berth_scorer.ranker import Ranker
-from berth_scorer.view import View
 from harness.builders.objects import a_container, a_node, a_pod
 from harness.worlds.placements import Placements, Scenario, placements
 

@@ -9,7 +9,7 @@ import pytest
 from berth.api.messages import Ranked, decode
 from berth.process.configuration import profiles_of, read_configuration
 from berth.process.lifecycle import Process
-from berth_scorer.ranker import Ranker
+from berth.ranking.ranker import Ranker
 from berth_scorer.service import serve
 from harness.fakes.memory_bus import MemoryBus, MemorySession
 from harness.fakes.recording_meter import RecordingMeter

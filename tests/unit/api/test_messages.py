@@ -14,6 +14,7 @@ from berth.api.messages import (
     DeadLetter,
     Decision,
     DecisionSummary,
+    Heard,
     MirrorEntry,
     Outcome,
     Pending,
@@ -45,6 +46,7 @@ pods = st.builds(
     spec=st.builds(PodSpec, node_name=words, priority=st.none() | st.integers(-(2**31), 2**31 - 1)),
 )
 positions = st.builds(Positions, cluster=counts, decisions=counts, bandwidth=counts, facts=counts)
+heard = st.builds(Heard, ranked=counts, pending=counts, expired=st.lists(words))
 candidates = st.lists(
     st.builds(Candidate, node=words, total=counts, scores=st.dictionaries(words, counts), pods=counts)
 )
@@ -56,6 +58,7 @@ messages = st.one_of(
         attempt=words,
         profile=words,
         pod=pods,
+        heard=heard,
         candidates=candidates,
         rejections=rejections,
         error=words,

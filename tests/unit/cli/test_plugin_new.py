@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from berth.cli.commands.pluginpackage import files_of, name_problem
+from berth.cli.pluginpackage import files_of, name_problem
 
 ROOT = Path(__file__).parents[3]
 TIMEOUT = 100

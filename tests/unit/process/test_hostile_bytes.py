@@ -41,7 +41,7 @@ from berth.bus.interface import Entry, StoredMessage
 from berth.cluster.buckets import LiveDataReader, MirroredSnapshot
 from berth.cluster.snapshot import Snapshot
 from berth.leader.term import number_in_control
-from berth_scorer.view import View
+from berth.ranking.view import View
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 POD = Pod(
@@ -209,7 +209,7 @@ def test_live_data(bucket, key, data):
 def test_the_scorers_view_says_what_it_cannot_read(data):
     view = View()
     stored = StoredMessage(subject="s", sequence=1, data=data, time=NOW)
-    assert isinstance(view.apply_ranked(data, 1.0), str)
+    assert isinstance(view.apply_ranked(data, 1, 1.0), str)
     assert all(isinstance(each, str) for each in view.apply_decisions([stored], 1, 1.0))
     entries = [
         Entry(key="pod.u", sequence=1, data=data, time=NOW),

@@ -30,8 +30,8 @@ from berth.framework.status import Code
 from berth.process.configuration import profiles_of, read_configuration
 from berth.process.lifecycle import Process
 from berth.process.settings import Numbers, Settings
+from berth.ranking.ranker import Ranker
 from berth_scorer import service
-from berth_scorer.ranker import Ranker
 from berth_scorer.service import serve
 from harness.fakes.recording_meter import RecordingMeter
 from harness.servers.extender import Raw, RecordingExtender, recording_extender

@@ -12,6 +12,7 @@ import pytest
 from berth.api.messages import (
     Candidate,
     DeadLetter,
+    Heard,
     MirrorEntry,
     Pending,
     Positions,
@@ -30,11 +31,11 @@ from berth.bus.tries import TryCounter
 from berth.process.configuration import profiles_of, read_configuration
 from berth.process.lifecycle import Process
 from berth.process.settings import Numbers, Settings
+from berth.ranking.ranker import Ranker
+from berth.ranking.view import View
 from berth_scorer import service
 from berth_scorer.backlog import Outbox
-from berth_scorer.ranker import Ranker
 from berth_scorer.service import serve
-from berth_scorer.view import View
 from harness.fakes.recording_meter import RecordingMeter
 
 NOWHERE = Positions()
@@ -207,6 +208,27 @@ async def test_a_peers_proposals_count_from_before_and_after_the_start(bus, sess
         await publish_pending(session, pending("web-2"))
         mine = [message for message in await ranked(session, 4) if message.scorer == "s1"]
     assert [message.candidates[0].node for message in mine] == ["b", "b"]
+
+
+async def test_a_ranking_says_what_its_scorer_had_heard(bus, session, monkeypatch):
+    """With it and the positions the ranking can be made again."""
+    monkeypatch.setattr(service, "HEARTBEAT", timedelta(milliseconds=5))
+    await write_node(session, node("n1"))
+    async with scorer(bus, proposal=timedelta(milliseconds=50)):
+        asked = await publish_pending(session, pending("first"))
+        (first,) = await ranked(session)
+        peers = await publish_ranked(session, peers_proposal("peer"))
+        await until(lambda: counts_no_proposal(session))
+        again = await publish_pending(session, pending("second"))
+        second = (await ranked(session, 3))[2]
+    assert first.heard == Heard(pending=asked.sequence)
+    assert (second.heard.ranked, second.heard.pending) == (peers.sequence, again.sequence)
+    assert set(second.heard.expired) == {first.pod.uid, "peer"}
+
+
+async def counts_no_proposal(session):
+    (found,) = await session.services("berth-scorer")
+    return found.stats["proposals"] == 0
 
 
 def peers_proposal(name):

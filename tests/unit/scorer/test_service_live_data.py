@@ -18,7 +18,7 @@ from berth.plugins.networktraffic.args import query_of
 from berth.plugins.presets import DEFAULT
 from berth.plugins.registry import BUILT_IN
 from berth.process.lifecycle import Process
-from berth_scorer.ranker import Ranker
+from berth.ranking.ranker import Ranker
 from berth_scorer.service import serve
 from harness.builders.objects import a_node, a_pod
 from harness.fakes.recording_meter import RecordingMeter

@@ -14,9 +14,9 @@ from berth.bus.stages import publish_pending
 from berth.bus.topology import CLUSTER
 from berth.process.configuration import profiles_of, read_configuration
 from berth.process.lifecycle import Process
-from berth_scorer.ranker import Ranker
+from berth.ranking.ranker import Ranker
+from berth.ranking.view import View
 from berth_scorer.service import PLUGINS_EVERY, serve, set_gauges
-from berth_scorer.view import View
 from harness.builders.objects import a_node, a_pod, pod_requesting
 from harness.fakes.memory_bus import MemoryBus
 from harness.fakes.recording_meter import RecordingMeter

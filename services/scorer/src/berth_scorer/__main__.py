@@ -9,7 +9,7 @@ from berth.process.configuration import profiles_of
 from berth.process.lifecycle import Process
 from berth.process.settings import V_SCORE
 from berth.process.start import service_command
-from berth_scorer.ranker import Ranker, explain
+from berth.ranking.ranker import Ranker, explain
 from berth_scorer.service import serve
 
 

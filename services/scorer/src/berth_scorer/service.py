@@ -14,7 +14,16 @@ from berth.api.config.configuration import ExtenderConfiguration
 from berth.api.errors import DecodeError, TemporaryError
 from berth.api.messages import Pending, Ranked, UnknownSchemaError, attempt_of, decode
 from berth.api.subjects import all_of, key
-from berth.bus.interface import BucketReader, Bus, BusLostError, Delivery, MissingError, Session, StreamReader
+from berth.bus.interface import (
+    BucketReader,
+    Bus,
+    BusLostError,
+    Delivery,
+    MissingError,
+    Session,
+    StoredMessage,
+    StreamReader,
+)
 from berth.bus.topology import CLUSTER, DECISIONS, PENDING, RANKED, SCORER, TRIES
 from berth.bus.tries import BegunTries, TryCounter
 from berth.cluster.buckets import LiveDataReader
@@ -31,9 +40,9 @@ from berth.process.metrics import Meter, point_of, status_of
 from berth.process.sessions import Refusals, UndecodableReporter, follow_live, present, sessions
 from berth.process.settings import V_STEP
 from berth.process.tracing import TRACEPARENT, Span, trace_id_of
+from berth.ranking.ranker import Ranker
+from berth.ranking.view import View
 from berth_scorer.backlog import RETRY_DELAY, Backlog, Outbox, PendingDelivery
-from berth_scorer.ranker import Ranker
-from berth_scorer.view import View
 
 log = get_logger()
 
@@ -151,7 +160,7 @@ class Scorer:
         live_data = LiveDataReader(self._view.snapshot.live, self._ranker.live_sources)
         await follow_live(self._session, live_data, stack, tasks, self._on_reached, self._undecodable)
         async for stored in self._session.scan(RANKED, all_of("ranked")):
-            self._warn(self._view.apply_ranked(stored.data, time.monotonic()), stored.subject)
+            self._apply_ranked(stored)
         decisions = await stack.enter_async_context(
             self._session.read_stream(DECISIONS, since=DECISIONS_READ * self._lifetime)
         )
@@ -174,10 +183,14 @@ class Scorer:
         self._view.reached(bucket, position)
         self._view_moved()
 
-    def _on_ranked(self, subject: str, data: bytes, headers: Mapping[str, str]) -> None:
-        del headers
-        if not self._outbox.sent.has(subject, data):
-            self._warn(self._view.apply_ranked(data, time.monotonic()), subject)
+    def _on_ranked(self, stored: StoredMessage) -> None:
+        if self._outbox.sent.has(stored.subject, stored.data):
+            self._view.counted_ranked(stored.sequence)
+        else:
+            self._apply_ranked(stored)
+
+    def _apply_ranked(self, stored: StoredMessage) -> None:
+        self._warn(self._view.apply_ranked(stored.data, stored.sequence, time.monotonic()), stored.subject)
 
     def _warn(self, problem: str, subject: str) -> None:
         if problem:
@@ -208,7 +221,7 @@ class Scorer:
         if profile is None:
             delivery.nak(UNKNOWN_DELAY)
             return
-        self._view.advance_clock(delivery.time)
+        self._view.received(delivery.sequence, delivery.time)
         self._metrics.count("berth_messages_received_total", stream=PENDING)
         self._outbox.hold(delivery)
         if verbose(V_STEP):
@@ -398,7 +411,7 @@ class Scorer:
     async def _heartbeat(self) -> None:
         while True:
             await asyncio.sleep(HEARTBEAT.total_seconds())
-            self._view.proposals.expire(time.monotonic())
+            self._view.expire(time.monotonic())
             set_gauges(self._metrics, self._view, held=len(self._outbox))
             self._outbox.send_in_progress()
 

@@ -99,6 +99,19 @@ class Positions(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         )
 
 
+class Heard(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What a scorer's view had at a ranking besides its ``Positions``, so that the ranking can be made again.
+
+    ``ranked``: the sequence in RANKED up to which its peers' rankings counted; its own count from the ranking on.
+    ``pending``: the newest message of PENDING that it had received, whose time is the least that its clock shows.
+    ``expired``: the pods whose proposals had expired since this scorer's last ranking.
+    """
+
+    ranked: int = 0
+    pending: int = 0
+    expired: Annotated[list[str], msgspec.Meta(max_length=65536)] = []
+
+
 _MOST: Final = 2.0**53
 """More than any loss."""
 
@@ -235,10 +248,12 @@ class Ranked(AttemptReport, frozen=True, kw_only=True):
     It has exactly one of the three: ``candidates``, ``rejections`` with ``message``, or ``error``. Next to
     ``rejections``, ``preemption`` is where evictions would make the pod fit, and ``clears_nomination`` means that
     the pod's nomination does not help it. ``proposals_counted``: the rejections may be due to a proposal that is not
-    bound yet. ``behind``: they are those of a view that had not read what PENDING asked for.
+    bound yet. ``behind``: they are those of a view that had not read what PENDING asked for. ``heard`` is what else the
+    scorer's view had read; ``berth replay`` needs it.
     """
 
     pod: Pod
+    heard: Heard = Heard()
     proposals_counted: bool = False
     behind: bool = False
     clears_nomination: bool = False

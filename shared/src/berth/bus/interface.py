@@ -112,6 +112,9 @@ class StoredMessage(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """When the server stored it. Ages are computed from these times, never from a client's clock."""
 
 
+StoredListener = Callable[[StoredMessage], None]
+
+
 class Entry(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """The last value of a key, or the marker of its removal.
 
@@ -395,7 +398,7 @@ class Session(Protocol):
         """
         ...
 
-    async def subscribe_stored(self, subject: str, listener: MessageListener) -> None:
+    async def subscribe_stored(self, subject: str, listener: StoredListener) -> None:
         """Call the listener with what streams store under the subject from now on, without delivery guarantees.
 
         The listener must not block.

@@ -36,6 +36,7 @@ from berth.bus.interface import (
     ServiceInstance,
     Session,
     Stats,
+    StoredListener,
     StoredMessage,
     StreamState,
     UnansweredError,
@@ -170,10 +171,10 @@ class NatsSession(Session):
 
         await self._connection.subscribe(self._names.subject(subject), on_message)
 
-    async def subscribe_stored(self, subject: str, listener: MessageListener) -> None:
+    async def subscribe_stored(self, subject: str, listener: StoredListener) -> None:
         def on_copy(message: Msg) -> None:
             if (stored := jetstream.stored_copy(message, self._names)) is not None:
-                listener(stored.subject, stored.data, stored.headers)
+                listener(stored)
 
         await self._connection.subscribe(STORED_PREFIX + self._names.subject(subject), on_copy)
 

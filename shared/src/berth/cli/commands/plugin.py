@@ -11,8 +11,8 @@ import typer
 from rich.table import Table
 
 from berth.api.config.types import EVERYTHING, Point
-from berth.cli.commands.pluginpackage import files_of, name_problem
 from berth.cli.options import Output, OutputFormat, print_document, reporting_errors
+from berth.cli.pluginpackage import files_of, name_problem
 from berth.cli.rendering import new_table, note, plain, print_line, print_rich
 from berth.framework.events import Action
 from berth.framework.interface import EnqueueExtensions, Plugin

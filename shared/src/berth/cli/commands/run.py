@@ -23,7 +23,7 @@ from berth.api.errors import BerthError, DecodeError, TemporaryError
 from berth.api.livedata import decode_bandwidth
 from berth.api.messages import Decision, Outcome, Pending, Ranked, decode
 from berth.api.subjects import PodSubject, unescape
-from berth.bus.interface import Session
+from berth.bus.interface import Session, StoredMessage
 from berth.cli.bus import connect_bus
 from berth.cli.choice import shown_candidates
 from berth.cli.commands.config import Gates, Provider, configured
@@ -329,9 +329,9 @@ class Observed:
     counts: MessageCounts = field(default_factory=MessageCounts)
     messages: list[TracedMessage] = field(default_factory=list)
 
-    def add(self, subject: str, data: bytes, headers: Mapping[str, str]) -> None:
+    def add(self, stored: StoredMessage) -> None:
         """Add one message of ``berth.>``."""
-        del headers
+        subject, data = stored.subject, stored.data
         self.counts.add(subject, data)
         if subject.endswith(f".{self.pod}") and PodSubject.parse(subject).pod == self.pod:
             self.messages.append(TracedMessage(at=time.monotonic(), subject=subject, data=data))

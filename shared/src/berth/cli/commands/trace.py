@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
-from collections.abc import Mapping
 from typing import Annotated, Final
 
 import typer
@@ -82,12 +80,10 @@ def _traced(stored: StoredMessage) -> TracedMessage:
 
 async def _follow(session: Session, pod: PodName, output: OutputFormat) -> None:
     """Print stored messages, then new ones. Subscribes before it reads the streams, so that none is missed."""
-    clock_offset = (await session.state(DECISIONS)).now.timestamp() - time.time()
     received: asyncio.Queue[tuple[TracedMessage, str]] = asyncio.Queue()
 
-    def receive(subject: str, data: bytes, headers: Mapping[str, str]) -> None:
-        message = TracedMessage(at=time.time() + clock_offset, subject=subject, data=data)
-        received.put_nowait((message, headers.get(MESSAGE_ID, "")))
+    def receive(copy: StoredMessage) -> None:
+        received.put_nowait((_traced(copy), copy.headers.get(MESSAGE_ID, "")))
 
     await session.subscribe_stored(pod.filter("*"), receive)
     stored = await stored_messages(session, pod)

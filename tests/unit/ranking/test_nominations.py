@@ -11,7 +11,7 @@ from berth.api.messages import Candidate, Decision, Outcome, Preemption, Ranked
 from berth.api.pod import Pod, PodStatus
 from berth.api.subjects import Attempt
 from berth.cluster.snapshot import Snapshot
-from berth_scorer.view import NominationProposals, Proposals
+from berth.ranking.view import NominationProposals, Proposals
 from harness.builders.objects import a_node, a_pod
 
 LIFETIME = 30.0

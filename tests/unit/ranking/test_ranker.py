@@ -23,9 +23,9 @@ from berth.api.pod import (
 from berth.api.subjects import Term
 from berth.bus.interface import Entry
 from berth.framework.cycle import Ranking, rank
-from berth_scorer import ranker
-from berth_scorer.ranker import Ranker
-from berth_scorer.view import View
+from berth.ranking import ranker
+from berth.ranking.ranker import Ranker
+from berth.ranking.view import View
 from harness.builders.objects import a_container, a_node, a_pod
 from harness.builders.profiles import default_profile
 

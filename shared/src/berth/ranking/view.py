@@ -1,4 +1,4 @@
-"""The scorer's view: a Snapshot made of the mirror and the proposals, and the positions that it has reached.
+"""A scorer's view: a Snapshot made of the mirror and the proposals, and the positions that it has reached.
 
 Proposals are what scorers have proposed and the mirror does not show yet, so that many of them place as one does. A
 proposal, own or a peer's, is kept by uid and counts as a pod on its first node (docs/protocol.md, 4). It ends with a
@@ -24,7 +24,7 @@ import msgspec
 
 from berth.api.decoding import decoding
 from berth.api.errors import DecodeError
-from berth.api.messages import DecisionSummary, Outcome, Positions, Ranked, RankedSummary, decode
+from berth.api.messages import DecisionSummary, Heard, Outcome, Positions, Ranked, RankedSummary, decode
 from berth.api.pod import Pod
 from berth.api.subjects import Attempt
 from berth.bus.interface import Entry, StoredMessage
@@ -149,15 +149,15 @@ class Proposals:
         for uid in missing:
             self._end(uid)
 
-    def expire(self, now: float) -> None:
-        self.nominations.expire(now)
-        for uid in [
-            uid for uid, proposal in self._by_uid.items() if proposal.bound_at is None and proposal.expires <= now
-        ]:
+    def expire(self, now: float) -> list[str]:
+        """End what had no message for its lifetime; returns the uids of the pods."""
+        found = [uid for uid, proposal in self._by_uid.items() if proposal.bound_at is None and proposal.expires <= now]
+        for uid in found:
             self._end(uid)
+        return found + self.nominations.expire(now)
 
     def withdraw(self, uid: str) -> None:
-        """Before the pod is ranked again: its own proposal must not count against it. A bound one stays."""
+        """It has expired, or the pod is ranked again: its own proposal must not count against it. A bound one stays."""
         self.nominations.end(uid)
         known = self._by_uid.get(uid)
         if known is not None and known.bound_at is None:
@@ -304,9 +304,12 @@ class NominationProposals:
         if proposal is not None:
             self._snapshot.nominate(proposal.pod, proposal.node)
 
-    def expire(self, now: float) -> None:
-        for uid in [uid for uid, proposal in self._by_uid.items() if proposal.expires <= now]:
+    def expire(self, now: float) -> list[str]:
+        """End what had no message for its lifetime; returns the uids of the pods."""
+        found = [uid for uid, proposal in self._by_uid.items() if proposal.expires <= now]
+        for uid in found:
             self.end(uid)
+        return found
 
     def end(self, uid: str) -> None:
         """End a proposal: the nomination that the mirror shows counts again."""
@@ -340,6 +343,9 @@ class View:
         self.positions = Positions()
         self.undecodable = 0
         self._mirror = MirroredSnapshot(self.snapshot)
+        self._ranked = self._pending = 0
+        self._expired: list[str] = []
+        """Pods whose proposal has expired since the last ranking."""
         self._server_time: datetime | None = None
         self._complete: dict[str, datetime] = {}
         self._all_complete_at: datetime | None = None
@@ -357,8 +363,9 @@ class View:
         self.positions = msgspec.structs.replace(self.positions, decisions=max(position, self.positions.decisions))
         return problems
 
-    def apply_ranked(self, data: bytes, now: float) -> str:
+    def apply_ranked(self, data: bytes, sequence: int, now: float) -> str:
         """Apply a RANKED message of any scorer; returns why it could not be decoded, or nothing."""
+        self.counted_ranked(sequence)
         try:
             with decoding("a ranking"):
                 self.proposals.ranked(decode(data, RankedSummary), now)
@@ -366,6 +373,25 @@ class View:
             self.undecodable += 1
             return str(exc)
         return ""
+
+    def counted_ranked(self, sequence: int) -> None:
+        """The RANKED message of this sequence counts, as one of a peer or as this scorer's own."""
+        self._ranked = max(sequence, self._ranked)
+
+    def received(self, sequence: int, time: datetime) -> None:
+        """A PENDING message was received, which NATS stored at this time."""
+        self._pending = max(sequence, self._pending)
+        self.advance_clock(time)
+
+    def expire(self, now: float) -> None:
+        """End the proposals that had no message for their lifetime."""
+        self._expired += self.proposals.expire(now)
+
+    def take_heard(self) -> Heard:
+        """What the Snapshot has besides the positions, for the next ranking."""
+        heard = Heard(ranked=self._ranked, pending=self._pending, expired=self._expired)
+        self._expired = []
+        return heard
 
     def reached(self, bucket: str, position: int) -> None:
         """The Snapshot has everything of a bucket of live data up to this position."""

@@ -9,7 +9,7 @@ from berth.api.meta import ObjectMeta
 from berth.api.node import Node
 from berth.api.pod import Pod
 from berth.cluster.snapshot import Snapshot
-from berth_scorer.view import Proposals
+from berth.ranking.view import Proposals
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 

@@ -19,7 +19,7 @@ from berth.framework.interface import Nomination
 from berth.framework.plugincalls import Timing
 from berth.framework.profile import Profile
 from berth.process.logging import get_logger
-from berth_scorer.view import View
+from berth.ranking.view import View
 
 log = get_logger()
 
@@ -206,6 +206,7 @@ class Ranker:
             pod=without_whole(pending.pod),
             scorer=self.identity,
             positions=view.positions,
+            heard=view.take_heard(),
             view_age_seconds=view.age_seconds(),
             evaluated=ranking.evaluated,
             feasible=ranking.feasible,
