@@ -6,9 +6,10 @@ A found input that did more is kept in ``FOUND``, and tried in every run.
 from __future__ import annotations
 
 import asyncio
+import gzip
 import random
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cache
@@ -31,9 +32,12 @@ from berth.api.messages import (
     Candidate,
     DeadLetter,
     Decision,
+    Heard,
     Outcome,
     Pending,
+    Preemption,
     Ranked,
+    Victim,
     attempt_of,
     decode,
     decode_entry,
@@ -57,6 +61,10 @@ from berth.kube.listwatch import ObjectDecoder
 from berth.plugins.presets import DEFAULT
 from berth.process.configuration import known_plugins, profiles_of, read_configuration
 from berth.process.safetext import in_json, lines, one_line, without_passwords
+from berth.recording.cluster import objects_of_recording
+from berth.recording.file import Begun, Ended, RecordingError, header, read_recording, recorded
+from berth.recording.replay import Replay
+from berth.recording.whatif import what_if
 from berth.simulate.documents import documents
 from berth_metrics_collector.nodenames import NodeNames, match_samples
 from berth_metrics_collector.prometheus import BoundedResponse, PrometheusError, query_rows
@@ -297,8 +305,50 @@ def kubeconfig(data: bytes) -> None:
             raise
 
 
+def recording(data: bytes) -> None:
+    """Lines of a recording: read, made again, run with another configuration, and taken as a cluster."""
+    with tempfile.NamedTemporaryFile(prefix="berth-fuzz-") as file:
+        file.write(gzip.compress(data))
+        file.flush()
+        try:
+            read = read_recording(Path(file.name))
+        except RecordingError as error:
+            _check_text(str(error))
+            raise
+        profiles = {"berth": profile()}
+        list(Replay(read, profiles, best=4).run())
+        what_if(read, profiles, profiles)
+        list(objects_of_recording(file.name) or ())
+
+
 REPORT = {"attempt": "u.1.1", "profile": "berth", "candidates": [Candidate(node="n1", total=9, scores={"Fit": 9})]}
 _POD = msgspec.convert(POD, Pod, strict=False)
+
+
+def _recorded_lines() -> Iterator[bytes]:
+    """A recording of one pod from PENDING to the mirror, and of what else may be in one."""
+    head = header(at=NOW, bus_id="b", config="c", release="1.36", configuration={})
+    report = {**REPORT, "config": "c", "nodes": 1, "evaluated": 1, "feasible": 1}
+    ranked = Ranked(**report, pod=_POD, heard=Heard(ranked=1, pending=1, expired=["u"]))
+    bound = Decision(**report, epoch=1, outcome=Outcome.BOUND, namespace="default", pod="web", uid="u", node="n1")
+    victims = Preemption(node="n1", victims=[Victim(uid="u", namespace="default", name="web")])
+    of_vip = {"attempt": "v.1.1", "profile": "berth", "epoch": 1, "namespace": "default", "pod": "vip", "uid": "v"}
+    evicting = Decision(**of_vip, outcome=Outcome.PREEMPTING, preemption=victims)
+    entry = {"schema": 1, "term": 1, "object": {**POD, "spec": {**POD["spec"], "nodeName": "n1"}}}
+    records = [
+        recorded("cluster", 1, NOW, "node.n1", json({"schema": 1, "term": 1, "object": NODE})),
+        Begun(positions={"cluster": 1}),
+        recorded("PENDING", 1, NOW, "s", encode(Pending(attempt="u.1.1", profile="berth", pod=_POD))),
+        recorded("RANKED", 2, NOW, "s", encode(ranked)),
+        recorded("DECISIONS", 1, NOW, "s", encode(bound)),
+        recorded("cluster", 2, NOW, "pod.u", json(entry)),
+        recorded("DECISIONS", 2, NOW, "s", encode(evicting)),
+        recorded("bandwidth", 1, NOW, "q.n1", json(Bandwidth(receive=1.0, sampled_at=NOW))),
+        recorded("facts", 1, NOW, "f.n1", b"no JSON"),
+        recorded("cluster", 3, NOW, "pod.u", None),
+        Ended(messages=9, reason="it was stopped"),
+    ]
+    yield from (json(each) + b"\n" for each in (head, *records))
 
 
 def http_answer(data: bytes) -> None:
@@ -396,6 +446,7 @@ TARGETS: dict[str, Target] = {
     "configuration": Target(configuration, [CONFIGURATION.encode()], (ConfigurationError,)),
     "name": Target(names, [b"berth.ranked.berth.default.web.0", b"u.1.1", b"node.n=2E1", b"12345"]),
     "text": Target(shown, ["a\x1b[2J \u202e nats://u:p@h:1 \U000e0041".encode()]),
+    "recording": Target(recording, [b"".join(_recorded_lines())], (RecordingError,)),
     "manifest": Target(
         manifests, [json({"apiVersion": "v1", "kind": "List", "items": [POD]}), yaml.safe_dump(POD).encode()]
     ),

@@ -28,6 +28,8 @@ COMMANDS: Final = {
     "dead": "Dead letters: messages that could not be read, or failed.",
     "drain": "Publish no more pods, and end when nothing is under way.",
     "simulate": "Print where pods would go.",
+    "record": "Write what is on the bus into a file, for berth replay.",
+    "replay": "Make the rankings of a recording again, and compare.",
     "bus": "The bus: streams, buckets and consumers.",
     "config": "Configuration files (KubeSchedulerConfiguration).",
     "plugin": "Plugins: list them, or start your own.",

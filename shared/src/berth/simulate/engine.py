@@ -110,13 +110,21 @@ class Simulation:
                 self.snapshot.nominate(pod, pod.status.nominated_node_name)
         for pod in waiting:
             report, ranking = self._decide(pod)
-            if report.bound is not None:
-                report = self._place(pod, report, report.bound)
-            elif ranking.nomination is not None:
-                self._preempt(pod, ranking.nomination)
-            elif ranking.clears_nomination:
-                self.snapshot.end_nomination(pod.uid)
-            yield report
+            refusal = self.carry_out(pod, ranking)
+            yield msgspec.structs.replace(report, bound=None, message=refusal) if refusal else report
+
+    def carry_out(self, pod: Pod, ranking: Ranking) -> str:
+        """Place the pod on the best node, or evict pods for it, as the binder does; returns why it is not placed there.
+
+        Nothing is returned for a pod that is placed, or that has no node.
+        """
+        if ranking.candidates:
+            return self._place(pod, ranking.candidates[0].node)
+        if ranking.nomination is not None:
+            self._preempt(pod, ranking.nomination)
+        elif ranking.clears_nomination:
+            self.snapshot.end_nomination(pod.uid)
+        return ""
 
     def _sort_key(self, pod: Pod) -> SortKey:
         try:
@@ -168,18 +176,18 @@ class Simulation:
         placed = (self.snapshot.placed(uid) for uid in uids)
         return sorted(victim.pod.metadata.name for victim in placed if victim is not None)
 
-    def _place(self, pod: Pod, report: PodReport, node: str) -> PodReport:
-        """Place the pod on the node, unless a Reserve plugin rejects it."""
+    def _place(self, pod: Pod, node: str) -> str:
+        """Place the pod on the node, unless a Reserve plugin rejects it, for the reason that is returned."""
         status = _run_reserve_plugins(pod, node, self.snapshot, self._profile(pod))
         if status.is_success:
             bound = msgspec.structs.replace(pod, spec=msgspec.structs.replace(pod.spec, node_name=node))
             self.snapshot.end_nomination(pod.uid)
             self.snapshot.place(bound, node)
-            return report
+            return ""
         message = ", ".join(status.reasons)
         if not status.is_rejection:
             self.failures[pod.key] = message
-        return msgspec.structs.replace(report, bound=None, message=message)
+        return message
 
     def _preempt(self, pod: Pod, nomination: Nomination) -> None:
         """Evict the victims at once, and end the nominations of pods of lower priority on the node."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -54,6 +54,9 @@ _PLUGIN_KINDS: Final[dict[str, Kind[PluginObject]]] = {kind.kind: kind for kind 
 
 Objects = dict[Identity, FoundObject[ReadObject]]
 
+OtherForm = Callable[[str], Iterator[Document] | None]
+"""The objects of a file that is no output of kubectl; ``None`` for one that may be."""
+
 
 class InputError(UsageError):
     """The errors in the files, one text each."""
@@ -73,16 +76,23 @@ class Inputs:
 
 
 def read_inputs(
-    cluster: Sequence[str], pods: Sequence[str], schedulers: Collection[str], *, with_pending: bool = False
+    cluster: Sequence[str],
+    pods: Sequence[str],
+    schedulers: Collection[str],
+    *,
+    with_pending: bool = False,
+    other_form: OtherForm | None = None,
 ) -> Inputs:
     """Read the files; ``-`` is standard input. ``with_pending``: the cluster's pending pods are placed too.
+
+    ``other_form`` is asked first for the objects of each file of the cluster.
 
     Raises:
         InputError: with all errors in them.
     """
     if [*cluster, *pods].count(STDIN) > 1:
         raise InputError([f"{STDIN}: standard input can be read once: use it in --cluster or in --pods"])
-    files = _read(cluster, pods)
+    files = _read(cluster, pods, other_form)
     if with_pending:
         named = {one.identity for one in files.pods}
         files.why_not_placed = "no profile has their schedulerName"
@@ -106,10 +116,10 @@ class _Files:
     why_not_placed: str = "--pods does not name them"
 
 
-def _read(cluster: Sequence[str], pods: Sequence[str]) -> _Files:
+def _read(cluster: Sequence[str], pods: Sequence[str], other_form: OtherForm | None) -> _Files:
     problems: list[str] = []
     of_cluster, of_pods = ObjectReader(problems=problems), ObjectReader(problems=problems)
-    objects = _unique(of_cluster.read(_documents(cluster, problems)), problems)
+    objects = _unique(of_cluster.read(_documents(cluster, problems, other_form)), problems)
     cluster_is_whole = not problems
     found = list(of_pods.read(with_pods(_documents(pods, problems), problems)))
     nodes = Counter(one.kind for one in found if isinstance(one.value, Node))
@@ -130,8 +140,12 @@ def _read(cluster: Sequence[str], pods: Sequence[str]) -> _Files:
     )
 
 
-def _documents(names: Sequence[str], problems: list[str]) -> Iterator[Document]:
+def _documents(names: Sequence[str], problems: list[str], other_form: OtherForm | None = None) -> Iterator[Document]:
     for name in names:
+        found = other_form(name) if other_form is not None and name != STDIN else None
+        if found is not None:
+            yield from found
+            continue
         try:
             data = sys.stdin.buffer.read(MOST_BYTES + 1) if name == STDIN else _start_of(name)
         except OSError as exc:

@@ -18,6 +18,7 @@ from berth.cli.options import Output, OutputFormat, print_document, reporting_er
 from berth.cli.rendering import new_table, note, plain, print_rich
 from berth.process.configuration import profiles_of
 from berth.process.exits import Exit
+from berth.recording.cluster import objects_of_recording
 from berth.simulate.engine import PodReport, ReportCounts, Simulation
 from berth.simulate.inputs import InputError, counted, read_inputs
 
@@ -50,7 +51,10 @@ def _repeat_flags(args: Iterable[str]) -> Iterator[str]:
 Cluster = Annotated[
     list[str],
     typer.Option(
-        "--cluster", metavar="FILE...", help="The cluster's objects, as kubectl get prints them.", show_default=False
+        "--cluster",
+        metavar="FILE...",
+        help="The cluster's objects, as kubectl get prints them, or a recording.",
+        show_default=False,
     ),
 ]
 Pods = Annotated[
@@ -123,7 +127,13 @@ def _simulate(configuration: KubeSchedulerConfiguration, options: _Options) -> b
     """Whether no plugin failed, and with --must-fit every pod got a node."""
     profiles = profiles_of(configuration)
     try:
-        inputs = read_inputs(options.cluster, options.pods, profiles, with_pending=options.pending)
+        inputs = read_inputs(
+            options.cluster,
+            options.pods,
+            profiles,
+            with_pending=options.pending,
+            other_form=objects_of_recording,
+        )
     except InputError as error:
         for problem in error.problems:
             note(problem)

@@ -1,0 +1,114 @@
+"""Records a bus: what is stored, then every change, until it is told to end.
+
+It reads as a user who may only look: Direct Get, and the copies that streams publish of what they store. No service
+notices it. The queues PENDING and RANKED are read in the same way, so messages are recorded that are gone at once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import AsyncExitStack, suppress
+from datetime import timedelta
+from typing import Final
+
+from berth.bus.interface import BucketReader, Entry, Session, StoredMessage, StreamReader
+from berth.bus.topology import BANDWIDTH, CLUSTER, DECISIONS, FACTS, PENDING, RANKED
+from berth.recording.file import Begun, Ended, Record, RecordingWriter, Source, recorded
+
+FLUSH: Final = timedelta(seconds=1)
+"""Between two writes: what a recorder that is killed loses."""
+DECISIONS_BEFORE: Final = timedelta(minutes=2)
+"""How old the oldest Decisions are that a recording begins with. A scorer that starts reads as many."""
+
+_STREAMS: Final[tuple[Source, ...]] = (PENDING, RANKED, DECISIONS)
+_BUCKETS: Final[tuple[Source, ...]] = (CLUSTER, BANDWIDTH, FACTS)
+
+OnBegun = Callable[[], None]
+
+
+class Recorder:
+    """Writes what a session reads."""
+
+    def __init__(self, session: Session, writer: RecordingWriter) -> None:
+        self._session = session
+        self._writer = writer
+        self._positions: dict[Source, int] = {}
+        self._wake = asyncio.Event()
+
+    async def run(self, *, on_begun: OnBegun) -> str:
+        """Record until cancelled, or until the recording is as large as a replay reads; returns why it ended.
+
+        ``on_begun`` is called once everything that was stored has been read and written.
+
+        Raises:
+            BusLostError: the connection is lost. What was recorded before is written.
+            RecordingWriteError: it cannot be written.
+        """
+        async with AsyncExitStack() as stack:
+            tasks = await stack.enter_async_context(asyncio.TaskGroup())
+            reading = [task async for task in self._start(stack, tasks)]
+            try:
+                self._writer.add(Begun(positions=dict(self._positions)))
+                self._writer.flush()
+                on_begun()
+                while not self._writer.is_full:
+                    await self._next_flush()
+            finally:
+                for task in reading:
+                    task.cancel()
+        return "the recording is as large as a replay reads"
+
+    def end(self, reason: str) -> None:
+        """Write the end, so that the recording is known to be whole.
+
+        Raises:
+            RecordingWriteError: it cannot be written.
+        """
+        self._writer.add(Ended(messages=self._writer.messages, reason=reason))
+        self._writer.close()
+
+    async def _start(self, stack: AsyncExitStack, tasks: asyncio.TaskGroup) -> AsyncIterator[asyncio.Task[None]]:
+        """Read every source to its end, in tasks that go on with what follows.
+
+        The queues come first: what moves on meanwhile is met in the next stream, and not missed.
+        """
+        for source in _STREAMS:
+            since = DECISIONS_BEFORE if source == DECISIONS else None
+            stream = await stack.enter_async_context(self._session.read_stream(source, since=since))
+            yield tasks.create_task(self._follow_stream(source, stream), name=source)
+            await stream.caught_up.wait()
+        for source in _BUCKETS:
+            bucket = await stack.enter_async_context(self._session.read_bucket(source))
+            yield tasks.create_task(self._follow_bucket(source, bucket), name=source)
+            await bucket.caught_up.wait()
+
+    async def _follow_stream(self, source: Source, reader: StreamReader) -> None:
+        async for batch in reader.batches():
+            self._add([_of_stream(source, message) for message in batch], source, reader.position)
+
+    async def _follow_bucket(self, source: Source, reader: BucketReader) -> None:
+        async for batch in reader.batches():
+            self._add([_of_bucket(source, entry) for entry in batch], source, reader.position)
+
+    def _add(self, records: Sequence[Record], source: Source, position: int) -> None:
+        for record in records:
+            self._writer.add(record)
+        self._positions[source] = position
+        if self._writer.has_frame:
+            self._wake.set()
+
+    async def _next_flush(self) -> None:
+        self._wake.clear()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(FLUSH.total_seconds()):
+                await self._wake.wait()
+        self._writer.flush()
+
+
+def _of_stream(source: Source, message: StoredMessage) -> Record:
+    return recorded(source, message.sequence, message.time, message.subject, message.data)
+
+
+def _of_bucket(source: Source, entry: Entry) -> Record:
+    return recorded(source, entry.sequence, entry.time, entry.key, entry.data)

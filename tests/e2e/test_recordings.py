@@ -1,0 +1,322 @@
+"""`berth record` on a running pipeline, and what a recording answers."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+import yaml
+
+from berth.api.messages import Decision, Outcome
+from berth.bus.topology import CLUSTER, DECISIONS, RANKED
+from berth.recording.file import read_recording
+from berth.recording.history import decoded
+from harness.servers.child_processes import free_ports
+from harness.worlds.cluster_user import ClusterUser, cluster_user, eventually
+from harness.worlds.pipeline import BerthUp, berth_up
+from harness.worlds.storage import HOSTNAME, Storage, controllers
+
+pytestmark = [pytest.mark.requires("nats-server"), pytest.mark.timeout(240)]
+
+ROOT = Path(__file__).parents[2]
+PAGE = (ROOT / "docs/recordings.md").read_text()
+COMMANDS = re.findall(r"^\$ berth (.*)$", PAGE, re.MULTILINE)
+SECONDS = 60.0
+WEB, LOW, VIP, CLAIMS, NODES = 120, 56, 6, 4, 8
+ANYWHERE = {"nodeSelector": {}}
+AT_ONCE = {"terminationGracePeriodSeconds": 0}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunRecordings:
+    """Recordings of one run: all of it, from its middle on, and one whose recorder was killed."""
+
+    whole: Path
+    late: Path
+    killed: Path
+    namespace: str
+
+
+def command(*arguments: object) -> list[str]:
+    return [sys.executable, "-m", "berth.cli", *map(str, arguments)]
+
+
+def environment(of: BerthUp | None = None) -> dict[str, str]:
+    own = {name: value for name, value in os.environ.items() if not name.startswith("BERTH_")}
+    return own | ({"TMPDIR": str(of.temporary), "BERTH_NATS_URL": of.nats} if of else {})
+
+
+def berth(*arguments: object, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
+    """Run a command that needs no bus."""
+    return subprocess.run(
+        command(*arguments), capture_output=True, text=True, timeout=SECONDS, check=False, env=environment(), cwd=cwd
+    )
+
+
+class Recorder:
+    """`berth record` as a process."""
+
+    def __init__(self, of: BerthUp, file: Path, *arguments: str, cwd: Path | None = None) -> None:
+        self.file = file
+        self._said = file.with_suffix(".said")
+        with self._said.open("wb") as err:
+            self.process = subprocess.Popen(
+                command("record", "-o", file if cwd is None else file.name, *arguments),
+                stdout=subprocess.PIPE,
+                stderr=err,
+                text=True,
+                env=environment(of),
+                cwd=cwd,
+            )
+        deadline = time.monotonic() + SECONDS
+        while "recording to" not in self._said.read_text():
+            assert self.process.poll() is None, self._said.read_text()
+            assert time.monotonic() < deadline, "the recorder has not begun"
+            time.sleep(0.02)
+
+    def end(self, number: int) -> tuple[int, str]:
+        """Send it a signal; its exit code and what it printed."""
+        self.process.send_signal(number)
+        printed, _ = self.process.communicate(timeout=SECONDS)
+        return self.process.returncode, printed
+
+
+@contextmanager
+def recorder(of: BerthUp, file: Path, *arguments: str, cwd: Path | None = None) -> Iterator[Recorder]:
+    running = Recorder(of, file, *arguments, cwd=cwd)
+    try:
+        yield running
+    finally:
+        running.process.kill()
+        running.process.communicate()
+
+
+async def fill(seen: ClusterUser, storage: Storage) -> None:
+    """Small pods anywhere, pods with claims, and so many unimportant ones that the test's nodes are nearly full."""
+    await storage.add_class("disks.example.com")
+    nodes = await seen.add_nodes(NODES, cpu="8")
+    labels = [seen.api.patch(f"/api/v1/nodes/{node}", {"metadata": {"labels": {HOSTNAME: node}}}) for node in nodes]
+    await asyncio.gather(*labels)
+    for number in range(CLAIMS):
+        await storage.add_claim(f"data-{number}")
+        await storage.add_pod(f"db-{number}", f"data-{number}")
+    web = await seen.add_pods(WEB, "web", cpu="50m", spec=ANYWHERE)
+    low = await seen.add_pods(LOW, "low", cpu="1", spec=AT_ONCE)
+    await seen.all_bound([*web, *low, *(f"db-{number}" for number in range(CLAIMS))])
+
+
+async def crowd(seen: ClusterUser) -> None:
+    """Pods are deleted, others come, important ones evict some, and one fits nowhere."""
+    await asyncio.gather(*(seen.delete_pod(f"web-{number}") for number in range(WEB // 2)))
+    await seen.add_pods(1, "huge", cpu="100")
+    vip = await seen.add_pods(VIP, "vip", cpu="2", priority_class="system-cluster-critical")
+    more = await seen.add_pods(WEB, "more", cpu="50m", spec=ANYWHERE)
+    await seen.all_bound([*vip, *more])
+
+
+async def record(of: BerthUp, folder: Path) -> RunRecordings:
+    names = {name: folder / f"{name}.berth" for name in ("whole", "late", "killed")}
+    async with cluster_user(of.kubeconfig, cleans_up=False) as seen:
+        storage = Storage(seen)
+        with recorder(of, names["whole"]) as whole, recorder(of, names["killed"]) as killed:
+            async with controllers(storage):
+                await fill(seen, storage)
+                with recorder(of, names["late"]) as late:
+                    await crowd(seen)
+                    assert late.end(signal.SIGTERM)[0] == 0
+            await asyncio.sleep(1.5)  # a recorder writes every second
+            assert killed.end(signal.SIGKILL)[0] == -signal.SIGKILL
+            code, printed = whole.end(signal.SIGINT)
+        assert code == 0
+        assert re.fullmatch(rf"recorded \d+ messages in .* to {whole.file}, .*: it was stopped\n", printed)
+        return RunRecordings(**names, namespace=seen.namespace)
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunRecordings]:
+    folder = tmp_path_factory.mktemp("recordings")
+    with berth_up("--nodes", 4, "--scorers", 2, folder=folder) as up:
+        up.wait_until_ready()
+        yield asyncio.run(record(up, folder))
+
+
+def replayed(file: Path) -> dict:
+    answer = berth("replay", file, "-o", "json")
+    found = json.loads(answer.stdout)
+    assert (answer.returncode, found["different"]) == (0, [])
+    return found
+
+
+def test_a_run_with_two_scorers_preemption_and_volumes_is_replayed_and_equal(run: RunRecordings):
+    found = replayed(run.whole)
+    assert (found["left_out"], found["unreadable"], found["is_whole"]) == ({}, 0, True)
+    assert found["equal"] == found["rankings"] == found["messages"][RANKED] >= 2 * WEB + LOW + VIP + CLAIMS
+    assert len(found["equal_by_scorer"]) == 2
+    assert min(found["equal_by_scorer"].values()) > WEB / 4
+
+
+def test_the_run_has_what_it_is_to_have(run: RunRecordings):
+    """Else the test above would prove less than it says."""
+    recording = read_recording(run.whole)
+    decisions = [decision for _, decision in decoded(recording, DECISIONS, Decision)]
+    assert {each.outcome for each in decisions} >= {Outcome.BOUND, Outcome.PREEMPTING, Outcome.UNSCHEDULABLE}
+    assert sum(bool(each.preemption and each.preemption.victims) for each in decisions) >= VIP / 2
+    claims = [record.payload or b"" for record in recording.of(CLUSTER) if record.subject.startswith("pvc.")]
+    assert sum(b'"volumeName":"made-' in payload for payload in claims) >= CLAIMS
+    assert not recording.is_cut
+
+
+def test_a_recording_that_begins_in_the_middle_of_a_run_is_replayed_and_equal(run: RunRecordings):
+    found = replayed(run.late)
+    assert found["equal"] > WEB
+    assert set(found["left_out"]) <= {"ranked before everything that counted then was recorded"}
+
+
+def test_what_a_killed_recorder_has_written_is_replayed_and_equal(run: RunRecordings):
+    answer = berth("replay", run.killed)
+    assert answer.returncode == 0, answer.stdout
+    assert "it has no end: the recorder was killed, or the file was copied in part" in answer.stderr
+    assert replayed(run.killed)["equal"] >= 2 * WEB
+
+
+def test_a_pod_is_explained_as_why_does(run: RunRecordings):
+    answer = berth("replay", run.whole, "--pod", f"{run.namespace}/vip-0")
+    assert answer.returncode == 0
+    assert answer.stdout.startswith(f"{run.namespace}/vip-0 is on {run.namespace}-")
+    assert re.search(r"preempted pods on \S+ .* ago: ", answer.stdout)
+    assert "attempt 1 at" in answer.stdout
+    assert "made again, and equal" in answer.stdout
+    document = json.loads(berth("replay", run.whole, "--pod", "huge-0", "-n", run.namespace, "-o", "json").stdout)
+    assert (document["outcome"], document["blockers"]) == ("unschedulable", ["NodeAffinity", "NodeResourcesFit"])
+    assert all(ranking["is_equal"] for ranking in document["rankings"])
+
+
+def test_a_pod_that_is_not_in_it_is_an_answer_of_no(run: RunRecordings):
+    answer = berth("replay", run.whole, "--pod", "default/nobody")
+    assert (answer.returncode, answer.stdout) == (1, "")
+    assert answer.stderr == "berth: looking for pod 'default/nobody': the recording has no Decision on it\n"
+
+
+def test_another_configuration_is_asked_what_it_would_have_done(run: RunRecordings):
+    packing = ROOT / "docs/recordings/packing.yaml"
+    answer = berth("replay", run.whole, "--config", packing, "-o", "json")
+    assert (answer.returncode, answer.stderr) == (0, "")
+    found = json.loads(answer.stdout)
+    assert found["other"]["measures"]["nodes_used"] < found["recorded"]["nodes_used"]
+    assert found["other"]["counts"]["elsewhere"] > found["again"]["counts"].get("elsewhere", 0)
+    assert found["again"]["measures"]["pods"] == found["recorded"]["pods"]
+    pods = {each["pod"]: each for each in found["other"]["pods"]}
+    assert pods[f"{run.namespace}/huge-0"]["other"]["fate"] == "waits"
+    assert len(pods) >= 2 * WEB + LOW + VIP + CLAIMS
+    table = berth("replay", run.whole, "--config", packing).stdout
+    assert re.search(r"AT THE END +RECORDED +AGAIN +OTHER", table)
+
+
+def test_simulate_takes_a_recording_as_its_cluster(run: RunRecordings, tmp_path: Path):
+    pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "next"}, "spec": {"schedulerName": "berth"}}
+    pod["spec"]["containers"] = [{"name": "c", "image": "c", "resources": {"requests": {"cpu": "10m"}}}]
+    (tmp_path / "next.yaml").write_text(yaml.safe_dump(pod))
+    answer = berth("simulate", "--cluster", run.whole, "--pods", tmp_path / "next.yaml", "-o", "json")
+    assert answer.returncode == 0, answer.stderr
+    found = json.loads(answer.stdout)
+    assert len(found["feasible"]) == NODES + 4
+    waiting = berth("simulate", "--cluster", run.whole, "--pending")
+    assert waiting.returncode == 0
+    assert f"{run.namespace}/huge-0" in waiting.stdout
+    assert "placed 0 of 1 pod" in waiting.stdout
+
+
+def test_a_difference_ends_with_1_and_is_named(run: RunRecordings, tmp_path: Path):
+    """A recording in which one total is another."""
+    import gzip  # noqa: PLC0415 - here alone
+
+    lines = gzip.decompress(run.whole.read_bytes()).splitlines(keepends=True)
+    at = next(n for n, line in enumerate(lines) if b'"source":"RANKED"' in line and line.count(b'"total":') > 2)
+    lines[at] = re.sub(rb'"total":(\d+)', b'"total":9\\1', lines[at], count=1)
+    (tmp_path / "changed").write_bytes(gzip.compress(b"".join(lines)))
+    answer = berth("replay", tmp_path / "changed")
+    assert answer.returncode == 1
+    assert "1 differ, " in answer.stdout
+    assert re.search(r" attempt 1 at .* by scorer-\d: \S+: recorded 9\d+ with ", answer.stdout)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error"),
+    [
+        pytest.param(["replay", "README.md"], "want a recording of `berth record`, got another file", id="a page"),
+        pytest.param(["replay", "no/file"], "no/file: reading: No such file or directory", id="no file"),
+        pytest.param(["record", "-o", "x", "--for", "soon"], "--for: want a duration such as", id="no duration"),
+        pytest.param(
+            ["replay", "x", "--pod", "a/b", "--algorithm-provider", "default"], "name one of them", id="two questions"
+        ),
+        pytest.param(["record", "-o", "README.md"], "exists already", id="a file that exists"),
+    ],
+)
+def test_wrong_usage_is_one_line(run: RunRecordings, arguments: list[str], error: str):
+    answer = berth(*arguments, cwd=ROOT)
+    assert (answer.returncode, answer.stdout, answer.stderr.count("\n")) == (2, "", 1)
+    assert error in answer.stderr
+    del run
+
+
+def test_without_nats_nothing_is_written(tmp_path: Path):
+    url = f"nats://127.0.0.1:{free_ports(1)[0]}"
+    answer = berth("record", "-o", tmp_path / "r", "--nats", url)
+    assert answer.returncode == 3
+    assert "start `berth up`, or name the server with --nats" in answer.stderr
+    assert not (tmp_path / "r").exists()
+
+
+SHOWS = {
+    "record -o incident.berth --for 10s": r"recorded \d+ messages in 1\d\.\d s to incident.berth, .*: its time",
+    "replay incident.berth": r"\d+ rankings, \d+ made again: all are equal \(scorer-\d \d+",
+    "replay incident.berth --pod default/vip": r"(?s)default/vip is on node-00\n.*preempted pods on .*made again, ",
+    "replay incident.berth --config docs/recordings/packing.yaml": r"with the recorded configuration, placed one",
+    "simulate --cluster incident.berth --pending": r"default/big +- +0 of 12 ",
+}
+"""What each command of the page prints, in their order."""
+
+
+async def create(seen: ClusterUser, page: str) -> None:
+    for pod in yaml.safe_load_all((ROOT / page).read_text()):
+        assert (await seen.api.post("/api/v1/namespaces/default/pods", pod)).code == 201
+
+
+async def create_pods(of: BerthUp) -> None:
+    """As the page says; `vip` comes when `low` is placed."""
+    async with cluster_user(of.kubeconfig) as seen:
+        await create(seen, "docs/tracing/pods.yaml")
+        await eventually(lambda: is_placed(seen, "low"), "low to be placed")
+        await create(seen, "docs/tracing/important.yaml")
+        await eventually(lambda: is_placed(seen, "vip"), "vip to be placed")
+
+
+async def is_placed(seen: ClusterUser, name: str) -> bool:
+    return bool((await seen.api.get(f"/api/v1/namespaces/default/pods/{name}")).body["spec"].get("nodeName"))
+
+
+def test_the_commands_of_the_page_print_what_it_says(tmp_path: Path):
+    assert list(SHOWS) == COMMANDS
+    (tmp_path / "docs").symlink_to(ROOT / "docs")
+    with berth_up("--nodes", 12, "--scorers", 2, folder=tmp_path / "up") as up:
+        up.wait_until_ready()
+        first, *others = COMMANDS
+        with recorder(up, tmp_path / "incident.berth", *first.split()[3:], cwd=tmp_path) as recording:
+            asyncio.run(create_pods(up))
+            printed, _ = recording.process.communicate(timeout=SECONDS)
+    assert re.search(SHOWS[first], printed), printed
+    for line in others:
+        answer = berth(*line.split(), cwd=tmp_path)
+        assert (answer.returncode, answer.stderr) == (0, ""), line
+        assert re.search(SHOWS[line], answer.stdout), answer.stdout

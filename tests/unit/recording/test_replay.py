@@ -1,0 +1,213 @@
+"""Rankings of random histories are made again, and are equal; what is missing or changed is named."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import msgspec
+import pytest
+
+from berth.api.messages import Heard, Outcome, Ranked, decode, encode
+from berth.recording.file import Begun, Recorded, recorded
+from berth.recording.replay import Replay, ReplayCounts, Replayed, differences
+from harness.builders.profiles import default_profile
+from harness.worlds.recorded_world import RecordedWorld
+
+STEPS = 300
+HISTORIES = [(seed, lag) for lag in (0.0, 0.05, 0.5) for seed in range(6)]
+
+
+def history(seed: int = 1, **options: object) -> RecordedWorld:
+    world = RecordedWorld(seed, scorers=1 + seed % 3, **options)
+    world.run(STEPS)
+    return world
+
+
+def replayed(world: RecordedWorld) -> list[Replayed]:
+    return list(Replay(world.recording, {"berth": default_profile()}, best=32).run())
+
+
+def counts(world: RecordedWorld) -> ReplayCounts:
+    found = ReplayCounts()
+    for one in replayed(world):
+        found.add(one)
+    return found
+
+
+def changed(world: RecordedWorld, index: int, **members: object) -> None:
+    """Change a ranking of the recording."""
+    there = world.recording.messages["RANKED"]
+    message = msgspec.structs.replace(decode(there[index].payload or b"", Ranked), **members)
+    there[index] = recorded("RANKED", there[index].sequence, there[index].time, there[index].subject, encode(message))
+
+
+def rankings(world: RecordedWorld) -> list[Ranked]:
+    return [decode(record.payload or b"", Ranked) for record in world.recording.of("RANKED")]
+
+
+@pytest.mark.parametrize(("seed", "lag"), HISTORIES)
+def test_every_ranking_of_a_random_history_is_equal(seed: int, lag: float):
+    world = history(seed, lag=lag)
+    found = counts(world)
+    assert (found.different, found.left_out) == (0, Counter())
+    assert found.equal.total() == len(world.recording.of("RANKED")) > STEPS / 6
+    assert len(found.equal) == len(world.scorers)
+
+
+def test_the_histories_have_what_makes_a_view():
+    """Else the test above would prove less than it says."""
+    made = [message for seed, lag in HISTORIES for message in rankings(history(seed, lag=lag))]
+    assert any(message.preemption is not None for message in made)
+    assert any(message.proposals_counted for message in made)
+    assert any(message.heard.expired for message in made)
+    assert any(message.candidates for message in made)
+    assert any(message.rejections for message in made)
+
+
+@pytest.mark.parametrize("field", ["ranked", "expired"])
+def test_without_what_the_scorer_had_heard_rankings_differ(field: str):
+    """So each field is needed."""
+    different = 0
+    for seed, lag in HISTORIES:
+        world = history(seed, lag=lag)
+        for index, message in enumerate(rankings(world)):
+            changed(
+                world, index, heard=msgspec.structs.replace(message.heard, **{field: Heard().__getattribute__(field)})
+            )
+        different += counts(world).different
+    assert different > 0
+
+
+def test_a_changed_ranking_is_named_and_causes_no_other_difference():
+    world = history()
+    index, message = next(
+        (index, message) for index, message in enumerate(rankings(world)) if len(message.candidates) > 2
+    )
+    first, second, *others = message.candidates
+    changed(world, index, candidates=[first, msgspec.structs.replace(second, total=second.total + 7), *others])
+    (one,) = [one for one in replayed(world) if one.differences]
+    assert one.ranking.message.attempt == message.attempt
+    (sentence,) = one.differences
+    assert sentence.startswith(f"{second.node}: recorded {second.total + 7} with {second.pods} pods")
+    assert f", again {second.total} with " in sentence
+
+
+def test_another_order_of_nodes_is_named():
+    world = history()
+    index, message = next(
+        (index, message) for index, message in enumerate(rankings(world)) if len(message.candidates) > 2
+    )
+    first, second, *others = message.candidates
+    changed(world, index, candidates=[second, first, *others])
+    sentences = [sentence for one in replayed(world) for sentence in one.differences]
+    assert any(each.startswith(f"nodes: recorded {second.node}, {first.node}") for each in sentences)
+
+
+def test_a_missing_message_of_the_mirror_is_noticed():
+    world = history()
+    world.recording.messages["cluster"] = [
+        record for record in world.recording.of("cluster") if record.subject != "node.n0"
+    ]
+    assert counts(world).different > 0
+
+
+def test_what_cannot_be_made_again_is_left_out_with_the_reason():
+    world = history()
+    changed(world, 0, heard=Heard())
+    changed(world, 1, config="another")
+    changed(world, 2, error="it failed", nodes=None, evaluated=0, candidates=[], rejections=[])
+    changed(world, 3, evaluated=1, nodes=6, nominated_first=False)
+    found = counts(world)
+    assert found.left_out == Counter(
+        {
+            "ranked by a version that does not say what it had heard": 1,
+            "ranked under another configuration (another)": 1,
+            "not ranked: it failed before": 1,
+            "percentageOfNodesToScore: which nodes were searched depends on the scorer's earlier pods": 1,
+        }
+    )
+
+
+def begun_after(world: RecordedWorld, count: int) -> None:
+    """As if the recorder had started when that many rankings had been made and bound."""
+    recording = world.recording
+    since = recording.messages["RANKED"][count].time
+    positions = {
+        source: max((record.sequence for record in there if record.time <= since), default=0)
+        for source, there in recording.messages.items()
+    }
+    decided = {
+        msgspec.json.decode(record.payload or b"")["attempt"]
+        for record in recording.of("DECISIONS")
+        if record.time <= since
+    }
+    recording.begun = Begun(positions=positions)
+    last_of_key = {record.subject: record for record in recording.of("cluster") if record.time <= since}
+    recording.messages["cluster"] = [
+        record for record in recording.of("cluster") if record.time > since or last_of_key[record.subject] is record
+    ]
+    for stream in ("PENDING", "RANKED"):  # what was acknowledged is not there any more
+        recording.messages[stream] = [
+            record
+            for record in recording.of(stream)
+            if record.time > since or msgspec.json.decode(record.payload or b"")["attempt"] not in decided
+        ]
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_a_recording_that_begins_in_the_middle_has_equal_rankings(seed: int):
+    """Those that were made on a view from before it are left out, and no other ones."""
+    world = history(seed, lag=0.05)
+    begun_after(world, 20)
+    found = counts(world)
+    assert found.different == 0
+    assert found.equal.total() > 10
+    assert set(found.left_out) <= {"ranked before everything that counted then was recorded"}
+
+
+def test_a_recording_without_a_begin_compares_nothing():
+    world = history()
+    world.recording.begun = None
+    assert set(counts(world).left_out) == {"the recorder was ended before it had read the cluster"}
+
+
+def test_rankings_on_what_came_after_the_recording_are_left_out():
+    world = history()
+    there = world.recording.messages["cluster"]
+    del there[len(there) // 2 :]
+    found = counts(world)
+    assert found.different == 0
+    assert found.left_out["ranked on what was not recorded any more"] > 0
+
+
+def test_messages_that_cannot_be_decoded_are_counted():
+    world = history()
+    there = world.recording.messages["RANKED"]
+    for data in (b"{}", b"[" * 5000, b"\xff"):
+        there.append(_after(there[-1], data))
+    replay = Replay(world.recording, {"berth": default_profile()}, best=32)
+    assert replay.unreadable == 3
+    assert all(not one.differences for one in replay.run())
+
+
+def _after(last: Recorded, data: bytes) -> Recorded:
+    return recorded("RANKED", last.sequence + 1, last.time, last.subject, data)
+
+
+def test_a_message_that_was_cut_to_fit_is_compared_by_what_it_has():
+    world = history()
+    message = next(message for message in rankings(world) if len(message.candidates) > 3)
+    cut = msgspec.structs.replace(
+        message, candidates=[msgspec.structs.replace(each, scores={}) for each in message.candidates[:2]]
+    )
+    assert list(differences(cut, message)) == []
+    assert list(differences(message, message)) == []
+    (sentence,) = differences(msgspec.structs.replace(message, candidates=message.candidates[:2]), message)
+    assert sentence.startswith("nodes: recorded none, again ")
+
+
+def test_decisions_of_the_history_bind_pods():
+    outcomes = Counter(
+        msgspec.json.decode(record.payload or b"")["outcome"] for record in history().recording.of("DECISIONS")
+    )
+    assert outcomes[Outcome.BOUND] > 10

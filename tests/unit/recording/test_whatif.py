@@ -1,0 +1,181 @@
+"""What another configuration would have done with the pods of a recording."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import timedelta
+
+import msgspec
+import pytest
+
+from berth.api.config.load import load
+from berth.api.config.types import API_VERSION, KIND
+from berth.api.livedata import EGRESS_ANNOTATION, Bandwidth
+from berth.api.messages import Outcome, Ranked, decode
+from berth.api.pod import Pod
+from berth.cluster.snapshot import Snapshot
+from berth.framework.profile import Profile
+from berth.plugins.presets import DEFAULT
+from berth.process.configuration import known_plugins, profiles_of
+from berth.recording.file import Recording
+from berth.recording.history import Fate, History
+from berth.recording.measures import BusiestNodes, Traffic
+from berth.recording.whatif import RunResult, WhatIf, what_if
+from harness.builders.objects import a_container, a_node, a_pod
+from harness.builders.profiles import default_profile
+from harness.builders.volumes import a_claim, a_class, pod_with_claims
+from harness.worlds.recorded_world import START, RecordedWorld
+
+PACKING = """\
+  pluginConfig:
+  - name: NodeResourcesFit
+    args: {scoringStrategy: {type: MostAllocated, resources: [{name: cpu, weight: 1}, {name: memory, weight: 1}]}}
+"""
+SAME: Mapping[str, Profile] = {"berth": default_profile()}
+
+
+def profiles(more: str = "", name: str = "berth") -> Mapping[str, Profile]:
+    text = f"apiVersion: {API_VERSION}\nkind: {KIND}\nprofiles:\n- schedulerName: {name}\n{more}"
+    return profiles_of(load(text, known=known_plugins(), preset=DEFAULT))
+
+
+def asked(recording: Recording, other: Mapping[str, Profile]) -> WhatIf:
+    return what_if(recording, SAME, other)
+
+
+def small(name: str, cpu: str = "500m", **spec: object) -> Pod:
+    return a_pod(name, containers=[a_container(cpu=cpu)], **{"priority": 0, **spec})
+
+
+@pytest.fixture
+def world() -> RecordedWorld:
+    """Three nodes of 4 cores, one scorer, a binder that takes the best node."""
+    world = RecordedWorld(0, scorers=1, nodes=0, lag=0.0, chosen_of=1, ever_away=False)
+    for number in range(3):
+        world.mirror(f"node.n{number}", a_node(f"n{number}", cpu="4"))
+    return world
+
+
+def fates(run: RunResult) -> dict[str, tuple[Fate, str]]:
+    return {each.pod.partition("/")[2]: (each.other.fate, each.other.node) for each in run.pods}
+
+
+def test_with_the_same_configuration_pods_that_came_one_by_one_are_where_they_were(world: RecordedWorld):
+    for number in range(12):
+        world.one_by_one(small(f"web-{number}"))
+    found = asked(world.recording, SAME)
+    assert all(each.is_equal for each in found.other.pods)
+    assert (len(found.other.pods), found.other.left_out, found.other.failures) == (12, 0, {})
+    assert found.recorded == found.other.measures == found.again.measures
+    assert (found.recorded.pods, found.recorded.pods_per_node.least, found.recorded.pods_per_node.most) == (12, 4, 4)
+
+
+def test_a_configuration_that_packs_uses_fewer_nodes_and_leaves_more_room(world: RecordedWorld):
+    for number in range(6):
+        world.one_by_one(small(f"web-{number}"))
+    world.one_by_one(small("large", "2"))
+    found = asked(world.recording, profiles(PACKING))
+    assert (found.recorded.nodes_used, found.other.measures.nodes_used) == (3, 2)
+    # free by then: 3, 3, 1 cores beside the recorded pods; 0.5, 2.5, 4 of the packed ones, or the like
+    assert found.other.measures.room_for >= found.recorded.room_for
+    assert any(not each.is_equal for each in found.other.pods)
+    assert all(each.is_equal for each in found.again.pods)
+
+
+def test_a_pod_that_waited_is_placed_where_the_other_configuration_leaves_room(world: RecordedWorld):
+    for number in range(3):
+        world.one_by_one(small(f"web-{number}", "1"))
+    world.one_by_one(small("big", "4"))
+    found = asked(world.recording, profiles(PACKING))
+    assert fates(found.again)["big"] == (Fate.WAITS, "")
+    assert fates(found.other)["big"][0] is Fate.PLACED
+    (big,) = [each for each in found.other.pods if each.pod == "default/big"]
+    assert big.recorded.fate is Fate.WAITS
+    assert "Insufficient cpu" in big.recorded.reason
+
+
+def test_a_pod_that_ended_makes_room_at_its_time(world: RecordedWorld):
+    for number in range(3):
+        world.one_by_one(small(f"web-{number}", "4"))
+    world.one_by_one(small("late", "4"))
+    assert fates(asked(world.recording, SAME).other)["late"][0] is Fate.WAITS
+    world.seconds += 1
+    world.end()
+    found = asked(world.recording, SAME)
+    assert fates(found.other)["late"][0] is Fate.PLACED
+
+
+def test_pods_are_evicted_for_important_ones_in_each_run_by_itself(world: RecordedWorld):
+    for number in range(3):
+        world.one_by_one(small(f"web-{number}", "4"))
+    world.one_by_one(small("vip", "4", priority=100))
+    found = asked(world.recording, SAME)
+    assert fates(found.other)["vip"][0] is Fate.PLACED
+    evicted = [each for each in found.other.pods if each.other.fate is Fate.EVICTED]
+    assert len(evicted) == 1
+    assert evicted[0].is_equal
+
+
+def test_a_victim_of_before_the_recording_is_named(world: RecordedWorld):
+    for number in range(3):
+        old = small(f"old-{number}", "4")
+        world.mirror(f"pod.{old.uid}", msgspec.structs.replace(old, spec=on(old, f"n{number}")))
+    begin = world.recording.messages["cluster"][-1].sequence
+    world.recording.begun = msgspec.structs.replace(world.recording.begun, positions={"cluster": begin})
+    world.one_by_one(small("vip", "4", priority=100))
+    found = asked(world.recording, SAME)
+    vip, victim = found.other.pods
+    assert (vip.pod, vip.other.fate) == ("default/vip", Fate.PLACED)
+    assert victim.pod.startswith("default/old-")
+    assert victim.other.fate is Fate.EVICTED
+
+
+def on(pod: Pod, node: str):
+    return msgspec.structs.replace(pod.spec, node_name=node)
+
+
+def test_pods_without_a_profile_are_left_out(world: RecordedWorld):
+    world.one_by_one(small("web"))
+    found = asked(world.recording, profiles(name="another"))
+    assert (found.other.pods, found.other.left_out) == ([], 1)
+
+
+def test_what_a_claim_was_bound_to_is_left_out_once_its_pod_was_placed(world: RecordedWorld):
+    world.mirror("storageclass.slow", a_class())
+    world.mirror("pvc.uid-data", a_claim("data"))
+    asked_at = world.now
+    world.one_by_one(pod_with_claims("db", "data"))
+    history = History(world.recording)
+    claim = ("default", "data")
+    assert not history.is_a_consequence(claim, asked_at)
+    assert history.is_a_consequence(claim, world.now)
+    assert not history.is_a_consequence(("default", "other"), world.now)
+
+
+def test_traffic_moves_with_the_pods_by_their_annotations():
+    """80 Mbit/s are 10 MB/s, on n0 in the one cluster and on n1 in the other."""
+    pod = a_pod("busy", metadata={"annotations": {EGRESS_ANNOTATION: "80M"}})
+    here, there = Snapshot(), Snapshot()
+    for snapshot, node in ((here, "n0"), (there, "n1")):
+        snapshot.set_node(a_node("n0"))
+        snapshot.set_node(a_node("n1"))
+        snapshot.place(pod, node)
+    samples = {
+        "n0": Bandwidth(receive=5.0, transmit=12e6, sampled_at=START),
+        "n1": Bandwidth(receive=7.0, transmit=6e6, sampled_at=START),
+    }
+    traffic = Traffic(here, samples)
+    assert traffic.of(here) == BusiestNodes(receive=7.0, transmit=12e6)
+    assert traffic.of(there) == BusiestNodes(receive=7.0, transmit=16e6)  # 6 + 10; n0: 12 - 10
+    assert Traffic(here, {}).of(there) == BusiestNodes(receive=None, transmit=10e6)
+    assert Traffic(Snapshot(), {}).of(Snapshot()) == BusiestNodes(receive=None, transmit=None)
+
+
+def test_outcomes_are_the_last_decision_of_a_pod(world: RecordedWorld):
+    world.one_by_one(small("web"))
+    history = History(world.recording)
+    (uid,) = history.pods
+    assert history.fate_of(uid).fate is Fate.PLACED
+    assert history.bound[uid] == decode(world.recording.of("RANKED")[0].payload or b"", Ranked).candidates[0].node
+    assert Outcome.BOUND in world.recording.of("DECISIONS")[0].payload.decode()
+    assert history.asked[0].at <= world.now - timedelta(milliseconds=10)
