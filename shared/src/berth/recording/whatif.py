@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
 from datetime import datetime
 from heapq import merge
 from typing import Final
@@ -302,7 +301,7 @@ def _with_first(ranking: Ranking, node: str) -> Ranking:
     best = ranking.candidates[:1]
     found = (each for each in ranking.candidates if each.node == node and each.total == best[0].total)
     first = next(found, None)
-    return ranking if first is None else replace(ranking, candidates=(first,))
+    return ranking if first is None else msgspec.structs.replace(ranking, candidates=(first,))
 
 
 def _key_of(record: Recorded) -> tuple[str, str]:
