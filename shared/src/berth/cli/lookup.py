@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import AsyncIterator, Callable
+from contextlib import nullcontext
 from dataclasses import dataclass
 from datetime import datetime
 from itertools import chain
@@ -12,6 +14,7 @@ from typing import Final
 
 import msgspec
 
+from berth.api.decoding import check_size, decode_json
 from berth.api.errors import BerthError, DecodeError
 from berth.api.messages import Decision, Outcome, Pending, Preemption, Ranked, decode, decode_entry
 from berth.api.pod import Pod
@@ -28,6 +31,8 @@ from berth.process.exits import UsageError
 
 LOOK_BACK: Final = 20_000
 """How many Decisions, of all pods, are searched for the one that evicted a pod; this takes one or two seconds."""
+POD_BYTES: Final = 8 * 1024 * 1024
+"""Of a pod in a file: as much as a message may have."""
 _POD: Final = msgspec.json.Decoder(Pod)
 
 
@@ -173,6 +178,31 @@ async def find_pod(session: Session, name: PodName, snapshot: Snapshot, kubeconf
         raise
     except BerthError as error:
         raise NotFoundError(f"{nowhere}; could not look it up in the cluster: {error}") from error
+
+
+def read_pod(file: Path, name: PodName) -> FoundPod:
+    """The pod of this name in a file.
+
+    Raises:
+        UsageError: it cannot be read, is no pod, or is another one.
+    """
+    is_standard_input = str(file) == "/dev/stdin"  # opened anew it cannot be read where it is a socket
+    shown = "standard input" if is_standard_input else str(file)
+    try:
+        with nullcontext(sys.stdin.buffer) if is_standard_input else file.open("rb") as opened:
+            data = opened.read(POD_BYTES + 1)
+        check_size(data, "a pod", most=POD_BYTES)
+        pod = decode_json(_POD, data, "a pod")
+    except OSError as error:
+        raise UsageError(f"reading a pod from {shown!r}: {error.strerror}") from error
+    except DecodeError as error:
+        raise UsageError(f"reading a pod from {shown!r}: {error}") from error
+    metadata = pod.metadata
+    if (metadata.namespace, metadata.name) != (name.namespace, name.name):
+        raise UsageError(
+            f"reading a pod from {shown!r}: want {name}, got {f'{metadata.namespace}/{metadata.name}'!r:.300}"
+        )
+    return FoundPod(pod=pod, where=shown)
 
 
 async def get_pod_from_api(session: Session, name: PodName, kubeconfig: Path | None) -> Pod:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Collection
+from collections.abc import AsyncIterator, Collection, Iterable
 from contextlib import AsyncExitStack, asynccontextmanager
 from datetime import datetime
 
@@ -67,6 +67,11 @@ class MirrorReader:
             samples.pop(query, None)
         else:
             samples[query] = decode_bandwidth(entry.data)
+
+
+def newest(samples: Iterable[Bandwidth]) -> Bandwidth | None:
+    """The newest sample of a node; each query has one."""
+    return max(samples, key=lambda sample: sample.sampled_at, default=None)
 
 
 @asynccontextmanager

@@ -28,6 +28,7 @@ from berth.api.messages import (
 from berth.api.meta import ObjectMeta
 from berth.api.pod import Pod
 from berth.cli.choice import chosen_candidate, estimate_text, possible_nodes
+from berth.cli.options import PodName
 from berth.cli.rendering import clock, duration, new_table, plain, short_attempt
 from berth.process.settings import short_identity
 
@@ -169,6 +170,12 @@ def stage_row(traced: TracedMessage, before: TracedMessage | None) -> tuple[Text
     return at, since, plain(traced.stage), describe(traced)
 
 
+def trace_json(pod: PodName, messages: list[TracedMessage]) -> dict[str, object]:
+    """A pod's messages in order, as JSON."""
+    documents = [as_json(message, before) for message, before in zip(messages, (None, *messages), strict=False)]
+    return {"pod": str(pod), "messages": documents}
+
+
 def as_json(traced: TracedMessage, before: TracedMessage | None) -> dict[str, object]:
     readable = _read(traced)
     return {
@@ -214,11 +221,15 @@ def with_meaning(outcome: str, text: str) -> str:
 
 def reason_text(decision: Decision) -> str:
     """The text for an attempt's reason, and its message."""
-    if decision.reason not in set(Reason):
-        return ": ".join(filter(None, (decision.reason, decision.message)))
-    reason = Reason(decision.reason)
-    message = "" if reason in _COMPLETE else decision.message
-    return ": ".join(filter(None, (_REASONS[reason], message)))
+    return reason_of_attempt(decision.reason, decision.message)
+
+
+def reason_of_attempt(reason: str, message: str) -> str:
+    """The same of these two."""
+    if reason not in set(Reason):
+        return ": ".join(filter(None, (reason, message)))
+    known = Reason(reason)
+    return ": ".join(filter(None, (_REASONS[known], "" if known in _COMPLETE else message)))
 
 
 def candidates_of(messages: list[TracedMessage]) -> list[Candidate]:

@@ -103,6 +103,12 @@ def _order(pod: WaitingPod) -> tuple[int, float, int, datetime, str, str]:
     return queue, soonest if pod.queue == "backoff" else 0.0, -pod.priority, pod.since, pod.namespace, pod.name
 
 
+def queue_json(answer: QueueAnswer, *, complete: bool) -> dict[str, object]:
+    """The pods that wait, as JSON. ``complete``: there are no others."""
+    document = {"now": answer.now, "draining": answer.draining, "queues": answer.queues, "pods": answer.pods}
+    return {**document, "complete": complete}
+
+
 def queue_counts(answer: QueueAnswer) -> str:
     """``waiting pods: active 3, backoff 1, unschedulable 20, gated 2``."""
     return "waiting pods: " + ", ".join(f"{name} {answer.queues[name]}" for name in QUEUES if name in answer.queues)
@@ -134,7 +140,7 @@ def _age(pod: WaitingPod, now: datetime | None) -> str:
 def print_detail(answer: QueueAnswer, detail: QueuedPodDetail, stuck: str, output: OutputFormat) -> None:
     """Print why the pod waits, and ``stuck``, why no pod moves, unless it is empty."""
     if output.is_document:
-        print_document({**detail_json(answer, detail), **({"problem": stuck} if stuck else {})}, output)
+        print_document(detail_json(answer, detail, stuck), output)
     else:
         print_rich(*detail_lines(answer, detail), *([plain(f"  {stuck}", "yellow")] if stuck else []))
 
@@ -153,7 +159,7 @@ def detail_lines(answer: QueueAnswer, detail: QueuedPodDetail) -> Iterator[str |
             yield "*: if the plugin finds that the event helps this pod"
 
 
-def detail_json(answer: QueueAnswer, detail: QueuedPodDetail) -> dict[str, object]:
+def detail_json(answer: QueueAnswer, detail: QueuedPodDetail, stuck: str) -> dict[str, object]:
     """The same for programs; the fields that `berth why` has of every pod come first."""
     pod = detail.pod
     return {
@@ -166,6 +172,7 @@ def detail_json(answer: QueueAnswer, detail: QueuedPodDetail) -> dict[str, objec
         "draining": answer.draining,
         "now": answer.now,
         "queued": detail,
+        **({"problem": stuck} if stuck else {}),
     }
 
 

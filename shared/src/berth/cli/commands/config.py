@@ -49,7 +49,7 @@ app = typer.Typer(name="config", help="Configuration files (KubeSchedulerConfigu
 STANDARD_INPUT: Final = Path("/dev/stdin")
 
 
-def _named(text: str) -> Path:
+def named_file(text: str) -> Path:
     return STANDARD_INPUT if text == "-" else Path(text)
 
 
@@ -61,7 +61,7 @@ def _shown(file: Path) -> str:
 File = Annotated[
     Path,
     typer.Argument(
-        metavar="FILE", help="A KubeSchedulerConfiguration; - is standard input.", parser=_named, show_default=False
+        metavar="FILE", help="A KubeSchedulerConfiguration; - is standard input.", parser=named_file, show_default=False
     ),
 ]
 

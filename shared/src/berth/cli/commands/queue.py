@@ -20,7 +20,7 @@ from berth.cli.options import (
 )
 from berth.cli.rendering import plain, print_rich
 from berth.cli.services import DRAINING, what_stops
-from berth.cli.waiting import print_detail, queue_counts, queue_table, queued_pod, read_queue
+from berth.cli.waiting import print_detail, queue_counts, queue_json, queue_table, queued_pod, read_queue
 from berth.process.exits import UsageError
 
 app = typer.Typer(name="queue", help="The pods that wait: list them, or say why one does.", invoke_without_command=True)
@@ -65,8 +65,7 @@ async def _list(
     async with open_session(server, name="queue") as session:
         answer, complete = await read_queue(session, queue=queue or "", namespace=namespace or "", limit=limit)
     if output.is_document:
-        document = {"now": answer.now, "draining": answer.draining, "queues": answer.queues, "pods": answer.pods}
-        print_document({**document, "complete": complete}, output)
+        print_document(queue_json(answer, complete=complete), output)
         return
     print_rich(queue_counts(answer))
     if answer.draining:

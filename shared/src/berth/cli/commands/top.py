@@ -8,7 +8,7 @@ import sys
 import termios
 import tty
 from collections import Counter, deque
-from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -21,13 +21,12 @@ from rich.table import Table
 from rich.text import Text
 
 from berth.api.errors import TemporaryError
-from berth.api.livedata import Bandwidth
 from berth.api.resources import CPU, MEMORY
 from berth.bus.interface import ServiceInstance, Session, StoredMessage, StreamReader, StreamState
 from berth.bus.stages import OUTCOME
 from berth.bus.topology import BANDWIDTH, DEAD, DECISIONS, PENDING, RANKED
 from berth.cli.bus import NatsContext, NatsServer, NatsUrl, open_session
-from berth.cli.mirror import MirrorReader, open_mirror
+from berth.cli.mirror import MirrorReader, newest, open_mirror
 from berth.cli.options import Output, OutputFormat, first_error, print_document, run_command
 from berth.cli.rendering import (
     amount_of_bytes,
@@ -290,11 +289,6 @@ def _node_line(mirror: MirrorReader, name: str) -> NodeLine | None:
         transmit=sample.transmit if sample else None,
         sampled_at=sample.sampled_at if sample else None,
     )
-
-
-def newest(samples: Iterable[Bandwidth]) -> Bandwidth | None:
-    """The newest sample of a node; each query has one."""
-    return max(samples, key=lambda sample: sample.sampled_at, default=None)
 
 
 def overview_lines(overview: Overview, *, rows: int | None) -> Iterator[RenderableType]:

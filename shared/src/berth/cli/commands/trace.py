@@ -22,7 +22,7 @@ from berth.cli.options import (
     run_command,
 )
 from berth.cli.rendering import open_console, print_rich
-from berth.cli.timeline import TracedMessage, as_json, stage_row, stage_table, with_recalled
+from berth.cli.timeline import TracedMessage, as_json, stage_row, stage_table, trace_json, with_recalled
 from berth.process.exits import Exit
 
 app = typer.Typer()
@@ -61,8 +61,7 @@ async def _trace(pod: str, namespace: str | None, server: NatsServer, output: Ou
             f"`berth why {name}` says where it is"
         )
     if output.is_document:
-        documents = [as_json(message, before) for message, before in zip(messages, (None, *messages), strict=False)]
-        print_document({"pod": str(name), "messages": documents}, output)
+        print_document(trace_json(name, messages), output)
     else:
         print_rich(stage_table(messages))
 

@@ -15,7 +15,7 @@ from berth.bus.interface import Session
 from berth.bus.topology import DECISIONS, RANKED
 from berth.cli import explain
 from berth.cli.bus import NatsContext, NatsServer, NatsUrl, open_session
-from berth.cli.commands.config import Gates, Provider, configured, extenders_not_asked
+from berth.cli.commands.config import Gates, Provider, configured, extenders_not_asked, named_file
 from berth.cli.explain import (
     RankedNow,
     Weights,
@@ -30,6 +30,7 @@ from berth.cli.lookup import (
     get_pod_from_api,
     last_attempt,
     last_decision,
+    read_pod,
 )
 from berth.cli.mirror import MirrorReader, open_mirror
 from berth.cli.options import (
@@ -84,6 +85,18 @@ Kubeconfig = Annotated[
 ]
 
 
+From = Annotated[
+    Path | None,
+    typer.Option(
+        "--from",
+        metavar="FILE",
+        help="With --now: the pod, as JSON such as RANKED has it; - is standard input.",
+        parser=named_file,
+        show_default=False,
+    ),
+]
+
+
 _NAME_THEIRS: Final = "name theirs with --config, --algorithm-provider and --feature-gates"
 
 
@@ -97,6 +110,7 @@ def why(  # noqa: PLR0913 - one parameter a flag, given by name
     algorithm_provider: Provider = None,
     feature_gates: Gates = None,
     kubeconfig: Kubeconfig = None,
+    pod_file: From = None,
     output: Output = OutputFormat.TABLE,
     nats: NatsUrl = None,
     nats_context: NatsContext = None,
@@ -107,7 +121,9 @@ def why(  # noqa: PLR0913 - one parameter a flag, given by name
     """
     configuration = configured(config, algorithm_provider, feature_gates)
     explain_pod = _now if now else _why
-    asked = _Asked(pod, namespace, kubeconfig, NatsServer(nats, nats_context), output)
+    if pod_file is not None and (not now or kubeconfig is not None):
+        raise typer.BadParameter("want it with --now, and without --kubeconfig", param_hint="--from")
+    asked = _Asked(pod, namespace, kubeconfig, NatsServer(nats, nats_context), output, pod_file)
     run_command(explain_pod(asked, configuration))
 
 
@@ -120,6 +136,7 @@ class _Asked:
     kubeconfig: Path | None
     server: NatsServer
     output: OutputFormat
+    pod_file: Path | None = None
 
 
 async def _why(asked: _Asked, configuration: KubeSchedulerConfiguration) -> None:
@@ -132,7 +149,7 @@ async def _why(asked: _Asked, configuration: KubeSchedulerConfiguration) -> None
         except NotFoundError as nothing:
             await _print_without_decision(session, name, asked, configuration, nothing)
             return
-    weights = _weights(configuration, decided.decision)
+    weights = weights_of(configuration, decided.decision)
     if output.is_document:
         print_document(explain.decision_json(decided, weights), output)
         return
@@ -178,7 +195,7 @@ async def _print_without_decision(
         print_rich(plain(f"{name} {found.sentence}"))
 
 
-def _weights(configuration: KubeSchedulerConfiguration, decision: Decision) -> Weights:
+def weights_of(configuration: KubeSchedulerConfiguration, decision: Decision) -> Weights:
     """The weights of the Decision; empty if it was made under another configuration."""
     if decision.config != configuration.digest:
         return {}
@@ -190,7 +207,10 @@ async def _now(asked: _Asked, configuration: KubeSchedulerConfiguration) -> None
     name, profiles = parse_pod(asked.pod, asked.namespace), profiles_of(configuration)
     sources = {source for profile in profiles.values() for source in profile.live_sources}
     async with open_session(asked.server, name="why") as session, open_mirror(session, sources=sources) as mirror:
-        found = await find_pod(session, name, mirror.snapshot, asked.kubeconfig)
+        if asked.pod_file is not None:
+            found = read_pod(asked.pod_file, name)
+        else:
+            found = await find_pod(session, name, mirror.snapshot, asked.kubeconfig)
         # Every node is reported, also where a scorer would stop at a percentage of them.
         profile = replace(_profile(profiles, found.pod.spec.scheduler_name), percentage_of_nodes_to_score=EVERY_NODE)
         attempt = await last_attempt(session, name, found.pod)
