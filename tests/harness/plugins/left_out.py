@@ -81,6 +81,10 @@ PARTS: Mapping[str, Part] = MappingProxyType(
             is_here=lambda: program("prometheus"),
             missing="no prometheus on the PATH: https://prometheus.io/download or the system's package has it",
         ),
+        "chromium": Part(
+            is_here=lambda: program("chromium") and program("chromedriver"),
+            missing="no chromium with its chromedriver on the PATH: Debian has both (chromium, chromium-driver)",
+        ),
         "kubectl": Part(
             is_here=lambda: program("kubectl"),
             missing="no kubectl on the PATH: https://kubernetes.io/docs/tasks/tools has it for every system",

@@ -114,6 +114,9 @@ def test_the_wheels_of_a_release_are_all_of_berth(tmp_path):
     subprocess.run(["make", "-s", "wheels", f"DIST={tmp_path}"], cwd=ROOT, check=True, timeout=100, capture_output=True)
     wheels = {path.name.partition("-")[0]: path for path in (tmp_path / "wheels").glob("*.whl")}
     assert set(wheels) == {project(folder)["name"].replace("-", "_") for folder in (ROOT, *MEMBERS)}
+    with zipfile.ZipFile(wheels["berth_core"]) as archive:
+        page = {name.rpartition("/")[2] for name in archive.namelist() if "/console/page/" in name}
+    assert page == {path.name for path in (ROOT / "shared/src/berth/cli/console/page").iterdir()}
     for wheel in wheels.values():
         with zipfile.ZipFile(wheel) as archive:
             archive.extractall(tmp_path / "site")

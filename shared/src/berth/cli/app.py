@@ -24,6 +24,7 @@ COMMANDS: Final = {
     "why": "Print why a pod is on its node, or on none.",
     "trace": "Print a pod's messages in order, with the times between them.",
     "top": "Print queues, services, nodes, and what needs attention.",
+    "console": "Serve a page that shows the cluster live.",
     "queue": "The pods that wait: list them, or say why one does.",
     "dead": "Dead letters: messages that could not be read, or failed.",
     "drain": "Publish no more pods, and end when nothing is under way.",

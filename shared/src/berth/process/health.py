@@ -245,22 +245,22 @@ async def health_server(
 
 
 async def _listen(runner: web.AppRunner, settings: HealthSettings) -> asyncio.Server:
-    opened: dict[_ProbeConnection, None] = {}
+    opened: dict[BoundedConnection, None] = {}
     answers = runner.server
     assert answers is not None  # noqa: S101 - the runner is set up
     try:
         return await asyncio.get_running_loop().create_server(
-            lambda: _ProbeConnection(answers(), opened), settings.host, settings.port
+            lambda: BoundedConnection(answers(), opened), settings.host, settings.port
         )
     except OSError as exc:
         where = f"listening on health.port {settings.port} of {settings.host!r}"
         raise HealthPortError(f"{where}: {exc.strerror}: choose another with --health-port") from exc
 
 
-class _ProbeConnection(asyncio.Protocol):
+class BoundedConnection(asyncio.Protocol):
     """Passes everything to aiohttp's handler, and ends the connection at its deadline, or when it is one too many."""
 
-    def __init__(self, handler: asyncio.Protocol, opened: dict[_ProbeConnection, None]) -> None:
+    def __init__(self, handler: asyncio.Protocol, opened: dict[BoundedConnection, None]) -> None:
         self._handler = handler
         self._opened = opened
 
@@ -276,6 +276,11 @@ class _ProbeConnection(asyncio.Protocol):
 
     def abort(self) -> None:
         self._transport.abort()
+
+    def admit(self) -> None:
+        """Its client is known: it has no deadline any more, and does not count among the others."""
+        self._opened.pop(self, None)
+        self._deadline.cancel()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._opened.pop(self, None)

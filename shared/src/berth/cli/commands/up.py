@@ -168,7 +168,7 @@ async def _run_pipeline(options: PipelineOptions, ready_file: Path | None) -> No
         elif is_anonymous(read_settings().nats):
             note(f"warning: {running.nats} lets berth in without a user, and so everybody: see `berth bus permissions`")
         if running.nats != NatsSettings().url:
-            note(f"berth why, trace and top find it with --nats {running.nats} (or BERTH_NATS_URL)")
+            note(f"berth why, trace, top and console find it with --nats {running.nats} (or BERTH_NATS_URL)")
         await running.ready()
         print_line("ready")
         with _announced(ready_file):

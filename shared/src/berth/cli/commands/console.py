@@ -1,0 +1,141 @@
+"""``berth console``: a page that shows the cluster live, for a browser."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Final
+
+import typer
+
+from berth.api.config.configuration import KubeSchedulerConfiguration
+from berth.cli.bus import NatsContext, NatsServer, NatsUrl
+from berth.cli.commands.config import Gates, Provider, configured
+from berth.cli.console.askagain import AskAgain
+from berth.cli.console.feed import Feed
+from berth.cli.console.guard import Guard, is_loopback, read_token, trusted_proxy
+from berth.cli.console.server import ConsoleServer, serving
+from berth.cli.options import reporting_errors, run_command, until_stopped
+from berth.cli.rendering import note, print_line
+from berth.process.exits import Exit
+
+app = typer.Typer()
+
+PORT: Final = 8090
+
+Host = Annotated[
+    str,
+    typer.Option("--host", metavar="ADDRESS", help="Where to listen; others than 127.0.0.1 need a token or a proxy."),
+]
+Port = Annotated[
+    int, typer.Option("--port", metavar="PORT", help="The port; 0 is any that is free.", min=0, max=65_535)
+]
+TokenFile = Annotated[
+    Path | None,
+    typer.Option("--token-file", metavar="FILE", help="A file with the token that opens the page.", show_default=False),
+]
+ProxyHeader = Annotated[
+    str | None,
+    typer.Option(
+        "--proxy-header", metavar="NAME", help="A header in which a reverse proxy names the person.", show_default=False
+    ),
+]
+ProxyAddresses = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--proxy-address", metavar="ADDRESS", help="A proxy's address or network; repeatable.", show_default=False
+    ),
+]
+AllowedHosts = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--allowed-host", metavar="NAME", help="A name under which browsers ask; repeatable.", show_default=False
+    ),
+]
+Config = Annotated[
+    Path | None,
+    typer.Option(
+        "--config",
+        metavar="FILE",
+        help="The configuration of the services.",
+        envvar="BERTH_CONFIG",
+        show_default=False,
+    ),
+]
+Kubeconfig = Annotated[
+    Path | None,
+    typer.Option(
+        "--kubeconfig",
+        metavar="FILE",
+        help="`Ask again now` reads pods from this cluster; without it from NATS alone.",
+        show_default=False,
+    ),
+]
+
+
+@app.command()
+def console(  # noqa: PLR0913 - one parameter a flag, given by name
+    *,
+    host: Host = "127.0.0.1",
+    port: Port = PORT,
+    token_file: TokenFile = None,
+    proxy_header: ProxyHeader = None,
+    proxy_address: ProxyAddresses = None,
+    allowed_host: AllowedHosts = None,
+    config: Config = None,
+    algorithm_provider: Provider = None,
+    feature_gates: Gates = None,
+    kubeconfig: Kubeconfig = None,
+    nats: NatsUrl = None,
+    nats_context: NatsContext = None,
+) -> None:
+    """Serve a page that shows the cluster live.
+
+    Nodes, Decisions, why a pod is where it is, and the queue.
+    """
+    configuration = configured(config, algorithm_provider, feature_gates)
+    with reporting_errors():
+        guard = Guard.of(
+            host,
+            names=allowed_host or (),
+            token=None if token_file is None else read_token(token_file),
+            proxy=trusted_proxy(proxy_header, proxy_address or ()),
+        )
+    flags = {
+        "--nats": nats,
+        "--context": nats_context,
+        "--config": config,
+        "--algorithm-provider": algorithm_provider,
+        "--feature-gates": feature_gates,
+    }
+    given = tuple(str(word) for flag, value in flags.items() if value is not None for word in (flag, value))
+    listening = _Console(
+        server=NatsServer(nats, nats_context),
+        guard=guard,
+        port=port,
+        ask_again=AskAgain(given, kubeconfig=kubeconfig),
+        configuration=configuration,
+    )
+    run_command(until_stopped(listening.run()), interrupted=Exit.DONE)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Console:
+    """A console as its flags have it."""
+
+    server: NatsServer
+    guard: Guard
+    port: int
+    ask_again: AskAgain
+    configuration: KubeSchedulerConfiguration
+
+    async def run(self) -> None:
+        """Serve until cancelled. Raises as :meth:`Feed.run` and :func:`serving`."""
+        feed = Feed(self.server)
+        answers = ConsoleServer(feed, self.guard, self.ask_again, self.configuration)
+        async with serving(answers, self.guard.host, self.port) as port:
+            shown = self.guard.host if ":" not in self.guard.host else f"[{self.guard.host}]"
+            print_line(f"console at http://{shown}:{port}/")
+            if not is_loopback(self.guard.host):
+                note("it speaks plain HTTP: put a proxy with TLS before it where others could listen")
+            await feed.run()

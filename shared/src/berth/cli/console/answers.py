@@ -1,0 +1,124 @@
+"""What the page asks about one pod, one node or the queue: the documents of ``berth why``, ``trace`` and ``queue``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+from rich.console import RenderableType
+from rich.padding import Padding
+from rich.text import Text
+
+from berth.api.config.configuration import KubeSchedulerConfiguration
+from berth.api.queue import IN_FLIGHT, QUEUES
+from berth.api.resources import CPU, MEMORY
+from berth.bus.interface import Session
+from berth.cli.commands.trace import stored_messages
+from berth.cli.commands.why import weights_of
+from berth.cli.explain import decision_json, decision_lines
+from berth.cli.lookup import last_decision
+from berth.cli.mirror import MirrorReader
+from berth.cli.options import NotFoundError, PodName
+from berth.cli.services import what_stops
+from berth.cli.timeline import trace_json, with_recalled
+from berth.cli.unplaced import ask_the_watcher
+from berth.cli.waiting import detail_json, detail_lines, queue_json, queued_pod, read_queue
+from berth.cluster.nodes import node_info
+from berth.process.exits import UsageError
+
+Document = dict[str, object]
+MOST_QUEUED: Final = 500
+"""Pods of the queue that the page lists: five questions to the watcher, 3 ms of its time each at most."""
+MOST_ON_A_NODE: Final = 1000
+"""Pods of a node that the page lists; Kubernetes supports 110 to a node."""
+
+
+async def why_json(session: Session, name: PodName, configuration: KubeSchedulerConfiguration) -> Document:
+    """As ``berth why -o json``, with its sentences. Only the bus is asked, never the API server.
+
+    Raises:
+        NotFoundError: neither a Decision nor the leading watcher has the pod.
+    """
+    try:
+        decided = await last_decision(session, name)
+    except NotFoundError:
+        answer = await ask_the_watcher(session, name)
+        if answer is None or answer.detail is None:
+            raise
+        stuck = await what_stops(session)
+        lines = [line for line in detail_lines(answer, answer.detail) if isinstance(line, str) and line]
+        return {"kind": "queued", "sentences": lines, **detail_json(answer, answer.detail, stuck)}
+    weights = weights_of(configuration, decided.decision)
+    sentences = list(_sentences(decision_lines(decided, weights)))
+    return {"kind": "decided", "sentences": sentences, **decision_json(decided, weights)}
+
+
+def _sentences(lines: Iterator[RenderableType]) -> Iterator[str]:
+    """The lines that are text, without the tables between them."""
+    for line in lines:
+        text = line.renderable if isinstance(line, Padding) else line
+        if isinstance(text, Text):
+            yield text.plain
+
+
+async def pod_trace_json(session: Session, name: PodName) -> Document:
+    """As ``berth trace -o json``; no message at all is an empty list."""
+    return trace_json(name, with_recalled([message for message, _ in await stored_messages(session, name)]))
+
+
+async def pod_queue_json(session: Session, name: PodName) -> Document:
+    """As ``berth queue why -o json``, with its sentences; without ``queued`` the pod does not wait for berth.
+
+    Raises:
+        NobodyLeadsError: nobody knows.
+    """
+    answer = await queued_pod(session, name)
+    if answer.detail is None:
+        return {"pod": str(name), "queued": None, "sentences": []}
+    lines = [line for line in detail_lines(answer, answer.detail) if isinstance(line, str) and line]
+    return {"sentences": lines, **detail_json(answer, answer.detail, await what_stops(session))}
+
+
+async def waiting_json(session: Session, *, queue: str, namespace: str) -> Document:
+    """As ``berth queue -o json``: the first pods that wait.
+
+    Raises:
+        UsageError: there is no such queue.
+        NobodyLeadsError: nobody knows.
+    """
+    if queue and queue not in {*QUEUES, IN_FLIGHT}:
+        raise UsageError(f"listing queue {queue!r:.80}: want one of {', '.join(QUEUES)}, {IN_FLIGHT!r}")
+    answer, complete = await read_queue(session, queue=queue, namespace=namespace, limit=MOST_QUEUED)
+    return queue_json(answer, complete=complete)
+
+
+def node_json(mirror: MirrorReader, name: str) -> Document:
+    """A node with its labels, taints and pods, from the mirror.
+
+    Raises:
+        NotFoundError: the mirror has no such node.
+    """
+    info = node_info(mirror.snapshot, name)
+    if info is None:
+        raise NotFoundError(f"looking for node {name!r:.300}: the mirror has no such node")
+    placed = sorted(info.placed(), key=lambda each: each.bound_at or 0.0, reverse=True)
+    return {
+        "node": info.name,
+        "labels": info.labels,
+        "taints": info.taints,
+        "unschedulable": info.unschedulable,
+        "allocatable": {CPU: info.allocatable(CPU), MEMORY: info.allocatable(MEMORY), "pods": info.allowed_pods},
+        "requested": {CPU: info.requested(CPU), MEMORY: info.requested(MEMORY), "pods": info.pods},
+        "pods": [
+            {
+                "namespace": each.pod.metadata.namespace,
+                "name": each.pod.metadata.name,
+                "profile": each.pod.spec.scheduler_name,
+                "priority": each.pod.spec.priority or 0,
+                "cpu": each.pod_class.requests.amounts.get(CPU, 0),
+                "memory": each.pod_class.requests.amounts.get(MEMORY, 0),
+                "bound_at": each.bound_at,
+            }
+            for each in placed[:MOST_ON_A_NODE]
+        ],
+    }

@@ -1,0 +1,107 @@
+// The page: its address says which view is shown, the head what holds for all of them.
+
+import { ask, el, fill, say } from "./dom.js";
+import { count } from "./format.js";
+import { store } from "./store.js";
+import { clusterView } from "./cluster.js";
+import { decisionsView } from "./decisions.js";
+import { podView } from "./pod.js";
+import { queueView } from "./queue.js";
+
+const place = document.getElementById("view");
+let leaving = null;
+let shown = "";
+
+function route() {
+  const [kind, ...rest] = location.hash.replace(/^#\/?/, "").split("/").map(decoded);
+  if (kind === "pod" && rest.length === 2) return { view: "pod", title: rest.join("/"), show: (to, signal) => podView(to, signal, ...rest) };
+  if (kind === "decisions") return { view: "decisions", title: "Decisions", show: decisionsView };
+  if (kind === "queue") return { view: "queue", title: "Queue", show: queueView };
+  return { view: "cluster", title: "Cluster", show: (to, signal) => clusterView(to, signal, kind === "node" ? rest.join("/") : "") };
+}
+
+function decoded(part) {
+  try {
+    return decodeURIComponent(part);
+  } catch {
+    return part;
+  }
+}
+
+function show() {
+  const { view, title, show: start } = route();
+  if (view === "cluster" && shown === "cluster") {
+    window.dispatchEvent(new CustomEvent("node-chosen"));
+    return;
+  }
+  if (leaving) leaving.abort();
+  leaving = new AbortController();
+  shown = view;
+  document.title = `${title} - berth console`;
+  for (const link of document.querySelectorAll("nav a")) {
+    if (link.dataset.view === view) link.setAttribute("aria-current", "page");
+    else link.removeAttribute("aria-current");
+  }
+  place.className = view;
+  fill(place);
+  start(place, leaving.signal);
+}
+
+function head() {
+  const link = document.getElementById("link");
+  const state = store.link !== "live" ? "lost" : store.bus.connected ? "live" : "away";
+  link.dataset.state = state;
+  say(link, { lost: "console away", away: "NATS away", live: "live" }[state]);
+  const figures = store.figures;
+  const bound = figures ? (figures.series.bound || []).slice(-5).reduce((sum, each) => sum + each, 0) / 5 : 0;
+  say(document.getElementById("rate"), figures ? `${count(bound)} pods/s bound` : "");
+  document.body.classList.toggle("stale", state !== "live");
+}
+
+function notices() {
+  const sentences = [];
+  if (store.link === "lost") sentences.push(["bad", "The console does not answer. What is shown is from before; trying again."]);
+  else if (!store.bus.connected) sentences.push(["bad", `NATS is not read: ${store.bus.reason}. What is shown is from before; trying again.`]);
+  if (store.bus.connected && !store.mirrorIsCurrent) sentences.push(["", `The mirror of the cluster is ${Math.round(store.mirrorAge)} s old: is a watcher running?`]);
+  for (const sentence of store.services ? store.services.attention : []) sentences.push(["", sentence]);
+  const key = JSON.stringify(sentences);
+  const there = document.getElementById("notices");
+  if (there.dataset.key === key) return;
+  there.dataset.key = key;
+  fill(there, sentences.slice(0, 6).map(([kind, text]) => el("p", { class: `notice ${kind}` }, text)),
+    sentences.length > 6 ? el("p", { class: "notice" }, `and ${sentences.length - 6} more: see berth top`) : null);
+}
+
+document.getElementById("find").addEventListener("submit", (event) => {
+  event.preventDefault();
+  const [first, ...rest] = document.getElementById("pod").value.trim().split("/");
+  if (!first) return;
+  const [namespace, name] = rest.length ? [first, rest.join("/")] : ["default", first];
+  location.hash = `#/pod/${encodeURIComponent(namespace)}/${encodeURIComponent(name)}`;
+});
+
+document.addEventListener("keydown", (event) => {
+  if (event.ctrlKey || event.metaKey || event.altKey || event.target.closest("input, select, textarea")) return;
+  const views = { 1: "cluster", 2: "decisions", 3: "queue" };
+  if (event.key === "/") {
+    event.preventDefault();
+    document.getElementById("pod").focus();
+  } else if (views[event.key]) {
+    location.hash = `#/${views[event.key]}`;
+  }
+});
+
+for (const kind of ["link", "bus", "figures"]) store.on(kind, head);
+for (const kind of ["link", "bus", "services", "figures"]) store.on(kind, notices);
+window.addEventListener("hashchange", show);
+fetch("api/session").then((answer) => answer.json()).then(({ login }) => {
+  document.getElementById("logout").hidden = !login;
+}, () => {});
+document.getElementById("logout").addEventListener("click", async () => {
+  await ask("logout", { method: "POST" });
+  location.replace("./");
+});
+document.addEventListener("visibilitychange", () => store.rest());
+store.connect();
+head();
+show();

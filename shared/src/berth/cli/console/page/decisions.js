@@ -1,0 +1,221 @@
+// Decisions as they come. The rows are made once and written anew, so that a thousand a second cost no more than ten.
+
+import { el, fill, nodeLink, podLink, say } from "./dom.js";
+import { clock, count, duration, percent } from "./format.js";
+import { OUTCOMES, STAGES, dark, ofStyle } from "./palette.js";
+import { store } from "./store.js";
+
+const ROWS = 60;
+const REDRAW_MS = 250;
+const ORDER = ["bound", "waiting", "preempting", "unschedulable", "conflict", "error", "gone"];
+const MEANS = { conflict: "conflict (ranked again)" };
+const kept = { outcome: "", profile: "", text: "" };
+
+export function decisionsView(place, signal) {
+  let paused = null;
+  let drawnAt = 0;
+  let drawn = null;
+  const tallies = el("div", { class: "tallies" });
+  const history = el("canvas", { class: "history", role: "img", "aria-label": "Decisions a second, by outcome, of the last minute" });
+  const peak = el("span", { class: "muted" });
+  const strip = el("div", { class: "stages" });
+  const names = el("div", { class: "names" });
+  const dead = el("section", { class: "card", hidden: true });
+  const pause = el("button", { "aria-pressed": "false", title: "Space", onclick: toggle }, "Pause");
+  const state = el("span", { class: "muted", role: "status" });
+  const outcome = chooser("Outcome", "all outcomes", "outcome");
+  const profile = chooser("Profile", "all profiles", "profile");
+  const text = el("input", { type: "search", placeholder: "pod, node or reason", "aria-label": "Filter", value: kept.text,
+    oninput: () => { kept.text = text.value; drawn = null; } });
+  const rows = Array.from({ length: ROWS }, makeRow);
+  const body = el("tbody", {}, rows.map((row) => row.line));
+  fill(place,
+    tallies,
+    el("div", { class: "cards" },
+      el("section", { class: "card" }, el("h2", {}, "Last minute ", peak), history),
+      el("section", { class: "card" }, el("h2", {}, "From created to bound"), strip),
+      el("section", { class: "card" }, el("h2", {}, "By profile and namespace"), names)),
+    dead,
+    el("div", { class: "controls" }, pause, outcome, profile, text, state),
+    el("div", { class: "scroll" }, el("table", { class: "lines" },
+      el("thead", {}, el("tr", {}, ["Time", "Pod", "Outcome", "Node", "Ranked in", "Bound in", "Why"].map((name) => el("th", { scope: "col" }, name)))), body)));
+
+  function chooser(label, all, field) {
+    return el("select", { "aria-label": label, "data-all": all, onchange: (event) => { kept[field] = event.target.value; drawn = null; } });
+  }
+
+  function options(select, values, field) {
+    const key = values.join("\n");
+    if (select.dataset.key === key) return;
+    select.dataset.key = key;
+    fill(select, el("option", { value: "" }, select.dataset.all), values.map((value) => el("option", { value, selected: value === kept[field] }, value)));
+  }
+
+  function toggle() {
+    paused = paused ? null : [...store.decisions];
+    pause.setAttribute("aria-pressed", paused ? "true" : "false");
+    say(pause, paused ? "Go on" : "Pause");
+    drawn = null;
+  }
+
+  function makeRow() {
+    const [time, ranked, bound, why] = ["", "number", "number", "why"].map((name) => el("td", { class: name }));
+    const [pod, node] = [el("a"), el("a")];
+    const [dot, word] = [el("i", { class: "dot" }), el("span")];
+    const line = el("tr", { hidden: true }, time, el("td", {}, pod), el("td", { class: "outcome" }, dot, word), el("td", {}, node), ranked, bound, why);
+    return { line, time, pod, dot, word, node, ranked, bound, why };
+  }
+
+  function matches(line) {
+    if (kept.outcome && line.outcome !== kept.outcome) return false;
+    if (kept.profile && line.profile !== kept.profile) return false;
+    const wanted = kept.text.toLowerCase();
+    return !wanted || `${line.namespace}/${line.pod} ${line.node} ${line.text}`.toLowerCase().includes(wanted);
+  }
+
+  function list() {
+    const lines = paused || store.decisions;
+    const last = lines[lines.length - 1];
+    if (drawn === last && drawn) return;
+    drawn = last;
+    let at = 0;
+    for (let i = lines.length - 1; i >= 0 && at < ROWS; i -= 1) {
+      if (matches(lines[i])) write(rows[at++], lines[i]);
+    }
+    for (; at < ROWS; at += 1) rows[at].line.hidden = true;
+  }
+
+  function write(row, line) {
+    row.line.hidden = false;
+    say(row.time, clock(line.at));
+    link(row.pod, `${line.namespace}/${line.pod}`, podLink(line.namespace, line.pod));
+    row.dot.style.background = OUTCOMES[line.outcome] || OUTCOMES.gone;
+    say(row.word, MEANS[line.outcome] || line.outcome);
+    if (line.node) link(row.node, line.node, nodeLink(line.node));
+    else link(row.node, "", null);
+    say(row.ranked, line.asked && line.ranked ? duration(line.ranked - line.asked) : "");
+    say(row.bound, line.ranked ? duration(line.at - line.ranked) : "");
+    say(row.why, [line.tries > 1 ? `try ${line.tries}` : "", line.text].filter(Boolean).join(": "));
+    row.why.title = line.text;
+  }
+
+  function link(there, label, made) {
+    say(there, label);
+    if (made) there.setAttribute("href", made.getAttribute("href"));
+    else there.removeAttribute("href");
+  }
+
+  function figures() {
+    const { figures: found } = store;
+    if (!found) return;
+    const tally = (label, number, kind, title) => el("div", { class: "tally", title }, el("b", { "data-outcome": kind }, number), el("span", {}, label));
+    fill(tallies,
+      tally("bound a second", count((found.outcomes.bound || 0) / found.seconds), "bound", "of the last minute"),
+      tally("unschedulable", count(found.outcomes.unschedulable || 0), "unschedulable"),
+      tally("conflicts", count(found.outcomes.conflict || 0), "conflict", "the binder's check failed: ranked again"),
+      tally("repeats", count(found.repeated), "", "Decisions on a pod that had been decided on before"),
+      tally("preempting", count(found.outcomes.preempting || 0), "preempting"),
+      tally("errors", count(found.outcomes.error || 0), "error"),
+      tally("dead letters", count(store.dead.length), store.dead.length ? "error" : "", "the last ones, of a week at most"));
+    for (const number of tallies.querySelectorAll("b")) {
+      if (number.dataset.outcome && number.textContent !== "0") number.style.borderColor = OUTCOMES[number.dataset.outcome];
+    }
+    options(outcome, ORDER.filter((name) => found.outcomes[name] || name === kept.outcome), "outcome");
+    options(profile, Object.keys(found.profiles).sort(), "profile");
+    stages(found);
+    tops(found);
+    draw(found);
+    say(state, [paused ? "paused" : "", store.leftOut ? `${count(store.leftOut)} not listed, since they came too fast` : ""].filter(Boolean).join(", "));
+  }
+
+  function stages(found) {
+    const parts = [
+      ["waited", "created, then published", found.waited, (time) => (time.p99 < 1 ? "< 1 s" : `${time.p50 < 1 ? "< 1 s" : duration(time.p50)}, p99 ${duration(time.p99)}`)],
+      ["ranked", "ranked", found.ranked],
+      ["decided", "bound", found.decided],
+    ].filter(([, , time]) => time);
+    if (!parts.length) return fill(strip, el("p", { class: "empty" }, "No pod was bound in the last minute."));
+    const whole = parts.reduce((sum, [, , time]) => sum + time.p50, 0) || 1;
+    const bar = el("div", { class: "strip", role: "img", "aria-label": parts.map(([, label, time]) => `${label} ${duration(time.p50)}`).join(", ") });
+    for (const [kind, , time] of parts) {
+      const piece = el("i");
+      piece.style.background = STAGES[kind];
+      piece.style.flexGrow = String(1000 * Math.max(0.004, time.p50 / whole));
+      bar.append(piece);
+    }
+    return fill(strip, bar, el("dl", {}, parts.map(([kind, label, time, form]) => {
+      const dot = el("i", { class: "dot" });
+      dot.style.background = STAGES[kind];
+      return [el("dt", {}, dot, label), el("dd", {}, form ? form(time) : `${duration(time.p50)}, p99 ${duration(time.p99)}`)];
+    })), el("p", { class: "muted" }, `Medians of ${count(found.bound)} bound pods. A pod's creation is known to the second.`));
+  }
+
+  function tops(found) {
+    const rows = (title, numbers) => {
+      const sorted = Object.entries(numbers).sort((a, b) => b[1] - a[1]);
+      const most = sorted.length ? sorted[0][1] : 1;
+      const all = sorted.reduce((sum, [, number]) => sum + number, 0) || 1;
+      return [el("h3", {}, title), el("ul", { class: "bars" }, sorted.slice(0, 6).map(([name, number]) => {
+        const bar = el("i");
+        bar.style.width = `${(number / most) * 100}%`;
+        return el("li", {}, el("span", { class: "name", title: name }, name), el("span", { class: "bar" }, bar), el("span", { class: "number" }, `${count(number)} (${percent(number / all)})`));
+      }))];
+    };
+    fill(names, rows("Profile", found.profiles), rows("Namespace", found.namespaces));
+  }
+
+  function draw(found) {
+    const width = history.parentElement.clientWidth - 28;
+    const height = 128;
+    const scale = window.devicePixelRatio || 1;
+    history.width = width * scale;
+    history.height = height * scale;
+    history.style.height = `${height}px`;
+    const on = history.getContext("2d");
+    on.scale(scale, scale);
+    const shown = ORDER.filter((name) => found.series[name]);
+    const sums = Array.from({ length: found.seconds }, (_, at) => shown.reduce((sum, name) => sum + found.series[name][at], 0));
+    const most = Math.max(1, ...sums);
+    say(peak, `at most ${count(most === 1 && !sums.some(Boolean) ? 0 : most)} decisions a second`);
+    const step = width / found.seconds;
+    on.fillStyle = ofStyle("--line");
+    on.fillRect(0, height - 1, width, 1);
+    sums.forEach((_, at) => {
+      let top = height - 1;
+      for (const name of shown) {
+        const part = (found.series[name][at] / most) * (height - 4);
+        if (!part) continue;
+        on.fillStyle = OUTCOMES[name];
+        on.fillRect(at * step, top - part, Math.max(1, step - 1), part);
+        top -= part;
+      }
+    });
+  }
+
+  function letters() {
+    dead.hidden = !store.dead.length;
+    fill(dead, el("details", {}, el("summary", {}, `${count(store.dead.length)} dead ${store.dead.length === 1 ? "letter" : "letters"}: messages that could not be read, or failed`),
+      el("ol", { class: "dead" }, store.dead.map((letter) => el("li", {}, el("span", { class: "muted" }, `${clock(letter.at)} ${letter.service}`),
+        ` ${letter.subject.split(".").slice(3).join("/") || letter.subject}: ${letter.reason}`)))));
+  }
+
+  store.on("figures", figures, signal);
+  store.on("dead", letters, signal);
+  dark.addEventListener("change", figures, { signal });
+  document.addEventListener("keydown", (event) => {
+    if (event.key !== " " || event.target.closest("input, select, button, a, summary")) return;
+    event.preventDefault();
+    toggle();
+  }, { signal });
+  figures();
+  letters();
+  list();
+  requestAnimationFrame(function frame(now) {
+    if (signal.aborted) return;
+    if (now - drawnAt >= REDRAW_MS) {
+      drawnAt = now;
+      list();
+    }
+    requestAnimationFrame(frame);
+  });
+}

@@ -1,0 +1,66 @@
+// Builds elements. Every text goes in as text: names and messages come from others.
+
+/** An element with attributes, listeners (on...) and children: texts, elements, lists of them; null is left out. */
+export function el(tag, attributes, ...children) {
+  const made = document.createElement(tag);
+  for (const [name, value] of Object.entries(attributes || {})) {
+    if (value === null || value === undefined || value === false) continue;
+    if (name.startsWith("on")) made.addEventListener(name.slice(2), value);
+    else made.setAttribute(name, value === true ? "" : String(value));
+  }
+  add(made, children);
+  return made;
+}
+
+function add(parent, children) {
+  for (const child of children) {
+    if (child === null || child === undefined || child === false) continue;
+    if (Array.isArray(child)) add(parent, child);
+    else parent.append(child instanceof Node ? child : String(child));
+  }
+}
+
+/** Replaces what is in an element. */
+export function fill(parent, ...children) {
+  parent.replaceChildren();
+  add(parent, children);
+}
+
+/** Sets a text only where it differs, so that nothing is laid out anew in vain. */
+export function say(element, text) {
+  if (element.textContent !== text) element.textContent = text;
+}
+
+export function podLink(namespace, name, label) {
+  const path = `#/pod/${encodeURIComponent(namespace)}/${encodeURIComponent(name)}`;
+  return el("a", { href: path }, label || `${namespace}/${name}`);
+}
+
+export function nodeLink(name) {
+  return el("a", { href: `#/node/${encodeURIComponent(name)}` }, name);
+}
+
+/** Asks the console; rejects with its own sentence. */
+export async function ask(path, options) {
+  let answer;
+  try {
+    answer = await fetch(path, { ...options, headers: { Accept: "application/json" } });
+  } catch {
+    throw new Error("the console does not answer");
+  }
+  if (answer.status === 401) {
+    location.reload();
+    throw new Error("log in again");
+  }
+  let document = null;
+  try {
+    document = await answer.json();
+  } catch {
+    throw new Error(`the console answered ${answer.status} without a reason`);
+  }
+  if (!answer.ok) throw new Error(document.error || `the console answered ${answer.status}`);
+  return document;
+}
+
+export const podPath = (namespace, name) =>
+  `api/pods/${encodeURIComponent(namespace)}/${encodeURIComponent(name)}`;

@@ -1,0 +1,228 @@
+// One pod: why it is where it is, or why it waits; its messages; the nodes that were possible, and those that were not.
+
+import { ask, el, fill, nodeLink, podPath } from "./dom.js";
+import { clock, count, duration, unix, words } from "./format.js";
+import { KINDS, OUTCOMES, STAGES } from "./palette.js";
+import { store } from "./store.js";
+
+const REFRESH_MS = 3000;
+const SETTLED_MS = 30_000; // a pod that does not wait: its Decisions are heard anyway
+const SHOWN_NODES = 12;
+const SHOWN_REFUSED = 200;
+
+export function podView(place, signal, namespace, name) {
+  const path = podPath(namespace, name);
+  const whole = `${namespace}/${name}`;
+  const verdict = el("section", { class: "verdict", "aria-live": "polite" }, el("h1", {}, whole), el("p", { class: "empty" }, "Reading..."));
+  const waits = el("section", { class: "card", hidden: true });
+  const choice = el("section", { class: "card", hidden: true });
+  const refused = el("section", { class: "card", hidden: true });
+  const trace = el("section", { class: "card", hidden: true });
+  const now = el("section", { class: "card now" });
+  fill(place, verdict, waits, choice, refused, trace, now);
+  asking();
+
+  let version = "";
+  let reading = false;
+  let again = 0;
+
+  async function read() {
+    reading = true;
+    const [why, messages, queue] = await Promise.allSettled([ask(`${path}/why`), ask(`${path}/trace`), ask(`${path}/queue`)]);
+    reading = false;
+    if (signal.aborted) return;
+    const queued = queue.status === "fulfilled" && queue.value.queued ? queue.value : why.status === "fulfilled" && why.value.kind === "queued" ? why.value : null;
+    const key = JSON.stringify([why.status, why.reason?.message, why.value && { ...why.value, age_seconds: 0, sentences: 0, now: 0 },
+      messages.value?.messages?.length, queued && queued.queued && [queued.queued.pod.stage, queued.queued.pod.queue, queued.queued.attempt]]);
+    again = performance.now() + (queued ? REFRESH_MS : SETTLED_MS);
+    const changed = key !== version;
+    version = key;
+    headline(why, queued);
+    drawWaits(queued);
+    if (!changed) return;
+    const found = why.status === "fulfilled" ? why.value : {};
+    drawCandidates(choice, found, "Nodes that were possible");
+    drawRejections(refused, found.rejections || [], found.evaluated || found.nodes || 0);
+    drawTrace(messages.status === "fulfilled" ? messages.value.messages : []);
+  }
+
+  function headline(why, queued) {
+    const title = el("h1", {}, whole);
+    if (why.status === "rejected") {
+      fill(verdict, title, el("p", { class: "headline" }, why.reason.message));
+      return;
+    }
+    const found = why.value;
+    const [first, ...rest] = found.sentences;
+    const badge = el("span", { class: "badge" }, found.outcome === "conflict" ? "ranked again" : found.outcome || "unknown");
+    badge.style.borderColor = OUTCOMES[found.outcome] || OUTCOMES.gone;
+    const says = first.startsWith(`${whole} `) ? first.slice(whole.length + 1) : first;
+    fill(verdict, title, el("p", { class: "headline" }, badge, " ", linked(says.charAt(0).toUpperCase() + says.slice(1), found.node)),
+      rest.map((sentence) => el("p", { class: "muted" }, sentence.trim())),
+      found.kind === "decided" && !queued && found.outcome !== "bound" ? el("p", { class: "muted" }, "It does not wait any more.") : null);
+  }
+
+  function drawWaits(queued) {
+    waits.hidden = !queued;
+    if (!queued) return;
+    const { helping = [] } = queued.queued;
+    const [first, ...rest] = queued.sentences;
+    const since = unix(queued.queued.pod.since);
+    fill(waits, el("h2", {}, "What it waits for"),
+      el("p", {}, `In queue ${queued.queued.pod.queue}, since ${clock(since)} (${duration(Math.max(0, store.now() - since))}).`),
+      queued.problem ? el("p", { class: "notice bad" }, queued.problem) : null,
+      rest.filter((sentence) => !sentence.startsWith("*")).map((sentence) => el("p", { class: "muted" }, sentence.trim())),
+      rest.length ? null : el("p", { class: "muted" }, first),
+      helping.length ? [el("h3", {}, "What would help"), el("ul", { class: "helping" }, helping.map((one) => el("li", {}, el("b", {}, words(one.plugin)), ": ",
+        one.events.length ? one.events.map((event) => el("span", { class: "event" }, words(event))) : "any event")))] : null);
+  }
+
+  function drawTrace(messages) {
+    trace.hidden = !messages.length;
+    if (!messages.length) return;
+    const at = messages.map((message) => unix(message.at));
+    const span = at[at.length - 1] - at[0];
+    const bar = el("div", { class: "strip", role: "img", "aria-label": `${duration(span)} from the first message to the last` });
+    const kinds = { ranked: "ranked", decision: "decided", pending: "waited" };
+    messages.forEach((message, i) => {
+      if (!i) return;
+      const piece = el("i", { title: `${message.stage}: +${duration(message.since_seconds)}` });
+      piece.style.background = message.stage === "dead" ? OUTCOMES.error : STAGES[kinds[message.stage]] || STAGES.waited;
+      piece.style.flexGrow = String(1000 * Math.max(0.01, message.since_seconds / (span || 1)));
+      bar.append(piece);
+    });
+    fill(trace, el("h2", {}, "Its messages ", el("span", { class: "muted" }, `${duration(span)} from the first to the last`)), messages.length > 1 ? bar : null,
+      el("ol", { class: "trace" }, messages.map((message) => {
+        const dot = el("i", { class: "dot" });
+        dot.style.background = message.stage === "dead" ? OUTCOMES.error : STAGES[kinds[message.stage]] || STAGES.waited;
+        const line = [el("time", {}, clock(unix(message.at))), el("span", { class: "since" }, message.since_seconds === null ? "" : `+${duration(message.since_seconds)}`),
+          dot, el("b", {}, message.stage), el("span", {}, message.said)];
+        return el("li", {}, message.message
+          ? el("details", {}, el("summary", {}, line), el("p", { class: "muted" }, message.subject), el("pre", { tabindex: 0 }, JSON.stringify(message.message, null, 2)))
+          : el("div", { class: "line", title: "restored from the Decision: the message itself was settled" }, line));
+      })));
+  }
+
+  function asking() {
+    const result = el("div", { "aria-live": "polite" });
+    const button = el("button", { onclick: run }, "Ask again now");
+    fill(now, el("div", { class: "row" }, button, el("span", { class: "muted" }, "Ranks it on every node, on the present state of the cluster, and binds nothing.")), result);
+
+    async function run() {
+      button.disabled = true;
+      fill(result, el("p", { class: "empty" }, "Ranking on every node..."));
+      const asked = performance.now();
+      try {
+        const found = await ask(`${path}/now`, { method: "POST" });
+        const took = (performance.now() - asked) / 1000;
+        const best = found.candidates[0];
+        const stands = found.node ? `It is on ${found.node}; ranked now ` : "Ranked now ";
+        const answer = found.error ? `it would fail: ${found.error}` : best ? `it would go to ${best.node}.` : `it would wait: ${found.message}`;
+        const age = found.view_age_seconds === null ? "" : `Mirror confirmed ${duration(found.view_age_seconds)} before. `;
+        const table = el("section");
+        const groups = el("section");
+        fill(result, el("p", { class: "headline" }, stands + answer),
+          el("p", { class: "muted" }, `${count(found.feasible)} of ${count(found.evaluated)} nodes are possible. ${age}`,
+            found.on_the_way ? `${count(found.on_the_way)} ranked pods that are not bound yet are not counted. ` : "", `Asked at ${clock(store.now())}, answered in ${duration(took)}.`),
+          found.gated ? el("p", { class: "notice" }, `Gated: ${found.gated.plugin}: ${found.gated.reasons.join(", ")}`) : null,
+          found.notes.map((note) => el("p", { class: "notice" }, note)), table, groups);
+        drawCandidates(table, found, "Nodes that are possible");
+        drawRejections(groups, grouped(found.refused), found.evaluated);
+      } catch (error) {
+        fill(result, el("p", { class: "notice bad" }, error.message));
+      } finally {
+        button.disabled = false;
+      }
+    }
+  }
+
+  store.on("decisions", (lines) => {
+    if (lines.some((line) => line.pod === name && line.namespace === namespace)) again = 0;
+  }, signal);
+  store.on("bus", () => { again = 0; }, signal);
+  const timer = setInterval(() => {
+    if (signal.aborted) clearInterval(timer);
+    else if (!reading && performance.now() > again && store.bus.connected && !document.hidden) read();
+  }, 200);
+  read();
+}
+
+/** A sentence in which the node's name leads to the node. */
+function linked(sentence, node) {
+  const at = node ? sentence.indexOf(node) : -1;
+  return at < 0 ? sentence : [sentence.slice(0, at), nodeLink(node), sentence.slice(at + node.length)];
+}
+
+/** Refused nodes by plugin and reason, the most frequent first. */
+function grouped(refused) {
+  const groups = new Map();
+  for (const one of refused) {
+    for (const reason of one.reasons) {
+      const key = `${one.plugin}\n${reason}`;
+      if (!groups.has(key)) groups.set(key, { plugin: one.plugin, reason, nodes: 0, examples: [] });
+      const group = groups.get(key);
+      group.nodes += 1;
+      if (group.examples.length < SHOWN_REFUSED) group.examples.push(one.node);
+    }
+  }
+  return [...groups.values()].sort((a, b) => b.nodes - a.nodes);
+}
+
+/** The points of each plugin as one bar a node. */
+function drawCandidates(place, found, title) {
+  const all = found.candidates || [];
+  place.hidden = !all.length;
+  if (!all.length) return fill(place);
+  const order = [...all].sort((a, b) => b.estimate - a.estimate || a.newcomers - b.newcomers);
+  const second = found.node ? order[order.findIndex((each) => each.node === found.node) + 1] : order[1];
+  const plugins = [...new Set(all.flatMap((each) => Object.keys(each.scores)))].sort();
+  const colourOf = (plugin) => KINDS[plugins.indexOf(plugin) % KINDS.length];
+  const most = Math.max(1, ...all.map((each) => each.total));
+  const shown = order.slice(0, SHOWN_NODES);
+  if (found.node && !shown.some((each) => each.node === found.node)) shown.push(...all.filter((each) => each.node === found.node));
+  const points = (score) => (score.weight && score.score !== null ? `${score.score} x ${score.weight}` : `${score.points}`);
+  const rows = shown.map((each) => {
+    const role = each.node === found.node && found.outcome ? "chosen" : second && each.node === second.node ? "runner-up" : "";
+    const bar = el("div", { class: "stack-bar", role: "img", "aria-label": plugins.map((plugin) => `${plugin} ${each.scores[plugin]?.points ?? 0}`).join(", ") });
+    for (const plugin of plugins) {
+      const score = each.scores[plugin];
+      if (!score || !score.points) continue;
+      const piece = el("i", { title: `${plugin} ${points(score)}` });
+      piece.style.background = colourOf(plugin);
+      piece.style.width = `${Math.max(0, score.points / most) * 100}%`;
+      bar.append(piece);
+    }
+    const arrivals = each.newcomers ? ` (${each.total} ${(each.loss < 0) === (each.newcomers < 0) ? "-" : "+"} ${Math.abs(each.loss)} x ${Math.abs(each.newcomers)})` : "";
+    return el("li", { class: role }, el("span", { class: "name" }, nodeLink(each.node), role ? el("em", {}, role) : null), bar,
+      el("span", { class: "number" }, `${Math.round(each.estimate * 10) / 10}${arrivals}`));
+  });
+  const legend = el("ul", { class: "keys" }, plugins.map((plugin) => {
+    const dot = el("i", { class: "dot" });
+    dot.style.background = colourOf(plugin);
+    return el("li", {}, dot, words(plugin));
+  }));
+  const table = el("details", {}, el("summary", {}, "Points as a table"), el("div", { class: "scroll" }, el("table", {},
+    el("thead", {}, el("tr", {}, ["Node", "Total", ...plugins, "Pods", "Loss", "Newcomers"].map((each) => el("th", { scope: "col" }, words(each))))),
+    el("tbody", {}, shown.map((each) => el("tr", {}, el("th", { scope: "row" }, each.node), el("td", { class: "number" }, each.total),
+      plugins.map((plugin) => el("td", { class: "number" }, each.scores[plugin] ? points(each.scores[plugin]) : "-")),
+      [each.pods, each.loss, each.newcomers].map((number) => el("td", { class: "number" }, number))))))));
+  const details = shown.flatMap((each) => Object.entries(each.details || {}).map(([plugin, said]) => el("li", {}, el("b", {}, each.node), ` ${plugin}: ${said}`)));
+  return fill(place, el("h2", {}, `${title} `, el("span", { class: "muted" }, `${count(found.feasible)} of ${count(found.evaluated)}, the best first; points of each plugin`)),
+    legend, el("ol", { class: "candidates" }, rows),
+    all.length > shown.length ? el("p", { class: "muted" }, `and ${count(all.length - shown.length)} more`) : null, table,
+    details.length ? el("details", {}, el("summary", {}, "What plugins say about their points"), el("ul", {}, details)) : null);
+}
+
+/** Refused nodes: a bar for each plugin and reason. */
+function drawRejections(place, rejections, nodes) {
+  place.hidden = !rejections.length;
+  if (!rejections.length) return fill(place);
+  const whole = Math.max(nodes, ...rejections.map((one) => one.nodes), 1);
+  return fill(place, el("h2", {}, "Nodes that were refused"), el("ul", { class: "bars refusals" }, rejections.map((one) => {
+    const bar = el("i");
+    bar.style.width = `${(one.nodes / whole) * 100}%`;
+    const examples = (one.examples || []).slice(0, 5).flatMap((name, at) => [at ? ", " : "", nodeLink(name)]);
+    return el("li", {}, el("span", { class: "name" }, el("b", {}, words(one.plugin)), ` ${one.reason}`), el("span", { class: "bar" }, bar),
+      el("span", { class: "number" }, `${count(one.nodes)} nodes`), el("span", { class: "muted examples" }, "such as ", examples));
+  })));
+}

@@ -1,0 +1,175 @@
+// What the console has sent: everything once, then what changed. Views read it and are told what kind of thing changed.
+
+const SILENCE_MS = 25_000;
+const HIDDEN_MS = 20_000;
+const KEPT = 1000;
+
+class Store extends EventTarget {
+  constructor() {
+    super();
+    this.nodes = new Map();
+    this.labels = [];
+    this.decisions = [];
+    this.dead = [];
+    this.leftOut = 0;
+    this.figures = null;
+    this.services = null;
+    this.bus = { connected: false, reason: "connecting" };
+    this.mirrorAge = null;
+    this.mirrorIsCurrent = true;
+    this.link = "connecting";
+    this.frames = 0;
+    this.isResting = false;
+    this.clockOffset = 0;
+    this.lastHeard = performance.now();
+  }
+
+  /** NATS's clock, in Unix seconds. */
+  now() {
+    return Date.now() / 1000 + this.clockOffset;
+  }
+
+  connect() {
+    this.source = new EventSource("api/stream");
+    this.source.onmessage = (event) => this.take(JSON.parse(event.data));
+    this.source.onerror = () => {
+      if (this.isResting) return;
+      this.setLink("lost");
+      if (this.source.readyState === EventSource.CLOSED) setTimeout(() => this.tryAgain(), 2000);
+    };
+    this.source.onopen = () => this.setLink("live");
+    clearInterval(this.watching);
+    this.watching = setInterval(() => this.watch(), 5000);
+  }
+
+  /** A page that nobody sees takes no frames: a browser has six connections to a console, of which each page takes one. */
+  rest() {
+    clearTimeout(this.resting);
+    if (document.hidden) {
+      this.resting = setTimeout(() => {
+        this.source.close();
+        clearInterval(this.watching);
+        this.isResting = true;
+      }, HIDDEN_MS);
+    } else if (this.isResting) {
+      this.isResting = false;
+      this.connect();
+    }
+  }
+
+  /** The browser has given up: the console refused. Perhaps the person has to log in again. */
+  async tryAgain() {
+    try {
+      const answer = await fetch("api/session");
+      if (answer.status === 401) return location.reload();
+    } catch {
+      // not there yet
+    }
+    return this.connect();
+  }
+
+  /** Nothing at all for long, not even what is sent every second: the connection is dead though nothing says so. */
+  watch() {
+    if (this.link === "live" && performance.now() - this.lastHeard > SILENCE_MS) {
+      this.source.close();
+      this.setLink("lost");
+      this.connect();
+    }
+  }
+
+  setLink(link) {
+    if (this.link === link) return;
+    this.link = link;
+    if (link === "live") this.lastHeard = performance.now();
+    this.tell("link");
+  }
+
+  tell(kind, detail) {
+    this.dispatchEvent(new CustomEvent(kind, { detail }));
+  }
+
+  on(kind, listener, signal) {
+    this.addEventListener(kind, (event) => listener(event.detail), { signal });
+  }
+
+  take(frame) {
+    this.frames += 1;
+    this.lastHeard = performance.now();
+    this.setLink("live");
+    if (frame.now) this.clockOffset = frame.now - Date.now() / 1000;
+    if (frame.whole) this.clear();
+    this.takeNodes(frame);
+    this.takeDecisions(frame);
+    if (frame.bus) {
+      this.bus = { connected: false, reason: "", ...frame.bus };
+      this.tell("bus");
+    }
+    if (frame.services) {
+      this.services = frame.services;
+      this.tell("services");
+    }
+    if (frame.figures) {
+      this.figures = frame.figures;
+      this.mirrorAge = frame.mirror_age ?? null;
+      this.mirrorIsCurrent = frame.mirror_is_current ?? true;
+      this.tell("figures");
+    }
+  }
+
+  clear() {
+    this.nodes.clear();
+    this.labels = [];
+    this.decisions = [];
+    this.dead = [];
+    this.leftOut = 0;
+  }
+
+  takeNodes(frame) {
+    (frame.labels || []).forEach((text, at) => { this.labels[(frame.labels_from || 0) + at] = text; });
+    const changed = new Set();
+    let others = Boolean(frame.whole);
+    for (const row of frame.gone || []) others = this.nodes.delete(row) || others;
+    for (const [row, name, zone, cpu, memory, pods, flags, labels] of frame.nodes || []) {
+      const before = this.nodes.get(row);
+      const same = before && before.name === name;
+      const node = same ? before : { row, name, load: { pods: 0, cpu: 0, memory: 0, profiles: {} }, traffic: null, arrived: 0 };
+      others = others || !same || node.zone !== zone || node.flags !== flags || String(node.labels) !== String(labels);
+      Object.assign(node, { zone, cpu, memory, pods, flags, labels });
+      this.nodes.set(row, node);
+      changed.add(node);
+    }
+    const at = performance.now();
+    for (const [row, pods, cpu, memory, profiles] of frame.loads || []) {
+      const node = this.nodes.get(row);
+      if (!node) continue;
+      if (!frame.whole && pods > node.load.pods) node.arrived = at;
+      node.load = { pods, cpu, memory, profiles };
+      changed.add(node);
+    }
+    for (const [row, receive, transmit, capacity, sampled] of frame.traffic || []) {
+      const node = this.nodes.get(row);
+      if (!node) continue;
+      node.traffic = sampled === null ? null : { receive, transmit, capacity, sampled };
+      changed.add(node);
+    }
+    if (others) this.tell("nodes");
+    if (changed.size) this.tell("loads", changed);
+  }
+
+  takeDecisions(frame) {
+    const lines = (frame.decisions || []).map(
+      ([at, namespace, pod, profile, outcome, node, text, created, asked, ranked, tries]) =>
+        ({ at, namespace, pod, profile, outcome, node, text, created, asked, ranked, tries }));
+    this.leftOut += frame.left_out || 0;
+    for (const [at, subject, service, reason] of frame.dead || []) this.dead.unshift({ at, subject, service, reason });
+    this.dead.length = Math.min(this.dead.length, 50);
+    if (lines.length || frame.whole) {
+      this.decisions.push(...lines);
+      if (this.decisions.length > KEPT) this.decisions.splice(0, this.decisions.length - KEPT);
+      this.tell("decisions", lines);
+    }
+    if (frame.dead || frame.whole) this.tell("dead");
+  }
+}
+
+export const store = new Store();

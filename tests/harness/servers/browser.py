@@ -1,0 +1,106 @@
+"""A real Chromium, without a window, driven by Selenium, and `berth console` to look at.
+
+with console("--nats", address, folder=tmp_path) as page_server, browser() as driver:
+    driver.get(page_server.url)
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+
+from selenium import webdriver
+from selenium.webdriver.chrome.options import Options
+from selenium.webdriver.chrome.service import Service
+from selenium.webdriver.remote.webdriver import WebDriver
+
+from harness.servers.child_processes import die_with_parent
+
+T = TypeVar("T")
+SECONDS = 30.0
+_URL = re.compile(r"console at (http://\S+)$", re.MULTILINE)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunningConsole:
+    """A `berth console` that serves."""
+
+    url: str
+    process: subprocess.Popen[bytes]
+    said: Path
+
+    def interrupt(self) -> int:
+        """End it as Ctrl-C does."""
+        self.process.send_signal(signal.SIGINT)
+        return self.process.wait(SECONDS)
+
+
+@contextmanager
+def console(*arguments: object, folder: Path, environment: Mapping[str, str] | None = None) -> Iterator[RunningConsole]:
+    """`berth console` with these arguments on a free port; it has ended when the block has."""
+    clean = {name: value for name, value in os.environ.items() if not name.startswith("BERTH_NATS")}
+    command = [sys.executable, "-m", "berth.cli", "console", "--port", "0", *map(str, arguments)]
+    printed, said = folder / "console.out", folder / "console.err"
+    with printed.open("wb") as out, said.open("wb") as err:
+        process = subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=out,
+            stderr=err,
+            env=clean | dict(environment or {}),
+            preexec_fn=die_with_parent if sys.platform == "linux" else None,  # noqa: PLW1509 - one call into libc
+        )
+    try:
+        found = until(lambda: _URL.search(printed.read_text()), "the console to serve", process, said)
+        yield RunningConsole(url=found[1], process=process, said=said)
+    finally:
+        if process.poll() is None:
+            process.terminate()
+        process.wait(SECONDS)
+
+
+@contextmanager
+def browser(*, width: int = 1280, height: int = 800, dark: bool = False) -> Iterator[WebDriver]:
+    """A Chromium with nothing in it; it has ended when the block has."""
+    chromium, chromedriver = shutil.which("chromium"), shutil.which("chromedriver")
+    assert chromium is not None
+    assert chromedriver is not None
+    options = Options()
+    options.binary_location = chromium
+    for flag in ("--headless=new", "--disable-dev-shm-usage", "--disable-gpu", f"--window-size={width},{height}"):
+        options.add_argument(flag)
+    if os.getuid() == 0:
+        options.add_argument("--no-sandbox")  # which Chromium refuses to be without as root
+    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
+    driver = webdriver.Chrome(options=options, service=Service(chromedriver))
+    try:
+        metrics = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": False}
+        driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)
+        scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
+        driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": [scheme]})
+        yield driver
+    finally:
+        driver.quit()
+
+
+def until(
+    found: Callable[[], T], what: str, process: subprocess.Popen[bytes] | None = None, said: Path | None = None
+) -> T:
+    """Poll until something is found; fails with the process's last words at the deadline or when it has ended."""
+    deadline = time.monotonic() + SECONDS
+    while not (answer := found()):
+        words = said.read_text(errors="replace")[-2000:] if said is not None else ""
+        assert process is None or process.poll() is None, f"it ended with {process.returncode}: {words}"
+        assert time.monotonic() < deadline, f"waited {SECONDS} s for {what}: {words}"
+        time.sleep(0.05)
+    return answer
