@@ -33,7 +33,7 @@ def test_nats_has_the_version_of_the_locked_wheel(services):
 
 
 def test_our_services_run_with_no_privileges(services):
-    for name in OURS:
+    for name in (*OURS, "console"):
         service = services[name]
         assert service["read_only"] is True
         assert service["cap_drop"] == ["ALL"]
@@ -45,6 +45,15 @@ def test_each_service_has_its_own_user_id_and_nats_user(services):
     for key in ("user", "BERTH_NATS_USER", "BERTH_NATS_INBOX_PREFIX", "BERTH_NATS_PASSWORD_FILE"):
         seen = [services[name].get(key) or services[name]["environment"][key] for name in OURS]
         assert len(set(seen)) == len(OURS), key
+
+
+def test_the_console_may_only_look_and_asks_for_a_token(services):
+    console = services["console"]
+    assert console["environment"]["BERTH_NATS_USER"] == "people"
+    assert console["environment"]["BERTH_NATS_PASSWORD_FILE"].endswith("/people")
+    assert "--token-file" in console["command"]
+    assert console["user"] not in {services[name]["user"] for name in OURS}
+    assert {(port["host_ip"], port["target"]) for port in console["ports"]} == {("127.0.0.1", 8090)}
 
 
 def test_ports_are_published_on_this_machine_only(services):
@@ -87,7 +96,7 @@ def test_services_export_no_traces_unless_told_where(services):
 
 
 def test_sources_are_watched_for_every_service(services):
-    for name in ("watcher", "scorer", "binder", "metrics-collector"):
+    for name in ("watcher", "scorer", "binder", "metrics-collector", "console"):
         watched = {rule["path"].removeprefix(f"{ROOT}/") for rule in services[name]["develop"]["watch"]}
         assert {"shared/src", "services"} <= watched
         assert all((ROOT / path).exists() for path in watched)

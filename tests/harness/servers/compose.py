@@ -27,7 +27,7 @@ ROOT: Final = Path(__file__).parents[3]
 IMAGE: Final = "berth:test"
 UP_SECONDS: Final = 180.0
 BUILD_SECONDS: Final = 900.0
-PORTS: Final = ("NATS_PORT", "CLUSTER_PORT", "PROMETHEUS_PORT", "GRAFANA_PORT", "JAEGER_PORT")
+PORTS: Final = ("NATS_PORT", "CLUSTER_PORT", "PROMETHEUS_PORT", "GRAFANA_PORT", "JAEGER_PORT", "CONSOLE_PORT")
 PROFILES: Final = ("simulated", "cluster", "k3s")
 TRACES: Final = "traces"
 """The profile that is given beside one of PROFILES."""
