@@ -64,7 +64,8 @@ def test_everything_that_a_namespace_can_hold_has_one(objects):
 def referred(template: Object) -> Iterator[str]:
     """Every object that a pod needs in order to start."""
     spec = template["spec"]
-    yield f"PriorityClass/{spec['priorityClassName']}"
+    if "priorityClassName" in spec:
+        yield f"PriorityClass/{spec['priorityClassName']}"
     if "serviceAccountName" in spec:
         yield f"ServiceAccount/{spec['serviceAccountName']}"
     for volume in spec.get("volumes", []):
@@ -295,7 +296,7 @@ def test_configurations_are_loaded_without_an_error(objects, tmp_path: Path):
 
 def test_nobody_needs_secrets_that_the_command_does_not_make():
     made = Counter(secret["metadata"]["name"] for secret in secrets())
-    assert made == Counter(f"berth-nats-{user}" for user in (*USERS, "server"))
+    assert made == Counter((*(f"berth-nats-{user}" for user in (*USERS, "server")), "berth-console"))
     assert len({decoded(secret)["password"] for secret in secrets() if "password" in secret["data"]}) == len(USERS)
 
 
@@ -325,6 +326,27 @@ def test_each_service_has_a_nats_user_of_its_own(name: str):
     collector = {} if name == "static-pod" else {"metrics-collector": "collector"}
     four = {"bus-apply": "apply", "watcher": "watcher", "binder": "binder", "scorer": "scorer"}
     assert users == {**four, **collector}
+
+
+def test_the_console_may_only_look_and_nobody_reaches_it_unasked():
+    objects = overlay("console")
+    spec = named(objects, "Deployment", "berth-console")["spec"]["template"]["spec"]
+    (container,) = spec["containers"]
+    assert variables_of(container)["BERTH_NATS_USER"] == "people"
+    assert "--token-file" in container["args"]
+    assert not spec["automountServiceAccountToken"]
+    assert spec["securityContext"]["runAsNonRoot"]
+    assert container["securityContext"] == {
+        "allowPrivilegeEscalation": False,
+        "readOnlyRootFilesystem": True,
+        "capabilities": {"drop": ["ALL"]},
+    }
+    policy = named(objects, "NetworkPolicy", "berth-console")["spec"]
+    (rule,) = policy["ingress"]
+    assert rule["from"] == [{"namespaceSelector": {"matchLabels": {"berth-console": "allowed"}}}]
+    account = f"ServiceAccount/{spec['serviceAccountName']}"
+    assert account in map(name_of, objects)
+    assert not any(account.partition("/")[2] in who for who in bound(objects).values())
 
 
 def test_the_servers_certificate_has_the_names_that_services_connect_to(tmp_path: Path):

@@ -1,5 +1,5 @@
 #!/bin/sh
-# Prints the Secrets that the components nats and nats-users need, with new passwords and certificates:
+# Prints the Secrets that the components nats, nats-users and console need, with new passwords and certificates:
 #
 #     sh make-secrets.sh [NAMESPACE [NAME...]] | kubectl create -f -
 #
@@ -101,5 +101,7 @@ fi
 for user in $users; do
   secret "berth-nats-$user" password "$folder/$user" ca.crt "$folder/ca.crt"
 done
+od -An -N24 -tx1 /dev/urandom | tr -d ' \n' > "$folder/console"
+secret berth-console token "$folder/console"
 secret berth-nats-server passwords.conf "$folder/passwords.conf" \
   tls.crt "$folder/tls.crt" tls.key "$folder/tls.key" ca.crt "$folder/ca.crt"
