@@ -25,7 +25,7 @@ SECONDS: Final = 60.0
 MOST_WAITING: Final = 4
 """Questions that wait for the one that is asked."""
 MOST_BYTES: Final = 16 * 1024 * 1024
-"""Of an answer; with 5,000 nodes it has about one megabyte."""
+"""Of an answer; with 5,000 nodes it has about three megabytes."""
 ERROR_CHARACTERS: Final = 600
 NO_KUBECONFIG: Final = "/dev/null/none"
 """A file that nobody can make."""
