@@ -8,7 +8,7 @@ import pytest
 
 from berth.process.readers import Secret
 from berth.process.settings import Settings, broken_rules
-from berth.process.sources import SettingsError, leaves, read_settings
+from berth.process.sources import SettingsError, leaves, misspelt, read_settings
 
 
 def problems_of(**given) -> tuple[str, ...]:
@@ -33,6 +33,18 @@ def test_a_flag_beats_a_variable_beats_the_file_beats_the_default():
     assert name(environment=environment, file=file) == "of-variable"
     assert name(file=file) == "of-file"
     assert name() == "berth"
+
+
+def test_a_misspelt_variable_is_named_with_the_one_that_was_meant():
+    environment = {
+        "BERTH_CONFG": "x",
+        "BERTH_NATS_PASWORD_FILE": "p",
+        "BERTH_NATS_PORT_4222_TCP": "tcp://10.0.0.1:4222",
+    }
+    assert list(misspelt({**environment, "BERTH_CONFIG": "x", "CONFG": "x"})) == [
+        "the variable BERTH_CONFG is read by nothing: did you mean BERTH_CONFIG?",
+        "the variable BERTH_NATS_PASWORD_FILE is read by nothing: did you mean BERTH_NATS_PASSWORD_FILE?",
+    ]
 
 
 def test_every_error_of_every_source_is_said_at_once_with_its_path():

@@ -73,7 +73,7 @@ def headline(decided: ExplainedDecision) -> Text:
     decision = decided.decision
     line = plain(f"{decision.namespace}/{decision.pod} ", "bold")
     style = OUTCOME_STYLES.get(decision.outcome, "") or "not bold"
-    return line.append_text(plain(_evicted(decided) or _became(decision), style))
+    return line.append_text(plain(_evicted(decided) or _left(decided) or _became(decision), style))
 
 
 def _evicted(decided: ExplainedDecision) -> str:
@@ -83,6 +83,10 @@ def _evicted(decided: ExplainedDecision) -> str:
         if found is None
         else f"was evicted from {found.preemption.node} for {found.pod} {ago(found.at, decided.now)}"
     )
+
+
+def _left(decided: ExplainedDecision) -> str:
+    return f"was on {decided.decision.node}, and is no more: deleted, or finished" if decided.has_left else ""
 
 
 def _became(decision: Decision) -> str:
@@ -164,6 +168,7 @@ def decision_json(decided: ExplainedDecision, weights: Weights) -> dict[str, obj
         "blockers": decision.blockers,
         "preemption": None if decided.preemption is None else _preemption_json(decided.preemption),
         "evicted_for": None if decided.evicted_for is None else _evicted_json(decided.evicted_for),
+        "has_left": decided.has_left,
     }
 
 

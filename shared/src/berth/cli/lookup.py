@@ -7,7 +7,7 @@ import sys
 from collections.abc import AsyncIterator, Callable
 from contextlib import nullcontext
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from itertools import chain
 from pathlib import Path
 from typing import Final
@@ -16,7 +16,8 @@ import msgspec
 
 from berth.api.decoding import check_size, decode_json
 from berth.api.errors import BerthError, DecodeError
-from berth.api.messages import Decision, Outcome, Pending, Preemption, Ranked, decode, decode_entry
+from berth.api.kinds import POD
+from berth.api.messages import Decision, Outcome, Pending, Preemption, Ranked, decode, decode_entry, watermark_key
 from berth.api.pod import Pod
 from berth.api.subjects import PREFIX, Attempt, Term, Uid, escape_token, key
 from berth.bus.interface import Session
@@ -33,6 +34,8 @@ LOOK_BACK: Final = 20_000
 """How many Decisions, of all pods, are searched for the one that evicted a pod; this takes one or two seconds."""
 POD_BYTES: Final = 8 * 1024 * 1024
 """Of a pod in a file: as much as a message may have."""
+MIRRORED_WITHIN: Final = timedelta(seconds=5)
+"""So much later than a Decision a watermark includes its pod."""
 _POD: Final = msgspec.json.Decoder(Pod)
 
 
@@ -50,7 +53,8 @@ class EvictionRecord:
 class ExplainedDecision:
     """A Decision with its time and the time of reading, both of NATS's clock.
 
-    ``preemption`` is the last one for the pod; ``evicted_for`` is the one that evicted the pod.
+    ``preemption`` is the last one for the pod; ``evicted_for`` is the one that evicted the pod. ``has_left``: it was
+    bound, and the cluster has it no more.
     """
 
     decision: Decision
@@ -58,6 +62,7 @@ class ExplainedDecision:
     now: datetime
     preemption: EvictionRecord | None = None
     evicted_for: EvictionRecord | None = None
+    has_left: bool = False
 
 
 async def last_decision(session: Session, name: PodName) -> ExplainedDecision:
@@ -77,6 +82,7 @@ async def last_decision(session: Session, name: PodName) -> ExplainedDecision:
         now=(await session.state(DECISIONS)).now,
         preemption=await preemption_for(session, decision),
         evicted_for=await eviction_of(session, decision, stored.sequence),
+        has_left=decision.outcome is Outcome.BOUND and await _has_left(session, decision.uid, stored.time),
     )
 
 
@@ -122,6 +128,14 @@ async def _exists(session: Session, uid: str) -> bool:
         return _POD.decode(decode_entry(entry.data).object).metadata.deletion_timestamp is None
     except (DecodeError, msgspec.MsgspecError):
         return True
+
+
+async def _has_left(session: Session, uid: str, bound_at: datetime) -> bool:
+    """Whether the mirror lacks the pod though it has every pod that was bound by then (docs/protocol.md, 4)."""
+    if await session.get(CLUSTER, key("pod", uid)) is not None:
+        return False
+    complete = await session.get(CLUSTER, watermark_key(POD.name))
+    return complete is not None and complete.time > bound_at + MIRRORED_WITHIN
 
 
 async def _last(

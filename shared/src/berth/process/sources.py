@@ -10,6 +10,7 @@ import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, is_dataclass
 from datetime import timedelta
+from difflib import get_close_matches
 from operator import attrgetter
 from pathlib import Path
 from typing import Any, Final, cast, get_type_hints
@@ -137,6 +138,20 @@ def _text_of(name: str) -> str:
         raise ValueError(f"want a file that can be read, got {name!r} ({cause})") from exc
 
 
+def misspelt(environment: Mapping[str, str]) -> Iterator[str]:
+    """A sentence for each variable that nothing reads and whose name is nearly that of one that is read.
+
+    Others that begin with BERTH are nobody's mistake: Kubernetes sets some for a Service of such a name.
+    """
+    known = [name for each in variables() for name in (each.name, each.file) if name]
+    for name in environment:
+        if name.startswith(f"{PREFIX}_") and name not in known:
+            for meant in get_close_matches(name, known, n=1, cutoff=ALIKE):
+                yield f"the variable {name} is read by nothing: did you mean {meant}?"
+
+
+ALIKE: Final = 0.9
+"""How alike two names are of which one is taken for a misspelt other: of twenty letters two differ."""
 _OWN: Final = ("identity",)
 """Settings whose default differs for each process."""
 

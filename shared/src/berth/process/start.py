@@ -29,7 +29,7 @@ from berth.process.exits import Exit, open_closed_streams
 from berth.process.lifecycle import Process, run
 from berth.process.safetext import one_line, without_passwords
 from berth.process.settings import Settings
-from berth.process.sources import SettingsError, WrongUsage, go_forms, help_text, read_settings, what_is_wrong
+from berth.process.sources import SettingsError, WrongUsage, go_forms, help_text, misspelt, read_settings, what_is_wrong
 
 Serve = Callable[[Process, KubeSchedulerConfiguration], Awaitable[None]]
 """The main function of a service. Returns when the service has stopped."""
@@ -198,14 +198,15 @@ def start(
     open_closed_streams()
     for note in notes:
         sys.stderr.write(f"berth-{name}: {note}\n")
+    given = os.environ if environment is None else environment
     try:
-        settings, configuration = read_all(flags, os.environ if environment is None else environment)
+        settings, configuration = read_all(flags, given)
     except SettingsError as error:
         for problem in error.problems:
             sys.stderr.write(f"berth-{name}: {without_passwords(one_line(problem))}\n")
         return Exit.USAGE
     if settings.parent_pid is None:  # otherwise the parent has printed it already
-        for sentence in old_ways(settings, configuration):
+        for sentence in (*old_ways(settings, configuration), *misspelt(given)):
             sys.stderr.write(f"berth-{name}: {one_line(sentence)}\n")
     return run(
         lambda process: serve(process, configuration),

@@ -31,6 +31,7 @@ from berth.cli.explain import Weights, candidates_table
 from berth.cli.options import run_command, until_stopped
 from berth.cli.pipeline.pipeline import Pipeline, PipelineOptions, pipeline
 from berth.cli.pipeline.programs import ServiceOptions
+from berth.cli.pipeline.servers import MOST_NODES
 from berth.cli.rendering import natural, new_table, open_console, plain, print_line, print_rich
 from berth.cli.timeline import OUTCOME_STYLES, TracedMessage, candidates_of, node_of, subject_table, with_meaning
 from berth.kube.client import KubeClient
@@ -74,7 +75,7 @@ class RunOptions:
 @app.command()
 def run(  # noqa: PLR0913, PLR0917 - one parameter a flag, given by name
     pods: Annotated[int, typer.Option(metavar="N", help="Number of pods.", min=1)] = 1000,
-    nodes: Annotated[int, typer.Option(metavar="N", help="Number of nodes.", min=1)] = 100,
+    nodes: Annotated[int, typer.Option(metavar="N", help="Number of nodes.", min=1, max=MOST_NODES)] = 100,
     scorers: Annotated[int, typer.Option(metavar="N", help="Number of scorers.", min=1, max=256)] = 2,
     deadline: Annotated[float, typer.Option(metavar="SECONDS", help="Seconds after which to give up.", min=1)] = 300,
     algorithm_provider: Provider = None,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -19,13 +20,13 @@ from berth.cli.commands.config import Gates, Provider, configured_for_services, 
 from berth.cli.options import reporting_errors, run_command, until_stopped
 from berth.cli.pipeline import access
 from berth.cli.pipeline.pipeline import PipelineOptions, pipeline
-from berth.cli.pipeline.servers import ANY_PORT, DEFAULT_PORT
+from berth.cli.pipeline.servers import ANY_PORT, DEFAULT_PORT, MOST_NODES
 from berth.cli.rendering import note, print_line
 from berth.leader.samepods import leases_of_others, warning_about
 from berth.process.configuration import file_values
 from berth.process.exits import Exit, ReadyFileError, UsageError, write_ready_file
 from berth.process.settings import NatsSettings
-from berth.process.sources import read_settings
+from berth.process.sources import misspelt, read_settings
 
 app = typer.Typer()
 
@@ -79,7 +80,11 @@ def up(  # noqa: PLR0913, PLR0917 - one parameter a flag, given by name
     nodes: Annotated[
         int | None,
         typer.Option(
-            metavar="N", help=f"Nodes of the simulated cluster; {NODES} if not given.", min=0, show_default=False
+            metavar="N",
+            help=f"Nodes of the simulated cluster; {NODES} if not given.",
+            min=0,
+            max=MOST_NODES,
+            show_default=False,
         ),
     ] = None,
     verbosity: Verbosity = 0,
@@ -104,6 +109,8 @@ def up(  # noqa: PLR0913, PLR0917 - one parameter a flag, given by name
     configuration = configured_for_services(config, algorithm_provider, feature_gates)
     for sentence in configuration.converted:
         note(f"{config}: {sentence}")
+    for sentence in misspelt(os.environ):
+        note(sentence)
     given = {} if allow_other_scheduler is None else {"allow_other_scheduler": allow_other_scheduler}
     with reporting_errors():
         settings = read_settings(flags=given, file=file_values(configuration))

@@ -10,6 +10,7 @@ import os
 import secrets
 import tempfile
 from collections.abc import Mapping
+from itertools import chain
 from pathlib import Path
 from typing import Final
 
@@ -75,7 +76,9 @@ def find_folder(address: str, place: Path | None = None) -> Path | None:
 
     ``place``: the folder for temporary files of the process that started it, if it is another one.
     """
-    for file in (place or Path(tempfile.gettempdir())).glob(f"{FOLDER_PREFIX}*/{_CREDENTIALS}/{_ADDRESS}"):
+    # Of a full TMPDIR Python makes no folder for temporary files; what is in it can be read all the same.
+    places = {Path(name) for name in (place or os.environ.get("TMPDIR"), place or tempfile.gettempdir()) if name}
+    for file in chain.from_iterable(each.glob(f"{FOLDER_PREFIX}*/{_CREDENTIALS}/{_ADDRESS}") for each in places):
         try:
             is_own = file.stat().st_uid == file.parent.stat().st_uid == os.getuid()
             if is_own and file.read_text(encoding="utf-8") == address:

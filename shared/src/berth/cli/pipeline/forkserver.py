@@ -264,7 +264,8 @@ def _ended() -> Iterator[tuple[int, int]]:
 
 
 def _send(connection: socket.socket, answer: ForkAnswer) -> None:
-    connection.sendall(msgspec.json.encode(answer) + b"\n")
+    with contextlib.suppress(BrokenPipeError):  # `berth up` has ended: the next read says so
+        connection.sendall(msgspec.json.encode(answer) + b"\n")
 
 
 def _become(request: ForkRequest, server: int) -> None:

@@ -26,6 +26,8 @@ from berth.process.settings import NatsSettings
 
 T = TypeVar("T")
 DEFAULT_PORT: Final = 4222
+MOST_NODES: Final = 100_000
+"""Of a simulated cluster: each takes 3 KB there, and more in each service."""
 """The port of NATS by default, also in the NATS CLI."""
 ANY_PORT: Final = 0
 _TOLD_AFTER: Final = timedelta(seconds=1)
