@@ -109,11 +109,25 @@ async def test_a_second_up_changes_nothing_and_a_restart_continues(up, cluster_f
     assert _started(up) == before
     assert up.compose("exec", "-T", "nats", "cat", "/etc/nats/credentials/nats.conf") == password
     _each_password_is_readable_by_one_service(up)
+    await _the_console_shows_the_cluster_to_who_has_the_token(up)
     await compose(up, "restart", "simulated-cluster", "nats")
     await compose(up, "up", "--wait", "--no-build")
     async with cluster_user(cluster_file) as pods:
         await pods.add_nodes(5)
         await pods.all_bound(await pods.add_pods(20), SECONDS)
+
+
+async def _the_console_shows_the_cluster_to_who_has_the_token(up: ComposeProject) -> None:
+    url = f"http://127.0.0.1:{up.ports['CONSOLE_PORT']}/api/stream"
+    token = (await compose(up, "exec", "-T", "console", "cat", "/run/berth/credentials/console")).strip()
+    async with aiohttp.ClientSession() as session:
+        async with session.get(url) as refused:
+            assert refused.status == 401
+        async with session.get(url, headers={"Authorization": f"Bearer {token}"}) as stream:
+            frame = json.loads((await stream.content.readline()).removeprefix(b"data: "))
+    assert frame["bus"]["connected"]
+    assert len(frame["nodes"]) == 100
+    assert token not in await compose(up, "logs", "console")
 
 
 def _started(up: ComposeProject) -> list[str]:
@@ -128,6 +142,8 @@ def _each_password_is_readable_by_one_service(up: ComposeProject) -> None:
         "cd /run/berth && for f in credentials/* kubeconfig/*; do head -c 1 $f >/dev/null 2>&1 && echo $f; done; true"
     )
     assert up.compose("exec", "-T", "scorer", "sh", "-c", listed).split() == ["credentials/scorer"]
+    people = ["credentials/console", "credentials/people"]
+    assert up.compose("exec", "-T", "console", "sh", "-c", listed).split() == people
     assert up.compose("exec", "-T", "binder", "sh", "-c", listed).split() == [
         "credentials/binder",
         "kubeconfig/kubeconfig",

@@ -49,6 +49,10 @@ from berth.api.pod import LabelSelector, NodeSelector, Pod
 from berth.api.resources import QuantityError, milli_value, value
 from berth.api.selectors import compile_label_selector, compile_node_selector
 from berth.api.subjects import Attempt, PodSubject, Term, Uid, parse_key, unescape
+from berth.bus.interface import StoredMessage
+from berth.cli.console.guard import Guard, trusted_proxy
+from berth.cli.console.model import ConsoleModel
+from berth.cli.console.waitingpods import WaitingPods
 from berth.cluster.buckets import LiveDataReader, MirroredSnapshot
 from berth.cluster.snapshot import Snapshot
 from berth.extenders.wire import ExtenderError, FilterAnswer, binding_answer, filter_answer, priorities
@@ -60,6 +64,7 @@ from berth.kube.http1 import Answer, AnswerReader, BadAnswerError
 from berth.kube.listwatch import ObjectDecoder
 from berth.plugins.presets import DEFAULT
 from berth.process.configuration import known_plugins, profiles_of, read_configuration
+from berth.process.readers import Secret
 from berth.process.safetext import in_json, lines, one_line, without_passwords
 from berth.recording.cluster import objects_of_recording
 from berth.recording.file import Begun, Ended, RecordingError, header, read_recording, recorded
@@ -184,6 +189,22 @@ def message(kind: type[Any]) -> Callable[[bytes], None]:
 _node_decoder, _pod_decoder = ObjectDecoder(NODES), ObjectDecoder(PODS)
 _label_selector, _node_selector = msgspec.json.Decoder(LabelSelector), msgspec.json.Decoder(NodeSelector)
 _ATTEMPT = Attempt(uid=Uid("u"), term=Term(1), n=1)
+_GUARD = Guard.of(
+    "::", names=["console.example"], token=Secret("x" * 20), proxy=trusted_proxy("X-User", ["10.0.0.0/8"])
+)
+_DECISION = Decision(
+    attempt=str(_ATTEMPT),
+    profile="berth",
+    epoch=1,
+    outcome=Outcome.BOUND,
+    namespace="default",
+    pod="web",
+    uid="u",
+    node="n1",
+    asked_at=NOW,
+    ranked_at=NOW,
+    candidates=[Candidate(node="n1", total=1)],
+)
 
 
 def pod(data: bytes) -> None:
@@ -197,6 +218,26 @@ def pod(data: bytes) -> None:
     rank(read, snapshot, profile(), attempt=_ATTEMPT)
     snapshot.place(read, "n1")
     rank(decode_json(msgspec.json.Decoder(Pod), json(POD), "a pod"), snapshot, profile(), attempt=_ATTEMPT)
+
+
+def console_decision(data: bytes) -> None:
+    """A Decision, a dead letter and a ranking as the console shows them: nothing is raised, and every frame is JSON."""
+    model, waiting = ConsoleModel(), WaitingPods()
+    stored = StoredMessage(subject="berth.decision.berth.default.web", sequence=1, data=data, time=NOW)
+    model.decided([stored])
+    model.buried([stored])
+    waiting.ranked("berth.ranked.berth.default.web", data)
+    for _ in range(2):
+        json(model.changes(now=NOW.timestamp(), every_second=True))
+    json(model.whole(now=NOW.timestamp()))
+
+
+def console_request(data: bytes) -> None:
+    """What a browser, or somebody else, says of itself."""
+    text = data.decode("latin-1")
+    _GUARD.knows(text)
+    _GUARD.same_origin(text, "localhost")
+    _GUARD.may_look({"Authorization": text, "X-User": text}, text, text, now=0.0)
 
 
 def node(data: bytes) -> None:
@@ -418,6 +459,12 @@ TARGETS: dict[str, Target] = {
         [encode(Decision(**REPORT, epoch=1, outcome=Outcome.BOUND, namespace="default", pod="web", uid="u"))],
     ),
     "dead letter": Target(message(DeadLetter), [encode(DeadLetter(subject="s", reason="r", service="scorer"))]),
+    "console's Decision": Target(
+        console_decision, [encode(_DECISION), json({"schema": 1, "subject": "s", "reason": "r", "service": "binder"})]
+    ),
+    "console's request": Target(
+        console_request, [b"localhost:8090", b"[::1]:80", b"https://console.example", b"1800000000.ab", b"Bearer x" * 3]
+    ),
     "entry": Target(decode_entry, [json({"schema": 1, "term": 1, "object": POD, "bound_at": "2026-01-01T00:00:00Z"})]),
     "watermark": Target(decode_watermark, [json({"schema": 1, "term": 1, "resource_version": "7"})]),
     "mirror": Target(

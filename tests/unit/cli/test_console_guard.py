@@ -141,7 +141,15 @@ def test_a_post_comes_from_the_page_that_it_is_sent_to():
     guard = a_guard()
     assert guard.same_origin("http://localhost:8090", "localhost:8090")
     assert guard.same_origin("https://localhost:8090", "LOCALHOST:8090")
-    for origin in (None, "null", "http://localhost", "http://evil.example", "file://localhost:8090", "localhost:8090"):
+    for origin in (
+        None,
+        "null",
+        "http://localhost",
+        "http://evil.example",
+        "file://localhost:8090",
+        "localhost:8090",
+        "http://[x",
+    ):
         assert not guard.same_origin(origin, "localhost:8090"), origin
 
 

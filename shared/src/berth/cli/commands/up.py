@@ -176,6 +176,8 @@ async def _run_pipeline(options: PipelineOptions, ready_file: Path | None) -> No
             note(f"warning: {running.nats} lets berth in without a user, and so everybody: see `berth bus permissions`")
         if running.nats != NatsSettings().url:
             note(f"berth why, trace, top and console find it with --nats {running.nats} (or BERTH_NATS_URL)")
+        else:
+            note("`berth console` shows it in a browser")
         await running.ready()
         print_line("ready")
         with _announced(ready_file):

@@ -62,7 +62,7 @@ class Feed:
             BusAwayError: there is none now.
         """
         if self._session is None:
-            raise BusAwayError(f"reading NATS: {self.model.bus.reason}")
+            raise BusAwayError(f"reading NATS: {self.model.bus.reason or 'not yet at the end of what it has'}")
         return self._session
 
     async def run(self) -> None:
@@ -71,14 +71,11 @@ class Feed:
         Raises:
             UsageError: of the first session: the address or the user is of no use.
         """
-        ticking = asyncio.create_task(self._tick())
-        try:
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._tick())
             while True:
                 await self._read_until_lost()
                 await asyncio.sleep(RETRY_SECONDS)
-        finally:
-            ticking.cancel()
-            await asyncio.gather(ticking, return_exceptions=True)
 
     async def _read_until_lost(self) -> None:
         try:

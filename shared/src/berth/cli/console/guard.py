@@ -105,8 +105,7 @@ class Guard:
         """Whether a POST comes from a page of this console: its Origin names the Host that is asked."""
         if origin is None or host_header is None:
             return False
-        parts = urlsplit(origin)
-        return parts.scheme in ("http", "https") and parts.netloc.lower() == host_header.lower()
+        return origin.lower() in {f"{scheme}://{host_header.lower()}" for scheme in ("http", "https")}
 
     def may_look(self, headers: Mapping[str, str], cookie: str | None, peer: str, *, now: float) -> bool:
         """Whether a request may see anything."""
