@@ -20,6 +20,11 @@ function add(parent, children) {
   }
 }
 
+/** NodeResourcesFit, which may be broken before each word. */
+export function words(name) {
+  return name.split(/(?<=[a-z0-9])(?=[A-Z])/).flatMap((word, at) => (at ? [el("wbr"), word] : [word]));
+}
+
 /** Replaces what is in an element. */
 export function fill(parent, ...children) {
   parent.replaceChildren();

@@ -48,6 +48,3 @@ export function clock(seconds) {
 }
 
 export const unix = (text) => (text ? Date.parse(text) / 1000 : null);
-
-/** NodeResourcesFit as Node Resources Fit, so that it can be broken. */
-export const words = (name) => name.replace(/([a-z0-9])([A-Z])/g, "$1\u200b$2");

@@ -1,7 +1,7 @@
 // One pod: why it is where it is, or why it waits; its messages; the nodes that were possible, and those that were not.
 
-import { ask, el, fill, nodeLink, podPath } from "./dom.js";
-import { clock, count, duration, unix, words } from "./format.js";
+import { ask, el, fill, nodeLink, podPath, words } from "./dom.js";
+import { clock, count, duration, unix } from "./format.js";
 import { KINDS, OUTCOMES, STAGES } from "./palette.js";
 import { store } from "./store.js";
 
@@ -199,7 +199,7 @@ function drawCandidates(place, found, title) {
   const legend = el("ul", { class: "keys" }, plugins.map((plugin) => {
     const dot = el("i", { class: "dot" });
     dot.style.background = colourOf(plugin);
-    return el("li", {}, dot, words(plugin));
+    return el("li", {}, dot, el("span", {}, words(plugin)));
   }));
   const table = el("details", {}, el("summary", {}, "Points as a table"), el("div", { class: "scroll" }, el("table", {},
     el("thead", {}, el("tr", {}, ["Node", "Total", ...plugins, "Pods", "Loss", "Newcomers"].map((each) => el("th", { scope: "col" }, words(each))))),

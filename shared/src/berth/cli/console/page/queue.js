@@ -1,7 +1,7 @@
 // The pods that wait: how many in each queue, why, and what would help them.
 
-import { ask, el, fill, podLink, podPath, say } from "./dom.js";
-import { count, duration, unix, words } from "./format.js";
+import { ask, el, fill, podLink, podPath, say, words } from "./dom.js";
+import { count, duration, unix } from "./format.js";
 import { store } from "./store.js";
 
 const REFRESH_MS = 2000;
@@ -64,7 +64,7 @@ export function queueView(place, signal) {
       el("td", { class: "number" }, duration(Math.max(0, now - unix(pod.since)))),
       el("td", { class: "number" }, pod.tried_again_seconds === undefined || pod.tried_again_seconds === null ? "" : duration(pod.tried_again_seconds)),
       el("td", { class: "number" }, pod.attempts || 0), el("td", { class: "number" }, pod.priority || 0),
-      el("td", { class: "why", title: pod.message || "" }, (pod.plugins || []).map(words).join(", ") || pod.message || pod.stage))));
+      el("td", { class: "why", title: pod.message || "" }, (pod.plugins || []).length ? words(pod.plugins.join(", ")) : pod.message || pod.stage))));
     say(note, found.complete && pods.length === found.pods.length ? "" : `These are the first ${count(pods.length)}; choose a queue or a namespace for others.`);
   }
 
