@@ -130,6 +130,8 @@ class Feed:
                     self.hub.renew()
                     yield
                 finally:
+                    if self._is_catching_up:  # lost meanwhile: pages have the nodes of the former mirror
+                        self.hub.renew()
                     self._session, self._is_catching_up = None, False
                     for task in following:
                         task.cancel()
