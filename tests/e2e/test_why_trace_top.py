@@ -23,6 +23,8 @@ pytestmark = [pytest.mark.requires("nats-server"), pytest.mark.timeout(180)]
 
 COMMAND_SECONDS = 60.0
 NODES = 4
+MIRROR_SECONDS = 60.0
+"""A watermark is at most half a minute old."""
 CRITICAL = {"priorityClassName": "system-cluster-critical"}
 
 
@@ -95,6 +97,18 @@ async def test_why_prints_the_best_nodes_with_all_scores_and_weights(simulated: 
         assert sum(score["score"] * score["weight"] for score in scores) == candidate["total"]
     assert document["asked_at"] < document["ranked_at"] < document["decided_at"]
     assert document["view_age_seconds"] >= 0
+
+
+async def test_why_says_of_a_deleted_pod_where_it_was(simulated: BerthUp, seen: ClusterUser):
+    pod = await add(seen, "short-lived")
+    node = (await seen.all_bound(["short-lived"]))["short-lived"]
+    await seen.delete_pod("short-lived")
+
+    async def said() -> bool:
+        return output(berth("why", pod, of=simulated)).startswith(f"{pod} was on {node}, and is no more: deleted")
+
+    await eventually(said, "the pod to have left, by a watermark that is young enough", MIRROR_SECONDS)
+    assert json.loads(output(berth("why", pod, "-o", "json", of=simulated)))["has_left"]
 
 
 async def test_why_prints_how_many_nodes_each_plugin_rejected(simulated: BerthUp, seen: ClusterUser):
