@@ -98,8 +98,8 @@ def recorder(of: BerthUp, file: Path, *arguments: str, cwd: Path | None = None) 
     try:
         yield running
     finally:
-        running.process.kill()
-        running.process.communicate()
+        with running.process as process:
+            process.kill()
 
 
 async def fill(seen: ClusterUser, storage: Storage) -> None:
@@ -282,7 +282,7 @@ SHOWS = {
     "record -o incident.berth --for 10s": r"recorded \d+ messages in 1\d\.\d s to incident.berth, .*: its time",
     "replay incident.berth": r"\d+ rankings, \d+ made again: all are equal \(scorer-\d \d+",
     "replay incident.berth --pod default/vip": r"(?s)default/vip is on node-00\n.*preempted pods on .*made again, ",
-    "replay incident.berth --config docs/recordings/packing.yaml": r"with the recorded configuration, placed one",
+    "replay incident.berth --config docs/recordings/packing.yaml": r"(?s)default/shop-\d +node-\d\d +node-\d\d.*with the recorded",
     "simulate --cluster incident.berth --pending": r"default/big +- +0 of 12 ",
 }
 """What each command of the page prints, in their order."""
@@ -300,6 +300,8 @@ async def create_pods(of: BerthUp) -> None:
         await eventually(lambda: is_placed(seen, "low"), "low to be placed")
         await create(seen, "docs/tracing/important.yaml")
         await eventually(lambda: is_placed(seen, "vip"), "vip to be placed")
+        await create(seen, "docs/recordings/pods.yaml")
+        await eventually(lambda: is_placed(seen, "shop-7"), "shop-7 to be placed")
 
 
 async def is_placed(seen: ClusterUser, name: str) -> bool:

@@ -7,12 +7,12 @@ notices it. The queues PENDING and RANKED are read in the same way, so messages 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import AsyncExitStack, suppress
 from datetime import timedelta
 from typing import Final
 
-from berth.bus.interface import BucketReader, Entry, Session, StoredMessage, StreamReader
+from berth.bus.interface import BucketReader, Entry, OrderedReader, Session, StoredMessage, StreamReader
 from berth.bus.topology import BANDWIDTH, CLUSTER, DECISIONS, FACTS, PENDING, RANKED
 from berth.recording.file import Begun, Ended, Record, RecordingWriter, Source, recorded
 
@@ -33,7 +33,7 @@ class Recorder:
     def __init__(self, session: Session, writer: RecordingWriter) -> None:
         self._session = session
         self._writer = writer
-        self._positions: dict[Source, int] = {}
+        self._readers: dict[Source, OrderedReader] = {}
         self._wake = asyncio.Event()
 
     async def run(self, *, on_begun: OnBegun) -> str:
@@ -49,7 +49,7 @@ class Recorder:
             tasks = await stack.enter_async_context(asyncio.TaskGroup())
             reading = [task async for task in self._start(stack, tasks)]
             try:
-                self._writer.add(Begun(positions=dict(self._positions)))
+                self._writer.add(Begun(positions={name: each.position for name, each in self._readers.items()}))
                 self._writer.flush()
                 on_begun()
                 while not self._writer.is_full:
@@ -76,25 +76,26 @@ class Recorder:
         for source in _STREAMS:
             since = DECISIONS_BEFORE if source == DECISIONS else None
             stream = await stack.enter_async_context(self._session.read_stream(source, since=since))
+            self._readers[source] = stream
             yield tasks.create_task(self._follow_stream(source, stream), name=source)
             await stream.caught_up.wait()
         for source in _BUCKETS:
             bucket = await stack.enter_async_context(self._session.read_bucket(source))
+            self._readers[source] = bucket
             yield tasks.create_task(self._follow_bucket(source, bucket), name=source)
             await bucket.caught_up.wait()
 
     async def _follow_stream(self, source: Source, reader: StreamReader) -> None:
         async for batch in reader.batches():
-            self._add([_of_stream(source, message) for message in batch], source, reader.position)
+            self._add(_of_stream(source, message) for message in batch)
 
     async def _follow_bucket(self, source: Source, reader: BucketReader) -> None:
         async for batch in reader.batches():
-            self._add([_of_bucket(source, entry) for entry in batch], source, reader.position)
+            self._add(_of_bucket(source, entry) for entry in batch)
 
-    def _add(self, records: Sequence[Record], source: Source, position: int) -> None:
+    def _add(self, records: Iterable[Record]) -> None:
         for record in records:
             self._writer.add(record)
-        self._positions[source] = position
         if self._writer.has_frame:
             self._wake.set()
 

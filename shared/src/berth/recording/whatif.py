@@ -82,7 +82,7 @@ def what_if(recording: Recording, own: Mapping[str, Profile], other: Mapping[str
     """Run the recording's pods with its own profiles, and with others."""
     history = History(recording)
     recorded = recorded_end(recording, history)
-    largest = max(history.pods.values(), key=_size, default=None)
+    largest = max((pod for uid, pod in history.pods.items() if uid in history.bound), key=_size, default=None)
     traffic = Traffic(recorded, history.samples)
 
     def run(profiles: Mapping[str, Profile]) -> RunResult:

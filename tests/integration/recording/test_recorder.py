@@ -1,0 +1,137 @@
+"""The recorder on a real nats-server: what passes through its queues is recorded, a lost server leaves a recording."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from berth.api.errors import BerthError
+from berth.bus.interface import BusLostError, Session
+from berth.cli.options import first_error
+from berth.recording.file import Recording, RecordingWriter, header, read_recording
+from berth.recording.recorder import Recorder
+from harness.plugins.fixtures_bus import BusUnderTest, real_bus_under_test
+from harness.servers.nats_server import NatsServer
+
+pytestmark = pytest.mark.requires("nats-server")
+
+SECONDS = 20.0
+WEB = "berth.{}.berth.default.web-{}"
+
+
+def recorder_of(session: Session, path: Path) -> Recorder:
+    head = header(at=datetime.now(UTC), bus_id=session.bus_id, config="c", release="1.36", configuration={})
+    return Recorder(session, RecordingWriter.create(path, head))
+
+
+@asynccontextmanager
+async def recording(session: Session, path: Path) -> AsyncIterator[asyncio.Task[str]]:
+    """Record while the block runs, from the moment on in which changes are recorded."""
+    recorder, begun = recorder_of(session, path), asyncio.Event()
+    task = asyncio.create_task(recorder.run(on_begun=begun.set))
+    try:
+        await asyncio.wait_for(begun.wait(), SECONDS)
+        yield task
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        recorder.end("it was stopped")
+
+
+def subjects(found: Recording, source: str) -> list[str]:
+    return [record.subject for record in found.of(source)]
+
+
+async def until_recorded(path: Path, source: str, count: int) -> None:
+    """A recorder writes once a second; nothing tells when."""
+    async with asyncio.timeout(SECONDS):
+        while len(read_recording(path).of(source)) < count:  # noqa: ASYNC110 - see above
+            await asyncio.sleep(0.05)
+
+
+async def take(session: Session, count: int) -> None:
+    """As a scorer does: pull from PENDING, and acknowledge."""
+    async with session.consume("PENDING", "scorer", max_unacked=8) as deliveries:
+        async for delivery in deliveries:
+            delivery.ack()
+            count -= 1
+            if not count:
+                break
+
+
+async def test_what_is_stored_and_what_passes_through_the_queues_is_recorded(
+    nats_bus_under_test: BusUnderTest, tmp_path: Path
+):
+    session, reader = await nats_bus_under_test.session("one"), await nats_bus_under_test.session("reader")
+    await session.put("cluster", "node.n1", b'{"first": 1}')
+    await session.put("cluster", "node.n1", b'{"second": 2}')
+    await session.publish(WEB.format("pending", 0), b'{"waits": 1}', message_id="0")
+    async with recording(reader, tmp_path / "r"):
+        taking = asyncio.create_task(take(session, 21))
+        for number in range(1, 21):
+            await session.publish(WEB.format("pending", number), b'{"n": 1}', message_id=str(number))
+            await session.publish(WEB.format("ranked", number), b'{"n": 1}', message_id=str(number))
+            await session.publish(WEB.format("decision", number), b'{"n": 1}', message_id=str(number))
+        await asyncio.wait_for(taking, SECONDS)
+        await session.put("bandwidth", "q.n1", b'{"n": 1}')
+        await session.put("facts", "f.n1", b"no JSON")
+        last = await session.purge("cluster", "node.n1")
+        await until_recorded(tmp_path / "r", "cluster", 2)
+    found = read_recording(tmp_path / "r")
+    assert not found.is_cut
+    assert subjects(found, "PENDING") == [WEB.format("pending", number) for number in range(21)]
+    assert subjects(found, "RANKED") == [WEB.format("ranked", number) for number in range(1, 21)]
+    assert subjects(found, "DECISIONS") == [WEB.format("decision", number) for number in range(1, 21)]
+    assert [(one.sequence, one.payload) for one in found.of("cluster")] == [(last - 1, b'{"second": 2}'), (last, None)]
+    assert (found.position("cluster"), found.position("PENDING"), found.position("RANKED")) == (last - 1, 1, 0)
+    assert (found.of("bandwidth")[0].payload, found.of("facts")[0].payload) == (b'{"n": 1}', b"no JSON")
+    times = [record.time for record in found.of("PENDING")]
+    assert times == sorted(times)
+
+
+async def test_the_begin_is_where_streams_are_that_hold_nothing_any_more(
+    nats_bus_under_test: BusUnderTest, tmp_path: Path
+):
+    """A scorer's positions name them too."""
+    session, reader = await nats_bus_under_test.session("one"), await nats_bus_under_test.session("reader")
+    await session.publish(WEB.format("pending", 0), b"{}", message_id="0")
+    await take(session, 1)
+    while await session.last("PENDING", WEB.format("pending", 0)) is not None:  # noqa: ASYNC110 - no event tells it
+        await asyncio.sleep(0.01)
+    async with recording(reader, tmp_path / "r"):
+        pass
+    found = read_recording(tmp_path / "r")
+    assert (found.position("PENDING"), found.of("PENDING")) == (1, [])
+
+
+async def test_a_lost_server_ends_it_and_what_was_recorded_is_whole(own_nats_server: NatsServer, tmp_path: Path):
+    async with real_bus_under_test(own_nats_server.address) as bus:
+        session, reader = await bus.session("one"), await bus.session("reader")
+        await session.put("cluster", "node.n1", b'{"n": 1}')
+        recorder, begun = recorder_of(reader, tmp_path / "r"), asyncio.Event()
+        task = asyncio.create_task(recorder.run(on_begun=begun.set))
+        await asyncio.wait_for(begun.wait(), SECONDS)
+        own_nats_server.kill()
+        with pytest.raises(BaseExceptionGroup) as caught:
+            await asyncio.wait_for(task, SECONDS)
+        recorder.end("it failed")
+    assert isinstance(first_error(caught.value), BusLostError | BerthError)
+    found = read_recording(tmp_path / "r")
+    assert (subjects(found, "cluster"), found.is_cut) == (["node.n1"], False)
+
+
+async def test_it_ends_by_itself_when_a_replay_would_not_read_more(
+    nats_bus_under_test: BusUnderTest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(RecordingWriter, "is_full", property(lambda writer: writer.messages >= 3))
+    session, reader = await nats_bus_under_test.session("one"), await nats_bus_under_test.session("reader")
+    async with recording(reader, tmp_path / "r") as task:
+        for number in range(3):
+            await session.put("cluster", f"node.n{number}", b'{"n": 1}')
+        assert await asyncio.wait_for(task, SECONDS) == "the recording is as large as a replay reads"
+    assert len(read_recording(tmp_path / "r").of("cluster")) == 3
