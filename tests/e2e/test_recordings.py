@@ -282,7 +282,7 @@ SHOWS = {
     "record -o incident.berth --for 10s": r"recorded \d+ messages in 1\d\.\d s to incident.berth, .*: its time",
     "replay incident.berth": r"\d+ rankings, \d+ made again: all are equal \(scorer-\d \d+",
     "replay incident.berth --pod default/vip": r"(?s)default/vip is on node-00\n.*preempted pods on .*made again, ",
-    "replay incident.berth --config docs/recordings/packing.yaml": r"(?s)default/shop-\d +node-\d\d +node-\d\d.*with the recorded",
+    "replay incident.berth --config docs/recordings/packing.yaml": r"(?s)default/shop-\d +node-\d\d +node-\d\d.*AGAIN",
     "simulate --cluster incident.berth --pending": r"default/big +- +0 of 12 ",
 }
 """What each command of the page prints, in their order."""

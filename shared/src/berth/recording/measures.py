@@ -31,9 +31,9 @@ class Spread(msgspec.Struct, frozen=True, kw_only=True):
 class Measures(msgspec.Struct, frozen=True, kw_only=True):
     """A cluster in numbers. A percentage is one of what the node has.
 
-    ``room_for`` is how many more pods like the largest that the recording placed fit, and ``stranded_cpu_percent`` how much of
-    all free CPU is on nodes where it does not fit: fragmentation. ``receive`` and ``transmit`` are the bytes per second
-    of the busiest node; ``None`` without samples and annotations.
+    ``room_for`` is how many more pods like the largest that was placed fit, ``stranded_cpu_percent`` how much of all
+    free CPU is on nodes where it does not: fragmentation. ``receive`` and ``transmit`` are the bytes per second of the
+    busiest node; ``None`` without samples and annotations.
     """
 
     nodes: int
