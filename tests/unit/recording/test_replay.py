@@ -180,6 +180,15 @@ def test_rankings_on_what_came_after_the_recording_are_left_out():
     assert found.left_out["ranked on what was not recorded any more"] > 0
 
 
+def test_rankings_after_one_that_the_recorder_missed_are_left_out():
+    world = history(4)
+    del world.recording.messages["RANKED"][30]
+    found = counts(world)
+    assert found.different == 0
+    assert set(found.left_out) == {"ranked within a minute of rankings that the recorder missed"}
+    assert found.equal.total() >= 30
+
+
 def test_messages_that_cannot_be_decoded_are_counted():
     world = history()
     there = world.recording.messages["RANKED"]

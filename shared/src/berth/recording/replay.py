@@ -193,6 +193,7 @@ class RecordingGaps:
         }
         self._begins = {source: recording.position(source) for source in (CLUSTER, BANDWIDTH, FACTS)}
         self._unknown = dict(_proposed_before(recording))
+        self._missed = list(_missed(recording))
 
     def why_unknown(self, ranking: RecordedRanking) -> str:
         """Why the ranking cannot be made again, if something is missing for it; else nothing."""
@@ -203,6 +204,8 @@ class RecordingGaps:
             return _BEFORE
         if any(getattr(positions, name) > self._ends[source] for source, name in POSITIONED.items()):
             return "ranked on what was not recorded any more"
+        if any(timedelta(0) <= ranking.at - at <= 2 * LIFETIME for at in self._missed):
+            return "ranked within a minute of rankings that the recorder missed"
         for uid, (mirrored, since) in list(self._unknown.items()):
             if ranking.at - since > 2 * LIFETIME:
                 del self._unknown[uid]
@@ -242,6 +245,17 @@ def _proposed_before(recording: Recording) -> Iterator[tuple[str, tuple[int, dat
         mirrored = first_mirrored.get(uid, _NOT_READ.cluster)
         if uid not in ranked and mirrored > recording.position(CLUSTER):
             yield uid, (mirrored, record.time)
+
+
+def _missed(recording: Recording) -> Iterator[datetime]:
+    """When rankings were stored that are not in the recording: NATS drops copies for a reader that is too slow."""
+    before = recording.position(RANKED)
+    for record in recording.of(RANKED):
+        if record.sequence <= before:
+            continue
+        if record.sequence > before + 1:
+            yield record.time
+        before = record.sequence
 
 
 class _Attempted(msgspec.Struct):
