@@ -240,7 +240,7 @@ def _acknowledged_before_puback() -> list[Replacement]:
 
 def _proposals_for_ever() -> list[Replacement]:
     return [
-        (view.Proposals, "expire", lambda _self, _now: None),
+        (view.Proposals, "expire", lambda _self, _now: []),
         (view.Proposals, "complete_up_to", lambda _self, _watermark: None),
     ]
 

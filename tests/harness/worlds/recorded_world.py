@@ -12,6 +12,7 @@ from random import Random
 
 import msgspec
 
+from berth.api.livedata import Bandwidth, encode_bandwidth
 from berth.api.messages import (
     Decision,
     MirrorEntry,
@@ -29,6 +30,7 @@ from berth.api.messages import (
 from berth.api.pod import Pod
 from berth.api.subjects import Attempt, PodSubject, Term
 from berth.bus.interface import Entry, StoredMessage
+from berth.cluster.buckets import LiveDataReader
 from berth.framework.profile import Profile
 from berth.ranking.ranker import Ranker
 from berth.ranking.view import View
@@ -36,7 +38,7 @@ from berth.recording.file import Begun, Recorded, Recording, Source, header, rec
 from harness.builders.objects import a_container, a_node, a_pod
 from harness.builders.profiles import default_profile
 
-_READ: tuple[Source, ...] = ("cluster", "DECISIONS", "RANKED")
+_READ: tuple[Source, ...] = ("cluster", "DECISIONS", "RANKED", "bandwidth")
 START = datetime(2026, 1, 1, tzinfo=UTC)
 CONFIG = "0123456789ab"
 PRIORITIES = (0, 0, 0, 100)
@@ -68,12 +70,16 @@ class RecordedScorer:
         self.view = View()
         self.cursor = Cursor()
         self.ranker = Ranker(profiles=profiles, config=CONFIG, identity=name, best=32, explained=8)
+        self._live = LiveDataReader(self.view.snapshot.live, self.ranker.live_sources)
 
     def read(self, source: Source, records: list[Recorded], now: float) -> None:
         for record in records:
             if source == "cluster":
                 entry = Entry(key=record.subject, sequence=record.sequence, data=record.payload, time=record.time)
                 assert self.view.apply_mirror([entry], record.sequence) == []
+            elif source == "bandwidth":
+                self._live.apply(source, record.subject, record.payload, record.time)
+                self.view.reached(source, record.sequence)
             elif source == "DECISIONS":
                 assert self.view.apply_decisions([_stored(record)], record.sequence, now) == []
             elif msgspec.json.decode(record.payload or b"")["scorer"] == self.name:
@@ -97,12 +103,14 @@ class RecordedWorld:
         nodes: int = 6,
         lag: float = 0.1,
         chosen_of: int = 2,
+        profiles: Mapping[str, Profile] | None = None,
         ever_away: bool = True,
     ) -> None:
         """``chosen_of``: among how many candidates the binder chooses; ``ever_away``: whether it is away at times."""
         self.random = Random(seed)
         self.recording = a_recording()
-        self.profiles = {"berth": default_profile()}
+        self.profiles = profiles or {"berth": default_profile()}
+        self._nodes = nodes
         self.scorers = [RecordedScorer(f"scorer-{number}", self.profiles) for number in range(scorers)]
         self.seconds = 0.0
         self._lag = lag
@@ -135,6 +143,7 @@ class RecordedWorld:
         for _ in range(steps):
             self.seconds = round(self.seconds + self.random.choice((0.001, 0.004, 0.02, 1.0)), 3)
             self.read()
+            self.sample()
             self.random.choice(
                 (self.ask, self.ask, self.rank, self.rank, self.rank, self.decide, self.decide, self.show, self.end)
             )()
@@ -178,6 +187,14 @@ class RecordedWorld:
             pending = msgspec.json.decode(asked.payload or b"", type=Pending)
             message = scorer.ranker.answer(pending, scorer.view, self.seconds)
             self.publish("RANKED", _subject("ranked", pending.pod), encode(message))
+
+    def sample(self) -> None:
+        """Now and then a node's traffic is measured, if a plugin reads it."""
+        for source in self.scorers[0].ranker.live_sources if self.random.random() < 0.3 else ():
+            node = f"n{self.random.randrange(self._nodes)}"
+            measured_at = self.now - timedelta(seconds=self.random.random() * 100)
+            sample = Bandwidth(receive=self.random.random() * 1e8, transmit=0.0, capacity=1e9, sampled_at=measured_at)
+            self.publish("bandwidth", f"{source.name}.{node}", encode_bandwidth(sample))
 
     def decide(self) -> None:
         ranked = self.recording.of("RANKED")

@@ -3,17 +3,29 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 
 import msgspec
 import pytest
 
+from berth.api.config.load import load
+from berth.api.config.types import API_VERSION, KIND
 from berth.api.messages import Heard, Outcome, Ranked, decode, encode
+from berth.framework.profile import Profile
+from berth.plugins.presets import DEFAULT
+from berth.process.configuration import known_plugins, profiles_of
 from berth.recording.file import Begun, Recorded, recorded
 from berth.recording.replay import Replay, ReplayCounts, Replayed, differences
 from harness.builders.profiles import default_profile
 from harness.worlds.recorded_world import RecordedWorld
 
 STEPS = 300
+TRAFFIC = """\
+  plugins: {score: {enabled: [{name: NetworkTraffic, weight: 3}]}}
+  pluginConfig:
+  - name: NetworkTraffic
+    args: {url: "http://prometheus:9090", maximumAge: 60s}
+"""
 HISTORIES = [(seed, lag) for lag in (0.0, 0.05, 0.5) for seed in range(6)]
 
 
@@ -52,6 +64,38 @@ def test_every_ranking_of_a_random_history_is_equal(seed: int, lag: float):
     assert (found.different, found.left_out) == (0, Counter())
     assert found.equal.total() == len(world.recording.of("RANKED")) > STEPS / 6
     assert len(found.equal) == len(world.scorers)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_rankings_on_live_data_are_equal(seed: int):
+    """Also those that depend on the age of a sample, by the scorer's clock."""
+    world = RecordedWorld(seed, lag=0.2, profiles=on_traffic())
+    world.run(STEPS)
+    found = ReplayCounts()
+    for one in Replay(world.recording, on_traffic(), best=32).run():
+        found.add(one)
+    assert (found.different, found.left_out) == (0, Counter())
+    points = {
+        each.scores["NetworkTraffic"] for message in rankings(world) for each in message.candidates if each.scores
+    }
+    assert len(points) > 10
+
+
+def test_without_the_newest_pending_message_live_data_has_another_age():
+    different = 0
+    for seed in range(6):
+        world = RecordedWorld(seed, lag=0.2, profiles=on_traffic())
+        world.run(STEPS)
+        for index, message in enumerate(rankings(world)):
+            changed(world, index, heard=msgspec.structs.replace(message.heard, pending=1))
+        different += sum(bool(one.differences) for one in Replay(world.recording, on_traffic(), best=32).run())
+    assert different > 0
+
+
+def on_traffic() -> Mapping[str, Profile]:
+    """NetworkTraffic beside the default plugins; a sample is too old after a minute."""
+    text = f"apiVersion: {API_VERSION}\nkind: {KIND}\nprofiles:\n- schedulerName: berth\n{TRAFFIC}"
+    return profiles_of(load(text, known=known_plugins(), preset=DEFAULT))
 
 
 def test_the_histories_have_what_makes_a_view():

@@ -1,7 +1,7 @@
 """Records a bus: what is stored, then every change, until it is told to end.
 
 It reads as a user who may only look: Direct Get, and the copies that streams publish of what they store. No service
-notices it. The queues PENDING and RANKED are read in the same way, so messages are recorded that are gone at once.
+knows of it. The queues PENDING and RANKED are read in the same way, so messages are recorded that are gone at once.
 """
 
 from __future__ import annotations
