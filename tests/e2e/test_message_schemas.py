@@ -74,11 +74,8 @@ async def test_messages_of_a_running_pipeline_are_as_their_schemas_say(berth: Be
 
     session = await berth.session()
     try:
-        for subject in ("berth.pending.>", "berth.ranked.>", "berth.decision.>"):
-            await session.subscribe(subject, listen)
-        await session.subscribe_stored(
-            "$KV.cluster.>", lambda stored: listen(stored.subject, stored.data, stored.headers)
-        )
+        for subject in ("berth.pending.>", "berth.ranked.>", "berth.decision.>", "$KV.cluster.>"):
+            await session.subscribe_stored(subject, listen)
         async with cluster_user(berth.kubeconfig) as cluster:
             for pod in PODS:
                 assert (await cluster.api.post("/api/v1/namespaces/default/pods", pod)).code == 201
