@@ -158,6 +158,15 @@ def replayed(file: Path) -> dict:
     return found
 
 
+def test_variables_of_the_services_ask_nothing(run: RunRecordings):
+    plain = environment() | {"BERTH_ALGORITHM_PROVIDER": "FromScratch", "BERTH_CONFIG": "no/file"}
+    answer = subprocess.run(
+        command("replay", run.late), capture_output=True, text=True, timeout=SECONDS, check=False, env=plain
+    )
+    assert (answer.returncode, answer.stderr) == (0, "")
+    assert "made again: all are equal" in answer.stdout
+
+
 def test_a_run_with_two_scorers_preemption_and_volumes_is_replayed_and_equal(run: RunRecordings):
     found = replayed(run.whole)
     assert (found["left_out"], found["unreadable"], found["is_whole"]) == ({}, 0, True)

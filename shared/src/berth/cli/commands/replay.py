@@ -17,7 +17,7 @@ from berth.api.messages import Decision, Outcome
 from berth.api.subjects import Attempt
 from berth.bus.topology import DECISIONS
 from berth.cli import explain
-from berth.cli.commands.config import Gates, Provider, configured, extenders_not_asked
+from berth.cli.commands.config import configured, extenders_not_asked
 from berth.cli.lookup import EvictionRecord, ExplainedDecision
 from berth.cli.options import (
     NotFoundError,
@@ -60,6 +60,24 @@ Config = Annotated[
         metavar="FILE",
         help="Run the recorded pods with this configuration, and compare.",
         show_default=False,
+    ),
+]
+
+
+# Those of services have variables too, which are no question here.
+Provider = Annotated[
+    str | None,
+    typer.Option(
+        "--algorithm-provider",
+        metavar="NAME",
+        help="The preset that the other configuration starts from.",
+        show_default=False,
+    ),
+]
+Gates = Annotated[
+    str | None,
+    typer.Option(
+        "--feature-gates", metavar="A=true,B=false", help="Feature gates of that preset, on or off.", show_default=False
     ),
 ]
 
