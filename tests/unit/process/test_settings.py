@@ -37,12 +37,12 @@ def test_a_flag_beats_a_variable_beats_the_file_beats_the_default():
 
 def test_a_misspelt_variable_is_named_with_the_one_that_was_meant():
     environment = {
-        "BERTH_CONFG": "x",
+        "BERTH_NUMBERS_BEAST": "9",
         "BERTH_NATS_PASWORD_FILE": "p",
         "BERTH_NATS_PORT_4222_TCP": "tcp://10.0.0.1:4222",
     }
-    assert list(misspelt({**environment, "BERTH_CONFIG": "x", "CONFG": "x"})) == [
-        "the variable BERTH_CONFG is read by nothing: did you mean BERTH_CONFIG?",
+    assert list(misspelt({**environment, "BERTH_CONFIG": "x", "NUMBERS_BEAST": "x"})) == [
+        "the variable BERTH_NUMBERS_BEAST is read by nothing: did you mean BERTH_NUMBERS_BEST?",
         "the variable BERTH_NATS_PASWORD_FILE is read by nothing: did you mean BERTH_NATS_PASSWORD_FILE?",
     ]
 
