@@ -260,13 +260,13 @@ _EVERYWHERE: Final = Positions(cluster=2**50, decisions=2**50, bandwidth=2**50, 
 
 
 def _no_term_in_message_id() -> list[Replacement]:
-    named = stages._named
+    staged = stages.StagedMessage
 
-    def without(headers: Any, message_id: str) -> Any:
+    def without(subject: str, data: bytes, message_id: str, headers: Any) -> Any:
         parts = message_id.split(".")
-        return named(headers, f"{parts[0]}.{parts[2]}" if len(parts) == 3 else message_id)
+        return staged(subject, data, f"{parts[0]}.{parts[2]}" if len(parts) == 3 else message_id, headers)
 
-    return [(stages, "_named", without)]
+    return [(stages, "StagedMessage", without)]
 
 
 def _numbers_with_the_store() -> list[Replacement]:
