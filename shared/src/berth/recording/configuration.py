@@ -11,6 +11,7 @@ import msgspec
 from berth.api.config.configuration import ClientConnection, KubeSchedulerConfiguration
 from berth.api.config.encode import as_document
 from berth.api.config.load import ConfigurationError, load
+from berth.plugins.factory import PluginFactory
 from berth.plugins.presets import PRESETS
 from berth.process.configuration import known_plugins
 from berth.recording.file import Header, RecordingError
@@ -46,13 +47,18 @@ def configuration_of(header: Header, name: str) -> KubeSchedulerConfiguration:
     try:
         read = load(
             _text(header.configuration),
-            known=known_plugins(release=release.release),
+            known=_named_freely(known_plugins(release=release.release)),
             preset=release.plugins,
             source=f"the configuration in {name}",
         )
     except ConfigurationError as error:
         raise RecordingError("; ".join(str(error).splitlines())) from error
     return replace(read, release=release.release, digest=header.config)
+
+
+def _named_freely(known: Mapping[str, PluginFactory]) -> Mapping[str, PluginFactory]:
+    """The plugins, those too that v1 no longer has: a document names all that its preset had."""
+    return {name: replace(each, only_in_presets=False) for name, each in known.items()}
 
 
 def _text(document: Mapping[str, Any]) -> str:
