@@ -102,6 +102,9 @@ class Feed:
             note(f"{reason}; trying again")
         self.model.disconnected(reason, at=time.time())
 
+    def _on_ranked(self, stored: StoredMessage) -> None:
+        self.waiting_pods.ranked(stored.subject, stored.data)
+
     @asynccontextmanager
     async def _following(self) -> AsyncIterator[None]:
         """In the block everything is read."""
@@ -110,7 +113,7 @@ class Feed:
             open_mirror(session, also=(BANDWIDTH,)) as mirror,
         ):
             await self._read_clock(session)
-            await session.subscribe_stored(all_of("ranked"), lambda *ranked: self.waiting_pods.ranked(*ranked[:2]))
+            await session.subscribe_stored(all_of("ranked"), self._on_ranked)
             async with (
                 asyncio.TaskGroup() as tasks,
                 session.read_stream(DECISIONS, after=await _recent(session, DECISIONS, KEPT)) as decisions,
