@@ -598,7 +598,7 @@ MUTATIONS: Final[dict[str, Mutation]] = {
     ),
     "no-fence": Mutation(rule="fence (5)", seeds=200, replace=_no_fence, focus=HELD),
     "any-consumer-deleted": Mutation(
-        rule="consumers of lower epochs only (5)", seeds=200, replace=_every_other_consumer, focus=TWO_LEADERS
+        rule="consumers of lower epochs only (5)", seeds=700, replace=_every_other_consumer, focus=TWO_LEADERS
     ),
     "unknown-pod-believed": Mutation(
         rule="unknown uid and old resourceVersion is `gone` (5)",
@@ -713,7 +713,7 @@ MUTATIONS: Final[dict[str, Mutation]] = {
         rule="first the mirror, then the queue (3; point 1)", seeds=10, replace=_queue_before_mirror, focus=STARTS
     ),
     "end-of-nomination": Mutation(
-        rule="the end of a nomination is an event (3)", seeds=160, replace=_end_of_nomination_unheard, focus=MINDS
+        rule="the end of a nomination is an event (3)", seeds=450, replace=_end_of_nomination_unheard, focus=MINDS
     ),
     "silent-attempts": Mutation(
         rule="a silent attempt is looked up after 10 s (3)",
