@@ -76,6 +76,18 @@ Provider = Annotated[
     ),
 ]
 
+ServicesConfig = Annotated[
+    Path | None,
+    typer.Option(
+        "--config",
+        metavar="FILE",
+        help="The configuration of the services.",
+        envvar="BERTH_CONFIG",
+        show_default=False,
+    ),
+]
+
+
 Gates = Annotated[
     str | None,
     typer.Option(

@@ -10,7 +10,7 @@ import typer
 
 from berth.api.config.configuration import KubeSchedulerConfiguration
 from berth.cli.bus import NatsContext, NatsServer, NatsUrl
-from berth.cli.commands.config import Gates, Provider, configured
+from berth.cli.commands.config import Gates, Provider, ServicesConfig, configured
 from berth.cli.console.askagain import AskAgain
 from berth.cli.console.feed import Feed
 from berth.cli.console.guard import Guard, is_loopback, read_token, trusted_proxy
@@ -52,16 +52,6 @@ AllowedHosts = Annotated[
         "--allowed-host", metavar="NAME", help="A name under which browsers ask; repeatable.", show_default=False
     ),
 ]
-Config = Annotated[
-    Path | None,
-    typer.Option(
-        "--config",
-        metavar="FILE",
-        help="The configuration of the services.",
-        envvar="BERTH_CONFIG",
-        show_default=False,
-    ),
-]
 Kubeconfig = Annotated[
     Path | None,
     typer.Option(
@@ -82,7 +72,7 @@ def console(  # noqa: PLR0913 - one parameter a flag, given by name
     proxy_header: ProxyHeader = None,
     proxy_address: ProxyAddresses = None,
     allowed_host: AllowedHosts = None,
-    config: Config = None,
+    config: ServicesConfig = None,
     algorithm_provider: Provider = None,
     feature_gates: Gates = None,
     kubeconfig: Kubeconfig = None,

@@ -15,7 +15,7 @@ from berth.bus.interface import Session
 from berth.bus.topology import DECISIONS, RANKED
 from berth.cli import explain
 from berth.cli.bus import NatsContext, NatsServer, NatsUrl, open_session
-from berth.cli.commands.config import Gates, Provider, configured, extenders_not_asked, named_file
+from berth.cli.commands.config import Gates, Provider, ServicesConfig, configured, extenders_not_asked, named_file
 from berth.cli.explain import (
     RankedNow,
     Weights,
@@ -61,18 +61,6 @@ app = typer.Typer()
 Now = Annotated[bool, typer.Option("--now", help="Rank the pod now, on every node of the mirror.")]
 
 
-Config = Annotated[
-    Path | None,
-    typer.Option(
-        "--config",
-        metavar="FILE",
-        help="The configuration of the services.",
-        envvar="BERTH_CONFIG",
-        show_default=False,
-    ),
-]
-
-
 Kubeconfig = Annotated[
     Path | None,
     typer.Option(
@@ -106,7 +94,7 @@ def why(  # noqa: PLR0913 - one parameter a flag, given by name
     *,
     namespace: PodNamespace = None,
     now: Now = False,
-    config: Config = None,
+    config: ServicesConfig = None,
     algorithm_provider: Provider = None,
     feature_gates: Gates = None,
     kubeconfig: Kubeconfig = None,
