@@ -78,6 +78,20 @@ async def test_nobody_gets_in_without_a_password(folder: Path):
             await (await connect_bus(url, user=user)).close()
 
 
+async def test_who_meets_a_server_of_others_hears_of_the_address_that_berth_up_prints(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    async with Supervisor(print) as supervisor:
+        url = await embedded_nats((ANY_PORT,), folder, supervisor, within=START)
+        (elsewhere := tmp_path / "elsewhere").mkdir()
+        monkeypatch.setenv("BERTH_NATS_URL", url)
+        with pytest.raises(UsageError, match="`berth up` that found the port taken prints .*: name it with --nats"):
+            await connect_bus(None, place=elsewhere)
+        with pytest.raises(UsageError) as named:
+            await connect_bus(url, place=elsewhere)
+        assert "berth up" not in str(named.value)
+
+
 async def test_whoever_says_who_they_are_is_not_taken_for_somebody_else(folder: Path, monkeypatch: pytest.MonkeyPatch):
     async with Supervisor(print) as supervisor:
         url = await embedded_nats((ANY_PORT,), folder, supervisor, within=START)

@@ -123,7 +123,11 @@ async def connect_bus(  # noqa: PLR0913 - which server, and who this is there
     try:
         return await nats_bus(settings).connect(name=name)
     except BusRefusedError as exc:
-        raise UsageError(str(exc)) from exc
+        says_nothing = not url and not context and is_anonymous(settings.nats)
+        raise UsageError(f"{exc}{_ELSEWHERE if says_nothing else ''}") from exc
+
+
+_ELSEWHERE: Final = "; a `berth up` that found the port taken prints its own address: name it with --nats"
 
 
 def _without_nats() -> dict[str, str]:
