@@ -85,7 +85,7 @@ async def test_who_meets_a_server_of_others_hears_of_the_address_that_berth_up_p
         url = await embedded_nats((ANY_PORT,), folder, supervisor, within=START)
         (elsewhere := tmp_path / "elsewhere").mkdir()
         monkeypatch.setenv("BERTH_NATS_URL", url)
-        with pytest.raises(UsageError, match="`berth up` that found the port taken prints .*: name it with --nats"):
+        with pytest.raises(UsageError, match=r"`berth up` that found the port taken prints .*: name it with --nats"):
             await connect_bus(None, place=elsewhere)
         with pytest.raises(UsageError) as named:
             await connect_bus(url, place=elsewhere)

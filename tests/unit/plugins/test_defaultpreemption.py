@@ -514,3 +514,19 @@ def test_confirm_returns_the_present_victims():
 )
 def test_confirm_returns_none_without_victims(pod, node):
     assert confirm(pod, node, cluster(n=[running("a", cpu="2")]), default_profile()) is None
+
+
+def test_candidates_are_in_the_order_of_what_they_cost_and_not_of_what_they_may_cost():
+    """Sums alone say that evicting ``cheap`` is enough on n1; the anti-affinity takes an important pod there too."""
+    term = PodAffinityTerm(topology_key=HOSTNAME, label_selector=LabelSelector(match_labels={"app": "x"}))
+    apart = Affinity(pod_anti_affinity=PodAffinity(required_during_scheduling_ignored_during_execution=[term]))
+    snapshot = cluster(
+        cpu="1",
+        n1=[running("cheap", priority=1, cpu="900m"), running("x", priority=5, cpu="100m", labels={"app": "x"})],
+        n2=[running("middle", priority=3)],
+    )
+    vip, found = important("900m", affinity=apart), []
+    ranking = rank(vip, snapshot, default_profile(), attempt=first_attempt(vip), evictions=found)
+    assert [each.node for each in found] == ["n2", "n1"]
+    assert [len(each.victims) for each in found] == [1, 2]
+    assert ranking.nomination == found[0]
