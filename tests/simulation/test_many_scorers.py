@@ -49,6 +49,18 @@ def test_many_scorers_place_pods_as_one_does(name, scorers):
         assert by_many.misplaced_percent(by_one) <= MISPLACED_PERCENT, counts
 
 
+@pytest.mark.parametrize("scorers", [4, 8])
+@pytest.mark.parametrize("nodes", [60, 99, 150])
+def test_pods_in_flight_are_a_large_part_of_a_small_cluster(nodes, scorers):
+    scenario = next(scenario for scenario in scenarios(nodes) if scenario.name == "three sizes")
+    made = profile(scenario)
+    by_one, by_many = ManyScorers(scenario, made, 1).run(), ManyScorers(scenario, made, scorers).run()
+    counts = f"{per_kind(by_one)} by one scorer, {per_kind(by_many)} by {scorers}"
+    assert by_many.repeats_per_100 <= REPEATS_PER_100
+    assert by_many.widest <= MOST_APART, counts
+    assert by_many.misplaced_percent(by_one) <= MISPLACED_PERCENT, counts
+
+
 def test_a_seed_gives_the_same_run_again():
     scenario = SCENARIOS["new nodes"]
     first, again, other = (ManyScorers(scenario, profile(scenario), 4, seed=seed).run() for seed in (7, 7, 8))

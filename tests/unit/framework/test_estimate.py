@@ -10,6 +10,8 @@ from berth.framework.cycle import rank
 from berth.framework.interface import NormalizePlugin, Reads, ScorePlugin
 from berth.framework.scoring import counted_pods_of, default_normalize
 from berth.plugins.additional.tenantspread import TenantSpread, TenantSpreadArgs
+from berth.plugins.noderesources.fit import NodeResourcesFit, NodeResourcesFitArgs
+from berth.plugins.noderesources.scoringstrategy import ResourceWeight, ScoringStrategy
 from harness.builders.objects import a_node, a_pod, first_attempt, pod_requesting
 from harness.builders.profiles import default_profile, profile_of
 
@@ -74,6 +76,31 @@ def losses(snapshot: Snapshot, *plugins: ScorePlugin, weight: int = 1, pod=None)
 @pytest.mark.parametrize("plugin", [ByPods(), ByPodsOnRow()], ids=["anything", "row-local"])
 def test_scalar_scores_are_taken_with_one_more_pod_on_the_node(plugin):
     assert losses(cluster(a=0, b=3), plugin, weight=2) == {"a": 20, "b": 20}
+
+
+def losses_by_fit(cpu: str, *, of: str, count: int) -> list[float]:
+    """NodeResourcesFit by cpu alone, on equal empty nodes."""
+    snapshot, pod = Snapshot(), pod_requesting("new", cpu=cpu, memory="1Mi")
+    for number in range(count):
+        snapshot.set_node(a_node(f"n{number}", cpu=of, memory="16Gi"))
+    strategy = ScoringStrategy(resources=(ResourceWeight(name="cpu", weight=1),))
+    fit = NodeResourcesFit(NodeResourcesFitArgs(scoring_strategy=strategy))
+    return list(losses(snapshot, fit, pod=pod).values())
+
+
+@pytest.mark.parametrize("count", [2, 12], ids=["few nodes", "many"])
+@pytest.mark.parametrize(
+    ("cpu", "of", "expected"),
+    [
+        pytest.param("100m", "4", (97 - 87) / 4, id="a small pod: over four more"),
+        pytest.param("900m", "3800m", (76 - 5) / 3, id="three more fit"),
+        pytest.param("1400m", "4", 65 - 30, id="one more fits"),
+        # above what the node has the points are 0, which says nothing of one pod
+        pytest.param("3", "4", 25 - 0, id="none fits: one that does not"),
+    ],
+)
+def test_cost_is_the_mean_of_as_many_more_pods_as_fit_at_most_four(count, cpu, of, expected):
+    assert losses_by_fit(cpu, of=of, count=count) == [pytest.approx(expected, abs=0.0005)] * count
 
 
 def test_score_that_no_pod_can_change_is_not_taken_again():

@@ -121,12 +121,13 @@ class Candidate(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, g
 
     ``scores`` are weighted and after NormalizeScore, by plugin; ``total`` is their sum. ``pods`` is how many pods the
     scorer counted on the node: proposals are included, the pod itself and nominated pods are not. ``loss`` are the
-    points that one more pod like this one costs there. ``newcomers``, in Decisions only, is how many pods more than
-    the scorer the binder counted when it chose. ``place``, in Decisions only, is its place in RANKED if Decisions leave
-    out others before it; 0 otherwise. ``details`` are texts by plugin that explain its points to a person (a
-    sample's value and age). Only the first few of RANKED have ``scores`` and ``details``.
+    points that one more pod like this one costs there, on average of the next four that fit. ``newcomers``, in
+    Decisions only, is how many pods more than the scorer the binder counted when it chose. ``place``, in Decisions
+    only, is its place in RANKED if Decisions leave out others before it; 0 otherwise. ``details`` are texts by plugin
+    that explain its points to a person (a sample's value and age). Only the first few of RANKED have ``scores`` and
+    ``details``.
 
-    Python's garbage collection leaves them out (``gc=False``): RANKED has 32, and none can be part of a cycle.
+    Python's garbage collection leaves them out (``gc=False``): RANKED has 32 or 64, and none can be part of a cycle.
     """
 
     node: str

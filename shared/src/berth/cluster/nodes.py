@@ -1,7 +1,7 @@
 """Nodes as plugins read them: one by one (NodeInfo), or rows of the Snapshot by column (Nodes).
 
 Views do not copy columns when they show all rows. NodesWithoutPods shows sums as if some pods were removed;
-NodesWithAnother and NodeInfoWithAnother show a node as if one more pod like the incoming one were on it.
+NodesWithAnother and NodeInfoWithAnother show a node as if one more pod like the incoming one were on it, or several.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from berth.api.node import Node
 from berth.api.pod import Pod
-from berth.api.resources import is_counted
+from berth.api.resources import CPU, MEMORY, is_counted
 from berth.cluster.columns import LabelColumn, TaintSet
 from berth.cluster.pods import PlacedPod
 from berth.cluster.snapshot import Snapshot
@@ -276,6 +276,32 @@ class AnotherPod:
         """What it adds to the requests on a node."""
         return self.requests.amounts.get(resource, 0) if is_counted(resource) else 0
 
+    def room_on(self, info: NodeInfo) -> int:
+        """How many of them the free resources of a node are enough for, as scores count requests."""
+        requests = self.requests
+        room = [(info.allocatable(name) - info.requested(name)) // amount for name, amount in self._other_amounts]
+        if requests.nonzero_cpu > 0:
+            room.append((info.allocatable(CPU) - info.nonzero_cpu) // requests.nonzero_cpu)
+        if requests.nonzero_memory > 0:
+            room.append((info.allocatable(MEMORY) - info.nonzero_memory) // requests.nonzero_memory)
+        return min(room, default=0)
+
+    def room_on_each(self, nodes: Nodes) -> Amount:
+        """The same for several nodes: float64[nodes], whole numbers."""
+        requests = self.requests
+        room = [(nodes.allocatable(name) - nodes.requested(name)) // amount for name, amount in self._other_amounts]
+        if requests.nonzero_cpu > 0:
+            room.append((nodes.allocatable(CPU) - nodes.nonzero_cpu) // requests.nonzero_cpu)
+        if requests.nonzero_memory > 0:
+            room.append((nodes.allocatable(MEMORY) - nodes.nonzero_memory) // requests.nonzero_memory)
+        return np.minimum.reduce(room) if room else np.zeros(len(nodes))
+
+    @cached_property
+    def _other_amounts(self) -> list[tuple[str, int]]:
+        """What it requests but cpu and memory, of which scores count no less than is requested."""
+        counted = ((name, self.requested(name)) for name in self.requests.amounts if name not in (CPU, MEMORY))
+        return [(name, amount) for name, amount in counted if amount > 0]
+
     def on_row(self, row: int) -> PlacedPod:
         """It, as if it were assumed on this row."""
         return PlacedPod(pod=self.pod, row=row, pod_class=self.pod_class, group=self._snapshot.groups.of(self.pod))
@@ -286,60 +312,66 @@ ANOTHER_UID: Final = "another"
 
 
 class NodeInfoWithAnother(NodeInfo):
-    """A node as if one more pod were on it."""
+    """A node as if one more pod were on it, or ``count`` more."""
 
-    __slots__ = ("_another",)
+    __slots__ = ("_another", "_count")
 
-    def __init__(self, snapshot: Snapshot, row: int, node: Node, another: AnotherPod) -> None:
+    def __init__(self, snapshot: Snapshot, row: int, node: Node, another: AnotherPod, count: int = 1) -> None:
         super().__init__(snapshot, row, node)
         self._another = another
+        self._count = count
 
     @property
     def pods(self) -> int:
-        return super().pods + 1
+        return super().pods + self._count
 
     @property
     def nonzero_cpu(self) -> int:
-        return super().nonzero_cpu + self._another.requests.nonzero_cpu
+        return super().nonzero_cpu + self._count * self._another.requests.nonzero_cpu
 
     @property
     def nonzero_memory(self) -> int:
-        return super().nonzero_memory + self._another.requests.nonzero_memory
+        return super().nonzero_memory + self._count * self._another.requests.nonzero_memory
 
     def requested(self, resource: str) -> int:
-        return super().requested(resource) + self._another.requested(resource)
+        return super().requested(resource) + self._count * self._another.requested(resource)
 
     def placed(self) -> Collection[PlacedPod]:
-        return [*super().placed(), self._another.on_row(self.row)]
+        return [*super().placed(), *[self._another.on_row(self.row)] * self._count]
 
 
 class NodesWithAnother(Nodes):
-    """Nodes as if one more pod were on each: their sums, and each node of ``infos``."""
+    """Nodes as if one more pod were on each, or ``counts`` more: their sums, and each node of ``infos``."""
 
-    __slots__ = ("_another",)
+    __slots__ = ("_another", "_counts")
 
-    def __init__(self, snapshot: Snapshot, rows: RowIndex | None, another: AnotherPod) -> None:
+    def __init__(
+        self, snapshot: Snapshot, rows: RowIndex | None, another: AnotherPod, counts: Amount | None = None
+    ) -> None:
         super().__init__(snapshot, rows)
         self._another = another
+        self._counts: Amount | int = 1 if counts is None else counts
 
     def infos(self) -> Iterator[NodeInfo | None]:
-        found = ((row, self.snapshot.node_at(row)) for row in self.rows.tolist())
+        counts = [1] * len(self) if isinstance(self._counts, int) else self._counts.tolist()
         return (
-            None if node is None else NodeInfoWithAnother(self.snapshot, row, node, self._another)
-            for row, node in found
+            None
+            if (node := self.snapshot.node_at(row)) is None
+            else NodeInfoWithAnother(self.snapshot, row, node, self._another, int(count))
+            for row, count in zip(self.rows.tolist(), counts, strict=True)
         )
 
     def requested(self, resource: str) -> Amount:
-        return super().requested(resource) + self._another.requested(resource)
+        return super().requested(resource) + self._counts * self._another.requested(resource)
 
     @property
     def nonzero_cpu(self) -> Amount:
-        return super().nonzero_cpu + self._another.requests.nonzero_cpu
+        return super().nonzero_cpu + self._counts * self._another.requests.nonzero_cpu
 
     @property
     def nonzero_memory(self) -> Amount:
-        return super().nonzero_memory + self._another.requests.nonzero_memory
+        return super().nonzero_memory + self._counts * self._another.requests.nonzero_memory
 
     @property
     def pods(self) -> Amount:
-        return super().pods + 1
+        return super().pods + self._counts

@@ -14,7 +14,15 @@ import numpy as np
 import numpy.typing as npt
 
 from berth.api.pod import Pod
-from berth.cluster.nodes import AnotherPod, Nodes, NodesWithAnother, RowIndex, info_of_row
+from berth.cluster.nodes import (
+    AnotherPod,
+    NodeInfo,
+    NodeInfoWithAnother,
+    Nodes,
+    NodesWithAnother,
+    RowIndex,
+    info_of_row,
+)
 from berth.cluster.pods import EquivalenceClass
 from berth.cluster.snapshot import ChangedRows, Snapshot
 from berth.framework.interface import (
@@ -49,6 +57,10 @@ _FEW: Final = 5
 
 _FEW_TO_FOLLOW: Final = 8
 """Up to this many rows, adding up each one again is quicker than adding up all of 1,000."""
+
+SEVERAL: Final = 4
+"""Over how many further pods the cost of one is measured, where so many fit. Scores are whole numbers: measured with
+one pod the cost of a small one is off by up to a point, and by as many points as there are newcomers (ADR 37)."""
 
 _MAX_STATUSES: Final = 1024
 """How many statuses of a filter are kept in addition to one a row. Reasons that contain numbers would accumulate."""
@@ -173,11 +185,12 @@ class ClassResults:
         self._scored = snapshot.version
         return changed
 
-    def scores_with_another(self, rows: RowIndex) -> dict[str, npt.NDArray[np.int64]]:
+    def scores_with_another(self, rows: RowIndex) -> dict[str, npt.NDArray[np.float64]]:
         """The raw scores of these rows if one more pod of the class were on each, of the plugins that read pods.
 
-        Kept like the scores, but evaluated only for rows that are asked for: the best nodes of one cycle are mostly
-        those of the one before.
+        On average of as many more pods as fit beside the incoming one, up to ``SEVERAL``; exactly one where scores are
+        normalized. Kept like the scores, but evaluated only for rows that are asked for: the best nodes of one cycle
+        are mostly those of the one before.
         """
         columns = self._columns_of_pods
         if not columns:
@@ -185,12 +198,10 @@ class ClassResults:
         self._forget_changed()
         missing = rows[~self._has_another[rows]]
         if len(missing):
-            nodes = NodesWithAnother(self._cache.snapshot, missing, self._another)
             if len(missing) <= _FEW:
-                self._score_few_with_another(nodes, columns)
+                self._score_few_with_another(missing)
             else:
-                for column in columns:
-                    column.with_another[missing] = run_score_on_all(column.plugin, self.state, self._pod, nodes)
+                self._score_with_another(missing)
             self._has_another[missing] = True
         return {column.plugin.name: column.with_another[rows] for column in columns}
 
@@ -203,11 +214,29 @@ class ClassResults:
             self._has_another[list(rows)] = False
         self._another_version = snapshot.version
 
-    def _score_few_with_another(self, nodes: NodesWithAnother, columns: Sequence[ScoreColumn]) -> None:
-        for info in nodes.infos():
-            if info is not None:
-                for column in columns:
-                    column.with_another[info.row] = run_score(column.plugin, self.state, self._pod, info)
+    def _score_with_another(self, rows: RowIndex) -> None:
+        snapshot = self._cache.snapshot
+        counts = np.clip(self._another.room_on_each(Nodes(snapshot, rows)) - 1, 1, SEVERAL)
+        several = NodesWithAnother(snapshot, rows, self._another, counts)
+        for column in self._columns_of_pods:
+            nodes = NodesWithAnother(snapshot, rows, self._another) if column.normalizes else several
+            after = run_score_on_all(column.plugin, self.state, self._pod, nodes)
+            before = column.scores[rows]
+            column.with_another[rows] = after if column.normalizes else before + (after - before) / counts
+
+    def _score_few_with_another(self, rows: RowIndex) -> None:
+        snapshot, another = self._cache.snapshot, self._another
+        for row in rows.tolist():
+            node = snapshot.node_at(row)
+            if node is None:
+                continue
+            count = min(max(1, another.room_on(NodeInfo(snapshot, row, node)) - 1), SEVERAL)
+            several = NodeInfoWithAnother(snapshot, row, node, another, count)
+            for column in self._columns_of_pods:
+                info = NodeInfoWithAnother(snapshot, row, node, another) if column.normalizes else several
+                after = run_score(column.plugin, self.state, self._pod, info)
+                before = int(column.scores[row])
+                column.with_another[row] = after if column.normalizes else before + (after - before) / count
 
     def _clear(self) -> None:
         self._capacity = self._cache.snapshot.columns.capacity
@@ -281,7 +310,7 @@ class ClassResults:
 class ScoreColumn:
     """One plugin's raw score of every row: ``scores`` int64[capacity]. ``in_range``: no row was ever outside 0..100.
 
-    ``with_another``: int64[capacity], the same if one more pod of the class were on the row; of plugins that read pods.
+    ``with_another``: float64[capacity], the same if one more pod of the class were on the row; if pods move the score.
     """
 
     def __init__(self, entry: WeightedScore, capacity: int) -> None:
@@ -292,7 +321,7 @@ class ScoreColumn:
         self.normalizes = isinstance(entry.plugin, NormalizePlugin)
         """Whether the raw scores are still to be normalized."""
         self.scores: npt.NDArray[np.int64] = np.zeros(capacity, dtype=np.int64)
-        self.with_another: npt.NDArray[np.int64] = np.empty(capacity if self.reads_pods else 0, dtype=np.int64)
+        self.with_another: npt.NDArray[np.float64] = np.empty(capacity if self.reads_pods else 0)
         self.in_range = True
 
     @property

@@ -22,7 +22,7 @@ import numpy.typing as npt
 from berth.api.pod import Pod
 from berth.api.subjects import Attempt
 from berth.cluster.columns import hash_of
-from berth.cluster.nodes import AnotherPod, Nodes, NodesWithAnother, RowIndex
+from berth.cluster.nodes import Amount, AnotherPod, Nodes, NodesWithAnother, RowIndex
 from berth.cluster.snapshot import Snapshot
 from berth.framework.equivalencecache import ClassResults, LocalScores
 from berth.framework.interface import (
@@ -308,8 +308,9 @@ class BestNodes:
 def losses(best: BestNodes, profile: Profile, state: CycleState, results: ClassResults) -> list[float]:
     """Of each best node, its total minus what that would be if one more pod like this one were there.
 
-    0 where pods do not move the total, negative where they make the node better. Only these nodes are scored again,
-    each by itself.
+    On average of the next pods that fit, up to four, where points follow from the node alone: whole numbers hide the
+    cost of a small pod. 0 where pods do not move the total, negative where they make the node better. Only these nodes
+    are scored again, each by itself.
 
     Raises:
         PluginFailure: a plugin failed.
@@ -322,6 +323,7 @@ def losses(best: BestNodes, profile: Profile, state: CycleState, results: ClassR
         plugin = entry.plugin
         if plugin.name not in raw:
             continue
+        after: Amount | Scores
         if plugin.is_row_local:
             after = local[plugin.name]
         else:
@@ -331,15 +333,11 @@ def losses(best: BestNodes, profile: Profile, state: CycleState, results: ClassR
         if not isinstance(plugin, NormalizePlugin):
             lost += less if entry.weight == 1 else less * entry.weight
         elif less.any():
-            lost += _normalized_losses(plugin, entry.weight, best, after, state)
+            lost += _normalized_losses(plugin, entry.weight, best, after.astype(np.int64), state)
     whole = lost.astype(np.int64)
     if (whole == lost).all():
         return list(whole.tolist())
-    return [_rounded(loss) for loss in lost.tolist()]
-
-
-def _rounded(loss: float) -> float:
-    return int(loss) if loss.is_integer() else round(loss, _DECIMALS)
+    return list(lost.round(_DECIMALS).tolist())
 
 
 def _normalized_losses(

@@ -218,8 +218,9 @@ class Numbers:
     """How long an attempt may be silent before the watcher checks its state, 1 s to 10 min; well above the time of a
     burst."""
     best: Annotated[int, readers.integer(1, 64)] = 32
-    """Candidate nodes in a RANKED message, 1-64. Of 32 the binder finds a good one with any number of scorers; of 8 it
-    would need one or two further rankings a pod on nodes of several sizes."""
+    """Candidate nodes in a RANKED message, 1-64; twice as many where there are fewer than 512 nodes. Of 32 the binder
+    finds a good one with any number of scorers; of 8 it would need one or two further rankings a pod on nodes of
+    several sizes."""
     explained: Annotated[int, readers.integer(1, 64)] = 8
     """Candidate nodes with every plugin's points, the first 1-64 of them. They make most of the message: a person reads
     a few, and ``berth why --now`` shows all."""

@@ -39,7 +39,7 @@ from berth.bus.topology import BANDWIDTH, CLUSTER, DECISIONS, FACTS, PENDING, RA
 from berth.cluster.buckets import LiveDataReader
 from berth.framework.extending import is_interested
 from berth.framework.profile import Profile
-from berth.ranking.ranker import Ranker
+from berth.ranking.ranker import SMALL_CLUSTER, Ranker
 from berth.ranking.view import LIFETIME, View
 from berth.recording.file import Recorded, Recording, Source
 
@@ -162,7 +162,8 @@ class Replay:
         )
         ranker = self._ranker
         if message.feasible > len(message.candidates) > 0:  # as many as its scorer named at most
-            ranker = replace(ranker, best=len(message.candidates))
+            named = len(message.candidates)
+            ranker = replace(ranker, best=named // 2 if view.snapshot.size < SMALL_CLUSTER else named)
         return ranker.answer(pending, view, 0.0)
 
     def _why_left_out(self, ranking: RecordedRanking) -> str:
