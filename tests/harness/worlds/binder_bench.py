@@ -27,6 +27,7 @@ from berth_binder.events import (
     EvictionAnswer,
     GetPod,
     PodAnswer,
+    PodShown,
     PostBinding,
     PublishDecision,
     RankedDelivery,
@@ -115,11 +116,14 @@ class Bench:
     decisions: list[Decision] = field(default_factory=list)
     acked: list[int] = field(default_factory=list)
     effects: list[Effect] = field(default_factory=list)
+    shown: list[str] = field(default_factory=list)
+    """Awaited pods that the watch has shown, of which the core does not know yet."""
     _sequence: int = 0
     _observed: list[ReflectorEvent[Any]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.cache = Cache()
+        self.cache.tell(self.shown.append)
         for number in range(1, self.nodes + 1):
             self.observe(Upserted(kind=NODES, object=make_node(f"n{number}", cpu=self.cpu)))
         self.profiles = dict(profiles_of(read_configuration(None)))
@@ -135,6 +139,7 @@ class Bench:
     def succeed(self) -> BinderCore:
         """Replace the binder by a new one that has only the API server's state, as after a kill."""
         self.cache = Cache()
+        self.cache.tell(self.shown.append)
         for event in self._observed:
             self.cache.observe(event)
         return self.new_epoch(self.epoch + 1)
@@ -198,6 +203,11 @@ class Bench:
         """Time passes."""
         self.now += seconds
         return self.handle(TimerFired())
+
+    def tell_of_shown(self) -> list[Effect]:
+        """The core hears of the awaited pods that the watch has shown."""
+        told, self.shown[:] = list(self.shown), []
+        return [effect for uid in told for effect in self.handle(PodShown(uid=uid))]
 
     def run(self, effects: list[Effect]) -> list[Effect]:
         """Carry out what needs no API server: every Decision gets its PubAck at once. Returns all effects."""

@@ -2,13 +2,16 @@
 
 import asyncio
 from collections.abc import AsyncIterator
+from dataclasses import replace
+from datetime import timedelta
 
 import pytest
+from msgspec import structs
 
 from berth.api.messages import Outcome, Reason
 from harness.plugins.fixtures_bus import BusUnderTest
 from harness.plugins.fixtures_kube import Cluster
-from harness.worlds.binder_world import BinderWorld, binder_world
+from harness.worlds.binder_world import QUICK, BinderWorld, binder_world
 
 
 @pytest.fixture
@@ -87,6 +90,19 @@ async def test_pod_written_meanwhile_is_bound(world):
         world.cluster.api.patch(path, patch, "application/strategic-merge-patch+json"), world.rank(pod, node)
     )
     assert answer.code == 200
+    assert (await world.decision(pod)).outcome is Outcome.BOUND
+
+
+async def test_pod_is_bound_as_soon_as_the_watch_shows_it_as_it_was_ranked(world):
+    node = await world.add_node()
+    pod = await world.add_pod("web")
+    binder = await world.leading_binder(replace(QUICK, core=replace(QUICK.core, unseen_wait=timedelta(minutes=1))))
+    newer = str(int(pod.metadata.resource_version) + 40)  # above what a bookmark may have shown
+    labelled = structs.replace(pod.metadata, labels={"tier": "web"}, resource_version=newer)
+    await world.rank(structs.replace(pod, metadata=labelled), node)
+    await world.until(lambda: binder.process.metrics.values.get(("berth_messages_received_total", "RANKED")))
+    path = f"{world.cluster.api.pods}/web"
+    await world.cluster.api.patch(path, {"metadata": {"labels": {"tier": "web"}}}, "application/merge-patch+json")
     assert (await world.decision(pod)).outcome is Outcome.BOUND
 
 

@@ -21,7 +21,36 @@ def test_pod_that_the_watch_has_not_shown_is_waited_for_and_bound_as_shown(bench
     assert bench.take(ranked(pod, "n1")) == []
     assert bench.core.due() == bench.now + 0.1
     bench.show(pod)
-    assert posts(bench.wait(0.1)) == [("web", "n1", "30")]
+    assert bench.core.due() == bench.now + 0.1
+    assert posts(bench.tell_of_shown()) == [("web", "n1", "30")]
+    assert bench.core.due() is None
+
+
+def test_pod_whose_end_the_watch_shows_is_not_waited_for_any_longer(bench):
+    pod = make_pod("web", version=30)
+    bench.take(ranked(pod, "n1"))
+    bench.delete(pod, version=31)
+    bench.tell_of_shown()
+    assert bench.outcomes == ["gone"]
+
+
+def test_other_pods_that_the_watch_shows_end_no_wait(bench):
+    pod = make_pod("web", version=30)
+    bench.take(ranked(pod, "n1"))
+    bench.show(make_pod("other", uid="other", version=29))
+    assert bench.tell_of_shown() == []
+    assert bench.core.due() == bench.now + 0.1
+
+
+def test_pod_is_told_of_once_and_not_after_its_wait(bench):
+    pod = make_pod("web", version=30)
+    bench.take(ranked(pod, "n1"))
+    bench.wait(0.1)
+    bench.show(pod)
+    assert bench.shown == []
+    bench.reading(pod, pod)
+    bench.answer(pod, 201)
+    assert bench.outcomes == ["bound"]
 
 
 def test_pod_that_the_watch_does_not_show_in_time_is_read(bench):

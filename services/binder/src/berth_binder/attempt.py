@@ -345,10 +345,19 @@ class PausedAttempts:
         """Pause the attempt until its ``due``."""
         self._pauses.set(attempt, attempt.due)
 
+    def end_pause(self, attempt: BindingAttempt) -> None:
+        """End the attempt's pause before its time; nothing when it is not paused."""
+        if attempt.uid in self._pauses:
+            self._pauses.remove(attempt.uid)
+            self._go_on(attempt)
+
     def end_pauses(self, now: float) -> None:
         """Note whose pause is over."""
         while (attempt := self._pauses.pop(now)) is not None:
-            heapq.heappush(self._over, (attempt.sequence, next(self._arrivals), attempt))
+            self._go_on(attempt)
+
+    def _go_on(self, attempt: BindingAttempt) -> None:
+        heapq.heappush(self._over, (attempt.sequence, next(self._arrivals), attempt))
 
     @property
     def any_over(self) -> bool:

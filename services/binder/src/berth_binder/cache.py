@@ -79,6 +79,8 @@ class Cache:
         self._names: dict[str, set[str]] = {NODES: set(), NAMESPACES: set()}
         self._newest_versions: dict[str, int] = {}
         self._reached: dict[str, int] = {}
+        self._awaited: set[str] = set()
+        self._on_shown: Callable[[str], None] | None = None
         self.highest_fence = 0
         """The highest epoch in a fence on a pod of these schedulers: one above the binder's own is a reason to ask."""
         self._upsert: Mapping[str, Callable[[Any], None]] = {
@@ -218,6 +220,8 @@ class Cache:
             self._set_bound(pod)
             return
         self._unbound[pod.uid] = pod
+        if self._awaited:
+            self._tell_of(pod.uid)
         if pod.spec.scheduler_name in self._schedulers:
             self.highest_fence = max(self.highest_fence, fence_epoch(pod))
         if pod.uid not in self._assumed:
@@ -227,6 +231,8 @@ class Cache:
         """The API shows the pod on a node: it counts there and nowhere else (the Snapshot keeps the pod)."""
         waited, assumed = self._unbound.pop(pod.uid, None), self._assumed.pop(pod.uid, None)
         self._bound.add(pod.uid)
+        if self._awaited:
+            self._tell_of(pod.uid)
         is_own = assumed is not None and assumed.node == pod.spec.node_name
         if waited is not None and not is_own and pod.spec.scheduler_name in self._schedulers:
             self.foreign_bindings.note(pod)
@@ -239,6 +245,8 @@ class Cache:
         self._assumed.pop(uid, None)
         self.nominated_pods.remove(uid)
         self.snapshot.remove_pod(uid)
+        if self._awaited:
+            self._tell_of(uid)
 
     def _set_node(self, node: Node) -> None:
         self._names[NODES].add(node.metadata.name)
@@ -261,6 +269,24 @@ class Cache:
     def pod(self, uid: str) -> Pod | None:
         """The unbound pod as the watch last showed it; ``None``: not shown, or bound, finished or deleted."""
         return self._unbound.get(uid)
+
+    def tell(self, on_shown: Callable[[str], None] | None) -> None:
+        """Call ``on_shown`` with the uid of each awaited pod once the watch shows it, or its end; None: do not."""
+        self._on_shown = on_shown
+        self._awaited.clear()
+
+    def await_pod(self, uid: str) -> None:
+        """Tell of the pod when the watch shows it next."""
+        self._awaited.add(uid)
+
+    def stop_awaiting(self, uid: str) -> None:
+        """Do not tell of the pod any more."""
+        self._awaited.discard(uid)
+
+    def _tell_of(self, uid: str) -> None:
+        if uid in self._awaited and self._on_shown is not None:
+            self._awaited.remove(uid)
+            self._on_shown(uid)
 
     def needs_node(self, pod: Pod) -> bool:
         """Whether a pod that was known to wait still does: the watch has shown it neither bound nor going, nor gone."""

@@ -51,6 +51,7 @@ from berth_binder.events import (
     LogError,
     Nak,
     PodAnswer,
+    PodShown,
     PublishDecision,
     RankedDelivery,
     RecordEvent,
@@ -159,7 +160,7 @@ class BinderCore:
         at_api_server = len(self._in_flight) - len(self._at_extender)
         return at_api_server < self._settings.max_in_flight and not self._suspects.hold_up_others
 
-    def _apply(self, event: Event, now: float) -> list[Effect]:  # noqa: PLR0911 - one for each kind of event
+    def _apply(self, event: Event, now: float) -> list[Effect]:  # noqa: C901, PLR0911 - one for each kind of event
         match event:
             case RankedDelivery():
                 return self._receive(event, now)
@@ -177,6 +178,9 @@ class BinderCore:
                 return self._on_counted(event, now)
             case DecisionStored():
                 return self._settle(event.decision, now)
+            case PodShown():
+                self._end_wait_for_watch(event.uid)
+                return []
             case TimerFired():
                 return []
 
@@ -318,9 +322,17 @@ class BinderCore:
         It is never taken from the message.
         """
         if attempt.has_waited_for_watch or self._suspects.is_counted(attempt.uid):
+            self._cache.stop_awaiting(attempt.uid)
             return self._read(attempt)
+        self._cache.await_pod(attempt.uid)
         self._queue.wait_for_watch(attempt, now)
         return []
+
+    def _end_wait_for_watch(self, uid: str) -> None:
+        """Examine the attempt at once: what it waits for is there."""
+        attempt = self._attempts.get(uid)
+        if attempt is not None:
+            self._queue.paused.end_pause(attempt)
 
     def _reject(self, attempt: BindingAttempt, pod: Pod) -> list[Effect]:
         self._queue.waiting.remove(attempt.uid)

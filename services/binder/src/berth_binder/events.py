@@ -123,6 +123,12 @@ class DecisionStored(msgspec.Struct, frozen=True, kw_only=True):
     decision: Decision
 
 
+class PodShown(msgspec.Struct, frozen=True, kw_only=True):
+    """The watch shows a pod, or its end, for which an attempt waits."""
+
+    uid: str
+
+
 class TimerFired(msgspec.Struct, frozen=True, kw_only=True):
     """The time that ``due`` returned has come."""
 
@@ -130,7 +136,7 @@ class TimerFired(msgspec.Struct, frozen=True, kw_only=True):
 Answer = BindingAnswer | PodAnswer | EvictionAnswer | VolumesAnswer
 """The answers from which something follows."""
 
-Event = RankedDelivery | Answer | RequestFailed | TryCounted | DecisionStored | TimerFired
+Event = RankedDelivery | Answer | RequestFailed | TryCounted | DecisionStored | PodShown | TimerFired
 
 
 # Effects.

@@ -56,6 +56,7 @@ from berth_binder.events import (
     Event,
     LogError,
     Nak,
+    PodShown,
     PublishDecision,
     RankedDelivery,
     RecordEvent,
@@ -131,8 +132,10 @@ class BinderRunner:
         """Set when a request or a task ends."""
         self._published: deque[tuple[PublishDecision, BerthError | None]] = deque()
         """Decisions that are stored, or with why they are not, and that the core does not know of yet."""
+        self._shown: deque[str] = deque()
+        """The uids of pods that the watch has shown and attempts wait for."""
         self._changed = asyncio.Event()
-        """Set when there are such Decisions, or something else is due next."""
+        """Set when there are such Decisions or pods, or something else is due next."""
         self._due: float | None = None
         self._logged: set[str] = set()
         self._watchers_term = 0
@@ -184,6 +187,8 @@ class BinderRunner:
 
     async def _consume(self, consuming: AbstractAsyncContextManager[Deliveries], consumer: str) -> None:
         async with AsyncExitStack() as stack, consuming as deliveries, self._tasks as tasks:
+            self._parts.cache.tell(self._pod_shown)
+            stack.callback(self._parts.cache.tell, None)
             live = await follow_live(
                 self._session,
                 self._live_data(),
@@ -298,10 +303,12 @@ class BinderRunner:
         return term <= self._watchers_term
 
     async def _follow_clock(self) -> None:
-        """Tell the core which Decisions are stored, and send it ``TimerFired`` when something is due."""
+        """Tell the core what has come outside of messages, and send it ``TimerFired`` when something is due."""
         while True:
             self._due = due = self._core.due()
             await self._wait_until(due)
+            while self._shown:
+                self._handle(PodShown(uid=self._shown.popleft()))
             while self._published:
                 self._take_published(*self._published.popleft())
             if due is not None and self._now() >= due:
@@ -309,7 +316,7 @@ class BinderRunner:
 
     async def _wait_until(self, due: float | None) -> None:
         """Wait until then, or until something has changed."""
-        if self._published:
+        if self._published or self._shown:
             await asyncio.sleep(0)
             return
         self._changed.clear()
@@ -322,6 +329,10 @@ class BinderRunner:
         finally:
             if timer is not None:
                 timer.cancel()
+
+    def _pod_shown(self, uid: str) -> None:
+        self._shown.append(uid)
+        self._changed.set()
 
     def _take_published(self, effect: PublishDecision, error: BerthError | None) -> None:
         self._running -= 1
