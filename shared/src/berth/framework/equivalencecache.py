@@ -216,7 +216,7 @@ class ClassResults:
 
     def _score_with_another(self, rows: RowIndex) -> None:
         snapshot = self._cache.snapshot
-        counts = np.clip(self._another.room_on_each(Nodes(snapshot, rows)) - 1, 1, SEVERAL)
+        counts = np.minimum(np.maximum(self._another.room_on_each(Nodes(snapshot, rows)) - 1, 1), SEVERAL)
         several = NodesWithAnother(snapshot, rows, self._another, counts)
         for column in self._columns_of_pods:
             nodes = NodesWithAnother(snapshot, rows, self._another) if column.normalizes else several
