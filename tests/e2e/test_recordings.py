@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gzip
 import json
 import os
 import re
@@ -20,8 +21,9 @@ import yaml
 
 from berth.api.messages import Decision, Outcome
 from berth.bus.topology import CLUSTER, DECISIONS, RANKED
-from berth.recording.file import read_recording
+from berth.recording.file import Recording, read_recording
 from berth.recording.history import decoded
+from berth.recording.vocabulary import WORDS
 from harness.servers.child_processes import free_ports
 from harness.worlds.cluster_user import ClusterUser, cluster_user, eventually
 from harness.worlds.pipeline import BerthUp, berth_up
@@ -33,16 +35,41 @@ ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs/recordings.md").read_text()
 COMMANDS = re.findall(r"^\$ berth (.*)$", PAGE, re.MULTILINE)
 SECONDS = 60.0
-WEB, LOW, VIP, CLAIMS, NODES = 120, 56, 6, 4, 8
+WEB, LOW, VIP, CLAIMS, NODES, SHOPS = 120, 56, 6, 4, 8, 24
+RACK, TEAM = "acme.example/rack", {"acme.example/team": "ledger"}
+APART = {"labelSelector": {"matchLabels": TEAM}, "topologyKey": HOSTNAME}
+SPREAD = {
+    "affinity": {
+        "podAntiAffinity": {
+            "preferredDuringSchedulingIgnoredDuringExecution": [{"weight": 50, "podAffinityTerm": APART}]
+        },
+        "nodeAffinity": {
+            "requiredDuringSchedulingIgnoredDuringExecution": {
+                "nodeSelectorTerms": [
+                    {"matchExpressions": [{"key": RACK, "operator": "In", "values": ["upper", "under"]}]}
+                ]
+            }
+        },
+    },
+    "topologySpreadConstraints": [
+        {
+            "maxSkew": 1,
+            "topologyKey": RACK,
+            "whenUnsatisfiable": "DoNotSchedule",
+            "labelSelector": APART["labelSelector"],
+        }
+    ],
+}
 ANYWHERE = {"nodeSelector": {}}
 AT_ONCE = {"terminationGracePeriodSeconds": 0}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunRecordings:
-    """Recordings of one run: all of it, from its middle on, and one whose recorder was killed."""
+    """Recordings of one run: all of it, the same without names, from its middle on, and one that was killed."""
 
     whole: Path
+    masked: Path
     late: Path
     killed: Path
     namespace: str
@@ -106,14 +133,18 @@ async def fill(seen: ClusterUser, storage: Storage) -> None:
     """Small pods anywhere, pods with claims, and so many unimportant ones that the test's nodes are nearly full."""
     await storage.add_class("disks.example.com")
     nodes = await seen.add_nodes(NODES, cpu="8")
-    labels = [seen.api.patch(f"/api/v1/nodes/{node}", {"metadata": {"labels": {HOSTNAME: node}}}) for node in nodes]
-    await asyncio.gather(*labels)
+    labels = [{HOSTNAME: node, RACK: ("upper", "under")[number % 2]} for number, node in enumerate(nodes)]
+    patches = zip(nodes, labels, strict=True)
+    await asyncio.gather(
+        *(seen.api.patch(f"/api/v1/nodes/{node}", {"metadata": {"labels": has}}) for node, has in patches)
+    )
     for number in range(CLAIMS):
         await storage.add_claim(f"data-{number}")
         await storage.add_pod(f"db-{number}", f"data-{number}")
     web = await seen.add_pods(WEB, "web", cpu="50m", spec=ANYWHERE)
     low = await seen.add_pods(LOW, "low", cpu="1", spec=AT_ONCE)
-    await seen.all_bound([*web, *low, *(f"db-{number}" for number in range(CLAIMS))])
+    shop = await seen.add_pods(SHOPS, "shop", cpu="10m", labels=TEAM, spec=SPREAD)
+    await seen.all_bound([*web, *low, *shop, *(f"db-{number}" for number in range(CLAIMS))])
 
 
 async def crowd(seen: ClusterUser) -> None:
@@ -126,10 +157,14 @@ async def crowd(seen: ClusterUser) -> None:
 
 
 async def record(of: BerthUp, folder: Path) -> RunRecordings:
-    names = {name: folder / f"{name}.berth" for name in ("whole", "late", "killed")}
+    names = {name: folder / f"{name}.berth" for name in ("whole", "masked", "late", "killed")}
     async with cluster_user(of.kubeconfig, cleans_up=False) as seen:
         storage = Storage(seen)
-        with recorder(of, names["whole"]) as whole, recorder(of, names["killed"]) as killed:
+        with (
+            recorder(of, names["whole"]) as whole,
+            recorder(of, names["masked"], "--anonymise") as masked,
+            recorder(of, names["killed"]) as killed,
+        ):
             async with controllers(storage):
                 await fill(seen, storage)
                 with recorder(of, names["late"]) as late:
@@ -137,6 +172,7 @@ async def record(of: BerthUp, folder: Path) -> RunRecordings:
                     assert late.end(signal.SIGTERM)[0] == 0
             await asyncio.sleep(1.5)  # a recorder writes every second
             assert killed.end(signal.SIGKILL)[0] == -signal.SIGKILL
+            assert masked.end(signal.SIGTERM)[0] == 0
             code, printed = whole.end(signal.SIGINT)
         assert code == 0
         assert re.fullmatch(rf"recorded \d+ messages in .* to {whole.file}, .*: it was stopped\n", printed)
@@ -170,7 +206,7 @@ def test_variables_of_the_services_ask_nothing(run: RunRecordings):
 def test_a_run_with_two_scorers_preemption_and_volumes_is_replayed_and_equal(run: RunRecordings):
     found = replayed(run.whole)
     assert (found["left_out"], found["unreadable"], found["is_whole"]) == ({}, 0, True)
-    assert found["equal"] == found["rankings"] == found["messages"][RANKED] >= 2 * WEB + LOW + VIP + CLAIMS
+    assert found["equal"] == found["rankings"] == found["messages"][RANKED] >= 2 * WEB + LOW + VIP + CLAIMS + SHOPS
     assert len(found["equal_by_scorer"]) == 2
     assert min(found["equal_by_scorer"].values()) > WEB / 4
 
@@ -184,6 +220,49 @@ def test_the_run_has_what_it_is_to_have(run: RunRecordings):
     claims = [record.payload or b"" for record in recording.of(CLUSTER) if record.subject.startswith("pvc.")]
     assert sum(b'"volumeName":"made-' in payload for payload in claims) >= CLAIMS
     assert not recording.is_cut
+
+
+def test_an_anonymised_recording_of_the_run_is_replayed_and_equal(run: RunRecordings):
+    found = replayed(run.masked)
+    assert (found["left_out"], found["unreadable"], found["is_whole"]) == ({}, 0, True)
+    assert found["equal"] == found["messages"][RANKED] >= 2 * WEB + LOW + VIP + CLAIMS + SHOPS
+    assert (found["anonymised"], len(found["not_compared"])) == (True, 2)
+    assert "names are masked, so not compared are the order of nodes" in berth("replay", run.masked).stdout
+
+
+def test_an_anonymised_recording_has_none_of_the_names(run: RunRecordings):
+    """Those of the recording with names, and each longer word of them."""
+    written = gzip.decompress(run.masked.read_bytes()).decode()
+    names = set(names_in(read_recording(run.whole)))
+    assert {run.namespace, "shop-0", "data-0", "ledger", "upper", RACK, f"{run.namespace}-0"} <= names
+    masked = [name for name in names if not WORDS.issuperset(re.findall(r"[^\W\d_]+", name.lower()))]
+    assert [name for name in masked if len(name) > 4 and name in written] == []
+    words = {word.lower() for name in names for word in re.findall(r"[^\W\d_]{5,}", name)} - WORDS
+    assert {"ledger", "upper"} <= words
+    assert words & {word.lower() for word in re.findall(r"[^\W\d_]+", written)} == set()
+    assert run.namespace not in run.masked.with_suffix(".said").read_text().replace(str(run.masked), "")
+
+
+def test_an_anonymised_recording_answers_what_one_with_names_does(run: RunRecordings):
+    packing = ROOT / "docs/recordings/packing.yaml"
+    whole, masked = (
+        json.loads(berth("replay", file, "--config", packing, "-o", "json").stdout) for file in (run.whole, run.masked)
+    )
+    assert masked["recorded"] == whole["recorded"]
+    assert len(masked["other"]["pods"]) == len(whole["other"]["pods"])
+
+
+def names_in(recording: Recording) -> Iterator[str]:
+    """What objects of the mirror are known by."""
+    for record in recording.of(CLUSTER):
+        thing = json.loads(record.payload or b"{}").get("object") or {}
+        meta = thing.get("metadata", {})
+        yield from (meta[name] for name in ("name", "namespace", "uid") if meta.get(name))
+        labels = meta.get("labels") or {}
+        yield from (*labels, *labels.values())
+        spec = thing.get("spec", {})
+        yield from (container["image"] for container in spec.get("containers") or () if container.get("image"))
+        yield from (spec[name] for name in ("nodeName", "volumeName", "storageClassName") if spec.get(name))
 
 
 def test_a_recording_that_begins_in_the_middle_of_a_run_is_replayed_and_equal(run: RunRecordings):
@@ -248,8 +327,6 @@ def test_simulate_takes_a_recording_as_its_cluster(run: RunRecordings, tmp_path:
 
 def test_a_difference_ends_with_1_and_is_named(run: RunRecordings, tmp_path: Path):
     """A recording in which one total is another."""
-    import gzip  # noqa: PLC0415 - here alone
-
     lines = gzip.decompress(run.whole.read_bytes()).splitlines(keepends=True)
     at = next(n for n, line in enumerate(lines) if b'"source":"RANKED"' in line and line.count(b'"total":') > 2)
     lines[at] = re.sub(rb'"total":(\d+)', b'"total":9\\1', lines[at], count=1)

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from random import Random
+from uuid import NAMESPACE_DNS, uuid5
 
 import msgspec
 
@@ -162,7 +163,12 @@ class RecordedWorld:
         self._pods += 1
         name = f"web-{self._pods}"
         cpu = self.random.choice(("100m", "500m", "1", "2"))
-        pod = a_pod(name, priority=self.random.choice(PRIORITIES), containers=[a_container(cpu=cpu)])
+        pod = a_pod(
+            name,
+            uid=str(uuid5(NAMESPACE_DNS, name)),
+            priority=self.random.choice(PRIORITIES),
+            containers=[a_container(cpu=cpu)],
+        )
         self.ask_for(pod, f"{pod.uid}.1.1")
 
     def ask_for(self, pod: Pod, attempt: str) -> None:

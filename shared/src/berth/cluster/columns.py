@@ -115,6 +115,7 @@ class NodeColumns:
         ready: bool[capacity], the condition Ready is True or absent.
         taints: int32[capacity], index into ``taint_sets.sets``.
         name_hash: uint64[capacity], the same in every process; NO_NODE for a row without a node.
+        tie_hash: the same, by which nodes that are equally good are ordered; a replay sets it where names are masked.
         names_written: how often an element of ``name_hash`` was written.
     """
 
@@ -132,6 +133,7 @@ class NodeColumns:
         self.ready: npt.NDArray[np.bool_] = np.zeros(self.capacity, dtype=np.bool_)
         self.taints: npt.NDArray[np.int32] = np.zeros(self.capacity, dtype=np.int32)
         self.name_hash: npt.NDArray[np.uint64] = np.zeros(self.capacity, dtype=np.uint64)
+        self.tie_hash: npt.NDArray[np.uint64] = np.zeros(self.capacity, dtype=np.uint64)
         self.names_written = 0
         self.taint_sets = TaintSets()
         self.labels = LabelColumns()
@@ -153,7 +155,7 @@ class NodeColumns:
         self.unschedulable[row] = node.spec.unschedulable
         self.ready[row] = is_ready(node)
         self.taints[row] = self.taint_sets.intern(node.spec.taints)
-        self.name_hash[row] = hash_of(node.metadata.name)
+        self.name_hash[row] = self.tie_hash[row] = hash_of(node.metadata.name)
         self.names_written += 1
         self.labels.write(row, node.metadata.labels or {}, rows)
 
@@ -217,6 +219,7 @@ class NodeColumns:
         self.ready = grown(self.ready, self.capacity)
         self.taints = grown(self.taints, self.capacity)
         self.name_hash = grown(self.name_hash, self.capacity)
+        self.tie_hash = grown(self.tie_hash, self.capacity)
         self.labels.grow(self.capacity)
 
 

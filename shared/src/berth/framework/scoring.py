@@ -144,12 +144,12 @@ def best_first(  # noqa: PLR0913 - the scores, and how equal ones are ordered
     if keys is None:
         keys = order_keys(totals, nodes, fewer_pods_first=fewer_pods_first)
     above, tied = _around_the_last(keys, count)
-    name_hash, seed = nodes.take(nodes.snapshot.columns.name_hash), np.uint64(hash_of(str(attempt)))
+    tie_hash, seed = nodes.take(nodes.snapshot.columns.tie_hash), np.uint64(hash_of(str(attempt)))
     if len(above) + len(tied) > count:
-        chosen = seeded_hashes(name_hash[tied], seed).argpartition(count - len(above) - 1)
+        chosen = seeded_hashes(tie_hash[tied], seed).argpartition(count - len(above) - 1)
         tied = tied[chosen[: count - len(above)]]
     best = np.concatenate((above, tied))
-    return best[np.lexsort((seeded_hashes(name_hash[best], seed), -keys[best]))]
+    return best[np.lexsort((seeded_hashes(tie_hash[best], seed), -keys[best]))]
 
 
 def order_keys(totals: Scores, nodes: Nodes, *, fewer_pods_first: bool) -> Scores:
@@ -253,11 +253,22 @@ def seeded_hashes(hashes: npt.NDArray[np.uint64], seed: np.uint64) -> npt.NDArra
     return x
 
 
+def unseeded_hashes(seeded: npt.NDArray[np.uint64], seed: np.uint64) -> npt.NDArray[np.uint64]:
+    """The hashes of which ``seeded_hashes`` makes these with the seed."""
+    x: npt.NDArray[np.uint64] = seeded ^ (seeded >> _SHIFTS[2]) ^ (seeded >> (2 * _SHIFTS[2]))
+    x *= _INVERSES[1]
+    x ^= (x >> _SHIFTS[1]) ^ (x >> (2 * _SHIFTS[1]))
+    x *= _INVERSES[0]
+    x ^= (x >> _SHIFTS[0]) ^ (x >> (2 * _SHIFTS[0]))
+    return x ^ seed
+
+
 _PARTITIONED_AT_ONCE: Final = 1000
 """Up to this many keys numpy's partition of all is as quick: 7 µs for 1,000, but 32 to 58 for 5,000, not 6 to 12."""
 _SHIFTS: Final = tuple(np.array(bits, dtype=np.uint64) for bits in (30, 27, 31))
 _FACTORS: Final = tuple(np.array(each, dtype=np.uint64) for each in (0xBF58476D1CE4E5B9, 0x94D049BB133111EB))
 """Arrays without a dimension, with which an operation takes half as long as with numbers."""
+_INVERSES: Final = tuple(np.array(pow(int(each), -1, 2**64), dtype=np.uint64) for each in _FACTORS)
 
 
 _DECIMALS: Final = 3

@@ -75,6 +75,8 @@ class Header(msgspec.Struct, frozen=True, kw_only=True):
     release: str
     """The release whose plugins it has."""
     configuration: dict[str, Any]
+    anonymised: bool = False
+    """Names are masked, also in the configuration."""
 
 
 class Recorded(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag_field="record", tag="message"):
@@ -155,7 +157,15 @@ def _fits_in_a_line(data: bytes) -> bool:
     return True
 
 
-def header(*, at: datetime, bus_id: str, config: str, release: str, configuration: dict[str, Any]) -> Header:
+def header(  # noqa: PLR0913 - one parameter a member, given by name
+    *,
+    at: datetime,
+    bus_id: str,
+    config: str,
+    release: str,
+    configuration: dict[str, Any],
+    anonymised: bool = False,
+) -> Header:
     """The header of a recording of this version."""
     return Header(
         kind=KIND,
@@ -166,6 +176,7 @@ def header(*, at: datetime, bus_id: str, config: str, release: str, configuratio
         config=config,
         release=release,
         configuration=configuration,
+        anonymised=anonymised,
     )
 
 

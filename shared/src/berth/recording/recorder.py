@@ -14,7 +14,7 @@ from typing import Final
 
 from berth.bus.interface import BucketReader, Entry, OrderedReader, Session, StoredMessage, StreamReader
 from berth.bus.topology import BANDWIDTH, CLUSTER, DECISIONS, FACTS, PENDING, RANKED
-from berth.recording.file import Begun, Ended, Record, RecordingWriter, Source, recorded
+from berth.recording.file import Begun, Ended, Recorded, RecordingWriter, Source, recorded
 
 FLUSH: Final = timedelta(seconds=1)
 """Between two writes: what a recorder that is killed loses."""
@@ -25,13 +25,19 @@ _STREAMS: Final[tuple[Source, ...]] = (PENDING, RANKED, DECISIONS)
 _BUCKETS: Final[tuple[Source, ...]] = (CLUSTER, BANDWIDTH, FACTS)
 
 OnBegun = Callable[[], None]
+Change = Callable[[Recorded], Recorded]
+
+
+def _unchanged(record: Recorded) -> Recorded:
+    return record
 
 
 class Recorder:
-    """Writes what a session reads."""
+    """Writes what a session reads. ``change``: what is written in place of each record."""
 
-    def __init__(self, session: Session, writer: RecordingWriter) -> None:
+    def __init__(self, session: Session, writer: RecordingWriter, change: Change = _unchanged) -> None:
         self._session = session
+        self._change = change
         self._writer = writer
         self._readers: dict[Source, OrderedReader] = {}
         self._wake = asyncio.Event()
@@ -93,9 +99,9 @@ class Recorder:
         async for batch in reader.batches():
             self._add(_of_bucket(source, entry) for entry in batch)
 
-    def _add(self, records: Iterable[Record]) -> None:
+    def _add(self, records: Iterable[Recorded]) -> None:
         for record in records:
-            self._writer.add(record)
+            self._writer.add(self._change(record))
         if self._writer.has_frame:
             self._wake.set()
 
@@ -107,9 +113,9 @@ class Recorder:
         self._writer.flush()
 
 
-def _of_stream(source: Source, message: StoredMessage) -> Record:
+def _of_stream(source: Source, message: StoredMessage) -> Recorded:
     return recorded(source, message.sequence, message.time, message.subject, message.data)
 
 
-def _of_bucket(source: Source, entry: Entry) -> Record:
+def _of_bucket(source: Source, entry: Entry) -> Recorded:
     return recorded(source, entry.sequence, entry.time, entry.key, entry.data)

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from heapq import merge
@@ -42,6 +42,8 @@ from berth.framework.profile import Profile
 from berth.ranking.ranker import SMALL_CLUSTER, Ranker
 from berth.ranking.view import LIFETIME, View
 from berth.recording.file import Recorded, Recording, Source
+from berth.recording.mask import without_names
+from berth.recording.ties import recorded_ties
 
 _NOT_READ: Final = Positions(cluster=2**53)
 """Positions that no view reaches."""
@@ -132,7 +134,8 @@ class Replay:
             return Replayed(ranking=ranking, left_out=left_out)
         again = self._rank(ranking.message, scorer.view)
         scorer.count(ranking)
-        return Replayed(ranking=ranking, again=again, differences=tuple(differences(ranking.message, again)))
+        found = differences(ranking.message, again, masked=self._header.anonymised)
+        return Replayed(ranking=ranking, again=again, differences=tuple(found))
 
     def view_of(self, scorer: str) -> ScorersView:
         """The view of a scorer, as it was at its last ranking that was made again."""
@@ -164,7 +167,8 @@ class Replay:
         if message.feasible > len(message.candidates) > 0:  # as many as its scorer named at most
             named = len(message.candidates)
             ranker = replace(ranker, best=named // 2 if view.snapshot.size < SMALL_CLUSTER else named)
-        return ranker.answer(pending, view, 0.0)
+        with recorded_ties(message, view.snapshot) if self._header.anonymised else nullcontext():
+            return ranker.answer(pending, view, 0.0)
 
     def _why_left_out(self, ranking: RecordedRanking) -> str:
         message = ranking.message
@@ -175,11 +179,17 @@ class Replay:
         profile = self._profiles.get(message.profile)
         if message.config != self._header.config or profile is None:
             return f"ranked under another configuration ({message.config:.12})"
+        return self._why_not_recorded(message, profile) or self._gaps.why_unknown(ranking)
+
+    def _why_not_recorded(self, message: Ranked, profile: Profile) -> str:
+        """What the ranking depends on, and no recording of this kind has; else nothing."""
         if any(extender.is_asked and is_interested(extender, message.pod) for extender in profile.extenders):
             return "extenders were asked, whose answers are not on the bus"
+        if self._header.anonymised and any(source.bucket == FACTS for source in profile.live_sources):
+            return "facts, of any shape, are not in an anonymised recording"
         if message.evaluated < (message.nodes or 0) and not message.nominated_first:
             return "percentageOfNodesToScore: which nodes were searched depends on the scorer's earlier pods"
-        return self._gaps.why_unknown(ranking)
+        return ""
 
 
 class RecordingGaps:
@@ -400,17 +410,27 @@ def _entry(record: Recorded) -> Entry:
     return Entry(key=record.subject, sequence=record.sequence, data=record.payload, time=record.time)
 
 
-def differences(recorded: Ranked, again: Ranked) -> Iterator[str]:
-    """What is not equal in two rankings of an attempt, a sentence each."""
+NOT_COMPARED: Final = (
+    "the order of nodes that are equally good: a hash of names that are masked; the recorded one is taken",
+    "names in sentences, the order of their parts, and the text of errors",
+)
+"""In an anonymised recording."""
+
+
+def differences(recorded: Ranked, again: Ranked, *, masked: bool = False) -> Iterator[str]:
+    """What is not equal in two rankings of an attempt, a sentence each. ``masked``: of an anonymised recording."""
+    said: Callable[[str], object] = without_names if masked else str
     is_cut = _is_cut(recorded, again)
     yield from _candidate_differences(recorded.candidates, again.candidates, is_cut=is_cut)
     for name in ("evaluated", "feasible", "nodes", "nominated_first"):
         yield from _difference(name, getattr(recorded, name), getattr(again, name))
-    for name in ("message", "error"):
-        yield from _difference(name, getattr(recorded, name), getattr(again, name)) if not is_cut else ()
+    if not is_cut and said(recorded.message) != said(again.message):
+        yield from _difference("message", recorded.message, again.message)
+    if not is_cut and (recorded.error != again.error if not masked else bool(recorded.error) != bool(again.error)):
+        yield from _difference("error", recorded.error, again.error)
     for name in ("proposals_counted", "behind", "clears_nomination"):
         yield from _difference(name, getattr(recorded, name), getattr(again, name))
-    yield from _difference("rejections", _reasons(recorded), _reasons(again))
+    yield from _difference("rejections", _reasons(recorded, said), _reasons(again, said))
     yield from _difference("blockers", recorded.blockers, again.blockers)
     yield from _difference("preemption", _evictions(recorded.preemption), _evictions(again.preemption))
 
@@ -454,9 +474,9 @@ def _points(candidate: Candidate) -> str:
     return f"{candidate.total} with {counted}{f' ({by_plugin})' if by_plugin else ''}"
 
 
-def _reasons(ranked: Ranked) -> list[str]:
+def _reasons(ranked: Ranked, said: Callable[[str], object]) -> list[str]:
     """Without the nodes that are named as examples: those are the first ones in the scorer's own order."""
-    return sorted(f"{each.nodes} {each.plugin}: {each.reason}" for each in ranked.rejections)
+    return sorted(f"{each.nodes} {each.plugin}: {said(each.reason)}" for each in ranked.rejections)
 
 
 def _evictions(preemption: Preemption | None) -> str:

@@ -21,6 +21,7 @@ from berth.cli.options import reporting_errors, run_command, until_stopped
 from berth.cli.rendering import amount_of_bytes, duration, note, print_line
 from berth.process import readers
 from berth.process.exits import UsageError
+from berth.recording.anonymised import Anonymiser
 from berth.recording.configuration import recorded_configuration
 from berth.recording.file import RecordingWriter, header
 from berth.recording.recorder import Recorder
@@ -37,6 +38,12 @@ For = Annotated[
     str | None,
     typer.Option(
         "--for", metavar="DURATION", help="End after this: 30s, 10m, 1h. Without it Ctrl-C ends it.", show_default=False
+    ),
+]
+Anonymise = Annotated[
+    bool,
+    typer.Option(
+        "--anonymise", help="Mask every name: of pods, nodes, namespaces, labels, images, and those in texts."
     ),
 ]
 Config = Annotated[
@@ -56,6 +63,7 @@ def record(  # noqa: PLR0913 - one parameter a flag, given by name
     *,
     output: File,
     lasts: For = None,
+    anonymise: Anonymise = False,
     config: Config = None,
     algorithm_provider: Provider = None,
     feature_gates: Gates = None,
@@ -71,7 +79,7 @@ def record(  # noqa: PLR0913 - one parameter a flag, given by name
         given = _duration_of(lasts)
         if output.exists():  # before NATS is asked; the writer looks again
             raise UsageError(f"writing {str(output)!r}: it exists already: remove it, or name another file")
-    run_command(_record(output, given, configuration, NatsServer(nats, nats_context)))
+    run_command(_record(output, given, configuration, NatsServer(nats, nats_context), anonymise=anonymise))
 
 
 def _duration_of(lasts: str | None) -> timedelta | None:
@@ -87,8 +95,14 @@ def _duration_of(lasts: str | None) -> timedelta | None:
 
 
 async def _record(
-    file: Path, lasts: timedelta | None, configuration: KubeSchedulerConfiguration, server: NatsServer
+    file: Path,
+    lasts: timedelta | None,
+    configuration: KubeSchedulerConfiguration,
+    server: NatsServer,
+    *,
+    anonymise: bool,
 ) -> None:
+    anonymiser = Anonymiser(configuration) if anonymise else None
     async with open_session(server, name="record") as session:
         head = header(
             at=(await session.state(DECISIONS)).now,
@@ -97,8 +111,9 @@ async def _record(
             release=configuration.release,
             configuration=recorded_configuration(configuration),
         )
-        writer = RecordingWriter.create(file, head)
-        recorder, began = Recorder(session, writer), time.monotonic()
+        writer = RecordingWriter.create(file, head if anonymiser is None else anonymiser.header(head))
+        recorder = Recorder(session, writer) if anonymiser is None else Recorder(session, writer, anonymiser.of)
+        began = time.monotonic()
         reason = "it failed"
         try:
             reason = await until_stopped(_run(recorder, file, lasts)) or "it was stopped"

@@ -39,7 +39,7 @@ from berth.recording.configuration import configuration_of
 from berth.recording.file import Recording, read_recording
 from berth.recording.history import Fate, PodFate, decoded
 from berth.recording.measures import Measures, Spread
-from berth.recording.replay import Replay, ReplayCounts, Replayed
+from berth.recording.replay import NOT_COMPARED, Replay, ReplayCounts, Replayed
 from berth.recording.whatif import ComparedPod, RunResult, WhatIf, what_if
 from berth.simulate.inputs import counted
 
@@ -156,6 +156,8 @@ def _replay_lines(
     yield plain(_span(recording))
     made = counts.equal.total() + counts.different
     yield plain(f"{counted(len(again.rankings), 'ranking')}, {made} made again: {_result(counts)}", "bold")
+    if recording.header.anonymised:
+        yield plain(f"names are masked, so not compared are {'; '.join(NOT_COMPARED)}")
     for one in different[:_ROWS]:
         yield plain(f"{_whose(one)}: {'; '.join(one.differences)}", "red")
     if len(different) > _ROWS:
@@ -198,6 +200,8 @@ def _replay_json(
         "recorded_to": recording.last_time,
         "is_whole": not recording.is_cut,
         "config": recording.header.config,
+        "anonymised": recording.header.anonymised,
+        "not_compared": list(NOT_COMPARED) if recording.header.anonymised else [],
         "messages": {source: len(there) for source, there in sorted(recording.messages.items())},
         "rankings": len(again.rankings),
         "unreadable": again.unreadable,

@@ -157,7 +157,7 @@ class _CandidateSearch:
         if not len(rows):
             return iter(())
         pods = LowerPriorityPods(self._pods, rows, self._snapshot.size, priority)
-        hashes = seeded_hashes(self._snapshot.columns.name_hash[rows], np.uint64(hash_of(self._dry_run.pod.uid)))
+        hashes = seeded_hashes(self._snapshot.columns.tie_hash[rows], np.uint64(hash_of(self._dry_run.pod.uid)))
         return PotentialNodes(pods, rows, self._dry_run, self._budgets).cheapest_first(self._pods, hashes)
 
     def _dry_run_on(self, row: int) -> Victims | Status:

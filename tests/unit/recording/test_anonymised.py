@@ -1,0 +1,320 @@
+"""An anonymised recording: no name is left, what was equal is equal, and every ranking is made again."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from datetime import UTC, datetime
+from random import Random
+from uuid import UUID
+
+import msgspec
+import pytest
+
+from berth.api.config.configuration import KubeSchedulerConfiguration
+from berth.api.config.load import load
+from berth.api.config.types import API_VERSION, KIND, Point
+from berth.api.livedata import EGRESS_ANNOTATION, INGRESS_ANNOTATION, LINK_CAPACITY_ANNOTATION
+from berth.api.messages import MirrorEntry, Ranked, decode, decode_entry, encode_entry
+from berth.api.pod import Pod
+from berth.api.subjects import Attempt, Term
+from berth.api.volumes import BETA_STORAGE_CLASS, BIND_COMPLETED, MIGRATED_PLUGINS
+from berth.framework.profile import Profile
+from berth.plugins.presets import PRESETS
+from berth.process.configuration import known_plugins, profiles_of
+from berth.recording.anonymised import Anonymiser
+from berth.recording.configuration import configuration_of, recorded_configuration
+from berth.recording.file import Recorded, Source, header, recorded
+from berth.recording.mask import Mask, without_names
+from berth.recording.replay import Replay, ReplayCounts
+from harness.builders.objects import a_pod
+from harness.worlds.recorded_world import CONFIG, RecordedWorld
+
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
+TRAFFIC = """\
+  plugins: {score: {enabled: [{name: NetworkTraffic, weight: 3}]}}
+  pluginConfig:
+  - name: NetworkTraffic
+    args: {url: "http://metrics.acme.example:9090", maximumAge: 60s, devices: ['eth\\d+'], podBandwidth: 20M}
+"""
+HISTORIES = [(seed, lag) for lag in (0.0, 0.05, 0.5) for seed in range(6)]
+
+
+def configuration(more: str = "", scheduler: str = "berth", preset: str = "default") -> KubeSchedulerConfiguration:
+    text = f"apiVersion: {API_VERSION}\nkind: {KIND}\nprofiles:\n- schedulerName: {scheduler}\n{more}"
+    chosen = PRESETS[preset]
+    loaded = load(text, known=known_plugins(release=chosen.release), preset=chosen.plugins)
+    return replace(loaded, release=chosen.release)
+
+
+def anonymised(world: RecordedWorld, used: KubeSchedulerConfiguration) -> Mapping[str, Profile]:
+    """Mask the recording of a world; the profiles of its masked configuration."""
+    anonymiser, recording = Anonymiser(used), world.recording
+    plain = msgspec.structs.replace(
+        recording.header, configuration=recorded_configuration(used), config=used.digest or CONFIG
+    )
+    recording.header = msgspec.structs.replace(
+        anonymiser.header(plain), config=anonymiser.header(recording.header).config
+    )
+    recording.messages = {source: list(map(anonymiser.of, there)) for source, there in recording.messages.items()}
+    return profiles_of(configuration_of(recording.header, "a recording"))
+
+
+def counts(world: RecordedWorld, profiles: Mapping[str, Profile]) -> ReplayCounts:
+    found = ReplayCounts()
+    for one in Replay(world.recording, profiles, best=32).run():
+        found.add(one)
+    return found
+
+
+@pytest.mark.parametrize(("seed", "lag"), HISTORIES)
+def test_every_ranking_of_a_masked_history_is_equal(seed: int, lag: float):
+    world = RecordedWorld(seed, scorers=1 + seed % 3, lag=lag)
+    world.run(300)
+    found = counts(world, anonymised(world, configuration()))
+    assert (found.different, found.left_out) == (0, Counter())
+    assert found.equal.total() == len(world.recording.of("RANKED")) > 50
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_masked_rankings_on_live_data_are_equal(seed: int):
+    used = configuration(TRAFFIC)
+    world = RecordedWorld(seed, lag=0.2, profiles=profiles_of(used))
+    world.run(300)
+    text = repr(world.recording.messages)
+    profiles = anonymised(world, used)
+    found = counts(world, profiles)
+    assert (found.different, found.left_out) == (0, Counter())
+    (source,) = profiles["berth"].live_sources
+    assert f"{source.name}." in repr(world.recording.of("bandwidth"))
+    assert f"{source.name}." not in text
+    assert "acme" not in repr(world.recording)
+
+
+def test_a_changed_masked_ranking_is_named():
+    world = RecordedWorld(1, scorers=2)
+    world.run(300)
+    profiles, there = anonymised(world, configuration()), world.recording.messages["RANKED"]
+    index, message = next(
+        (index, message)
+        for index, message in enumerate(decode(each.payload or b"", Ranked) for each in there)
+        if len(message.candidates) > 2
+    )
+    first, *others = message.candidates
+    candidates = [msgspec.structs.replace(first, total=first.total + 7), *others]
+    other = msgspec.json.encode(msgspec.structs.replace(message, candidates=candidates))
+    there[index] = recorded("RANKED", there[index].sequence, NOW, there[index].subject, other)
+    (one,) = [one for one in Replay(world.recording, profiles, best=32).run() if one.differences]
+    assert one.differences[0].startswith(f"{first.node}: recorded {first.total + 7} with ")
+
+
+def test_a_worse_node_in_front_is_named_although_the_order_of_equals_is_the_recorded_one():
+    world = RecordedWorld(1, scorers=2)
+    world.run(300)
+    profiles, there = anonymised(world, configuration()), world.recording.messages["RANKED"]
+    index, message = next(
+        (index, message)
+        for index, message in enumerate(decode(each.payload or b"", Ranked) for each in there)
+        if len(message.candidates) > 2 and message.candidates[0].total > message.candidates[1].total
+    )
+    first, second, *others = message.candidates
+    other = msgspec.json.encode(msgspec.structs.replace(message, candidates=[second, first, *others]))
+    there[index] = recorded("RANKED", there[index].sequence, there[index].time, there[index].subject, other)
+    one, *_ = [one for one in Replay(world.recording, profiles, best=32).run() if one.differences]
+    assert one.differences[0].startswith(f"nodes: recorded {second.node}, {first.node}")
+
+
+def test_the_recorded_order_of_equals_is_needed():
+    """Without it masked names would put other nodes first."""
+    different = 0
+    for seed in range(4):
+        world = RecordedWorld(seed, scorers=2)
+        world.run(300)
+        profiles = anonymised(world, configuration())
+        world.recording.header = msgspec.structs.replace(world.recording.header, anonymised=False)
+        different += counts(world, profiles).different
+    assert different > 0
+
+
+@pytest.mark.parametrize("preset", PRESETS)
+def test_a_masked_configuration_loads_with_the_same_plugins(preset: str):
+    used = configuration(scheduler="acme-scheduler", preset=preset)
+    head = header(at=NOW, bus_id="bus", config="d", release=used.release, configuration=recorded_configuration(used))
+    masked = Anonymiser(used).header(head)
+    loaded = configuration_of(masked, "a recording")
+    (before,), (after,) = used.profiles, loaded.profiles
+    assert "acme" not in repr(masked)
+    assert {
+        point: [(ref.name, point is Point.SCORE and (ref.weight or 1)) for ref in refs]
+        for point, refs in after.plugins.items()
+        if refs
+    } == {
+        point: [(ref.name, point is Point.SCORE and (ref.weight or 1)) for ref in refs]
+        for point, refs in before.plugins.items()
+        if refs
+    }
+    assert after.args == before.args
+
+
+def test_extenders_are_masked_and_load():
+    used = configuration(
+        "extenders:\n- {urlPrefix: 'https://extender.acme.example/api', filterVerb: filter, weight: 2,"
+        " managedResources: [{name: acme.example/fpga}]}\n"
+    )
+    head = header(at=NOW, bus_id="bus", config="d", release=used.release, configuration=recorded_configuration(used))
+    masked = Anonymiser(used).header(head)
+    assert "acme" not in repr(masked)
+    (extender,) = configuration_of(masked, "a recording").extenders
+    (resource,) = extender.managed_resources
+    assert re.fullmatch(r"\w{4}\.\w{7}/fpga", resource)
+
+
+class TestMask:
+    """What a mask keeps, and what it does not."""
+
+    def test_the_same_word_has_the_same_mask_everywhere(self):
+        mask = Mask()
+        namespace, pod = mask.name("ledger"), mask.name("payments-7d9f8")
+        assert mask.name("ledger/payments-7d9f8") == f"{namespace}/{pod}"
+        assert mask.name("payments-7d9f8-data") == f"{pod}-{mask.name('zz-data').split('-')[1]}"
+        assert mask.text("evicted ledger/payments-7d9f8, 3 of 12.") == mask.text(
+            f"evicted {'ledger'}/payments-7d9f8, 3 of 12."
+        )
+        assert "payments" not in mask.text("no room for payments-7d9f8.")
+
+    def test_two_recordings_have_other_masks(self):
+        assert Mask().name("payments-of-everybody") != Mask().name("payments-of-everybody")
+
+    def test_masks_are_as_long_as_their_words_and_never_twice(self):
+        mask = Mask(random=Random(1))
+        words = [f"{one}{other}" for one in "abcdefgh" for other in "abcdefghijkl"]
+        masks = [mask.name(word) for word in words]
+        assert len(set(masks)) == len(words)
+        assert {len(each) for each in masks} == {2}
+        numbers = [mask.name(f"x-{number}") for number in range(100)]
+        assert len(set(numbers)) == 100
+        assert all(re.fullmatch(r"[a-z]{1,2}-\d{1,2}", each) for each in numbers)
+
+    def test_when_all_masks_of_a_length_are_in_use_the_next_is_longer(self):
+        mask = Mask(random=Random(1))
+        masks = [mask.name(chr(code)) for code in range(0x410, 0x450)]  # 64 letters
+        assert len(set(masks)) == len(masks)
+        assert all(each.isascii() for each in masks)
+
+    @pytest.mark.parametrize(
+        "text",
+        [
+            "topology.kubernetes.io/zone",
+            "kubernetes.io/hostname",
+            "node.kubernetes.io/instance-type",
+            "node.kubernetes.io/not-ready",
+            "node-role.kubernetes.io/control-plane",
+            "failure-domain.beta.kubernetes.io/region",
+            "ephemeral-storage",
+            "hugepages-2Mi",
+            "nvidia.com/gpu",
+            "ebs.csi.aws.com",
+            "kubernetes.io/aws-ebs",
+            "kubernetes.io/no-provisioner",
+            "volume.kubernetes.io/selected-node",
+            "scheduler.alpha.kubernetes.io/preferAvoidPods",
+            "system-cluster-critical",
+            "NoSchedule",
+            "DoesNotExist",
+            "WaitForFirstConsumer",
+            "ReadWriteOncePod",
+            "PreemptLowerPriority",
+            "default-scheduler",
+            "0/12 nodes are available: 12 Insufficient cpu. preemption: 0/12 nodes are available: 12 No helpful.",
+            BETA_STORAGE_CLASS,
+            BIND_COMPLETED,
+            MIGRATED_PLUGINS,
+            INGRESS_ANNOTATION,
+            EGRESS_ANNOTATION,
+            LINK_CAPACITY_ANNOTATION,
+        ],
+    )
+    def test_words_of_kubernetes_are_kept(self, text: str):
+        assert Mask().text(text) == text
+
+    @pytest.mark.parametrize(
+        ("masked", "kept", "other"),
+        [
+            pytest.param(Mask.value, "17", "1234567", id="a number, by which Gt and Lt select; no account"),
+            pytest.param(Mask.time, "2026-01-01T10:00:00Z", "at ten in Berlin", id="a time"),
+            pytest.param(Mask.quantity, "500m", "50 Berliner", id="a quantity"),
+            pytest.param(Mask.version, "123456789", "acme9", id="a resourceVersion"),
+            pytest.param(Mask.address, "0.0.0.0", "10.20.30.40", id="an address"),  # noqa: S104 - a text
+            pytest.param(Mask.text, "5.1 s", "10.20.30.40", id="an amount"),
+        ],
+    )
+    def test_what_is_no_name_is_kept(self, masked: Callable[[Mask, str], str], kept: str, other: str):
+        assert masked(Mask(), kept) == kept
+        assert masked(Mask(), other) != other
+
+    def test_uids_keep_their_order_and_are_others(self):
+        random, mask = Random(1), Mask()
+        uids = sorted(str(UUID(int=random.getrandbits(128))) for _ in range(500))
+        masks = [mask.name(uid) for uid in uids]
+        assert masks == sorted(set(masks))
+        assert not set(masks) & set(uids)
+        assert mask.name(f"pvc-{uids[3]}").endswith(f"-{masks[3]}")
+        assert mask.attempt(f"{uids[3]}.1234567.2") == f"{masks[3]}.1234567.2"
+
+    def test_an_attempt_that_is_none_is_a_name(self):
+        assert "acme" not in Mask().attempt("acme")
+
+
+def test_sentences_are_equal_without_names_and_order():
+    mask = Mask()
+    one, other = "0/2 nodes are available: 1 Insufficient acme.example/b, 1 Insufficient acme.example/a.", Mask()
+    assert without_names(mask.text(one)) == without_names(other.text(one)) == without_names(one)
+    assert without_names(one) != without_names(one.replace("0/2", "0/3"))
+    assert without_names("1 taint {pool: blue}") == without_names(mask.text("1 taint {pool: blue}"))
+
+
+def of(source: Source, subject: str, data: bytes | None) -> Recorded:
+    return Anonymiser(configuration()).of(recorded(source, 5, NOW, subject, data))
+
+
+@pytest.mark.parametrize(
+    ("source", "subject", "data"),
+    [
+        pytest.param("cluster", "secretkind.acme-web", b'{"schema":1,"term":1,"object":{}}', id="an unknown kind"),
+        pytest.param("cluster", "acme", b"{}", id="a key that is none"),
+        pytest.param("cluster", "node.acme-web", b'{"acme": "acme"}', id="no entry"),
+        pytest.param("cluster", "node.acme-web", b"\xff acme", id="no JSON"),
+        pytest.param("cluster", "node.acme-web", b'{"schema":1,"term":1,"object":{"spec":"acme"}}', id="no node"),
+        pytest.param("cluster", "watermark.acme", b'"acme"', id="no watermark"),
+        pytest.param("PENDING", "acme.acme", b"acme", id="a foreign subject"),
+        pytest.param("RANKED", "berth.ranked.acme.acme.acme", b'{"schema":99,"acme":1}', id="a newer schema"),
+        pytest.param("bandwidth", "acme.acme", b'{"acme":1}', id="no sample"),
+        pytest.param("facts", "acme.acme", b'{"acme":"acme"}', id="a fact of any shape"),
+    ],
+)
+def test_what_cannot_be_decoded_has_no_name_either(source: Source, subject: str, data: bytes):
+    found = of(source, subject, data)
+    assert (found.source, found.sequence, found.time, found.payload) == (source, 5, NOW, b"{}")
+    assert "acme" not in found.subject
+
+
+def test_a_removal_stays_one():
+    found = of("cluster", "node.acme-web", None)
+    assert found.payload is None
+    assert re.fullmatch(r"node\.[a-z][a-z0-9]{3}-[a-z][a-z0-9]{2}", found.subject)
+
+
+def test_fields_that_berth_does_not_know_and_the_whole_object_are_left_out():
+    pod = a_pod("acme-web", uid="4f1e2d3c-0000-4000-8000-000000000001")
+    raw = msgspec.json.decode(msgspec.json.encode(pod)) | {"whole": {"acme": 1}, "acme": {"acme": ["acme"]}}
+    entry = MirrorEntry(term=Term(7), object=msgspec.Raw(msgspec.json.encode(raw)), bound_at="2026-01-01T10:00:00Z")
+    found = of("cluster", f"pod.{pod.uid}", encode_entry(entry))
+    assert b"acme" not in (found.payload or b"")
+    masked = decode_entry(found.payload or b"")
+    assert (masked.term, masked.bound_at) == (7, entry.bound_at)
+    thing = msgspec.json.decode(masked.object, type=Pod)
+    assert found.subject == f"pod.{thing.uid}"
+    assert not thing.whole
+    assert Attempt.parse(f"{thing.uid}.1.1").uid == thing.uid
