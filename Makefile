@@ -81,6 +81,10 @@ bench-failover: setup  ## measure how long no pod is bound when services and NAT
 bench-recovery: setup  ## measure the time to the first Binding in a large cluster, for a new berth and after the loss of NATS's store
 	PYTHONPATH=tests $(BIN)/python -m bench.recovery $(ARGS)
 
+.PHONY: bench-scale
+bench-scale: setup  ## measure how cost grows with nodes, waiting and bound pods, classes, scorers; ten minutes; ARGS="nodes classes"
+	PYTHONPATH=tests $(BIN)/python -m bench.scale $(ARGS)
+
 faults: setup  ## break real servers and processes at random instants; ARGS="--seed 7 --faults 100" repeats a run
 	PYTHONPATH=tests $(BIN)/python -m faults.run $(ARGS)
 

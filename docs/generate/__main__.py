@@ -1,4 +1,4 @@
-"""Write what is made from the sources: tables of docs/configuration.md, and docs/schemas.
+"""Write what is made from the sources: tables of docs/configuration.md, docs/schemas, and plots in docs/pictures.
 
     .venv/bin/python docs/generate [FOLDER]
 
@@ -11,6 +11,7 @@ import sys
 from pathlib import Path
 
 import configuration
+import plots
 import schemas
 
 DOCS = Path(__file__).parents[1]
@@ -18,7 +19,8 @@ DOCS = Path(__file__).parents[1]
 
 def main(folder: Path) -> None:
     """Write every file."""
-    made = {"configuration.md": configuration.with_tables((DOCS / "configuration.md").read_text()), **schemas.files()}
+    tables = {"configuration.md": configuration.with_tables((DOCS / "configuration.md").read_text())}
+    made = {**tables, **schemas.files(), **plots.files(DOCS)}
     for name, text in made.items():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_text(text)

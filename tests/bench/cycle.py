@@ -146,12 +146,12 @@ def first_attempt(pod: Pod) -> Attempt:
     return Attempt(uid=Uid(pod.uid), term=Term(1), n=1)
 
 
-def plain(number: int, cpu: str = "100m", *, app: str = "plain", **spec: Any) -> Pod:
-    """A pod without an owner. Equal cpu means one equivalence class, although each pod has its own token volume."""
+def plain(number: int, cpu: str = "100m", memory: str = "128Mi", *, app: str = "plain", **spec: Any) -> Pod:
+    """A pod without an owner. Equal requests mean one equivalence class, although each pod has its own token volume."""
     container = Container(
         name="main",
         image="registry.example.com/plain:v1",
-        resources=ResourceRequirements(requests={"cpu": cpu, "memory": "128Mi"}),
+        resources=ResourceRequirements(requests={"cpu": cpu, "memory": memory}),
     )
     token = Volume(name=f"kube-api-access-{number:x}")
     metadata = ObjectMeta(name=f"{app}-{number}", namespace="default", uid=f"{app}-{number}", labels={"app": app})

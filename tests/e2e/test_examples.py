@@ -13,6 +13,7 @@ import yaml
 
 from harness.worlds.cluster_user import ClusterUser, cluster_user, eventually, node_of
 from harness.worlds.pipeline import BerthUp, berth_up
+from harness.worlds.plugin_site import installed_plugin
 
 pytestmark = [pytest.mark.requires("nats-server"), pytest.mark.timeout(180)]
 
@@ -85,12 +86,9 @@ async def test_two_schedulers_place_side_by_side_and_leave_others_pods_alone(tmp
 @pytest.fixture
 def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The plugin of the example, as pip leaves it."""
-    about = tmp_path / "site" / "berth_plugin_free_disk-0.1.0.dist-info"
-    about.mkdir(parents=True)
-    (tmp_path / "site" / "free_disk.py").write_text((EXAMPLES / "facts" / "free_disk.py").read_text())
-    (about / "METADATA").write_text("Metadata-Version: 2.1\nName: berth-plugin-free-disk\nVersion: 0.1.0\n")
-    (about / "entry_points.txt").write_text("[berth.plugins]\nFreeDisk = free_disk:FACTORY\n")
-    monkeypatch.setenv("PYTHONPATH", str(tmp_path / "site"), prepend=":")
+    source = (EXAMPLES / "facts" / "free_disk.py").read_text()
+    site = installed_plugin(tmp_path / "site", "FreeDisk", source)
+    monkeypatch.setenv("PYTHONPATH", str(site), prepend=":")
 
 
 async def test_an_outside_system_says_by_facts_where_pods_go(installed, tmp_path: Path):

@@ -8,6 +8,7 @@ import pytest
 
 from harness.worlds.cluster_user import cluster_user, eventually
 from harness.worlds.pipeline import berth_up
+from harness.worlds.plugin_site import installed_plugin
 
 pytestmark = [pytest.mark.requires("nats-server"), pytest.mark.timeout(180)]
 
@@ -48,12 +49,7 @@ SENTENCES = {
 @pytest.fixture
 def configuration(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A configuration with the plugin, whose package is installed for the processes that the test starts."""
-    site = tmp_path / "site"
-    about = site / "rude-1.0.dist-info"
-    about.mkdir(parents=True)
-    (site / "rude.py").write_text(PLUGIN)
-    (about / "METADATA").write_text("Metadata-Version: 2.1\nName: rude\nVersion: 1.0\n")
-    (about / "entry_points.txt").write_text("[berth.plugins]\nRude = rude:FACTORY\n")
+    site = installed_plugin(tmp_path / "site", "Rude", PLUGIN)
     monkeypatch.setenv("PYTHONPATH", str(site), prepend=":")
     monkeypatch.setenv("BERTH_NUMBERS_PLUGIN_DEADLINE", "300ms")
     path = tmp_path / "scheduler.yaml"

@@ -34,13 +34,16 @@ class EtcdFilling:
         self._user = user
         self._templates: dict[str, asyncio.Task[Json]] = {}
 
-    async def add(self, manifests: Iterable[Json]) -> None:
-        """Store every object."""
+    async def add(self, manifests: Iterable[Json], *, together: int = PUTS) -> None:
+        """Store every object. Those that are stored ``together`` have one resourceVersion, which real ones never have.
+
+        A watch that the API server ends in the midst of them, as it does when they come too fast, misses the others.
+        """
         left = iter(manifests)
         async with aiohttp.ClientSession() as session:
 
             async def work() -> None:
-                while puts := [await self._put(session, made) for made in islice(left, PUTS)]:
+                while puts := [await self._put(session, made) for made in islice(left, together)]:
                     await self._call(session, "txn", {"success": puts})
 
             await asyncio.gather(*(work() for _ in range(AT_ONCE)))

@@ -39,6 +39,7 @@ from harness.servers.prometheus_server import PrometheusServer, prometheus_serve
 from harness.worlds.autoscalers import SYNC_SECONDS, Autoscaler, keda_triggers
 from harness.worlds.cluster_user import eventually
 from harness.worlds.installation import PROGRAMS, Replica, ServicePod
+from harness.worlds.plugin_site import installed_plugin
 
 FASTER: Final = 10.0
 SLOWER: Final = 10.0
@@ -237,7 +238,7 @@ async def scaled_pipeline(plane: ControlPlane, folder: Path, least: int) -> Asyn
     ):
         environment = {
             "PATH": f"{PROGRAMS}:{os.defpath}",
-            "PYTHONPATH": str(_installed_plugin(folder / "site")),
+            "PYTHONPATH": str(installed_plugin(folder / "site", "CpuLimit", PLUGIN)),
             "BERTH_NATS_URL": bus.address,
             "BERTH_CONFIG": str(config),
         }
@@ -259,15 +260,6 @@ async def scaled_pipeline(plane: ControlPlane, folder: Path, least: int) -> Asyn
             yield pipeline
         finally:
             await asyncio.to_thread(pipeline.stop)
-
-
-def _installed_plugin(site: Path) -> Path:
-    about = site / "cpu_limit-1.0.dist-info"
-    about.mkdir(parents=True)
-    (site / "cpu_limit.py").write_text(PLUGIN)
-    (about / "METADATA").write_text("Metadata-Version: 2.1\nName: cpu-limit\nVersion: 1.0\n")
-    (about / "entry_points.txt").write_text("[berth.plugins]\nCpuLimit = cpu_limit:FACTORY\n")
-    return site
 
 
 def _get(url: str) -> str:

@@ -128,6 +128,31 @@ async def test_services_at_a_leaf_node_use_the_streams_of_the_hubs_domain(
         await session.close()
 
 
+async def test_at_the_hub_each_berth_at_a_leaf_node_is_reached_by_its_domain_and_prefix(tmp_path: Path):
+    (port,) = free_ports(1)
+    hub_conf = f'jetstream: disabled\nleafnodes {{ listen: "127.0.0.1:{port}" }}\n'
+    remotes = f'leafnodes {{ remotes: [ {{ url: "nats://127.0.0.1:{port}" }} ] }}\n'
+    async with AsyncExitStack() as stack:
+
+        async def connected(server: NatsServer, name: str, domain: str = "") -> NatsSession:
+            topology = TopologySettings(prefix=name)
+            settings = BusSettings(servers=(server.address,), domain=domain, topology=topology)
+            session = await NatsBus(settings).connect(name="test")
+            stack.push_async_callback(session.close)
+            return session
+
+        hub = stack.enter_context(nats_server(hub_conf, name="hub"))
+        for name, keys in (("east", 1), ("west", 2)):
+            jetstream = f'jetstream {{ store_dir: "{tmp_path / name}", domain: {name} }}\n'
+            leaf = stack.enter_context(nats_server(jetstream + remotes, name=name))
+            there = await connected(leaf, name)
+            await there.apply()
+            for number in range(keys):
+                await there.put("cluster", f"node.n{number}", b"{}")
+        for name, keys in (("east", 1), ("west", 2)):
+            assert (await (await connected(hub, name, name)).state("KV_cluster")).messages == keys
+
+
 def permissions(*arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "berth.cli", "bus", "permissions", *arguments]
     environment = {**os.environ, **variables}

@@ -19,7 +19,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_pages_and_schemas_are_those_of_the_sources(made: Path):
+def test_pages_schemas_and_plots_are_those_of_the_sources(made: Path):
     names = sorted(path.relative_to(made).as_posix() for path in made.rglob("*") if path.is_file())
     assert names
     assert [name for name in names if (DOCS / name).read_text() != (made / name).read_text()] == [], (
@@ -30,3 +30,9 @@ def test_pages_and_schemas_are_those_of_the_sources(made: Path):
 def test_every_schema_that_is_committed_is_made(made: Path):
     committed = {path.name for path in (DOCS / "schemas").glob("*.json")}
     assert committed == {path.name for path in (made / "schemas").glob("*.json")}
+
+
+def test_every_plot_that_is_committed_is_made(made: Path):
+    committed = {path.name for path in (DOCS / "pictures").glob("scale-*.svg")}
+    assert committed == {path.name for path in (made / "pictures").glob("scale-*.svg")}
+    assert committed

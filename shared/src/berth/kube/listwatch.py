@@ -18,9 +18,11 @@ from berth.api.decoding import MALFORMED, version_number
 from berth.api.errors import DecodeError
 from berth.api.kinds import Kind
 from berth.api.meta import KubernetesObject
+from berth.api.pod import Pod
 from berth.api.trimming import trim, with_whole
 from berth.kube.client import KubeClient
 from berth.kube.errors import Response, StatusObject, decode_status, refusal
+from berth.kube.sharing import SharedParts
 
 T = TypeVar("T", bound=KubernetesObject)
 
@@ -140,16 +142,19 @@ class Page(NamedTuple):
 
 
 class ObjectDecoder(Generic[T]):
-    """Decodes objects of one kind, trimmed."""
+    """Decodes objects of one kind, trimmed; equal parts of pods are the same objects."""
 
     def __init__(self, kind: Kind[T]) -> None:
         self._kind = kind
+        self._shared = SharedParts()
         self._decode = msgspec.json.Decoder(kind.struct).decode
 
     def one(self, raw: bytes | msgspec.Raw) -> T | Undecodable:
         """An object, or a description of one that cannot be decoded."""
         try:
             thing = trim(self._decode(raw))
+            if isinstance(thing, Pod):
+                self._shared.share(thing, len(memoryview(raw)))
             keeps = self._kind.keeps_whole
             return with_whole(thing, raw) if keeps is not None and keeps(thing) else thing
         except MALFORMED as exc:

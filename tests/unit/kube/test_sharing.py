@@ -1,0 +1,79 @@
+"""Equal parts of pods are kept once, and nothing else about them changes."""
+
+from __future__ import annotations
+
+import json
+
+import msgspec
+from hypothesis import given
+from hypothesis import strategies as st
+
+from berth.api.kinds import POD
+from berth.api.pod import Pod
+from berth.api.trimming import trim
+from berth.kube.listwatch import ObjectDecoder
+from berth.kube.sharing import LARGEST, WORKLOADS, SharedParts
+from harness.builders.random_clusters import pods
+
+
+def written(number: int, *, cpu: str = "100m", node: str = "", labels: dict | None = None, owner: str = "rs") -> bytes:
+    volumes = [{"name": f"kube-api-access-{number}"}]
+    container = {"name": "main", "image": "web:1", "resources": {"requests": {"cpu": cpu}}}
+    spec = {"containers": [container], "volumes": volumes, "tolerations": [{"key": "a"}], "nodeName": node}
+    metadata = {
+        "name": f"web-{number}",
+        "namespace": "default",
+        "uid": f"uid-{number}",
+        "labels": labels or {"app": "web"},
+        "ownerReferences": [{"kind": "ReplicaSet", "name": "web", "uid": owner, "controller": True}],
+    }
+    return json.dumps({"metadata": metadata, "spec": spec, "status": {"phase": "Pending"}}).encode()
+
+
+def decoded(*bodies: bytes) -> list[Pod]:
+    decoder = ObjectDecoder(POD)
+    pods = [decoder.one(body) for body in bodies]
+    assert all(isinstance(pod, Pod) for pod in pods)
+    return pods
+
+
+def test_pods_that_differ_in_their_volume_and_node_share_everything_else():
+    first, second = decoded(written(1), written(2, node="n1"))
+    assert second.spec.containers is first.spec.containers
+    assert second.spec.tolerations is first.spec.tolerations
+    assert second.metadata.labels is first.metadata.labels
+    assert second.metadata.owner_references is first.metadata.owner_references
+    assert second.status is first.status
+    assert (second.spec.node_name, second.spec.volumes[0].name) == ("n1", "kube-api-access-2")
+
+
+def test_a_part_that_differs_is_the_pods_own():
+    first, second = decoded(written(1), written(2, cpu="200m", labels={"app": "other"}))
+    assert first.spec.containers[0].resources.requests == {"cpu": "100m"}
+    assert second.spec.containers[0].resources.requests == {"cpu": "200m"}
+    assert (first.metadata.labels, second.metadata.labels) == ({"app": "web"}, {"app": "other"})
+
+
+def test_pods_of_another_workload_in_between_do_not_matter():
+    first, _, third = decoded(written(1), written(2, cpu="200m", owner="another"), written(3))
+    assert third.spec.containers is first.spec.containers
+
+
+@given(some=st.lists(pods, min_size=2, max_size=8))
+def test_a_pod_is_equal_to_what_was_read(some: list[Pod]):
+    bodies = [msgspec.json.encode(pod) for pod in some]
+    assert decoded(*bodies) == [trim(msgspec.json.decode(body, type=Pod)) for body in bodies]
+
+
+def test_workloads_and_sizes_that_are_remembered_are_bounded():
+    shared = SharedParts()
+    for number in range(WORKLOADS + 10):
+        body = written(number, owner=f"rs-{number}")
+        shared.share(msgspec.json.decode(body, type=Pod), len(body))
+    assert len(shared) == WORKLOADS
+    body = written(1, labels={"app": "x" * LARGEST}, owner="of a large pod")
+    large = msgspec.json.decode(body, type=Pod)
+    shared.share(large, len(body))
+    again = msgspec.json.decode(body, type=Pod)
+    shared.share(again, len(body))
+    assert again.metadata.labels is not large.metadata.labels
