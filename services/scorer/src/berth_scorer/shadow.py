@@ -28,6 +28,7 @@ from berth.process.logging import get_logger
 from berth.process.sessions import UndecodableReporter, follow_live, sessions
 from berth.ranking.alignedview import AlignedView, Applied
 from berth.ranking.comparison import (
+    MOST_COMPARISON_BYTES,
     SHADOW_SERVICE,
     AwaitedDecisions,
     ShadowComparison,
@@ -41,7 +42,7 @@ from berth.ranking.comparison import (
 )
 from berth.ranking.ranker import Ranker
 from berth.ranking.view import View
-from berth_scorer.service import DECISIONS_READ, HEARTBEAT, SLICE_SECONDS, set_gauges
+from berth_scorer.service import DECISIONS_READ, HEARTBEAT, SLICE_SECONDS
 
 log = get_logger()
 
@@ -53,8 +54,6 @@ LONGEST_WAIT_SECONDS: Final = 1.0
 """After which a live ranking is too old to be compared: a shadow is never further behind."""
 BROADCASTS_A_SECOND: Final = 20
 """Differences that are broadcast; of more, people read none, and the numbers have all of them."""
-MOST_BYTES: Final = 128 * 1024
-"""Of a difference that is broadcast: a hundred times what one takes; a hostile scorer may write longer names."""
 OTHER_PLUGINS: Final = "(others)"
 
 
@@ -320,7 +319,7 @@ class Shadow:
                 self._sent_in_second += 1
                 comparison = self._to_send.popleft()
                 data = encode(comparison)
-                if len(data) > MOST_BYTES:
+                if len(data) > MOST_COMPARISON_BYTES:
                     log.warning("a difference is too large to be shown", subject=comparison.subject, bytes=len(data))
                     continue
                 try:
@@ -337,7 +336,6 @@ class Shadow:
             self._view.expire(now)
             if overdue := self._awaited.expire(now):
                 self._skip(SkipReason.UNDECIDED, overdue)
-            set_gauges(self._metrics, self._view, held=len(self._waiting))
             self._sent_in_second = 0
             if self._to_send:
                 self._send.set()

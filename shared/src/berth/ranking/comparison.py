@@ -38,6 +38,8 @@ SHOWN_CANDIDATES: Final = 8
 """Of each ranking, and the node that the other one has first."""
 SHOWN_REJECTIONS: Final = 16
 TEXT_CHARACTERS: Final = 1024
+MOST_COMPARISON_BYTES: Final = 64 * 1024
+"""Of a difference that is broadcast: ten times what one takes. A hostile scorer may write longer names."""
 
 MOST_UNDECIDED: Final = 4096
 """Comparisons that wait for their Decision: many times what is in flight."""
