@@ -141,7 +141,7 @@ def main(
     rate: Annotated[list[float] | None, typer.Option(help="Pods a second, repeatable.  [default: 100, 200]")] = None,
     seconds: Annotated[float, typer.Option(min=1, help="For so long at each rate.")] = 20.0,
     scorers: Annotated[int, typer.Option(min=1, help="Number of berth's scorers.")] = 1,
-    shadow: Annotated[bool, typer.Option("--shadow", help="berth without and with a shadow, twice in turn.")] = False,
+    shadow: Annotated[bool, typer.Option("--shadow", help="berth without and with a shadow, twice in turn.")] = False,  # noqa: FBT002 - a flag
 ) -> None:
     """Measure and print."""
     assets = assets_folder()

@@ -5,7 +5,17 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from berth.api.messages import Candidate, DecisionSummary, Outcome, Preemption, Ranked, Rejection, decode, encode
+from berth.api.messages import (
+    NAME_CHARACTERS,
+    Candidate,
+    DecisionSummary,
+    Outcome,
+    Preemption,
+    Ranked,
+    Rejection,
+    decode,
+    encode,
+)
 from berth.framework.status import SUCCESS, Code, Status
 from berth.ranking import comparison
 from berth.ranking.comparison import (
@@ -105,6 +115,12 @@ def test_what_only_the_shadow_places_is_counted_for_the_live_plugins():
     live = a_ranking(blockers=["InterPodAffinity", "TaintToleration"])
     found = compared(live, a_ranking(("b", 9)))
     assert list(refusing_plugins(found, live)) == [("live", "InterPodAffinity"), ("live", "TaintToleration")]
+
+
+def test_a_plugins_name_that_is_too_long_is_cut():
+    live = a_ranking(blockers=["x" * 10_000])
+    ((_, plugin),) = refusing_plugins(compared(live, a_ranking(("b", 9))), live)
+    assert len(plugin) == NAME_CHARACTERS
 
 
 def test_a_person_sees_the_first_nodes_of_each_and_the_best_one_of_the_other():

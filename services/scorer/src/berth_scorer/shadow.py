@@ -82,7 +82,7 @@ async def _compare(shadow: Shadow, session: Session, process: Process, condition
 
 
 @dataclass(frozen=True, slots=True)
-class _Waiting:
+class _ArrivedRanking:
     """A live ranking that has arrived."""
 
     stored: StoredMessage
@@ -105,7 +105,7 @@ class Shadow:
         self._view = View(proposal_lifetime=self._lifetime)
         self._aligned = AlignedView(self._view)
         self._awaited = AwaitedDecisions()
-        self._waiting: deque[_Waiting] = deque()
+        self._waiting: deque[_ArrivedRanking] = deque()
         self._last_ranked = 0
         self._is_reading = False
         self._changed = asyncio.Event()
@@ -201,7 +201,7 @@ class Shadow:
         if len(self._waiting) >= MOST_KEPT:
             self._waiting.popleft()
             self._skip(SkipReason.BUSY)
-        self._waiting.append(_Waiting(stored, time.monotonic()))
+        self._waiting.append(_ArrivedRanking(stored, time.monotonic()))
         self._changed.set()
 
     async def _follow_rankings(self) -> None:

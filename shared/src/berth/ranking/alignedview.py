@@ -24,7 +24,7 @@ MOST_HELD: Final = 20_000
 
 
 @dataclass(frozen=True, slots=True)
-class _Held:
+class _HeldChange:
     """A change that the view does not have yet."""
 
     what: Entry | StoredMessage
@@ -45,8 +45,8 @@ class AlignedView:
     def __init__(self, view: View) -> None:
         self.view = view
         self._arrived_cluster = self._arrived_decisions = 0
-        self._cluster: deque[_Held] = deque()
-        self._decisions: deque[_Held] = deque()
+        self._cluster: deque[_HeldChange] = deque()
+        self._decisions: deque[_HeldChange] = deque()
 
     def __len__(self) -> int:
         """How many changes are held."""
@@ -54,12 +54,12 @@ class AlignedView:
 
     def add_mirror(self, entries: Iterable[Entry], position: int, now: float) -> None:
         """Entries of the bucket ``cluster`` arrived, in order, up to this position."""
-        self._cluster.extend(_Held(entry, now) for entry in entries)
+        self._cluster.extend(_HeldChange(entry, now) for entry in entries)
         self._arrived_cluster = max(position, self._arrived_cluster)
 
     def add_decisions(self, batch: Iterable[StoredMessage], position: int, now: float) -> None:
         """Messages of DECISIONS arrived, in order, up to this position."""
-        self._decisions.extend(_Held(stored, now) for stored in batch)
+        self._decisions.extend(_HeldChange(stored, now) for stored in batch)
         self._arrived_decisions = max(position, self._arrived_decisions)
 
     def has_arrived(self, positions: Positions) -> bool:
@@ -92,7 +92,7 @@ class AlignedView:
         """Apply everything: at the start, before there is a live ranking to follow."""
         return self._apply(_taken(self._cluster, lambda _: True), _taken(self._decisions, lambda _: True), now)
 
-    def _apply(self, cluster: list[_Held], decisions: list[_Held], now: float) -> Applied:
+    def _apply(self, cluster: list[_HeldChange], decisions: list[_HeldChange], now: float) -> Applied:
         """In the order of NATS's times, as far as each stream's own order leaves it."""
         applied = Applied([], [])
         for held in merge(cluster, decisions, key=lambda each: each.what.time):
@@ -105,7 +105,7 @@ class AlignedView:
         return applied
 
 
-def _taken(held: deque[_Held], wanted: Callable[[_Held], bool]) -> list[_Held]:
+def _taken(held: deque[_HeldChange], wanted: Callable[[_HeldChange], bool]) -> list[_HeldChange]:
     """The first ones that are wanted, taken out."""
     taken = []
     while held and wanted(held[0]):
@@ -113,5 +113,5 @@ def _taken(held: deque[_Held], wanted: Callable[[_Held], bool]) -> list[_Held]:
     return taken
 
 
-def _older(held: deque[_Held], before: float) -> list[_Held]:
+def _older(held: deque[_HeldChange], before: float) -> list[_HeldChange]:
     return _taken(held, lambda oldest: oldest.arrived_at <= before or len(held) > MOST_HELD)

@@ -229,7 +229,7 @@ def refusing_plugins(comparison: ShadowComparison, live: Ranked) -> Iterator[tup
     if comparison.refused_by:
         yield "shadow", comparison.refused_by
     if comparison.result is ShadowResult.FEASIBLE:
-        yield from (("live", plugin) for plugin in live.blockers)
+        yield from (("live", plugin[:NAME_CHARACTERS]) for plugin in live.blockers)
 
 
 class AwaitedDecisions:

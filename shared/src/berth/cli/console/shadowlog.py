@@ -48,7 +48,7 @@ class DifferenceLine(msgspec.Struct, frozen=True, array_like=True):
 
 
 @dataclass(slots=True)
-class _Heard:
+class _KeptDifferences:
     """The last differences of a shadow, by pod."""
 
     by_pod: dict[PodName, ShadowComparison] = field(default_factory=dict)
@@ -60,7 +60,7 @@ class ShadowLog:
 
     def __init__(self) -> None:
         self.unreadable = 0
-        self._heard: dict[str, _Heard] = {}
+        self._heard: dict[str, _KeptDifferences] = {}
         self._new: deque[DifferenceLine] = deque(maxlen=DIFFERENCES_KEPT)
         self._shadows: list[ShadowLine] = []
         self._sent: list[ShadowLine] = []
@@ -76,7 +76,7 @@ class ShadowLog:
         if known is None:
             if len(self._heard) >= MOST_SHADOWS:
                 return
-            known = self._heard[comparison.shadow] = _Heard()
+            known = self._heard[comparison.shadow] = _KeptDifferences()
         name = PodName(namespace=comparison.namespace, name=comparison.pod)
         known.by_pod.pop(name, None)
         known.by_pod[name] = comparison
