@@ -23,7 +23,7 @@ from berth.cli.console.server import ConsoleServer, page_files, serving
 from berth.cli.options import PodName
 from berth.process.configuration import read_configuration
 from berth.process.readers import Secret
-from berth.ranking.comparison import ShadowComparison, ShadowResult, ShownRanking
+from berth.ranking.shadowmessages import ShadowComparison, ShadowResult, ShownRanking
 from harness.builders.objects import a_node
 
 TOKEN = "a-token-that-nobody-guesses"  # noqa: S105 - of these tests

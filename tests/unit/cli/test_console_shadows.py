@@ -11,7 +11,7 @@ from berth.cli.console.model import ConsoleModel
 from berth.cli.console.shadowlog import DIFFERENCES_KEPT, MOST_SHADOWS, ShadowLog
 from berth.cli.options import NotFoundError, PodName
 from berth.cli.services import activity, seen
-from berth.ranking.comparison import (
+from berth.ranking.shadowmessages import (
     MOST_COMPARISON_BYTES,
     ShadowComparison,
     ShadowFigures,

@@ -20,16 +20,19 @@ from berth.framework.status import SUCCESS, Code, Status
 from berth.ranking import comparison
 from berth.ranking.comparison import (
     MOST_PLUGINS,
-    SHOWN_CANDIDATES,
-    TEXT_CHARACTERS,
     AwaitedDecisions,
-    ShadowComparison,
     ShadowCounts,
-    ShadowResult,
-    SkipReason,
     compare,
     refusing_plugins,
     why_not_compared,
+)
+from berth.ranking.shadowmessages import (
+    SHOWN_CANDIDATES,
+    SHOWN_REJECTIONS,
+    TEXT_CHARACTERS,
+    ShadowComparison,
+    ShadowResult,
+    SkipReason,
 )
 from harness.builders.objects import a_pod, first_attempt
 from harness.builders.profiles import default_profile
@@ -139,7 +142,7 @@ def test_what_is_broadcast_can_be_read_again_and_says_where():
     assert again == found
     assert found.subject == "berth.shadow.packed.berth.default.web-0"
     assert len(found.own.message) == TEXT_CHARACTERS + 3
-    assert len(found.own.rejections) == comparison.SHOWN_REJECTIONS
+    assert len(found.own.rejections) == SHOWN_REJECTIONS
 
 
 def a_rejection() -> Rejection:

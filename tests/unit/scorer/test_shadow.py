@@ -30,8 +30,8 @@ from berth.bus.interface import Session
 from berth.bus.stages import publish_pending
 from berth.process.configuration import profiles_of, read_configuration
 from berth.process.lifecycle import Process
-from berth.ranking.comparison import ShadowComparison
 from berth.ranking.ranker import Ranker
+from berth.ranking.shadowmessages import ShadowComparison
 from berth_scorer import shadow as shadow_module
 from berth_scorer.service import serve
 from berth_scorer.shadow import serve_shadow

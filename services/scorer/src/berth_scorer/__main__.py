@@ -11,8 +11,8 @@ from berth.process.configuration import profiles_of
 from berth.process.lifecycle import Process
 from berth.process.settings import V_SCORE
 from berth.process.start import service_command
-from berth.ranking.comparison import SHADOW_SERVICE
 from berth.ranking.ranker import Ranker, explain
+from berth.ranking.shadowmessages import SHADOW_SERVICE
 from berth_scorer.service import serve
 from berth_scorer.shadow import serve_shadow
 

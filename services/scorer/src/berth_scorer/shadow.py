@@ -28,19 +28,21 @@ from berth.process.logging import get_logger
 from berth.process.sessions import UndecodableReporter, follow_live, sessions
 from berth.ranking.alignedview import AlignedView, Applied
 from berth.ranking.comparison import (
-    MOST_COMPARISON_BYTES,
-    SHADOW_SERVICE,
     AwaitedDecisions,
-    ShadowComparison,
     ShadowCounts,
-    ShadowResult,
-    SkipReason,
     best_node,
     compare,
     refusing_plugins,
     why_not_compared,
 )
 from berth.ranking.ranker import Ranker
+from berth.ranking.shadowmessages import (
+    MOST_COMPARISON_BYTES,
+    SHADOW_SERVICE,
+    ShadowComparison,
+    ShadowResult,
+    SkipReason,
+)
 from berth.ranking.view import View
 from berth_scorer.service import DECISIONS_READ, HEARTBEAT, SLICE_SECONDS
 

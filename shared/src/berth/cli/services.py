@@ -16,7 +16,7 @@ from berth.api.queue import QUEUES
 from berth.bus.interface import STORES_NOTHING, ServiceInstance, Session
 from berth.cli.rendering import duration
 from berth.process.settings import process_label, short_identity
-from berth.ranking.comparison import ShadowFigures, ShadowResult
+from berth.ranking.shadowmessages import ShadowFigures, ShadowResult
 
 READY: Final = "ok"
 DRAINING: Final = "draining: no pod is published until `berth drain --stop`"

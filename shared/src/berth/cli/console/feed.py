@@ -23,7 +23,7 @@ from berth.cli.mirror import open_mirror
 from berth.cli.options import first_error
 from berth.cli.rendering import note
 from berth.process.safetext import one_line, without_passwords
-from berth.ranking.comparison import ALL_SHADOWS
+from berth.ranking.shadowmessages import ALL_SHADOWS
 
 TICK_SECONDS: Final = 0.1
 """Between two frames: a person sees no difference to more of them."""

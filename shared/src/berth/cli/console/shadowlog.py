@@ -14,7 +14,12 @@ from berth.api.messages import decode
 from berth.cli.explain import candidate_json
 from berth.cli.options import NotFoundError, PodName
 from berth.cli.services import Seen
-from berth.ranking.comparison import MOST_COMPARISON_BYTES, ShadowComparison, ShadowFigures, ShownRanking
+from berth.ranking.shadowmessages import (
+    MOST_COMPARISON_BYTES,
+    ShadowComparison,
+    ShadowFigures,
+    ShownRanking,
+)
 
 MOST_SHADOWS: Final = 8
 DIFFERENCES_KEPT: Final = 64
