@@ -1,6 +1,7 @@
 """How long a pod waits for its node while pods are created at a steady rate: berth and kube-scheduler in turn.
 
     make bench-latency ARGS="--nodes 5000 --rate 100 --rate 200 --seconds 20"
+    make bench-latency ARGS="--shadow"     berth without and with a shadow in turn, twice
 
 On a real API server. A pod's latency is from the answer to its creation until a watch shows it on its node, both in the
 benchmark's own process: it has what the API server takes to store the Binding and to tell of it, and nothing of the
@@ -34,6 +35,16 @@ WARM_UP = 100
 """Pods that do not count."""
 READY_SECONDS = 120.0
 LONGEST_SECONDS = 60.0
+
+PACKED = """\
+apiVersion: kubescheduler.config.k8s.io/v1
+kind: KubeSchedulerConfiguration
+profiles:
+- schedulerName: berth
+  pluginConfig:
+  - name: NodeResourcesFit
+    args: {scoringStrategy: {type: MostAllocated, resources: [{name: cpu, weight: 1}, {name: memory, weight: 1}]}}
+"""
 
 console = Console(highlight=False, soft_wrap=True)
 
@@ -108,6 +119,15 @@ async def _waits(contender: Contender, running: Running, seen: ClusterUser, rate
     return [max(0.0, watched.at[name] - created[name]) for name in measured]
 
 
+def with_and_without_shadow(scorers: int, folder: Path) -> list[Contender]:
+    """berth alone and beside a shadow with another configuration, in turn: what the machine does meanwhile shows."""
+    configuration = folder / "packed.yaml"
+    configuration.write_text(PACKED)
+    flags = ("--shadow", f"packed={configuration}")
+    turn = (Berth(scorers=scorers), Berth(scorers=scorers, flags=flags, name="berth with a shadow"))
+    return [*turn, *turn]
+
+
 def show(found: Sequence[Latencies], nodes: int) -> None:
     table = Table("scheduler", "pods/s", "pods", "p50 ms", "p99 ms", "longest ms", title_justify="left")
     table.title = f"from creation to node, {nodes} nodes"
@@ -121,19 +141,24 @@ def main(
     rate: Annotated[list[float] | None, typer.Option(help="Pods a second, repeatable.  [default: 100, 200]")] = None,
     seconds: Annotated[float, typer.Option(min=1, help="For so long at each rate.")] = 20.0,
     scorers: Annotated[int, typer.Option(min=1, help="Number of berth's scorers.")] = 1,
+    shadow: Annotated[bool, typer.Option("--shadow", help="berth without and with a shadow, twice in turn.")] = False,  # noqa: FBT002 - a flag
 ) -> None:
     """Measure and print."""
     assets = assets_folder()
     if assets is None:
         sys.stderr.write(f"{HOW_TO_GET_IT}\n")
         raise typer.Exit(UNREACHABLE)
-    contenders: list[Contender] = [Berth(scorers=scorers), *filter(None, [kube_scheduler()])]
 
     async def measure() -> list[Latencies]:
         await add_nodes(plane, nodes)
         return [each for one in contenders for each in await latencies(one, plane, rate or [100.0, 200.0], seconds)]
 
-    with control_plane(assets) as plane:
+    with tempfile.TemporaryDirectory(prefix="berth-bench-") as folder, control_plane(assets) as plane:
+        contenders: list[Contender] = (
+            with_and_without_shadow(scorers, Path(folder))
+            if shadow
+            else [Berth(scorers=scorers), *filter(None, [kube_scheduler()])]
+        )
         show(asyncio.run(measure()), nodes)
 
 

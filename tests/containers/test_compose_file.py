@@ -56,6 +56,17 @@ def test_the_console_may_only_look_and_asks_for_a_token(services):
     assert {(port["host_ip"], port["target"]) for port in console["ports"]} == {("127.0.0.1", 8090)}
 
 
+def test_a_shadow_is_a_user_of_its_own_and_runs_only_when_it_is_asked_for(services):
+    assert "shadow" not in services
+    shadow = configuration("simulated", "shadow")["services"]["shadow"]
+    assert shadow["environment"]["BERTH_NATS_USER"] == "shadow"
+    assert shadow["user"] not in {services[name]["user"] for name in (*OURS, "console")}
+    assert (shadow["read_only"], shadow["cap_drop"]) == (True, ["ALL"])
+    sources = {mount["target"]: mount for mount in shadow["volumes"]}
+    assert sources["/etc/given/shadow.yaml"]["read_only"]
+    assert "/run/berth/kubeconfig" not in sources
+
+
 def test_ports_are_published_on_this_machine_only(services):
     for name, service in services.items():
         assert {port["host_ip"] for port in service.get("ports", [])} <= {"127.0.0.1"}, name

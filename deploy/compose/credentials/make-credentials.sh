@@ -24,6 +24,7 @@ password scorer 65503
 password binder 65504
 password collector 65505
 password people 65506
+password shadow 65507
 secret console 65506  # the token of the page
 chmod 400 "$folder/nats.conf.new"
 chown 65500:65500 "$folder/nats.conf.new"

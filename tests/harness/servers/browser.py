@@ -104,3 +104,48 @@ def until(
         assert time.monotonic() < deadline, f"waited {SECONDS} s for {what}: {words}"
         time.sleep(0.05)
     return answer
+
+
+def opened(driver: WebDriver, url: str) -> None:
+    """Open the page anew, also where only the part after # differs."""
+    driver.get("about:blank")
+    driver.get_log("browser")  # of the page before
+    driver.get(url)
+
+
+SHOWN = """
+const [selector, pattern, click] = arguments;
+for (const each of document.querySelectorAll(selector)) {
+  if (!each.checkVisibility() || !new RegExp(pattern, "s").test(each.innerText)) continue;
+  if (click) each.click();
+  return [each.innerText];
+}
+return null;
+"""
+"""In one step: the page may write its elements anew at any moment."""
+
+
+def shown(driver: WebDriver, selector: str, pattern: str = "", *, click: bool = False) -> str:
+    """Wait until an element shows a text that matches; returns the text."""
+
+    def found() -> list[str] | None:
+        return driver.execute_script(SHOWN, selector, pattern, click)
+
+    try:
+        return until(found, f"{selector!r} with {pattern!r}")[0]
+    except AssertionError as error:
+        texts = driver.execute_script(TEXTS, selector)
+        raise AssertionError(f"{error} of {texts}") from None
+
+
+TEXTS = "return [...document.querySelectorAll(arguments[0])].map((each) => each.innerText.slice(0, 300));"
+
+
+def press(driver: WebDriver, selector: str, pattern: str = "") -> None:
+    """Click an element once it shows a text that matches."""
+    shown(driver, selector, pattern, click=True)
+
+
+def severe(driver: WebDriver) -> list[str]:
+    """What the browser complains about since the last call: a script's error, a broken policy, a missing file."""
+    return [entry["message"] for entry in driver.get_log("browser") if entry["level"] == "SEVERE"]

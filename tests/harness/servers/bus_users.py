@@ -22,7 +22,7 @@ from berth.bus.topology import Names
 from harness.servers.child_processes import spawn, stop
 from harness.servers.nats_server import NatsServer, nats_server
 
-USERS: Final = ("apply", "watcher", "scorer", "binder", "collector", "people")
+USERS: Final = ("apply", "watcher", "scorer", "binder", "collector", "shadow", "people")
 SERVICES: Final[Mapping[str, str]] = {
     "watcher": "berth_watcher",
     "scorer": "berth_scorer",

@@ -23,6 +23,7 @@ OWN_TO_WRITE = {
     "scorer": ("berth.ranked.", "berth.dead.", "$KV.tries."),
     "collector": ("$KV.bandwidth.",),
     "people": ("$KV.facts.",),
+    "shadow": (),
     "watcher": (
         *("berth.pending.", "berth.dead.", "$KV.cluster."),
         *("$KV.control.term.watcher", "$KV.control.cluster.id", "$KV.control.bus.id"),

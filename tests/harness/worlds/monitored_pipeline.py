@@ -27,7 +27,7 @@ from harness.worlds.pipeline import BerthUp, berth_up
 
 ROOT = Path(__file__).parents[3]
 RULES = ROOT / "deploy/compose/prometheus/rules/berth.yml"
-SERVICES = ("watcher", "binder", "metrics-collector", "scorer-1", "scorer-2")
+SERVICES = ("watcher", "binder", "metrics-collector", "scorer-1", "scorer-2", "shadow-default")
 NODES = 4
 CONFIG = """\
 apiVersion: kubescheduler.config.k8s.io/v1
@@ -44,6 +44,12 @@ extenders:
 - urlPrefix: "{extender}/berth/everything"
   filterVerb: filter
   nodeCacheCapable: true
+"""
+SHADOW = """\
+apiVersion: kubescheduler.config.k8s.io/v1
+kind: KubeSchedulerConfiguration
+profiles:
+- schedulerName: berth
 """
 
 
@@ -79,7 +85,7 @@ class Monitored:
 
 @asynccontextmanager
 async def monitored_pipeline(folder: Path) -> AsyncIterator[Monitored]:
-    """Two scorers, four nodes with an exporter each; alerts fire after two seconds instead of minutes."""
+    """Two scorers, a shadow, four nodes with an exporter each; alerts fire after two seconds instead of minutes."""
     nodes = node_manifests(NODES, cpu="4", memory="16Gi", pods=500)
     port = free_ports(1)[0]
     exporters = [
@@ -97,8 +103,10 @@ async def monitored_pipeline(folder: Path) -> AsyncIterator[Monitored]:
         extender = stack.enter_context(recording_extender())
         extender.answers["everything/filter"] = lambda args: {"NodeNames": args["NodeNames"]}
         config.write_text(CONFIG.format(url=server.url, extender=extender.url))
+        shadow = folder / "shadow.yaml"
+        shadow.write_text(SHADOW)
         arguments = ("--kubeconfig", cluster.kubeconfig_path, "--config", config, "--scorers", 2)
-        berth = stack.enter_context(berth_up(*arguments, folder=folder))
+        berth = stack.enter_context(berth_up(*arguments, "--shadow", f"default={shadow}", folder=folder))
         await asyncio.to_thread(berth.wait_until_ready)
         server.scrape_services(instances(berth))
         yield Monitored(

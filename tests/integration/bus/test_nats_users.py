@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import shutil
 import subprocess
 from collections.abc import AsyncIterator, Iterator
@@ -40,6 +41,7 @@ ONE_MORE_TO_PUBLISH = {
         $KV.bandwidth.q.a  $KV.facts.s.a  $KV.control.term.binder
         $JS.API.STREAM.PURGE.PENDING  $JS.API.CONSUMER.MSG.NEXT.PENDING.scorer""",
     "scorer": """
+        berth.shadow.packed.berth.default.web-0
         berth.announce.berth-watcher.one  berth.pending.berth.default.web-0  berth.decision.berth.default.web-0
         berth.admin.berth-watcher.one.retry  $KV.control.drain
         $KV.cluster.node.a  $KV.bandwidth.q.a  $KV.control.term.binder  $KV.control.bus.id
@@ -54,7 +56,19 @@ ONE_MORE_TO_PUBLISH = {
         berth.announce.berth-binder.one  berth.decision.berth.default.web-0
         $KV.cluster.node.a  $KV.facts.s.a  $KV.control.bus.id
         $JS.API.CONSUMER.CREATE.DECISIONS.mine  $JS.API.DIRECT.GET.PENDING""",
+    "shadow": """
+        berth.announce.berth-shadow.one  berth.announce.berth-scorer.one
+        berth.pending.berth.default.web-0  berth.ranked.berth.default.web-0  berth.decision.berth.default.web-0
+        berth.dead.berth.default.web-0  berth.admin.berth-watcher.one.retry
+        $KV.cluster.node.a  $KV.bandwidth.q.a  $KV.facts.s.a  $KV.tries.attempt.a  $KV.control.drain
+        $JS.ACK.PENDING.scorer.1.1.1.1.0  $JS.ACK.RANKED.binder-1.1.1.1.1.0
+        $JS.berth.API.CONSUMER.MSG.NEXT.PENDING.scorer  $JS.berth.API.DIRECT.GET.PENDING
+        $JS.berth.API.STREAM.MSG.GET.PENDING  $JS.berth.API.CONSUMER.MSG.NEXT.RANKED.binder-1
+        $JS.berth.API.CONSUMER.CREATE.RANKED.mine  $JS.berth.API.CONSUMER.CREATE.PENDING.mine
+        $JS.berth.API.CONSUMER.DELETE.PENDING.scorer  $JS.berth.API.STREAM.PURGE.RANKED
+        $JS.API.CONSUMER.MSG.NEXT.PENDING.scorer  $JS.API.CONSUMER.DELETE.PENDING.scorer""",
     "people": """
+        berth.shadow.packed.berth.default.web-0
         berth.announce.berth-scorer.one  berth.pending.berth.default.web-0  berth.decision.berth.default.web-0
         $KV.cluster.node.a  $KV.control.term.binder
         $JS.ACK.PENDING.scorer.1.1.1.1.0
@@ -67,6 +81,7 @@ ONE_MORE_TO_HEAR = {
     "scorer": "berth.pending.>  berth.decision.>  _INBOX_binder.>  $SRV.PING.berth-binder  $KV.cluster.>",
     "binder": "berth.ranked.>  _INBOX_scorer.>  _INBOX.>  berth.service.berth-scorer.one",
     "collector": "berth.>  _INBOX_scorer.>  $KV.cluster.>  $JS.API.>",
+    "shadow": "berth.>  berth.announce.>  stored.berth.pending.>  _INBOX_scorer.>  $KV.>  $SRV.PING.berth-scorer",
     "people": "_INBOX_binder.>  $KV.>  $JS.API.>  >",
 }
 
@@ -144,6 +159,23 @@ async def test_people_see_pods_and_services_and_may_put_facts(applied):
     assert await session.services() == []
     assert (await session.state("PENDING")).messages == 0
     await session.close()
+
+
+async def test_people_and_nobody_else_hear_what_a_shadow_says(applied):
+    shadow, people = await session_of(applied, "shadow"), await session_of(applied, "people")
+    await shadow.verify()
+    heard: asyncio.Queue[tuple[str, bytes]] = asyncio.Queue()
+    await people.subscribe("berth.shadow.>", lambda subject, data, _: heard.put_nowait((subject, data)))
+    await shadow.broadcast("berth.shadow.packed.berth.default.web-0", b"{}")
+    async with asyncio.timeout(SECONDS):
+        assert await heard.get() == ("berth.shadow.packed.berth.default.web-0", b"{}")
+    for user in ("watcher", "binder", "scorer", "collector"):
+        other = await session_of(applied, user)
+        with pytest.raises(BusRefusedError, match="give this user the permission"):
+            await other.subscribe("berth.shadow.>", print)
+        await other.close()
+    await people.close()
+    await shadow.close()
 
 
 @pytest.fixture

@@ -300,7 +300,7 @@ def test_nobody_needs_secrets_that_the_command_does_not_make():
     assert len({decoded(secret)["password"] for secret in secrets() if "password" in secret["data"]}) == len(USERS)
 
 
-USERS = ("apply", "watcher", "scorer", "binder", "collector", "people")
+USERS = ("apply", "watcher", "scorer", "binder", "collector", "shadow", "people")
 
 
 def test_no_secret_is_in_an_overlay(objects):
@@ -347,6 +347,29 @@ def test_the_console_may_only_look_and_nobody_reaches_it_unasked():
     account = f"ServiceAccount/{spec['serviceAccountName']}"
     assert account in map(name_of, objects)
     assert not any(account.partition("/")[2] in who for who in bound(objects).values())
+
+
+def test_a_shadow_has_no_rights_at_the_api_server_and_its_own_nats_user():
+    objects = overlay("shadow")
+    spec = named(objects, "Deployment", "berth-shadow")["spec"]["template"]["spec"]
+    (container,) = spec["containers"]
+    told = variables_of(container)
+    assert (told["BERTH_NATS_USER"], told["BERTH_NATS_INBOX_PREFIX"]) == ("shadow", "_INBOX_shadow")
+    assert container["args"] == ["--shadow", "shadow"]
+    assert not spec["automountServiceAccountToken"]
+    assert spec["securityContext"]["runAsNonRoot"]
+    assert container["securityContext"] == {
+        "allowPrivilegeEscalation": False,
+        "readOnlyRootFilesystem": True,
+        "capabilities": {"drop": ["ALL"]},
+    }
+    account = f"ServiceAccount/{spec['serviceAccountName']}"
+    assert account in map(name_of, objects)
+    assert not any(account.partition("/")[2] in who for who in bound(objects).values())
+    policy = named(objects, "NetworkPolicy", "berth")["spec"]
+    assert policy["podSelector"]["matchLabels"] == {"app.kubernetes.io/name": "berth"}
+    live, *others = (each for each in of_kind(objects, "ConfigMap") if "scheduler.yaml" in each["data"])
+    assert [each["metadata"]["name"].startswith("berth-shadow") for each in (live, *others)].count(True) == 1
 
 
 def test_the_servers_certificate_has_the_names_that_services_connect_to(tmp_path: Path):

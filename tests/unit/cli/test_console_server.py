@@ -12,6 +12,7 @@ import aiohttp
 import pytest
 
 from berth.api.config.configuration import KubeSchedulerConfiguration
+from berth.api.messages import Candidate, encode
 from berth.cli.bus import NatsServer
 from berth.cli.console import askagain, server
 from berth.cli.console.askagain import AlreadyAskingError, AskAgain
@@ -22,6 +23,7 @@ from berth.cli.console.server import ConsoleServer, page_files, serving
 from berth.cli.options import PodName
 from berth.process.configuration import read_configuration
 from berth.process.readers import Secret
+from berth.ranking.shadowmessages import ShadowComparison, ShadowResult, ShownRanking
 from harness.builders.objects import a_node
 
 TOKEN = "a-token-that-nobody-guesses"  # noqa: S105 - of these tests
@@ -197,6 +199,28 @@ async def test_a_node_is_answered_from_the_mirror_and_nothing_invisible_is_in_it
     assert "\u202e" not in text
     assert json.loads(text)["labels"] == {"said": "left\u202eright"}
     assert (await open_console.ask("/api/nodes/b"))[0] == 404
+
+
+async def test_a_difference_of_a_shadow_is_answered_with_both_rankings(open_console: Client):
+    ranking = ShownRanking(candidates=[Candidate(node="left\u202eright", total=1)])
+    one = ShadowComparison(
+        shadow="packed",
+        attempt="u.1.1",
+        profile="berth",
+        namespace="default",
+        pod="web",
+        uid="u",
+        result=ShadowResult.NODE,
+        live=ranking,
+        own=ranking,
+    )
+    open_console.feed.model.shadows.heard(one.subject, encode(one), 1.0)
+    status, text = await open_console.ask("/api/shadows/packed/default/web")
+    assert status == 200
+    assert "\u202e" not in text
+    assert json.loads(text)["live"]["candidates"][0]["node"] == "left\u202eright"
+    assert (await open_console.ask("/api/shadows/other/default/web"))[0] == 404
+    assert (await open_console.ask("/api/shadows/packed/default/none"))[0] == 404
 
 
 async def test_a_page_is_sent_frames_and_one_too_many_is_refused(open_console: Client):

@@ -55,6 +55,33 @@ def ranked(pod: Pod, snapshot: Snapshot, *plugins, best: int = 8):
     return rank(pod, snapshot, profile, attempt=first_attempt(pod), best=best)
 
 
+@pytest.mark.parametrize(
+    ("also", "place", "names"),
+    [
+        pytest.param("n9", 10, ["n0", "n1", "n9"], id="far from the best"),
+        pytest.param("n1", 0, ["n0", "n1"], id="one of the best"),
+        pytest.param("cordoned", 0, ["n0", "n1"], id="refused"),
+        pytest.param("nowhere", 0, ["n0", "n1"], id="not there"),
+    ],
+)
+def test_a_node_is_named_too_with_its_points_and_its_place_among_all(also, place, names):
+    """Ten nodes, the emptiest first: n0 has 10 CPU, n1 9, ... and the pod takes 1."""
+    nodes = [a_node(f"n{number}", cpu=str(10 - number)) for number in range(10)]
+    snapshot, pod = cluster(*nodes, a_node("cordoned", unschedulable=True)), pod_requesting(cpu="1")
+    ranking = rank(pod, snapshot, default_profile(), attempt=first_attempt(pod), best=2, explained=1, also=also)
+    assert [each.node for each in ranking.candidates] == names
+    assert [each.place for each in ranking.candidates][-1] == place
+    scored = {each.node for each in ranking.candidates if each.scores}
+    assert scored == {"n0", also} & set(names) | {"n0"}
+    plain = rank(pod, snapshot, default_profile(), attempt=first_attempt(pod), best=2, explained=1)
+    assert [(each.node, each.total, each.loss) for each in ranking.candidates[:2]] == [
+        (each.node, each.total, each.loss) for each in plain.candidates
+    ]
+    every = rank(pod, snapshot, default_profile(), attempt=first_attempt(pod), best=99)
+    totals = {each.node: (each.total, each.pods) for each in every.candidates}
+    assert all((each.total, each.pods) == totals[each.node] for each in ranking.candidates)
+
+
 def filter_message(ranking) -> str:
     """The message of the filters, without that of DefaultPreemption."""
     return ranking.message.split(" preemption: ")[0]

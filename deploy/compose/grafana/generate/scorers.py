@@ -1,4 +1,4 @@
-"""The dashboard of the scorers: the lag of each, and the time that each plugin and each HTTP extender takes."""
+"""The dashboard of the scorers: the lag of each, and the time that plugins and HTTP extenders take, and shadows."""
 
 from __future__ import annotations
 
@@ -126,6 +126,34 @@ SCORERS: Final = Dashboard(
                 queries={
                     "{{extender}} {{verb}}": quantile(0.99, "berth_extender_duration_seconds", "extender", "verb")
                 },
+            ),
+        ),
+        "Shadows": (
+            Panel(
+                title="Pods compared",
+                about="By how the shadows' rankings compare with the live ones; equal: the same node is best.",
+                unit="cps",
+                queries={"{{result}}": rate("berth_shadow_comparisons_total", "result")},
+                stacked=True,
+            ),
+            Panel(
+                title="Points apart, 90th percentile",
+                about="By how much a shadow's best node is above the live one, by the shadow's own scores.",
+                unit="short",
+                queries={"{{profile}}": quantile(0.9, "berth_shadow_points_apart", "profile")},
+            ),
+            Panel(
+                title="Not compared",
+                about="Live rankings that shadows skipped, by reason; busy: more came than a shadow ranks.",
+                unit="cps",
+                queries={"{{reason}}": rate("berth_shadow_skipped_total", "reason")},
+                stacked=True,
+            ),
+            Panel(
+                title="Ranking one pod, in a shadow",
+                about="The time to filter and score all nodes with all plugins of a shadow's configuration.",
+                unit="s",
+                queries=quantiles("berth_shadow_ranking_duration_seconds"),
             ),
         ),
     },

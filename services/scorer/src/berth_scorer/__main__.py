@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import berth.bootstrap  # noqa: F401 - before the others
 from berth.api.config.configuration import KubeSchedulerConfiguration
 from berth.process.clients import nats_bus
@@ -10,7 +12,9 @@ from berth.process.lifecycle import Process
 from berth.process.settings import V_SCORE
 from berth.process.start import service_command
 from berth.ranking.ranker import Ranker, explain
+from berth.ranking.shadowmessages import SHADOW_SERVICE
 from berth_scorer.service import serve
+from berth_scorer.shadow import serve_shadow
 
 
 async def _serve(process: Process, configuration: KubeSchedulerConfiguration) -> None:
@@ -22,7 +26,11 @@ async def _serve(process: Process, configuration: KubeSchedulerConfiguration) ->
         explained=process.settings.numbers.explained,
         explain=explain if process.settings.log.verbosity >= V_SCORE else None,
     )
-    await serve(process, nats_bus(process.settings), ranker, configuration.extenders)
+    bus, shadow = nats_bus(process.settings), process.settings.shadow
+    if shadow is not None:
+        await serve_shadow(replace(process, name=SHADOW_SERVICE), bus, ranker, shadow)
+    else:
+        await serve(process, bus, ranker, configuration.extenders)
 
 
 main = service_command(

@@ -72,6 +72,10 @@ class User:
     """Subjects under which streams republish what they have stored."""
     service: str = ""
     """Its name in NATS's service protocol; it may answer there."""
+    announces: bool = True
+    """Its service tells the others which configuration it has, and hears theirs."""
+    broadcasts: tuple[str, ...] = ()
+    """What it publishes for people besides; no stream has it."""
     answers_admins: bool = False
     """It has endpoints that change something, which only the admin's user may ask."""
     inbox: str
@@ -192,6 +196,21 @@ def users(prefix: str = "") -> tuple[User, ...]:
             inbox=f"_INBOX_{names.word('collector')}",
         ),
         User(
+            name=names.word("shadow"),
+            about="For shadows: reads what scorers read and what they say. Publishes comparisons, for people only.",
+            account=names.word("SHADOWS"),
+            sends=(*shared, *of.stored(RANKED, DECISIONS, *map(bucket_stream, (CLUSTER, BANDWIDTH, FACTS)))),
+            reads=(
+                *(of.copies(f"{PREFIX}.ranked.>"), of.copies(f"{PREFIX}.decision.>")),
+                *(of.copies(bucket_prefix(bucket) + ">") for bucket in (CLUSTER, BANDWIDTH, FACTS)),
+            ),
+            service="berth-shadow",
+            announces=False,
+            broadcasts=(names.subject(f"{PREFIX}.shadow.>"),),
+            names=names,
+            inbox=f"_INBOX_{names.word('shadow')}",
+        ),
+        User(
             name=names.word("people"),
             about="For people: berth why, trace, top, queue and dead, and the NATS CLI. May only look, and put facts.",
             account=names.word(PEOPLE),
@@ -261,14 +280,15 @@ def local(user: User, subject: str) -> str:
 
 def publishes(user: User) -> list[str]:
     """Every subject that the user may publish to."""
-    own = [REWRITTEN_REPLIES, f"{_announcements(user)}*"] if user.service else []
-    return list(dict.fromkeys([*(local(user, path.subject) for path in user.sends), *own]))
+    announced = [f"{_announcements(user)}*"] if user.announces else []
+    own = [REWRITTEN_REPLIES, *announced] if user.service else []
+    return list(dict.fromkeys([*(local(user, path.subject) for path in user.sends), *own, *user.broadcasts]))
 
 
 def subscribes(user: User) -> list[str]:
     """Every subject that the user may subscribe to."""
     people = [user.names.subject(f"{PREFIX}.>")] if user.is_person else []
-    announced = [user.names.subject(f"{PREFIX}.announce.>")] if user.service else []
+    announced = [user.names.subject(f"{PREFIX}.announce.>")] if user.service and user.announces else []
     return [f"{user.inbox}.>", *user.reads, *people, *announced, *_answers(user)]
 
 
@@ -331,8 +351,12 @@ def _service_exports(user: User, declared: Iterable[User]) -> Iterator[str]:
     if not user.service:
         return
     people = user.names.word(PEOPLE)
-    others = ", ".join(account for account in _accounts(declared) if account != user.account)
-    yield f"{{ stream: {_quoted(_announcements(user) + '>')}, accounts: [{others}] }}"
+    hearing = [one.account for one in declared if one.is_person or (one.announces and one.account != user.account)]
+    if user.announces:
+        others = ", ".join(dict.fromkeys(hearing))
+        yield f"{{ stream: {_quoted(_announcements(user) + '>')}, accounts: [{others}] }}"
+    for subject in user.broadcasts:
+        yield f"{{ stream: {_quoted(subject)}, accounts: [{people}] }}"
     yield f'{{ service: "$SRV.>", response_type: stream, accounts: [{people}] }}'
     yield f"{{ service: {_quoted(_asked(user))}, accounts: [{people}] }}"
 
@@ -341,8 +365,10 @@ def _service_imports(name: str, other: str, declared: Iterable[User]) -> Iterato
     """What an account imports of another account's services."""
     for user in declared:
         if user.account == other and user.service:
-            yield f"{{ stream: {{ account: {other}, subject: {_quoted(_announcements(user) + '>')} }} }}"
+            if user.announces and any(one.announces for one in declared if one.account == name):
+                yield f"{{ stream: {{ account: {other}, subject: {_quoted(_announcements(user) + '>')} }} }}"
             if name == user.names.word(PEOPLE):
+                yield from (f"{{ stream: {{ account: {other}, subject: {_quoted(it)} }} }}" for it in user.broadcasts)
                 yield f'{{ service: {{ account: {other}, subject: "$SRV.>" }} }}'
                 yield f"{{ service: {{ account: {other}, subject: {_quoted(_asked(user))} }} }}"
 

@@ -16,6 +16,7 @@ from berth.api.queue import QUEUES
 from berth.bus.interface import STORES_NOTHING, ServiceInstance, Session
 from berth.cli.rendering import duration
 from berth.process.settings import process_label, short_identity
+from berth.ranking.shadowmessages import ShadowFigures, ShadowResult
 
 READY: Final = "ok"
 DRAINING: Final = "draining: no pod is published until `berth drain --stop`"
@@ -68,6 +69,7 @@ class Statistics(msgspec.Struct, frozen=True):
     window: dict[str, int] = msgspec.field(default_factory=dict)
     stalled: list[Stalled] = msgspec.field(default_factory=list)
     draining: bool = False
+    shadow: ShadowFigures | None = None
 
 
 OWN_FIGURES: Final = frozenset(field.name for field in msgspec.structs.fields(Statistics)) | {"differences"}
@@ -79,7 +81,7 @@ class Seen:
     """A process that answers."""
 
     service: str
-    """``watcher``, ``scorer``, ``binder``, ``metrics-collector``."""
+    """``watcher``, ``scorer``, ``binder``, ``metrics-collector``, ``shadow``."""
     name: str
     """Its identity, as short as it is still told apart."""
     identity: str
@@ -113,7 +115,19 @@ def activity(one: Seen) -> str:
     if one.said.leading is not None:
         word = "term" if one.service == "watcher" else "epoch"
         return f"leads for {duration(one.said.leading.seconds)}, {word} {one.said.leading.number}"
+    if one.said.shadow is not None:
+        return compared(one.said.shadow)
     return "stands by" if one.service in NOBODY_LEADS else "ready"
+
+
+def compared(figures: ShadowFigures) -> str:
+    """What a shadow has found, in a few words."""
+    if not figures.compared:
+        return "compares, nothing yet"
+    equal = figures.results.get(ShadowResult.EQUAL, 0)
+    skipped = sum(figures.skipped.values())
+    rest = f", {skipped} skipped" if skipped else ""
+    return f"{equal / figures.compared:.1%} of {figures.compared} pods as live{rest}".replace("%", " %")
 
 
 def gone(processes: Sequence[Seen]) -> list[Gone]:

@@ -112,6 +112,7 @@ def rank(  # noqa: PLR0913 - the pod and its cluster, and the options, each by n
     extension: Extension | None = None,
     unasked: bool = False,
     evictions: list[Nomination] | None = None,
+    also: str = "",
 ) -> Ranking:
     """Run the whole cycle; a pod that is placed does not count against itself.
 
@@ -119,6 +120,7 @@ def rank(  # noqa: PLR0913 - the pod and its cluster, and the options, each by n
     ``may_preempt``: run PostFilter when no node is feasible. ``timing`` and ``detail`` are filled in.
     ``extension``: what extenders have answered about the pod; ``unasked``: nodes that they were not asked about count.
     ``evictions`` is filled in with those that would make room and about which extenders may be asked, the best first.
+    ``also``: this node is named too if it is scored, with its points, however far from the best it is.
 
     A plugin's failure ends in ``error``, with the plugin's name; so does a pod of which a cycle cannot take so much.
     Nothing is raised.
@@ -152,6 +154,7 @@ def rank(  # noqa: PLR0913 - the pod and its cluster, and the options, each by n
                 extension,
                 unasked,
                 evictions,
+                also,
             )
             return _rank(cycle, attempt, best)
     except PluginFailure as failure:
@@ -262,6 +265,7 @@ class _Cycle:
     extension: Extension | None
     unasked: bool
     evictions: list[Nomination] | None = None
+    also: str = ""
 
 
 def _rank(cycle: _Cycle, attempt: Attempt, best: int) -> Ranking:
@@ -346,7 +350,29 @@ def _candidates(cycle: _Cycle, nodes: Nodes, attempt: Attempt, best: int) -> tup
         Candidate(node=names[row], total=total, pods=pods, loss=loss)
         for row, total, pods, loss in found[len(explained) :]
     ]
-    return tuple(candidates)
+    return tuple(_with_also(cycle, candidates, nodes, scored) if cycle.also else candidates)
+
+
+def _with_also(cycle: _Cycle, candidates: list[Candidate], nodes: Nodes, scored: Scored) -> list[Candidate]:
+    """The node that is to be named too, with its points. Behind the best ones it has its place among all nodes."""
+    row = cycle.snapshot.rows.of(cycle.also)
+    positions = np.arange(len(nodes), dtype=np.intp)
+    at = positions[nodes.rows_at(positions) == row] if row is not None else positions[:0]
+    if not len(at):
+        return candidates
+    for place, each in enumerate(candidates):
+        if each.node == cycle.also:
+            points = each.scores or scored.of(at)[0]
+            return [*candidates[:place], msgspec.structs.replace(each, scores=points), *candidates[place + 1 :]]
+    total = int(scored.totals[at[0]])
+    further = Candidate(
+        node=cycle.also,
+        total=total,
+        scores=scored.of(at)[0],
+        pods=int(counted_pods(cycle.pod, Nodes(cycle.snapshot, nodes.rows_at(at)), cycle.profile)[0]),
+        place=1 + max(len(candidates), int(np.count_nonzero(scored.totals > total))),
+    )
+    return [*candidates, further]
 
 
 def _details(cycle: _Cycle, row: int, scores: dict[str, int]) -> dict[str, str]:

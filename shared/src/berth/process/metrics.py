@@ -46,6 +46,9 @@ CounterName = Literal[
     "berth_relists_total",
     "berth_main_loop_stalls_total",
     "berth_prometheus_rounds_total",
+    "berth_shadow_comparisons_total",
+    "berth_shadow_refusals_total",
+    "berth_shadow_skipped_total",
 ]
 
 
@@ -89,6 +92,8 @@ HistogramName = Literal[
     "berth_binding_duration_seconds",
     "berth_view_age_seconds",
     "berth_main_loop_lag_seconds",
+    "berth_shadow_points_apart",
+    "berth_shadow_ranking_duration_seconds",
 ]
 
 
@@ -351,6 +356,33 @@ METRICS: Final[dict[str, Metric]] = {
         kind="gauge",
         labels=("service", "profile"),
         meaning="Processes of another service whose configuration differs in a profile; outside of profiles: empty.",
+    ),
+    "berth_shadow_comparisons_total": Metric(
+        kind="counter",
+        labels=("result", "profile"),
+        meaning="Pods that a shadow has ranked too, by how it compares with the live ranking: equal, node, refused, "
+        "feasible, preemption, error.",
+    ),
+    "berth_shadow_refusals_total": Metric(
+        kind="counter",
+        labels=("by", "plugin"),
+        meaning="Pods that a plugin of the shadow (by: shadow) or of the live scorers (by: live) keeps from where the "
+        "other side would have it.",
+    ),
+    "berth_shadow_skipped_total": Metric(
+        kind="counter",
+        labels=("reason",),
+        meaning="Live rankings that a shadow did not compare: busy, missed, profile, extenders, live, undecided.",
+        values=("busy", "missed", "profile", "extenders", "live", "undecided"),
+    ),
+    "berth_shadow_points_apart": Metric(
+        kind="histogram",
+        labels=("profile",),
+        meaning="Points by which a shadow's best node is above the live one, by its own scores.",
+        buckets=(0, 1, 2, 5, 10, 20, 50, 100, 200, 500, 1000),
+    ),
+    "berth_shadow_ranking_duration_seconds": Metric(
+        kind="histogram", meaning="Seconds that a shadow took to rank all nodes for one pod.", buckets=_ATTEMPT
     ),
     "berth_main_loop_lag_seconds": Metric(
         kind="histogram", meaning="Delay of a timer of the main loop.", buckets=_ATTEMPT

@@ -61,6 +61,8 @@ _PART: Final = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h)")
 
 _DNS_NAME: Final = re.compile(r"[a-z0-9]([-a-z0-9.]*[a-z0-9])?")
 
+_LABEL: Final = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
+
 _SUBJECT_PREFIX: Final = re.compile(r"[\w-]+(\.[\w-]+)*", re.ASCII)
 _DOMAIN: Final = re.compile(r"[A-Za-z0-9_-]+")
 
@@ -170,6 +172,13 @@ def object_name(given: str) -> str:
     """The name of a Kubernetes object."""
     if not _DNS_NAME.fullmatch(given) or len(given) > 253:  # noqa: PLR2004 - the length of a DNS subdomain
         raise ValueError(f"want a DNS name (lower-case letters, digits, '-', '.'), got {given!r}")
+    return given
+
+
+def shadow_name(given: str) -> str:
+    """The name of a shadow: one token of a subject, and a label of Kubernetes."""
+    if not _LABEL.fullmatch(given):
+        raise ValueError(f"want up to 63 lower-case letters, digits and '-', got {given!r:.100}")
     return given
 
 

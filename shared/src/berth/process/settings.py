@@ -265,6 +265,9 @@ class Settings:
     allow_other_scheduler: Annotated[bool, readers.boolean] = False
     """True: the watcher leads beside a live scheduler of the same pods, with a warning. Then a node may get two pods of
     which one fits. False: it waits until that scheduler has ended."""
+    shadow: Annotated[str | None, readers.shadow_name] = None
+    """Of a scorer: it is a shadow of this name, up to 63 lower-case letters, digits and `-`. It ranks what live scorers
+    have ranked, by its own configuration, compares, and publishes no ranking. None: it is a live scorer."""
     ready_file: Annotated[Path | None, readers.path] = None
     """File that is written when the service is first ready. None: no file."""
     parent_pid: Annotated[int | None, readers.integer(1, 2**31), PARENT_PID_VARIABLE] = None

@@ -92,6 +92,7 @@ FLAGS: Final = (
     _flag("--health-port", "health.port", "PORT", "/livez, /readyz, /metrics, /configz; 0: any free port."),
     _flag("--identity", "identity", "NAME", "Default: host name and a uuid."),
     _flag("--ready-file", "ready_file", "FILE", "Written when first ready."),
+    _flag("--shadow", "shadow", "NAME", "Of a scorer: compare its rankings with live ones, and publish none."),
     _flag("--kubeconfig", "kube.kubeconfig", "FILE", "Configuration for the API server."),
     _flag("--kube-api-qps", "kube.qps", "NUMBER", "Requests per second; no limit."),
     _flag("--kube-api-burst", "kube.burst", "NUMBER", "Requests at once under the qps."),

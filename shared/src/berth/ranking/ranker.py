@@ -67,21 +67,23 @@ class Ranker:
         rank(pending.pod, view.snapshot, profile, attempt=attempt, explained=0, extension=extension, evictions=found)
         return found
 
-    def answer(
+    def answer(  # noqa: PLR0913 - what is ranked, on what, and the options
         self,
         pending: Pending,
         view: View,
         now: float,
         timing: Timing | None = None,
         extension: Extension | None = None,
+        *,
+        also: str = "",
     ) -> Ranked:
         """Rank one pod of a known profile. The resulting proposal counts in the view from here on.
 
-        ``extension``: what extenders have said about the pod, if they had to be asked.
+        ``extension``: what extenders have said about the pod, if they had to be asked. ``also``: a node to name too.
         """
         attempt = Attempt.parse(pending.attempt)
         view.proposals.withdraw(attempt.uid)
-        ranking = self._rank(pending, attempt, view, timing, extension)
+        ranking = self._rank(pending, attempt, view, timing, extension, also)
         if _is_rejected(ranking) and not view.positions.covers(pending.after):
             message = self._message(
                 pending, msgspec.structs.replace(ranking, nomination=None, clears_nomination=False), view, behind=True
@@ -106,8 +108,14 @@ class Ranker:
             error=reason,
         )
 
-    def _rank(
-        self, pending: Pending, attempt: Attempt, view: View, timing: Timing | None, extension: Extension | None
+    def _rank(  # noqa: PLR0913, PLR0917 - the parts of an answer
+        self,
+        pending: Pending,
+        attempt: Attempt,
+        view: View,
+        timing: Timing | None,
+        extension: Extension | None,
+        also: str,
     ) -> Ranking:
         profile = self.profiles[pending.profile]
         detail = None if self.explain is None else Detail()
@@ -121,6 +129,7 @@ class Ranker:
             detail=detail,
             timing=timing,
             extension=extension,
+            also=also,
         )
         if self.explain is not None and detail is not None:
             self.explain(pending, detail)

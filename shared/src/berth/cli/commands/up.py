@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Final
@@ -20,9 +20,11 @@ from berth.cli.commands.config import Gates, Provider, configured_for_services, 
 from berth.cli.options import reporting_errors, run_command, until_stopped
 from berth.cli.pipeline import access
 from berth.cli.pipeline.pipeline import PipelineOptions, pipeline
+from berth.cli.pipeline.programs import ShadowOptions
 from berth.cli.pipeline.servers import ANY_PORT, DEFAULT_PORT, MOST_NODES
 from berth.cli.rendering import note, print_line
 from berth.leader.samepods import leases_of_others, warning_about
+from berth.process import readers
 from berth.process.configuration import file_values
 from berth.process.exits import Exit, ReadyFileError, UsageError, write_ready_file
 from berth.process.settings import NatsSettings
@@ -77,6 +79,14 @@ def up(  # noqa: PLR0913, PLR0917 - one parameter a flag, given by name
         ),
     ] = None,
     scorers: Annotated[int, typer.Option(metavar="N", help="Number of scorers.", min=1, max=256)] = 1,
+    shadow: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME=FILE",
+            help="Compare another configuration with the live one, and bind nothing by it; repeatable.",
+            show_default=False,
+        ),
+    ] = None,
     nodes: Annotated[
         int | None,
         typer.Option(
@@ -111,6 +121,7 @@ def up(  # noqa: PLR0913, PLR0917 - one parameter a flag, given by name
         note(f"{config}: {sentence}")
     for sentence in misspelt(os.environ):
         note(sentence)
+    shadows = _shadows(shadow or (), configuration, algorithm_provider, feature_gates)
     given = {} if allow_other_scheduler is None else {"allow_other_scheduler": allow_other_scheduler}
     with reporting_errors():
         settings = read_settings(flags=given, file=file_values(configuration))
@@ -128,6 +139,7 @@ def up(  # noqa: PLR0913, PLR0917 - one parameter a flag, given by name
         algorithm_provider=algorithm_provider,
         feature_gates=feature_gates,
         scorers=scorers,
+        shadows=shadows,
         nodes=NODES if nodes is None else nodes,
         default_scheduler=_for_pods_that_name_none(configuration),
         verbosity=verbosity,
@@ -136,6 +148,40 @@ def up(  # noqa: PLR0913, PLR0917 - one parameter a flag, given by name
         allow_other_scheduler=settings.allow_other_scheduler,
     )
     run_command(_up(options, ready_file=ready_file), interrupted=Exit.DONE)
+
+
+def _shadows(
+    given: Sequence[str], live: KubeSchedulerConfiguration, provider: str | None, gates: str | None
+) -> tuple[ShadowOptions, ...]:
+    """The shadows that are asked for; each has a profile of the live configuration at least."""
+    found: dict[str, ShadowOptions] = {}
+    for text in given:
+        with reporting_errors():
+            shadow = _shadow_of(text)
+            if shadow.name in found:
+                raise UsageError(f"--shadow {text!r}: there are two shadows called {shadow.name!r}: rename one of them")
+        configuration = configured_for_services(shadow.config, provider, gates)
+        with reporting_errors():
+            if not set(configuration.scheduler_names) & set(live.scheduler_names):
+                names = ", ".join(live.scheduler_names)
+                raise UsageError(f"--shadow {text!r}: it has no profile of the live configuration ({names}): add one")
+        found[shadow.name] = shadow
+    return tuple(found.values())
+
+
+def _shadow_of(text: str) -> ShadowOptions:
+    """``cheap=cheap.yaml``.
+
+    Raises:
+        UsageError: it is written otherwise.
+    """
+    name, equals, file = text.partition("=")
+    if not equals or not file:
+        raise UsageError(f"--shadow {text!r}: want NAME=FILE")
+    try:
+        return ShadowOptions(name=readers.shadow_name(name), config=Path(file))
+    except ValueError as error:
+        raise UsageError(f"--shadow {text!r}: its name: {error}") from error
 
 
 def _want_simulation(nodes: int | None, cluster: Path | None, flag: Path | None) -> None:

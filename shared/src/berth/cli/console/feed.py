@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Final
 
@@ -23,6 +23,7 @@ from berth.cli.mirror import open_mirror
 from berth.cli.options import first_error
 from berth.cli.rendering import note
 from berth.process.safetext import one_line, without_passwords
+from berth.ranking.shadowmessages import ALL_SHADOWS
 
 TICK_SECONDS: Final = 0.1
 """Between two frames: a person sees no difference to more of them."""
@@ -105,6 +106,16 @@ class Feed:
     def _on_ranked(self, stored: StoredMessage) -> None:
         self.waiting_pods.ranked(stored.subject, stored.data)
 
+    async def _hear_shadows(self, session: Session) -> None:
+        """Of users that are older than shadows nobody may hear them."""
+        try:
+            await session.subscribe(ALL_SHADOWS, self._on_difference)
+        except BusRefusedError as error:
+            note(f"shadows are not shown: {one_line(str(error))}")
+
+    def _on_difference(self, subject: str, data: bytes, _headers: Mapping[str, str]) -> None:
+        self.model.shadows.heard(subject, data, self.now())
+
     @asynccontextmanager
     async def _following(self) -> AsyncIterator[None]:
         """In the block everything is read."""
@@ -114,6 +125,7 @@ class Feed:
         ):
             await self._read_clock(session)
             await session.subscribe_stored(all_of("ranked"), self._on_ranked)
+            await self._hear_shadows(session)
             async with (
                 asyncio.TaskGroup() as tasks,
                 session.read_stream(DECISIONS, after=await _recent(session, DECISIONS, KEPT)) as decisions,

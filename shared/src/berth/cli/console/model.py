@@ -13,6 +13,7 @@ import msgspec
 from berth.bus.interface import ServiceInstance, StoredMessage
 from berth.cli.console.decisionlog import DeadLetters, DeadLine, DecisionFigures, DecisionLine, DecisionLog
 from berth.cli.console.nodetable import NodeChanges, NodeFacts, NodeLoad, NodeTable, TrafficSample
+from berth.cli.console.shadowlog import DifferenceLine, ShadowLine, ShadowLog
 from berth.cli.mirror import MirrorReader
 from berth.cli.rendering import is_current
 from berth.cli.services import activity, attention, leader, seen
@@ -70,6 +71,8 @@ class Frame(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     dead: list[DeadLine] = []
     figures: DecisionFigures | None = None
     services: Services | None = None
+    shadows: list[ShadowLine] | None = None
+    differences: list[DifferenceLine] = []
     mirror_age: float | None = None
     mirror_is_current: bool = True
 
@@ -91,6 +94,7 @@ class ConsoleModel:
         self._nodes = NodeTable(self._mirror)
         self._decisions = DecisionLog()
         self._dead = DeadLetters()
+        self.shadows = ShadowLog()
         self._services: Services | None = None
         self._figures: DecisionFigures | None = None
         self._sent_services: Services | None = None
@@ -103,8 +107,8 @@ class ConsoleModel:
 
     @property
     def unreadable(self) -> int:
-        """Decisions and entries of the mirror that could not be decoded."""
-        return self._decisions.unreadable + self._mirror.unreadable
+        """Decisions, differences of shadows, and entries of the mirror that could not be decoded."""
+        return self._decisions.unreadable + self._mirror.unreadable + self.shadows.unreadable
 
     def connected(self, mirror: MirrorReader, *, at: float) -> None:
         """The bus is read anew: everything from before is replaced, since the store may be another one."""
@@ -134,6 +138,7 @@ class ConsoleModel:
     def heard(self, instances: Sequence[ServiceInstance]) -> None:
         """The services answered with their statistics."""
         processes = seen(instances)
+        self.shadows.seen(processes)
         watcher = leader(processes, "watcher")
         said = watcher.said if watcher is not None else None
         self._services = Services(
@@ -165,6 +170,8 @@ class ConsoleModel:
             dead=self._dead.new_lines(),
             figures=self._figures if every_second else None,
             services=services,
+            shadows=self.shadows.changed_shadows(),
+            differences=self.shadows.new_lines(),
         )
 
     def whole(self, *, now: float) -> Frame:
@@ -178,6 +185,8 @@ class ConsoleModel:
             dead=self._dead.lines(),
             figures=self._figures,
             services=self._services,
+            shadows=self.shadows.shadows(),
+            differences=self.shadows.lines(),
         )
         return msgspec.structs.replace(frame, whole=True)
 
@@ -192,6 +201,8 @@ class ConsoleModel:
         dead: list[DeadLine],
         figures: DecisionFigures | None,
         services: Services | None,
+        shadows: list[ShadowLine] | None,
+        differences: list[DifferenceLine],
     ) -> Frame:
         age = self._mirror_age(now) if figures is not None else None
         return Frame(
@@ -208,6 +219,8 @@ class ConsoleModel:
             dead=dead,
             figures=figures,
             services=services,
+            shadows=shadows,
+            differences=differences,
             mirror_age=age,
             mirror_is_current=age is None or is_current(age),
         )

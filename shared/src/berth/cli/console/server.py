@@ -109,6 +109,7 @@ class ConsoleServer:
         app.router.add_get("/api/stream", self._stream)
         app.router.add_get("/api/queue", self._queue)
         app.router.add_get("/api/nodes/{name}", self._node)
+        app.router.add_get("/api/shadows/{shadow}/{namespace}/{name}", self._difference)
         app.router.add_get("/api/pods/{namespace}/{name}/why", self._why)
         app.router.add_get("/api/pods/{namespace}/{name}/trace", self._trace)
         app.router.add_get("/api/pods/{namespace}/{name}/queue", self._pod_queue)
@@ -230,6 +231,9 @@ class ConsoleServer:
 
     async def _node(self, request: web.Request) -> web.Response:
         return _answer(node_json(self._feed.model.mirror, request.match_info["name"]))
+
+    async def _difference(self, request: web.Request) -> web.Response:
+        return _answer(self._feed.model.shadows.document(request.match_info["shadow"], _pod_of(request)))
 
     async def _why(self, request: web.Request) -> web.Response:
         async with self._turns.turn():

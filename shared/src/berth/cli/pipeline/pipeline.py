@@ -27,6 +27,7 @@ from berth.cli.pipeline.otherschedulers import check_other_schedulers
 from berth.cli.pipeline.programs import (
     SERVICE_MODULES,
     ServiceOptions,
+    ShadowOptions,
     ready_file,
     services,
     simulated_cluster,
@@ -44,12 +45,14 @@ from berth.cli.pipeline.servers import (
 )
 from berth.cli.pipeline.supervisor import Program, Report, Supervisor, last_log_lines
 from berth.leader.samepods import LeaseName
+from berth.process.exits import UsageError
 from berth.process.sources import read_settings
 
 START: Final = timedelta(seconds=20)
 """How long the embedded server or the simulated cluster may take to answer for the first time."""
 PATIENCE: Final = timedelta(seconds=10)
 """How long a given server may take to answer before it counts as unreachable."""
+SHADOW_VARIABLE: Final = "BERTH_SHADOW"
 REMINDER: Final = timedelta(seconds=10)
 """The interval between two lines about services that are not ready."""
 
@@ -68,6 +71,7 @@ class PipelineOptions:
     feature_gates: str | None = None
     """Feature gates of the preset, as typed."""
     scorers: int = 1
+    shadows: tuple[ShadowOptions, ...] = ()
     nodes: int = 100
     """Nodes of a simulated cluster."""
     default_scheduler: str = DEFAULT_SCHEDULER_NAME
@@ -126,8 +130,11 @@ async def pipeline(options: PipelineOptions, report: Report) -> AsyncIterator[Pi
         TemporaryError: the given API server or NATS server does not answer.
         OtherSchedulerError: another scheduler has the same pods on the given cluster.
         ChildRefusedError: a service rejects its settings.
+        UsageError: the environment makes shadows of all scorers.
         BerthError: there is too little room for an embedded NATS server.
     """
+    if os.environ.get(SHADOW_VARIABLE):
+        raise UsageError(f"{SHADOW_VARIABLE} makes shadows of all scorers, and nothing would be ranked: unset it")
     with working_folder() as folder:
         if options.nats is None:
             want_room(folder)
@@ -163,7 +170,7 @@ async def _start(options: PipelineOptions, folder: Path, supervisor: Supervisor,
     else:
         await retry(lambda: check_simulated_cluster(kubeconfig), within=START)
     service_options = replace(_service_options(options, nats, kubeconfig, folder), prefix=own.prefix)
-    programs = tuple(services(service_options, scorers=options.scorers))
+    programs = tuple(services(service_options, scorers=options.scorers, shadows=options.shadows))
     if options.keep_services_quiet:
         programs = tuple(_with_log_file(program, folder) for program in programs)
     for program in programs:

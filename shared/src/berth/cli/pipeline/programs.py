@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
@@ -25,7 +25,8 @@ _USERS: Final = {
     "berth_scorer": "scorer",
     "berth_metrics_collector": "collector",
 }
-"""The user of NATS of each service."""
+"""The user of NATS of each service. A shadow is a scorer with another."""
+_SHADOW: Final = "shadow"
 SERVICE_MODULES: Final = tuple(_USERS)
 _TRAFFIC_CONFIGURATION: Final = """\
 apiVersion: kubescheduler.config.k8s.io/v1
@@ -43,6 +44,14 @@ profiles:
       deviceName: eth0
       timeRange: 5
 """
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShadowOptions:
+    """A shadow: its name, and the configuration that it compares."""
+
+    name: str
+    config: Path
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,16 +77,19 @@ class ServiceOptions:
     """The prefix of this berth's names on the bus."""
 
 
-def services(options: ServiceOptions, *, scorers: int) -> Iterable[Program]:
-    """Watcher, binder, metrics collector and scorers."""
+def services(options: ServiceOptions, *, scorers: int, shadows: Sequence[ShadowOptions] = ()) -> Iterable[Program]:
+    """Watcher, binder, metrics collector, scorers and shadows."""
     yield _service("berth_watcher", "watcher", options)
     yield _service("berth_binder", "binder", options)
     yield _service("berth_metrics_collector", "metrics-collector", options)
     for number in range(1, scorers + 1):
         yield _service("berth_scorer", f"scorer-{number}", options)
+    for shadow in shadows:
+        flags, own = ("--shadow", shadow.name), replace(options, config=shadow.config)
+        yield _service("berth_scorer", f"shadow-{shadow.name}", own, user=_SHADOW, flags=flags)
 
 
-def _service(module: str, name: str, options: ServiceOptions) -> Program:
+def _service(module: str, name: str, options: ServiceOptions, *, user: str = "", flags: Sequence[str] = ()) -> Program:
     command: Sequence[str] = (
         *(sys.executable, "-m", module),
         *("--nats", options.nats),
@@ -89,8 +101,9 @@ def _service(module: str, name: str, options: ServiceOptions) -> Program:
         *("--identity", f"{options.identity}_{name}"),
         *("--ready-file", str(options.ready / name)),
         *(options.extra if module in _NEED_THE_API else ()),
+        *flags,
     )
-    user = _USERS[module]
+    user = user or _USERS[module]
     environment = access.environment(options.users, user, options.prefix) if options.users is not None else {}
     return Program(name=name, command=command, environment=environment, module=module)
 

@@ -7,6 +7,7 @@ import { clusterView } from "./cluster.js";
 import { decisionsView } from "./decisions.js";
 import { podView } from "./pod.js";
 import { queueView } from "./queue.js";
+import { differenceView, shadowView } from "./shadow.js";
 
 const place = document.getElementById("view");
 let leaving = null;
@@ -16,6 +17,8 @@ function route() {
   const [kind, ...rest] = location.hash.replace(/^#\/?/, "").split("/").map(decoded);
   if (kind === "pod" && rest.length === 2) return { view: "pod", title: rest.join("/"), show: (to, signal) => podView(to, signal, ...rest) };
   if (kind === "decisions") return { view: "decisions", title: "Decisions", show: decisionsView };
+  if (kind === "shadow" && rest.length === 3) return { view: "shadow", title: rest.slice(1).join("/"), show: (to, signal) => differenceView(to, signal, ...rest) };
+  if (kind === "shadow") return { view: "shadow", title: "Shadow", show: shadowView };
   if (kind === "queue") return { view: "queue", title: "Queue", show: queueView };
   return { view: "cluster", title: "Cluster", show: (to, signal) => clusterView(to, signal, kind === "node" ? rest.join("/") : "") };
 }
@@ -82,7 +85,7 @@ document.getElementById("find").addEventListener("submit", (event) => {
 
 document.addEventListener("keydown", (event) => {
   if (event.ctrlKey || event.metaKey || event.altKey || event.target.closest("input, select, textarea")) return;
-  const views = { 1: "cluster", 2: "decisions", 3: "queue" };
+  const views = { 1: "cluster", 2: "decisions", 3: "queue", 4: "shadow" };
   if (event.key === "/") {
     event.preventDefault();
     document.getElementById("pod").focus();
@@ -92,6 +95,9 @@ document.addEventListener("keydown", (event) => {
 });
 
 for (const kind of ["link", "bus", "figures"]) store.on(kind, head);
+store.on("shadows", () => {
+  document.getElementById("shadows").hidden = !store.shadows.length && !store.differences.length;
+});
 for (const kind of ["link", "bus", "services", "figures"]) store.on(kind, notices);
 window.addEventListener("hashchange", show);
 fetch("api/session").then((answer) => answer.json()).then(({ login }) => {

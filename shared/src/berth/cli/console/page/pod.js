@@ -169,7 +169,7 @@ function grouped(refused) {
 }
 
 /** The points of each plugin as one bar a node. */
-function drawCandidates(place, found, title) {
+export function drawCandidates(place, found, title) {
   const all = found.candidates || [];
   place.hidden = !all.length;
   if (!all.length) return fill(place);
@@ -214,7 +214,7 @@ function drawCandidates(place, found, title) {
 }
 
 /** Refused nodes: a bar for each plugin and reason. */
-function drawRejections(place, rejections, nodes) {
+export function drawRejections(place, rejections, nodes) {
   place.hidden = !rejections.length;
   if (!rejections.length) return fill(place);
   const whole = Math.max(nodes, ...rejections.map((one) => one.nodes), 1);

@@ -3,6 +3,7 @@
 const SILENCE_MS = 25_000;
 const HIDDEN_MS = 20_000;
 const KEPT = 1000;
+const DIFFERENCES = 512;
 
 class Store extends EventTarget {
   constructor() {
@@ -14,6 +15,8 @@ class Store extends EventTarget {
     this.leftOut = 0;
     this.figures = null;
     this.services = null;
+    this.shadows = [];
+    this.differences = [];
     this.bus = { connected: false, reason: "connecting" };
     this.mirrorAge = null;
     this.mirrorIsCurrent = true;
@@ -108,6 +111,7 @@ class Store extends EventTarget {
       this.services = frame.services;
       this.tell("services");
     }
+    this.takeShadows(frame);
     if (frame.figures) {
       this.figures = frame.figures;
       this.mirrorAge = frame.mirror_age ?? null;
@@ -121,7 +125,16 @@ class Store extends EventTarget {
     this.labels = [];
     this.decisions = [];
     this.dead = [];
+    this.differences = [];
     this.leftOut = 0;
+  }
+
+  takeShadows(frame) {
+    if (frame.shadows) this.shadows = frame.shadows;
+    for (const [at, shadow, namespace, pod, profile, result, live, own, apart, place, refused, outcome, node] of frame.differences || [])
+      this.differences.unshift({ at, shadow, namespace, pod, profile, result, live, own, apart, place, refused, outcome, node });
+    this.differences.length = Math.min(this.differences.length, DIFFERENCES);
+    if (frame.whole || frame.shadows || frame.differences) this.tell("shadows");
   }
 
   takeNodes(frame) {
