@@ -377,7 +377,11 @@ async def preempted(
     evicted = {name for name in lows if name not in await seen.pods()}
     asked = [
         {
-            last(name): ([names[each["UID"]] for each in victims["Pods"]], victims["NumPDBViolations"])
+            last(name): (
+                # of a pod of the scheduler before, whose end this one has not heard of yet, there is no name
+                [names[each["UID"]] for each in victims["Pods"] if each["UID"] in names],
+                victims["NumPDBViolations"],
+            )
             for name, victims in request.body["NodeNameToMetaVictims"].items()
         }
         for request in extender.of(caller)

@@ -132,8 +132,9 @@ async def _exists(session: Session, uid: str) -> bool:
 
 async def _has_left(session: Session, uid: str, bound_at: datetime) -> bool:
     """Whether the mirror lacks the pod though it has every pod that was bound by then (docs/protocol.md, 4)."""
-    if await session.get(CLUSTER, key("pod", uid)) is not None:
-        return False
+    entry = await session.get(CLUSTER, key("pod", uid))
+    if entry is not None:  # without data it is the marker of its removal
+        return entry.data is None
     complete = await session.get(CLUSTER, watermark_key(POD.name))
     return complete is not None and complete.time > bound_at + MIRRORED_WITHIN
 
