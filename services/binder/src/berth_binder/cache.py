@@ -213,6 +213,7 @@ class Cache:
             remove(name)
 
     def _set_pod(self, pod: Pod) -> None:
+        self._tell_of(pod.uid)
         if is_finished(pod):
             self._remove_pod(pod.uid)
             return
@@ -220,8 +221,6 @@ class Cache:
             self._set_bound(pod)
             return
         self._unbound[pod.uid] = pod
-        if self._awaited:
-            self._tell_of(pod.uid)
         if pod.spec.scheduler_name in self._schedulers:
             self.highest_fence = max(self.highest_fence, fence_epoch(pod))
         if pod.uid not in self._assumed:
@@ -231,8 +230,6 @@ class Cache:
         """The API shows the pod on a node: it counts there and nowhere else (the Snapshot keeps the pod)."""
         waited, assumed = self._unbound.pop(pod.uid, None), self._assumed.pop(pod.uid, None)
         self._bound.add(pod.uid)
-        if self._awaited:
-            self._tell_of(pod.uid)
         is_own = assumed is not None and assumed.node == pod.spec.node_name
         if waited is not None and not is_own and pod.spec.scheduler_name in self._schedulers:
             self.foreign_bindings.note(pod)
@@ -245,8 +242,7 @@ class Cache:
         self._assumed.pop(uid, None)
         self.nominated_pods.remove(uid)
         self.snapshot.remove_pod(uid)
-        if self._awaited:
-            self._tell_of(uid)
+        self._tell_of(uid)
 
     def _set_node(self, node: Node) -> None:
         self._names[NODES].add(node.metadata.name)

@@ -15,7 +15,7 @@ from berth.bus.topology import BANDWIDTH, CLUSTER
 from berth.process.health import Condition
 from berth.process.lifecycle import Process, run_until
 from berth.process.logging import get_logger
-from berth.process.sessions import present, sessions
+from berth.process.sessions import present, serve_each_session
 from berth_metrics_collector.nodenames import MatchedSamples, MirroredNodes
 from berth_metrics_collector.poller import Poller, Reporter
 from berth_metrics_collector.prometheus import Prometheus
@@ -36,15 +36,14 @@ async def serve(process: Process, bus: Bus, queries: Sequence[BandwidthQuery], s
     if not queries:
         log.info("no queries: no profile of the configuration runs NetworkTraffic")
     servers = {query.url: Prometheus(query.url, access=settings.access) for query in queries}
+
+    async def collect(session: Session) -> None:
+        collector = Collector(session, queries, servers, process, settings)
+        async with present(session, process, stats=collector.stats):
+            await run_until(collector.run(condition), process.stopping, session.lost)
+
     try:
-        async for session in sessions(bus, name="metrics-collector", process=process):
-            collector = Collector(session, queries, servers, process, settings)
-            try:
-                async with present(session, process, stats=collector.stats):
-                    await run_until(collector.run(condition), process.stopping, session.lost)
-            except* TemporaryError as lost:
-                log.warning("starting again on another connection", reason=str(lost.exceptions[0]))
-            condition.waiting("waiting for NATS")
+        await serve_each_session(bus, name="metrics-collector", process=process, condition=condition, serve=collect)
     finally:
         for server in servers.values():
             server.close()

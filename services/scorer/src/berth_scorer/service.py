@@ -13,18 +13,17 @@ from typing import Final
 from berth.api.config.configuration import ExtenderConfiguration
 from berth.api.errors import DecodeError, TemporaryError
 from berth.api.messages import Pending, Ranked, UnknownSchemaError, attempt_of, decode
-from berth.api.subjects import all_of, key
+from berth.api.subjects import key
 from berth.bus.interface import (
-    BucketReader,
     Bus,
     BusLostError,
     Delivery,
+    Entry,
     MissingError,
     Session,
     StoredMessage,
-    StreamReader,
 )
-from berth.bus.topology import CLUSTER, DECISIONS, PENDING, RANKED, SCORER, TRIES
+from berth.bus.topology import CLUSTER, DECISIONS, PENDING, SCORER, TRIES
 from berth.bus.tries import BegunTries, TryCounter
 from berth.cluster.buckets import LiveDataReader
 from berth.cluster.nodes import node_info
@@ -37,17 +36,15 @@ from berth.process.health import Condition
 from berth.process.lifecycle import Process, run_until
 from berth.process.logging import get_logger, verbose
 from berth.process.metrics import Meter, point_of, status_of
-from berth.process.sessions import Refusals, UndecodableReporter, follow_live, present, sessions
+from berth.process.sessions import Refusals, UndecodableReporter, present, serve_each_session
 from berth.process.settings import V_STEP
 from berth.process.tracing import TRACEPARENT, Span, trace_id_of
 from berth.ranking.ranker import Ranker
 from berth.ranking.view import View
 from berth_scorer.backlog import RETRY_DELAY, Backlog, Outbox, PendingDelivery
+from berth_scorer.following import follow
 
 log = get_logger()
-
-DECISIONS_READ: Final = 2
-"""How far back DECISIONS is read at the start, in lifetimes of a proposal, so that no decided proposal counts."""
 
 HEARTBEAT: Final = timedelta(seconds=1)
 """Between two ``in_progress`` for everything held: a third of the ack_wait."""
@@ -81,18 +78,14 @@ async def serve(process: Process, bus: Bus, ranker: Ranker, extenders: Sequence[
 async def _serve(process: Process, bus: Bus, ranker: Ranker, extenders: Extenders) -> None:
     condition = process.health.condition("scorer", "waiting for NATS")
     begun = BegunTries()
-    async for session in sessions(bus, name="scorer", process=process):
-        try:
-            await _score(Scorer(session, ranker, process, begun, extenders), session, process, condition)
-        except* TemporaryError as lost:
-            log.warning("starting again on another connection", reason=str(lost.exceptions[0]))
-        condition.waiting("waiting for NATS")
 
+    async def score(session: Session) -> None:
+        scorer = Scorer(session, ranker, process, begun, extenders)
+        async with present(session, process, stats=scorer.stats):
+            await run_until(scorer.run(condition), process.stopping, session.lost)
+            await scorer.finish()
 
-async def _score(scorer: Scorer, session: Session, process: Process, condition: Condition) -> None:
-    async with present(session, process, stats=scorer.stats):
-        await run_until(scorer.run(condition), process.stopping, session.lost)
-        await scorer.finish()
+    await serve_each_session(bus, name="scorer", process=process, condition=condition, serve=score)
 
 
 class Scorer:
@@ -133,7 +126,15 @@ class Scorer:
         """Build the view, then rank until cancelled; what is not acknowledged then is redelivered to others."""
         async with AsyncExitStack() as stack, asyncio.TaskGroup() as tasks:
             condition.waiting("reading the mirror")
-            await self._build_view(stack, tasks)
+            await follow(
+                self._session,
+                self,
+                LiveDataReader(self._view.snapshot.live, self._ranker.live_sources),
+                lifetime=self._lifetime,
+                undecodable=self._undecodable,
+                stack=stack,
+                tasks=tasks,
+            )
             tasks.create_task(self._consume(), name="consume")
             tasks.create_task(self._heartbeat(), name="heartbeat")
             tasks.create_task(self._rank_backlog(tasks), name="rank")
@@ -148,48 +149,32 @@ class Scorer:
 
     # --- the view
 
-    async def _build_view(self, stack: AsyncExitStack, tasks: asyncio.TaskGroup) -> None:
-        """Read the mirror to its end, RANKED, and the last minute of DECISIONS; then everything new.
+    def on_mirror(self, entries: Sequence[Entry], position: int) -> None:
+        """Take them into the view."""
+        for problem in self._view.apply_mirror(entries, position):
+            self._warn(problem, CLUSTER)
+        self._view_moved()
 
-        The subscription to RANKED begins before the scan of it, so that no message is missed in between.
-        """
-        await self._session.subscribe_stored(all_of("ranked"), self._on_ranked)
-        cluster = await stack.enter_async_context(self._session.read_bucket(CLUSTER))
-        tasks.create_task(self._read_cluster(cluster), name="cluster")
-        await cluster.caught_up.wait()
-        live_data = LiveDataReader(self._view.snapshot.live, self._ranker.live_sources)
-        await follow_live(self._session, live_data, stack, tasks, self._on_reached, self._undecodable)
-        async for stored in self._session.scan(RANKED, all_of("ranked")):
-            self._apply_ranked(stored)
-        decisions = await stack.enter_async_context(
-            self._session.read_stream(DECISIONS, since=DECISIONS_READ * self._lifetime)
-        )
-        tasks.create_task(self._read_decisions(decisions), name="decisions")
-        await decisions.caught_up.wait()
+    def on_decisions(self, batch: Sequence[StoredMessage], position: int) -> None:
+        """Take them into the view."""
+        for problem in self._view.apply_decisions(batch, position, time.monotonic()):
+            self._warn(problem, DECISIONS)
+        self._view_moved()
 
-    async def _read_cluster(self, reader: BucketReader) -> None:
-        async for batch in reader.batches():
-            for problem in self._view.apply_mirror(batch, reader.position):
-                self._warn(problem, CLUSTER)
-            self._view_moved()
-
-    async def _read_decisions(self, reader: StreamReader) -> None:
-        async for batch in reader.batches():
-            for problem in self._view.apply_decisions(batch, reader.position, time.monotonic()):
-                self._warn(problem, DECISIONS)
-            self._view_moved()
-
-    def _on_reached(self, bucket: str, position: int) -> None:
+    def on_live_data(self, bucket: str, position: int) -> None:
+        """The view is as far."""
         self._view.reached(bucket, position)
         self._view_moved()
 
-    def _on_ranked(self, stored: StoredMessage) -> None:
+    def on_ranked(self, stored: StoredMessage) -> None:
+        """Take a peer's into the view; this scorer's own counts there already."""
         if self._outbox.sent.has(stored.subject, stored.data):
             self._view.counted_ranked(stored.sequence)
         else:
-            self._apply_ranked(stored)
+            self.count_ranked(stored)
 
-    def _apply_ranked(self, stored: StoredMessage) -> None:
+    def count_ranked(self, stored: StoredMessage) -> None:
+        """Take it into the view."""
         self._warn(self._view.apply_ranked(stored.data, stored.sequence, time.monotonic()), stored.subject)
 
     def _warn(self, problem: str, subject: str) -> None:

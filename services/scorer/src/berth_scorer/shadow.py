@@ -10,22 +10,22 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import deque
+from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from importlib.metadata import version
 from typing import Final
 
-from berth.api.errors import BerthError, DecodeError, TemporaryError
+from berth.api.errors import BerthError, DecodeError
 from berth.api.messages import DecisionSummary, Pending, Positions, Ranked, attempt_of, decode, encode
-from berth.api.subjects import all_of
-from berth.bus.interface import BucketReader, Bus, BusLostError, Session, StoredMessage, StreamReader
-from berth.bus.topology import CLUSTER, DECISIONS, RANKED
+from berth.bus.interface import Bus, BusLostError, Entry, Session, StoredMessage
+from berth.bus.topology import CLUSTER
 from berth.cluster.buckets import LiveDataReader
 from berth.framework.cycle import check
 from berth.process.health import Condition
 from berth.process.lifecycle import Process, run_until
 from berth.process.logging import get_logger
-from berth.process.sessions import UndecodableReporter, follow_live, sessions
+from berth.process.sessions import UndecodableReporter, serve_each_session
 from berth.ranking.alignedview import AlignedView, Applied
 from berth.ranking.comparison import (
     AwaitedDecisions,
@@ -44,7 +44,8 @@ from berth.ranking.shadowmessages import (
     SkipReason,
 )
 from berth.ranking.view import View
-from berth_scorer.service import DECISIONS_READ, HEARTBEAT, SLICE_SECONDS
+from berth_scorer.following import follow
+from berth_scorer.service import HEARTBEAT, SLICE_SECONDS
 
 log = get_logger()
 
@@ -63,32 +64,42 @@ async def serve_shadow(process: Process, bus: Bus, ranker: Ranker, name: str) ->
     """Compare until the process stops. Each session has a new view; the numbers go on."""
     condition = process.health.condition("shadow", "waiting for NATS")
     counts = ShadowCounts()
-    async for session in sessions(bus, name="shadow", process=process):
-        try:
-            await _compare(Shadow(session, ranker, process, name, counts), session, process, condition)
-        except* TemporaryError as lost:
-            log.warning("starting again on another connection", reason=str(lost.exceptions[0]))
-        condition.waiting("waiting for NATS")
+
+    async def serve(session: Session) -> None:
+        shadow = Shadow(session, ranker, process, name, counts)
+        # It does not announce itself: its configuration differs on purpose, and nobody is to be warned of it.
+        await session.register(
+            f"berth-{SHADOW_SERVICE}",
+            identity=process.identity,
+            version=version("berth-scorer"),
+            stats=shadow.stats,
+            metadata={"shadow": name},
+        )
+        await run_until(shadow.run(condition), process.stopping, session.lost)
+
+    await serve_each_session(bus, name="shadow", process=process, condition=condition, serve=serve)
 
 
-async def _compare(shadow: Shadow, session: Session, process: Process, condition: Condition) -> None:
-    """A shadow does not announce itself: its configuration differs on purpose, and nobody is to be warned of it."""
-    await session.register(
-        f"berth-{SHADOW_SERVICE}",
-        identity=process.identity,
-        version=version("berth-scorer"),
-        stats=shadow.stats,
-        metadata={"shadow": shadow.name},
-    )
-    await run_until(shadow.run(condition), process.stopping, session.lost)
-
-
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _ArrivedRanking:
     """A live ranking that has arrived."""
 
     stored: StoredMessage
     arrived_at: float
+    decoded: Ranked | None = None
+    """Once it was the first that waits."""
+
+    def live(self) -> Ranked:
+        """What it says.
+
+        Raises:
+            DecodeError: it cannot be decoded.
+        """
+        if self.decoded is None:
+            live = decode(self.stored.data, Ranked)
+            attempt_of(live)
+            self.decoded = live
+        return self.decoded
 
 
 class Shadow:
@@ -129,7 +140,17 @@ class Shadow:
         """Build the view, then compare until cancelled."""
         async with AsyncExitStack() as stack, asyncio.TaskGroup() as tasks:
             condition.waiting("reading the mirror")
-            await self._build_view(stack, tasks)
+            await follow(
+                self._session,
+                self,
+                LiveDataReader(self._view.snapshot.live, self._ranker.live_sources),
+                lifetime=self._lifetime,
+                undecodable=self._undecodable,
+                stack=stack,
+                tasks=tasks,
+            )
+            self._note(self._aligned.release(time.monotonic()))
+            self._is_reading = True
             tasks.create_task(self._follow_rankings(), name="compare")
             tasks.create_task(self._heartbeat(), name="heartbeat")
             tasks.create_task(self._broadcast(), name="broadcast")
@@ -137,33 +158,19 @@ class Shadow:
 
     # --- the view
 
-    async def _build_view(self, stack: AsyncExitStack, tasks: asyncio.TaskGroup) -> None:
-        """As a scorer does. Rankings that are in the stream already count, and are not compared."""
-        await self._session.subscribe_stored(all_of("ranked"), self._on_ranked)
-        cluster = await stack.enter_async_context(self._session.read_bucket(CLUSTER))
-        tasks.create_task(self._read_cluster(cluster), name="cluster")
-        await cluster.caught_up.wait()
-        live_data = LiveDataReader(self._view.snapshot.live, self._ranker.live_sources)
-        await follow_live(self._session, live_data, stack, tasks, self._view.reached, self._undecodable)
-        async for stored in self._session.scan(RANKED, all_of("ranked")):
-            self._count_live(stored)
-        decisions = await stack.enter_async_context(
-            self._session.read_stream(DECISIONS, since=DECISIONS_READ * self._lifetime)
-        )
-        tasks.create_task(self._read_decisions(decisions), name="decisions")
-        await decisions.caught_up.wait()
-        self._note(self._aligned.release(time.monotonic()))
-        self._is_reading = True
+    def on_mirror(self, entries: Sequence[Entry], position: int) -> None:
+        """Hold them until a live ranking has counted them."""
+        self._aligned.add_mirror(entries, position, time.monotonic())
+        self._arrived()
 
-    async def _read_cluster(self, reader: BucketReader) -> None:
-        async for batch in reader.batches():
-            self._aligned.add_mirror(batch, reader.position, time.monotonic())
-            self._arrived()
+    def on_decisions(self, batch: Sequence[StoredMessage], position: int) -> None:
+        """Hold them until a live ranking has counted them."""
+        self._aligned.add_decisions(batch, position, time.monotonic())
+        self._arrived()
 
-    async def _read_decisions(self, reader: StreamReader) -> None:
-        async for batch in reader.batches():
-            self._aligned.add_decisions(batch, reader.position, time.monotonic())
-            self._arrived()
+    def on_live_data(self, bucket: str, position: int) -> None:
+        """The view is as far."""
+        self._view.reached(bucket, position)
 
     def _arrived(self) -> None:
         """Until the first live ranking nothing is held."""
@@ -184,16 +191,18 @@ class Shadow:
             if decided is not None:
                 self._conclude(decided)
 
-    def _count_live(self, stored: StoredMessage) -> None:
+    def count_ranked(self, stored: StoredMessage) -> None:
+        """Take it into the view."""
         problem = self._view.apply_ranked(stored.data, stored.sequence, time.monotonic())
         if problem:
             self._undecodable.report(stored.subject, problem)
 
     # --- live rankings
 
-    def _on_ranked(self, stored: StoredMessage) -> None:
+    def on_ranked(self, stored: StoredMessage) -> None:
+        """Let it wait to be compared; rankings from before the view was built count, and are not compared."""
         if not self._is_reading:
-            self._count_live(stored)
+            self.count_ranked(stored)
             self._last_ranked = max(stored.sequence, self._last_ranked)
             return
         missed = stored.sequence - self._last_ranked - 1
@@ -228,8 +237,7 @@ class Shadow:
         first = self._waiting[0]
         is_late = len(self._waiting) > MOST_WAITING or now - first.arrived_at > LONGEST_WAIT_SECONDS
         try:
-            live = decode(first.stored.data, Ranked)
-            attempt_of(live)
+            live = first.live()
         except DecodeError as error:
             self._waiting.popleft()
             self._undecodable.report(first.stored.subject, str(error))
@@ -266,7 +274,7 @@ class Shadow:
             self._await_decision(live, self._rank(live, now), now)
         else:
             self._skip(reason)
-        self._count_live(stored)
+        self._view.count_peer(live, stored.sequence, now)
 
     def _rank(self, live: Ranked, now: float) -> Ranked:
         pending = Pending(

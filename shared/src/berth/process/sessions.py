@@ -4,6 +4,8 @@
         async with present(session, process, stats=...):
             ...work until session.lost...
 
+``serve_each_session`` is this loop for services that stand for nobody else.
+
 The process never ends because NATS is unreachable, or its streams are missing or different.
 """
 
@@ -11,7 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from datetime import timedelta
 from importlib.metadata import version
@@ -36,7 +38,7 @@ from berth.bus.settings import TopologySettings
 from berth.bus.topology import declared_streams
 from berth.cluster.buckets import LiveDataReader
 from berth.kube.clock import Backoff
-from berth.process.health import ONCE, WaitReporter
+from berth.process.health import ONCE, Condition, WaitReporter
 from berth.process.lifecycle import Process, give_back_memory, in_background, run_until
 from berth.process.logging import get_logger
 from berth.process.metrics import Meter
@@ -98,6 +100,21 @@ async def sessions(
             await session.close()
         if process.clock.now() - began < SHORT_LIFE_SECONDS:
             await process.sleep(RETRY_SECONDS / 2)
+
+
+async def serve_each_session(
+    bus: Bus, *, name: str, process: Process, condition: Condition, serve: Callable[[Session], Awaitable[None]]
+) -> None:
+    """Serve on one session after the other until the process stops.
+
+    A passing failure begins another session; ``condition`` says meanwhile that NATS is waited for.
+    """
+    async for session in sessions(bus, name=name, process=process):
+        try:
+            await serve(session)
+        except* TemporaryError as lost:
+            log.warning("starting again on another connection", reason=str(lost.exceptions[0]))
+        condition.waiting("waiting for NATS")
 
 
 STORE: Final = "store"

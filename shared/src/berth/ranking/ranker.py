@@ -35,14 +35,15 @@ many nodes named it is 0.0 to 0.4 % (ADR 37)."""
 class Ranker:
     """Ranks pods with the profiles of one configuration.
 
-    ``best`` is K, how many nodes the binder may choose from, in a small cluster half of them; the first ``explained``
-    have every plugin's points.
+    ``best`` is K, how many nodes the binder may choose from; twice as many in a cluster of fewer than ``small`` nodes.
+    The first ``explained`` have every plugin's points.
     """
 
     profiles: Mapping[str, Profile]
     config: str
     identity: str
     best: int
+    small: int = SMALL_CLUSTER
     explained: int = BEST
     explain: Explain | None = None
     """Called with every plugin's result on every node; ``None``: they are not collected."""
@@ -54,7 +55,7 @@ class Ranker:
 
     def nodes_named(self, view: View) -> int:
         """How many nodes a ranking names at most."""
-        return 2 * self.best if view.snapshot.size < SMALL_CLUSTER else self.best
+        return 2 * self.best if view.snapshot.size < self.small else self.best
 
     def to_extend(self, pending: Pending, view: View, *, search: bool = True) -> ToExtend:
         """The nodes about which extenders are to be asked before the pod is ranked."""

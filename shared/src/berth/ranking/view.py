@@ -365,14 +365,19 @@ class View:
 
     def apply_ranked(self, data: bytes, sequence: int, now: float) -> str:
         """Apply a RANKED message of any scorer; returns why it could not be decoded, or nothing."""
-        self.counted_ranked(sequence)
         try:
             with decoding("a ranking"):
-                self.proposals.ranked(decode(data, RankedSummary), now)
+                self.count_peer(decode(data, RankedSummary), sequence, now)
         except DecodeError as exc:
+            self.counted_ranked(sequence)
             self.undecodable += 1
             return str(exc)
         return ""
+
+    def count_peer(self, message: Ranked | RankedSummary, sequence: int, now: float) -> None:
+        """Apply a decoded RANKED message of another scorer."""
+        self.counted_ranked(sequence)
+        self.proposals.ranked(message, now)
 
     def counted_ranked(self, sequence: int) -> None:
         """The RANKED message of this sequence counts, as one of a peer or as this scorer's own."""

@@ -39,7 +39,7 @@ from berth.bus.topology import BANDWIDTH, CLUSTER, DECISIONS, FACTS, PENDING, RA
 from berth.cluster.buckets import LiveDataReader
 from berth.framework.extending import is_interested
 from berth.framework.profile import Profile
-from berth.ranking.ranker import SMALL_CLUSTER, Ranker
+from berth.ranking.ranker import Ranker
 from berth.ranking.view import LIFETIME, View
 from berth.recording.file import Recorded, Recording, Source
 from berth.recording.mask import without_names
@@ -165,8 +165,7 @@ class Replay:
         )
         ranker = self._ranker
         if message.feasible > len(message.candidates) > 0:  # as many as its scorer named at most
-            named = len(message.candidates)
-            ranker = replace(ranker, best=named // 2 if view.snapshot.size < SMALL_CLUSTER else named)
+            ranker = replace(ranker, best=len(message.candidates), small=0)
         with recorded_ties(message, view.snapshot) if self._header.anonymised else nullcontext():
             return ranker.answer(pending, view, 0.0)
 
