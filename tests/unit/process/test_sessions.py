@@ -11,12 +11,20 @@ from berth.bus.interface import (
     BusLostError,
     BusRefusedError,
     MissingError,
+    Session,
     StoreFullError,
     UnansweredError,
     Unstored,
 )
 from berth.process.lifecycle import Process
-from berth.process.sessions import Refusals, StoreWatch, UndecodableReporter, present, sessions
+from berth.process.sessions import (
+    Refusals,
+    StoreWatch,
+    UndecodableReporter,
+    present,
+    serve_each_session,
+    sessions,
+)
 from harness.fakes.memory_bus import MemoryBus
 from harness.fakes.recording_meter import RecordingMeter
 from harness.fakes.ticking_clock import TickingClock
@@ -227,6 +235,42 @@ async def test_an_error_of_the_body_is_the_bodys(process, error):
 
     with pytest.raises(type(error)):
         await use()
+
+
+async def test_a_passing_failure_while_serving_begins_another_session(process, time_passes):
+    bus = MemoryBus()
+    bus.apply()
+    serving, served, was_ready = process.health.condition("scorer", "waiting to serve"), [], []
+
+    async def serve(session: Session) -> None:
+        was_ready.append(process.health.is_ready)
+        serving.ready()
+        served.append(session)
+        if len(served) < 3:
+            raise (UnansweredError("no answer within 5 s"), BusLostError("gone"))[len(served) - 1]
+        process.stopping.set()
+
+    with capture_logs() as logs:
+        await serve_each_session(bus, name="s", process=process, condition=serving, serve=serve)
+    assert len({id(session) for session in served}) == 3
+    assert [entry["reason"] for entry in logs if "again on another" in entry["event"]] == [
+        "no answer within 5 s",
+        "gone",
+    ]
+    assert was_ready == [False] * 3
+
+
+async def test_a_bug_while_serving_is_no_reason_for_another_session(process):
+    bus = MemoryBus()
+    bus.apply()
+
+    async def serve(_: Session) -> None:
+        raise ValueError("a bug")
+
+    with pytest.raises(ValueError, match="a bug"):
+        await serve_each_session(
+            bus, name="s", process=process, condition=process.health.condition("scorer"), serve=serve
+        )
 
 
 async def test_a_bus_that_stores_nothing_is_said_once_and_makes_the_service_not_ready_until_it_stores(

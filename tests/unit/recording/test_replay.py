@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
+from dataclasses import replace
 
 import msgspec
 import pytest
@@ -79,6 +80,17 @@ def test_rankings_on_live_data_are_equal(seed: int):
         each.scores["NetworkTraffic"] for message in rankings(world) for each in message.candidates if each.scores
     }
     assert len(points) > 10
+
+
+@pytest.mark.parametrize("best", [1, 3])
+def test_rankings_of_scorers_that_named_fewer_nodes_are_equal(best: int):
+    """As with another setting, or before small clusters had twice as many."""
+    world = RecordedWorld(1)
+    for scorer in world.scorers:
+        scorer.ranker = replace(scorer.ranker, best=best, small=0)
+    world.run(STEPS)
+    assert any(len(message.candidates) == best < message.feasible for message in rankings(world))
+    assert (counts(world).different, counts(world).left_out) == (0, Counter())
 
 
 def test_without_the_newest_pending_message_live_data_has_another_age():

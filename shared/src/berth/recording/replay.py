@@ -115,6 +115,8 @@ class Replay:
         self._lifetime = lifetime
         self._ranker = Ranker(profiles=profiles, config=recording.header.config, identity="", best=best, explained=256)
         self._views: dict[str, ScorersView] = {}
+        self._named: dict[str, set[int]] = {}
+        """Of each scorer, how many nodes it named where more were feasible: as many as it names at most."""
         self._gaps = RecordingGaps(recording)
         self._read(recording.of(RANKED))
         self._sources = RecordedSources(recording, self.rankings)
@@ -152,6 +154,8 @@ class Replay:
                 self.unreadable += 1
             else:
                 self.rankings.append(RecordedRanking(message=message, sequence=record.sequence, at=record.time))
+                if message.feasible > len(message.candidates) > 0:
+                    self._named.setdefault(message.scorer, set()).add(len(message.candidates))
 
     def _rank(self, message: Ranked, view: View) -> Ranked:
         """As the scorer did. A rejection on a view that was behind is one again."""
@@ -164,10 +168,15 @@ class Replay:
             after=_NOT_READ if message.behind else Positions(),
         )
         ranker = self._ranker
-        if message.feasible > len(message.candidates) > 0:  # as many as its scorer named at most
-            ranker = replace(ranker, best=len(message.candidates), small=0)
+        if (most := self._most_named(message)) is not None:
+            ranker = replace(ranker, best=most, small=0)
         with recorded_ties(message, view.snapshot) if self._header.anonymised else nullcontext():
             return ranker.answer(pending, view, 0.0)
+
+    def _most_named(self, message: Ranked) -> int | None:
+        """How many nodes its scorer named at most then, as far as the recording shows it."""
+        known = (most for most in self._named.get(message.scorer, ()) if most >= len(message.candidates))
+        return min(known, default=None)
 
     def _why_left_out(self, ranking: RecordedRanking) -> str:
         message = ranking.message
