@@ -289,3 +289,14 @@ async def test_a_restart_without_an_identity_is_a_new_cluster():
     async with SimulatedCluster() as one, SimulatedCluster() as other:
         namespaces = [each.resources.store.table(NAMESPACES).items["", "kube-system"] for each in (one, other)]
     assert namespaces[0].value["metadata"]["uid"] != namespaces[1].value["metadata"]["uid"]
+
+
+async def test_a_kubeconfig_is_whole_as_soon_as_it_is_there(tmp_path):
+    """`berth up` reads it once it exists: a file that is written over is empty for a moment, a replaced one never."""
+    path = tmp_path / "kubeconfig"
+    path.write_text("of a former run")
+    with path.open() as former:
+        async with SimulatedCluster(kubeconfig_path=path) as cluster:
+            assert former.read() == "of a former run"
+            assert json.loads(path.read_text())["clusters"][0]["cluster"]["server"] == cluster.url
+            assert list(tmp_path.iterdir()) == [path]

@@ -7,6 +7,7 @@ It can be filled with the output of ``kubectl get ... -o json|yaml``.
 """
 
 import json
+import os
 import tempfile
 import uuid
 from collections.abc import Iterable, Iterator
@@ -222,7 +223,10 @@ class SimulatedCluster:
         if self._wanted_kubeconfig_path is None:
             folder = self._stack.enter_context(tempfile.TemporaryDirectory(prefix="berth-sim-"))
             self._wanted_kubeconfig_path = Path(folder) / "kubeconfig"
-        self._wanted_kubeconfig_path.write_text(json.dumps(kubeconfig(self.url), indent=2))
+        path = self._wanted_kubeconfig_path
+        draft = path.with_name(f".{path.name}.{os.getpid()}")
+        draft.write_text(json.dumps(kubeconfig(self.url), indent=2))
+        draft.replace(path)  # whole as soon as it is there, since others wait for it to be
 
 
 def kubeconfig(url: str) -> JsonObject:
