@@ -513,6 +513,7 @@ NOT_OF_PODS: Final = tuple(
         "_derived",
         "_entries",
         "_events",
+        "_expired",
         "_free",
         "_handlers",
         "_of_interest",

@@ -37,6 +37,8 @@ KEPT: Final[dict[int, str]] = {
     "node, which no event told: the pod slept.",
     916703: "A pod was bound and deleted while no watcher could write, so the mirror never showed it bound. It counted "
     "for 5 s, and a pod that was rejected because of it slept.",
+    298: "A pod was bound and deleted within the time in which a watcher gathers events: the mirror never showed it, "
+    "nor its end, and a pod that was rejected because of it slept.",
     392: "A Lease is deleted and the store is lost: no copy of the numbers is left, and they begin again.",
     1060920: "NATS's disk was full: a scorer kept the bytes of each ranking that was not stored, since it waited for "
     "a copy to come back, up to 1,024 of them.",

@@ -9,7 +9,7 @@ from berth.api.meta import ObjectMeta
 from berth.api.node import Node
 from berth.api.pod import Pod
 from berth.cluster.snapshot import Snapshot
-from berth.ranking.view import Proposals
+from berth.ranking.view import EXPIRED_NAMED, LIFETIME, Proposals, View
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 
@@ -199,3 +199,15 @@ def test_a_pod_ranked_again_does_not_count_against_itself(snapshot, proposals):
     proposals.ranked(ranked("u1.1.1", "a"), now=0)
     proposals.withdraw("u1")
     assert snapshot.pods_on("a") == 0
+
+
+def test_a_ranking_names_the_last_of_the_proposals_that_expired_before_it():
+    """While no binder decides, a scorer that has nothing to rank may hear of any number of its peers'."""
+    view = View()
+    view.snapshot.set_node(Node(metadata=ObjectMeta(name="a")))
+    for number in range(EXPIRED_NAMED + 1):
+        view.proposals.ranked(ranked(f"u{number}.1.1", "a"), now=number)
+        view.expire(number + LIFETIME.total_seconds())
+    heard = view.take_heard().expired
+    assert (len(heard), heard[-1]) == (EXPIRED_NAMED, f"u{EXPIRED_NAMED}")
+    assert view.take_heard().expired == []

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 
 import msgspec
 import pytest
@@ -89,8 +89,7 @@ def test_a_pod_that_a_proposal_keeps_from_preempting_is_a_conflict():
     assert (ranked.preemption, ranked.proposals_counted) == (None, True)
 
 
-@pytest.mark.parametrize(("milliseconds", "is_counted"), [(999, False), (1001, True)])
-def test_a_bound_pod_that_the_mirror_should_show_by_now_is_a_proposal_still(view, milliseconds, is_counted):
+def test_a_bound_pod_that_the_mirror_does_not_show_is_a_proposal_still(view):
     """It may be gone, without ever having been mirrored as bound: no event would tell the end of it."""
     apply(view, "node.n2", a_node("n2", cpu="1"))
     first = a_pod("first", priority=0, containers=[a_container(cpu="1")])
@@ -98,8 +97,8 @@ def test_a_bound_pod_that_the_mirror_should_show_by_now_is_a_proposal_still(view
     decision = DecisionSummary(
         attempt=attempt, profile="berth", epoch=1, outcome=Outcome.BOUND, uid=first.uid, node="n2"
     )
-    view.proposals.decided(decision, NOW - timedelta(milliseconds=milliseconds), 0.0)
-    assert answer(view, important_pod(priority=0)).proposals_counted == is_counted
+    view.proposals.decided(decision, NOW, 0.0)
+    assert answer(view, important_pod(priority=0)).proposals_counted
 
 
 def test_what_rejects_a_pod_where_only_a_proposal_did_so_is_a_blocker(view):

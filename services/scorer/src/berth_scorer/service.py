@@ -52,7 +52,7 @@ HEARTBEAT: Final = timedelta(seconds=1)
 UNKNOWN_DELAY: Final = timedelta(seconds=2)
 """When a message of an unknown schema or profile is redelivered: another scorer may support it."""
 
-SLICE_SECONDS: Final = 0.002
+SLICE_SECONDS: Final = 0.01
 """How long pods are ranked before other tasks have their turn: the first of several that came together is published so
 much later. Published one by one, each would cost a write here, and a wake-up of NATS and of the binder."""
 

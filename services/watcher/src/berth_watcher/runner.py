@@ -119,9 +119,10 @@ RETRY_SECONDS: Final = 0.2
 WORK_QUEUES: Final[Mapping[WorkQueue, str]] = {"pending": PENDING, "ranked": RANKED}
 """The streams that hold the messages of an attempt, in the order in which they move."""
 
-GATHER_SECONDS: Final = 0.002
+GATHER_SECONDS: Final = 0.02
 """How long events are gathered while pods wait for a slot of the window: a call of the core costs 30 µs whether it has
-one event or twenty, and a slot that is filled so much later delays no pod. Otherwise every event is handled at once."""
+one event or twenty, and pods that are published together stay together in scorer and binder (ADR 33). A slot that is
+filled so much later delays no pod. Otherwise every event is handled at once."""
 SHARE_OF_EVENTS: Final = 2 / 3
 """Of a slice. The rest is for the pods that events may help, however many events there are."""
 

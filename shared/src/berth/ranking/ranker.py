@@ -91,8 +91,8 @@ class Ranker:
             )
         else:
             if extension is None:  # about further nodes the extenders would have to be asked again
-                ranking = self._with_nodes_that_proposals_fill(pending, attempt, ranking, view)
-            ranking, counted = self._compared_without_proposals(pending, attempt, ranking, view, extension)
+                ranking = self._with_nodes_that_proposals_fill(pending, ranking, view)
+            ranking, counted = self._compared_without_proposals(pending, ranking, view, extension)
             message = self._message(pending, ranking, view, proposals_counted=counted)
         view.proposals.ranked(message, now)
         return message
@@ -136,9 +136,7 @@ class Ranker:
             self.explain(pending, detail)
         return ranking
 
-    def _with_nodes_that_proposals_fill(
-        self, pending: Pending, attempt: Attempt, ranking: Ranking, view: View
-    ) -> Ranking:
+    def _with_nodes_that_proposals_fill(self, pending: Pending, ranking: Ranking, view: View) -> Ranking:
         """Name also the nodes on which the pod does not fit for proposals alone: the binder may have moved those.
 
         Without them, a pod whose other nodes are taken by then would go to a node that one scorer leaves alone.
@@ -147,12 +145,12 @@ class Ranker:
         most = self.nodes_named(view)
         if not named or len(named) >= most or named[0].node == pending.pod.status.nominated_node_name:
             return ranking
-        full = {proposal.node for proposal in view.doubtful()} - {each.node for each in named}
+        full = {proposal.node for proposal in view.proposals.unbound()} - {each.node for each in named}
         if ranking.only is not None:
             full &= ranking.only
         if not full:
             return ranking
-        without = self._rank_without_proposals(pending, attempt, view).candidates
+        without = self._rank_without_proposals(pending, view, bound=False).candidates
         anchor = next((each for each in without if each.node == named[0].node), None)
         if anchor is None:
             return ranking
@@ -163,19 +161,20 @@ class Ranker:
         return msgspec.structs.replace(ranking, candidates=(*named, *found)[:most])
 
     def _compared_without_proposals(
-        self, pending: Pending, attempt: Attempt, ranking: Ranking, view: View, extension: Extension | None
+        self, pending: Pending, ranking: Ranking, view: View, extension: Extension | None
     ) -> tuple[Ranking, bool]:
         """For a pod that fits nowhere: whether it would fit without proposals; that is a conflict, not unschedulable.
 
-        Fitting after evictions counts: the binder may put the other pod elsewhere, and no event would tell that.
+        Fitting after evictions counts: the binder may put the other pod elsewhere, and no event would tell that. So
+        does a bound pod that the mirror does not show yet: it may never do so, when the pod is deleted at once.
         If it would not, what rejects it where only a proposal did so is a blocker too: its events may help as well.
         """
         if not _is_rejected(ranking) or not any(rejection.resolvable for rejection in ranking.rejections):
             return ranking, False
-        if next(view.doubtful(), None) is None and not len(view.proposals.nominations):
+        if not len(view.proposals) and not len(view.proposals.nominations):
             return ranking, False
         may_preempt = ranking.nomination is None
-        without = self._rank_without_proposals(pending, attempt, view, may_preempt=may_preempt, extension=extension)
+        without = self._rank_without_proposals(pending, view, bound=True, may_preempt=may_preempt, extension=extension)
         if without.candidates or without.nomination is not None:
             return ranking, True
         blockers = {*ranking.unschedulable_plugins, *without.unschedulable_plugins}
@@ -184,20 +183,20 @@ class Ranker:
     def _rank_without_proposals(
         self,
         pending: Pending,
-        attempt: Attempt,
         view: View,
         *,
+        bound: bool,
         may_preempt: bool = False,
         extension: Extension | None = None,
     ) -> Ranking:
         """Nodes about which extenders were not asked count: a proposal may have filled them."""
         profile = self.profiles[pending.profile]
-        with view.without_proposals():
+        with view.without_proposals(bound=bound):
             return rank(
                 pending.pod,
                 view.snapshot,
                 profile,
-                attempt=attempt,
+                attempt=Attempt.parse(pending.attempt),
                 best=self.nodes_named(view),
                 explained=0,
                 may_preempt=may_preempt,

@@ -5,7 +5,7 @@ proposal, own or a peer's, is kept by uid and counts as a pod on its first node 
 final Decision other than ``bound`` of that or a higher attempt, or 30 s after the last message (RANKED or
 ``waiting``). ``waiting`` and ``bound`` move it to the Decision's node. ``bound`` ends when the mirror shows the pod
 or removes it, or when the mirror is complete up to more than 5 s after the Decision and lacks it. A pod that fits
-nowhere is tried again soon if doubtful proposals are all that keeps it out.
+nowhere is tried again soon if proposals, bound ones too, are all that keeps it out.
 
 A proposed preemption counts as a nomination in the same way. Otherwise several important pods that arrive together
 would all be sent to the one node that is best for each of them.
@@ -13,7 +13,7 @@ would all be sent to the one node that is best for each of them.
 
 from __future__ import annotations
 
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -37,9 +37,9 @@ LIFETIME: Final = timedelta(seconds=30)
 MIRROR_GRACE: Final = timedelta(seconds=5)
 """How much later than a ``bound`` Decision the pods' watermark must be before the pod's absence counts."""
 
-MIRROR_OVERDUE: Final = timedelta(seconds=1)
-"""How much older than the newest message read a ``bound`` Decision is when the mirror should show the pod: many times
-what a watcher needs. If it does not, the pod may be gone."""
+EXPIRED_NAMED: Final = 1000
+"""Of the pods whose proposals have expired a ranking names the last: 40 KiB of a message. A scorer that has nothing to
+rank while no binder decides would keep all of its peers' for it."""
 
 _REMEMBERED: Final = 20_000
 """Decisions remembered in case their RANKED arrives later: more than half a minute at any measured throughput."""
@@ -163,17 +163,12 @@ class Proposals:
         if known is not None and known.bound_at is None:
             self._end(uid)
 
-    def doubtful(self, time: datetime | None) -> Iterator[Proposal]:
-        """The proposals without a ``bound`` Decision, and those whose pod the mirror should show at this time.
+    def unbound(self) -> Iterator[Proposal]:
+        """The proposals without a ``bound`` Decision."""
+        return (proposal for proposal in self._by_uid.values() if proposal.bound_at is None)
 
-        A pod that was bound and deleted while no watcher wrote is never mirrored as bound: its end would wake nobody.
-        """
-        before = None if time is None else time - MIRROR_OVERDUE
-        return (
-            proposal
-            for proposal in self._by_uid.values()
-            if proposal.bound_at is None or (before is not None and proposal.bound_at < before)
-        )
+    def __iter__(self) -> Iterator[Proposal]:
+        return iter(self._by_uid.values())
 
     def _rank_nomination(self, message: Ranked | RankedSummary, attempt: Attempt, now: float) -> None:
         self.nominations.ranked(message, attempt, now)
@@ -344,7 +339,7 @@ class View:
         self.undecodable = 0
         self._mirror = MirroredSnapshot(self.snapshot)
         self._ranked = self._pending = 0
-        self._expired: list[str] = []
+        self._expired: deque[str] = deque(maxlen=EXPIRED_NAMED)
         """Pods whose proposal has expired since the last ranking."""
         self._server_time: datetime | None = None
         self._complete: dict[str, datetime] = {}
@@ -394,8 +389,8 @@ class View:
 
     def take_heard(self) -> Heard:
         """What the Snapshot has besides the positions, for the next ranking."""
-        heard = Heard(ranked=self._ranked, pending=self._pending, expired=self._expired)
-        self._expired = []
+        heard = Heard(ranked=self._ranked, pending=self._pending, expired=list(self._expired))
+        self._expired.clear()
         return heard
 
     def reached(self, bucket: str, position: int) -> None:
@@ -422,14 +417,10 @@ class View:
             return None
         return max(0.0, (self._server_time - self._all_complete_at).total_seconds())
 
-    def doubtful(self) -> Iterator[Proposal]:
-        """The proposals that may not become what they say: :meth:`Proposals.doubtful`."""
-        return self.proposals.doubtful(self._server_time)
-
     @contextmanager
-    def without_proposals(self) -> Iterator[None]:
-        """The Snapshot without doubtful proposals."""
-        removed = list(self.doubtful())
+    def without_proposals(self, *, bound: bool) -> Iterator[None]:
+        """The Snapshot without proposals. ``bound``: without those too that are bound and not mirrored yet."""
+        removed = list(self.proposals if bound else self.proposals.unbound())
         for proposal in removed:
             self.snapshot.remove_pod(proposal.pod.uid)
         self.proposals.nominations.suspend()
