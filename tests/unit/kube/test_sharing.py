@@ -54,6 +54,23 @@ def test_a_part_that_differs_is_the_pods_own():
     assert (first.metadata.labels, second.metadata.labels) == ({"app": "web"}, {"app": "other"})
 
 
+def test_pods_without_an_owner_are_of_a_workload_when_their_labels_are_equal():
+    bodies = [written(number, labels={"app": f"app-{number % 2}"}, owner="") for number in range(4)]
+    pods = [msgspec.json.decode(body.replace(b"ownerReferences", b"others"), type=Pod) for body in bodies]
+    shared = SharedParts()
+    for pod in pods:
+        shared.share(pod, 1000)
+    assert pods[2].metadata.labels is pods[0].metadata.labels
+    assert pods[3].metadata.labels is pods[1].metadata.labels
+    assert pods[1].spec.containers is pods[0].spec.containers
+
+
+def test_the_name_of_a_node_is_kept_once():
+    first, second, third = decoded(written(1), written(2, node="n1"), written(3, node="n1"))
+    assert first.spec.node_name == ""
+    assert third.spec.node_name is second.spec.node_name
+
+
 def test_pods_of_another_workload_in_between_do_not_matter():
     first, _, third = decoded(written(1), written(2, cpu="200m", owner="another"), written(3))
     assert third.spec.containers is first.spec.containers

@@ -289,8 +289,8 @@ class WatcherCore:
         """Set what the mirror must hold of an object. Returns the number of the change."""
         desired = desired_entry(thing)
         number = self._mirror.set_desired(key(kind, name), desired)
-        if number != NO_CHANGE:
-            self._effects += left_out(thing, desired)
+        if number != NO_CHANGE and desired is not None:
+            self._effects += left_out(thing)
         return number
 
     def _on_bucket_complete(self, event: BucketComplete) -> None:
