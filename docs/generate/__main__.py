@@ -1,4 +1,4 @@
-"""Write what is made from the sources: tables of docs/configuration.md, docs/schemas, and plots in docs/pictures.
+"""Write what is made: tables of docs/configuration.md, docs/schemas, plots and flame graphs in docs/pictures.
 
     .venv/bin/python docs/generate [FOLDER]
 
@@ -11,6 +11,7 @@ import sys
 from pathlib import Path
 
 import configuration
+import flames
 import plots
 import schemas
 
@@ -20,7 +21,7 @@ DOCS = Path(__file__).parents[1]
 def main(folder: Path) -> None:
     """Write every file."""
     tables = {"configuration.md": configuration.with_tables((DOCS / "configuration.md").read_text())}
-    made = {**tables, **schemas.files(), **plots.files(DOCS)}
+    made = {**tables, **schemas.files(), **plots.files(DOCS), **flames.files(DOCS)}
     for name, text in made.items():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_text(text)

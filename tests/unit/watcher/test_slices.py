@@ -12,8 +12,8 @@ from berth.framework.events import Action, ClusterEvent, EventHint, Resource
 from berth.framework.interface import EnqueueExtensions, FilterPlugin
 from berth.framework.status import SUCCESS, Status
 from berth_watcher import core, requeue
+from berth_watcher.effects import Inbox
 from berth_watcher.events import StreamsRead
-from berth_watcher.runner import Inbox
 from berth_watcher.settings import AttemptSettings
 from harness.builders.profiles import default_profile
 from harness.worlds.watcher_world import WatcherUnderTest, a_node, a_pod

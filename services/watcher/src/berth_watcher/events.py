@@ -1,7 +1,7 @@
 """What goes into the watcher's core and what comes out of it.
 
 Events go in: those of the reflectors (``berth.kube.listwatch``), and those of the bus and the API, which are defined
-here. Effects come out. The runner (``berth_watcher.runner``) carries them out and answers with events.
+here. Effects come out. ``berth_watcher.effects`` carries them out and answers with events.
 """
 
 from __future__ import annotations
