@@ -3,8 +3,8 @@
     py-spy record -p PID -r 250 -d 20 --function -f raw -o binder.raw
     .venv/bin/python docs/generate/flames.py < binder.raw > docs/performance/binder.folded
 
-keeps of the samples what a graph shows: a line for each stack, without what is below a thousandth. The widest callers
-are at the top, what they call below; a box is as wide as its share of the samples.
+keeps of the samples what a graph shows: a line for each stack, without what is below three thousandths. Callers are
+above what they call, the widest first; a box is as wide as its share of the samples.
 """
 
 from __future__ import annotations
@@ -22,10 +22,8 @@ ROW: Final = 18
 HEAD: Final = 56
 LETTER: Final = 6.3
 """The mean width of a letter."""
-LEAST: Final = 0.001
-"""Of all samples, what a box has that is kept."""
-SHOWN: Final = 0.002
-"""The same, of those that are drawn."""
+LEAST: Final = 0.003
+"""Of all samples, what a box has that is kept: on a screen it is 4 pixels wide."""
 STYLE: Final = """
 text { font: 11px system-ui, sans-serif; fill: #1f2328; }
 .title { font-weight: 600; font-size: 14px; }
@@ -142,9 +140,8 @@ def graph(service: str, root: Box) -> str:
 def _boxes(box: Box, left: float, depth: int, total: int) -> Iterator[tuple[int, float, float, str, int]]:
     for name, inner in sorted(box.inner.items(), key=lambda item: -item[1].samples):
         width = WIDTH * inner.samples / total
-        if inner.samples >= SHOWN * total:
-            yield depth, left, width, name, inner.samples
-            yield from _boxes(inner, left, depth + 1, total)
+        yield depth, left, width, name, inner.samples
+        yield from _boxes(inner, left, depth + 1, total)
         left += width
 
 
