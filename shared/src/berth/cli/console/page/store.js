@@ -5,7 +5,7 @@ const HIDDEN_MS = 20_000;
 const KEPT = 1000;
 const DIFFERENCES = 512;
 
-class Store extends EventTarget {
+export class Store extends EventTarget {
   constructor() {
     super();
     this.nodes = new Map();
