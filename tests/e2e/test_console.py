@@ -16,7 +16,17 @@ from selenium.webdriver.remote.webdriver import WebDriver
 
 from berth.bus.session import NatsBus
 from berth.bus.settings import BusSettings
-from harness.servers.browser import RunningConsole, browser, console, opened, press, severe, shown, until
+from harness.servers.browser import (
+    RunningConsole,
+    browser,
+    console,
+    main_thread_seconds,
+    opened,
+    press,
+    severe,
+    shown,
+    until,
+)
 from harness.servers.nats_server import NatsServer
 from harness.worlds.busy_bus import BusyBus
 from harness.worlds.cluster_user import ClusterUser, cluster_user
@@ -293,13 +303,6 @@ async def test_five_thousand_nodes_at_a_thousand_decisions_a_second(
     assert end["frames"] - begin["frames"] < 10 * 60  # ten a second at most, whatever happens
     assert end["elements"] - begin["elements"] < 500  # what it lists is bounded
     assert complaints == []
-
-
-def main_thread_seconds(driver: WebDriver) -> float:
-    """CPU of the page's main thread: other processes do not count, however busy the machine is."""
-    driver.execute_cdp_cmd("Performance.enable", {"timeDomain": "threadTicks"})
-    found = driver.execute_cdp_cmd("Performance.getMetrics", {})["metrics"]
-    return next(each["value"] for each in found if each["name"] == "TaskDuration")
 
 
 def pause_and_go_on(driver: WebDriver) -> None:

@@ -155,7 +155,7 @@ export class Store extends EventTarget {
     for (const [row, pods, cpu, memory, profiles] of frame.loads || []) {
       const node = this.nodes.get(row);
       if (!node) continue;
-      if (!frame.whole && pods > node.load.pods) node.arrived = at;
+      if (!frame.whole && !frame.jumped && pods > node.load.pods) node.arrived = at;
       node.load = { pods, cpu, memory, profiles };
       changed.add(node);
     }
