@@ -16,7 +16,17 @@ from selenium.webdriver.remote.webdriver import WebDriver
 
 from berth.bus.session import NatsBus
 from berth.bus.settings import BusSettings
-from harness.servers.browser import RunningConsole, browser, console, opened, press, severe, shown
+from harness.servers.browser import (
+    RunningConsole,
+    browser,
+    console,
+    main_thread_seconds,
+    opened,
+    press,
+    severe,
+    shown,
+    until,
+)
 from harness.servers.nats_server import NatsServer
 from harness.worlds.busy_bus import BusyBus
 from harness.worlds.cluster_user import ClusterUser, cluster_user
@@ -27,7 +37,10 @@ pytestmark = [pytest.mark.requires("nats-server", "chromium"), pytest.mark.timeo
 NODES = 100
 PODS = 1000
 MANY_NODES = 5000
-RATE = 500.0
+RATE, SECONDS = 1000.0, 12.0
+MOST_WORK = 0.5
+"""Seconds of the page's main thread for 1,000 Decisions, a second's worth. It took 0.07 for the list and 0.19 for the
+tiles on two cores that eight processes wanted; with 1 it could not follow."""
 TOKEN = "a-token-that-nobody-guesses"  # noqa: S105 - of these tests
 FRAMES = """
 const done = arguments[arguments.length - 1], begin = performance.now(), gaps = [];
@@ -39,11 +52,28 @@ requestAnimationFrame(function frame(now) {
   else done(gaps.slice(1).sort((a, b) => a - b));
 });
 """
+COUNT = """
+const done = arguments[arguments.length - 1];
+import("/page/store.js").then(({ store }) => {
+  window.taken = 0;
+  store.on("decisions", (lines) => { window.taken += lines.length; });
+  done(null);
+});
+"""
+"""Have the page count the Decisions that it takes from now on."""
 WORK = """
 const done = arguments[arguments.length - 1];
-import("/page/store.js").then(({ store }) => done([store.frames, store.nodes.size, store.decisions.length]));
+import("/page/store.js").then(({ store }) => {
+  const sums = [0];
+  for (const each of Object.values(store.figures?.series || {}))
+    each.forEach((one, at) => { sums[at] = (sums[at] || 0) + one; });
+  done({
+    frames: store.frames, nodes: store.nodes.size, kept: store.decisions.length, seen: window.taken + store.leftOut,
+    fastest: Math.max(...sums), elements: document.querySelectorAll("main *").length,
+  });
+});
 """
-"""What the page has taken."""
+"""What the page has taken, the most Decisions in one of the last seconds, and how large the page is."""
 
 
 @pytest.fixture(scope="module")
@@ -238,26 +268,69 @@ async def test_the_console_goes_away_and_comes_back(own_nats_server: NatsServer,
         await asyncio.to_thread(shown, driver, ".link", "live")
 
 
-async def test_five_thousand_nodes_at_five_hundred_decisions_a_second(
-    own_nats_server: NatsServer, tmp_path: Path, driver: WebDriver
+@pytest.mark.parametrize("view", ["cluster", "decisions"])
+async def test_five_thousand_nodes_at_a_thousand_decisions_a_second(
+    own_nats_server: NatsServer, tmp_path: Path, driver: WebDriver, view: str
 ):
     async with busy_bus(own_nats_server, nodes=MANY_NODES) as busy:
         await busy.fill()
         with console("--nats", own_nats_server.address, folder=tmp_path) as page:
-            await asyncio.to_thread(opened, driver, page.url)
+            await asyncio.to_thread(opened, driver, f"{page.url}#/cluster")
             await asyncio.to_thread(shown, driver, ".totals", "^5,000 nodes")
+            await asyncio.to_thread(driver.execute_script, f"location.hash = '#/{view}'")
+            await asyncio.to_thread(shown, driver, "nav a[aria-current]", view.title())
+            await asyncio.to_thread(driver.execute_async_script, COUNT)
             begin = await asyncio.to_thread(driver.execute_async_script, WORK)
-            deciding = asyncio.create_task(busy.decide(rate=RATE, seconds=8))
+            work = main_thread_seconds(driver)
+            deciding = asyncio.create_task(busy.decide(rate=RATE, seconds=SECONDS))
             gaps = await asyncio.to_thread(driver.execute_async_script, FRAMES)
+            if view == "decisions":
+                await asyncio.to_thread(pause_and_go_on, driver)
             await deciding
-            await asyncio.to_thread(shown, driver, ".totals", rf"{busy.bound_pods:,} pods")
-            frames, nodes, decisions = await asyncio.to_thread(driver.execute_async_script, WORK)
+            end = await asyncio.to_thread(seen_in_all, driver, busy.pods)
+            work = main_thread_seconds(driver) - work
+            last = await busy.decide_one(outcome=busy.bound)
+            if view == "decisions":
+                await asyncio.to_thread(shown, driver, "tbody tr:first-child", last)
+            else:
+                await asyncio.to_thread(shown, driver, ".totals", rf"{busy.bound_pods:,} pods")
             complaints = severe(driver)
-    assert nodes == MANY_NODES
-    assert decisions == 1000  # as many as it keeps
+    assert end["nodes"] == MANY_NODES
+    assert end["kept"] == 1000  # as many as it keeps
+    assert end["fastest"] >= 0.9 * RATE  # it was asked to follow what this test is about
+    assert work / busy.pods * RATE < MOST_WORK, work
     assert gaps[len(gaps) // 2] < 50, gaps[len(gaps) * 9 // 10 :]  # the median: a busy machine delays some
-    assert frames - begin[0] < 10 * 60  # ten a second at most, whatever happens
+    assert end["frames"] - begin["frames"] < 10 * 60  # ten a second at most, whatever happens
+    assert end["elements"] - begin["elements"] < 500  # what it lists is bounded
     assert complaints == []
+
+
+def pause_and_go_on(driver: WebDriver) -> None:
+    """A click holds the list while Decisions go on to come, another one lets it follow again."""
+
+    def later(decisions: int) -> str:
+        """The first row after so many more."""
+        seen = driver.execute_async_script(WORK)["seen"] + decisions
+        until(lambda: driver.execute_async_script(WORK)["seen"] > seen, f"{decisions} more Decisions")
+        return shown(driver, "tbody tr:first-child", r"web-\d+")
+
+    press(driver, ".controls button", "^Pause$")
+    held = later(500)
+    assert later(500) == held
+    press(driver, ".controls button", "^Go on$")
+    assert later(500) != held
+
+
+def seen_in_all(driver: WebDriver, decisions: int) -> dict[str, float]:
+    """What the page has taken once it knows of every Decision: each is listed, or counted as not listed."""
+
+    def found() -> dict[str, float] | None:
+        work = driver.execute_async_script(WORK)
+        return work if work["seen"] >= decisions else None
+
+    work = until(found, f"{decisions} Decisions on the page")
+    assert work["seen"] == decisions
+    return work
 
 
 @pytest.mark.parametrize("width", [1280, 400])

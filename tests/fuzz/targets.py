@@ -52,7 +52,10 @@ from berth.api.subjects import Attempt, PodSubject, Term, Uid, parse_key, unesca
 from berth.bus.interface import StoredMessage
 from berth.cli.console.guard import Guard, trusted_proxy
 from berth.cli.console.model import ConsoleModel
+from berth.cli.console.pages import safe_json
 from berth.cli.console.waitingpods import WaitingPods
+from berth.cli.options import PodName
+from berth.cli.replayed.comparison import RecordedSource, TwoClusters
 from berth.cluster.buckets import LiveDataReader, MirroredSnapshot
 from berth.cluster.snapshot import Snapshot
 from berth.extenders.wire import ExtenderError, FilterAnswer, binding_answer, filter_answer, priorities
@@ -69,7 +72,6 @@ from berth.process.safetext import in_json, lines, one_line, without_passwords
 from berth.recording.cluster import objects_of_recording
 from berth.recording.file import Begun, Ended, RecordingError, header, read_recording, recorded
 from berth.recording.replay import Replay
-from berth.recording.whatif import what_if
 from berth.simulate.documents import documents
 from berth_metrics_collector.nodenames import NodeNames, match_samples
 from berth_metrics_collector.prometheus import BoundedResponse, PrometheusError, query_rows
@@ -347,7 +349,7 @@ def kubeconfig(data: bytes) -> None:
 
 
 def recording(data: bytes) -> None:
-    """Lines of a recording: read, made again, run with another configuration, and taken as a cluster."""
+    """Lines of a recording: read, made again, shown beside another configuration, and taken as a cluster."""
     with tempfile.NamedTemporaryFile(prefix="berth-fuzz-") as file:
         file.write(gzip.compress(data))
         file.flush()
@@ -358,7 +360,12 @@ def recording(data: bytes) -> None:
             raise
         profiles = {"berth": profile()}
         list(Replay(read, profiles, best=4).run())
-        what_if(read, profiles, profiles)
+        source = RecordedSource(recording=read, profiles=profiles, config=read.header.config)
+        shown = TwoClusters.of(source, profiles, title="r", other_title="other")
+        safe_json(shown.document())
+        for each in shown.found.other.pods:
+            namespace, _, name = each.pod.partition("/")
+            safe_json(shown.pod_json(PodName(namespace=namespace, name=name)))
         list(objects_of_recording(file.name) or ())
 
 

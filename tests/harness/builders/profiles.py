@@ -5,7 +5,10 @@ What one score plugin gives to the nodes of a Snapshot, from PreScore to Normali
 
 from __future__ import annotations
 
-from berth.api.config.load import default_configuration
+from collections.abc import Mapping
+
+from berth.api.config.load import default_configuration, load
+from berth.api.config.types import API_VERSION, KIND
 from berth.api.pod import Pod
 from berth.cluster.nodes import Nodes
 from berth.cluster.snapshot import Snapshot
@@ -26,11 +29,25 @@ from berth.framework.status import CycleState
 from berth.plugins.presets import DEFAULT
 from berth.plugins.prioritysort import PrioritySort
 from berth.plugins.registry import BUILT_IN
+from berth.process.configuration import known_plugins, profiles_of
 
 
 def default_profile() -> Profile:
     """The default plugins, with empty caches."""
     return build_profiles(default_configuration(BUILT_IN, DEFAULT), BUILT_IN)["berth"]
+
+
+def packing_profiles() -> Mapping[str, Profile]:
+    """The default plugins, but pods go where the least is left."""
+    text = f"apiVersion: {API_VERSION}\nkind: {KIND}\nprofiles:\n- schedulerName: berth\n{_PACKING}"
+    return profiles_of(load(text, known=known_plugins(), preset=DEFAULT))
+
+
+_PACKING = """\
+  pluginConfig:
+  - name: NodeResourcesFit
+    args: {scoringStrategy: {type: MostAllocated, resources: [{name: cpu, weight: 1}, {name: memory, weight: 1}]}}
+"""
 
 
 def profile_of(*plugins: Plugin, weight: int = 1) -> Profile:

@@ -1,4 +1,4 @@
-"""A real Chromium, without a window, driven by Selenium, and `berth console` to look at.
+"""A real Chromium, without a window, driven by Selenium, and `berth console` or `berth replay` to look at.
 
 with console("--nats", address, folder=tmp_path) as page_server, browser() as driver:
     driver.get(page_server.url)
@@ -28,12 +28,12 @@ from harness.servers.child_processes import die_with_parent
 
 T = TypeVar("T")
 SECONDS = 30.0
-_URL = re.compile(r"console at (http://\S+)$", re.MULTILINE)
+_URL = re.compile(r"^(?:console|page) at (http://\S+)$", re.MULTILINE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunningConsole:
-    """A `berth console` that serves."""
+    """A `berth console`, or a `berth replay --browse`, that serves."""
 
     url: str
     process: subprocess.Popen[bytes]
@@ -48,9 +48,26 @@ class RunningConsole:
 @contextmanager
 def console(*arguments: object, folder: Path, environment: Mapping[str, str] | None = None) -> Iterator[RunningConsole]:
     """`berth console` with these arguments on a free port; it has ended when the block has."""
+    with _serving("console", *arguments, folder=folder, environment=environment) as running:
+        yield running
+
+
+@contextmanager
+def browsed(recording: Path, *arguments: object, folder: Path) -> Iterator[RunningConsole]:
+    """`berth replay --browse` of a recording on a free port; it has ended when the block has."""
+    with _serving("replay", recording, "--browse", *arguments, folder=folder) as running:
+        yield running
+
+
+@contextmanager
+def _serving(
+    *arguments: object, folder: Path, environment: Mapping[str, str] | None = None
+) -> Iterator[RunningConsole]:
     clean = {name: value for name, value in os.environ.items() if not name.startswith("BERTH_NATS")}
-    command = [sys.executable, "-m", "berth.cli", "console", "--port", "0", *map(str, arguments)]
-    printed, said = folder / "console.out", folder / "console.err"
+    command = [sys.executable, "-m", "berth.cli", *map(str, arguments)]
+    if "--port" not in command:
+        command += ["--port", "0"]
+    printed, said = folder / "page.out", folder / "page.err"
     with printed.open("wb") as out, said.open("wb") as err:
         process = subprocess.Popen(
             command,
@@ -61,7 +78,7 @@ def console(*arguments: object, folder: Path, environment: Mapping[str, str] | N
             preexec_fn=die_with_parent if sys.platform == "linux" else None,  # noqa: PLW1509 - one call into libc
         )
     try:
-        found = until(lambda: _URL.search(printed.read_text()), "the console to serve", process, said)
+        found = until(lambda: _URL.search(printed.read_text()), "the page to be served", process, said)
         yield RunningConsole(url=found[1], process=process, said=said)
     finally:
         if process.poll() is None:
@@ -136,6 +153,13 @@ def shown(driver: WebDriver, selector: str, pattern: str = "", *, click: bool = 
     except AssertionError as error:
         texts = driver.execute_script(TEXTS, selector)
         raise AssertionError(f"{error} of {texts}") from None
+
+
+def main_thread_seconds(driver: WebDriver) -> float:
+    """CPU of the page's main thread: other processes do not count, however busy the machine is."""
+    driver.execute_cdp_cmd("Performance.enable", {"timeDomain": "threadTicks"})
+    found = driver.execute_cdp_cmd("Performance.getMetrics", {})["metrics"]
+    return next(each["value"] for each in found if each["name"] == "TaskDuration")
 
 
 TEXTS = "return [...document.querySelectorAll(arguments[0])].map((each) => each.innerText.slice(0, 300));"

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from random import Random
 from uuid import NAMESPACE_DNS, uuid5
 
@@ -33,9 +34,11 @@ from berth.api.subjects import Attempt, PodSubject, Term
 from berth.bus.interface import Entry, StoredMessage
 from berth.cluster.buckets import LiveDataReader
 from berth.framework.profile import Profile
+from berth.process.configuration import read_configuration
 from berth.ranking.ranker import Ranker
 from berth.ranking.view import View
-from berth.recording.file import Begun, Recorded, Recording, Source, header, recorded
+from berth.recording.configuration import recorded_configuration
+from berth.recording.file import Begun, Ended, Recorded, Recording, RecordingWriter, Source, header, recorded
 from harness.builders.objects import a_container, a_node, a_pod
 from harness.builders.profiles import default_profile
 
@@ -157,6 +160,18 @@ class RecordedWorld:
             self.read()
             happens()
 
+    def write(self, path: Path) -> Path:
+        """The recording as a file, of services with the default configuration."""
+        document = recorded_configuration(read_configuration(None))
+        writer = RecordingWriter.create(path, msgspec.structs.replace(self.recording.header, configuration=document))
+        writer.add(Begun(positions={}))
+        for records in self.recording.messages.values():
+            for record in records:
+                writer.add(record)
+        writer.add(Ended(messages=writer.messages, reason="its time was over"))
+        writer.close()
+        return path
+
     # --- what happens
 
     def ask(self) -> None:
@@ -223,6 +238,12 @@ class RecordedWorld:
         else:
             self._decided(message, Outcome.CONFLICT if message.proposals_counted else Outcome.UNSCHEDULABLE)
             self._again(message)
+
+    def bind(self, pod: Pod, node: str) -> None:
+        """A pod that was asked for is decided to be on this node, as if a scorer had named it."""
+        self._decided(
+            Ranked(config=CONFIG, attempt=f"{pod.uid}.1.1", profile="berth", pod=pod), Outcome.BOUND, node=node
+        )
 
     def show(self) -> None:
         """The mirror shows the next bound pod, or that it is complete."""

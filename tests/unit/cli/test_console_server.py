@@ -14,12 +14,13 @@ import pytest
 from berth.api.config.configuration import KubeSchedulerConfiguration
 from berth.api.messages import Candidate, encode
 from berth.cli.bus import NatsServer
-from berth.cli.console import askagain, server
+from berth.cli.console import askagain, pages
 from berth.cli.console.askagain import AlreadyAskingError, AskAgain
 from berth.cli.console.feed import Feed
 from berth.cli.console.guard import COOKIE, HEADERS, Guard, trusted_proxy
 from berth.cli.console.hub import MOST_PAGES
-from berth.cli.console.server import ConsoleServer, page_files, serving
+from berth.cli.console.pages import page_files, serving
+from berth.cli.console.server import ConsoleServer
 from berth.cli.options import PodName
 from berth.process.configuration import read_configuration
 from berth.process.readers import Secret
@@ -53,7 +54,7 @@ async def a_console(*, token: str | None = None, proxy=None) -> AsyncIterator[Cl
     guard = Guard.of("127.0.0.1", names=(), token=Secret(token) if token else None, proxy=proxy)
     feed = Feed(NatsServer())
     answers = ConsoleServer(feed, guard, AskAgain((), kubeconfig=None), a_configuration())
-    async with serving(answers, "127.0.0.1", 0) as port, aiohttp.ClientSession() as session:
+    async with serving(answers.application(), "127.0.0.1", 0) as port, aiohttp.ClientSession() as session:
         yield Client(session, port, feed)
 
 
@@ -148,7 +149,7 @@ async def log_in(client: Client, token: str, **headers: str) -> tuple[int, str]:
 
 
 async def test_the_token_is_exchanged_for_a_cookie_that_no_script_reads(closed_console: Client, monkeypatch):
-    monkeypatch.setattr(server, "WRONG_TOKEN_SECONDS", 0.0)
+    monkeypatch.setattr(pages, "WRONG_TOKEN_SECONDS", 0.0)
     assert (await log_in(closed_console, "wrong"))[0] == 403
     status, cookie = await log_in(closed_console, TOKEN)
     assert status == 200

@@ -151,6 +151,9 @@ MESSAGE = {"record": "message", "source": "cluster", "sequence": 3, "time": "202
         pytest.param(
             lines_of(line({"kind": "berth-recording", "schema": 1})), "missing required field", id="no header"
         ),
+        pytest.param(
+            lines_of(HEAD.replace(b"T00:00:00Z", b"T00:00:00")), "with a timezone", id="a header without a zone"
+        ),
         pytest.param(lines_of(HEAD, b"[" * 100_000), "decoding line 2", id="endless nesting"),
         pytest.param(lines_of(HEAD, line({**MESSAGE, "source": "x"})), "Invalid enum value 'x'", id="unknown source"),
         pytest.param(lines_of(HEAD, line({**MESSAGE, "sequence": -1})), "`int` >= 0", id="negative sequence"),

@@ -18,19 +18,14 @@ from berth.framework.profile import Profile
 from berth.plugins.presets import DEFAULT
 from berth.process.configuration import known_plugins, profiles_of
 from berth.recording.file import Recording
-from berth.recording.history import Fate, History
+from berth.recording.history import Fate, History, recorded_end
 from berth.recording.measures import BusiestNodes, Traffic
 from berth.recording.whatif import RunResult, WhatIf, what_if
 from harness.builders.objects import a_container, a_node, a_pod
-from harness.builders.profiles import default_profile
+from harness.builders.profiles import default_profile, packing_profiles
 from harness.builders.volumes import a_claim, a_class, pod_with_claims
 from harness.worlds.recorded_world import START, RecordedWorld
 
-PACKING = """\
-  pluginConfig:
-  - name: NodeResourcesFit
-    args: {scoringStrategy: {type: MostAllocated, resources: [{name: cpu, weight: 1}, {name: memory, weight: 1}]}}
-"""
 SAME: Mapping[str, Profile] = {"berth": default_profile()}
 
 
@@ -74,7 +69,7 @@ def test_a_configuration_that_packs_uses_fewer_nodes_and_leaves_more_room(world:
     for number in range(6):
         world.one_by_one(small(f"web-{number}"))
     world.one_by_one(small("large", "2"))
-    found = asked(world.recording, profiles(PACKING))
+    found = asked(world.recording, packing_profiles())
     assert (found.recorded.nodes_used, found.other.measures.nodes_used) == (3, 2)
     # free by then: 3, 3, 1 cores beside the recorded pods; 0.5, 2.5, 4 of the packed ones, or the like
     assert found.other.measures.room_for >= found.recorded.room_for
@@ -86,7 +81,7 @@ def test_a_pod_that_waited_is_placed_where_the_other_configuration_leaves_room(w
     for number in range(3):
         world.one_by_one(small(f"web-{number}", "1"))
     world.one_by_one(small("big", "4"))
-    found = asked(world.recording, profiles(PACKING))
+    found = asked(world.recording, packing_profiles())
     assert fates(found.again)["big"] == (Fate.WAITS, "")
     assert fates(found.other)["big"][0] is Fate.PLACED
     (big,) = [each for each in found.other.pods if each.pod == "default/big"]
@@ -132,6 +127,26 @@ def test_a_victim_of_before_the_recording_is_named(world: RecordedWorld):
 
 def on(pod: Pod, node: str):
     return msgspec.structs.replace(pod.spec, node_name=node)
+
+
+@pytest.mark.parametrize("number", range(0, 300, 12))
+def test_a_pod_stays_on_its_node_however_many_others_are_as_good(number: int):
+    world = RecordedWorld(0, scorers=1, nodes=0, lag=0.0, chosen_of=1, ever_away=False)
+    for each in range(300):
+        world.mirror(f"node.n{each}", a_node(f"n{each}", cpu="4"))
+    pod = small("web")
+    world.ask_for(pod, f"{pod.uid}.1.1")
+    world.bind(pod, f"n{number}")
+    assert all(each.is_equal for each in asked(world.recording, SAME).other.pods)
+
+
+def test_a_bound_pod_that_the_mirror_shows_as_nominated_counts_on_its_node(world: RecordedWorld):
+    pod = small("vip")
+    nominated = msgspec.structs.replace(pod.status, nominated_node_name="n1")
+    world.ask_for(pod, f"{pod.uid}.1.1")
+    world.mirror(f"pod.{pod.uid}", msgspec.structs.replace(pod, status=nominated))
+    world.bind(pod, "n1")
+    assert recorded_end(world.recording, History(world.recording)).node_of(pod.uid) == "n1"
 
 
 def test_pods_without_a_profile_are_left_out(world: RecordedWorld):

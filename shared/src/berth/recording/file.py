@@ -67,7 +67,7 @@ class Header(msgspec.Struct, frozen=True, kw_only=True):
     kind: str
     schema: int
     berth: str
-    at: datetime
+    at: Annotated[datetime, msgspec.Meta(tz=True)]
     """By NATS's clock."""
     bus_id: str
     config: str

@@ -7,15 +7,17 @@ from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
+from heapq import merge
 from typing import TypeVar
 
 import msgspec
 
 from berth.api.errors import DecodeError
+from berth.api.kinds import POD
 from berth.api.livedata import Bandwidth, decode_bandwidth
 from berth.api.messages import Decision, Message, Outcome, Pending, Ranked, attempt_of, decode
 from berth.api.pod import Pod
-from berth.api.subjects import Attempt, parse_key
+from berth.api.subjects import Attempt, key, parse_key
 from berth.bus.topology import BANDWIDTH, CLUSTER, DECISIONS, PENDING, RANKED
 from berth.cluster.buckets import MirroredSnapshot
 from berth.cluster.snapshot import Snapshot
@@ -132,17 +134,39 @@ def decoded(recording: Recording, source: Source, kind: type[M]) -> Iterator[tup
         yield record, message
 
 
-def recorded_end(recording: Recording, history: History) -> Snapshot:
-    """The cluster at the end of a recording; bound pods that the mirror did not show yet are on their nodes."""
-    snapshot = Snapshot()
-    mirror, mirrored = MirroredSnapshot(snapshot), set()
+def recorded_run(recording: Recording, history: History, snapshot: Snapshot) -> Iterator[datetime]:
+    """Bring a Snapshot through a recording, from its begin to its end; yields the time before each change.
+
+    A bound pod counts from its Decision on, as for scorers: the mirror may show it later, or not any more.
+    """
+    mirror, begin = MirroredSnapshot(snapshot), recording.position(CLUSTER)
+    changes: list[tuple[datetime, Recorded | Decision]] = []
     for record in recording.of(CLUSTER):
-        mirrored.add(record.subject)
-        apply(mirror, record)
-    for uid, node in history.bound.items():
-        pod = history.pods.get(uid)
-        if pod is not None and f"pod.{uid}" not in mirrored:
-            snapshot.place(pod, node)
+        if record.sequence <= begin:
+            apply(mirror, record)
+        else:
+            changes.append((record.time, record))
+    decisions: list[tuple[datetime, Recorded | Decision]] = [
+        (record.time, decision)
+        for record, decision in decoded(recording, DECISIONS, Decision)
+        if decision.outcome is Outcome.BOUND and decision.uid in history.pods
+    ]
+    ended: set[str] = set()
+    for at, event in merge(changes, decisions, key=lambda each: each[0]):
+        yield at
+        if isinstance(event, Recorded):
+            apply(mirror, event)
+            if event.payload is None:
+                ended.add(event.subject)
+        elif snapshot.placed(event.uid) is None and key(POD.name, event.uid) not in ended:
+            snapshot.place(history.pods[event.uid], event.node)
+
+
+def recorded_end(recording: Recording, history: History) -> Snapshot:
+    """The cluster at the end of a recording."""
+    snapshot = Snapshot()
+    for _ in recorded_run(recording, history, snapshot):
+        pass
     return snapshot
 
 

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime
 from heapq import merge
-from typing import Final
+from typing import Final, Protocol
 
 import msgspec
 
@@ -36,8 +36,8 @@ from berth.recording.measures import Measures, Traffic, measures_of
 from berth.simulate.engine import Simulation
 
 _BUCKETS: Final[tuple[Source, ...]] = (CLUSTER, BANDWIDTH, FACTS)
-_TIED: Final = 256
-"""Nodes among which the recorded one is looked for, if they are equally good."""
+_NAMED: Final = 8
+"""Nodes that a ranking names with every plugin's points, as many as RANKED; the recorded one is named too."""
 _MOST_TURNS: Final = 3
 """How often a pod is ranked at a time. The victims of its preemption are gone at once, so it fits after the first."""
 
@@ -78,15 +78,35 @@ class WhatIf(msgspec.Struct, frozen=True, kw_only=True):
     other: RunResult
 
 
-def what_if(recording: Recording, own: Mapping[str, Profile], other: Mapping[str, Profile]) -> WhatIf:
-    """Run the recording's pods with its own profiles, and with others."""
-    history = History(recording)
+class RunObserver(Protocol):
+    """Is told what happens in a run."""
+
+    def until(self, at: datetime, snapshot: Snapshot) -> None:
+        """The cluster is as it stays up to this time."""
+
+    def end(self, snapshot: Snapshot) -> None:
+        """The run is over."""
+
+    def ranked(self, pod: Pod, ranking: Ranking, at: datetime) -> None:
+        """A pod was ranked, or waits for the reason that the ranking has."""
+
+
+def what_if(
+    recording: Recording,
+    own: Mapping[str, Profile],
+    other: Mapping[str, Profile],
+    *,
+    history: History | None = None,
+    observer: RunObserver | None = None,
+) -> WhatIf:
+    """Run the recording's pods with its own profiles, and with others; ``observer`` is told about the other run."""
+    history = history or History(recording)
     recorded = recorded_end(recording, history)
     largest = max((pod for uid, pod in history.pods.items() if uid in history.bound), key=_size, default=None)
     traffic = Traffic(recorded, history.samples)
 
-    def run(profiles: Mapping[str, Profile]) -> RunResult:
-        made = OtherRun(recording, profiles, history)
+    def run(profiles: Mapping[str, Profile], observer: RunObserver | None = None) -> RunResult:
+        made = OtherRun(recording, profiles, history, observer)
         made.through()
         return RunResult(
             pods=list(made.compared()),
@@ -95,7 +115,8 @@ def what_if(recording: Recording, own: Mapping[str, Profile], other: Mapping[str
             failures=made.failures,
         )
 
-    return WhatIf(recorded=measures_of(recorded, largest, traffic.of(recorded)), again=run(own), other=run(other))
+    measures = measures_of(recorded, largest, traffic.of(recorded))
+    return WhatIf(recorded=measures, again=run(own), other=run(other, observer))
 
 
 def _size(pod: Pod) -> tuple[int, int]:
@@ -111,12 +132,19 @@ class OtherRun:
         snapshot: the cluster as it is after them.
     """
 
-    def __init__(self, recording: Recording, profiles: Mapping[str, Profile], history: History) -> None:
+    def __init__(
+        self,
+        recording: Recording,
+        profiles: Mapping[str, Profile],
+        history: History,
+        observer: RunObserver | None = None,
+    ) -> None:
         self.ours = [uid for uid, pod in history.pods.items() if pod.spec.scheduler_name in profiles]
         self.snapshot = Snapshot()
         self._recording = recording
         self._profiles = profiles
         self._history = history
+        self._observer = observer
         self._simulation = Simulation(snapshot=self.snapshot, profiles=profiles)
         self._mirror = MirroredSnapshot(self.snapshot)
         sources = frozenset(source for profile in profiles.values() for source in profile.live_sources)
@@ -153,6 +181,8 @@ class OtherRun:
                     self._follow(bucket, record)
             events.append([(record.time, bucket, record) for record in records if record.sequence > begin])
         for at, source, event in merge(*events, key=lambda item: item[0]):
+            if self._observer is not None:
+                self._observer.until(at, self.snapshot)
             self.snapshot.live.observe_time(at.timestamp())
             if isinstance(event, AskedPod):
                 self._ask(event, at)
@@ -161,6 +191,8 @@ class OtherRun:
             elif source is not None:
                 self._follow(source, event)
         self._try_waiting(self._recording.last_time)
+        if self._observer is not None:
+            self._observer.end(self.snapshot)
 
     def compared(self) -> Iterator[ComparedPod]:
         """Every pod that was asked for, then the victims of either run that were placed before the recording."""
@@ -257,12 +289,19 @@ class OtherRun:
         admitted = pre_enqueue(profile.pre_enqueues, pod)
         if not admitted.is_success:
             self._reasons[pod.uid] = ", ".join(admitted.reasons)
+            self._tell(pod, Ranking(message=self._reasons[pod.uid]), at)
             return
+        node = self._history.bound.get(pod.uid, "")
         for _ in range(_MOST_TURNS):
-            ranking = rank(pod, self.snapshot, profile, attempt=asked.attempt, best=_TIED, explained=0)
-            ranking = _with_first(ranking, self._history.bound.get(pod.uid, ""))
+            ranking = rank(pod, self.snapshot, profile, attempt=asked.attempt, best=_NAMED, explained=_NAMED, also=node)
+            ranking = _with_first(ranking, node)
+            self._tell(pod, ranking, at)
             if not self._carry_out(pod, ranking, at):
                 return
+
+    def _tell(self, pod: Pod, ranking: Ranking, at: datetime) -> None:
+        if self._observer is not None:
+            self._observer.ranked(pod, ranking, at)
 
     def _carry_out(self, pod: Pod, ranking: Ranking, at: datetime) -> bool:
         """Do what the ranking says; returns whether the pod may fit now that its victims are gone."""
@@ -301,7 +340,10 @@ def _with_first(ranking: Ranking, node: str) -> Ranking:
     best = ranking.candidates[:1]
     found = (each for each in ranking.candidates if each.node == node and each.total == best[0].total)
     first = next(found, None)
-    return ranking if first is None else msgspec.structs.replace(ranking, candidates=(first,))
+    if first is None:
+        return ranking
+    others = (each for each in ranking.candidates if each is not first)
+    return msgspec.structs.replace(ranking, candidates=(first, *others))
 
 
 def _key_of(record: Recorded) -> tuple[str, str]:

@@ -13,10 +13,10 @@ from berth.cli.bus import NatsContext, NatsServer, NatsUrl
 from berth.cli.commands.config import Gates, Provider, ServicesConfig, configured
 from berth.cli.console.askagain import AskAgain
 from berth.cli.console.feed import Feed
-from berth.cli.console.guard import Guard, is_loopback, read_token, trusted_proxy
-from berth.cli.console.server import ConsoleServer, serving
+from berth.cli.console.guard import Guard, guard_of
+from berth.cli.console.pages import serve
+from berth.cli.console.server import ConsoleServer
 from berth.cli.options import reporting_errors, run_command, until_stopped
-from berth.cli.rendering import note, print_line
 from berth.process.exits import Exit
 
 app = typer.Typer()
@@ -85,12 +85,7 @@ def console(  # noqa: PLR0913 - one parameter a flag, given by name
     """
     configuration = configured(config, algorithm_provider, feature_gates)
     with reporting_errors():
-        guard = Guard.of(
-            host,
-            names=allowed_host or (),
-            token=None if token_file is None else read_token(token_file),
-            proxy=trusted_proxy(proxy_header, proxy_address or ()),
-        )
+        guard = guard_of(host, token_file, proxy_header, proxy_address, allowed_host)
     flags = {
         "--nats": nats,
         "--context": nats_context,
@@ -120,12 +115,7 @@ class _Console:
     configuration: KubeSchedulerConfiguration
 
     async def run(self) -> None:
-        """Serve until cancelled. Raises as :meth:`Feed.run` and :func:`serving`."""
+        """Serve until cancelled. Raises as :meth:`Feed.run` and :func:`serve`."""
         feed = Feed(self.server)
         answers = ConsoleServer(feed, self.guard, self.ask_again, self.configuration)
-        async with serving(answers, self.guard.host, self.port) as port:
-            shown = self.guard.host if ":" not in self.guard.host else f"[{self.guard.host}]"
-            print_line(f"console at http://{shown}:{port}/")
-            if not is_loopback(self.guard.host):
-                note("it speaks plain HTTP: put a proxy with TLS before it where others could listen")
-            await feed.run()
+        await serve(answers.application(), self.guard, self.port, "console", feed.run)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections import Counter
+import asyncio
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Final
 
@@ -13,14 +13,13 @@ from rich.console import RenderableType
 from rich.table import Table
 
 from berth.api.config.configuration import KubeSchedulerConfiguration
-from berth.api.messages import Decision, Outcome
 from berth.api.subjects import Attempt
-from berth.bus.topology import DECISIONS
 from berth.cli import explain
 from berth.cli.commands.config import configured, extenders_not_asked
-from berth.cli.lookup import EvictionRecord, ExplainedDecision
+from berth.cli.commands.console import AllowedHosts, ProxyAddresses, ProxyHeader, TokenFile
+from berth.cli.console.guard import guard_of
+from berth.cli.console.pages import serve
 from berth.cli.options import (
-    NotFoundError,
     Output,
     OutputFormat,
     PodName,
@@ -28,8 +27,14 @@ from berth.cli.options import (
     parse_pod,
     print_document,
     reporting_errors,
+    run_command,
+    until_stopped,
 )
-from berth.cli.rendering import clock, duration, new_table, note, per_second, plain, print_rich
+from berth.cli.rendering import clock, duration, new_table, note, plain, print_rich
+from berth.cli.replayed.comparison import RecordedSource, TwoClusters
+from berth.cli.replayed.decisions import RecordedDecisions
+from berth.cli.replayed.server import ReplayServer
+from berth.cli.replayed.wording import MEASURES, counts_by_kind, fate_text, measure_cells, summary_of
 from berth.framework.profile import Profile
 from berth.process.configuration import profiles_of
 from berth.process.exits import Exit, UsageError
@@ -37,14 +42,16 @@ from berth.process.settings import short_identity
 from berth.process.sources import read_settings
 from berth.recording.configuration import configuration_of
 from berth.recording.file import Recording, read_recording
-from berth.recording.history import Fate, PodFate, decoded
-from berth.recording.measures import Measures, Spread
+from berth.recording.history import Fate
 from berth.recording.replay import NOT_COMPARED, Replay, ReplayCounts, Replayed
 from berth.recording.whatif import ComparedPod, RunResult, WhatIf, what_if
 from berth.simulate.inputs import counted
 
 app = typer.Typer()
 
+LOOPBACK: Final = "127.0.0.1"
+PORT: Final = 8091
+"""The one after the console's, so that both can be open."""
 _ROWS: Final = 50
 """Pods that a table shows. With ``-o json`` there are all."""
 
@@ -80,6 +87,29 @@ Gates = Annotated[
         "--feature-gates", metavar="A=true,B=false", help="Feature gates of that preset, on or off.", show_default=False
     ),
 ]
+Browse = Annotated[
+    bool, typer.Option("--browse", help="Show both clusters side by side, on a page for a browser.", show_default=False)
+]
+Host = Annotated[
+    str | None,
+    typer.Option(
+        "--host",
+        metavar="ADDRESS",
+        help=f"Where --browse listens [default: {LOOPBACK}]; others need a token or a proxy.",
+        show_default=False,
+    ),
+]
+Port = Annotated[
+    int | None,
+    typer.Option(
+        "--port",
+        metavar="PORT",
+        help=f"The port of --browse [default: {PORT}]; 0 is any that is free.",
+        min=0,
+        max=65_535,
+        show_default=False,
+    ),
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,22 +135,44 @@ def replay(  # noqa: PLR0913 - one parameter a flag, given by name
     algorithm_provider: Provider = None,
     feature_gates: Gates = None,
     output: Output = OutputFormat.TABLE,
+    browse: Browse = False,
+    host: Host = None,
+    port: Port = None,
+    token_file: TokenFile = None,
+    proxy_header: ProxyHeader = None,
+    proxy_address: ProxyAddresses = None,
+    allowed_host: AllowedHosts = None,
 ) -> None:
     """Make the rankings of a recording again, and compare.
 
     Or explain one of its pods, or say what another configuration would have done.
     """
+    of_the_page = (host, port, token_file, proxy_header, proxy_address, allowed_host)
     asks_what_if = config is not None or algorithm_provider is not None or feature_gates is not None
     other = configured(config, algorithm_provider, feature_gates) if asks_what_if else None
     with reporting_errors():
         if pod is not None and other is not None:
             raise UsageError("--pod explains what was, --config asks what would have been: name one of them")
+        if browse and other is None:
+            raise UsageError("--browse shows what another configuration would have done: name it with --config")
+        if browse and output.is_document:
+            raise UsageError(f"--browse serves a page, -o {output} prints a document: name one of them")
+        if not browse and any(each is not None for each in of_the_page):
+            raise UsageError("--host, --port and who may look are of the page: name --browse too")
+        guard = guard_of(host or LOOPBACK, token_file, proxy_header, proxy_address, allowed_host)
         name = None if pod is None else parse_pod(pod, namespace)
         opened = _open(file)
-        if other is not None:
+        if other is None:
+            is_equal = _print_replay(opened, output) if name is None else _print_pod(opened, name, output)
+        elif not browse:
             _print_what_if(opened, other, output)
             return
-        is_equal = _print_replay(opened, output) if name is None else _print_pod(opened, name, output)
+        else:
+            title = config.name if config is not None else algorithm_provider or "other feature gates"
+            page = ReplayServer(_side_by_side(opened, other, file.name, title), guard).application()
+            serving = serve(page, guard, PORT if port is None else port, "page", _for_ever)
+            run_command(until_stopped(serving), interrupted=Exit.DONE)
+            return
     if not is_equal:
         raise typer.Exit(Exit.NO)
 
@@ -230,7 +282,7 @@ def _replayed_json(one: Replayed) -> dict[str, object]:
 
 def _print_pod(opened: _Opened, name: PodName, output: OutputFormat) -> bool:
     """Whether no ranking of the pod differs."""
-    explained = _last_decision(opened.recording, name)
+    explained = RecordedDecisions(opened.recording).last(name)
     made = [one for one in opened.replay().run() if one.ranking.message.pod.key == str(name)]
     decision = explained.decision
     profile = opened.profiles.get(decision.profile) if decision.config == opened.configuration.digest else None
@@ -250,50 +302,51 @@ def _again(one: Replayed) -> str:
     return f"{_whose(one)}: {said or 'made again, and equal'}"
 
 
-def _last_decision(recording: Recording, name: PodName) -> ExplainedDecision:
-    """The pod's last Decision, seen from the end of the recording.
-
-    Raises:
-        NotFoundError: there is none.
-    """
-    last: tuple[Decision, EvictionRecord | None] | None = None
-    at, evicted_for = recording.header.at, None
-    evictions: dict[str, EvictionRecord] = {}
-    for record, decision in decoded(recording, DECISIONS, Decision):
-        preemption = decision.preemption
-        of = PodName(namespace=decision.namespace, name=decision.pod)
-        made = None
-        if decision.outcome is Outcome.PREEMPTING and preemption is not None and preemption.victims:
-            made = EvictionRecord(pod=of, uid=decision.uid, preemption=preemption, at=record.time)
-            evictions[decision.uid] = made
-        if of == name:
-            last, at, evicted_for = (decision, evictions.get(decision.uid)), record.time, None
-        elif made is not None and last is not None and any(v.uid == last[0].uid for v in made.preemption.victims):
-            evicted_for = made
-    if last is None:
-        raise NotFoundError(f"looking for pod {str(name)!r}: the recording has no Decision on it")
-    return ExplainedDecision(
-        decision=last[0], at=at, now=recording.last_time, preemption=last[1], evicted_for=evicted_for
-    )
-
-
 # --- another configuration
 
 
 def _print_what_if(opened: _Opened, other: KubeSchedulerConfiguration, output: OutputFormat) -> None:
     profiles = profiles_of(other)
-    for sentence in (*extenders_not_asked(other), *_without_live_data(opened.recording, profiles)):
+    for sentence in _before(opened, other, profiles):
         note(sentence)
     found = what_if(opened.recording, opened.profiles, profiles)
-    for pod, problem in found.other.failures.items():
-        note(f"{pod}: {problem}")
-    if found.other.left_out:
-        names = ", ".join(profiles)
-        note(f"left out {counted(found.other.left_out, 'pod')}, whose schedulerName is none of {names}")
+    for sentence in _afterwards(found, profiles):
+        note(sentence)
     if output.is_document:
         print_document(_what_if_json(found), output)
     else:
         print_rich(*_what_if_lines(found))
+
+
+def _before(opened: _Opened, other: KubeSchedulerConfiguration, profiles: Mapping[str, Profile]) -> tuple[str, ...]:
+    """What the run leaves out."""
+    return (*extenders_not_asked(other), *_without_live_data(opened.recording, profiles))
+
+
+def _afterwards(found: WhatIf, profiles: Mapping[str, Profile]) -> Iterator[str]:
+    """What a person should know of a run."""
+    for pod, problem in found.other.failures.items():
+        yield f"{pod}: {problem}"
+    if found.other.left_out:
+        names = ", ".join(profiles)
+        yield f"left out {counted(found.other.left_out, 'pod')}, whose schedulerName is none of {names}"
+
+
+def _side_by_side(opened: _Opened, other: KubeSchedulerConfiguration, title: str, other_title: str) -> TwoClusters:
+    profiles = profiles_of(other)
+    notes = _before(opened, other, profiles)
+    for sentence in notes:
+        note(sentence)
+    source = RecordedSource(recording=opened.recording, profiles=opened.profiles, config=opened.configuration.digest)
+    clusters = TwoClusters.of(source, profiles, title=title, other_title=other_title)
+    further = tuple(_afterwards(clusters.found, profiles))
+    for sentence in further:
+        note(sentence)
+    return replace(clusters, notes=(*notes, *further))
+
+
+async def _for_ever() -> None:
+    await asyncio.Event().wait()
 
 
 def _without_live_data(recording: Recording, profiles: Mapping[str, Profile]) -> Iterator[str]:
@@ -312,8 +365,8 @@ def _what_if_lines(found: WhatIf) -> Iterator[RenderableType]:
         if len(different) > _ROWS:
             yield plain(f"and {len(different) - _ROWS} more, which -o json has")
         yield ""
-    yield plain(f"{counted(len(found.other.pods), 'pod')}: {_summary(found.other.pods)}", "bold")
-    yield plain(f"with the recorded configuration, placed one after the other: {_summary(found.again.pods)}")
+    yield plain(f"{counted(len(found.other.pods), 'pod')}: {summary_of(found.other.pods)}", "bold")
+    yield plain(f"with the recorded configuration, placed one after the other: {summary_of(found.again.pods)}")
     yield ""
     yield _measures_table(found)
 
@@ -322,75 +375,17 @@ def _pods_table(pods: Sequence[ComparedPod]) -> Table:
     table = new_table("POD", "RECORDED", "OTHER", "WHY IT WAITS")
     for each in pods:
         because = each.other.reason if each.other.fate is Fate.WAITS else ""
-        table.add_row(*map(plain, (each.pod, _fate(each.recorded), _fate(each.other), because)))
+        table.add_row(*map(plain, (each.pod, fate_text(each.recorded), fate_text(each.other), because)))
     return table
-
-
-def _fate(fate: PodFate) -> str:
-    if fate.fate is Fate.PLACED:
-        return fate.node
-    return f"evicted from {fate.node}" if fate.fate is Fate.EVICTED and fate.node else str(fate.fate)
-
-
-def _kind_of(each: ComparedPod) -> str:
-    if each.is_equal:
-        return "as recorded"
-    if each.recorded.fate == each.other.fate:
-        return "elsewhere" if each.other.fate is Fate.PLACED else f"{each.other.fate} elsewhere"
-    return f"{_BECAME[each.other.fate]} instead of {_BECAME[each.recorded.fate]}"
-
-
-_BECAME: Final = {Fate.PLACED: "placed", Fate.WAITS: "waiting", Fate.EVICTED: "evicted"}
-
-
-def _counts(pods: Sequence[ComparedPod]) -> Counter[str]:
-    return Counter(map(_kind_of, pods))
-
-
-def _summary(pods: Sequence[ComparedPod]) -> str:
-    return ", ".join(f"{number} {kind}" for kind, number in _counts(pods).most_common()) or "none was asked for"
 
 
 def _measures_table(found: WhatIf) -> Table:
     headings = ("RECORDED", "AGAIN", "OTHER")
     table = new_table("AT THE END", *headings, numbers=headings)
     measured = (found.recorded, found.again.measures, found.other.measures)
-    for row in zip(_NAMES, *map(_cells, measured), strict=True):
+    for row in zip(MEASURES, *map(measure_cells, measured), strict=True):
         table.add_row(*map(plain, row))
     return table
-
-
-_NAMES: Final = (
-    "pods on nodes",
-    "nodes with pods",
-    "pods a node: least, mean, most",
-    "deviation of pods",
-    "CPU requested: least, mean, most",
-    "memory requested: least, mean, most",
-    "room for more pods like the largest",
-    "free CPU where it does not fit",
-    "busiest node receives",
-    "busiest node transmits",
-)
-
-
-def _cells(measures: Measures) -> tuple[str, ...]:
-    return (
-        f"{measures.pods}",
-        f"{measures.nodes_used} of {measures.nodes}",
-        _three(measures.pods_per_node),
-        f"{measures.pods_per_node.deviation:g}",
-        _three(measures.cpu_percent, " %"),
-        _three(measures.memory_percent, " %"),
-        f"{measures.room_for}",
-        f"{measures.stranded_cpu_percent:g} %",
-        per_second(measures.receive) or "unknown",
-        per_second(measures.transmit) or "unknown",
-    )
-
-
-def _three(spread: Spread, unit: str = "") -> str:
-    return f"{spread.least:g}, {spread.mean:g}, {spread.most:g}{unit}"
 
 
 def _what_if_json(found: WhatIf) -> dict[str, object]:
@@ -399,7 +394,7 @@ def _what_if_json(found: WhatIf) -> dict[str, object]:
 
 def _run_json(run: RunResult) -> dict[str, object]:
     return {
-        "counts": dict(_counts(run.pods)),
+        "counts": dict(counts_by_kind(run.pods)),
         "left_out": run.left_out,
         "failures": run.failures,
         "measures": run.measures,

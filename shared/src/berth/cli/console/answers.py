@@ -49,11 +49,11 @@ async def why_json(session: Session, name: PodName, configuration: KubeScheduler
         lines = [line for line in detail_lines(answer, answer.detail) if isinstance(line, str) and line]
         return {"kind": "queued", "sentences": lines, **detail_json(answer, answer.detail, stuck)}
     weights = weights_of(configuration, decided.decision)
-    sentences = list(_sentences(decision_lines(decided, weights)))
+    sentences = list(sentences_of(decision_lines(decided, weights)))
     return {"kind": "decided", "sentences": sentences, **decision_json(decided, weights)}
 
 
-def _sentences(lines: Iterator[RenderableType]) -> Iterator[str]:
+def sentences_of(lines: Iterator[RenderableType]) -> Iterator[str]:
     """The lines that are text, without the tables between them."""
     for line in lines:
         text = line.renderable if isinstance(line, Padding) else line

@@ -202,3 +202,23 @@ def trusted_proxy(header: str | None, addresses: Collection[str]) -> TrustedProx
     except ValueError as error:
         raise UsageError(f"reading --proxy-address: want addresses or networks, such as 10.0.0.5: {error}") from error
     return TrustedProxy(header=header, networks=networks)
+
+
+def guard_of(
+    host: str,
+    token_file: Path | None,
+    proxy_header: str | None,
+    proxy_addresses: Collection[str] | None,
+    allowed_hosts: Collection[str] | None,
+) -> Guard:
+    """The rules that the flags of a command make.
+
+    Raises:
+        UsageError: others could reach the page and nothing says who they are, or a flag cannot be read.
+    """
+    return Guard.of(
+        host,
+        names=allowed_hosts or (),
+        token=None if token_file is None else read_token(token_file),
+        proxy=trusted_proxy(proxy_header, proxy_addresses or ()),
+    )

@@ -6,17 +6,18 @@ Only rows that changed are made anew, so that a busy cluster costs the same as i
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from itertools import islice
-from typing import Final
+from typing import Final, Protocol
 
 import msgspec
 
 from berth.api.livedata import Bandwidth
 from berth.api.resources import CPU, MEMORY
-from berth.cli.mirror import MirrorReader, newest
+from berth.cli.mirror import newest
 from berth.cluster.nodes import NodeInfo, info_of_row
+from berth.cluster.snapshot import Snapshot
 from berth.plugins.podtopologyspread.constraints import ZONE
 
 CORDONED: Final = 1
@@ -79,10 +80,20 @@ class NodeChanges:
     gone: list[int] = field(default_factory=list)
 
 
+class NodeSource(Protocol):
+    """What the nodes are read from: the mirror, or a run of a recording."""
+
+    @property
+    def snapshot(self) -> Snapshot: ...
+    @property
+    def bandwidth(self) -> Mapping[str, Mapping[str, Bandwidth]]:
+        """Samples by node and query."""
+
+
 class NodeTable:
     """The nodes of one mirror. A new mirror needs a new table, since rows differ."""
 
-    def __init__(self, mirror: MirrorReader) -> None:
+    def __init__(self, mirror: NodeSource) -> None:
         self._mirror = mirror
         self._version = 0
         self._facts: dict[int, NodeFacts] = {}

@@ -1,11 +1,12 @@
 // The page: its address says which view is shown, the head what holds for all of them.
 
-import { ask, el, fill, say } from "./dom.js";
+import { decoded, el, fill, say } from "./dom.js";
 import { count } from "./format.js";
 import { store } from "./store.js";
 import { clusterView } from "./cluster.js";
 import { decisionsView } from "./decisions.js";
 import { podView } from "./pod.js";
+import { offerFind, offerLogout } from "./head.js";
 import { queueView } from "./queue.js";
 import { differenceView, shadowView } from "./shadow.js";
 
@@ -21,14 +22,6 @@ function route() {
   if (kind === "shadow") return { view: "shadow", title: "Shadow", show: shadowView };
   if (kind === "queue") return { view: "queue", title: "Queue", show: queueView };
   return { view: "cluster", title: "Cluster", show: (to, signal) => clusterView(to, signal, kind === "node" ? rest.join("/") : "") };
-}
-
-function decoded(part) {
-  try {
-    return decodeURIComponent(part);
-  } catch {
-    return part;
-  }
 }
 
 function show() {
@@ -75,13 +68,7 @@ function notices() {
     sentences.length > 6 ? el("p", { class: "notice" }, `and ${sentences.length - 6} more: see berth top`) : null);
 }
 
-document.getElementById("find").addEventListener("submit", (event) => {
-  event.preventDefault();
-  const [first, ...rest] = document.getElementById("pod").value.trim().split("/");
-  if (!first) return;
-  const [namespace, name] = rest.length ? [first, rest.join("/")] : ["default", first];
-  location.hash = `#/pod/${encodeURIComponent(namespace)}/${encodeURIComponent(name)}`;
-});
+offerFind(document.getElementById("find"));
 
 document.addEventListener("keydown", (event) => {
   if (event.ctrlKey || event.metaKey || event.altKey || event.target.closest("input, select, textarea")) return;
@@ -100,13 +87,7 @@ store.on("shadows", () => {
 });
 for (const kind of ["link", "bus", "services", "figures"]) store.on(kind, notices);
 window.addEventListener("hashchange", show);
-fetch("api/session").then((answer) => answer.json()).then(({ login }) => {
-  document.getElementById("logout").hidden = !login;
-}, () => {});
-document.getElementById("logout").addEventListener("click", async () => {
-  await ask("logout", { method: "POST" });
-  location.replace("./");
-});
+offerLogout(document.getElementById("logout"));
 document.addEventListener("visibilitychange", () => store.rest());
 store.connect();
 head();

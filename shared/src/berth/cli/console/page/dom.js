@@ -45,6 +45,15 @@ export function nodeLink(name) {
   return el("a", { href: `#/node/${encodeURIComponent(name)}` }, name);
 }
 
+/** A part of an address; as it is where it cannot be decoded. */
+export function decoded(part) {
+  try {
+    return decodeURIComponent(part);
+  } catch {
+    return part;
+  }
+}
+
 /** Asks the console; rejects with its own sentence. */
 export async function ask(path, options) {
   let answer;

@@ -53,12 +53,7 @@ export function podView(place, signal, namespace, name) {
       return;
     }
     const found = why.value;
-    const [first, ...rest] = found.sentences;
-    const badge = el("span", { class: "badge" }, found.outcome === "conflict" ? "ranked again" : found.outcome || "unknown");
-    badge.style.borderColor = OUTCOMES[found.outcome] || OUTCOMES.gone;
-    const says = first.startsWith(`${whole} `) ? first.slice(whole.length + 1) : first;
-    fill(verdict, title, el("p", { class: "headline" }, badge, " ", linked(says.charAt(0).toUpperCase() + says.slice(1), found.node)),
-      rest.map((sentence) => el("p", { class: "muted" }, sentence.trim())),
+    drawVerdict(verdict, found, whole, found.sentences, title,
       found.kind === "decided" && !queued && found.outcome !== "bound" ? el("p", { class: "muted" }, "It does not wait any more.") : null);
   }
 
@@ -145,6 +140,15 @@ export function podView(place, signal, namespace, name) {
     else if (!reading && performance.now() > again && store.bus.connected && !document.hidden) read();
   }, 200);
   read();
+}
+
+/** What became of a pod: the outcome, the first sentence without the pod's name, the others below; between `title` and `end`. */
+export function drawVerdict(place, { outcome, node }, whole, [first, ...rest], title = null, end = null) {
+  const badge = el("span", { class: "badge" }, outcome === "conflict" ? "ranked again" : outcome || "unknown");
+  badge.style.borderColor = OUTCOMES[outcome] || OUTCOMES.gone;
+  const says = first.startsWith(`${whole} `) ? first.slice(whole.length + 1) : first;
+  fill(place, title, el("p", { class: "headline" }, badge, " ", linked(says.charAt(0).toUpperCase() + says.slice(1), node)),
+    rest.map((sentence) => el("p", { class: "muted" }, sentence.trim())), end);
 }
 
 /** A sentence in which the node's name leads to the node. */

@@ -5,7 +5,7 @@ const HIDDEN_MS = 20_000;
 const KEPT = 1000;
 const DIFFERENCES = 512;
 
-class Store extends EventTarget {
+export class Store extends EventTarget {
   constructor() {
     super();
     this.nodes = new Map();
@@ -155,7 +155,7 @@ class Store extends EventTarget {
     for (const [row, pods, cpu, memory, profiles] of frame.loads || []) {
       const node = this.nodes.get(row);
       if (!node) continue;
-      if (!frame.whole && pods > node.load.pods) node.arrived = at;
+      if (!frame.whole && !frame.jumped && pods > node.load.pods) node.arrived = at;
       node.load = { pods, cpu, memory, profiles };
       changed.add(node);
     }

@@ -1,0 +1,58 @@
+// What of a node is shown as a colour and in words: CPU, memory and pods that are requested, and its live bandwidth.
+
+import { cores, duration, memory, percent, perSecond } from "./format.js";
+
+const STALE_SECONDS = 60;
+
+export const share = (part, whole) => (whole > 0 ? part / whole : null);
+const rate = (traffic) => Math.max(traffic.receive ?? 0, traffic.transmit ?? 0);
+
+export class Measures {
+  /** `now()`: the time by which a sample's age is told, in Unix seconds. */
+  constructor(now) {
+    this.now = now;
+    this.by = "cpu";
+    this.fastest = 1;
+    this.kinds = {
+      cpu: { label: "CPU", ratio: (node) => share(node.load.cpu, node.cpu), text: (node) => `${cores(node.load.cpu)} of ${cores(node.cpu)} cores` },
+      memory: { label: "Memory", ratio: (node) => share(node.load.memory, node.memory), text: (node) => `${memory(node.load.memory)} of ${memory(node.memory)}` },
+      pods: { label: "Pods", ratio: (node) => share(node.load.pods, node.pods), text: (node) => `${node.load.pods} of ${node.pods}` },
+      bandwidth: { label: "Bandwidth", ratio: (node) => this.trafficRatio(node), text: (node) => this.trafficText(node) },
+    };
+  }
+
+  /** 0 to 1; null where it is unknown. */
+  ratio(node) {
+    return this.kinds[this.by].ratio(node);
+  }
+
+  /** Looks for the busiest node, which is the scale where no capacity is known. Returns whether it is another. */
+  scale(nodes) {
+    let most = 1;
+    for (const node of nodes) if (node.traffic) most = Math.max(most, rate(node.traffic));
+    const other = most !== this.fastest;
+    this.fastest = most;
+    return other;
+  }
+
+  trafficRatio(node) {
+    return node.traffic ? rate(node.traffic) / (node.traffic.capacity || this.fastest) : null;
+  }
+
+  trafficText(node) {
+    if (!node.traffic) return "not measured";
+    const { receive, transmit, capacity, sampled } = node.traffic;
+    const one = (amount) => (amount === null ? "?" : perSecond(amount));
+    const age = this.now() - sampled;
+    return `in ${one(receive)}, out ${one(transmit)}${capacity ? ` of ${perSecond(capacity)}` : ""}, ` +
+      `${duration(Math.max(0, age))} old${age > STALE_SECONDS ? " (stale)" : ""}`;
+  }
+
+  /** A node in lines, its name first. */
+  describe(node) {
+    return [node.name, ...(node.zone ? [node.zone] : []), ...Object.values(this.kinds).map((one) => {
+      const ratio = one.ratio(node);
+      return `${one.label} ${ratio === null ? "" : `${percent(ratio)}, `}${one.text(node)}`;
+    }), ...(node.flags & 1 ? ["cordoned"] : []), ...(node.flags & 2 ? ["not ready"] : [])];
+  }
+}

@@ -1,0 +1,286 @@
+"""A recording as a page: each step of both runs, the pods of a node, and why a pod is where it is in both."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+
+import aiohttp
+import pytest
+
+from berth.api.livedata import Bandwidth, encode_bandwidth
+from berth.cli.console.guard import HEADERS, Guard
+from berth.cli.console.pages import serving
+from berth.cli.options import NotFoundError, PodName
+from berth.cli.replayed import film
+from berth.cli.replayed.comparison import RecordedSource, TwoClusters
+from berth.cli.replayed.film import Film, film_times
+from berth.cli.replayed.server import ReplayServer
+from berth.process.configuration import profiles_of
+from berth.process.exits import UsageError
+from berth.recording.configuration import configuration_of
+from berth.recording.file import Recording, read_recording
+from berth.recording.history import Fate, History, recorded_end
+from harness.builders.objects import a_container, a_node, a_pod
+from harness.builders.profiles import default_profile, packing_profiles
+from harness.worlds.recorded_world import CONFIG, START, RecordedWorld, a_recording
+
+KEPT = Path(__file__).parents[2] / "data/recordings/preemption-and-volumes.berth"
+SAME = {"berth": default_profile()}
+
+
+def small(name: str, cpu: str = "500m", **spec: object):
+    return a_pod(name, containers=[a_container(cpu=cpu)], **{"priority": 0, **spec})
+
+
+@pytest.fixture
+def world() -> RecordedWorld:
+    """Three nodes of 4 cores, one scorer, a binder that takes the best node."""
+    world = RecordedWorld(0, scorers=1, nodes=0, lag=0.0, chosen_of=1, ever_away=False)
+    for number in range(3):
+        world.mirror(f"node.n{number}", a_node(f"n{number}", cpu="4", labels={"number": str(number)}))
+    return world
+
+
+def clusters(recording: Recording, profiles=SAME) -> TwoClusters:
+    source = RecordedSource(recording=recording, profiles=SAME, config=CONFIG)
+    return TwoClusters.of(source, profiles, title="incident.berth", other_title="other.yaml")
+
+
+def pods_by_node(of: Film, until: int) -> dict[str, int]:
+    """How many pods a page counts on each node after so many steps, row by row as the page does it."""
+    names, pods = {}, {}
+    for step in of.steps[: until + 1]:
+        for row in step.gone:
+            del names[row], pods[row]
+        names.update((each.row, each.name) for each in step.nodes)
+        pods.update((each.row, each.pods) for each in step.loads)
+    return {name: pods[row] for row, name in names.items()}
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_the_pods_of_each_node_are_those_that_it_counts_in_every_step(seed: int):
+    world = RecordedWorld(seed)
+    world.run(300)
+    shown = clusters(world.recording, packing_profiles())
+    assert len(shown.recorded.steps) == len(shown.other.steps) == len(shown.recorded.times)
+    for of in (shown.recorded, shown.other):
+        for step in range(0, len(of.times), 7):
+            counted = pods_by_node(of, step)
+            assert {name: len(of.on_node(name, step)) for name in counted} == counted
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_both_films_end_as_the_measures_say(seed: int):
+    world = RecordedWorld(seed)
+    world.run(300)
+    shown = clusters(world.recording, packing_profiles())
+    last = len(shown.recorded.times) - 1
+    assert sum(pods_by_node(shown.recorded, last).values()) == shown.found.recorded.pods
+    assert sum(pods_by_node(shown.other, last).values()) == shown.found.other.measures.pods
+    end = recorded_end(world.recording, History(world.recording))
+    assert pods_by_node(shown.recorded, last) == {
+        name: len(end.placed_on_row(end.rows.of(name) or 0)) for name in end.node_names()
+    }
+
+
+def test_a_step_has_what_happened_up_to_its_time(world: RecordedWorld):
+    for number in range(4):
+        world.one_by_one(small(f"web-{number}"))
+        world.seconds += 10
+    shown = clusters(world.recording)
+    assert shown.recorded.times[0] == START
+    assert shown.recorded.times[-1] == world.recording.last_time
+    bound = [sum(pods_by_node(shown.recorded, step).values()) for step in range(len(shown.recorded.times))]
+    assert (bound[0], bound[-1]) == (0, 4)
+    assert bound == sorted(bound)
+    (stay,) = shown.recorded.stays_of(PodName(namespace="default", name="web-1"))
+    decided = next(each.time for each in world.recording.of("DECISIONS") if each.subject.endswith("web-1"))
+    times = shown.recorded.times
+    assert times[stay.begin - 1] < decided <= times[stay.begin]
+
+
+def test_a_node_that_goes_and_comes_back_has_its_pods_again(world: RecordedWorld):
+    world.one_by_one(small("web"))
+    (node,) = [
+        each.node for each in clusters(world.recording).recorded.stays_of(PodName(namespace="default", name="web"))
+    ]
+    world.seconds += 10
+    world.mirror(f"node.{node}", None)
+    world.seconds += 10
+    world.mirror(f"node.{node}", a_node(node, cpu="4"))
+    world.seconds += 10
+    world.mirror("node.later", a_node("later"))
+    shown = clusters(world.recording).recorded
+    assert [node in pods_by_node(shown, step) for step in (100, 200)] == [False, True]
+    assert [len(shown.on_node(node, step)) for step in (40, 100, 200)] == [1, 0, 1]
+    assert pods_by_node(shown, 200)[node] == 1
+
+
+def test_samples_are_shown_from_their_time_on(world: RecordedWorld):
+    world.seconds += 10
+    sample = Bandwidth(receive=5.0, transmit=1.0, capacity=10.0, sampled_at=world.now)
+    world.publish("bandwidth", "q.n1", encode_bandwidth(sample))
+    world.seconds += 10
+    world.mirror("node.later", a_node("later"))
+    steps = clusters(world.recording).recorded.steps
+    (at,) = [number for number, step in enumerate(steps) if step.traffic]
+    assert at == pytest.approx(len(steps) / 2, abs=2)
+    assert [(each.receive, each.capacity) for each in steps[at].traffic] == [(5.0, 10.0)]
+
+
+def test_steps_are_fewer_the_more_nodes_there_are(world: RecordedWorld, monkeypatch: pytest.MonkeyPatch):
+    world.one_by_one(small("web"))
+    assert len(film_times(world.recording)) == film.MOST_STEPS
+    monkeypatch.setattr(film, "MOST_STATES", 60)
+    assert len(film_times(world.recording)) == 20
+    monkeypatch.setattr(film, "MOST_STATES", 1)
+    assert film_times(world.recording) == [START, world.recording.last_time]
+    assert film_times(a_recording()) == [START]
+
+
+def test_a_pod_that_is_elsewhere_says_why_in_both_by_points(world: RecordedWorld):
+    for number in range(4):
+        world.one_by_one(small(f"web-{number}"))
+    shown = clusters(world.recording, packing_profiles())
+    elsewhere = [each for each in shown.found.other.pods if not each.is_equal]
+    one = shown.pod_json(PodName(namespace="default", name=elsewhere[0].pod.partition("/")[2]))
+    assert one["difference"] == "elsewhere"
+    recorded, other = one["recorded"], one["other"]
+    assert (recorded["node"], other["node"]) == (elsewhere[0].recorded.node, elsewhere[0].other.node)
+    for side in (recorded, other):
+        assert side["sentences"][0].startswith(f"{elsewhere[0].pod} is on {side['node']}")
+        assert [stay["node"] for stay in side["stays"]] == [side["node"]]
+    points = {each["node"]: each["scores"]["NodeResourcesFit"] for each in other["candidates"]}
+    assert points[other["node"]]["score"] > points[recorded["node"]]["score"]  # the recorded one has its points too
+
+
+def test_every_pod_of_a_recording_of_a_real_run_is_explained_in_both():
+    recording = read_recording(KEPT)
+    profiles = profiles_of(configuration_of(recording.header, "kept"))
+    source = RecordedSource(recording=recording, profiles=profiles, config=recording.header.config)
+    shown = TwoClusters.of(source, packing_profiles(), title="kept", other_title="packing")
+    elsewhere = is_explained = 0
+    for each in shown.found.other.pods:
+        namespace, _, name = each.pod.partition("/")
+        found = shown.pod_json(PodName(namespace=namespace, name=name))
+        for side, fate in (("recorded", each.recorded), ("other", each.other)):
+            chosen = [one for one in found[side]["candidates"] if one["node"] == fate.node]
+            if fate.fate is Fate.PLACED and found[side]["feasible"] > 1:
+                assert len(chosen) == 1
+                is_explained += bool(chosen[0]["scores"])
+                assert side == "recorded" or chosen[0]["scores"]["NodeResourcesFit"]["weight"] == 1
+            assert found[side]["sentences"][0].startswith(each.pod)
+        elsewhere += found["difference"] == "elsewhere"
+    assert elsewhere > 10
+    assert is_explained > len(shown.found.other.pods)
+
+
+def test_a_pod_that_waits_says_what_refused_the_nodes(world: RecordedWorld):
+    world.one_by_one(small("big", "5"))
+    shown = clusters(world.recording).pod_json(PodName(namespace="default", name="big"))
+    for side in (shown["recorded"], shown["other"]):
+        assert side["outcome"] == "unschedulable"
+        assert "3 Insufficient cpu" in side["sentences"][0]
+        assert side["stays"] == []
+    assert [(each.plugin, each.nodes) for each in shown["other"]["rejections"]] == [("NodeResourcesFit", 3)]
+
+
+def test_an_evicted_pod_says_for_whom_and_its_preemptor_names_it(world: RecordedWorld):
+    for number in range(3):
+        world.one_by_one(small(f"web-{number}", "4"))
+    world.one_by_one(small("vip", "4", priority=100))
+    shown = clusters(world.recording)
+    (victim,) = [each for each in shown.found.other.pods if each.other.fate == "evicted"]
+    name = PodName(namespace="default", name=victim.pod.partition("/")[2])
+    for side in ("recorded", "other"):
+        found = shown.pod_json(name)[side]
+        assert "was evicted from" in found["sentences"][0]
+        assert "for default/vip" in found["sentences"][0]
+    vip = shown.pod_json(PodName(namespace="default", name="vip"))["other"]
+    assert [each.name for each in vip["preemption"]["victims"]] == [name.name]
+
+
+def test_a_pod_of_before_the_recording_is_where_it_was(world: RecordedWorld):
+    world.mirror("pod.old", a_pod("old", uid="old", node="n1"))
+    world.one_by_one(small("web"))
+    shown = clusters(world.recording).pod_json(PodName(namespace="default", name="old"))
+    assert shown["difference"] == ""
+    for side in (shown["recorded"], shown["other"]):
+        assert side["sentences"][0].startswith("default/old is on n1: ")
+        assert side["outcome"] == "placed"
+
+
+def test_what_is_not_there_is_said(world: RecordedWorld):
+    world.one_by_one(small("web"))
+    shown = clusters(world.recording)
+    with pytest.raises(NotFoundError, match="the recording has no such pod"):
+        shown.pod_json(PodName(namespace="default", name="nobody"))
+    with pytest.raises(NotFoundError, match="the recording has no such node"):
+        shown.node_json("nowhere", 0)
+    with pytest.raises(UsageError, match="want 0 to 239"):
+        shown.node_json("n1", 240)
+
+
+def test_only_the_first_pods_are_listed_and_the_others_counted(world: RecordedWorld, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("berth.cli.replayed.comparison.MOST_LISTED", 1)
+    for number in range(6):
+        world.one_by_one(small(f"web-{number}"))
+    shown = clusters(world.recording, packing_profiles())
+    different = sum(not each.is_equal for each in shown.found.other.pods)
+    document = shown.document()
+    assert (len(document["different"]), document["more"]) == (1, different - 1)
+    assert different > 1
+
+
+# --- over HTTP
+
+
+@asynccontextmanager
+async def served(shown: TwoClusters) -> AsyncIterator[tuple[aiohttp.ClientSession, str]]:
+    guard = Guard.of("127.0.0.1", names=(), token=None, proxy=None)
+    application = ReplayServer(shown, guard).application()
+    async with serving(application, "127.0.0.1", 0) as port, aiohttp.ClientSession() as session:
+        yield session, f"http://127.0.0.1:{port}"
+
+
+async def test_the_page_and_its_answers_are_served_behind_the_consoles_guard(world: RecordedWorld):
+    world.mirror("node.hostile", a_node("hostile", labels={"said": "left\u202eright"}))
+    world.one_by_one(small("web"))
+    shown = replace(clusters(world.recording, packing_profiles()), title="<b>\u202e.berth")
+    paths = {
+        "/": 200,
+        "/page/replay.js": 200,
+        "/api/film": 200,
+        "/api/nodes/n1?step=5": 200,
+        "/api/nodes/n1": 400,
+        "/api/nodes/n1?step=-1": 400,
+        "/api/nodes/n1?step=240": 400,
+        "/api/nodes/nowhere?step=5": 404,
+        "/api/pods/default/web": 200,
+        "/api/pods/default/nobody": 404,
+        "/api/pods/default/Web%20": 400,
+        "/api/queue": 404,
+        "/api/stream": 404,
+    }
+    async with served(shown) as (session, url):
+        for path, status in paths.items():
+            async with session.get(url + path) as answer:
+                assert (path, answer.status) == (path, status)
+                assert {name: answer.headers[name] for name in HEADERS} == HEADERS
+                assert "\u202e" not in await answer.text()
+        async with session.get(f"{url}/", headers={"Host": "evil.example"}) as answer:
+            assert answer.status == 421
+        async with session.get(f"{url}/") as answer:
+            assert "page/replay.js" in await answer.text()
+        async with session.get(f"{url}/api/film") as answer:
+            film_document = json.loads(await answer.text())
+    assert film_document["title"] == "<b>\u202e.berth"
+    assert film_document["times"][-1] - film_document["times"][0] == pytest.approx(
+        (world.recording.last_time - START) / timedelta(seconds=1)
+    )
+    assert film_document["measures"][0][0] == "pods on nodes"
