@@ -136,10 +136,11 @@ async def test_a_taint_that_only_one_of_them_heeds_is_named(people, looker):
     async def counted() -> bool:
         now = await figures(looker)
         refused = before["packed"].placed_against.get("TaintToleration", 0)
-        return now["packed"].placed_against.get("TaintToleration", 0) > refused
+        is_named = now["packed"].placed_against.get("TaintToleration", 0) > refused
+        # A pod that both place may count as the first: the shadow's is then on the tainted node.
+        return is_named and now["packed"].results.get("feasible", 0) >= 1
 
     await eventually(counted, "what the live scorer refuses and the shadow places", SECONDS)
-    assert (await figures(looker))["packed"].results["feasible"] >= 1
 
 
 async def test_the_shadows_user_may_neither_rank_nor_take_a_pod_from_live_scorers(up, looker):
