@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import gzip
 import json
+import resource
+import signal
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -238,10 +240,41 @@ def test_a_missing_file_is_named(tmp_path: Path):
     assert not is_recording(str(tmp_path / "r"))
 
 
+def test_what_is_much_at_once_is_written_in_frames_that_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """As the mirror of a large cluster is, when a recorder begins."""
+    monkeypatch.setattr(recording_file, "MOST_FRAME_BYTES", 3 << 20)
+    writer = RecordingWriter.create(tmp_path / "r", a_header())
+    for number in range(1, 11):
+        writer.add(recorded("cluster", number, NOW, f"node.n{number}", b'"%s"' % (b"x" * (1 << 20))))
+    writer.close()
+    assert len(read_recording(tmp_path / "r").of("cluster")) == 10
+
+
+def test_what_a_full_disk_took_in_part_is_removed_so_that_more_can_follow(tmp_path: Path):
+    writer = RecordingWriter.create(tmp_path / "r", a_header())
+    writer.add(recorded("cluster", 1, NOW, "node.n1", b"{}"))
+    writer.flush()
+    whole = (tmp_path / "r").stat().st_size
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    before = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (whole + 10, limits[1]))
+    try:
+        writer.add(recorded("cluster", 2, NOW, "node.n2", b"{}"))
+        with pytest.raises(RecordingWriteError, match="File too large"):
+            writer.flush()
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+        signal.signal(signal.SIGXFSZ, before)
+    assert (tmp_path / "r").stat().st_size == whole
+    writer.add(recorded("cluster", 3, NOW, "node.n3", b"{}"))
+    writer.end("it was stopped")
+    assert [one.sequence for one in read_recording(tmp_path / "r").of("cluster")] == [1, 3]
+
+
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full")
 def test_a_full_disk_is_one_line():
     with Path("/dev/full").open("wb", buffering=0) as full:
-        writer = RecordingWriter(Path("/dev/full"), full)
+        writer = RecordingWriter("/dev/full", full)
         writer.add(Begun(positions={}))
         with pytest.raises(RecordingWriteError, match="writing '/dev/full': No space left on device: what was written"):
             writer.flush()

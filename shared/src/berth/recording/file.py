@@ -16,9 +16,10 @@ import os
 import zlib
 from base64 import b64decode, b64encode
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import datetime
+from io import RawIOBase
 from pathlib import Path
 from typing import Annotated, Any, BinaryIO, Final, Literal
 
@@ -77,6 +78,8 @@ class Header(msgspec.Struct, frozen=True, kw_only=True):
     configuration: dict[str, Any]
     anonymised: bool = False
     """Names are masked, also in the configuration."""
+    follows: str = ""
+    """Of a segment of ``berth record --keep``: the one after whose last message its changes begin, if there is one."""
 
 
 class Recorded(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag_field="record", tag="message"):
@@ -165,6 +168,7 @@ def header(  # noqa: PLR0913 - one parameter a member, given by name
     release: str,
     configuration: dict[str, Any],
     anonymised: bool = False,
+    follows: str = "",
 ) -> Header:
     """The header of a recording of this version."""
     return Header(
@@ -177,11 +181,12 @@ def header(  # noqa: PLR0913 - one parameter a member, given by name
         release=release,
         configuration=configuration,
         anonymised=anonymised,
+        follows=follows,
     )
 
 
 class RecordingWriter:
-    """Writes a new file. What was added is safe after ``flush``; ``close`` flushes what is left.
+    """Writes a new file, or into a pipe. What was added is safe after ``flush``; ``close`` flushes what is left.
 
     Attributes:
         messages: how many were added.
@@ -189,9 +194,10 @@ class RecordingWriter:
         written: bytes of the file.
     """
 
-    def __init__(self, path: Path, file: BinaryIO) -> None:
-        self._path = path
+    def __init__(self, name: str, file: RawIOBase, *, is_pipe: bool = False) -> None:
+        self._name = name
         self._file = file
+        self._is_pipe = is_pipe
         self._lines: list[bytes] = []
         self._waiting = 0
         self.messages = 0
@@ -211,7 +217,12 @@ class RecordingWriter:
             raise UsageError(f"writing {str(path)!r}: it exists already: remove it, or name another file") from exc
         except OSError as exc:
             raise UsageError(f"writing {str(path)!r}: {exc.strerror}") from exc
-        writer = cls(path, os.fdopen(descriptor, "wb"))
+        return cls.into(str(path), os.fdopen(descriptor, "wb", buffering=0), head)
+
+    @classmethod
+    def into(cls, name: str, file: RawIOBase, head: Header, *, is_pipe: bool = False) -> RecordingWriter:
+        """A recording that begins in an open file without a buffer, such as standard output."""
+        writer = cls(name, file, is_pipe=is_pipe)
         writer._add(_encoder.encode(head))
         return writer
 
@@ -230,21 +241,49 @@ class RecordingWriter:
         return self._waiting >= FRAME_BYTES
 
     def flush(self) -> None:
-        """Write what was added as a frame, to the disk.
+        """Write what was added, in frames, to the disk.
 
         Raises:
-            RecordingWriteError: it cannot be written.
+            RecordingWriteError: it cannot be written. The file ends with the last frame that was.
         """
         lines, self._lines, self._waiting = self._lines, [], 0
         if not lines:
             return
         try:
-            self.written += self._file.write(gzip.compress(b"".join(lines), _COMPRESSION, mtime=0))
-            self._file.flush()
-            os.fsync(self._file.fileno())
+            for frame in _in_frames(lines):
+                self._write(gzip.compress(frame, _COMPRESSION, mtime=0))
+            if not self._is_pipe:
+                os.fsync(self._file.fileno())
         except OSError as exc:
-            what = f"writing {str(self._path)!r}: {exc.strerror}"
+            self._remove_part()
+            what = f"writing {self._name!r}: {exc.strerror}"
             raise RecordingWriteError(f"{what}: what was written before can be replayed") from exc
+
+    def _write(self, frame: bytes) -> None:
+        rest = memoryview(frame)
+        while rest:
+            rest = rest[self._file.write(rest) or 0 :]
+        self.written += len(frame)
+
+    def _remove_part(self) -> None:
+        """Remove the begin of a frame: other frames may follow once there is room."""
+        with suppress(OSError):  # a device or a pipe
+            os.ftruncate(self._file.fileno(), self.written)
+            self._file.seek(self.written)
+
+    def end(self, reason: str) -> None:
+        """Write the end, so that the recording is known to be whole, and close the file.
+
+        Raises:
+            RecordingWriteError: it cannot be written.
+        """
+        self.add(Ended(messages=self.messages, reason=reason))
+        self.close()
+
+    def drop(self) -> None:
+        """Close the file without what was not flushed."""
+        self._lines = []
+        self.close()
 
     def close(self) -> None:
         try:
@@ -257,6 +296,20 @@ class RecordingWriter:
         self._lines.append(line + b"\n")
         self._waiting += len(line) + 1
         self.size += len(line) + 1
+
+
+def _in_frames(lines: list[bytes]) -> Iterator[bytes]:
+    """The lines in parts of about ``FRAME_BYTES``: a reader takes no frame that expands without end."""
+    part: list[bytes] = []
+    size = 0
+    for line in lines:
+        part.append(line)
+        size += len(line)
+        if size >= FRAME_BYTES:
+            yield b"".join(part)
+            part, size = [], 0
+    if part:
+        yield b"".join(part)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -308,41 +361,88 @@ def read_recording(path: Path) -> Recording:
 
 
 def _read(name: str, file: BinaryIO) -> Recording:
+    head, records = _opened(name, file)
+    recording = Recording(header=head)
+    for record in records:
+        if isinstance(record, Begun):
+            recording.begun = record
+        elif isinstance(record, Ended):
+            recording.is_cut = False
+        else:
+            recording.messages.setdefault(record.source, []).append(record)
+    return recording
+
+
+@contextmanager
+def opened_recording(path: Path) -> Iterator[tuple[Header, Iterator[Record]]]:
+    """The header, and what follows, read and checked as it is asked for.
+
+    Raises:
+        RecordingError: as :func:`read_recording`; also in the block, while records are read.
+    """
+    try:
+        with path.open("rb") as file:
+            yield _opened(str(path), file)
+    except OSError as exc:
+        raise RecordingError(f"{path}: reading: {exc.strerror or exc}") from exc
+
+
+def lines_of(path: Path) -> Iterator[bytes]:
+    """The lines of all whole frames, not decoded; none of a file that is no recording. Raises as `opened_recording`."""
+    try:
+        with path.open("rb") as file:
+            yield from _lines(str(path), file)
+    except FileNotFoundError:
+        raise
+    except OSError as exc:
+        raise RecordingError(f"{path}: reading: {exc.strerror or exc}") from exc
+
+
+def _opened(name: str, file: BinaryIO) -> tuple[Header, Iterator[Record]]:
     lines = _lines(name, file)
     first = next(lines, None)
     if first is None:
         raise RecordingError(f"{name}: want a recording of `berth record`, got {_what_it_is(file)}")
-    recording = Recording(header=_header(name, first))
-    count = 1
+    return _header(name, first), _records(name, lines)
+
+
+def _records(name: str, lines: Iterator[bytes]) -> Iterator[Record]:
+    order = _Order()
     for count, line in enumerate(lines, start=2):
         if count > MOST_RECORDS:
             raise RecordingError(f"{name}: want at most {MOST_RECORDS} records, got more: record for a shorter time")
         try:
             record = decode_json(_decoder, line, f"line {count}")
-            _add(recording, record)
+            order.check(record)
         except DecodeError as exc:
             raise RecordingError(f"{name}: {exc}: {_COPY_AGAIN}") from exc
-    return recording
+        yield record
 
 
-def _add(recording: Recording, record: Record) -> None:
-    if not recording.is_cut:
-        raise DecodeError("decoding a recording: want nothing after its end, got more")
-    if isinstance(record, Begun):
-        recording.begun = record
-    elif isinstance(record, Ended):
-        recording.is_cut = False
-    else:
+class _Order:
+    """What holds of a recording besides the form of each record."""
+
+    def __init__(self) -> None:
+        self._last: dict[Source, int] = {}
+        self._has_ended = False
+
+    def check(self, record: Record) -> None:
+        """Raises: DecodeError."""
+        if self._has_ended:
+            raise DecodeError("decoding a recording: want nothing after its end, got more")
+        if not isinstance(record, Recorded):
+            self._has_ended = isinstance(record, Ended)
+            return
         if record.time.tzinfo is None:
             raise DecodeError(f"decoding a recording: want times with a zone, got {record.time}")
         if record.base64 is not None:
             with decoding("a recording's base64"):
                 b64decode(record.base64, validate=True)
-        there = recording.messages.setdefault(record.source, [])
-        if there and record.sequence <= there[-1].sequence:
+        before = self._last.get(record.source, -1)
+        if record.sequence <= before:
             wanted = f"want sequences of {record.source} that rise"
-            raise DecodeError(f"decoding a recording: {wanted}, got {record.sequence} after {there[-1].sequence}")
-        there.append(record)
+            raise DecodeError(f"decoding a recording: {wanted}, got {record.sequence} after {before}")
+        self._last[record.source] = record.sequence
 
 
 _COPY_AGAIN: Final = "copy the file again, or record again"
