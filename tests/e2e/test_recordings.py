@@ -22,10 +22,14 @@ import yaml
 
 from berth.api.messages import Decision, Outcome
 from berth.bus.topology import CLUSTER, DECISIONS, RANKED
-from berth.recording.file import Recording, read_recording
+from berth.recording.cut import Cut, write
+from berth.recording.file import Recording, RecordingWriter, opened_recording, read_recording
 from berth.recording.history import decoded
+from berth.recording.recorder import unchanged
+from berth.recording.segments import segments_in
 from berth.recording.vocabulary import WORDS
 from harness.servers.child_processes import free_ports
+from harness.servers.keeping_recorder import keeping_recorder, take
 from harness.worlds.cluster_user import ClusterUser, cluster_user, eventually
 from harness.worlds.pipeline import BerthUp, berth_up
 from harness.worlds.storage import HOSTNAME, Storage, controllers
@@ -67,12 +71,19 @@ AT_ONCE = {"terminationGracePeriodSeconds": 0}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunRecordings:
-    """Recordings of one run: all of it, the same without names, from its middle on, and one that was killed."""
+    """Recordings of one run: all of it, the same without names, from its middle on, and one that was killed.
+
+    `kept` and `kept_masked` were taken from a recorder that keeps the last while; `segments` is the folder of another
+    one, which was killed.
+    """
 
     whole: Path
     masked: Path
     late: Path
     killed: Path
+    kept: Path
+    kept_masked: Path
+    segments: Path
     namespace: str
 
 
@@ -158,26 +169,39 @@ async def crowd(seen: ClusterUser) -> None:
 
 
 async def record(of: BerthUp, folder: Path) -> RunRecordings:
-    names = {name: folder / f"{name}.berth" for name in ("whole", "masked", "late", "killed")}
+    names = {name: folder / f"{name}.berth" for name in ("whole", "masked", "late", "killed", "kept", "kept_masked")}
+    settings = {"TMPDIR": str(of.temporary), "BERTH_NATS_URL": of.nats}
     async with cluster_user(of.kubeconfig, cleans_up=False) as seen:
         storage = Storage(seen)
         with (
             recorder(of, names["whole"]) as whole,
             recorder(of, names["masked"], "--anonymise") as masked,
             recorder(of, names["killed"]) as killed,
+            keeping_recorder(folder / "whole", keep="20s", settings=settings) as keeping,
+            keeping_recorder(folder / "segments", keep="10s", settings=settings) as killed_keeping,
         ):
+            for each in (keeping, killed_keeping):
+                await asyncio.to_thread(each.wait_until_says, "keeping the last")
             async with controllers(storage):
                 await fill(seen, storage)
+                full = len(killed_keeping.segments())
+                await asyncio.to_thread(
+                    killed_keeping.wait_until, lambda: len(killed_keeping.segments()) > full, "another segment"
+                )
                 with recorder(of, names["late"]) as late:
                     await crowd(seen)
                     assert late.end(signal.SIGTERM)[0] == 0
+            assert killed_keeping.end(signal.SIGKILL)[0] == -signal.SIGKILL
             await asyncio.sleep(1.5)  # a recorder writes every second
             assert killed.end(signal.SIGKILL)[0] == -signal.SIGKILL
             assert masked.end(signal.SIGTERM)[0] == 0
+            take(keeping.folder, names["kept"], "--since", "1m")
+            take(keeping.folder, names["kept_masked"], "--since", "1m", "--anonymise")
+            assert len(keeping.segments()) > 2
             code, printed = whole.end(signal.SIGINT)
         assert code == 0
         assert re.fullmatch(rf"recorded \d+ messages in .* to {whole.file}, .*: it was stopped\n", printed)
-        return RunRecordings(**names, namespace=seen.namespace)
+        return RunRecordings(**names, segments=killed_keeping.folder, namespace=seen.namespace)
 
 
 @pytest.fixture(scope="module")
@@ -277,6 +301,47 @@ def test_a_recording_that_begins_in_the_middle_of_a_run_is_replayed_and_equal(ru
     assert set(found["left_out"]) <= {"ranked before everything that counted then was recorded"}
 
 
+def test_a_file_of_several_segments_is_replayed_and_equal_and_answers_as_one_that_was_recorded(run: RunRecordings):
+    found, whole = replayed(run.kept), replayed(run.whole)
+    assert (found["left_out"], found["unreadable"], found["is_whole"]) == ({}, 0, True)
+    assert found["equal"] == found["rankings"] == whole["rankings"]
+    assert found["equal_by_scorer"] == whole["equal_by_scorer"]
+    assert berth("replay", run.kept, "--pod", f"{run.namespace}/vip-0").returncode == 0
+    packing = ROOT / "docs/recordings/packing.yaml"
+    tables = (berth("replay", file, "--config", packing, "-o", "json").stdout for file in (run.kept, run.whole))
+    kept, recorded = map(json.loads, tables)
+    assert kept["recorded"] == recorded["recorded"]
+    assert len(kept["other"]["pods"]) == len(recorded["other"]["pods"])
+    waiting = berth("simulate", "--cluster", run.kept, "--pending")
+    assert f"{run.namespace}/huge-0" in waiting.stdout
+
+
+def test_whichever_segment_a_file_begins_with_it_is_replayed_and_equal(run: RunRecordings, tmp_path: Path):
+    """Each checkpoint is of another moment, at which pods are between the queues; the recorder was killed at last."""
+    files = segments_in(run.segments)
+    made_again = []
+    for number, first in enumerate(files):
+        with opened_recording(first.path) as (head, _):
+            chosen = Cut(segments=files[number:], head=head, until=None)
+        writer = RecordingWriter.create(tmp_path / first.path.name, head)
+        write(chosen, writer, unchanged)
+        found = json.loads(berth("replay", tmp_path / first.path.name, "-o", "json").stdout)
+        assert found["different"] == []
+        assert set(found["left_out"]) <= {"ranked before everything that counted then was recorded"}
+        made_again.append(found["equal"])
+    assert made_again == sorted(made_again, reverse=True)
+    assert made_again[0] > WEB + LOW + SHOPS
+    assert any(20 < equal < made_again[0] for equal in made_again)
+
+
+def test_names_are_masked_in_a_file_of_segments(run: RunRecordings):
+    found = replayed(run.kept_masked)
+    assert (found["anonymised"], found["left_out"], found["equal"]) == (True, {}, replayed(run.whole)["rankings"])
+    written = gzip.decompress(run.kept_masked.read_bytes()).decode()
+    for name in (run.namespace, "shop-0", "data-0", "ledger", RACK):
+        assert name not in written
+
+
 def test_what_a_killed_recorder_has_written_is_replayed_and_equal(run: RunRecordings):
     answer = berth("replay", run.killed)
     assert answer.returncode == 0, answer.stdout
@@ -372,6 +437,11 @@ def test_without_nats_nothing_is_written(tmp_path: Path):
 
 SHOWS = {
     "record -o incident.berth --for 10s": r"recorded \d+ messages in 1\d\.\d s to incident.berth, .*: its time",
+    "record --keep 1h -o kept": r"keeping the last 1 h 0 min in \S*kept, 1\.1 GB at most",
+    "record --since 30m --from kept -o past.berth": (
+        r"less than 30 min 0 s is there, from \S+: nothing before that is kept\n"
+        r"took \d+\.\d s, \d+ messages, [\d.]+ kB to past.berth\n"
+    ),
     "replay incident.berth": r"\d+ rankings, \d+ made again: all are equal \(scorer-\d \d+",
     "replay incident.berth --pod default/vip": r"(?s)default/vip is on node-00\n.*preempted pods on .*made again, ",
     "replay incident.berth --config docs/recordings/packing.yaml": r"(?s)default/shop-\d +node-\d\d +node-\d\d.*AGAIN",
@@ -405,11 +475,19 @@ def test_the_commands_of_the_page_print_what_it_says(tmp_path: Path):
     (tmp_path / "docs").symlink_to(ROOT / "docs")
     with berth_up("--nodes", 12, "--scorers", 2, folder=tmp_path / "up") as up:
         up.wait_until_ready()
-        first, *others = COMMANDS
-        with recorder(up, tmp_path / "incident.berth", *first.split()[3:], cwd=tmp_path) as recording:
+        first, keep, since, *others = COMMANDS
+        settings = {"TMPDIR": str(up.temporary), "BERTH_NATS_URL": up.nats}
+        with (
+            recorder(up, tmp_path / "incident.berth", *first.split()[3:], cwd=tmp_path) as recording,
+            keeping_recorder(tmp_path / keep.split()[4], keep=keep.split()[2], settings=settings) as keeping,
+        ):
+            keeping.wait_until_says("keeping the last")
             asyncio.run(create_pods(up))
             printed, _ = recording.process.communicate(timeout=SECONDS)
+            answer = berth(*since.split(), cwd=tmp_path)
     assert re.search(SHOWS[first], printed), printed
+    assert re.search(SHOWS[keep], keeping.said), keeping.said
+    assert re.search(SHOWS[since], answer.stderr + answer.stdout), answer
     for line in others:
         answer = berth(*line.split(), cwd=tmp_path)
         assert (answer.returncode, answer.stderr) == (0, ""), line

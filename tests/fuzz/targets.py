@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cache
+from itertools import chain
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -69,6 +70,7 @@ from berth.plugins.presets import DEFAULT
 from berth.process.configuration import known_plugins, profiles_of, read_configuration
 from berth.process.readers import Secret
 from berth.process.safetext import in_json, lines, one_line, without_passwords
+from berth.recording.checkpoint import Checkpoint
 from berth.recording.cluster import objects_of_recording
 from berth.recording.file import Begun, Ended, RecordingError, header, read_recording, recorded
 from berth.recording.replay import Replay
@@ -349,7 +351,7 @@ def kubeconfig(data: bytes) -> None:
 
 
 def recording(data: bytes) -> None:
-    """Lines of a recording: read, made again, shown beside another configuration, and taken as a cluster."""
+    """Lines of a recording: made again, shown beside another configuration, taken as a cluster, gone on from."""
     with tempfile.NamedTemporaryFile(prefix="berth-fuzz-") as file:
         file.write(gzip.compress(data))
         file.flush()
@@ -367,6 +369,10 @@ def recording(data: bytes) -> None:
             namespace, _, name = each.pod.partition("/")
             safe_json(shown.pod_json(PodName(namespace=namespace, name=name)))
         list(objects_of_recording(file.name) or ())
+        checkpoint = Checkpoint()
+        for record in chain.from_iterable(read.messages.values()):
+            checkpoint.add(record)
+        checkpoint.records()
 
 
 REPORT = {"attempt": "u.1.1", "profile": "berth", "candidates": [Candidate(node="n1", total=9, scores={"Fit": 9})]}

@@ -198,6 +198,8 @@ class RecordingWriter:
         self._name = name
         self._file = file
         self._is_pipe = is_pipe
+        self._is_behind = False
+        """Whether something was written that may not be on the disk."""
         self._lines: list[bytes] = []
         self._waiting = 0
         self.messages = 0
@@ -241,29 +243,40 @@ class RecordingWriter:
         return self._waiting >= FRAME_BYTES
 
     def flush(self) -> None:
-        """Write what was added, in frames, to the disk.
+        """Write what was added, to the disk.
 
         Raises:
             RecordingWriteError: it cannot be written. The file ends with the last frame that was.
         """
-        lines, self._lines, self._waiting = self._lines, [], 0
-        if not lines:
+        self.write_frames()
+        if self._is_pipe or not self._is_behind:
             return
+        try:
+            os.fsync(self._file.fileno())
+        except OSError as exc:
+            raise self._failed(exc) from exc
+        self._is_behind = False
+
+    def write_frames(self) -> None:
+        """Write what was added, in frames, and leave to the system when it is on the disk. Raises as :meth:`flush`."""
+        lines, self._lines, self._waiting = self._lines, [], 0
         try:
             for frame in _in_frames(lines):
                 self._write(gzip.compress(frame, _COMPRESSION, mtime=0))
-            if not self._is_pipe:
-                os.fsync(self._file.fileno())
         except OSError as exc:
             self._remove_part()
-            what = f"writing {self._name!r}: {exc.strerror}"
-            raise RecordingWriteError(f"{what}: what was written before can be replayed") from exc
+            raise self._failed(exc) from exc
+
+    def _failed(self, error: OSError) -> RecordingWriteError:
+        what = f"writing {self._name!r}: {error.strerror}"
+        return RecordingWriteError(f"{what}: what was written before can be replayed")
 
     def _write(self, frame: bytes) -> None:
         rest = memoryview(frame)
         while rest:
             rest = rest[self._file.write(rest) or 0 :]
         self.written += len(frame)
+        self._is_behind = True
 
     def _remove_part(self) -> None:
         """Remove the begin of a frame: other frames may follow once there is room."""
@@ -282,8 +295,8 @@ class RecordingWriter:
 
     def drop(self) -> None:
         """Close the file without what was not flushed."""
-        self._lines = []
-        self.close()
+        with suppress(OSError):
+            self._file.close()
 
     def close(self) -> None:
         try:

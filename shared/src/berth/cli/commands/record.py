@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import sys
 import time
-from datetime import timedelta
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Annotated, Final
+from typing import Annotated, Final, TypeVar
 
+import msgspec
 import typer
 
 from berth.api.config.configuration import KubeSchedulerConfiguration
 from berth.api.errors import DecodeError
 from berth.api.messages import Decision, decode
+from berth.api.resources import QuantityError, value
 from berth.bus.interface import Session
 from berth.bus.topology import DECISIONS
 from berth.cli.bus import NatsContext, NatsServer, NatsUrl, open_session
@@ -20,24 +27,75 @@ from berth.cli.commands.config import Gates, Provider, configured
 from berth.cli.options import reporting_errors, run_command, until_stopped
 from berth.cli.rendering import amount_of_bytes, duration, note, print_line
 from berth.process import readers
-from berth.process.exits import UsageError
+from berth.process.exits import Exit, UsageError
+from berth.recording import cut
 from berth.recording.anonymised import Anonymiser
-from berth.recording.configuration import recorded_configuration
-from berth.recording.file import RecordingWriter, header
-from berth.recording.recorder import Recorder
+from berth.recording.configuration import configuration_of, recorded_configuration
+from berth.recording.file import Header, RecordingWriter, header
+from berth.recording.recorder import Recorder, unchanged
 
 app = typer.Typer()
 
 LONGEST: Final = timedelta(days=7)
 _read_duration: Final = readers.duration(1, LONGEST.total_seconds())
+SHORTEST_KEPT: Final = timedelta(seconds=10)
+_read_kept: Final = readers.duration(SHORTEST_KEPT.total_seconds(), LONGEST.total_seconds())
+KEEP_SIZE: Final = "1Gi"
+LEAST_SIZE: Final = "1Mi"
+MOST_SIZE: Final = "1Ti"
+_STANDARD_OUTPUT: Final = Path("-")
 
 File = Annotated[
-    Path, typer.Option("-o", "--output", metavar="FILE", help="The file to write; a new one.", show_default=False)
+    Path,
+    typer.Option(
+        "-o",
+        "--output",
+        metavar="FILE",
+        help="The file to write; a new one. With --keep a folder; with --since - is standard output.",
+        show_default=False,
+    ),
 ]
 For = Annotated[
     str | None,
     typer.Option(
         "--for", metavar="DURATION", help="End after this: 30s, 10m, 1h. Without it Ctrl-C ends it.", show_default=False
+    ),
+]
+Keep = Annotated[
+    str | None,
+    typer.Option(
+        "--keep",
+        metavar="DURATION",
+        help="Record until stopped, and keep the last 30m, 1h, 24h in the folder of -o.",
+        show_default=False,
+    ),
+]
+KeepSize = Annotated[
+    str | None,
+    typer.Option(
+        "--keep-size", metavar="BYTES", help=f"With --keep: at most this, by default {KEEP_SIZE}.", show_default=False
+    ),
+]
+Since = Annotated[
+    str | None,
+    typer.Option(
+        "--since",
+        metavar="DURATION",
+        help="Write the last 30m of what a `berth record --keep` has in the folder of --from.",
+        show_default=False,
+    ),
+]
+From = Annotated[
+    Path | None,
+    typer.Option("--from", metavar="FOLDER", help="With --since: the folder of --keep.", show_default=False),
+]
+Until = Annotated[
+    str | None,
+    typer.Option(
+        "--until",
+        metavar="TIME",
+        help="With --since: count back from 2026-11-25T10:15:00Z; by default from the newest message.",
+        show_default=False,
     ),
 ]
 Anonymise = Annotated[
@@ -60,9 +118,15 @@ Config = Annotated[
 
 @app.command()
 def record(  # noqa: PLR0913 - one parameter a flag, given by name
+    context: typer.Context,
     *,
     output: File,
     lasts: For = None,
+    keep: Keep = None,
+    keep_size: KeepSize = None,
+    since: Since = None,
+    folder: From = None,
+    until: Until = None,
     anonymise: Anonymise = False,
     config: Config = None,
     algorithm_provider: Provider = None,
@@ -72,26 +136,177 @@ def record(  # noqa: PLR0913 - one parameter a flag, given by name
 ) -> None:
     """Write what is on the bus into a file, for berth replay.
 
-    The cluster as scorers see it, then every change, and every pod's messages.
+    The cluster as scorers see it, then every change, and every pod's messages. With --keep it goes on until it is
+    stopped, and keeps the last hour, of which --since makes a file.
     """
-    configuration = configured(config, algorithm_provider, feature_gates)
     with reporting_errors():
-        given = _duration_of(lasts)
+        _refuse_together(context, output)
+    if since is not None and folder is not None:
+        with reporting_errors():
+            wanted = _Wanted(folder, _read(_read_duration, "--since", since), _time_of(until), anonymise=anonymise)
+            _cut(wanted, output)
+        return
+    configuration = configured(config, algorithm_provider, feature_gates)
+    server = NatsServer(nats, nats_context)
+    if keep is not None:
+        from berth.cli.keeping import Keeping  # noqa: PLC0415 - 0.2 s, which the others need not wait for
+
+        with reporting_errors():
+            keeping = Keeping(
+                folder=output,
+                keep=_read(_read_kept, "--keep", keep),
+                most_bytes=_read(_size, "--keep-size", keep_size or KEEP_SIZE),
+                configuration=configuration,
+                server=server,
+                on_connected=lambda session: _compare(session, configuration),
+            )
+        run_command(keeping.run(), interrupted=Exit.DONE)
+        return
+    with reporting_errors():
+        given = None if lasts is None else _read(_read_duration, "--for", lasts)
         if output.exists():  # before NATS is asked; the writer looks again
             raise UsageError(f"writing {str(output)!r}: it exists already: remove it, or name another file")
-    run_command(_record(output, given, configuration, NatsServer(nats, nats_context), anonymise=anonymise))
+    run_command(_record(output, given, configuration, server, anonymise=anonymise))
 
 
-def _duration_of(lasts: str | None) -> timedelta | None:
-    """How long to record; ``None``: until Ctrl-C.
+_FLAGS: Final = {
+    "lasts": "--for",
+    "keep": "--keep",
+    "keep_size": "--keep-size",
+    "since": "--since",
+    "folder": "--from",
+    "until": "--until",
+    "anonymise": "--anonymise",
+    "config": "--config",
+    "algorithm_provider": "--algorithm-provider",
+    "feature_gates": "--feature-gates",
+    "nats": "--nats",
+    "nats_context": "--context",
+}
+_OF_A_CUT: Final = {"--since", "--from", "--until", "--anonymise"}
+
+
+def _refuse_together(context: typer.Context, output: Path) -> None:
+    """Of variables each use takes what it needs.
 
     Raises:
-        UsageError: it is no duration.
+        UsageError: flags do not belong together.
     """
+    sources = {flag: context.get_parameter_source(name) for name, flag in _FLAGS.items()}
+    given = {flag for flag, source in sources.items() if source is not None and source.name == "COMMANDLINE"}
+    if "--since" in given:
+        if "--from" not in given:
+            raise UsageError("--since takes from what `berth record --keep` has: name its folder with --from")
+        others = sorted(given - _OF_A_CUT)
+        if others:
+            raise UsageError(f"--since reads a folder, and asks neither NATS nor services: leave {others[0]} away")
+        return
+    if alone := sorted(given & {"--from", "--until"}):
+        raise UsageError(f"{alone[0]} belongs to --since, which is missing")
+    if output == _STANDARD_OUTPUT:
+        raise UsageError("-o - is for --since: name a file, or a folder with --keep")
+    if "--keep" not in given:
+        if "--keep-size" in given:
+            raise UsageError("--keep-size belongs to --keep, which is missing")
+    elif "--for" in given:
+        raise UsageError("--keep records until it is stopped: leave --for away")
+    elif "--anonymise" in given:
+        why = "masking for as long as that would remember the word for every name"
+        raise UsageError(
+            f"--keep keeps names, since {why}: give --anonymise with --since, which masks what it takes out"
+        )
+
+
+T = TypeVar("T")
+
+
+def _read(reader: readers.Reader[T], flag: str, given: str) -> T:
+    """Raises: UsageError: of the flag's text."""
     try:
-        return None if lasts is None else _read_duration(lasts)
+        return reader(given)
     except ValueError as exc:
-        raise UsageError(f"--for: {exc}") from exc
+        raise UsageError(f"{flag}: {exc}") from exc
+
+
+def _size(given: str) -> int:
+    try:
+        size = value(given)
+    except QuantityError:
+        raise ValueError(f"want bytes such as 500M or {KEEP_SIZE}, got {given!r:.80}") from None
+    if not value(LEAST_SIZE) <= size <= value(MOST_SIZE):
+        raise ValueError(f"want {LEAST_SIZE}..{MOST_SIZE}, got {given:.80}")
+    return size
+
+
+def _time_of(until: str | None) -> datetime | None:
+    return None if until is None else _read(_time, "--until", until)
+
+
+def _time(given: str) -> datetime:
+    with suppress(ValueError):
+        time = datetime.fromisoformat(given)
+        if time.tzinfo is not None:
+            return time
+    raise ValueError(f"want a time with its zone, such as 2026-11-25T10:15:00Z, got {given!r:.80}")
+
+
+@dataclass(frozen=True, slots=True)
+class _Wanted:
+    """What is to be taken from a folder."""
+
+    folder: Path
+    since: timedelta
+    until: datetime | None
+    anonymise: bool
+
+
+def _cut(wanted: _Wanted, output: Path) -> None:
+    chosen = cut.choose(wanted.folder, wanted.since, wanted.until)
+    head, change = msgspec.structs.replace(chosen.head, follows=""), unchanged
+    if wanted.anonymise:
+        anonymiser = Anonymiser(configuration_of(chosen.head, str(chosen.segments[0].path)))
+        head, change = anonymiser.header(head), anonymiser.of
+    with _writer(output, head) as writer:
+        written = cut.write(chosen, writer, change)
+    begin, newest = written.begin, written.newest
+    if chosen.less:
+        asked = duration(wanted.since.total_seconds())
+        note(f"less than {asked} is there, from {begin.isoformat(timespec='seconds')}: {chosen.less}")
+    silent = (datetime.now(UTC) - newest).total_seconds()
+    if wanted.until is None and silent > SILENT.total_seconds():
+        note(f"its newest message is {duration(silent)} old: the recorder has ended, or NATS is away from it")
+    size = amount_of_bytes(writer.written)
+    said = f"took {duration((newest - begin).total_seconds())}, {writer.messages} messages, {size} to"
+    if output == _STANDARD_OUTPUT:
+        note(f"{said} standard output")
+    else:
+        print_line(f"{said} {output}")
+
+
+SILENT: Final = timedelta(minutes=1)
+"""A recorder that reads hears a watermark of each kind every half minute."""
+
+
+@contextmanager
+def _writer(output: Path, head: Header) -> Iterator[RecordingWriter]:
+    """A recording that is removed when it does not come to its end.
+
+    Raises:
+        UsageError: it cannot be created, or standard output is a terminal.
+    """
+    if output == _STANDARD_OUTPUT:
+        if sys.stdout.isatty():
+            raise UsageError("writing a recording to a terminal: redirect standard output into a file, or name one")
+        with os.fdopen(os.dup(sys.stdout.fileno()), "wb", buffering=0) as out:
+            yield RecordingWriter.into("standard output", out, head, is_pipe=True)
+        return
+    writer = RecordingWriter.create(output, head)
+    try:
+        yield writer
+    except BaseException:
+        writer.drop()
+        output.unlink(missing_ok=True)
+        raise
 
 
 async def _record(

@@ -1,0 +1,327 @@
+"""A recording of several segments: which are taken, what is missing, and segments that are damaged or hostile."""
+
+from __future__ import annotations
+
+import gzip
+import os
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from berth.process.exits import UsageError
+from berth.recording import cut, segments
+from berth.recording.file import (
+    Begun,
+    Header,
+    Recorded,
+    Recording,
+    RecordingError,
+    RecordingWriter,
+    header,
+    read_recording,
+    recorded,
+)
+from berth.recording.recorder import unchanged
+from berth.recording.segments import Segment, SegmentFolder, locked_folder
+
+START = datetime(2026, 1, 1, 10, tzinfo=UTC)
+LENGTH = 60
+"""Seconds of a segment."""
+
+
+def at(minute: float) -> datetime:
+    return START + timedelta(minutes=minute)
+
+
+def a_header(minute: float, follows: str = "", bus_id: str = "bus") -> Header:
+    return header(at=at(minute), bus_id=bus_id, config="c", release="1.36", configuration={}, follows=follows)
+
+
+def node(sequence: int, minute: float) -> Recorded:
+    return recorded("cluster", sequence, at(minute), f"node.n{sequence % 3}", b'{"n": %d}' % sequence)
+
+
+class Folder:
+    """Segments of a minute: in the one that begins at minute n, change 10 n + 1 to 10 n + 9."""
+
+    def __init__(self, path: Path) -> None:
+        path.mkdir()
+        self.path = path
+        self.folder = SegmentFolder(path, keep=timedelta(hours=1), most_bytes=1 << 30)
+        self.last = ""
+
+    def add(self, minute: int, *, follows: str | None = None, ends: bool = True, bus_id: str = "bus") -> Path:
+        path = self.folder.next_path(at(minute))
+        head = a_header(minute, self.last if follows is None else follows, bus_id)
+        begin = 10 * minute
+        checkpoint = [node(sequence, minute) for sequence in range(max(1, begin - 2), begin + 1)]
+        segment = Segment(path, head, checkpoint, Begun(positions={"cluster": begin}))
+        segment.write([node(begin + number, minute + number / 10) for number in range(1, 10)])
+        if ends:
+            segment.end("the next segment follows")
+        else:
+            segment.abandon()
+        self.last = path.name
+        return path
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Folder:
+    return Folder(tmp_path / "kept")
+
+
+def taken(folder: Folder, since: float, until: datetime | None = None) -> tuple[Recording, cut.Cut]:
+    """A recording of so many minutes."""
+    chosen = cut.choose(folder.path, timedelta(minutes=since), until)
+    file = folder.path.with_name("taken")
+    file.unlink(missing_ok=True)
+    writer = RecordingWriter.create(file, msgspec.structs.replace(chosen.head, follows=""))
+    try:
+        cut.write(chosen, writer, unchanged)
+    finally:
+        writer.drop()
+    return read_recording(file), chosen
+
+
+def sequences(recording: Recording) -> list[int]:
+    return [record.sequence for record in recording.of("cluster")]
+
+
+def changes(*minutes: int) -> list[int]:
+    return [10 * minute + number for minute in minutes for number in range(1, 10)]
+
+
+@pytest.mark.parametrize(
+    ("since", "minutes"),
+    [
+        pytest.param(0.5, [4], id="within the last one"),
+        pytest.param(0.91, [3, 4], id="a little more than the last one"),
+        pytest.param(2.9, [2, 3, 4], id="from the begin of one"),  # the newest message is of minute 4.9
+        pytest.param(4.9, [0, 1, 2, 3, 4], id="all"),
+    ],
+)
+def test_it_begins_with_the_segment_in_which_the_time_is(folder: Folder, since: float, minutes: Sequence[int]):
+    for minute in range(5):
+        folder.add(minute)
+    found, chosen = taken(folder, since)
+    begin = 10 * minutes[0]
+    assert sequences(found) == [*range(max(1, begin - 2), begin + 1), *changes(*minutes)]
+    assert (found.position("cluster"), found.is_cut, found.header.follows) == (begin, False, "")
+    assert (found.header.at, chosen.less) == (at(minutes[0]), "")
+
+
+def test_what_was_recorded_until_a_time_has_nothing_after_it(folder: Folder):
+    for minute in range(5):
+        folder.add(minute)
+    found, _ = taken(folder, 1, at(2.5))
+    assert sequences(found) == [8, 9, 10, *changes(1), 21, 22, 23, 24, 25]
+    assert found.last_time == at(2.5)
+
+
+def test_less_than_was_asked_for_is_said(folder: Folder):
+    folder.add(3, follows="000002-that-was-removed.berth")
+    found, chosen = taken(folder, 30)
+    assert (sequences(found)[-1], chosen.less) == (39, "nothing before that is kept")
+
+
+def test_a_file_ends_where_something_is_missing_and_the_rest_can_be_had(folder: Folder):
+    folder.add(0)
+    folder.add(1, ends=False)
+    folder.add(5, follows="", bus_id="another store")
+    folder.add(6)
+    found, chosen = taken(folder, 30)
+    assert (found.header.at, found.header.bus_id) == (at(5), "another store")
+    until = "2026-01-01T10:05:00+00:00"
+    assert chosen.less == (
+        f"the recorder was away before that, since 2026-01-01T10:01:54+00:00: --until {until} takes what was before"
+    )
+    before, _ = taken(folder, 30, datetime.fromisoformat(until))
+    assert (before.header.at, sequences(before)[-1]) == (at(0), 19)
+
+
+def test_the_segment_that_is_written_is_read_as_far_as_it_is_whole(folder: Folder):
+    folder.add(0)
+    path = folder.add(1, ends=False)
+    with path.open("ab") as file:
+        file.write(gzip.compress(b"a frame that is not whole")[:-4])
+    assert sequences(taken(folder, 30)[0])[-1] == 19
+
+
+@pytest.mark.parametrize("length", [0, 1, 2, 30])
+def test_a_segment_whose_recorder_was_killed_while_it_began_is_no_segment(folder: Folder, length: int):
+    folder.add(0)
+    path = folder.add(1)
+    path.write_bytes(path.read_bytes()[:length])
+    assert sequences(taken(folder, 30)[0])[-1] == 9
+
+
+def test_what_a_replay_does_not_read_is_left_out_and_said(folder: Folder, monkeypatch: pytest.MonkeyPatch):
+    for minute in range(5):
+        folder.add(minute)
+    monkeypatch.setattr(cut, "MOST_BYTES", cut.MOST_FRAME_BYTES + 4_000)
+    found, chosen = taken(folder, 30)
+    begins = found.header.at.isoformat()
+    assert at(0) < found.header.at < at(4)
+    assert chosen.less.endswith(f"bytes at most: --until {begins} takes what is before")
+    before, _ = taken(folder, 30, found.header.at)
+    assert sequences(before)[-1] < sequences(found)[-1]
+
+
+def flipped(path: Path) -> bytes:
+    data = path.read_bytes()
+    return data[: len(data) // 2] + bytes([data[len(data) // 2] ^ 255]) + data[len(data) // 2 + 1 :]
+
+
+def lines_of(path: Path, *more: bytes) -> bytes:
+    return gzip.compress(
+        gzip.decompress(path.read_bytes()).removesuffix(b"\n").rpartition(b"\n")[0] + b"\n" + b"".join(more)
+    )
+
+
+def test_a_file_that_is_full_ends_there_and_has_no_hole(folder: Folder, monkeypatch: pytest.MonkeyPatch):
+    for minute in range(3):
+        folder.add(minute)
+    monkeypatch.setattr(RecordingWriter, "is_full", property(lambda writer: writer.messages >= 12))
+    assert sequences(taken(folder, 30)[0]) == [*changes(0), 11, 12, 13]
+
+
+HOSTILE = {
+    "a flipped bit": (flipped, "damaged in the frame at byte"),
+    "another file": (lambda path: b"kind: Pod\n", "got another file"),
+    "another gzip file": (
+        lambda path: gzip.compress(b'{}\n{"record":"begun","positions":{}}\n'),
+        "got another gzip file",
+    ),
+    "endless nesting": (lambda path: lines_of(path, b"[" * 100_000 + b"\n"), "decoding line 15"),
+    "a sequence that was there": (
+        lambda path: lines_of(path, msgspec.json.encode(node(21, 2)) + b"\n"),
+        "want sequences of cluster that rise, got 21 after 29",
+    ),
+    "a bomb": (
+        lambda path: path.read_bytes() + gzip.compress(b" " * (cut.MOST_FRAME_BYTES + 1), 1),
+        "want frames of 100663296 bytes at most",
+    ),
+}
+
+
+@pytest.mark.parametrize("which", HOSTILE)
+def test_a_segment_that_is_damaged_or_hostile_is_refused_by_name(folder: Folder, which: str):
+    make, error = HOSTILE[which]
+    folder.add(1)
+    path = folder.add(2)
+    path.write_bytes(make(path))
+    folder.add(3)
+    with pytest.raises(RecordingError) as caught:
+        taken(folder, 30)
+    assert str(caught.value).startswith(f"{path}: ")
+    assert error in str(caught.value)
+    assert "move that file away" in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_once_it_is_moved_away_what_is_before_and_after_it_can_be_had(folder: Folder):
+    folder.add(1)
+    path = folder.add(2)
+    folder.add(3)
+    path.rename(path.with_suffix(".damaged"))
+    found, chosen = taken(folder, 30)
+    assert sequences(found)[-9:] == changes(3)
+    until = chosen.less.partition("--until ")[2].split()[0]
+    assert sequences(taken(folder, 30, datetime.fromisoformat(until))[0])[-9:] == changes(1)
+
+
+def test_a_segment_that_says_it_follows_and_does_not_is_refused(folder: Folder):
+    folder.add(5)
+    path = folder.add(2)
+    with pytest.raises(
+        RecordingError, match="want cluster after 59, where the segment ends that it follows, got 21"
+    ) as caught:
+        taken(folder, 60)
+    assert str(caught.value).startswith(f"{path}: ")
+
+
+def test_one_that_says_it_follows_itself_or_a_later_one_follows_none(folder: Folder):
+    path = folder.add(1, follows="000001-20260101T100100Z.berth")
+    assert path.name == "000001-20260101T100100Z.berth"
+    assert sequences(taken(folder, 60)[0])[-9:] == changes(1)
+
+
+def test_a_folder_without_segments_is_named(tmp_path: Path):
+    with pytest.raises(UsageError, match=r"it has no segment of a `berth record --keep`$"):
+        cut.choose(tmp_path, timedelta(hours=1), None)
+    with pytest.raises(UsageError, match="No such file or directory: want the folder of a `berth record --keep`"):
+        cut.choose(tmp_path / "no", timedelta(hours=1), None)
+
+
+def test_files_of_other_names_are_no_segments(folder: Folder):
+    folder.add(1)
+    for name in ("notes.berth", "000009-20269901T000000Z.berth", "x000009-20260101T000000Z.berth"):
+        (folder.path / name).write_text("mine")
+    assert [each.number for each in segments.segments_in(folder.path)] == [1]
+
+
+# --- the folder of the recorder
+
+
+def kept(path: Path, *, keep: timedelta = timedelta(minutes=12), most_bytes: int = 1 << 30) -> SegmentFolder:
+    return SegmentFolder(path, keep=keep, most_bytes=most_bytes)
+
+
+def minutes_in(path: Path) -> list[int]:
+    return [round((each.at - START).total_seconds() / 60) for each in segments.segments_in(path)]
+
+
+def test_segments_are_removed_when_later_ones_have_the_time_and_one_more_stays(folder: Folder):
+    for minute in range(30):
+        folder.add(minute)
+    kept(folder.path).remove_old(at(29.5), None)
+    # 12 minutes are kept, and a segment of a minute for whoever reads: from 16.5, which is in that of 16.
+    assert minutes_in(folder.path) == list(range(16, 30))
+
+
+def test_segments_of_an_earlier_recorder_are_removed_too_and_numbers_go_on(folder: Folder):
+    folder.add(0)
+    folder.add(1)
+    later = kept(folder.path)
+    assert later.next_path(at(60)).name == "000003-20260101T110000Z.berth"
+    current = Segment(later.next_path(at(60)), a_header(60), [], Begun(positions={}))
+    later.remove_old(at(61), current)
+    assert minutes_in(folder.path) == [1, 60]  # at 60 the second one ended
+    later.remove_old(at(90), current)
+    assert minutes_in(folder.path) == [60]
+    current.abandon()
+
+
+def test_the_oldest_are_removed_when_there_are_too_many_bytes_but_never_the_one_that_is_written(folder: Folder):
+    sizes = [folder.add(minute).stat().st_size for minute in range(10)]
+    there = kept(folder.path, most_bytes=sum(sizes[-3:]))
+    there.remove_old(at(10), None)
+    assert minutes_in(folder.path) == [7, 8, 9]
+    current = Segment(there.next_path(at(10)), a_header(10), [node(1, 1)] * 1, Begun(positions={}))
+    there.most_bytes = 1
+    there.remove_old(at(10), current)
+    assert minutes_in(folder.path) == [10]
+    current.abandon()
+
+
+def test_a_lock_is_free_again_when_the_recorder_has_ended(tmp_path: Path):
+    for _ in range(2):
+        with (
+            locked_folder(tmp_path / "kept", keep=timedelta(hours=1), most_bytes=1),
+            pytest.raises(UsageError, match=f"another recorder has it, process {os.getpid()} on "),
+            locked_folder(tmp_path / "kept", keep=timedelta(hours=1), most_bytes=1),
+        ):
+            pass
+
+
+def test_a_segment_that_cannot_be_begun_leaves_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    def full(_descriptor: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(Exception, match="No space left on device"):
+        Segment(tmp_path / "s", a_header(0), [node(1, 0)], Begun(positions={}))
+    assert list(tmp_path.iterdir()) == []
