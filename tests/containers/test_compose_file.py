@@ -67,6 +67,18 @@ def test_a_shadow_is_a_user_of_its_own_and_runs_only_when_it_is_asked_for(servic
     assert "/run/berth/kubeconfig" not in sources
 
 
+def test_a_recorder_may_only_look_and_runs_only_when_it_is_asked_for(services):
+    assert "recorder" not in services
+    recorder = configuration("simulated", "recorder")["services"]["recorder"]
+    assert recorder["environment"]["BERTH_NATS_USER"] == "people"
+    assert recorder["user"] not in {services[name]["user"] for name in OURS}
+    assert (recorder["read_only"], recorder["cap_drop"]) == (True, ["ALL"])
+    mounts = {mount["target"]: mount for mount in recorder["volumes"]}
+    assert [path for path, mount in mounts.items() if not mount.get("read_only")] == ["/var/lib/berth/recordings"]
+    assert recorder["command"][-2:] == ["-o", "/var/lib/berth/recordings"]
+    assert "ports" not in recorder
+
+
 def test_ports_are_published_on_this_machine_only(services):
     for name, service in services.items():
         assert {port["host_ip"] for port in service.get("ports", [])} <= {"127.0.0.1"}, name

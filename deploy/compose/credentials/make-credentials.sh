@@ -34,3 +34,5 @@ mv "$folder/nats.conf.new" "$folder/nats.conf"
 chmod 755 "$folder"
 chown 65500:65500 /data
 chown 65534:65534 /prometheus
+chown 65506:65506 /recordings
+chmod 700 /recordings

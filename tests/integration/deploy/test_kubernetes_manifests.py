@@ -15,6 +15,7 @@ import pytest
 import yaml
 
 from berth import __version__
+from berth.api.resources import value
 from berth.bus.accounts import users
 from berth.bus.settings import TopologySettings
 from berth.bus.topology import declared_consumers
@@ -128,6 +129,8 @@ def test_files_that_a_container_is_told_of_are_mounted(objects):
                 if variable["name"].endswith("_FILE") or variable["name"] in ("BERTH_CONFIG", "BERTH_KUBECONFIG")
             }
             told |= {argument for argument in container.get("args", []) if argument.startswith("/")}
+            written = [path for path, volume in mounts.items() if "persistentVolumeClaim" in volume]
+            told = {file for file in told if not any(file.startswith(f"{path}/") for path in written)}
             assert told <= files, f"{owner} {container['name']}"
 
 
@@ -370,6 +373,37 @@ def test_a_shadow_has_no_rights_at_the_api_server_and_its_own_nats_user():
     assert policy["podSelector"]["matchLabels"] == {"app.kubernetes.io/name": "berth"}
     live, *others = (each for each in of_kind(objects, "ConfigMap") if "scheduler.yaml" in each["data"])
     assert [each["metadata"]["name"].startswith("berth-shadow") for each in (live, *others)].count(True) == 1
+
+
+def test_a_recorder_may_only_look_and_writes_to_a_volume_of_its_own():
+    objects = overlay("recorder")
+    workload = named(objects, "StatefulSet", "berth-recorder")["spec"]
+    spec = workload["template"]["spec"]
+    (container,) = spec["containers"]
+    told = variables_of(container)
+    assert (told["BERTH_NATS_USER"], workload["replicas"]) == ("people", 1)
+    assert not spec["automountServiceAccountToken"]
+    assert spec["securityContext"]["runAsNonRoot"]
+    assert container["securityContext"] == {
+        "allowPrivilegeEscalation": False,
+        "readOnlyRootFilesystem": True,
+        "capabilities": {"drop": ["ALL"]},
+    }
+    account = f"ServiceAccount/{spec['serviceAccountName']}"
+    assert account in map(name_of, objects)
+    assert not any(account.partition("/")[2] in who for who in bound(objects).values())
+    policies = of_kind(objects, "NetworkPolicy")
+    labels = workload["template"]["metadata"]["labels"]
+    allowed = [each["spec"] for each in policies if matches(each["spec"]["podSelector"], labels)]
+    assert not any(spec.get("ingress") for spec in allowed)
+    arguments = dict(zip(container["args"][::2], container["args"][1::2], strict=True))
+    assert list(arguments) == ["--keep", "--keep-size", "-o"]
+    (claim,) = workload["volumeClaimTemplates"]
+    mounts = {mount["name"]: mount for mount in container["volumeMounts"]}
+    assert arguments["-o"].startswith(mounts[claim["metadata"]["name"]]["mountPath"] + "/")
+    assert {name for name, mount in mounts.items() if not mount.get("readOnly")} == {claim["metadata"]["name"], "tmp"}
+    room = value(claim["spec"]["resources"]["requests"]["storage"])
+    assert value(arguments["--keep-size"]) <= room * 3 / 4
 
 
 def test_the_servers_certificate_has_the_names_that_services_connect_to(tmp_path: Path):
