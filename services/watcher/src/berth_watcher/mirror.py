@@ -234,8 +234,7 @@ class Mirror:
             return []
         reduced = self._reduced.setdefault(name, _Reduced())
         if reduced.whole is None:
-            form = sent.form or sent.object
-            reduced.whole, reduced.smaller, reduced.reason = sent, smaller_forms(form), reason
+            reduced.whole, reduced.smaller, reduced.reason = sent, smaller_forms(trimmed(sent.object)), reason
         reduced.left_out, smaller = next(reduced.smaller, ("", None))
         key.desired = msgspec.structs.replace(sent, smaller=smaller) if smaller is not None else None
         return self._report_reduced(key) if smaller is None else []
@@ -454,25 +453,20 @@ def left_out(thing: KubernetesObject | None) -> list[Effect]:
     return [Warn(message=message, fields={"pod": thing.key, "uid": thing.uid, "reason": refusal(thing)})]
 
 
-def trimmed(thing: KubernetesObject) -> KubernetesObject | None:
-    """The parts of an object that plugins read, so that a heartbeat writes nothing.
-
-    ``None`` for a pod that is neither bound nor nominated: the mirror does not hold it.
-    """
+def trimmed(thing: KubernetesObject) -> KubernetesObject:
+    """The parts of an object that plugins read, so that a heartbeat writes nothing. A pod is bound or nominated."""
     return _trimmed_pod(thing) if isinstance(thing, Pod) else without_version(thing)
 
 
-def _trimmed_pod(pod: Pod) -> Pod | None:
+def _trimmed_pod(pod: Pod) -> Pod:
     if is_bound(pod):
         evicted = disruption_condition(pod) if is_being_preempted(pod) else None
         status = PodStatus(
             start_time=bound_at_text(pod),  # the pod's own start time comes later and would cost one more write per pod
             conditions=[evicted] if evicted else None,
         )
-    elif nominated_node(pod):
-        status = PodStatus(nominated_node_name=pod.status.nominated_node_name)
     else:
-        return None
+        status = PodStatus(nominated_node_name=pod.status.nominated_node_name)
     spec, affinity = pod.spec, pod.spec.affinity
     if affinity is not None and not pod_affinity_counts(affinity):
         spec = msgspec.structs.replace(spec, affinity=None)
