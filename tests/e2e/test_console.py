@@ -174,7 +174,7 @@ async def test_a_pod_that_waits_says_for_what_and_is_asked_about_again(
 
     def read() -> None:
         shown(driver, ".headline", r"unschedulable\s+Waits, no node is possible")
-        shown(driver, "main", r"In queue unschedulable, since .*What would help.*NodeResourcesFit.*NodeAdd")
+        shown(driver, "main", r"Waits since .*, in queue unschedulable.*What would help.*NodeResourcesFit.*NodeAdd")
         shown(driver, ".refusals", rf"NodeResourcesFit Insufficient cpu\s+{NODES} nodes")
         press(driver, ".now button", "Ask again now")
         shown(driver, ".now .headline", r"Ranked now it would wait: 0/100 nodes are available")

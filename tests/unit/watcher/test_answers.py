@@ -67,6 +67,14 @@ def test_time_until_it_is_tried_again_counts_down():
     assert detail(watcher).pod.tried_again_seconds == 200.0
 
 
+def test_a_pod_waits_since_its_creation_however_often_it_was_tried():
+    watcher = WatcherUnderTest().lead(a_node("n1"), a_pod("web"))
+    before = detail(watcher).pod.since
+    watcher.advance(60)
+    rejected(watcher)
+    assert detail(watcher).pod.since == before
+
+
 def test_pods_of_one_queue_and_namespace_are_answered_alone():
     watcher = with_one_of_each()
     assert [one.name for one in page(watcher, queue="gated").pods] == ["gated"]

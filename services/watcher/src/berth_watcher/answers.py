@@ -24,7 +24,15 @@ from berth.api.queue import (
 from berth.framework.events import ClusterEvent
 from berth.framework.profile import Profile
 from berth_watcher.hints import VICTIM_DELETED
-from berth_watcher.queue import QUEUES, WAITING_FOR_EVENT, EventClock, QueuedPod, SchedulingQueue, Stage
+from berth_watcher.queue import (
+    QUEUES,
+    WAITING_FOR_EVENT,
+    EventClock,
+    QueuedPod,
+    SchedulingQueue,
+    Stage,
+    created_at,
+)
 from berth_watcher.store import label_of
 
 PODS_LOOKED_AT: Final = 2000
@@ -115,7 +123,7 @@ class QueueAnswers:
             profile=queued.profile,
             queue=_queue_of(queued),
             stage=queued.stage,
-            since=queued.timestamp,
+            since=created_at(queued.pod) or queued.timestamp,
             priority=priority_of(queued.pod),
             attempts=queued.attempt.n if queued.attempt else 0,
             plugins=plugins if whole else plugins[:PLUGINS_ON_A_PAGE],

@@ -55,7 +55,7 @@ class WaitingPod(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     stage: str
     """What it waits for there, in the watcher's words: ``awaiting versions`` is active after a conflict."""
     since: datetime
-    """When it was created or last rejected."""
+    """When it was created: a pod waits from then on, however often it was tried."""
     priority: int = 0
     attempts: int = 0
     """Those of the term; a new leader goes on from the last one that it finds on the bus."""

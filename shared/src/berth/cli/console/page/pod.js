@@ -64,7 +64,7 @@ export function podView(place, signal, namespace, name) {
     const [first, ...rest] = queued.sentences;
     const since = unix(queued.queued.pod.since);
     fill(waits, el("h2", {}, "What it waits for"),
-      el("p", {}, `In queue ${queued.queued.pod.queue}, since ${clock(since)} (${duration(Math.max(0, store.now() - since))}).`),
+      el("p", {}, `Waits since ${clock(since)} (${duration(Math.max(0, store.now() - since))}), in queue ${queued.queued.pod.queue}.`),
       queued.problem ? el("p", { class: "notice bad" }, queued.problem) : null,
       rest.filter((sentence) => !sentence.startsWith("*")).map((sentence) => el("p", { class: "muted" }, sentence.trim())),
       rest.length ? null : el("p", { class: "muted" }, first),
@@ -172,6 +172,14 @@ function grouped(refused) {
   return [...groups.values()].sort((a, b) => b.nodes - a.nodes);
 }
 
+const colours = new Map();
+
+/** The same for a plugin wherever it is shown on the page, so that two rankings can be compared. */
+function colourOf(plugin) {
+  if (!colours.has(plugin)) colours.set(plugin, KINDS[colours.size % KINDS.length]);
+  return colours.get(plugin);
+}
+
 /** The points of each plugin as one bar a node. */
 export function drawCandidates(place, found, title) {
   const all = found.candidates || [];
@@ -180,7 +188,6 @@ export function drawCandidates(place, found, title) {
   const order = [...all].sort((a, b) => b.estimate - a.estimate || a.newcomers - b.newcomers);
   const second = found.node ? order[order.findIndex((each) => each.node === found.node) + 1] : order[1];
   const plugins = [...new Set(all.flatMap((each) => Object.keys(each.scores)))].sort();
-  const colourOf = (plugin) => KINDS[plugins.indexOf(plugin) % KINDS.length];
   const most = Math.max(1, ...all.map((each) => each.total));
   const shown = order.slice(0, SHOWN_NODES);
   if (found.node && !shown.some((each) => each.node === found.node)) shown.push(...all.filter((each) => each.node === found.node));
