@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from berth.api.kinds import POD
 from berth.api.pod import Pod
 from berth.api.trimming import trim
+from berth.kube import sharing
 from berth.kube.listwatch import ObjectDecoder
 from berth.kube.sharing import LARGEST, WORKLOADS, SharedParts
 from harness.builders.random_clusters import pods
@@ -66,9 +67,17 @@ def test_pods_without_an_owner_are_of_a_workload_when_their_labels_are_equal():
 
 
 def test_the_name_of_a_node_is_kept_once():
-    first, second, third = decoded(written(1), written(2, node="n1"), written(3, node="n1"))
-    assert first.spec.node_name == ""
-    assert third.spec.node_name is second.spec.node_name
+    pods = decoded(*(written(number, node=f"node-{number % 2}") for number in range(1, 6)))
+    assert pods[3].spec.node_name == "node-0"
+    assert pods[3].spec.node_name is pods[1].spec.node_name
+    assert pods[4].spec.node_name is pods[2].spec.node_name
+
+
+def test_names_of_nodes_that_are_remembered_are_bounded(monkeypatch):
+    monkeypatch.setattr(sharing, "NODES", 1)
+    pods = decoded(*(written(number, node=f"node-{number % 2}") for number in range(1, 6)))
+    assert pods[3].spec.node_name is pods[1].spec.node_name
+    assert pods[4].spec.node_name is not pods[2].spec.node_name
 
 
 def test_pods_of_another_workload_in_between_do_not_matter():

@@ -75,6 +75,15 @@ def test_affinity_of_a_bound_pod_above_the_limits_is_left_out_of_the_mirror_and_
     assert len(watcher.of(Warn)) == 1
 
 
+def test_nothing_is_said_of_a_pod_that_is_on_no_node_any_more():
+    nominated = with_terms(a_pod("huge", nominated="n1"), 257)
+    watcher = WatcherUnderTest().lead(nominated)
+    warned = len(watcher.of(Warn))
+    watcher.show(with_terms(a_pod("huge", version=2), 257))
+    assert watcher.mirrored("pod.uid-huge") is None
+    assert len(watcher.of(Warn)) == warned
+
+
 def test_few_pods_that_take_long_are_in_flight_at_once():
     costly = [with_terms(a_pod(f"costly-{number}", age_seconds=60), 200 + number % 50) for number in range(50)]
     watcher = WatcherUnderTest().lead(*costly)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import sys
 
 import msgspec
 import pytest
@@ -417,3 +418,30 @@ def test_copy_of_an_own_write_leaves_nothing_to_do(order: tuple[str, ...]):
     assert (mirror.settled, mirror.may_write) == (mirror.changes, False)
     mirror.on_read(Entry(key="node.n1", sequence=6, data=b"{}", time=EPOCH))
     assert [again.expected for again in mirror.take_writes()] == [6]
+
+
+def test_version_that_is_the_same_to_the_mirror_does_not_stand_for_one_that_waits_to_be_written():
+    mirror = Mirror(Term(7), max_writes=1)
+    mirror.start_writing(position=0)
+    mirror.set_desired("node.n1", DesiredEntry(object=a_node("n1", version=1, cpu="1")))
+    mirror.take_writes()
+    mirror.on_written("node.n1", 1)
+    mirror.set_desired("node.n2", DesiredEntry(object=a_node("n2")))
+    mirror.take_writes()  # the only one that may be in flight
+    mirror.set_desired("node.n1", DesiredEntry(object=a_node("n1", version=2, cpu="2")))
+    assert mirror.set_desired("node.n1", DesiredEntry(object=a_node("n1", version=3, cpu="2"))) == NO_CHANGE
+    mirror.on_written("node.n2", 2)
+    (write,) = mirror.take_writes()
+    assert bytes(decode_entry(write.data).object) == msgspec.json.encode(trimmed(a_node("n1", cpu="2")))
+
+
+def test_object_that_the_store_has_replaced_is_not_kept():
+    mirror = Mirror(Term(7), max_writes=8)
+    mirror.start_writing(position=0)
+    first = a_node("n1", version=1)
+    references = sys.getrefcount(first)
+    mirror.set_desired("node.n1", DesiredEntry(object=first))
+    mirror.take_writes()
+    mirror.on_written("node.n1", 1)
+    assert mirror.set_desired("node.n1", DesiredEntry(object=a_node("n1", version=2))) == NO_CHANGE
+    assert sys.getrefcount(first) == references

@@ -61,8 +61,11 @@ class DesiredEntry(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         return not self.watermark and bytes(entry.object) == _encode(self.form) and entry.bound_at == self.bound_at
 
     def writes_the_same_as(self, other: DesiredEntry) -> bool:
-        """Whether another object, or another version of it, is the same to the mirror."""
-        return self.watermark == other.watermark and self.form == other.form and self.bound_at == other.bound_at
+        """Whether another object, or another version of it, is the same to the mirror.
+
+        The time of a pod's binding is in its form too.
+        """
+        return self.watermark == other.watermark and self.form == other.form
 
     def encoded(self, term: Term) -> bytes:
         if self.watermark:
@@ -170,7 +173,8 @@ class Mirror:
             key = self._keys[name] = _Key(key=name)
         elif numbered and _is_same(self._whole(key), desired):  # of an equal watermark the time is what is new
             if key.desired is key.stored and not key.busy and key.read is None and name not in self._reduced:
-                key.desired = key.stored = desired  # the store has let go of the former version of the object
+                # the store has let go of the former version of the object
+                key.desired = key.stored = key.sent = desired
             return NO_CHANGE
         key.desired = desired
         if (reduced := self._reduced.get(name)) is not None:
