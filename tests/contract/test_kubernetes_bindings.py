@@ -149,8 +149,9 @@ async def test_second_delete_only_shortens_the_grace(kubernetes_api: KubernetesA
 async def test_grace_of_zero_removes_a_bound_pod(kubernetes_api: KubernetesApi):
     path = f"{kubernetes_api.pods}/web"
     await kubernetes_api.add_pod("web")
-    await kubernetes_api.bind("web", "node")
-    await kubernetes_api.delete(path)
+    assert (await kubernetes_api.bind("web", "node")).code == 201
+    terminating = await kubernetes_api.delete(path)
+    assert terminating.body["metadata"]["deletionGracePeriodSeconds"] == 30
     assert (await kubernetes_api.delete(path, {"gracePeriodSeconds": 0})).code == 200
     assert (await kubernetes_api.get(path)).code == 404
 

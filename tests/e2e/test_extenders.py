@@ -12,7 +12,7 @@ from bench.contenders import kube_scheduler
 from harness.servers.child_processes import spawn, stop
 from harness.servers.control_plane import ControlPlane
 from harness.servers.extender import Raw, RecordingExtender, Say, recording_extender
-from harness.worlds.cluster_user import ClusterUser, cluster_user, eventually, node_of
+from harness.worlds.cluster_user import ClusterUser, cluster_user, condition_of, eventually, node_of
 from harness.worlds.pipeline import berth_up
 
 pytestmark = [pytest.mark.requires("kubebuilder_assets", "nats-server"), pytest.mark.timeout(180)]
@@ -369,8 +369,8 @@ async def preempted(
     await seen.create([seen.pod("vip", spec=spec)])
 
     async def settled() -> tuple[str, str] | None:
-        node, condition = node_of((await seen.pods())["vip"]), await seen.condition("vip")
-        evicts = "nominatedNodeName" in (await seen.pods())["vip"]["status"]
+        vip = (await seen.pods())["vip"]  # read once: the nomination ends when the pod is bound
+        node, condition, evicts = node_of(vip), condition_of(vip), "nominatedNodeName" in vip["status"]
         return (last(node), condition.get("message", "")) if node or (condition and not evicts) else None
 
     node, message = await eventually(settled, "the pod to have a node, or none")

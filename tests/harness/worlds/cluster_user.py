@@ -113,8 +113,7 @@ class ClusterUser:
 
     async def condition(self, name: str) -> dict:
         """The PodScheduled condition of a pod, empty when it has none."""
-        pod = (await self.api.get(f"{self.api.pods}/{name}")).body
-        return next((each for each in pod["status"].get("conditions", []) if each["type"] == "PodScheduled"), {})
+        return condition_of((await self.api.get(f"{self.api.pods}/{name}")).body)
 
     async def events(self, reason: str) -> list[dict]:
         """The Events of the test's pods with this reason."""
@@ -159,6 +158,11 @@ class ClusterUser:
 
 
 _PRIORITY_CLASSES = "/apis/scheduling.k8s.io/v1/priorityclasses"
+
+
+def condition_of(pod: dict) -> dict:
+    """The PodScheduled condition, empty when the pod has none."""
+    return next((each for each in pod["status"].get("conditions", []) if each["type"] == "PodScheduled"), {})
 
 
 def node_of(pod: dict) -> str:
