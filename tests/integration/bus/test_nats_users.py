@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import shutil
 import subprocess
+import sys
 from collections.abc import AsyncIterator, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -16,7 +19,16 @@ from berth.bus.interface import BusRefusedError
 from berth.bus.server import find_nats_server
 from berth.bus.session import NatsBus, NatsSession
 from berth.sim.cluster import SimulatedCluster
-from harness.servers.bus_users import SERVICES, USERS, Services, bus_of_users, services, settings_of
+from harness.servers.bus_users import (
+    SERVICES,
+    USERS,
+    Services,
+    bus_of_users,
+    inbox_of,
+    password_of,
+    services,
+    settings_of,
+)
 from harness.servers.nats_server import NatsServer
 from harness.worlds.cluster_user import ClusterUser, cluster_user, eventually
 
@@ -143,6 +155,42 @@ async def test_a_user_may_not_subscribe_to_one_thing_more(applied, user, subject
     with pytest.raises(BusRefusedError, match="give this user the permission"):
         await session.subscribe(subject, print)
     await session.close()
+
+
+def ask(server: NatsServer, user: str, **settings: str) -> subprocess.CompletedProcess[str]:
+    """`berth queue` as this user, with these settings besides."""
+    told = {"BERTH_NATS_URL": server.address, "BERTH_NATS_USER": user, "BERTH_NATS_PASSWORD": password_of(user)}
+    told |= {"BERTH_NATS_INBOX_PREFIX": inbox_of(user)}
+    plain = {name: text for name, text in os.environ.items() if not name.startswith("BERTH_")}
+    command = [sys.executable, "-m", "berth.cli", "queue"]
+    return subprocess.run(
+        command, capture_output=True, text=True, timeout=SECONDS, check=False, env=plain | told | settings
+    )
+
+
+@pytest.mark.parametrize("settings", [{}, {"BERTH_NATS_DOMAIN": "hub"}], ids=["none", "another"])
+async def test_a_command_without_the_domain_of_its_account_is_told_to_set_it(applied, settings: dict[str, str]):
+    without = await asyncio.to_thread(ask, applied, "people", **settings)
+    assert without.returncode == 2
+    assert without.stderr == (
+        "berth: reading NATS: the account of user 'people' has no streams; it imports those of berth, under the "
+        "JetStream domain 'berth': set BERTH_NATS_DOMAIN=berth\n"
+    )
+    with_it = await asyncio.to_thread(ask, applied, "people", BERTH_NATS_DOMAIN="berth")
+    assert "no watcher leads" in with_it.stderr  # it reads NATS
+
+
+async def test_where_it_may_be_the_domain_or_a_permission_the_refusal_names_both(applied):
+    """A service does not look where else its streams might be."""
+    settings = replace(settings_of(applied, "scorer"), domain="")
+    with pytest.raises(BusRefusedError, match=r"give this user the permission, or, if .*: BERTH_NATS_DOMAIN=berth"):
+        await NatsBus(settings).connect(name="scorer")
+
+
+async def test_an_admin_with_the_domain_of_people_is_told_to_leave_it_away(applied):
+    done = await asyncio.to_thread(ask, applied, "apply", BERTH_NATS_DOMAIN="berth")
+    assert done.returncode == 2
+    assert done.stderr.endswith("has berth's streams itself: leave BERTH_NATS_DOMAIN=berth away\n")
 
 
 @pytest.mark.parametrize("user", SERVICES)

@@ -20,7 +20,7 @@ from typing import Final, Literal
 from berth.api.errors import BerthError
 from berth.bus.interface import BusLostError, BusRefusedError, MissingError, TooLargeError, UnansweredError, Unstored
 from berth.bus.login import Login
-from berth.bus.settings import BusSettings
+from berth.bus.settings import IMPORTED_DOMAIN, BusSettings
 from berth.bus.topology import Names
 from berth.bus.wire import Listener, Msg, Wire, header_block
 
@@ -36,6 +36,11 @@ Sweeper = Callable[[float], None]
 Traffic = Callable[[Literal["sent", "received"], str, int], None]
 """Called with the subject and the size of each message of a connection; its content stays out of logs."""
 
+_OWN_JETSTREAM: Final = "$JS.API."
+_OR_THE_DOMAIN: Final = (
+    ", or, if its account has no streams and imports them, set its JetStream domain: "
+    f"BERTH_NATS_DOMAIN={IMPORTED_DOMAIN}"
+)
 _FORBIDDEN: Final = re.compile(r'permissions violation for (publish|subscription) to "([^"]*)"', re.IGNORECASE)
 
 
@@ -308,6 +313,7 @@ class Connection:
             subject,
             lambda asked: BusRefusedError(
                 f"publishing to {asked!r} as {self.name!r}: {error}: give this user the permission"
+                f"{_OR_THE_DOMAIN if asked.startswith(_OWN_JETSTREAM) else ''}"
             ),
         )
 

@@ -5,17 +5,19 @@ from __future__ import annotations
 import os
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Final
 
 import typer
 
+from berth.api.errors import BerthError
 from berth.bus.interface import BusLostError, BusRefusedError, MissingError, Session
+from berth.bus.settings import IMPORTED_DOMAIN
 from berth.cli.natscontext import context_settings
 from berth.cli.pipeline import access
 from berth.process.exits import UsageError
-from berth.process.settings import NatsSettings
+from berth.process.settings import NatsSettings, Settings
 from berth.process.sources import SettingsError, read_settings
 
 NatsUrl = Annotated[
@@ -67,7 +69,8 @@ async def open_session(server: NatsServer, *, name: str, user: str = access.PEOP
     try:
         if not session.bus_id:
             what = "reading NATS: it has no streams of berth, or no JetStream"
-            raise MissingError(f"{what}: start `berth up`, or run `berth bus apply`")
+            remedy = "start `berth up`, run `berth bus apply`, or name its JetStream domain with BERTH_NATS_DOMAIN"
+            raise MissingError(f"{what}: {remedy}")
         yield session
     finally:
         await session.close()
@@ -123,11 +126,38 @@ async def connect_bus(  # noqa: PLR0913 - which server, and who this is there
     try:
         return await nats_bus(settings).connect(name=name)
     except BusRefusedError as exc:
+        if (domain := await _domain_of(settings, name)) is not None:
+            raise UsageError(_wrong_domain(settings, domain)) from exc
         says_nothing = not url and not context and is_anonymous(settings.nats)
         raise UsageError(f"{exc}{_ELSEWHERE if says_nothing else ''}") from exc
 
 
 _ELSEWHERE: Final = "; a `berth up` that found the port taken prints its own address: name it with --nats"
+
+
+async def _domain_of(settings: Settings, name: str) -> str | None:
+    """The JetStream domain in which this user finds berth's streams, where that is another than the one that is set."""
+    from berth.process.clients import nats_bus  # noqa: PLC0415 - as in connect_bus
+
+    for domain in {"", IMPORTED_DOMAIN} - {settings.nats.domain}:
+        nats = replace(settings.nats, domain=domain)
+        try:
+            session = await nats_bus(replace(settings, nats=nats)).connect(name=name)
+        except BerthError:
+            continue
+        await session.close()
+        if session.bus_id:
+            return domain
+    return None
+
+
+def _wrong_domain(settings: Settings, domain: str) -> str:
+    who = f"user {settings.nats.user!r}" if settings.nats.user else "this user"
+    if not domain:
+        set_to = f"BERTH_NATS_DOMAIN={settings.nats.domain}"
+        return f"reading NATS: the account of {who} has berth's streams itself: leave {set_to} away"
+    what = f"has no streams; it imports those of berth, under the JetStream domain {domain!r}"
+    return f"reading NATS: the account of {who} {what}: set BERTH_NATS_DOMAIN={domain}"
 
 
 def _without_nats() -> dict[str, str]:
