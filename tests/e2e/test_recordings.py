@@ -23,9 +23,8 @@ import yaml
 from berth.api.messages import Decision, Outcome
 from berth.bus.topology import CLUSTER, DECISIONS, RANKED
 from berth.recording.cut import Cut, write
-from berth.recording.file import Recording, RecordingWriter, opened_recording, read_recording
+from berth.recording.file import Recording, RecordingWriter, opened_recording, read_recording, unchanged
 from berth.recording.history import decoded
-from berth.recording.recorder import unchanged
 from berth.recording.segments import segments_in
 from berth.recording.vocabulary import WORDS
 from harness.servers.child_processes import free_ports
@@ -361,6 +360,17 @@ def test_a_pod_is_explained_as_why_does(run: RunRecordings):
     assert all(ranking["is_equal"] for ranking in document["rankings"])
 
 
+def test_the_recording_says_how_many_waited(run: RunRecordings):
+    """`huge` waits at its end, and fits nowhere."""
+    found = read_recording(run.whole)
+    waited = [pod.name for each in found.waiting for pod in each.pods]
+    assert "huge-0" in waited
+    assert replayed(run.whole)["waited"] >= 1
+    huge = json.loads(berth("replay", run.whole, "--pod", "huge-0", "-n", run.namespace, "-o", "json").stdout)
+    assert huge["waited"]["queue"] in {"backoff", "unschedulable", "in flight"}
+    assert [each.more for each in found.waiting] == [0] * len(found.waiting)
+
+
 def test_a_pod_that_is_not_in_it_is_an_answer_of_no(run: RunRecordings):
     answer = berth("replay", run.whole, "--pod", "default/nobody")
     assert (answer.returncode, answer.stdout) == (1, "")
@@ -444,6 +454,10 @@ SHOWS = {
     ),
     "replay incident.berth": r"\d+ rankings, \d+ made again: all are equal \(scorer-\d \d+",
     "replay incident.berth --pod default/vip": r"(?s)default/vip is on node-00\n.*preempted pods on .*made again, ",
+    "replay incident.berth --pod default/gated": (
+        r"default/gated is gated and not scheduled: SchedulingGates.*\n"
+        r"  \w[\w ]+ for \d.* s, profile berth\n  as the watcher said at \d"
+    ),
     "replay incident.berth --config docs/recordings/packing.yaml": r"(?s)default/shop-\d +node-\d\d +node-\d\d.*AGAIN",
     "simulate --cluster incident.berth --pending": r"default/big +- +0 of 12 ",
 }

@@ -47,6 +47,7 @@ from berth.api.messages import (
 )
 from berth.api.node import Node
 from berth.api.pod import LabelSelector, NodeSelector, Pod
+from berth.api.queue import WaitingPod
 from berth.api.resources import QuantityError, milli_value, value
 from berth.api.selectors import compile_label_selector, compile_node_selector
 from berth.api.subjects import Attempt, PodSubject, Term, Uid, parse_key, unescape
@@ -72,7 +73,7 @@ from berth.process.readers import Secret
 from berth.process.safetext import in_json, lines, one_line, without_passwords
 from berth.recording.checkpoint import Checkpoint
 from berth.recording.cluster import objects_of_recording
-from berth.recording.file import Begun, Ended, RecordingError, header, read_recording, recorded
+from berth.recording.file import Begun, Ended, RecordingError, Waiting, header, read_recording, recorded
 from berth.recording.replay import Replay
 from berth.simulate.documents import documents
 from berth_metrics_collector.nodenames import NodeNames, match_samples
@@ -365,8 +366,9 @@ def recording(data: bytes) -> None:
         source = RecordedSource(recording=read, profiles=profiles, config=read.header.config)
         shown = TwoClusters.of(source, profiles, title="r", other_title="other")
         safe_json(shown.document())
-        for each in shown.found.other.pods:
-            namespace, _, name = each.pod.partition("/")
+        names = [each.pod.partition("/")[::2] for each in shown.found.other.pods]
+        names += [(pod.namespace, pod.name) for each in read.waiting for pod in each.pods]
+        for namespace, name in names:
             safe_json(shown.pod_json(PodName(namespace=namespace, name=name)))
         list(objects_of_recording(file.name) or ())
         checkpoint = Checkpoint()
@@ -392,6 +394,15 @@ def _recorded_lines() -> Iterator[bytes]:
     records = [
         recorded("cluster", 1, NOW, "node.n1", json({"schema": 1, "term": 1, "object": NODE})),
         Begun(positions={"cluster": 1}),
+        Waiting(
+            at=NOW,
+            pods=[
+                WaitingPod(
+                    namespace="default", name="big", uid="b", profile="berth", queue="gated", stage="gated", since=NOW
+                )
+            ],
+            decisions=[recorded("DECISIONS", 1, NOW, "s", encode(bound))],
+        ),
         recorded("PENDING", 1, NOW, "s", encode(Pending(attempt="u.1.1", profile="berth", pod=_POD))),
         recorded("RANKED", 2, NOW, "s", encode(ranked)),
         recorded("DECISIONS", 1, NOW, "s", encode(bound)),

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
+from itertools import chain
 from pathlib import Path
 from random import Random
 from uuid import NAMESPACE_DNS, uuid5
@@ -165,9 +166,8 @@ class RecordedWorld:
         document = recorded_configuration(read_configuration(None))
         writer = RecordingWriter.create(path, msgspec.structs.replace(self.recording.header, configuration=document))
         writer.add(Begun(positions={}))
-        for records in self.recording.messages.values():
-            for record in records:
-                writer.add(record)
+        for record in (*self.recording.waiting, *chain.from_iterable(self.recording.messages.values())):
+            writer.add(record)
         writer.add(Ended(messages=writer.messages, reason="its time was over"))
         writer.close()
         return path

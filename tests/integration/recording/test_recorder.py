@@ -3,19 +3,28 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import re
+import subprocess
+import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
 
 from berth.api.errors import BerthError
-from berth.bus.interface import BusLostError, Session
+from berth.api.messages import Decision, Outcome, encode
+from berth.api.queue import QUEUE, QueueAnswer, WaitingPod
+from berth.bus.interface import BusLostError, Endpoint, Session
 from berth.cli.options import first_error
+from berth.cli.waiting import queue_pages
+from berth.recording import recorder
 from berth.recording.file import Recording, RecordingWriter, header, read_recording
 from berth.recording.recorder import Recorder
 from harness.plugins.fixtures_bus import BusUnderTest, real_bus_under_test
+from harness.servers.keeping_recorder import environment
 from harness.servers.nats_server import NatsServer
 
 pytestmark = pytest.mark.requires("nats-server")
@@ -26,14 +35,14 @@ WEB = "berth.{}.berth.default.web-{}"
 
 def recorder_of(session: Session, path: Path) -> Recorder:
     head = header(at=datetime.now(UTC), bus_id=session.bus_id, config="c", release="1.36", configuration={})
-    return Recorder(session, RecordingWriter.create(path, head))
+    return Recorder(session, RecordingWriter.create(path, head), queue_pages)
 
 
 @asynccontextmanager
 async def recording(session: Session, path: Path) -> AsyncIterator[asyncio.Task[str]]:
     """Record while the block runs, from the moment on in which changes are recorded."""
     recorder, begun = recorder_of(session, path), asyncio.Event()
-    task = asyncio.create_task(recorder.run(on_begun=begun.set))
+    task = asyncio.create_task(recorder.run(on_begun=lambda _missing: begun.set()))
     try:
         await asyncio.wait_for(begun.wait(), SECONDS)
         yield task
@@ -114,7 +123,7 @@ async def test_a_lost_server_ends_it_and_what_was_recorded_is_whole(own_nats_ser
         session, reader = await bus.session("one"), await bus.session("reader")
         await session.put("cluster", "node.n1", b'{"n": 1}')
         recorder, begun = recorder_of(reader, tmp_path / "r"), asyncio.Event()
-        task = asyncio.create_task(recorder.run(on_begun=begun.set))
+        task = asyncio.create_task(recorder.run(on_begun=lambda _missing: begun.set()))
         await asyncio.wait_for(begun.wait(), SECONDS)
         own_nats_server.kill()
         with pytest.raises(BaseExceptionGroup) as caught:
@@ -123,6 +132,71 @@ async def test_a_lost_server_ends_it_and_what_was_recorded_is_whole(own_nats_ser
     assert isinstance(first_error(caught.value), BusLostError | BerthError)
     found = read_recording(tmp_path / "r")
     assert (subjects(found, "cluster"), found.is_cut) == (["node.n1"], False)
+
+
+async def test_a_recording_goes_through_a_pipe(own_nats_server: NatsServer):
+    """As from a container, whose disk goes with it: `berth record -o -`, then `berth replay -`."""
+    async with real_bus_under_test(own_nats_server.address) as bus:
+        session = await bus.session("one")
+        await session.put("cluster", "node.n1", b'{"n": 1}')
+        written = await asyncio.to_thread(berth, "record", "-o", "-", "--for", "1s", "--nats", own_nats_server.address)
+    said = written.stderr.decode().splitlines()
+    assert written.returncode == 0, said
+    assert "no watcher leads" in said[0]
+    assert said[1] == "berth: recording to standard output for 1.0 s"
+    assert re.fullmatch(r"berth: recorded 1 messages in .* to standard output, .*: its time was over", said[-1])
+    read = await asyncio.to_thread(berth, "replay", "-", "-o", "json", given=written.stdout)
+    assert read.returncode == 1  # it has no ranking
+    assert json.loads(read.stdout)["messages"] == {"cluster": 1}
+    read = await asyncio.to_thread(berth, "replay", "-", given=b"kind: Pod\n")
+    assert (read.returncode, read.stdout) == (2, b"")
+    assert read.stderr == b"berth: standard input: want a recording of `berth record`, got something else\n"
+
+
+def berth(*arguments: str, given: bytes = b"") -> subprocess.CompletedProcess[bytes]:
+    command = [sys.executable, "-m", "berth.cli", *arguments]
+    return subprocess.run(command, input=given, capture_output=True, timeout=60, check=False, env=environment())
+
+
+async def test_the_last_decision_on_a_pod_that_waits_is_recorded_however_old_it_is(
+    nats_bus_under_test: BusUnderTest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """DECISIONS has an hour, of which a recording begins with two minutes."""
+    monkeypatch.setattr(recorder, "DECISIONS_BEFORE", timedelta(0))
+    session, reader = await nats_bus_under_test.session("one"), await nats_bus_under_test.session("reader")
+    decision = Decision(
+        attempt="u.1.1",
+        profile="berth",
+        epoch=1,
+        outcome=Outcome.UNSCHEDULABLE,
+        namespace="default",
+        pod="web-0",
+        uid="u",
+    )
+    stored = await session.publish(WEB.format("decision", 0), encode(decision))
+    async with watcher_with(session, "web-0"), recording(reader, tmp_path / "r"):
+        pass
+    found = read_recording(tmp_path / "r")
+    assert found.of("DECISIONS") == []
+    (waiting,) = found.waiting
+    assert [pod.name for pod in waiting.pods] == ["web-0"]
+    assert [(one.sequence, one.payload) for one in waiting.decisions] == [(stored.sequence, encode(decision))]
+
+
+@asynccontextmanager
+async def watcher_with(session: Session, *names: str) -> AsyncIterator[None]:
+    """A watcher that leads, in whose queue these pods are."""
+    now = datetime.now(UTC)
+    known = {"namespace": "default", "uid": "u", "profile": "berth", "since": now}
+    pods = [WaitingPod(name=name, queue="unschedulable", stage="unschedulable", **known) for name in names]
+    await session.register(
+        "berth-watcher",
+        identity="one",
+        version="1.0.0",
+        stats=lambda: {"leading": {"number": 1, "seconds": 1.0}},
+        endpoints=[Endpoint(name=QUEUE, answer=lambda _asked: QueueAnswer(now=now, pods=pods))],
+    )
+    yield
 
 
 async def test_it_ends_by_itself_when_a_replay_would_not_read_more(

@@ -72,8 +72,7 @@ def folder(tmp_path: Path) -> Path:
         pytest.param("--keep 1h --keep-size much -o f", "--keep-size: want bytes such as 500M or 1Gi", id="no size"),
         pytest.param("--keep 1h --keep-size 1k -o f", "--keep-size: want 1Mi..1Ti, got 1k", id="too small"),
         pytest.param("--keep-size 1Gi -o f", "--keep-size belongs to --keep, which is missing", id="size without keep"),
-        pytest.param("--keep 1h -o -", "-o - is for --since", id="a folder on standard output"),
-        pytest.param("-o -", "-o - is for --since", id="standard output without since"),
+        pytest.param("--keep 1h -o -", "--keep writes into a folder: name one", id="a folder on standard output"),
         pytest.param("--since 5m --from nowhere -o f", "want the folder of a `berth record --keep`", id="no folder"),
     ],
 )

@@ -11,11 +11,15 @@ from pathlib import Path
 
 import aiohttp
 import pytest
+from typer.testing import CliRunner
 
 from berth.api.livedata import Bandwidth, encode_bandwidth
+from berth.api.queue import WaitingPod
+from berth.cli.commands.replay import app
 from berth.cli.console.guard import HEADERS, Guard
 from berth.cli.console.pages import serving
 from berth.cli.options import NotFoundError, PodName
+from berth.cli.rendering import clock
 from berth.cli.replayed import film
 from berth.cli.replayed.comparison import RecordedSource, TwoClusters
 from berth.cli.replayed.film import Film, film_times
@@ -23,7 +27,7 @@ from berth.cli.replayed.server import ReplayServer
 from berth.process.configuration import profiles_of
 from berth.process.exits import UsageError
 from berth.recording.configuration import configuration_of
-from berth.recording.file import Recording, read_recording
+from berth.recording.file import Recording, Waiting, read_recording
 from berth.recording.history import Fate, History, recorded_end
 from harness.builders.objects import a_container, a_node, a_pod
 from harness.builders.profiles import default_profile, packing_profiles
@@ -213,6 +217,100 @@ def test_a_pod_of_before_the_recording_is_where_it_was(world: RecordedWorld):
     for side in (shown["recorded"], shown["other"]):
         assert side["sentences"][0].startswith("default/old is on n1: ")
         assert side["outcome"] == "placed"
+
+
+def gated(**members: object) -> WaitingPod:
+    known = {"namespace": "default", "name": "gated", "uid": "u", "profile": "berth", "plugins": ["SchedulingGates"]}
+    return WaitingPod(**{**known, "queue": "gated", "stage": "gated", "since": START, **members})
+
+
+def asked_who_waits(world: RecordedWorld, *pods: WaitingPod, **members: object) -> Recording:
+    world.recording.waiting.append(Waiting(at=world.now, pods=list(pods), **members))
+    return world.recording
+
+
+def test_a_pod_that_waited_and_was_not_ranked_says_why_it_waited(world: RecordedWorld):
+    world.one_by_one(small("web"))
+    world.seconds += 100
+    found = clusters(asked_who_waits(world, gated())).pod_json(PodName(namespace="default", name="gated"))
+    why, since, whence = found["recorded"]["sentences"]
+    assert why == "default/gated is gated and not scheduled: SchedulingGates"
+    assert since.endswith(" for 1 min 40 s, profile berth")
+    assert whence == f"as the watcher said at {clock(world.now)}"
+    assert found["other"]["sentences"] == [
+        "default/gated is on no node: it was not asked for while it was recorded, so it is not placed anew"
+    ]
+    assert found["difference"] == ""
+
+
+@pytest.mark.parametrize(
+    ("members", "sentence"),
+    [
+        pytest.param({"queue": "backoff", "stage": "backoff"}, "backs off: no room", id="backs off"),
+        pytest.param({"queue": "active", "stage": "active"}, "waits for its turn", id="active"),
+        pytest.param({"queue": "in flight", "stage": "in flight"}, "is being scheduled", id="in flight"),
+    ],
+)
+def test_what_it_waited_for_is_said_as_far_as_the_watcher_said_it(
+    world: RecordedWorld, members: dict[str, str], sentence: str
+):
+    """On a page of its queue it does not say how often a pod failed."""
+    pod = gated(**members, plugins=[], message="no room")
+    found = clusters(asked_who_waits(world, pod)).pod_json(PodName(namespace="default", name="gated"))
+    assert found["recorded"]["sentences"][0] == f"default/gated {sentence}"
+
+
+def test_a_pod_that_was_last_decided_before_the_recording_says_what_was_decided(world: RecordedWorld):
+    world.one_by_one(small("big", "5"))
+    (decision,) = world.recording.messages.pop("DECISIONS")
+    world.recording.messages.pop("RANKED")
+    world.recording.messages.pop("PENDING")
+    world.seconds += 100
+    pod = gated(name="big", queue="backoff", stage="backoff", plugins=[], attempts=1)
+    found = clusters(asked_who_waits(world, pod, decisions=[decision]))
+    recorded = found.pod_json(PodName(namespace="default", name="big"))["recorded"]
+    assert "3 Insufficient cpu" in recorded["sentences"][0]
+    assert recorded["sentences"][-1] == f"at {clock(world.now)} it had waited for 1 min 40 s, as the watcher said"
+    assert recorded["outcome"] == "unschedulable"
+
+
+@pytest.mark.parametrize("form", ["text", "json"])
+def test_replay_explains_a_pod_that_waited_and_was_not_ranked(world: RecordedWorld, tmp_path: Path, form: str):
+    asked_who_waits(world, gated())
+    file = world.write(tmp_path / "r")
+    done = CliRunner().invoke(app, [str(file), "--pod", "default/gated", *(["-o", "json"] if form == "json" else [])])
+    assert done.exit_code == 0
+    if form == "json":
+        found = json.loads(done.stdout)
+        assert (found["outcome"], found["queued"]["pod"]["name"], found["rankings"]) == ("gated", "gated", [])
+    else:
+        assert done.stdout.startswith("default/gated is gated and not scheduled: SchedulingGates\n")
+
+
+@pytest.mark.parametrize(
+    ("has", "error"),
+    [
+        pytest.param("its node", "has no Decision on it; it is on n1, where it was placed before", id="placed before"),
+        pytest.param("nothing", "has no Decision on it; which pods waited was not recorded", id="no list"),
+        pytest.param("a list", "has no Decision on it; 7 pods waited that it does not have", id="a part of a list"),
+        pytest.param(
+            "a message", "has no Decision on it: it waited to be ranked, published 2.0 s before", id="in PENDING"
+        ),
+    ],
+)
+def test_why_nothing_is_known_of_a_pod_is_said(world: RecordedWorld, tmp_path: Path, has: str, error: str):
+    if has == "a list":
+        asked_who_waits(world, gated(), more=7)
+    if has == "a message":
+        world.ask_for(small("web"), "u.1.1")
+    if has == "its node":
+        world.mirror("pod.u", a_pod("web", uid="u", node="n0"))
+        world.mirror("pod.u", a_pod("web", uid="u", node="n1"))
+    world.seconds += 2
+    world.mirror("node.n9", a_node("n9"))
+    done = CliRunner().invoke(app, [str(world.write(tmp_path / "r")), "--pod", "default/web"])
+    assert (done.exit_code, done.stdout) == (1, "")
+    assert error in " ".join(done.stderr.split())
 
 
 def test_what_is_not_there_is_said(world: RecordedWorld):

@@ -17,8 +17,9 @@ from berth.api.config.configuration import KubeSchedulerConfiguration
 from berth.api.config.load import load
 from berth.api.config.types import API_VERSION, KIND, Point
 from berth.api.livedata import EGRESS_ANNOTATION, INGRESS_ANNOTATION, LINK_CAPACITY_ANNOTATION
-from berth.api.messages import MirrorEntry, Ranked, decode, decode_entry, encode_entry
+from berth.api.messages import Decision, MirrorEntry, Outcome, Ranked, decode, decode_entry, encode, encode_entry
 from berth.api.pod import Pod
+from berth.api.queue import IN_FLIGHT, QUEUES, WaitingPod
 from berth.api.subjects import Attempt, Term
 from berth.api.volumes import BETA_STORAGE_CLASS, BIND_COMPLETED, MIGRATED_PLUGINS
 from berth.framework.profile import Profile
@@ -26,9 +27,10 @@ from berth.plugins.presets import PRESETS
 from berth.process.configuration import known_plugins, profiles_of
 from berth.recording.anonymised import Anonymiser
 from berth.recording.configuration import configuration_of, recorded_configuration
-from berth.recording.file import Recorded, Source, header, recorded
+from berth.recording.file import Recorded, Source, Waiting, header, recorded
 from berth.recording.mask import Mask, without_names
 from berth.recording.replay import Replay, ReplayCounts
+from berth_watcher.queue import Stage
 from harness.builders.objects import a_pod
 from harness.worlds.recorded_world import CONFIG, RecordedWorld
 
@@ -298,6 +300,46 @@ def test_what_cannot_be_decoded_has_no_name_either(source: Source, subject: str,
     found = of(source, subject, data)
     assert (found.source, found.sequence, found.time, found.payload) == (source, 5, NOW, b"{}")
     assert "acme" not in found.subject
+
+
+def test_who_waits_has_no_names_and_what_it_waits_for_is_kept():
+    pod = WaitingPod(
+        namespace="acme-shop",
+        name="acme-web",
+        uid="4f1e2d3c-0000-4000-8000-000000000001",
+        profile="acme",
+        queue="active",
+        stage="awaiting versions",
+        since=NOW,
+        attempts=3,
+        plugins=["NodeResourcesFit"],
+        message="0/3 nodes are available: 3 Insufficient acme.example/thing.",
+    )
+    decision = Decision(
+        attempt=f"{pod.uid}.1.3",
+        profile="acme",
+        epoch=1,
+        outcome=Outcome.UNSCHEDULABLE,
+        namespace="acme-shop",
+        pod="acme-web",
+        uid=pod.uid,
+    )
+    record = recorded("DECISIONS", 5, NOW, "berth.decision.acme.acme-shop.acme-web", encode(decision))
+    found = Anonymiser(configuration()).of(Waiting(at=NOW, pods=[pod], decisions=[record], more=2))
+    assert b"acme" not in msgspec.json.encode(found)
+    (masked,), (about,) = found.pods, found.decisions
+    kept = ("queue", "stage", "since", "attempts", "plugins")
+    assert [getattr(masked, name) for name in kept] == [getattr(pod, name) for name in kept]
+    assert masked.message.startswith("0/3 nodes are available: 3 Insufficient ")
+    assert about.subject == f"berth.decision.{masked.profile}.{masked.namespace}.{masked.name}"
+    assert decode(about.payload or b"", Decision).uid == masked.uid
+    assert found.more == 2
+
+
+def test_every_stage_of_a_pod_that_waits_is_kept():
+    mask = Mask()
+    for stage in (*Stage, *QUEUES, IN_FLIGHT):
+        assert mask.text(stage) == stage
 
 
 def test_a_removal_stays_one():

@@ -11,6 +11,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from berth.api.queue import WaitingPod
 from berth.process.exits import UsageError
 from berth.recording import cut, segments
 from berth.recording.file import (
@@ -20,11 +21,12 @@ from berth.recording.file import (
     Recording,
     RecordingError,
     RecordingWriter,
+    Waiting,
     header,
     read_recording,
     recorded,
+    unchanged,
 )
-from berth.recording.recorder import unchanged
 from berth.recording.segments import Segment, SegmentFolder, locked_folder
 
 START = datetime(2026, 1, 1, 10, tzinfo=UTC)
@@ -44,6 +46,12 @@ def node(sequence: int, minute: float) -> Recorded:
     return recorded("cluster", sequence, at(minute), f"node.n{sequence % 3}", b'{"n": %d}' % sequence)
 
 
+def waiting_pod(name: str) -> WaitingPod:
+    return WaitingPod(
+        namespace="default", name=name, uid=name, profile="berth", queue="gated", stage="gated", since=START
+    )
+
+
 class Folder:
     """Segments of a minute: in the one that begins at minute n, change 10 n + 1 to 10 n + 9."""
 
@@ -53,12 +61,16 @@ class Folder:
         self.folder = SegmentFolder(path, keep=timedelta(hours=1), most_bytes=1 << 30)
         self.last = ""
 
-    def add(self, minute: int, *, follows: str | None = None, ends: bool = True, bus_id: str = "bus") -> Path:
+    def add(
+        self, minute: int, *, follows: str | None = None, ends: bool = True, bus_id: str = "bus", waits: bool = False
+    ) -> Path:
         path = self.folder.next_path(at(minute))
         head = a_header(minute, self.last if follows is None else follows, bus_id)
         begin = 10 * minute
         checkpoint = [node(sequence, minute) for sequence in range(max(1, begin - 2), begin + 1)]
         segment = Segment(path, head, checkpoint, Begun(positions={"cluster": begin}))
+        if waits:
+            segment.write([Waiting(at=at(minute + 0.05), pods=[waiting_pod(f"gated-{minute}")])])
         segment.write([node(begin + number, minute + number / 10) for number in range(1, 10)])
         if ends:
             segment.end("the next segment follows")
@@ -111,6 +123,16 @@ def test_it_begins_with_the_segment_in_which_the_time_is(folder: Folder, since: 
     assert sequences(found) == [*range(max(1, begin - 2), begin + 1), *changes(*minutes)]
     assert (found.position("cluster"), found.is_cut, found.header.follows) == (begin, False, "")
     assert (found.header.at, chosen.less) == (at(minutes[0]), "")
+
+
+def test_who_waited_is_known_of_the_begin_and_of_the_end(folder: Folder):
+    """Every list in between would be as large."""
+    for minute in range(5):
+        folder.add(minute, waits=True)
+    found, _ = taken(folder, 4.9)
+    assert [pod.name for each in found.waiting for pod in each.pods] == ["gated-0", "gated-3", "gated-4"]
+    found, _ = taken(folder, 1, at(2.04))
+    assert [pod.name for each in found.waiting for pod in each.pods] == ["gated-1"]
 
 
 def test_what_was_recorded_until_a_time_has_nothing_after_it(folder: Folder):

@@ -12,6 +12,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from berth.api.queue import WaitingPod
 from berth.process.exits import UsageError
 from berth.recording import file as recording_file
 from berth.recording.file import (
@@ -23,6 +24,7 @@ from berth.recording.file import (
     RecordingError,
     RecordingWriteError,
     RecordingWriter,
+    Waiting,
     header,
     is_recording,
     read_recording,
@@ -54,6 +56,12 @@ def written(path: Path, *, ended: bool = True) -> bytes:
     return path.read_bytes()
 
 
+def a_waiting_pod() -> WaitingPod:
+    return WaitingPod(
+        namespace="default", name="big", uid="u", profile="berth", queue="gated", stage="gated", since=NOW
+    )
+
+
 def tried(path: Path) -> tuple[Recording | None, str]:
     """The recording, or the error."""
     try:
@@ -75,6 +83,28 @@ def test_what_was_written_is_read(tmp_path: Path):
     assert found.of("PENDING")[0].payload == b"\xff not JSON"
     assert found.last_time == NOW + timedelta(seconds=1)
     assert is_recording(str(path))
+
+
+def test_who_waited_is_read_and_a_list_says_nothing_about_the_order_of_messages(tmp_path: Path):
+    writer = RecordingWriter.create(tmp_path / "r", a_header())
+    writer.add(recorded("DECISIONS", 9, NOW, "s", b"{}"))
+    lists = [
+        Waiting(at=NOW, pods=[a_waiting_pod()], decisions=[recorded("DECISIONS", 3, NOW, "s", b"{}")]),
+        Waiting(at=NOW, pods=[], more=3, draining=True),
+    ]
+    for each in lists:
+        writer.add(each)
+    writer.end("it was stopped")
+    found = read_recording(tmp_path / "r")
+    assert found.waiting == lists
+    assert [one.sequence for one in found.of("DECISIONS")] == [9]
+    assert writer.messages == 1
+
+
+def test_a_recording_of_the_schema_before_is_read(tmp_path: Path):
+    (tmp_path / "r").write_bytes(lines_of(HEAD.replace(b'"schema":2', b'"schema":1'), line(MESSAGE)))
+    found = read_recording(tmp_path / "r")
+    assert (found.header.schema, len(found.of("cluster")), found.waiting) == (1, 1, [])
 
 
 def test_people_can_read_it_with_zcat(tmp_path: Path):
@@ -134,8 +164,10 @@ def line(thing: object) -> bytes:
 
 
 HEAD = line(a_header())
-NEWER = line({**msgspec.to_builtins(a_header()), "schema": 2, "berth": "9.1"})
+NEWER = line({**msgspec.to_builtins(a_header()), "schema": 3, "berth": "9.1"})
 MESSAGE = {"record": "message", "source": "cluster", "sequence": 3, "time": "2026-01-01T00:00:00Z", "subject": "node.n"}
+WAITS = msgspec.to_builtins(a_waiting_pod())
+WAITING = {"record": "waiting", "at": "2026-01-01T00:00:00Z", "pods": [WAITS]}
 
 
 @pytest.mark.parametrize(
@@ -149,7 +181,9 @@ MESSAGE = {"record": "message", "source": "cluster", "sequence": 3, "time": "202
             gzip.compress(b"text\n"), "want a recording of `berth record`: decoding its first line", id="text"
         ),
         pytest.param(gzip.compress(b"{}"), "want frames of whole lines", id="half a line"),
-        pytest.param(lines_of(NEWER), "want a recording of schema 1, got 2, written by berth 9.1: read it", id="newer"),
+        pytest.param(
+            lines_of(NEWER), "want a recording of schema 1 or 2, got 3, written by berth 9.1: read", id="newer"
+        ),
         pytest.param(
             lines_of(line({"kind": "berth-recording", "schema": 1})), "missing required field", id="no header"
         ),
@@ -162,6 +196,22 @@ MESSAGE = {"record": "message", "source": "cluster", "sequence": 3, "time": "202
         pytest.param(lines_of(HEAD, line({**MESSAGE, "base64": "?"})), "base64", id="no base64"),
         pytest.param(
             lines_of(HEAD, line({**MESSAGE, "time": "2026-01-01T00:00:00"})), "want times with a zone", id="no zone"
+        ),
+        pytest.param(
+            lines_of(HEAD, line({**WAITING, "at": "2026-01-01T00:00:00"})),
+            "want times with a zone",
+            id="a list",
+        ),
+        pytest.param(
+            lines_of(HEAD, line({**WAITING, "pods": [{**WAITS, "since": "2026-01-01T00:00:00"}]})),
+            "want times with a zone",
+            id="a pod of a list",
+        ),
+        pytest.param(
+            lines_of(HEAD, line({**WAITING, "decisions": [MESSAGE]})), "got one of cluster", id="no Decision of a list"
+        ),
+        pytest.param(
+            lines_of(HEAD, line({**WAITING, "pods": [WAITS] * 10_001})), "length <= 10000", id="an endless list"
         ),
         pytest.param(
             lines_of(HEAD, line(MESSAGE), line(MESSAGE)),

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
 
+from berth.api.errors import TemporaryError
+from berth.api.queue import QueueAnswer, WaitingPod
+from berth.bus.interface import Session
 from berth.process.configuration import read_configuration
 from berth.recording import cut, keeper
 from berth.recording.file import Recorded, Recording, RecordingWriteError, read_recording
@@ -19,6 +22,8 @@ from berth.recording.segments import Segment, SegmentFolder, segments_in
 from harness.fakes.memory_bus import MemoryBus, MemorySession
 
 SECONDS = 20.0
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
+GATED = WaitingPod(namespace="default", name="gated", uid="u", profile="berth", queue="gated", stage="gated", since=NOW)
 
 
 class Kept:
@@ -30,7 +35,22 @@ class Kept:
         self.session = session
         self.disk: list[str] = []
         folder = SegmentFolder(path, keep=keep, most_bytes=1 << 30)
-        self.keeper = Keeper(folder, read_configuration(None), keep=keep, on_disk=self.disk.append)
+        self.missing: list[str] = []
+        self.is_leading = True
+        self.keeper = Keeper(
+            folder,
+            read_configuration(None),
+            self.ask,
+            keep=keep,
+            on_disk=self.disk.append,
+            on_missing=self.missing.append,
+        )
+
+    async def ask(self, _session: Session) -> AsyncGenerator[QueueAnswer, None]:
+        """The watcher, while it leads: one pod waits."""
+        if not self.is_leading:
+            raise TemporaryError("no watcher leads")
+        yield QueueAnswer(now=NOW, pods=[GATED])
 
     async def put(self, *numbers: int, size: int = 10) -> None:
         for number in numbers:
@@ -51,11 +71,12 @@ async def until(holds: Callable[[], bool]) -> None:
 
 
 @asynccontextmanager
-async def keeping(path: Path, keep: timedelta = timedelta(hours=1)) -> AsyncIterator[Kept]:
+async def keeping(path: Path, keep: timedelta = timedelta(hours=1), *, is_leading: bool = True) -> AsyncIterator[Kept]:
     bus = MemoryBus()
     session = await bus.connect(name="record")
     await session.apply()
     kept, begun = Kept(path, session, keep), asyncio.Event()
+    kept.is_leading = is_leading
     task = asyncio.create_task(kept.keeper.follow(session, on_begun=begun.set))
     try:
         await asyncio.wait_for(begun.wait(), SECONDS)
@@ -93,6 +114,22 @@ async def test_segments_follow_each_other_and_each_begins_with_what_counts(tmp_p
         assert subjects == [f"node.n{one}" for one in range(1, len(subjects) + 1)]
     assert len(found[-1].of("cluster")) == number
     assert kept.disk == [""]
+
+
+async def test_each_segment_has_who_waits(tmp_path: Path):
+    async with keeping(tmp_path / "kept", timedelta(seconds=2)) as kept:
+        await until(lambda: len([each for each in kept.recordings() if each.waiting]) == 3)
+    assert [[pod.name for pod in each.waiting[0].pods] for each in kept.recordings()[:3]] == [["gated"]] * 3
+    assert set(kept.missing) == {""}
+
+
+async def test_a_watcher_that_does_not_lead_yet_is_asked_again(tmp_path: Path):
+    async with keeping(tmp_path / "kept", is_leading=False) as kept:
+        await until(lambda: kept.missing != [])
+        kept.is_leading = True
+        await until(lambda: kept.recordings()[0].waiting != [])
+    assert "no watcher leads" in kept.missing[0]
+    assert kept.missing[-1] == ""
 
 
 async def test_what_a_slow_disk_cannot_take_is_dropped_and_the_next_segment_follows_none(

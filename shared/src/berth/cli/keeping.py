@@ -16,6 +16,7 @@ from berth.bus.interface import BusRefusedError, Session
 from berth.cli.bus import NatsServer, open_session
 from berth.cli.options import first_error, until_stopped
 from berth.cli.rendering import amount_of_bytes, duration, note, print_line
+from berth.cli.waiting import queue_pages
 from berth.process.exits import UsageError
 from berth.process.health import Condition, Health, HealthPortError, health_server
 from berth.process.metrics import PrometheusMeter
@@ -25,6 +26,8 @@ from berth.recording.keeper import Keeper
 from berth.recording.segments import locked_folder
 
 RETRY_SECONDS: Final = 1.0
+MISSED: Final = 6
+"""So often in a row nobody says which pods wait until that is worth a line: services that start do not lead at once."""
 
 OnConnected = Callable[[Session], Awaitable[None]]
 """Called when the first session has been opened."""
@@ -45,6 +48,7 @@ class Keeping:
     _disk: Condition = field(init=False)
     _has_read: bool = field(init=False, default=False)
     _disk_failed: bool = field(init=False, default=False)
+    _missed: int = field(init=False, default=0)
 
     def __post_init__(self) -> None:
         self._nats = self._health.condition("nats", "reading NATS: not yet at the end of what it has")
@@ -57,7 +61,14 @@ class Keeping:
             UsageError: the folder or the health port cannot be used, or, of the first session, the address or the user.
         """
         with locked_folder(self.folder, keep=self.keep, most_bytes=self.most_bytes) as folder:
-            keeper = Keeper(folder, self.configuration, keep=self.keep, on_disk=self._on_disk)
+            keeper = Keeper(
+                folder,
+                self.configuration,
+                queue_pages,
+                keep=self.keep,
+                on_disk=self._on_disk,
+                on_missing=self._on_missing,
+            )
             try:
                 async with _serving(self._health):
                     await until_stopped(self._read(keeper))
@@ -98,6 +109,11 @@ class Keeping:
         if self._nats.is_ready or self._nats.sentence != reason:
             note(f"{reason}; trying again")
         self._nats.waiting(reason)
+
+    def _on_missing(self, missing: str) -> None:
+        self._missed = self._missed + 1 if missing else 0
+        if self._missed == MISSED:
+            note(f"{without_passwords(one_line(missing))}; asking again")
 
     def _on_disk(self, reason: str) -> None:
         if reason and not self._disk_failed:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import AsyncGenerator, Iterable, Iterator
+from contextlib import aclosing
 from datetime import datetime
 from typing import Final
 
@@ -81,18 +82,26 @@ async def queued_pod(session: Session, name: PodName) -> QueueAnswer:
     return await ask_watcher(session, watcher, POD, PodRequest(namespace=name.namespace, name=name.name))
 
 
+async def queue_pages(session: Session, *, queue: str = "", namespace: str = "") -> AsyncGenerator[QueueAnswer, None]:
+    """The leading watcher's queue, page by page, one request at a time. Raises as :func:`queued_pod`."""
+    watcher = await leading_watcher(session)
+    start: int | None = 0
+    while start is not None:
+        answer = await ask_watcher(session, watcher, QUEUE, PageRequest(queue=queue, namespace=namespace, start=start))
+        yield answer
+        start = answer.next
+
+
 async def read_queue(session: Session, *, queue: str, namespace: str, limit: int) -> tuple[QueueAnswer, bool]:
     """The last answer, with the pods of all pages, and whether that was all of them. Raises as :func:`queued_pod`."""
-    watcher = await leading_watcher(session)
-    pods: dict[str, WaitingPod] = {}
-    start: int | None = 0
-    while start is not None and (not limit or len(pods) <= limit):
-        request = PageRequest(queue=queue, namespace=namespace, start=start)
-        answer = await ask_watcher(session, watcher, QUEUE, request)
-        pods.update((pod.uid, pod) for pod in answer.pods)
-        start = answer.next
+    answer, pods = QueueAnswer(), dict[str, WaitingPod]()
+    async with aclosing(queue_pages(session, queue=queue, namespace=namespace)) as pages:
+        async for answer in pages:
+            pods.update((pod.uid, pod) for pod in answer.pods)
+            if limit and len(pods) > limit:
+                break
     chosen = sorted(pods.values(), key=_order)[: limit or None]
-    complete = start is None and len(chosen) == len(pods)
+    complete = answer.next is None and len(chosen) == len(pods)
     return QueueAnswer(now=answer.now, draining=answer.draining, queues=answer.queues, pods=chosen), complete
 
 
@@ -184,7 +193,8 @@ def _state(detail: QueuedPodDetail) -> str:
     if pod.queue == "unschedulable":
         return f"is unschedulable{reason}"
     if pod.queue == "backoff":
-        return f"backs off after {_times(detail.failures, 'failed attempt')}{reason}"
+        after = f" after {_times(detail.failures, 'failed attempt')}" if detail.failures else ""
+        return f"backs off{after}{reason}"
     if pod.queue == IN_FLIGHT:
         return "is decided" if pod.stage == "awaiting watch" else "is being scheduled"
     return "waits for its turn" if pod.stage == "active" else f"is next, {pod.stage}"

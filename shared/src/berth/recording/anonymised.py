@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from enum import Enum
-from typing import Any, Final, TypeVar
+from typing import Any, Final, TypeVar, overload
 
 import msgspec
 
@@ -41,7 +41,7 @@ from berth.api.subjects import PodSubject, key, parse_key
 from berth.bus.topology import BANDWIDTH, CLUSTER, DECISIONS, FACTS, PENDING, RANKED
 from berth.plugins.networktraffic.args import NetworkTrafficArgs, query_of
 from berth.recording.configuration import recorded_configuration
-from berth.recording.file import Header, Recorded, Source, recorded
+from berth.recording.file import Header, Recorded, Source, Waiting, recorded
 from berth.recording.mask import Mask
 
 S = TypeVar("S", bound=msgspec.Struct)
@@ -73,8 +73,21 @@ class Anonymiser:
             anonymised=True,
         )
 
-    def of(self, record: Recorded) -> Recorded:
+    @overload
+    def of(self, record: Recorded) -> Recorded: ...
+
+    @overload
+    def of(self, record: Waiting) -> Waiting: ...
+
+    def of(self, record: Recorded | Waiting) -> Recorded | Waiting:
         """The record with masked names."""
+        return self._list(record) if isinstance(record, Waiting) else self._message(record)
+
+    def _list(self, waiting: Waiting) -> Waiting:
+        decisions = list(map(self._message, waiting.decisions))
+        return msgspec.structs.replace(waiting, pods=list(map(self._struct, waiting.pods)), decisions=decisions)
+
+    def _message(self, record: Recorded) -> Recorded:
         try:
             subject = self._subject(record)
         except DecodeError:
@@ -211,7 +224,7 @@ def _by_field(mask: Mask) -> Mapping[str, Callable[[str], str]]:
     kinds: Mapping[Callable[[str], str], str] = {
         mask.attempt: "attempt",
         mask.value: "labels match_labels node_selector selector values value",
-        mask.text: "message reason error details",
+        mask.text: "message reason error details queue stage",
         mask.time: "creation_timestamp deletion_timestamp start_time last_transition_time bound_at disrupted_pods",
         mask.quantity: "requests limits overhead allocatable capacity maximum_volume_size",
         mask.version: "resource_version resource_versions",

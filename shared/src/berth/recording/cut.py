@@ -1,12 +1,13 @@
 """One ordinary recording of what `berth record --keep` has in its folder: the last half hour, or up to some time.
 
-It begins where a segment begins: with that one's checkpoint. Then come the changes of all segments that follow, whose
-own checkpoints say nothing more. It is read while the recorder writes: what is whole in the newest segment is taken.
+It begins where a segment begins: with that one's checkpoint, and who waited then. Then come the changes of all segments
+that follow, whose own checkpoints say nothing more; who waited at last is in the last two. It is read while the
+recorder writes: what is whole in the newest segment is taken.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
@@ -19,12 +20,14 @@ from berth.recording.file import (
     MOST_BYTES,
     MOST_FRAME_BYTES,
     Begun,
+    Change,
     Header,
     Record,
     Recorded,
     RecordingError,
     RecordingWriter,
     Source,
+    Waiting,
     is_recording,
     lines_of,
     opened_recording,
@@ -34,8 +37,8 @@ from berth.recording.segments import SegmentFile, segments_in
 _BEGUN: Final = b'{"record":"begun"'
 """How the line begins that ends a checkpoint."""
 _MOVE_AWAY: Final = "or move that file away and take what is before it (--until) or after it"
-
-Change = Callable[[Recorded], Recorded]
+_LAST_LISTS: Final = 2
+"""Segments at the end whose lists of pods that wait are taken: the newest may have begun a moment ago."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,6 +97,8 @@ def write(cut: Cut, writer: RecordingWriter, change: Change) -> CutWritten:
     for segment, record in _records(cut.segments):
         if isinstance(record, Begun):
             writer.add(record)
+        elif isinstance(record, Waiting) and (cut.until is None or record.at <= cut.until):
+            writer.add(change(record))
         elif isinstance(record, Recorded) and (cut.until is None or record.time <= cut.until):
             _check(written, record, segment)
             writer.add(change(record))
@@ -106,11 +111,13 @@ def write(cut: Cut, writer: RecordingWriter, change: Change) -> CutWritten:
 
 
 def _records(segments: list[SegmentFile]) -> Iterator[tuple[SegmentFile, Record]]:
-    """All of the first segment, and the changes of the others."""
+    """All of the first segment, and the changes of the others; of those between no lists of pods that wait."""
     for number, segment in enumerate(segments):
+        has_list = number == 0 or number >= len(segments) - _LAST_LISTS
         with _advising(), opened_recording(segment.path) as (_, records):
             for record in _without_checkpoint(records) if number else records:
-                yield segment, record
+                if has_list or not isinstance(record, Waiting):
+                    yield segment, record
 
 
 def _check(written: CutWritten, record: Recorded, segment: SegmentFile) -> None:

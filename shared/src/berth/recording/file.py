@@ -5,8 +5,9 @@ the writer begins a new one every second: a recorder that is killed leaves a fil
 and no record is ever read in part.
 
 The first line is the :class:`Header`. Then come messages in the order in which the recorder read them, which is that of
-each stream, but not one order of all streams. :class:`Begun` follows the messages that were there already.
-:class:`Ended` is last; without it the recorder was killed, or the file was copied in part.
+each stream, but not one order of all streams. :class:`Begun` follows the messages that were there already; soon after
+it comes who waited then (:class:`Waiting`). :class:`Ended` is last; without it the recorder was killed, or the file was
+copied in part.
 """
 
 from __future__ import annotations
@@ -21,17 +22,19 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from io import RawIOBase
 from pathlib import Path
-from typing import Annotated, Any, BinaryIO, Final, Literal
+from typing import Annotated, Any, BinaryIO, Final, Literal, Protocol, TypeVar, overload
 
 import msgspec
 
 from berth import __version__
 from berth.api.decoding import check_size, decode_json, decoding
 from berth.api.errors import BerthError, DecodeError
+from berth.api.queue import WaitingPod
 from berth.process.exits import UsageError
 
-SCHEMA: Final = 1
-"""The shape of the file. One that an older reader would misunderstand gets the next number."""
+SCHEMA: Final = 2
+"""The shape of the file. One that an older reader would misunderstand gets the next number. 2 has :class:`Waiting`."""
+_READABLE: Final = (1, SCHEMA)
 KIND: Final = "berth-recording"
 MOST_BYTES: Final = 1 << 30
 """Of all lines, uncompressed: a replay holds them in memory. 100,000 pods on 1,000 nodes take about as much. The
@@ -43,6 +46,8 @@ FRAME_BYTES: Final = 1 << 20
 """Uncompressed, after which a frame is written. A larger one compresses little better."""
 MOST_FRAME_BYTES: Final = 96 << 20
 """A frame has at most one message more than ``FRAME_BYTES``, and NATS takes none above 64 MiB."""
+_MOST_PODS: Final = 10_000
+"""Of one record of pods that wait: a recorder writes a hundred."""
 _READ_BYTES: Final = 1 << 18
 _COMPRESSION: Final = 3
 """A third of the time of gzip's default, and a file larger by a tenth."""
@@ -104,6 +109,41 @@ class Recorded(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, ta
         data = bytes(self.data)
         return None if data == _NULL else data
 
+    def check(self) -> None:
+        """Raises: DecodeError: it is no message, though it has the form of one."""
+        _check_zone(self.time)
+        if self.base64 is not None:
+            with decoding("a recording's base64"):
+                b64decode(self.base64, validate=True)
+
+
+def _check_zone(time: datetime) -> None:
+    if time.tzinfo is None:
+        raise DecodeError(f"decoding a recording: want times with a zone, got {time}")
+
+
+class Waiting(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag_field="record", tag="waiting"):
+    """Pods that waited at a time, as the leading watcher said: some are on no stream, and no change tells of them.
+
+    ``decisions`` has the last Decision on each, where DECISIONS still had it; ``more`` counts pods that waited besides
+    and that no further record has.
+    """
+
+    at: datetime
+    pods: Annotated[list[WaitingPod], msgspec.Meta(max_length=_MOST_PODS)]
+    decisions: Annotated[list[Recorded], msgspec.Meta(max_length=_MOST_PODS)] = []
+    draining: bool = False
+    more: int = 0
+
+    def check(self) -> None:
+        """Raises: DecodeError: a time has no zone, or a Decision is none of DECISIONS or no message."""
+        for time in (self.at, *(pod.since for pod in self.pods)):
+            _check_zone(time)
+        for decision in self.decisions:
+            decision.check()
+            if decision.source != "DECISIONS":
+                raise DecodeError(f"decoding pods that wait: want Decisions of DECISIONS, got one of {decision.source}")
+
 
 class Begun(msgspec.Struct, frozen=True, kw_only=True, tag_field="record", tag="begun"):
     """Everything that was stored when the recorder started has been read, up to these sequences; then come changes."""
@@ -118,7 +158,25 @@ class Ended(msgspec.Struct, frozen=True, kw_only=True, tag_field="record", tag="
     reason: str
 
 
-Record = Recorded | Begun | Ended
+Record = Recorded | Waiting | Begun | Ended
+
+
+class Change(Protocol):
+    """What is written in place of a record."""
+
+    @overload
+    def __call__(self, record: Recorded, /) -> Recorded: ...
+
+    @overload
+    def __call__(self, record: Waiting, /) -> Waiting: ...
+
+
+R = TypeVar("R", Recorded, Waiting)
+
+
+def unchanged(record: R) -> R:
+    return record
+
 
 _NULL: Final = b"null"
 _encoder: Final = msgspec.json.Encoder()
@@ -334,6 +392,7 @@ class Recording:
 
     header: Header
     messages: dict[Source, list[Recorded]] = field(default_factory=dict)
+    waiting: list[Waiting] = field(default_factory=list)
     begun: Begun | None = None
     is_cut: bool = True
 
@@ -368,12 +427,13 @@ def read_recording(path: Path) -> Recording:
     """
     try:
         with path.open("rb") as file:
-            return _read(str(path), file)
+            return read_opened(str(path), file)
     except OSError as exc:
         raise RecordingError(f"{path}: reading: {exc.strerror or exc}") from exc
 
 
-def _read(name: str, file: BinaryIO) -> Recording:
+def read_opened(name: str, file: BinaryIO) -> Recording:
+    """The same of an open file, such as standard input. Raises as :func:`read_recording`, and OSError."""
     head, records = _opened(name, file)
     recording = Recording(header=head)
     for record in records:
@@ -381,6 +441,8 @@ def _read(name: str, file: BinaryIO) -> Recording:
             recording.begun = record
         elif isinstance(record, Ended):
             recording.is_cut = False
+        elif isinstance(record, Waiting):
+            recording.waiting.append(record)
         else:
             recording.messages.setdefault(record.source, []).append(record)
     return recording
@@ -443,14 +505,11 @@ class _Order:
         """Raises: DecodeError."""
         if self._has_ended:
             raise DecodeError("decoding a recording: want nothing after its end, got more")
+        if isinstance(record, Recorded | Waiting):
+            record.check()
         if not isinstance(record, Recorded):
             self._has_ended = isinstance(record, Ended)
             return
-        if record.time.tzinfo is None:
-            raise DecodeError(f"decoding a recording: want times with a zone, got {record.time}")
-        if record.base64 is not None:
-            with decoding("a recording's base64"):
-                b64decode(record.base64, validate=True)
         before = self._last.get(record.source, -1)
         if record.sequence <= before:
             wanted = f"want sequences of {record.source} that rise"
@@ -466,9 +525,9 @@ def _header(name: str, line: bytes) -> Header:
         version = decode_json(_version_decoder, line, "its first line")
         if version.kind != KIND:
             raise RecordingError(f"{name}: want a recording of `berth record`, got another gzip file")
-        if version.schema != SCHEMA:
+        if version.schema not in _READABLE:
             by = f", written by berth {version.berth:.40}" if version.berth else ""
-            wanted = f"want a recording of schema {SCHEMA}, got {version.schema}{by}"
+            wanted = f"want a recording of schema {' or '.join(map(str, _READABLE))}, got {version.schema}{by}"
             raise RecordingError(f"{name}: {wanted}: read it with that version")
         return decode_json(_header_decoder, line, "its header")
     except DecodeError as exc:
@@ -476,6 +535,8 @@ def _header(name: str, line: bytes) -> Header:
 
 
 def _what_it_is(file: BinaryIO) -> str:
+    if not file.seekable():  # a pipe
+        return "something else"
     file.seek(0)
     start = file.read(len(_MAGIC))
     if not start:

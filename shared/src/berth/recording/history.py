@@ -1,13 +1,14 @@
-"""What happened in a recording, pod by pod: when it was asked for, where it was bound, who was evicted for it."""
+"""What happened in a recording: when a pod was asked for, where it was bound, who was evicted for it, who waited."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
 from heapq import merge
+from operator import attrgetter
 from typing import TypeVar
 
 import msgspec
@@ -17,6 +18,7 @@ from berth.api.kinds import POD
 from berth.api.livedata import Bandwidth, decode_bandwidth
 from berth.api.messages import Decision, Message, Outcome, Pending, Ranked, attempt_of, decode
 from berth.api.pod import Pod
+from berth.api.queue import WaitingPod
 from berth.api.subjects import Attempt, key, parse_key
 from berth.bus.topology import BANDWIDTH, CLUSTER, DECISIONS, PENDING, RANKED
 from berth.cluster.buckets import MirroredSnapshot
@@ -124,7 +126,12 @@ class History:
 
 def decoded(recording: Recording, source: Source, kind: type[M]) -> Iterator[tuple[Recorded, M]]:
     """The messages of a stream that can be decoded; services ignore the others too."""
-    for record in recording.of(source):
+    return decoded_records(recording.of(source), kind)
+
+
+def decoded_records(records: Iterable[Recorded], kind: type[M]) -> Iterator[tuple[Recorded, M]]:
+    """Those of these messages that can be decoded."""
+    for record in records:
         try:
             message = decode(record.payload or b"", kind)
             if isinstance(message, Pending | Ranked):
@@ -132,6 +139,51 @@ def decoded(recording: Recording, source: Source, kind: type[M]) -> Iterator[tup
         except DecodeError:
             continue
         yield record, message
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KnownWaiting:
+    """A pod that waited at a time."""
+
+    pod: WaitingPod
+    at: datetime
+    draining: bool
+
+
+class RecordedQueue:
+    """The pods of a recording's lists, by namespace and name, as the newest list that has each knew it.
+
+    Attributes:
+        was_asked: whether the recording has a list. Without one it was made by an older berth, or no watcher led.
+        more: how many pods waited that the newest list has not.
+    """
+
+    def __init__(self, recording: Recording) -> None:
+        self._known: dict[tuple[str, str], KnownWaiting] = {}
+        self.was_asked = bool(recording.waiting)
+        self.more = recording.waiting[-1].more if recording.waiting else 0
+        for waiting in recording.waiting:
+            for pod in waiting.pods:
+                known = KnownWaiting(pod=pod, at=waiting.at, draining=waiting.draining)
+                self._known[pod.namespace, pod.name] = known
+
+    def __len__(self) -> int:
+        return len(self._known)
+
+    def of(self, namespace: str, name: str) -> KnownWaiting | None:
+        """The pod of this name, if it waited."""
+        return self._known.get((namespace, name))
+
+
+def all_decisions(recording: Recording) -> Iterable[Recorded]:
+    """The messages of DECISIONS and the last ones on pods that waited, which may be older; in stream order."""
+    by_sequence = {each.sequence: each for each in (*_of_lists(recording), *recording.of(DECISIONS))}
+    return sorted(by_sequence.values(), key=attrgetter("sequence"))
+
+
+def _of_lists(recording: Recording) -> Iterator[Recorded]:
+    for waiting in recording.waiting:
+        yield from waiting.decisions
 
 
 def recorded_run(recording: Recording, history: History, snapshot: Snapshot) -> Iterator[datetime]:

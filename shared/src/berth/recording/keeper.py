@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -24,8 +24,8 @@ from berth.bus.topology import DECISIONS
 from berth.process.exits import UsageError
 from berth.recording.checkpoint import Checkpoint
 from berth.recording.configuration import recorded_configuration
-from berth.recording.file import FRAME_BYTES, Begun, Header, Recorded, RecordingWriteError, header
-from berth.recording.recorder import FLUSH, BusReading, OnBegun
+from berth.recording.file import FRAME_BYTES, Begun, Header, Recorded, RecordingWriteError, Waiting, header
+from berth.recording.recorder import FLUSH, AskQueue, BusReading, ask_who_waits
 from berth.recording.segments import SEGMENTS, Segment, SegmentFolder, segment_length
 
 T = TypeVar("T")
@@ -35,8 +35,13 @@ MOST_WAITING: Final = 64 << 20
 TRY_AGAIN: Final = timedelta(seconds=5)
 """Until a disk that took nothing is tried again. Each try writes all that counts."""
 
+POD_BYTES: Final = 400
+"""Of a pod that waits, in a list."""
+
 OnDisk = Callable[[str], None]
 """Called with why nothing is recorded; empty: it is again."""
+OnMissing = Callable[[str], None]
+"""Called with why it is not known which pods wait; empty: it is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +65,9 @@ class _Following:
         self.reading = BusReading(session, self._received)
         self.has_lost = False
         """Whether messages were dropped, so that a segment with what follows would lack them."""
-        self._waiting: list[Recorded] = []
+        self.has_begun = asyncio.Event()
+        """Set with each segment; cleared when it is asked which pods wait."""
+        self._waiting: list[Recorded | Waiting] = []
         self._bytes = 0
         self._has_started = False
         self._wake = asyncio.Event()
@@ -73,12 +80,12 @@ class _Following:
     def try_again_later(self) -> None:
         self._try_again_at = time.monotonic() + TRY_AGAIN.total_seconds()
 
-    def start(self) -> list[Recorded]:
+    def start(self) -> list[Recorded | Waiting]:
         """What has been read so far. From now on it is dropped when it waits for too long."""
         waiting, self._has_started, self.has_lost = self.take(), True, False
         return waiting
 
-    def take(self) -> list[Recorded]:
+    def take(self) -> list[Recorded | Waiting]:
         """What has been read since."""
         waiting, self._waiting, self._bytes = self._waiting, [], 0
         return waiting
@@ -90,10 +97,18 @@ class _Following:
             async with asyncio.timeout(FLUSH.total_seconds()):
                 await self._wake.wait()
 
+    def waits(self, waiting: Waiting) -> None:
+        """Pods wait, as the watcher says."""
+        size = POD_BYTES * len(waiting.pods) + sum(len(each.data) for each in waiting.decisions)
+        self._add([waiting], size)
+
     def _received(self, records: list[Recorded]) -> None:
         for record in records:
             self.checkpoint.add(record)
-            self._bytes += len(record.data) + len(record.base64 or "")
+        self._add(records, sum(len(record.data) + len(record.base64 or "") for record in records))
+
+    def _add(self, records: Sequence[Recorded | Waiting], size: int) -> None:
+        self._bytes += size
         if not self.has_lost:
             self._waiting += records
         if self._has_started and self._bytes > MOST_WAITING:
@@ -106,17 +121,27 @@ class _Following:
 class Keeper:
     """Writes segments into a folder, of one session after the other."""
 
-    def __init__(
-        self, folder: SegmentFolder, configuration: KubeSchedulerConfiguration, *, keep: timedelta, on_disk: OnDisk
+    def __init__(  # noqa: PLR0913 - where, what, and who is told
+        self,
+        folder: SegmentFolder,
+        configuration: KubeSchedulerConfiguration,
+        ask: AskQueue,
+        *,
+        keep: timedelta,
+        on_disk: OnDisk,
+        on_missing: OnMissing,
     ) -> None:
+        """``ask``: how the watcher is asked which pods wait."""
         self._folder = folder
+        self._ask = ask
+        self._on_missing = on_missing
         self._configuration = configuration
         self._length = segment_length(keep)
         self._on_disk = on_disk
         self._disk = ThreadPoolExecutor(max_workers=1, thread_name_prefix="berth-segments")
         self._segment: Segment | None = None
 
-    async def follow(self, session: Session, *, on_begun: OnBegun) -> None:
+    async def follow(self, session: Session, *, on_begun: Callable[[], None]) -> None:
         """Record until cancelled. ``on_begun`` is called once everything that was stored is written.
 
         Raises:
@@ -125,7 +150,8 @@ class Keeper:
         following = _Following(session, _NatsClock((await session.state(DECISIONS)).now))
         reason = "NATS was lost"
         try:
-            async with following.reading.following():
+            async with following.reading.following(), asyncio.TaskGroup() as tasks:
+                tasks.create_task(self._ask_who_waits(following), name="who waits")
                 await self._begin(following, is_first=True)
                 on_begun()
                 while True:
@@ -141,6 +167,16 @@ class Keeper:
         """Wait until everything is written."""
         self._disk.shutdown()
 
+    async def _ask_who_waits(self, following: _Following) -> None:
+        """Ask for each segment, again until the watcher answers."""
+        while True:
+            await following.has_begun.wait()
+            following.has_begun.clear()
+            while missing := await ask_who_waits(following.session, self._ask, following.waits):
+                self._on_missing(missing)
+                await asyncio.sleep(TRY_AGAIN.total_seconds())
+            self._on_missing("")
+
     async def _write(self, following: _Following) -> None:
         """Write what has arrived; begin the next segment when it is time."""
         if self._segment is None or following.has_lost:
@@ -152,7 +188,8 @@ class Keeper:
         is_due = now - self._segment.at >= self._length or self._segment.is_long(self._folder.most_bytes // SEGMENTS)
         if is_due:
             begin = (following.checkpoint.records(), following.reading.begun, self._head(following, now))
-            await self._to_disk(following, self._go_on, records, *begin)
+            if await self._to_disk(following, self._go_on, records, *begin):
+                following.has_begun.set()
         else:
             await self._to_disk(following, self._segment.write, records)
         await self._in_thread(self._folder.remove_old, now, self._segment)
@@ -166,6 +203,7 @@ class Keeper:
         checkpoint = read if is_first else following.checkpoint.records()
         if await self._to_disk(following, self._start, checkpoint, following.reading.begun, self._head(following, now)):
             self._on_disk("")
+            following.has_begun.set()
 
     def _head(self, following: _Following, now: datetime) -> Header:
         return header(
@@ -191,10 +229,12 @@ class Keeper:
 
     # --- in the thread
 
-    def _start(self, checkpoint: list[Recorded], begun: Begun, head: Header) -> None:
+    def _start(self, checkpoint: list[Recorded | Waiting], begun: Begun, head: Header) -> None:
         self._segment = Segment(self._folder.next_path(head.at), head, checkpoint, begun)
 
-    def _go_on(self, records: list[Recorded], checkpoint: list[Recorded], begun: Begun, head: Header) -> None:
+    def _go_on(
+        self, records: list[Recorded | Waiting], checkpoint: list[Recorded | Waiting], begun: Begun, head: Header
+    ) -> None:
         """End the segment with these records, and begin the one that follows it."""
         if self._segment is not None:
             before = self._segment
@@ -202,7 +242,7 @@ class Keeper:
             self._end([], "the next segment follows")
             self._start(checkpoint, begun, msgspec.structs.replace(head, follows=before.path.name))
 
-    def _end(self, records: list[Recorded], reason: str) -> None:
+    def _end(self, records: list[Recorded | Waiting], reason: str) -> None:
         segment, self._segment = self._segment, None
         if segment is None:
             return

@@ -11,7 +11,7 @@ import fcntl
 import os
 import re
 import socket
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Final
 
 from berth.process.exits import UsageError
-from berth.recording.file import Begun, Header, Recorded, RecordingWriter
+from berth.recording.file import Begun, Header, Recorded, RecordingWriter, Waiting
 
 LOCK: Final = "recorder.lock"
 SEGMENTS: Final = 12
@@ -75,7 +75,7 @@ def _named(path: Path) -> SegmentFile | None:
 class Segment:
     """A segment that is written."""
 
-    def __init__(self, path: Path, head: Header, checkpoint: list[Recorded], begun: Begun) -> None:
+    def __init__(self, path: Path, head: Header, checkpoint: Sequence[Recorded | Waiting], begun: Begun) -> None:
         """Create it, with what it begins with.
 
         Raises:
@@ -105,7 +105,7 @@ class Segment:
         """Whether the next one should begin: it has so many bytes, half of them changes, or is all that is replayed."""
         return self._writer.is_full or self.written >= max(most_bytes, 2 * self._checkpoint_bytes)
 
-    def write(self, records: list[Recorded]) -> None:
+    def write(self, records: Sequence[Recorded | Waiting]) -> None:
         """Write records to the disk.
 
         Raises:

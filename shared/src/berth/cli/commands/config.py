@@ -53,7 +53,7 @@ def named_file(text: str) -> Path:
     return STANDARD_INPUT if text == "-" else Path(text)
 
 
-def _shown(file: Path) -> str:
+def shown(file: Path) -> str:
     """As errors and results name it."""
     return "standard input" if file == STANDARD_INPUT else str(file)
 
@@ -115,17 +115,17 @@ def check(file: File, algorithm_provider: Provider = None, feature_gates: Gates 
     kube-scheduler's.
     """
     configuration = configured_for_services(file, algorithm_provider, feature_gates)
-    shown = _shown(file)
+    name = shown(file)
     for sentence in configuration.converted:
-        print_line(f"{shown}: {sentence}")
+        print_line(f"{name}: {sentence}")
     for path in configuration.ignored:
-        print_line(f"{shown}: {path}: ignored by berth")
+        print_line(f"{name}: {path}: ignored by berth")
     election = read_settings(environment={}, file=file_values(configuration)).leader_election
     warning = warning_about(election, configuration.scheduler_names)
     if warning is not None:
-        print_line(f"{shown}: warning: {warning}")
+        print_line(f"{name}: warning: {warning}")
     names = ", ".join(profile.scheduler_name for profile in configuration.profiles)
-    print_line(f"{shown}: fine, schedules pods of {names}")
+    print_line(f"{name}: fine, schedules pods of {names}")
 
 
 @app.command("show")
@@ -194,7 +194,7 @@ def configured(file: Path | None, provider: str | None, gates: str | None = None
 
 def _refuse(file: Path | None, problems: Iterable[str]) -> NoReturn:
     for problem in problems:
-        note(f"{_shown(file)}: {problem}" if file else problem)
+        note(f"{shown(file)}: {problem}" if file else problem)
     raise typer.Exit(Exit.USAGE)
 
 

@@ -26,13 +26,14 @@ from berth.cli.bus import NatsContext, NatsServer, NatsUrl, open_session
 from berth.cli.commands.config import Gates, Provider, configured
 from berth.cli.options import reporting_errors, run_command, until_stopped
 from berth.cli.rendering import amount_of_bytes, duration, note, print_line
+from berth.cli.waiting import queue_pages
 from berth.process import readers
 from berth.process.exits import Exit, UsageError
 from berth.recording import cut
 from berth.recording.anonymised import Anonymiser
 from berth.recording.configuration import configuration_of, recorded_configuration
-from berth.recording.file import Header, RecordingWriter, header
-from berth.recording.recorder import Recorder, unchanged
+from berth.recording.file import Change, Header, RecordingWriter, header, unchanged
+from berth.recording.recorder import Recorder
 
 app = typer.Typer()
 
@@ -51,7 +52,7 @@ File = Annotated[
         "-o",
         "--output",
         metavar="FILE",
-        help="The file to write; a new one. With --keep a folder; with --since - is standard output.",
+        help="The file to write, a new one; - is standard output. With --keep a folder.",
         show_default=False,
     ),
 ]
@@ -164,7 +165,9 @@ def record(  # noqa: PLR0913 - one parameter a flag, given by name
         return
     with reporting_errors():
         given = None if lasts is None else _read(_read_duration, "--for", lasts)
-        if output.exists():  # before NATS is asked; the writer looks again
+        if output == _STANDARD_OUTPUT:
+            _refuse_a_terminal()
+        elif output.exists():  # before NATS is asked; the writer looks again
             raise UsageError(f"writing {str(output)!r}: it exists already: remove it, or name another file")
     run_command(_record(output, given, configuration, server, anonymise=anonymise))
 
@@ -203,11 +206,11 @@ def _refuse_together(context: typer.Context, output: Path) -> None:
         return
     if alone := sorted(given & {"--from", "--until"}):
         raise UsageError(f"{alone[0]} belongs to --since, which is missing")
-    if output == _STANDARD_OUTPUT:
-        raise UsageError("-o - is for --since: name a file, or a folder with --keep")
     if "--keep" not in given:
         if "--keep-size" in given:
             raise UsageError("--keep-size belongs to --keep, which is missing")
+    elif output == _STANDARD_OUTPUT:
+        raise UsageError("--keep writes into a folder: name one in place of -o -")
     elif "--for" in given:
         raise UsageError("--keep records until it is stopped: leave --for away")
     elif "--anonymise" in given:
@@ -262,7 +265,8 @@ class _Wanted:
 
 def _cut(wanted: _Wanted, output: Path) -> None:
     chosen = cut.choose(wanted.folder, wanted.since, wanted.until)
-    head, change = msgspec.structs.replace(chosen.head, follows=""), unchanged
+    head = msgspec.structs.replace(chosen.head, follows="")
+    change: Change = unchanged
     if wanted.anonymise:
         anonymiser = Anonymiser(configuration_of(chosen.head, str(chosen.segments[0].path)))
         head, change = anonymiser.header(head), anonymiser.of
@@ -295,10 +299,8 @@ def _writer(output: Path, head: Header) -> Iterator[RecordingWriter]:
         UsageError: it cannot be created, or standard output is a terminal.
     """
     if output == _STANDARD_OUTPUT:
-        if sys.stdout.isatty():
-            raise UsageError("writing a recording to a terminal: redirect standard output into a file, or name one")
-        with os.fdopen(os.dup(sys.stdout.fileno()), "wb", buffering=0) as out:
-            yield RecordingWriter.into("standard output", out, head, is_pipe=True)
+        _refuse_a_terminal()
+        yield _to_standard_output(head)
         return
     writer = RecordingWriter.create(output, head)
     try:
@@ -307,6 +309,17 @@ def _writer(output: Path, head: Header) -> Iterator[RecordingWriter]:
         writer.drop()
         output.unlink(missing_ok=True)
         raise
+
+
+def _refuse_a_terminal() -> None:
+    """Raises: UsageError: standard output is one."""
+    if sys.stdout.isatty():
+        raise UsageError("writing a recording to a terminal: redirect standard output into a file, or name one")
+
+
+def _to_standard_output(head: Header) -> RecordingWriter:
+    out = os.fdopen(os.dup(sys.stdout.fileno()), "wb", buffering=0)
+    return RecordingWriter.into("standard output", out, head, is_pipe=True)
 
 
 async def _record(
@@ -326,26 +339,35 @@ async def _record(
             release=configuration.release,
             configuration=recorded_configuration(configuration),
         )
-        writer = RecordingWriter.create(file, head if anonymiser is None else anonymiser.header(head))
-        recorder = Recorder(session, writer) if anonymiser is None else Recorder(session, writer, anonymiser.of)
+        head = head if anonymiser is None else anonymiser.header(head)
+        is_out = file == _STANDARD_OUTPUT
+        writer = _to_standard_output(head) if is_out else RecordingWriter.create(file, head)
+        recorder = Recorder(session, writer, queue_pages, unchanged if anonymiser is None else anonymiser.of)
         began = time.monotonic()
         reason = "it failed"
         try:
             reason = await until_stopped(_run(recorder, file, lasts)) or "it was stopped"
+            await recorder.ask_again()
             await _compare(session, configuration)
         finally:
             recorder.end(reason)
     size = amount_of_bytes(writer.written)
-    print_line(
-        f"recorded {writer.messages} messages in {duration(time.monotonic() - began)} to {file}, {size}: {reason}"
-    )
+    lasted, to = duration(time.monotonic() - began), "standard output" if is_out else file
+    (note if is_out else print_line)(f"recorded {writer.messages} messages in {lasted} to {to}, {size}: {reason}")
 
 
 async def _run(recorder: Recorder, file: Path, lasts: timedelta | None) -> str:
     until = "for " + duration(lasts.total_seconds()) if lasts else "until Ctrl-C"
+    to = "standard output" if file == _STANDARD_OUTPUT else file
+
+    def on_begun(missing: str) -> None:
+        if missing:
+            note(missing)
+        note(f"recording to {to} {until}")
+
     try:
         async with asyncio.timeout(lasts.total_seconds() if lasts else None):
-            return await recorder.run(on_begun=lambda: note(f"recording to {file} {until}"))
+            return await recorder.run(on_begun=on_begun)
     except TimeoutError:
         return "its time was over"
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -15,7 +16,7 @@ from rich.table import Table
 from berth.api.config.configuration import KubeSchedulerConfiguration
 from berth.api.subjects import Attempt
 from berth.cli import explain
-from berth.cli.commands.config import configured, extenders_not_asked
+from berth.cli.commands.config import STANDARD_INPUT, configured, extenders_not_asked, named_file, shown
 from berth.cli.commands.console import AllowedHosts, ProxyAddresses, ProxyHeader, TokenFile
 from berth.cli.console.guard import guard_of
 from berth.cli.console.pages import serve
@@ -30,9 +31,9 @@ from berth.cli.options import (
     run_command,
     until_stopped,
 )
-from berth.cli.rendering import clock, duration, new_table, note, plain, print_rich
+from berth.cli.rendering import clock, duration, indented, new_table, note, plain, print_rich
 from berth.cli.replayed.comparison import RecordedSource, TwoClusters
-from berth.cli.replayed.decisions import RecordedDecisions
+from berth.cli.replayed.decisions import RecordedDecisions, waited_json, waited_sentence, waited_sentences
 from berth.cli.replayed.server import ReplayServer
 from berth.cli.replayed.wording import MEASURES, counts_by_kind, fate_text, measure_cells, summary_of
 from berth.framework.profile import Profile
@@ -41,8 +42,8 @@ from berth.process.exits import Exit, UsageError
 from berth.process.settings import short_identity
 from berth.process.sources import read_settings
 from berth.recording.configuration import configuration_of
-from berth.recording.file import Recording, read_recording
-from berth.recording.history import Fate
+from berth.recording.file import Recording, read_opened, read_recording
+from berth.recording.history import Fate, RecordedQueue
 from berth.recording.replay import NOT_COMPARED, Replay, ReplayCounts, Replayed
 from berth.recording.whatif import ComparedPod, RunResult, WhatIf, what_if
 from berth.simulate.inputs import counted
@@ -55,7 +56,12 @@ PORT: Final = 8091
 _ROWS: Final = 50
 """Pods that a table shows. With ``-o json`` there are all."""
 
-File = Annotated[Path, typer.Argument(metavar="FILE", help="A recording of berth record.", show_default=False)]
+File = Annotated[
+    Path,
+    typer.Argument(
+        metavar="FILE", help="A recording of berth record; - is standard input.", parser=named_file, show_default=False
+    ),
+]
 Pod = Annotated[
     str | None,
     typer.Option(metavar="NAMESPACE/POD", help="Explain this pod, as berth why does.", show_default=False),
@@ -178,10 +184,12 @@ def replay(  # noqa: PLR0913 - one parameter a flag, given by name
 
 
 def _open(file: Path) -> _Opened:
-    recording = read_recording(file)
+    is_piped = file == STANDARD_INPUT  # opened anew it cannot be read where it is a socket
+    recording = read_opened(shown(file), sys.stdin.buffer) if is_piped else read_recording(file)
     if recording.is_cut:
-        note(f"{file}: it has no end: the recorder was killed, or the file was copied in part; what is there is used")
-    configuration = configuration_of(recording.header, str(file))
+        why = "it has no end: the recorder was killed, or the file was copied in part"
+        note(f"{shown(file)}: {why}; what is there is used")
+    configuration = configuration_of(recording.header, shown(file))
     return _Opened(recording, configuration, profiles_of(configuration))
 
 
@@ -226,7 +234,9 @@ def _replay_lines(
 def _span(recording: Recording) -> str:
     lasts = max(0.0, (recording.last_time - recording.header.at).total_seconds())
     sizes = ", ".join(f"{source} {len(there)}" for source, there in sorted(recording.messages.items()))
-    return f"recorded from {clock(recording.header.at)} for {duration(lasts)}: {sizes or 'nothing'}"
+    waited = len(RecordedQueue(recording))
+    waits = f"; {counted(waited, 'pod')} waited when the watcher was asked" if waited else ""
+    return f"recorded from {clock(recording.header.at)} for {duration(lasts)}: {sizes or 'nothing'}{waits}"
 
 
 def _result(counts: ReplayCounts) -> str:
@@ -255,6 +265,7 @@ def _replay_json(
         "anonymised": recording.header.anonymised,
         "not_compared": list(NOT_COMPARED) if recording.header.anonymised else [],
         "messages": {source: len(there) for source, there in sorted(recording.messages.items())},
+        "waited": len(RecordedQueue(recording)),
         "rankings": len(again.rankings),
         "unreadable": again.unreadable,
         "equal": counts.equal.total(),
@@ -282,16 +293,28 @@ def _replayed_json(one: Replayed) -> dict[str, object]:
 
 def _print_pod(opened: _Opened, name: PodName, output: OutputFormat) -> bool:
     """Whether no ranking of the pod differs."""
-    explained = RecordedDecisions(opened.recording).last(name)
+    decisions = RecordedDecisions(opened.recording)
+    waited = decisions.waited(name)
+    if waited is not None and name not in decisions:
+        if output.is_document:
+            print_document({**waited_json(waited), "rankings": []}, output)
+        else:
+            headline, *others = waited_sentences(waited)
+            print_rich(plain(headline), *map(indented, others))
+        return True
+    explained = decisions.last(name)
     made = [one for one in opened.replay().run() if one.ranking.message.pod.key == str(name)]
     decision = explained.decision
     profile = opened.profiles.get(decision.profile) if decision.config == opened.configuration.digest else None
     weights = profile.weights if profile is not None else {}
     if output.is_document:
         rankings = [_replayed_json(one) for one in made]
-        print_document({**explain.decision_json(explained, weights), "rankings": rankings}, output)
+        waits = {} if waited is None else {"waited": waited.pod, "waited_at": waited.at}
+        print_document({**explain.decision_json(explained, weights), **waits, "rankings": rankings}, output)
     else:
-        print_rich(*explain.decision_lines(explained, weights), "", *map(plain, map(_again, made)))
+        waits_since = [] if waited is None else [indented(waited_sentence(waited))]
+        again = map(plain, map(_again, made))
+        print_rich(*explain.decision_lines(explained, weights), *waits_since, "", *again)
     return not any(one.differences for one in made)
 
 

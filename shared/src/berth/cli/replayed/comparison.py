@@ -11,7 +11,7 @@ from berth.cli.console.answers import MOST_ON_A_NODE, Document, sentences_of
 from berth.cli.explain import Weights, decision_json, decision_lines
 from berth.cli.lookup import EvictionRecord, ExplainedDecision
 from berth.cli.options import NotFoundError, PodName
-from berth.cli.replayed.decisions import RecordedDecisions
+from berth.cli.replayed.decisions import RecordedDecisions, waited_sentence, waited_sentences
 from berth.cli.replayed.film import Film, LastRanking, Stay, film_times, recorded_film
 from berth.cli.replayed.wording import MEASURES, fate_text, kind_of, measure_cells, summary_of
 from berth.framework.profile import Profile
@@ -54,6 +54,7 @@ class TwoClusters:
     other: Film
     notes: Sequence[str] = ()
     _decisions: RecordedDecisions = field(repr=False)
+    _asked: frozenset[PodName] = field(repr=False)
     _compared: Mapping[PodName, ComparedPod] = field(repr=False)
     _evictions: _OtherEvictions = field(repr=False)
 
@@ -74,6 +75,9 @@ class TwoClusters:
             recorded=recorded_film(source.recording, history, times),
             other=other,
             _decisions=RecordedDecisions(source.recording),
+            _asked=frozenset(
+                PodName(namespace=each.metadata.namespace, name=each.metadata.name) for each in history.pods.values()
+            ),
             _compared={_name_of(each): each for each in found.other.pods},
             _evictions=_OtherEvictions(other, found.other.pods),
         )
@@ -123,7 +127,8 @@ class TwoClusters:
         """
         here, there = self.recorded.stays_of(name), self.other.stays_of(name)
         compared = self._compared.get(name)
-        if compared is None and name not in self._decisions and not here and not there:
+        is_known = compared is not None or name in self._decisions or self._decisions.waited(name) is not None
+        if not is_known and not here and not there:
             raise NotFoundError(f"looking for pod {str(name)!r}: the recording has no such pod")
         return {
             "pod": str(name),
@@ -144,16 +149,24 @@ class TwoClusters:
         }
 
     def _recorded_json(self, name: PodName, stays: Sequence[Stay]) -> Document:
+        waited = self._decisions.waited(name)
         if name not in self._decisions:
-            return _undecided_json(name, stays, "no Decision on it was recorded")
+            document = _undecided_json(name, stays, "no Decision on it was recorded")
+            if waited is not None and not stays:
+                document["sentences"] = list(waited_sentences(waited))
+            return document
         explained = self._decisions.last(name)
         decision = explained.decision
         is_known = decision.config == self.source.config and decision.profile in self.source.profiles
-        return _explained_json(explained, self.source.profiles[decision.profile].weights if is_known else {})
+        weights = self.source.profiles[decision.profile].weights if is_known else {}
+        return _explained_json(explained, weights, *() if waited is None else (waited_sentence(waited),))
 
     def _other_json(self, name: PodName, compared: ComparedPod | None, stays: Sequence[Stay]) -> Document:
         if compared is None:
-            return _undecided_json(name, stays, "this configuration has no profile for it")
+            unasked = "it was not asked for while it was recorded, so it is not placed anew"
+            return _undecided_json(
+                name, stays, unasked if name not in self._asked else "this configuration has no profile for it"
+            )
         last = self.other.rankings.get(compared.uid)
         evicted_for = self._evictions.of_victim(compared.uid)
         if last is None:
@@ -220,9 +233,9 @@ def _different_json(each: ComparedPod) -> Document:
     }
 
 
-def _explained_json(explained: ExplainedDecision, weights: Weights) -> Document:
+def _explained_json(explained: ExplainedDecision, weights: Weights, *further: str) -> Document:
     return {
-        "sentences": list(sentences_of(decision_lines(explained, weights))),
+        "sentences": [*sentences_of(decision_lines(explained, weights)), *further],
         **decision_json(explained, weights),
     }
 

@@ -1,13 +1,34 @@
-"""The last Decision on each pod of a recording, as if it were asked for when the recording ended."""
+"""What is known of each pod of a recording, as if it were asked for when the recording ended.
+
+That is its last Decision, which may be from before the recording where the pod waited when it began. Of a pod without
+one it is what the watcher said, or its message in PENDING or RANKED.
+"""
 
 from __future__ import annotations
 
-from berth.api.messages import Decision, Outcome, decode
-from berth.bus.topology import DECISIONS
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from typing import Final
+
+import msgspec
+
+from berth.api.decoding import decode_json
+from berth.api.errors import DecodeError
+from berth.api.kinds import POD
+from berth.api.messages import Decision, Outcome, decode, decode_entry
+from berth.api.pod import Pod
+from berth.api.queue import QueueAnswer, QueuedPodDetail
+from berth.api.subjects import PodSubject
+from berth.bus.topology import CLUSTER, PENDING, RANKED
 from berth.cli.lookup import EvictionRecord, ExplainedDecision
 from berth.cli.options import NotFoundError, PodName
-from berth.recording.file import Recorded, Recording
-from berth.recording.history import decoded
+from berth.cli.rendering import clock, duration
+from berth.cli.waiting import detail_json, detail_lines
+from berth.recording.file import Recorded, Recording, Source
+from berth.recording.history import KnownWaiting, RecordedQueue, all_decisions, decoded_records
+from berth.simulate.inputs import counted
+
+_STAGES: Final[Mapping[Source, str]] = {RANKED: "to be bound", PENDING: "to be ranked"}
 
 
 class RecordedDecisions:
@@ -15,13 +36,14 @@ class RecordedDecisions:
 
     def __init__(self, recording: Recording) -> None:
         self._recording = recording
+        self._waiting = RecordedQueue(recording)
         self._last: dict[PodName, Recorded] = {}
         self._evictions: dict[str, EvictionRecord] = {}
         """By uid of the preemptor, its last eviction up to its last Decision."""
         self._evicted_for: dict[PodName, EvictionRecord] = {}
         names: dict[str, PodName] = {}
         uids: dict[PodName, str] = {}
-        for record, decision in decoded(recording, DECISIONS, Decision):
+        for record, decision in decoded_records(all_decisions(recording), Decision):
             name = PodName(namespace=decision.namespace, name=decision.pod)
             self._last[name] = record
             self._evicted_for.pop(name, None)
@@ -38,6 +60,10 @@ class RecordedDecisions:
     def __contains__(self, name: PodName) -> bool:
         return name in self._last
 
+    def waited(self, name: PodName) -> KnownWaiting | None:
+        """The pod as the watcher knew it, if it waited when it was asked."""
+        return self._waiting.of(name.namespace, name.name)
+
     def last(self, name: PodName) -> ExplainedDecision:
         """The pod's last Decision, seen from the end of the recording.
 
@@ -46,7 +72,7 @@ class RecordedDecisions:
         """
         record = self._last.get(name)
         if record is None:
-            raise NotFoundError(f"looking for pod {str(name)!r}: the recording has no Decision on it")
+            raise NotFoundError(f"looking for pod {str(name)!r}: the recording has no Decision on it{self._why(name)}")
         decision = decode(record.payload or b"", Decision)
         return ExplainedDecision(
             decision=decision,
@@ -55,6 +81,68 @@ class RecordedDecisions:
             preemption=self._evictions.get(decision.uid),
             evicted_for=self._evicted_for.get(name),
         )
+
+    def _why(self, name: PodName) -> str:
+        """What may explain that there is none."""
+        for source, waits in _STAGES.items():
+            at = next((record.time for record in reversed(self._recording.of(source)) if _is_about(record, name)), None)
+            if at is not None:
+                before = duration(max(0.0, (self._recording.last_time - at).total_seconds()))
+                return f": it waited {waits}, published {before} before the recording ended"
+        if node := _node_of(self._recording, name):
+            return f"; it is on {node}, where it was placed before"
+        if not self._waiting.was_asked:
+            return "; which pods waited was not recorded"
+        more = self._waiting.more
+        return f"; {counted(more, 'pod')} waited that it does not have" if more else ""
+
+
+def _node_of(recording: Recording, name: PodName) -> str:
+    """The node of a pod in the mirror at the end of a recording; empty for none."""
+    ended: set[str] = set()
+    for record in reversed(recording.of(CLUSTER)):
+        if not record.subject.startswith(f"{POD.name}.") or record.subject in ended:
+            continue
+        ended.add(record.subject)
+        with suppress(DecodeError):
+            pod = decode_json(_POD, decode_entry(record.payload).object, "a mirrored pod") if record.payload else None
+            if pod is not None and pod.key == str(name):
+                return pod.spec.node_name
+    return ""
+
+
+_POD: Final = msgspec.json.Decoder(Pod)
+
+
+def _is_about(record: Recorded, name: PodName) -> bool:
+    try:
+        subject = PodSubject.parse(record.subject)
+    except DecodeError:
+        return False
+    return (subject.namespace, subject.pod) == (name.namespace, name.name)
+
+
+def waited_sentences(known: KnownWaiting) -> Iterator[str]:
+    """Why a pod waited on which no Decision is known, as `berth why` says it."""
+    for line in detail_lines(_answer(known), QueuedPodDetail(pod=known.pod)):
+        if isinstance(line, str):
+            yield line.strip()
+    yield f"as the watcher said at {clock(known.at)}"
+
+
+def waited_sentence(known: KnownWaiting) -> str:
+    """Since when a pod waited on which a Decision is known."""
+    waits = duration(max(0.0, (known.at - known.pod.since).total_seconds()))
+    return f"at {clock(known.at)} it had waited for {waits}, as the watcher said"
+
+
+def waited_json(known: KnownWaiting) -> dict[str, object]:
+    """The same for programs."""
+    return detail_json(_answer(known), QueuedPodDetail(pod=known.pod), "")
+
+
+def _answer(known: KnownWaiting) -> QueueAnswer:
+    return QueueAnswer(now=known.at, draining=known.draining)
 
 
 def _eviction_of(decision: Decision, name: PodName, record: Recorded) -> EvictionRecord | None:
