@@ -4,14 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Final
 
 import aiohttp
 import pytest
 
+from berth.api.messages import Decision
+from berth.bus.topology import DECISIONS
+from berth.recording.file import read_recording
+from berth.recording.history import decoded
 from berth.sim.cluster import kubeconfig
-from harness.servers.compose import ComposeProject, inspected, require_project
+from harness.servers.compose import ROOT, ComposeProject, inspected, require_project
 from harness.servers.docker_engine import docker
 from harness.worlds.cluster_user import ClusterUser, cluster_user, eventually
 
@@ -26,7 +32,7 @@ SERVICES = ("watcher", "scorer", "binder", "metrics-collector")
 @pytest.fixture
 def project() -> Iterator[ComposeProject]:
     require_project()
-    project = ComposeProject()
+    project = ComposeProject(told={"COMPOSE_PROFILES": "simulated,recorder"})
     try:
         yield project
     finally:
@@ -102,7 +108,7 @@ async def test_it_starts_schedules_scales_survives_a_kill_and_is_removed(up, clu
     assert up.left(*volumes) == []
 
 
-async def test_a_second_up_changes_nothing_and_a_restart_continues(up, cluster_file):
+async def test_a_second_up_changes_nothing_and_a_restart_continues(up, cluster_file, tmp_path):
     before = _started(up)
     password = up.compose("exec", "-T", "nats", "cat", "/etc/nats/credentials/nats.conf")
     await compose(up, "up", "--wait", "--no-build")
@@ -115,6 +121,78 @@ async def test_a_second_up_changes_nothing_and_a_restart_continues(up, cluster_f
     async with cluster_user(cluster_file) as pods:
         await pods.add_nodes(5)
         await pods.all_bound(await pods.add_pods(20), SECONDS)
+        await _a_person_asks(up, pods, tmp_path)
+        await _the_recorder_keeps_over_a_restart_and_a_kill(up, pods, tmp_path)
+
+
+WHY: Final = """
+. deploy/compose/people.sh
+.venv/bin/berth why {namespace}/web-0
+.venv/bin/berth record --for 2s -o {folder}/own.berth
+.venv/bin/berth replay {folder}/own.berth --pod {namespace}/fits-nowhere-0
+"""
+THROUGH_A_PIPE: Final = """
+docker compose run --rm -T berth record --for 2s -o - >{folder}/piped.berth
+docker compose run --rm -T berth replay - --pod {namespace}/fits-nowhere-0 <{folder}/piped.berth
+docker compose run --rm -T -v ./docs/recordings/packing.yaml:/other.yaml \\
+    berth replay - --config /other.yaml <{folder}/piped.berth
+"""
+
+
+async def _a_person_asks(up: ComposeProject, pods: ClusterUser, folder: Path) -> None:
+    """As docs/compose.md says, on this machine and in a container."""
+    (name,) = await pods.add_pods(1, "fits-nowhere", cpu="1000")
+    told = {"namespace": pods.namespace, "folder": folder}
+
+    async def is_decided() -> bool:
+        done = await asyncio.to_thread(
+            up.shell, f"docker compose exec -T console berth why {pods.namespace}/{name} -o json"
+        )
+        return done.returncode == 0 and json.loads(done.stdout)["outcome"] == "unschedulable"
+
+    await eventually(is_decided, "a Decision on the pod that fits nowhere", SECONDS)
+    try:
+        for script in (WHY, THROUGH_A_PIPE):
+            done = await asyncio.to_thread(up.shell, script.format(**told))
+            assert done.returncode == 0, (script, done)
+            assert f"{pods.namespace}/{name} waits, no node is possible: " in done.stdout.decode()
+        assert b"no Decision" not in done.stderr
+    finally:
+        for written in ("people.password", "services.yaml"):
+            (ROOT / written).unlink(missing_ok=True)
+    recording = read_recording(folder / "own.berth")
+    assert recording.header.config == read_recording(folder / "piped.berth").header.config
+    assert (folder / "piped.berth").stat().st_uid == os.getuid()
+
+
+async def _the_recorder_keeps_over_a_restart_and_a_kill(up: ComposeProject, pods: ClusterUser, folder: Path) -> None:
+    """What was decided before each is in the folder, and what is decided afterwards."""
+    cut = "docker compose exec -T recorder berth record --since {since} --from /var/lib/berth/recordings {more} -o -"
+
+    async def decided(since: str, more: str = "") -> set[str]:
+        done = await asyncio.to_thread(up.shell, cut.format(since=since, more=more))
+        assert done.returncode == 0, done
+        (folder / "cut.berth").write_bytes(done.stdout)
+        recording = read_recording(folder / "cut.berth")
+        assert not recording.is_cut
+        return {decision.pod for _, decision in decoded(recording, DECISIONS, Decision)}
+
+    assert "web-0" in await decided("30m")
+    await compose(up, "restart", "recorder")
+    await pods.all_bound(await pods.add_pods(1, "restarted"), SECONDS)
+    (container,) = await asyncio.to_thread(up.containers, "recorder")
+    await asyncio.sleep(2)  # a recorder writes every second
+    await asyncio.to_thread(docker, "kill", container)
+    await compose(up, "up", "--wait", "--no-build", "recorder")
+    await pods.all_bound(await pods.add_pods(1, "killed"), SECONDS)
+
+    async def is_kept() -> bool:
+        return "killed-0" in await decided("30m")
+
+    await eventually(is_kept, "a Decision in the folder", SECONDS)
+    (container,) = await asyncio.to_thread(up.containers, "recorder")
+    since = inspected(container)[0]["State"]["StartedAt"]
+    assert "restarted-0" in await decided("30m", f"--until {since[:19]}Z")
 
 
 async def _the_console_shows_the_cluster_to_who_has_the_token(up: ComposeProject) -> None:

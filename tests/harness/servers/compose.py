@@ -48,12 +48,11 @@ class ComposeProject:
         Raises:
             DockerError: it failed.
         """
-        told = {"BERTH_IMAGE": IMAGE, **{name: str(port) for name, port in self.ports.items()}, **self.told}
         command = ["docker", "compose", "--project-name", self.name, "--progress", "plain", *arguments]
         answer = subprocess.run(
             command,
             cwd=ROOT,
-            env={**os.environ, **told},
+            env=self.environment,
             capture_output=True,
             text=True,
             timeout=seconds,
@@ -62,6 +61,25 @@ class ComposeProject:
         if answer.returncode:
             raise DockerError(f"docker compose {' '.join(arguments)}: {answer.stderr.strip()[-3000:]}")
         return answer.stdout
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """What tells `docker compose` that it is this project, with its ports."""
+        ports = {name: str(port) for name, port in self.ports.items()}
+        return {**os.environ, "COMPOSE_PROJECT_NAME": self.name, "BERTH_IMAGE": IMAGE, **ports, **self.told}
+
+    def shell(self, script: str, *, cwd: Path = ROOT, given: bytes = b"") -> subprocess.CompletedProcess[bytes]:
+        """Run lines of a page in a shell of a person who has this project."""
+        plain = {name: text for name, text in self.environment.items() if not name.startswith("BERTH_NATS_")}
+        return subprocess.run(
+            ["sh", "-ec", script],
+            cwd=cwd,
+            env=plain,
+            input=given,
+            capture_output=True,
+            timeout=UP_SECONDS,
+            check=False,
+        )
 
     def containers(self, service: str) -> list[str]:
         """The ids of a service's running containers."""
