@@ -25,7 +25,12 @@ password binder 65504
 password collector 65505
 password people 65506
 password shadow 65507
-secret console 65506  # the token of the page
+secret console 65506  # the token of the page, which people print: it ends its line
+if [ -n "$(tail -c 1 "$folder/console")" ]; then
+  chmod 600 "$folder/console"
+  echo >> "$folder/console"
+  chmod 400 "$folder/console"
+fi
 chmod 400 "$folder/nats.conf.new"
 chown 65500:65500 "$folder/nats.conf.new"
 mv "$folder/nats.conf.new" "$folder/nats.conf"
