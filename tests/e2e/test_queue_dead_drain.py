@@ -16,6 +16,7 @@ import yaml
 
 from berth.api.messages import DeadLetter
 from berth.bus.stages import publish_dead_letter
+from berth.cli.remedies.asking import NO_POD
 from harness.worlds.cluster_user import ClusterUser, cluster_user, eventually
 from harness.worlds.pipeline import BerthUp, berth_up
 
@@ -71,9 +72,19 @@ async def test_queue_lists_the_pods_that_wait_and_why(running: BerthUp, seen: Cl
         text = output(berth("queue", "-n", seen.namespace, of=running))
         return text if "SchedulingGates" in text else None
 
-    rows = [line.split() for line in (await eventually(both, "the gated pod")).splitlines()]
-    assert [row[:2] for row in rows[3:]] == [[pod, "unschedulable"], [f"{seen.namespace}/gated", "gated"]]
-    assert [row[-1] for row in rows[3:]] == ["NodeResourcesFit", "SchedulingGates"]
+    lines = (await eventually(both, "the gated pod")).splitlines()
+    rows = [line.split() for line in lines]
+    assert [row[:2] for row in rows[3:5]] == [[pod, "unschedulable"], [f"{seen.namespace}/gated", "gated"]]
+    assert [row[-1] for row in rows[3:5]] == ["NodeResourcesFit", "SchedulingGates"]
+    assert lines[6] == f"{pod}, refused by NodeResourcesFit: what would help"
+    assert re.fullmatch(
+        r"  NodeResourcesFit: CPU: the largest node has \d+, and the freest .* free \(node-\d\)", lines[7]
+    )
+    assert lines[-1] == NO_POD
+    assert NO_POD not in output(berth("queue", "-n", seen.namespace, "--no-advice", of=running))
+    asked = ("queue", "-n", seen.namespace, "--kubeconfig", running.kubeconfig, "-o", "json")
+    (group,) = json.loads(output(berth(*asked, of=running)))["groups"]
+    assert (group["pods"], group["example"], group["remedies"][0]["amounts"]["asked"]) == (1, pod, 1_000_000)
     listed = yaml.safe_load(
         output(berth("queue", "list", "-n", seen.namespace, "--queue", "gated", "-o", "yaml", of=running))
     )
@@ -93,6 +104,8 @@ async def test_queue_why_names_the_events_that_a_pod_waits_for(running: BerthUp,
     document = json.loads(output(berth("queue", "why", f"{seen.namespace}/waits", "-o", "json", of=running)))
     assert (document["outcome"], document["blockers"]) == ("unschedulable", ["NodeResourcesFit"])
     assert document["queued"]["helping"][0]["plugin"] == "NodeResourcesFit"
+    told = output(berth("queue", "why", "waits", "-n", seen.namespace, "--kubeconfig", running.kubeconfig, of=running))
+    assert "  NodeResourcesFit: asks for 1000 CPU; the largest node has " in told
 
 
 def on_a_terminal(words: list[str], of: BerthUp) -> list[str]:

@@ -7,6 +7,7 @@ import msgspec
 import pytest
 
 from berth.api.messages import Candidate, Decision, Outcome, Preemption, Reason, Rejection, Victim
+from berth.cli.console.answers import sentences_of
 from berth.cli.explain import decision_json, decision_lines
 from berth.cli.lookup import EvictionRecord, ExplainedDecision
 from berth.cli.options import PodName
@@ -64,7 +65,7 @@ def test_a_bound_pod_has_times_and_the_age_of_the_view():
     assert first == "default/web-0 is on node-a"
     assert when.startswith("  decided 12.0 s ago at ")
     assert when.endswith("ranked 3.0 ms after the request, decided 7.0 ms later, attempt 2 by scorer-2")
-    assert looked_at == "  9 of 10 nodes were possible, on a current view of the cluster (confirmed 400.0 ms before)"
+    assert looked_at == "  9 of 10 nodes were possible; the data was 400.0 ms old when it was decided"
 
 
 def test_each_of_the_best_nodes_has_every_plugins_score_times_its_weight():
@@ -81,12 +82,13 @@ def test_the_runner_up_has_what_made_the_difference():
     assert lines(decided())[-1] == "runner-up: node-b with 390, 3 less (NodeResourcesFit 93 against 90)"
 
 
-def test_equal_nodes_with_equal_pods_are_decided_by_a_hash():
+def test_of_equal_nodes_with_equal_pods_one_is_taken_by_the_uid():
     first, second = CANDIDATES
     equal = [first, msgspec.structs.replace(second, total=393, pods=2)]
-    assert lines(decided(candidates=equal))[-1].endswith("as many pods: a hash decided")
+    taken = "the best nodes were equal, and one of them was taken by the pod's uid"
+    assert lines(decided(candidates=equal))[-1] == f"runner-up: node-b with 393 as well; {taken}"
     equal[1] = msgspec.structs.replace(second, total=393)
-    assert lines(decided(candidates=equal))[-1] == "runner-up: node-b with 393 as well, and 3 pods"
+    assert lines(decided(candidates=equal))[-1] == "runner-up: node-b with 393 as well; it has 3 pods, and node-a 2"
 
 
 def test_a_later_node_is_taken_because_pods_came_to_the_first():
@@ -105,7 +107,7 @@ def test_of_equal_estimates_the_one_with_fewer_newcomers_is_taken():
     first, second = CANDIDATES
     result = lines(decided(node="node-b", candidates=[msgspec.structs.replace(first, newcomers=1), second]))
     # 393 - 3 x 1 = 390
-    assert result[-1] == "runner-up: node-a with 390 (393 - 3 x 1 newcomer) as well, and more pods came there"
+    assert result[-1] == "runner-up: node-a with 390 (393 - 3 x 1 newcomer) as well; more pods came there"
 
 
 def test_a_node_that_no_longer_passed_is_named():
@@ -141,7 +143,7 @@ def test_the_nominated_node_was_not_the_only_one_possible():
     alone = decided(candidates=CANDIDATES[:1], feasible=1, evaluated=1, nodes=200, nominated_first=True)
     _, _, looked_at, *_, last = lines(alone)
     assert looked_at.startswith(
-        "  the nominated node-a was possible and was tried first, without the 199 others, on a current view"
+        "  the nominated node-a was possible and was tried first, without the 199 others; the data was"
     )
     assert last == "node-a was nominated for the pod, and no other node was tried"
     result = decision_json(alone, WEIGHTS)
@@ -154,9 +156,19 @@ def test_the_nominated_node_of_a_cluster_of_one_was_the_only_one_possible():
     assert lines(alone)[-1] == "node-a was the only one possible"
 
 
-def test_explanations_of_plugins_are_below_the_nodes():
+def test_explanations_of_plugins_are_below_the_nodes_and_the_runner_up():
     explained = [msgspec.structs.replace(CANDIDATES[0], details={"NetworkTraffic": "1 MB/s, 4 s old"}), CANDIDATES[1]]
-    assert "node-a  NetworkTraffic: 1 MB/s, 4 s old" in lines(decided(candidates=explained))
+    told = lines(decided(candidates=explained))
+    assert told[-1] == "node-a  NetworkTraffic: 1 MB/s, 4 s old"
+    assert told[-2].startswith("runner-up: node-b")
+
+
+def test_the_page_has_the_sentences_before_its_bars_and_nothing_of_each_node():
+    explained = [msgspec.structs.replace(CANDIDATES[0], details={"NetworkTraffic": "1 MB/s, 4 s old"}), CANDIDATES[1]]
+    told = list(sentences_of(decided(candidates=explained), WEIGHTS))
+    assert told[0] == "default/web-0 is on node-a"
+    assert told[-1].startswith("runner-up: node-b")
+    assert not [sentence for sentence in told if "NetworkTraffic" in sentence]
 
 
 def test_a_waiting_pod_has_rejections_with_examples():
@@ -169,7 +181,13 @@ def test_a_waiting_pod_has_rejections_with_examples():
 
 
 def test_a_view_beyond_the_usual_age_is_called_old():
-    assert lines(decided(view_age_seconds=47.0))[2].endswith("on a view of the cluster 47.0 s old")
+    old = "the data was 47.0 s old when it was decided, so a watcher or a scorer was behind"
+    assert lines(decided(view_age_seconds=47.0))[2].endswith(old)
+
+
+def test_of_a_recording_times_count_to_its_end():
+    _first, when, *_ = lines(replace(decided(), is_recorded=True))
+    assert when.startswith("  decided 12.0 s before the end of the recording at ")
 
 
 ROOM = EvictionRecord(

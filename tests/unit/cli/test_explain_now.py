@@ -16,6 +16,7 @@ from berth.cli.explain import RankedNow, ranked_now_json, ranked_now_lines, reje
 from berth.cli.lookup import find_pod
 from berth.cli.mirror import open_mirror
 from berth.cli.options import parse_pod
+from berth.cli.remedies.telling import remedies_of
 from berth.cluster.snapshot import Snapshot
 from berth.framework.cycle import rank_every_node
 from berth.framework.status import Code, Status
@@ -73,10 +74,7 @@ def test_every_node_has_scores_or_the_plugin_that_rejected_it():
 def test_the_table_has_a_line_for_every_node():
     lines = printed(*ranked_now_lines(again()), width=160)
     assert lines[0] == "default/web-0 is on no node; ranked now it would go to roomy"
-    assert (
-        lines[1]
-        == "  2 of 5 nodes are possible; the mirror is current (confirmed 500.0 ms ago); the pod is from PENDING"
-    )
+    assert lines[1] == "  2 of 5 nodes are possible; the data is 500.0 ms old; the pod is from PENDING"
     rows = words(lines)
     assert ["full", "NodeResourcesFit", "Insufficient", "cpu"] in rows
     assert any(row[:2] == ["1", "roomy"] for row in rows)
@@ -95,11 +93,22 @@ def test_a_nominated_node_is_tried_first_now_too():
 
 
 def test_a_mirror_beyond_the_usual_age_is_called_old():
-    assert (
-        "the mirror is current (confirmed 27.5 s ago)"
-        in printed(*ranked_now_lines(again(view_age_seconds=27.5)), width=160)[1]
-    )
-    assert "the mirror is 47.0 s old" in printed(*ranked_now_lines(again(view_age_seconds=47.0)), width=160)[1]
+    assert "; the data is 27.5 s old; the pod" in printed(*ranked_now_lines(again(view_age_seconds=27.5)), width=160)[1]
+    old = printed(*ranked_now_lines(again(view_age_seconds=47.0)), width=160)[1]
+    assert "the data is 47.0 s old, so the watcher is behind" in old
+
+
+def test_what_would_help_follows_where_no_node_is_possible():
+    large = pod(cpu="8")
+    snapshot = Snapshot()
+    for one in NODES:
+        snapshot.set_node(one)
+    ranked = again(large, remedies=remedies_of(large, snapshot, PROFILE))
+    lines = printed(*ranked_now_lines(ranked), width=200)
+    told = "of the 3 nodes that nothing else refuses, the largest node has 4, and the freest 4 of 4 free (roomy)"
+    assert f"  NodeResourcesFit: asks for 8 CPU; {told}" in lines
+    (found,) = [each for each in ranked_now_json(ranked)["remedies"] if each.about == "cpu"]
+    assert found.amounts["asked"] == 8000
 
 
 def test_a_gated_pod_is_called_gated_first():

@@ -73,7 +73,8 @@ def test_unschedulable_pod_says_what_it_waits_for():
     lines = told(waiting(message="no room", tried_again_seconds=60.0), helping=helping, conflicts=1, failures=2)
     assert lines[0] == "default/web is unschedulable: no room"
     assert (
-        lines[1] == "  waits for 1 min 5 s, attempt 2, 1 conflict in a row (the binder's check failed), profile berth"
+        lines[1]
+        == "  has waited for 1 min 5 s, attempt 2, 1 conflict in a row (the binder's check failed), profile berth"
     )
     assert lines[2] == "  tried again in 1 min 0 s, earlier when one of these events may help"
     assert lines[-2].split() == ["A", "NodeAdd*,", "AssignedPodDelete"]

@@ -37,8 +37,8 @@ def imported(statement: str) -> set[str]:
         pytest.param(command("up"), {NATS, HTTP, LOGS}, id="up, until its servers start"),
         pytest.param(command("bus"), {NATS, HTTP, LOGS, ARRAYS}, id="bus permissions"),
         pytest.param(command("trace"), {NATS, HTTP, LOGS, ARRAYS}, id="trace, until it connects"),
-        pytest.param(command("why", "top"), {NATS, HTTP, LOGS}, id="why and top, until they connect"),
-        pytest.param(command("queue", "dead", "drain"), {NATS, HTTP, LOGS, ARRAYS}, id="queue, until it connects"),
+        pytest.param(command("why", "top", "queue"), {NATS, HTTP, LOGS}, id="why, top and queue, until they connect"),
+        pytest.param(command("dead", "drain"), {NATS, HTTP, LOGS, ARRAYS}, id="dead and drain, until they connect"),
         pytest.param(command("plugin", "config", "simulate"), {NATS, HTTP, LOGS}, id="commands without a connection"),
     ],
 )

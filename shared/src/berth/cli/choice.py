@@ -86,7 +86,7 @@ def _names(candidates: Sequence[Candidate]) -> str:
 
 def _runner_up(chosen: Candidate, second: Candidate) -> str:
     if chosen.estimate == second.estimate:
-        return f"runner-up: {second.node} with {estimate_text(second)} as well, and {_behind(chosen, second)}"
+        return f"runner-up: {second.node} with {estimate_text(second)} as well; {_behind(chosen, second)}"
     less = f"{chosen.estimate - second.estimate:g} less"
     better = "" if second.newcomers else ", ".join(_advantages(chosen, second))
     return f"runner-up: {second.node} with {estimate_text(second)}, {less}{f' ({better})' if better else ''}"
@@ -98,7 +98,9 @@ def _behind(chosen: Candidate, second: Candidate) -> str:
         return "more pods came there"
     if chosen.total != second.total:
         return "it was ranked behind"
-    return "as many pods: a hash decided" if chosen.pods == second.pods else f"{second.pods} pods"
+    if chosen.pods != second.pods:
+        return f"it has {second.pods} pods, and {chosen.node} {chosen.pods}"
+    return "the best nodes were equal, and one of them was taken by the pod's uid"
 
 
 def _advantages(chosen: Candidate, second: Candidate) -> Iterator[str]:

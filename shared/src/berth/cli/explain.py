@@ -17,8 +17,8 @@ from berth.api.pod import Pod
 from berth.api.subjects import Attempt
 from berth.cli.choice import choice_lines, possible_nodes, shown_candidates
 from berth.cli.lookup import EvictionRecord, ExplainedDecision
+from berth.cli.remedies.remedy import Remedy, remedy_lines
 from berth.cli.rendering import (
-    ago,
     clock,
     duration,
     indented,
@@ -46,8 +46,13 @@ _BECAME = {
 }
 
 
-def decision_lines(decided: ExplainedDecision, weights: Weights) -> Iterator[RenderableType]:
-    """The Decision as text: outcome, times, the best nodes, and the plugins that rejected the others."""
+def decision_lines(
+    decided: ExplainedDecision, weights: Weights, *, has_details: bool = True
+) -> Iterator[RenderableType]:
+    """The Decision as text: outcome, times, the best nodes, and the plugins that rejected the others.
+
+    ``has_details``: with what plugins say about their points.
+    """
     decision = decided.decision
     yield headline(decided)
     yield indented(_when(decided))
@@ -57,9 +62,9 @@ def decision_lines(decided: ExplainedDecision, weights: Weights) -> Iterator[Ren
     if decision.candidates:
         shown = shown_candidates(decision.candidates, decision.node)
         yield candidates_table(shown, weights=weights, chosen=decision.node, among=decision.candidates)
-        yield from candidate_details(shown)
         if decision.outcome is Outcome.BOUND:
             yield from map(plain, choice_lines(decision))
+        yield from candidate_details(shown) if has_details else ()
     if decision.rejections:
         yield rejections_table(decision.rejections)
     if decided.preemption is not None:
@@ -79,9 +84,7 @@ def headline(decided: ExplainedDecision) -> Text:
 def _evicted(decided: ExplainedDecision) -> str:
     found = decided.evicted_for
     return (
-        ""
-        if found is None
-        else f"was evicted from {found.preemption.node} for {found.pod} {ago(found.at, decided.now)}"
+        "" if found is None else f"was evicted from {found.preemption.node} for {found.pod} {decided.since(found.at)}"
     )
 
 
@@ -98,7 +101,7 @@ def _became(decision: Decision) -> str:
 def _when(decided: ExplainedDecision) -> str:
     decision = decided.decision
     by = f"attempt {_number(decision.attempt)} by {short_identity(decision.scorer)}" if decision.scorer else ""
-    parts = [f"decided {ago(decided.at, decided.now)} at {clock(decided.at)}", *_times(decided), by]
+    parts = [f"decided {decided.since(decided.at)} at {clock(decided.at)}", *_times(decided), by]
     return ", ".join(filter(None, parts))
 
 
@@ -124,19 +127,18 @@ def _number(attempt: str) -> str:
 
 def _evaluated(decision: Decision) -> str:
     age = decision.view_age_seconds
-    view = "" if age is None else f", on {_view(age)}"
-    return f"{possible_nodes(decision, 'were')}{view}"
+    data = "" if age is None else f"; the data was {duration(age)} old when it was decided{_if_old(age)}"
+    return f"{possible_nodes(decision, 'were')}{data}"
 
 
-def _view(age: float) -> str:
-    if is_current(age):
-        return f"a current view of the cluster (confirmed {duration(age)} before)"
-    return f"a view of the cluster {duration(age)} old"
+def _if_old(age: float) -> str:
+    """What an old view means; a younger one may well be the newest state."""
+    return "" if is_current(age) else ", so a watcher or a scorer was behind"
 
 
 def _preemption_line(decided: ExplainedDecision, record: EvictionRecord) -> str:
     names = ", ".join(f"{victim.namespace}/{victim.name}" for victim in record.preemption.victims)
-    return f"preempted pods on {record.preemption.node} {ago(record.at, decided.now)}: {names}"
+    return f"preempted pods on {record.preemption.node} {decided.since(record.at)}: {names}"
 
 
 def decision_json(decided: ExplainedDecision, weights: Weights) -> dict[str, object]:
@@ -198,6 +200,7 @@ class RankedNow:
         gated: the Status of PreEnqueue.
         config: digest of the configuration of this cycle.
         services_config: digest of the configuration of the services.
+        remedies: what would help, if no node is possible.
     """
 
     pod: Pod
@@ -210,6 +213,7 @@ class RankedNow:
     gated: Status = SUCCESS
     config: str = ""
     services_config: str = ""
+    remedies: Sequence[Remedy] = ()
 
 
 def ranked_now_lines(now: RankedNow) -> Iterator[RenderableType]:
@@ -227,6 +231,7 @@ def ranked_now_lines(now: RankedNow) -> Iterator[RenderableType]:
     rejected = now.every.detail.node_to_status
     if rejected:
         yield from ("", rejections_table(rejections_of(rejected)), "", rejected_nodes_table(rejected))
+    yield from remedy_lines(now.remedies)
 
 
 def _headline_now(now: RankedNow) -> str:
@@ -243,13 +248,13 @@ def _headline_now(now: RankedNow) -> str:
 
 def _mirror_line(now: RankedNow) -> str:
     ranking, age = now.every.ranking, now.view_age_seconds
-    view = "the mirror has no watermark, its age is unknown" if age is None else f"the mirror is {_how_old(age)}"
+    view = "the mirror has no watermark, its age is unknown" if age is None else f"the data is {_how_old(age)}"
     uncounted = f", {now.in_flight} ranked pods that are not bound yet are not counted" if now.in_flight else ""
     return f"{possible_nodes(ranking, 'are')}; {view}{uncounted}; the pod is from {now.found_in}"
 
 
 def _how_old(age: float) -> str:
-    return f"current (confirmed {duration(age)} ago)" if is_current(age) else f"{duration(age)} old"
+    return f"{duration(age)} old{'' if is_current(age) else ', so the watcher is behind'}"
 
 
 def rejections_of(rejected: Mapping[str, Status]) -> list[Rejection]:
@@ -294,6 +299,7 @@ def ranked_now_json(now: RankedNow) -> dict[str, object]:
         "gated": None if now.gated.is_success else {"plugin": now.gated.plugin, "reasons": now.gated.reasons},
         "config": now.config,
         "services_config": now.services_config,
+        "remedies": list(now.remedies),
     }
 
 

@@ -24,7 +24,7 @@ from berth.bus.interface import Session
 from berth.bus.stages import OUTCOME
 from berth.bus.topology import CLUSTER, DECISIONS, PENDING, RANKED
 from berth.cli.options import NotFoundError, PodName
-from berth.cli.rendering import ago
+from berth.cli.rendering import ago, duration
 from berth.cli.services import what_stops
 from berth.cluster.snapshot import Snapshot
 from berth.kube.credentials import is_configured
@@ -54,7 +54,7 @@ class ExplainedDecision:
     """A Decision with its time and the time of reading, both of NATS's clock.
 
     ``preemption`` is the last one for the pod; ``evicted_for`` is the one that evicted the pod. ``has_left``: it was
-    bound, and the cluster has it no more.
+    bound, and the cluster has it no more. ``is_recorded``: the time of reading is the end of a recording.
     """
 
     decision: Decision
@@ -63,6 +63,13 @@ class ExplainedDecision:
     preemption: EvictionRecord | None = None
     evicted_for: EvictionRecord | None = None
     has_left: bool = False
+    is_recorded: bool = False
+
+    def since(self, then: datetime) -> str:
+        """How long ago something was, when it is read."""
+        if not self.is_recorded:
+            return ago(then, self.now)
+        return f"{duration(max(0.0, (self.now - then).total_seconds()))} before the end of the recording"
 
 
 async def last_decision(session: Session, name: PodName) -> ExplainedDecision:

@@ -26,6 +26,7 @@ from berth.api.queue import (
 from berth.api.subjects import service_subject
 from berth.bus.interface import MissingError, Session
 from berth.cli.options import OutputFormat, PodName, print_document
+from berth.cli.remedies.remedy import Advice
 from berth.cli.rendering import duration, new_table, plain, print_rich
 from berth.cli.services import DRAINING, Seen, leader, seen
 from berth.process.exits import UsageError
@@ -146,12 +147,20 @@ def _age(pod: WaitingPod, now: datetime | None) -> str:
     return "" if now is None else duration(max(0.0, (now - pod.since).total_seconds()))
 
 
-def print_detail(answer: QueueAnswer, detail: QueuedPodDetail, stuck: str, output: OutputFormat) -> None:
-    """Print why the pod waits, and ``stuck``, why no pod moves, unless it is empty."""
+def may_be_helped(detail: QueuedPodDetail) -> bool:
+    """Whether nodes have refused the pod, and it waits: then one may say what would help."""
+    return detail.pod.queue in {"unschedulable", "backoff"}
+
+
+def print_detail(
+    answer: QueueAnswer, detail: QueuedPodDetail, stuck: str, advice: Advice, output: OutputFormat
+) -> None:
+    """Print why the pod waits, what would help it, and ``stuck``, why no pod moves, unless it is empty."""
     if output.is_document:
-        print_document(detail_json(answer, detail, stuck), output)
+        print_document({**detail_json(answer, detail, stuck), **advice.as_json()}, output)
     else:
-        print_rich(*detail_lines(answer, detail), *([plain(f"  {stuck}", "yellow")] if stuck else []))
+        shown = ["", *lines] if (lines := list(advice.lines())) else []
+        print_rich(*detail_lines(answer, detail), *shown, *([plain(f"  {stuck}", "yellow")] if stuck else []))
 
 
 def detail_lines(answer: QueueAnswer, detail: QueuedPodDetail) -> Iterator[str | Table]:
@@ -203,7 +212,7 @@ def _state(detail: QueuedPodDetail) -> str:
 def _facts(answer: QueueAnswer, detail: QueuedPodDetail) -> Iterator[str]:
     pod = detail.pod
     if answer.now is not None:
-        yield f"waits for {_age(pod, answer.now)}"
+        yield f"has waited for {_age(pod, answer.now)}"
     if pod.priority:
         yield f"priority {pod.priority}"
     if pod.attempts:

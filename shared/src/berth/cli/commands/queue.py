@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Annotated, Final
 
 import typer
 
-from berth.api.queue import IN_FLIGHT, QUEUES
+from berth.api.config.configuration import KubeSchedulerConfiguration
+from berth.api.queue import IN_FLIGHT, QUEUES, QueueAnswer
 from berth.cli.bus import NatsContext, NatsServer, NatsUrl, open_session
+from berth.cli.commands.config import Gates, Provider, ServicesConfig, configured
 from berth.cli.options import (
     NotFoundError,
     Output,
@@ -18,9 +22,12 @@ from berth.cli.options import (
     print_document,
     run_command,
 )
+from berth.cli.remedies.asking import advice_on
+from berth.cli.remedies.groups import advise_groups, group_lines
+from berth.cli.remedies.remedy import Advice
 from berth.cli.rendering import plain, print_rich
 from berth.cli.services import DRAINING, what_stops
-from berth.cli.waiting import print_detail, queue_counts, queue_json, queue_table, queued_pod, read_queue
+from berth.cli.waiting import may_be_helped, print_detail, queue_counts, queue_json, queue_table, queued_pod, read_queue
 from berth.process.exits import UsageError
 
 app = typer.Typer(name="queue", help="The pods that wait: list them, or say why one does.", invoke_without_command=True)
@@ -34,6 +41,20 @@ OneQueue = Annotated[
 ListedNamespace = Annotated[
     str | None, typer.Option("-n", "--namespace", metavar="NS", help="Only this namespace.", show_default=False)
 ]
+Kubeconfig = Annotated[
+    Path | None,
+    typer.Option(
+        "--kubeconfig",
+        metavar="FILE",
+        help="Read what waiting pods ask for from this cluster; without it from KUBECONFIG's.",
+        envvar="BERTH_KUBECONFIG",
+        show_default=False,
+    ),
+]
+ShownAdvice = Annotated[
+    bool,
+    typer.Option("--advice/--no-advice", help="Whether to say what would help, for which the mirror is read."),
+]
 Limit = Annotated[int, typer.Option("--limit", metavar="N", help="Pods at most; 0 is all.", min=0)]
 
 
@@ -45,28 +66,52 @@ def list_queue(  # noqa: PLR0913 - one parameter a flag, given by name
     queue: OneQueue = None,
     namespace: ListedNamespace = None,
     limit: Limit = LIMIT,
+    advice: ShownAdvice = True,
+    config: ServicesConfig = None,
+    algorithm_provider: Provider = None,
+    feature_gates: Gates = None,
+    kubeconfig: Kubeconfig = None,
     output: Output = OutputFormat.TABLE,
     nats: NatsUrl = None,
     nats_context: NatsContext = None,
 ) -> None:
     """List the pods that wait, by queue.
 
-    Active, backoff, unschedulable, gated; and those in flight.
+    Active, backoff, unschedulable, gated; and those in flight. What would help those that nodes refuse.
     """
     if context.invoked_subcommand is None:
-        run_command(_list(NatsServer(nats, nats_context), output, queue=queue, namespace=namespace, limit=limit))
+        configuration = configured(config, algorithm_provider, feature_gates)
+        asked = _QueueAsked(NatsServer(nats, nats_context), output, configuration, kubeconfig)
+        run_command(_list(asked, queue=queue, namespace=namespace, limit=limit, advice=advice))
 
 
-async def _list(
-    server: NatsServer, output: OutputFormat, *, queue: str | None, namespace: str | None, limit: int
-) -> None:
+@dataclass(frozen=True, slots=True)
+class _QueueAsked:
+    """Where and how a person asks, as the flags have it."""
+
+    server: NatsServer
+    output: OutputFormat
+    configuration: KubeSchedulerConfiguration
+    kubeconfig: Path | None
+
+
+async def _list(asked: _QueueAsked, *, queue: str | None, namespace: str | None, limit: int, advice: bool) -> None:
     if queue is not None and queue not in {*QUEUES, IN_FLIGHT}:
         raise UsageError(f"listing queue {queue!r}: want one of {', '.join(QUEUES)}, {IN_FLIGHT!r}")
-    async with open_session(server, name="queue") as session:
+    async with open_session(asked.server, name="queue") as session:
         answer, complete = await read_queue(session, queue=queue or "", namespace=namespace or "", limit=limit)
-    if output.is_document:
-        print_document(queue_json(answer, complete=complete), output)
-        return
+        if not asked.output.is_document:
+            _print_list(answer, queue, namespace, complete=complete)
+        refused = answer.pods if advice else []
+        groups = await advise_groups(session, refused, asked.configuration, asked.kubeconfig)
+    if asked.output.is_document:
+        document = {**queue_json(answer, complete=complete), "groups": [group.as_json() for group in groups]}
+        print_document(document, asked.output)
+    else:
+        print_rich(*group_lines(groups))
+
+
+def _print_list(answer: QueueAnswer, queue: str | None, namespace: str | None, *, complete: bool) -> None:
     print_rich(queue_counts(answer))
     if answer.draining:
         print_rich(plain(DRAINING, "yellow"))
@@ -80,28 +125,35 @@ async def _list(
 
 
 @app.command("why")
-def why(
+def why(  # noqa: PLR0913 - one parameter a flag, given by name
     pod: PodArgument,
     *,
     namespace: PodNamespace = None,
+    config: ServicesConfig = None,
+    algorithm_provider: Provider = None,
+    feature_gates: Gates = None,
+    kubeconfig: Kubeconfig = None,
     output: Output = OutputFormat.TABLE,
     nats: NatsUrl = None,
     nats_context: NatsContext = None,
 ) -> None:
     """Print why a pod waits, and what ends that.
 
-    The plugins that rejected it, and the events they wait for.
+    What would help, the plugins that rejected it, and the events they wait for.
     """
-    run_command(_why(pod, namespace, NatsServer(nats, nats_context), output))
+    configuration = configured(config, algorithm_provider, feature_gates)
+    run_command(_why(pod, namespace, _QueueAsked(NatsServer(nats, nats_context), output, configuration, kubeconfig)))
 
 
-async def _why(pod: str, namespace: str | None, server: NatsServer, output: OutputFormat) -> None:
+async def _why(pod: str, namespace: str | None, asked: _QueueAsked) -> None:
     name = parse_pod(pod, namespace)
-    async with open_session(server, name="queue") as session:
+    async with open_session(asked.server, name="queue") as session:
         answer = await queued_pod(session, name)
-        stuck = await what_stops(session)
-    if answer.detail is None:
-        raise NotFoundError(
-            f"looking for pod {str(name)!r}: it does not wait for berth: `berth why {name}` says where it is"
-        )
-    print_detail(answer, answer.detail, stuck, output)
+        if answer.detail is None:
+            raise NotFoundError(
+                f"looking for pod {str(name)!r}: it does not wait for berth: `berth why {name}` says where it is"
+            )
+        stuck, advice = await what_stops(session), Advice()
+        if may_be_helped(answer.detail):
+            advice = await advice_on(session, name, asked.configuration, asked.kubeconfig)
+    print_detail(answer, answer.detail, stuck, advice, asked.output)

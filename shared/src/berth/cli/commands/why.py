@@ -10,7 +10,7 @@ from typing import Annotated, Final
 import typer
 
 from berth.api.config.configuration import EVERY_NODE, KubeSchedulerConfiguration
-from berth.api.messages import Decision
+from berth.api.messages import Decision, Outcome
 from berth.bus.interface import Session
 from berth.bus.topology import DECISIONS, RANKED
 from berth.cli import explain
@@ -25,6 +25,7 @@ from berth.cli.explain import (
     ranked_now_lines,
 )
 from berth.cli.lookup import (
+    ExplainedDecision,
     config_in_use,
     find_pod,
     get_pod_from_api,
@@ -44,10 +45,13 @@ from berth.cli.options import (
     print_document,
     run_command,
 )
+from berth.cli.remedies.asking import advice_on
+from berth.cli.remedies.remedy import Advice
+from berth.cli.remedies.telling import remedies_of
 from berth.cli.rendering import note, plain, print_rich
 from berth.cli.services import what_stops
 from berth.cli.unplaced import ask_the_cluster, ask_the_watcher
-from berth.cli.waiting import print_detail
+from berth.cli.waiting import may_be_helped, print_detail
 from berth.framework.cycle import rank_every_node
 from berth.framework.plugincalls import pre_enqueue
 from berth.framework.profile import Profile
@@ -137,15 +141,35 @@ async def _why(asked: _Asked, configuration: KubeSchedulerConfiguration) -> None
         except NotFoundError as nothing:
             await _print_without_decision(session, name, asked, configuration, nothing)
             return
-    weights = weights_of(configuration, decided.decision)
+        weights = weights_of(configuration, decided.decision)
+        if not output.is_document:
+            _print_decision(decided, weights)
+        advice = await _advice(session, name, decided, configuration, kubeconfig)
     if output.is_document:
-        print_document(explain.decision_json(decided, weights), output)
-        return
+        print_document({**explain.decision_json(decided, weights), **advice.as_json()}, output)
+    else:
+        print_rich(*advice.lines())
+
+
+def _print_decision(decided: ExplainedDecision, weights: Weights) -> None:
     print_rich(*explain.decision_lines(decided, weights))
     if decided.decision.candidates and not weights:
         print_rich(
             f"points are score x weight; the weights are unknown, since the configuration is another: {_NAME_THEIRS}"
         )
+
+
+async def _advice(
+    session: Session,
+    name: PodName,
+    decided: ExplainedDecision,
+    configuration: KubeSchedulerConfiguration,
+    kubeconfig: Path | None,
+) -> Advice:
+    """What would help; the mirror is read for a pod that fits nowhere alone."""
+    if decided.decision.outcome is not Outcome.UNSCHEDULABLE:
+        return Advice()
+    return await advice_on(session, name, configuration, kubeconfig)
 
 
 async def _print_if_gated(
@@ -174,7 +198,9 @@ async def _print_without_decision(
     """What the watcher knows about the pod, else the API server. Raises as :func:`ask_the_cluster`."""
     answer = await ask_the_watcher(session, name)
     if answer is not None and answer.detail is not None:
-        print_detail(answer, answer.detail, await what_stops(session), asked.output)
+        helped = may_be_helped(answer.detail)
+        advice = await advice_on(session, name, configuration, asked.kubeconfig) if helped else Advice()
+        print_detail(answer, answer.detail, await what_stops(session), advice, asked.output)
         return
     found = await ask_the_cluster(session, name, asked.kubeconfig, profiles_of(configuration), nothing)
     if asked.output.is_document:
@@ -203,12 +229,14 @@ async def _now(asked: _Asked, configuration: KubeSchedulerConfiguration) -> None
         profile = replace(_profile(profiles, found.pod.spec.scheduler_name), percentage_of_nodes_to_score=EVERY_NODE)
         attempt = await last_attempt(session, name, found.pod)
         services_config = await config_in_use(session, found.pod)
+        every = rank_every_node(found.pod, mirror.snapshot, profile, attempt=attempt)
         ranked = RankedNow(
             pod=found.pod,
             node=mirror.snapshot.node_of(found.pod.uid) or "",
             found_in=found.where,
             weights=profile.weights,
-            every=rank_every_node(found.pod, mirror.snapshot, profile, attempt=attempt),
+            every=every,
+            remedies=[] if every.ranking.candidates else remedies_of(found.pod, mirror.snapshot, profile),
             view_age_seconds=await _age(session, mirror),
             in_flight=(await session.state(RANKED)).messages,
             gated=SUCCESS if found.pod.spec.node_name else pre_enqueue(profile.pre_enqueues, found.pod),

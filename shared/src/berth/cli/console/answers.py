@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from rich.console import RenderableType
 from rich.padding import Padding
 from rich.text import Text
 
@@ -15,14 +14,16 @@ from berth.api.resources import CPU, MEMORY
 from berth.bus.interface import Session
 from berth.cli.commands.trace import stored_messages
 from berth.cli.commands.why import weights_of
-from berth.cli.explain import decision_json, decision_lines
-from berth.cli.lookup import last_decision
+from berth.cli.explain import Weights, decision_json, decision_lines
+from berth.cli.lookup import ExplainedDecision, last_decision
 from berth.cli.mirror import MirrorReader
 from berth.cli.options import NotFoundError, PodName
+from berth.cli.remedies.asking import Advisory
+from berth.cli.remedies.remedy import Advice
 from berth.cli.services import what_stops
 from berth.cli.timeline import trace_json, with_recalled
 from berth.cli.unplaced import ask_the_watcher
-from berth.cli.waiting import detail_json, detail_lines, queue_json, queued_pod, read_queue
+from berth.cli.waiting import detail_json, detail_lines, may_be_helped, queue_json, queued_pod, read_queue
 from berth.cluster.nodes import node_info
 from berth.process.exits import UsageError
 
@@ -49,13 +50,13 @@ async def why_json(session: Session, name: PodName, configuration: KubeScheduler
         lines = [line for line in detail_lines(answer, answer.detail) if isinstance(line, str) and line]
         return {"kind": "queued", "sentences": lines, **detail_json(answer, answer.detail, stuck)}
     weights = weights_of(configuration, decided.decision)
-    sentences = list(sentences_of(decision_lines(decided, weights)))
+    sentences = list(sentences_of(decided, weights))
     return {"kind": "decided", "sentences": sentences, **decision_json(decided, weights)}
 
 
-def sentences_of(lines: Iterator[RenderableType]) -> Iterator[str]:
-    """The lines that are text, without the tables between them."""
-    for line in lines:
+def sentences_of(decided: ExplainedDecision, weights: Weights) -> Iterator[str]:
+    """The Decision in sentences. Its tables, and what plugins say about points, are shown below the bars."""
+    for line in decision_lines(decided, weights, has_details=False):
         text = line.renderable if isinstance(line, Padding) else line
         if isinstance(text, Text):
             yield text.plain
@@ -66,17 +67,19 @@ async def pod_trace_json(session: Session, name: PodName) -> Document:
     return trace_json(name, with_recalled([message for message, _ in await stored_messages(session, name)]))
 
 
-async def pod_queue_json(session: Session, name: PodName) -> Document:
+async def pod_queue_json(advisory: Advisory, name: PodName) -> Document:
     """As ``berth queue why -o json``, with its sentences; without ``queued`` the pod does not wait for berth.
 
     Raises:
         NobodyLeadsError: nobody knows.
     """
-    answer = await queued_pod(session, name)
+    answer = await queued_pod(advisory.session, name)
     if answer.detail is None:
         return {"pod": str(name), "queued": None, "sentences": []}
     lines = [line for line in detail_lines(answer, answer.detail) if isinstance(line, str) and line]
-    return {"sentences": lines, **detail_json(answer, answer.detail, await what_stops(session))}
+    advice = await advisory.on(name) if may_be_helped(answer.detail) else Advice()
+    stuck = await what_stops(advisory.session)
+    return {"sentences": lines, **detail_json(answer, answer.detail, stuck), **advice.as_json()}
 
 
 async def waiting_json(session: Session, *, queue: str, namespace: str) -> Document:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Final
 
 import msgspec
 
 from berth.api.errors import BerthError, TemporaryError
+from berth.api.livedata import LiveSource
 from berth.api.subjects import all_of
 from berth.bus.interface import BusRefusedError, Session, StoredMessage, StreamReader
 from berth.bus.topology import BANDWIDTH, DEAD, DECISIONS
@@ -44,11 +45,13 @@ class BusAwayError(TemporaryError):
 class Feed:
     """What the page shows, kept up to date."""
 
-    def __init__(self, server: NatsServer) -> None:
+    def __init__(self, server: NatsServer, sources: Collection[LiveSource] = ()) -> None:
+        """``sources``: the live data that filters read."""
         self.model = ConsoleModel()
         self.hub = Hub(self._whole)
         self.waiting_pods = WaitingPods()
         self._server = server
+        self._sources = sources
         self._session: Session | None = None
         self._has_read = False
         self._is_catching_up = False
@@ -121,7 +124,7 @@ class Feed:
         """In the block everything is read."""
         async with (
             open_session(self._server, name="console") as session,
-            open_mirror(session, also=(BANDWIDTH,)) as mirror,
+            open_mirror(session, sources=self._sources, also=(BANDWIDTH,)) as mirror,
         ):
             await self._read_clock(session)
             await session.subscribe_stored(all_of("ranked"), self._on_ranked)

@@ -13,6 +13,7 @@ import msgspec
 from berth.api.decoding import decode_json
 from berth.api.errors import DecodeError
 from berth.api.messages import Message, RankedNode
+from berth.api.pod import Pod
 from berth.api.subjects import PodSubject
 from berth.cli.options import PodName
 
@@ -29,6 +30,7 @@ class RankedPod(Message, frozen=True, kw_only=True):
 
 
 _ranked: Final = msgspec.json.Decoder(RankedPod)
+_pod: Final = msgspec.json.Decoder(Pod)
 
 
 class WaitingPods:
@@ -44,6 +46,14 @@ class WaitingPods:
     def get(self, name: PodName) -> bytes | None:
         """The pod; ``None``: it had a node when it was ranked last, or that was not heard."""
         return self._pods.get(name)
+
+    def pod(self, name: PodName) -> Pod | None:
+        """The same, decoded; ``None`` also where it is no pod."""
+        data = self.get(name)
+        try:
+            return decode_json(_pod, data, "a pod") if data is not None else None
+        except DecodeError:
+            return None
 
     def ranked(self, subject: str, data: bytes) -> None:
         """A RANKED was stored. What cannot be read is left out: the binder says what is wrong with it."""

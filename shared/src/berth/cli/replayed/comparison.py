@@ -8,7 +8,7 @@ from typing import Final
 
 from berth.api.messages import Decision, Outcome, Preemption, Victim
 from berth.cli.console.answers import MOST_ON_A_NODE, Document, sentences_of
-from berth.cli.explain import Weights, decision_json, decision_lines
+from berth.cli.explain import Weights, decision_json
 from berth.cli.lookup import EvictionRecord, ExplainedDecision
 from berth.cli.options import NotFoundError, PodName
 from berth.cli.replayed.decisions import RecordedDecisions, waited_sentence, waited_sentences
@@ -177,6 +177,7 @@ class TwoClusters:
             decision=_other_decision(name, compared, last),
             at=last.at,
             now=self.source.recording.last_time,
+            is_recorded=True,
             preemption=self._evictions.by_preemptor(compared.uid),
             evicted_for=evicted_for if compared.other.fate is Fate.EVICTED else None,
         )
@@ -235,7 +236,7 @@ def _different_json(each: ComparedPod) -> Document:
 
 def _explained_json(explained: ExplainedDecision, weights: Weights, *further: str) -> Document:
     return {
-        "sentences": [*sentences_of(decision_lines(explained, weights)), *further],
+        "sentences": [*sentences_of(explained, weights), *further],
         **decision_json(explained, weights),
     }
 

@@ -78,6 +78,7 @@ class RecordedDecisions:
             decision=decision,
             at=record.time,
             now=self._recording.last_time,
+            is_recorded=True,
             preemption=self._evictions.get(decision.uid),
             evicted_for=self._evicted_for.get(name),
         )

@@ -1,0 +1,182 @@
+"""What would help one pod, or one of each group: the pod where it can be found, and what is said where it cannot."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import UTC, datetime
+
+import msgspec
+import pytest
+
+from berth.api.messages import Decision, MirrorEntry, Outcome, Pending, Rejection, encode_entry
+from berth.api.pod import Pod
+from berth.api.queue import QueueAnswer, QueuedPodDetail, WaitingPod
+from berth.bus.interface import Endpoint, Session
+from berth.bus.stages import publish_decision, publish_pending
+from berth.cli.console.answers import pod_queue_json
+from berth.cli.options import OutputFormat, PodName
+from berth.cli.remedies import asking
+from berth.cli.remedies.asking import NO_POD, OTHER_CONFIGURATION, Advisory, advice_on
+from berth.cli.remedies.groups import advise_groups, group_lines, grouped
+from berth.cli.waiting import print_detail
+from berth.cluster.snapshot import Snapshot
+from berth.process.configuration import profiles_of, read_configuration
+from harness.builders.objects import a_node, a_pod, first_attempt
+from harness.fakes.memory_bus import MemoryBus
+from harness.worlds.printed import printed
+
+CONFIGURATION = read_configuration(None)
+NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)
+WEB = PodName(namespace="default", name="web")
+ASKS = "asks for 8 CPU; the largest node has 4, and the freest 4 of 4 free (n1)"
+
+
+@pytest.fixture(autouse=True)
+def no_cluster(monkeypatch, tmp_path):
+    """No kubeconfig is found."""
+    for name in ("KUBECONFIG", "KUBERNETES_SERVICE_HOST"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path))
+
+
+@pytest.fixture
+async def session() -> Session:
+    """A bus whose mirror has one node of four cores."""
+    session = await MemoryBus().connect(name="test")
+    await session.apply()
+    entry = MirrorEntry(term=1, object=msgspec.Raw(msgspec.json.encode(a_node("n1"))))
+    await session.put("cluster", "node.n1", encode_entry(entry))
+    return session
+
+
+async def refuse(session: Session, pod: Pod, **changed: object) -> None:
+    """A Decision says that the pod fits nowhere."""
+    known = {
+        "config": CONFIGURATION.digest,
+        "outcome": Outcome.UNSCHEDULABLE,
+        "rejections": [Rejection(plugin="NodeResourcesFit", reason="Insufficient cpu", nodes=1)],
+        "blockers": ["NodeResourcesFit"],
+    }
+    names = {"namespace": pod.metadata.namespace, "pod": pod.metadata.name, "uid": pod.uid}
+    attempt = str(first_attempt(pod))
+    await publish_decision(
+        session, Decision(attempt=attempt, epoch=1, profile="berth", **names, **{**known, **changed})
+    )
+
+
+async def publish(session: Session, pod: Pod) -> None:
+    """The pod is on its way again."""
+    await publish_pending(session, Pending(attempt=str(first_attempt(pod)), profile="berth", pod=pod))
+
+
+async def test_a_pod_on_the_bus_is_compared_with_the_nodes(session):
+    await refuse(session, a_pod(cpu="8"))
+    await publish(session, a_pod(cpu="8"))
+    advice = await advice_on(session, WEB, CONFIGURATION, None)
+    assert ([each.text for each in advice.remedies], advice.missing) == ([ASKS], "")
+
+
+async def test_of_a_pod_that_is_nowhere_only_the_nodes_are_told_and_who_has_it(session):
+    await refuse(session, a_pod(cpu="8"))
+    advice = await advice_on(session, WEB, CONFIGURATION, None)
+    assert [each.text for each in advice.remedies] == ["CPU: the largest node has 4, and the freest 4 of 4 free (n1)"]
+    assert advice.missing == NO_POD
+    assert printed(*advice.lines(), width=200)[-1] == f"  {NO_POD}"
+
+
+async def test_a_pod_that_was_made_anew_is_another_one(session):
+    await refuse(session, a_pod(cpu="8"))
+    await publish(session, a_pod(uid="later", cpu="100m"))
+    assert (await advice_on(session, WEB, CONFIGURATION, None)).missing == NO_POD
+
+
+@pytest.mark.parametrize(
+    ("changed", "missing"),
+    [
+        pytest.param({"outcome": Outcome.BOUND, "node": "n1"}, "", id="bound"),
+        pytest.param({"config": "another"}, OTHER_CONFIGURATION, id="another configuration"),
+    ],
+)
+async def test_nothing_is_told_of_other_decisions(session, changed, missing):
+    await refuse(session, a_pod(cpu="8"), **changed)
+    await publish(session, a_pod(cpu="8"))
+    advice = await advice_on(session, WEB, CONFIGURATION, None)
+    assert (advice.remedies, advice.missing) == ([], missing)
+
+
+async def test_nothing_is_told_of_a_pod_without_a_decision(session):
+    assert (await advice_on(session, WEB, CONFIGURATION, None)).as_json() == {"remedies": []}
+
+
+async def test_a_cluster_that_does_not_answer_holds_nobody_up(session, monkeypatch):
+    async def never(*_: object) -> object:
+        return await asyncio.get_running_loop().create_future()
+
+    monkeypatch.setattr(asking, "find_pod", never)
+    monkeypatch.setattr(asking, "FIND_SECONDS", 0.01)
+    await refuse(session, a_pod(cpu="8"))
+    assert (await advice_on(session, WEB, CONFIGURATION, None)).missing == NO_POD
+
+
+def waiting(name: str, *plugins: str, queue: str = "unschedulable") -> WaitingPod:
+    names = {"namespace": "default", "name": name, "uid": f"uid-{name}", "profile": "berth"}
+    return WaitingPod(**names, queue=queue, stage=queue, since=NOW, plugins=list(plugins))
+
+
+def test_groups_are_by_plugins_and_the_largest_is_first():
+    pods = [waiting("a", "A"), waiting("b", "B"), waiting("c", "B"), waiting("d", "C", queue="gated"), waiting("e")]
+    assert [(plugins, len(of)) for plugins, of in grouped(pods)] == [(("B",), 2), (("A",), 1)]
+
+
+async def test_one_pod_of_each_group_stands_for_it(session):
+    pods = [waiting("web", "NodeResourcesFit"), waiting("web-2", "NodeResourcesFit"), waiting("own", "Own")]
+    await refuse(session, a_pod(cpu="8"))
+    await publish(session, a_pod(cpu="8"))
+    groups = await advise_groups(session, pods, CONFIGURATION, None)
+    assert printed(*group_lines(groups), width=200) == [
+        "",
+        "2 pods, such as default/web, refused by NodeResourcesFit: what would help",
+        f"  NodeResourcesFit: {ASKS}",
+    ]
+    first, second = [group.as_json() for group in groups]
+    assert (first["plugins"], first["pods"], first["example"]) == (("NodeResourcesFit",), 2, "default/web")
+    assert (second["plugins"], second["remedies"]) == (("Own",), [])
+
+
+async def test_no_mirror_is_read_where_nobody_was_refused():
+    assert await advise_groups(await MemoryBus().connect(name="no streams"), [], CONFIGURATION, None) == []
+
+
+async def test_the_console_tells_what_would_help_a_pod_that_it_has_heard_of(session):
+    detail = QueuedPodDetail(pod=waiting("web", "NodeResourcesFit"))
+    stats = {"leading": {"number": 1, "seconds": 1.0}}
+    endpoint = Endpoint(name="pod", answer=lambda _: QueueAnswer(now=NOW, detail=detail))
+    await session.register("berth-watcher", identity="one", version="1", stats=lambda: stats, endpoints=[endpoint])
+    await refuse(session, a_pod(cpu="8"))
+    snapshot = Snapshot()
+    snapshot.set_node(a_node("n1"))
+
+    async def heard(_: PodName) -> Pod:
+        return a_pod(cpu="8")
+
+    advisory = Advisory(
+        session=session,
+        snapshot=snapshot,
+        digest=CONFIGURATION.digest,
+        profiles=profiles_of(CONFIGURATION),
+        find=heard,
+    )
+    found = await pod_queue_json(advisory, WEB)
+    assert [each.text for each in found["remedies"]] == [ASKS]
+    assert found["queued"] == detail
+
+
+async def test_queue_why_has_it_in_its_text_and_its_document(session, capsys):
+    await refuse(session, a_pod(cpu="8"))
+    await publish(session, a_pod(cpu="8"))
+    advice = await advice_on(session, WEB, CONFIGURATION, None)
+    detail = QueuedPodDetail(pod=waiting("web", "NodeResourcesFit"))
+    print_detail(QueueAnswer(now=NOW), detail, "", advice, OutputFormat.TABLE)
+    assert f"  NodeResourcesFit: {ASKS}" in capsys.readouterr().out.splitlines()
+    print_detail(QueueAnswer(now=NOW), detail, "", advice, OutputFormat.JSON)
+    assert msgspec.json.decode(capsys.readouterr().out)["remedies"][0]["text"] == ASKS
