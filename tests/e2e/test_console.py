@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Iterator
@@ -112,12 +113,20 @@ def add(people: ClusterUser, name: str, **spec: object) -> dict[str, object]:
 
 async def test_the_page_shows_a_run_of_a_thousand_pods(page: RunningConsole, people: ClusterUser, driver: WebDriver):
     await asyncio.to_thread(opened, driver, page.url)
-    await asyncio.to_thread(shown, driver, ".totals", f"^{NODES} nodes")
+    await asyncio.to_thread(shown, driver, ".totals", f"^{NODES} nodes.*no pod waits")
+    awaited = r"No pod has been decided on yet.*whose schedulerName is berth.*kubectl run web-1 .*schedulerName.*berth"
+    await asyncio.to_thread(shown, driver, ".awaited", awaited)
+    await asyncio.to_thread(shown, driver, "aside", r"Latest decisions\s+None yet: the first pods are awaited")
+    await asyncio.to_thread(opened, driver, f"{page.url}#/decisions")
+    await asyncio.to_thread(shown, driver, ".awaited", awaited)
+    assert not any(each.is_displayed() for each in driver.find_elements(By.CSS_SELECTOR, ".cards, .tallies, .lines"))
+    await asyncio.to_thread(opened, driver, page.url)
     bodies = [add(people, f"web-{number}") for number in range(PODS)]
     creating = [people.api.post(people.api.pods, body) for body in bodies]
     for begin in range(0, PODS, 50):
         await asyncio.gather(*creating[begin : begin + 50])
     await asyncio.to_thread(shown, driver, ".totals", r"1,000 pods")
+    assert not driver.find_element(By.CSS_SELECTOR, ".awaited").is_displayed()
     await asyncio.to_thread(opened, driver, f"{page.url}#/decisions")
     await asyncio.to_thread(shown, driver, ".stages", r"ranked.*p99.*Medians of 1,000 bound pods")
     await asyncio.to_thread(shown, driver, ".names", rf"berth\s+1,000.*{people.namespace}\s+1,000")
@@ -146,6 +155,11 @@ async def test_from_a_tile_to_the_reason_by_clicks(page: RunningConsole, people:
         shown(driver, ".verdict", r"ranked .* after the request.*runner-up: node-")
         shown(driver, ".candidates li.chosen", rf"{node}\s*chosen\s+\d+")
         shown(driver, ".keys", "NodeResourcesFit")
+        press(driver, "details summary", "Points as a table")
+        shown(driver, "main", r"Loss: the points that one more pod .*Newcomers: pods that came there")
+        headings = driver.find_elements(By.CSS_SELECTOR, "th[title]")
+        assert [each.text for each in headings] == ["Loss", "Newcomers"]
+        assert colour_of_decision(driver) == "rgb(0, 158, 115)"  # that of bound
         shown(driver, ".trace", r"pending.*ranked.*decision.*bound")
         press(driver, ".now button", "Ask again now")
         shown(driver, ".now .headline", rf"It is on {node}; ranked now it would go to node-")
@@ -174,18 +188,36 @@ async def test_a_pod_that_waits_says_for_what_and_is_asked_about_again(
 
     def read() -> None:
         shown(driver, ".headline", r"unschedulable\s+Waits, no node is possible")
-        shown(driver, "main", r"Waits since .*, in queue unschedulable.*What would help.*NodeResourcesFit.*NodeAdd")
+        what = r"In queue unschedulable, created at .*Has waited for .*What would help"
+        asks = r"asks for 1000 CPU; the largest node has \d+, and the freest [\d.]+ of \d+ free \(node-\d+\)"
+        waits = shown(driver, ".card", rf"^What it waits for\s+{what}.*NodeResourcesFit {asks}")
+        assert len(re.findall("waited for|waits for|waits since", waits, re.IGNORECASE)) == 2  # with the heading
+        press(driver, ".events summary", "Events after which it is tried again")
+        shown(driver, ".events", "NodeResourcesFit.*NodeAdd")
+        assert colour_of_decision(driver) == "rgb(230, 159, 0)"  # that of unschedulable
         shown(driver, ".refusals", rf"NodeResourcesFit Insufficient cpu\s+{NODES} nodes")
         press(driver, ".now button", "Ask again now")
         shown(driver, ".now .headline", r"Ranked now it would wait: 0/100 nodes are available")
-        opened(driver, f"{page.url}#/queue")
+        shown(driver, ".now", rf"The data was .* old.*What would help\s+NodeResourcesFit {asks}")
+        opened(driver, page.url)
+        press(driver, ".totals a", "^1 pod waits$")
+        shown(driver, "nav a[aria-current]", "Queue")
         shown(driver, ".lane[data-queue=unschedulable]", r"^1\s")
         press(driver, ".groups summary", "NodeResourcesFit")
-        shown(driver, ".helps", r"What would help.*NodeAdd")
+        shown(driver, ".helps", rf"What would help\s+NodeResourcesFit {asks}")
         shown(driver, "tbody a", f"^{people.namespace}/large$")
 
     await asyncio.to_thread(read)
     assert [each for each in severe(driver) if "/why - Failed to load resource" not in each] == []
+
+
+def colour_of_decision(driver: WebDriver) -> str:
+    """Of the dot before the last Decision among a pod's messages."""
+    rows = driver.find_elements(By.CSS_SELECTOR, ".trace li")
+    decided = [row for row in rows if "decision" in row.text]
+    return driver.execute_script(
+        "return getComputedStyle(arguments[0].querySelector('.dot')).backgroundColor", decided[-1]
+    )
 
 
 async def test_the_keyboard_is_enough(page: RunningConsole, people: ClusterUser, driver: WebDriver):

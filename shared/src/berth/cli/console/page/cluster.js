@@ -1,5 +1,6 @@
 // Every node as a tile, coloured by what is requested or by its traffic; the chosen node's pods beside it.
 
+import { awaitedNotice } from "./awaited.js";
 import { ask, el, fill, nodeLink, podLink, say } from "./dom.js";
 import { clock, cores, count, memory, percent } from "./format.js";
 import { Measures } from "./measures.js";
@@ -13,7 +14,9 @@ const kept = { text: "", zone: "", profile: "" };
 const measures = new Measures(() => store.now());
 
 export function clusterView(place, signal, chosen) {
-  const totals = el("p", { class: "totals" });
+  const sums = el("span");
+  const waiting = el("a", { href: "#/queue", class: "waiting", hidden: true });
+  const totals = el("p", { class: "totals" }, sums, waiting);
   const panel = el("aside", { "aria-label": "Node" });
   const controls = nodeControls(measures, kept, (what) => {
     if (what === "nodes") laidOut = false;
@@ -25,7 +28,7 @@ export function clusterView(place, signal, chosen) {
   const map = nodeMap(measures, { label: "Nodes", choose }, signal);
   const { tiles } = map;
   tiles.chosen = chosen;
-  fill(place, el("div", { class: "controls" }, controls.parts), totals, el("div", { class: "split" }, map.element, panel));
+  fill(place, el("div", { class: "controls" }, controls.parts), totals, awaitedNotice(signal), el("div", { class: "split" }, map.element, panel));
 
   let laidOut = false;
   let layoutAt = 0;
@@ -41,7 +44,7 @@ export function clusterView(place, signal, chosen) {
     laidOut = true;
     layoutAt = performance.now();
     map.layOut(controls.wanted(sorted, store.labels),
-      store.nodes.size ? "No node matches the filter." : "No nodes yet: the mirror of the cluster is empty.");
+      store.nodes.size ? "No node matches the filter." : "No nodes yet: a watcher that leads writes them.");
     summary();
   }
 
@@ -50,8 +53,16 @@ export function clusterView(place, signal, chosen) {
     const parts = totalsOf(shown, store.nodes.size);
     const sampled = shown.filter((node) => node.traffic).length;
     if (measures.by === "bandwidth") parts.push(sampled ? `${count(sampled)} measured` : "no bandwidth is measured: a metrics collector writes it");
-    say(totals, parts.join("  \u00b7  "));
+    say(sums, parts.join("  \u00b7  "));
     controls.explain(shown);
+  }
+
+  /** How many pods wait, as the leading watcher says; nothing while none leads. */
+  function queues() {
+    const numbers = Object.values(store.services?.queues || {});
+    const pods = numbers.reduce((sum, each) => sum + each, 0);
+    waiting.hidden = !numbers.length;
+    say(waiting, `${pods ? count(pods) : "no"} ${pods > 1 ? "pods wait" : "pod waits"}`);
   }
 
   function figures() {
@@ -70,6 +81,8 @@ export function clusterView(place, signal, chosen) {
   store.on("nodes", sort, signal);
   store.on("loads", (changed) => tiles.changed(changed), signal);
   store.on("figures", figures, signal);
+  store.on("services", queues, signal);
+  queues();
 
   const pods = nodePanel(panel, signal, choose);
   window.addEventListener("node-chosen", () => {
@@ -94,7 +107,7 @@ function nodePanel(panel, signal, choose) {
   let shown = null;
   let again = 0;
   let waiting = false;
-  let lastDrawn = "";
+  let lastDrawn = null;
 
   function latest() {
     const lines = store.decisions.slice(-LATEST).reverse();
@@ -105,7 +118,7 @@ function nodePanel(panel, signal, choose) {
       lines.length ? el("ol", { class: "latest" }, lines.map((line) => el("li", {},
         el("i", { class: "dot", "data-outcome": line.outcome }), podLink(line.namespace, line.pod),
         el("span", { class: "muted" }, line.node ? [`${line.outcome} `, nodeLink(line.node)] : line.outcome))))
-        : el("p", { class: "empty" }, "None yet."),
+        : el("p", { class: "empty" }, "None yet: the first pods are awaited."),
       el("p", { class: "muted" }, "Choose a tile to see a node's pods, and from there why each is on it."));
     colour(panel);
   }
@@ -160,7 +173,7 @@ function nodePanel(panel, signal, choose) {
   return {
     show(name) {
       shown = name;
-      lastDrawn = "";
+      lastDrawn = null;
       if (!name) return latest();
       fill(panel, heading(name), el("p", { class: "empty" }, "Reading..."));
       return node();

@@ -1,5 +1,6 @@
 // Decisions as they come. The rows are made once and written anew, so that a thousand a second cost no more than ten.
 
+import { awaitedNotice } from "./awaited.js";
 import { el, fill, nodeLink, podLink, say } from "./dom.js";
 import { clock, count, duration, percent } from "./format.js";
 import { OUTCOMES, STAGES, dark, ofStyle } from "./palette.js";
@@ -29,16 +30,21 @@ export function decisionsView(place, signal) {
     oninput: () => { kept.text = text.value; drawn = null; } });
   const rows = Array.from({ length: ROWS }, makeRow);
   const body = el("tbody", {}, rows.map((row) => row.line));
-  fill(place,
+  const quiet = [  // as long as there is nothing to show
     tallies,
     el("div", { class: "cards" },
       el("section", { class: "card" }, el("h2", {}, "Last minute ", peak), history),
       el("section", { class: "card" }, el("h2", {}, "From created to bound"), strip),
       el("section", { class: "card" }, el("h2", {}, "By profile and namespace"), names)),
-    dead,
     el("div", { class: "controls" }, pause, outcome, profile, text, state),
     el("div", { class: "scroll" }, el("table", { class: "lines" },
-      el("thead", {}, el("tr", {}, ["Time", "Pod", "Outcome", "Node", "Ranked in", "Bound in", "Why"].map((name) => el("th", { scope: "col" }, name)))), body)));
+      el("thead", {}, el("tr", {}, ["Time", "Pod", "Outcome", "Node", "Ranked in", "Bound in", "Why"].map((name) => el("th", { scope: "col" }, name)))), body)),
+  ];
+  const notice = awaitedNotice(signal, (isEmpty) => {
+    for (const part of quiet) part.hidden = isEmpty;
+    if (!isEmpty) figures();
+  });
+  fill(place, notice, quiet.slice(0, 2), dead, quiet.slice(2));
 
   function chooser(label, all, field) {
     return el("select", { "aria-label": label, "data-all": all, onchange: (event) => { kept[field] = event.target.value; drawn = null; } });
@@ -107,7 +113,7 @@ export function decisionsView(place, signal) {
 
   function figures() {
     const { figures: found } = store;
-    if (!found) return;
+    if (!found || tallies.hidden) return;
     const tally = (label, number, kind, title) => el("div", { class: "tally", title }, el("b", { "data-outcome": kind }, number), el("span", {}, label));
     fill(tallies,
       tally("bound a second", count((found.outcomes.bound || 0) / found.seconds), "bound", "of the last minute"),

@@ -3,18 +3,25 @@
 import { ask, el, fill, nodeLink, podPath, words } from "./dom.js";
 import { clock, count, duration, unix } from "./format.js";
 import { KINDS, OUTCOMES, STAGES } from "./palette.js";
+import { whatHelps } from "./remedies.js";
 import { store } from "./store.js";
 
 const REFRESH_MS = 3000;
 const SETTLED_MS = 30_000; // a pod that does not wait: its Decisions are heard anyway
 const SHOWN_NODES = 12;
 const SHOWN_REFUSED = 200;
+const MEANS = {
+  Loss: "the points that one more pod like this one costs there",
+  Newcomers: "pods that came there after the ranking; the loss is taken off for each",
+};
 
 export function podView(place, signal, namespace, name) {
   const path = podPath(namespace, name);
   const whole = `${namespace}/${name}`;
   const verdict = el("section", { class: "verdict", "aria-live": "polite" }, el("h1", {}, whole), el("p", { class: "empty" }, "Reading..."));
-  const waits = el("section", { class: "card", hidden: true });
+  const state = el("div");
+  const helps = el("div");
+  const waits = el("section", { class: "card", hidden: true }, state, helps);
   const choice = el("section", { class: "card", hidden: true });
   const refused = el("section", { class: "card", hidden: true });
   const trace = el("section", { class: "card", hidden: true });
@@ -53,7 +60,8 @@ export function podView(place, signal, namespace, name) {
       return;
     }
     const found = why.value;
-    drawVerdict(verdict, found, whole, found.sentences, title,
+    const sentences = found.kind === "queued" ? found.sentences.slice(0, 1) : found.sentences; // the others are below
+    drawVerdict(verdict, found, whole, sentences, title,
       found.kind === "decided" && !queued && found.outcome !== "bound" ? el("p", { class: "muted" }, "It does not wait any more.") : null);
   }
 
@@ -62,14 +70,15 @@ export function podView(place, signal, namespace, name) {
     if (!queued) return;
     const { helping = [] } = queued.queued;
     const [first, ...rest] = queued.sentences;
-    const since = unix(queued.queued.pod.since);
-    fill(waits, el("h2", {}, "What it waits for"),
-      el("p", {}, `Waits since ${clock(since)} (${duration(Math.max(0, store.now() - since))}), in queue ${queued.queued.pod.queue}.`),
+    fill(state, el("h2", {}, "What it waits for"),
+      el("p", {}, `In queue ${queued.queued.pod.queue}, created at ${clock(unix(queued.queued.pod.since)).slice(0, 8)}.`),
       queued.problem ? el("p", { class: "notice bad" }, queued.problem) : null,
-      rest.filter((sentence) => !sentence.startsWith("*")).map((sentence) => el("p", { class: "muted" }, sentence.trim())),
-      rest.length ? null : el("p", { class: "muted" }, first),
-      helping.length ? [el("h3", {}, "What would help"), el("ul", { class: "helping" }, helping.map((one) => el("li", {}, el("b", {}, words(one.plugin)), ": ",
-        one.events.length ? one.events.map((event) => el("span", { class: "event" }, words(event))) : "any event")))] : null);
+      rest.filter((sentence) => !sentence.startsWith("*")).map((sentence) => el("p", { class: "muted" }, capital(sentence.trim()))),
+      rest.length ? null : el("p", { class: "muted" }, first));
+    const told = JSON.stringify([queued.remedies, queued.missing, helping]);
+    if (told === helps.dataset.told) return; // what has the focus or is open stays so
+    helps.dataset.told = told;
+    fill(helps, whatHelps(queued, helping));
   }
 
   function drawTrace(messages) {
@@ -78,18 +87,17 @@ export function podView(place, signal, namespace, name) {
     const at = messages.map((message) => unix(message.at));
     const span = at[at.length - 1] - at[0];
     const bar = el("div", { class: "strip", role: "img", "aria-label": `${duration(span)} from the first message to the last` });
-    const kinds = { ranked: "ranked", decision: "decided", pending: "waited" };
     messages.forEach((message, i) => {
       if (!i) return;
       const piece = el("i", { title: `${message.stage}: +${duration(message.since_seconds)}` });
-      piece.style.background = message.stage === "dead" ? OUTCOMES.error : STAGES[kinds[message.stage]] || STAGES.waited;
+      piece.style.background = colourOfMessage(message);
       piece.style.flexGrow = String(1000 * Math.max(0.01, message.since_seconds / (span || 1)));
       bar.append(piece);
     });
     fill(trace, el("h2", {}, "Its messages ", el("span", { class: "muted" }, `${duration(span)} from the first to the last`)), messages.length > 1 ? bar : null,
       el("ol", { class: "trace" }, messages.map((message) => {
         const dot = el("i", { class: "dot" });
-        dot.style.background = message.stage === "dead" ? OUTCOMES.error : STAGES[kinds[message.stage]] || STAGES.waited;
+        dot.style.background = colourOfMessage(message);
         const line = [el("time", {}, clock(unix(message.at))), el("span", { class: "since" }, message.since_seconds === null ? "" : `+${duration(message.since_seconds)}`),
           dot, el("b", {}, message.stage), el("span", {}, message.said)];
         return el("li", {}, message.message
@@ -113,14 +121,15 @@ export function podView(place, signal, namespace, name) {
         const best = found.candidates[0];
         const stands = found.node ? `It is on ${found.node}; ranked now ` : "Ranked now ";
         const answer = found.error ? `it would fail: ${found.error}` : best ? `it would go to ${best.node}.` : `it would wait: ${found.message}`;
-        const age = found.view_age_seconds === null ? "" : `Mirror confirmed ${duration(found.view_age_seconds)} before. `;
+        const age = found.view_age_seconds === null ? "" : `The data was ${duration(found.view_age_seconds)} old. `;
         const table = el("section");
         const groups = el("section");
+        const helping = el("section", {}, best ? null : whatHelps(found));
         fill(result, el("p", { class: "headline" }, stands + answer),
           el("p", { class: "muted" }, `${count(found.feasible)} of ${count(found.evaluated)} nodes are possible. ${age}`,
             found.on_the_way ? `${count(found.on_the_way)} ranked pods that are not bound yet are not counted. ` : "", `Asked at ${clock(store.now())}, answered in ${duration(took)}.`),
           found.gated ? el("p", { class: "notice" }, `Gated: ${found.gated.plugin}: ${found.gated.reasons.join(", ")}`) : null,
-          found.notes.map((note) => el("p", { class: "notice" }, note)), table, groups);
+          found.notes.map((note) => el("p", { class: "notice" }, note)), helping, table, groups);
         drawCandidates(table, found, "Nodes that are possible");
         drawRejections(groups, grouped(found.refused), found.evaluated);
       } catch (error) {
@@ -147,8 +156,17 @@ export function drawVerdict(place, { outcome, node }, whole, [first, ...rest], t
   const badge = el("span", { class: "badge" }, outcome === "conflict" ? "ranked again" : outcome || "unknown");
   badge.style.borderColor = OUTCOMES[outcome] || OUTCOMES.gone;
   const says = first.startsWith(`${whole} `) ? first.slice(whole.length + 1) : first;
-  fill(place, title, el("p", { class: "headline" }, badge, " ", linked(says.charAt(0).toUpperCase() + says.slice(1), node)),
+  fill(place, title, el("p", { class: "headline" }, badge, " ", linked(capital(says), node)),
     rest.map((sentence) => el("p", { class: "muted" }, sentence.trim())), end);
+}
+
+const capital = (text) => text.charAt(0).toUpperCase() + text.slice(1);
+
+/** A Decision has the colour of its outcome, other messages that of their stage. */
+function colourOfMessage({ stage, message }) {
+  if (stage === "dead") return OUTCOMES.error;
+  if (stage === "decision") return OUTCOMES[message?.outcome] || STAGES.decided;
+  return stage === "ranked" ? STAGES.ranked : STAGES.waited;
 }
 
 /** A sentence in which the node's name leads to the node. */
@@ -213,10 +231,11 @@ export function drawCandidates(place, found, title) {
     return el("li", {}, dot, el("span", {}, words(plugin)));
   }));
   const table = el("details", {}, el("summary", {}, "Points as a table"), el("div", { class: "scroll" }, el("table", {},
-    el("thead", {}, el("tr", {}, ["Node", "Total", ...plugins, "Pods", "Loss", "Newcomers"].map((each) => el("th", { scope: "col" }, words(each))))),
+    el("thead", {}, el("tr", {}, ["Node", "Total", ...plugins, "Pods", "Loss", "Newcomers"].map((each) => el("th", { scope: "col", title: MEANS[each] }, words(each))))),
     el("tbody", {}, shown.map((each) => el("tr", {}, el("th", { scope: "row" }, each.node), el("td", { class: "number" }, each.total),
       plugins.map((plugin) => el("td", { class: "number" }, each.scores[plugin] ? points(each.scores[plugin]) : "-")),
-      [each.pods, each.loss, each.newcomers].map((number) => el("td", { class: "number" }, number))))))));
+      [each.pods, each.loss, each.newcomers].map((number) => el("td", { class: "number" }, number))))))),
+    el("p", { class: "muted" }, Object.entries(MEANS).map(([name, means]) => `${name}: ${means}.`).join(" ")));
   const details = shown.flatMap((each) => Object.entries(each.details || {}).map(([plugin, said]) => el("li", {}, el("b", {}, each.node), ` ${plugin}: ${said}`)));
   return fill(place, el("h2", {}, `${title} `, el("span", { class: "muted" }, `${count(found.feasible)} of ${count(found.evaluated)}, the best first; points of each plugin`)),
     legend, el("ol", { class: "candidates" }, rows),

@@ -2,6 +2,7 @@
 
 import { ask, el, fill, podLink, podPath, say, words } from "./dom.js";
 import { count, duration, unix } from "./format.js";
+import { whatHelps } from "./remedies.js";
 import { store } from "./store.js";
 
 const REFRESH_MS = 2000;
@@ -13,6 +14,7 @@ const QUEUES = {
   "in flight": "with scorers or binder",
 };
 const ROWS = 200;
+const EXAMPLES = 2; // besides the first, the latest ones
 const NUMBERS = ["Age", "Again in", "Tries", "Priority"];
 const kept = { queue: "", namespace: "" };
 
@@ -110,21 +112,25 @@ export function queueView(place, signal) {
           el("span", { class: "number" }, count(pods.length))), inside);
         details.addEventListener("toggle", () => {
           if (!details.open) opened.delete(by);
-          else if (!opened.has(by)) help(by, pods[0], inside);
+          else if (!opened.has(by)) help(by, pods, inside);
         });
         return el("li", {}, details);
       })));
   }
 
-  async function help(by, pod, inside) {
+  /** One pod stands for the group: the first of a few about which nothing is missing, else the last of them. */
+  async function help(by, pods, inside) {
     opened.set(by, el("p", { class: "empty" }, "Asking the watcher..."));
     let made;
     try {
-      const found = await ask(`${podPath(pod.namespace, pod.name)}/queue`);
-      const { helping = [] } = found.queued;
-      made = el("div", { class: "helps" }, el("p", {}, found.message || ""), helping.length ? [el("h3", {}, "What would help"),
-        el("ul", { class: "helping" }, helping.map((one) => el("li", {}, el("b", {}, words(one.plugin)), ": ",
-          one.events.length ? one.events.map((event) => el("span", { class: "event" }, words(event))) : "any event")))] : null,
+      let pod;
+      let found;
+      for (pod of [...pods.slice(0, 1), ...pods.slice(1).slice(-EXAMPLES)]) {
+        found = await ask(`${podPath(pod.namespace, pod.name)}/queue`);
+        if (!found.missing) break;
+      }
+      const { helping = [] } = found.queued || {};
+      made = el("div", { class: "helps" }, el("p", {}, found.message || ""), whatHelps(found, helping),
         el("p", { class: "muted" }, "For example ", podLink(pod.namespace, pod.name), "."));
     } catch (error) {
       made = el("p", { class: "notice bad" }, error.message);

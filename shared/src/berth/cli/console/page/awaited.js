@@ -1,0 +1,47 @@
+// What stands in a view before there is anything to show: what is awaited, and how to make a pod.
+
+import { el, fill } from "./dom.js";
+import { store } from "./store.js";
+
+const ANYBODYS = "default-scheduler"; // a pod that names no scheduler
+
+/** A notice that is shown as long as no Decision is known; `changed(isEmpty)` is told when that is so, or no longer. */
+export function awaitedNotice(signal, changed = () => {}) {
+  const notice = el("section", { class: "card awaited", hidden: true, role: "status" });
+  let drawn = "";
+  let wasEmpty = null;
+
+  function draw() {
+    const isEmpty = store.bus.connected && !store.decisions.length;
+    notice.hidden = !isEmpty;
+    if (isEmpty !== wasEmpty) changed(isEmpty);
+    wasEmpty = isEmpty;
+    const profiles = Object.keys(store.services?.window || {}).sort();
+    const key = `${profiles.join()}${store.nodes.size > 0}`;
+    if (!isEmpty || key === drawn) return;
+    drawn = key;
+    const who = `a pod ${whose(profiles)}`;
+    fill(notice, el("h2", {}, "No pod has been decided on yet"),
+      el("p", {}, `Awaited: ${store.nodes.size ? who : `the nodes of the cluster, which a leading watcher writes, and ${who}`}. This makes one:`),
+      el("pre", { tabindex: 0 }, commandFor(profiles)),
+      el("p", { class: "muted" }, "On the simulated cluster of docker compose, kubectl needs --server http://127.0.0.1:8001 too."));
+  }
+
+  for (const kind of ["bus", "services", "nodes", "decisions"]) store.on(kind, draw, signal);
+  draw();
+  return notice;
+}
+
+function whose(profiles) {
+  const named = profiles.filter((name) => name !== ANYBODYS).join(" or ");
+  const own = named ? `whose schedulerName is ${named}` : "";
+  if (!profiles.includes(ANYBODYS)) return own || "for berth";
+  return own ? `${own}, or that names none` : "that names no scheduler";
+}
+
+function commandFor(profiles) {
+  const run = "kubectl run web-1 --image=nginx";
+  if (profiles.includes(ANYBODYS)) return run;
+  const overrides = JSON.stringify({ spec: { schedulerName: profiles[0] || "berth" } }).replace(/'/g, "");
+  return `${run} --overrides='${overrides}'`;
+}

@@ -1,0 +1,27 @@
+// What would help a pod that waits: sentences with what it asks for beside what nodes have, the events below.
+
+import { el, nodeLink, words } from "./dom.js";
+
+/** The parts of a card or group; nothing where nothing is known. */
+export function whatHelps({ remedies = [], missing = "" }, helping = []) {
+  return [
+    remedies.length || missing ? el("h3", {}, "What would help") : null,
+    remedies.length ? el("ul", { class: "remedies" }, remedies.map((one) => el("li", {}, one.plugin ? [el("b", {}, words(one.plugin)), " "] : null, said(one)))) : null,
+    missing ? el("p", { class: "muted" }, `${missing.charAt(0).toUpperCase()}${missing.slice(1)}.`) : null,
+    helping.length ? el("details", { class: "events" }, el("summary", {}, "Events after which it is tried again"), el("ul", { class: "helping" }, helping.map((one) => el("li", {}, el("b", {}, words(one.plugin)), ": ",
+      one.events.length ? one.events.map((event) => el("span", { class: "event" }, words(event))) : "any event")))) : null,
+  ];
+}
+
+/** The sentence, in which the names of nodes lead to the nodes. */
+function said({ text, examples = [] }) {
+  const parts = [];
+  let rest = text;
+  for (const name of examples) {
+    const at = rest.indexOf(name);
+    if (at < 0) continue;
+    parts.push(rest.slice(0, at), nodeLink(name));
+    rest = rest.slice(at + name.length);
+  }
+  return [...parts, rest];
+}
