@@ -10,7 +10,7 @@ import msgspec
 from berth.api.livedata import Bandwidth
 from berth.api.messages import DeadLetter, Decision, MirrorEntry, Pending, Ranked, Versioned, Watermark
 from berth.api.pod import Pod
-from berth.api.queue import PageRequest, PodRequest, QueueAnswer
+from berth.api.queue import PageRequest, PodRequest, QueueAnswer, QueuedPodDetail
 
 
 def _with(kind: type[msgspec.Struct], *fields: tuple[str, Any] | tuple[str, Any, Any]) -> Any:
@@ -19,6 +19,7 @@ def _with(kind: type[msgspec.Struct], *fields: tuple[str, Any] | tuple[str, Any,
 
 
 _POD: Final = _with(Pod, ("whole", object, None))
+_DETAIL: Final = _with(QueuedPodDetail, ("spec", _POD | None, None))
 
 TYPES: Final[Mapping[str, type[Versioned]]] = {
     "pending": _with(Pending, ("pod", _POD)),
@@ -30,7 +31,7 @@ TYPES: Final[Mapping[str, type[Versioned]]] = {
     "bandwidth": Bandwidth,
     "queue-request": PageRequest,
     "pod-request": PodRequest,
-    "queue-answer": QueueAnswer,
+    "queue-answer": _with(QueueAnswer, ("detail", _DETAIL | None, None)),
 }
 """By the name of the file."""
 

@@ -14,7 +14,6 @@ from typing import IO
 
 import pytest
 
-from berth.cli.remedies.asking import NO_POD
 from harness.servers.child_processes import free_ports
 from harness.servers.nats_server import NatsServer
 from harness.worlds.cluster_user import ClusterUser, cluster_user, eventually
@@ -125,13 +124,12 @@ async def test_why_prints_how_many_nodes_each_plugin_rejected(simulated: BerthUp
 
 async def test_why_prints_what_a_pod_asks_for_beside_the_nodes(simulated: BerthUp, seen: ClusterUser):
     pod = await refused(seen, "too-large")
-    told = output(berth("why", pod, "--kubeconfig", simulated.kubeconfig, of=simulated))
+    told = output(berth("why", pod, of=simulated))
     asks = r"asks for 1000 CPU; the largest node has \d+, and the freest [\d.]+ of \d+ free \(node-\d+\)"
     heading = "what would help, by the present state of the cluster:"
     assert re.search(rf"^{heading}\n  NodeResourcesFit: {asks}$", told, re.MULTILINE)
     document = json.loads(output(berth("why", pod, "-o", "json", of=simulated)))
-    assert (document["missing"], document["remedies"][0]["about"]) == (NO_POD, "cpu")
-    assert "asked" not in document["remedies"][0]["amounts"]
+    assert document["remedies"][0]["amounts"]["asked"] == 1_000_000
 
 
 async def test_why_now_ranks_a_bound_pod_without_access_to_the_cluster(simulated: BerthUp, seen: ClusterUser):

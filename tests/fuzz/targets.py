@@ -55,7 +55,6 @@ from berth.bus.interface import StoredMessage
 from berth.cli.console.guard import Guard, trusted_proxy
 from berth.cli.console.model import ConsoleModel
 from berth.cli.console.pages import safe_json
-from berth.cli.console.waitingpods import WaitingPods
 from berth.cli.options import PodName
 from berth.cli.replayed.comparison import RecordedSource, TwoClusters
 from berth.cluster.buckets import LiveDataReader, MirroredSnapshot
@@ -226,12 +225,11 @@ def pod(data: bytes) -> None:
 
 
 def console_decision(data: bytes) -> None:
-    """A Decision, a dead letter and a ranking as the console shows them: nothing is raised, and every frame is JSON."""
-    model, waiting = ConsoleModel(), WaitingPods()
+    """A Decision and a dead letter as the console shows them: nothing is raised, and every frame is JSON."""
+    model = ConsoleModel()
     stored = StoredMessage(subject="berth.decision.berth.default.web", sequence=1, data=data, time=NOW)
     model.decided([stored])
     model.buried([stored])
-    waiting.ranked("berth.ranked.berth.default.web", data)
     for _ in range(2):
         json(model.changes(now=NOW.timestamp(), every_second=True))
     json(model.whole(now=NOW.timestamp()))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from datetime import UTC, datetime
 
 import msgspec
@@ -15,7 +14,6 @@ from berth.bus.interface import Endpoint, Session
 from berth.bus.stages import publish_decision, publish_pending
 from berth.cli.console.answers import pod_queue_json
 from berth.cli.options import OutputFormat, PodName
-from berth.cli.remedies import asking
 from berth.cli.remedies.asking import NO_POD, OTHER_CONFIGURATION, Advisory, advice_on
 from berth.cli.remedies.groups import advise_groups, group_lines, grouped
 from berth.cli.waiting import print_detail
@@ -72,13 +70,13 @@ async def publish(session: Session, pod: Pod) -> None:
 async def test_a_pod_on_the_bus_is_compared_with_the_nodes(session):
     await refuse(session, a_pod(cpu="8"))
     await publish(session, a_pod(cpu="8"))
-    advice = await advice_on(session, WEB, CONFIGURATION, None)
+    advice = await advice_on(session, WEB, CONFIGURATION)
     assert ([each.text for each in advice.remedies], advice.missing) == ([ASKS], "")
 
 
 async def test_of_a_pod_that_is_nowhere_only_the_nodes_are_told_and_who_has_it(session):
     await refuse(session, a_pod(cpu="8"))
-    advice = await advice_on(session, WEB, CONFIGURATION, None)
+    advice = await advice_on(session, WEB, CONFIGURATION)
     assert [each.text for each in advice.remedies] == ["CPU: the largest node has 4, and the freest 4 of 4 free (n1)"]
     assert advice.missing == NO_POD
     assert printed(*advice.lines(), width=200)[-1] == f"  {NO_POD}"
@@ -87,7 +85,7 @@ async def test_of_a_pod_that_is_nowhere_only_the_nodes_are_told_and_who_has_it(s
 async def test_a_pod_that_was_made_anew_is_another_one(session):
     await refuse(session, a_pod(cpu="8"))
     await publish(session, a_pod(uid="later", cpu="100m"))
-    assert (await advice_on(session, WEB, CONFIGURATION, None)).missing == NO_POD
+    assert (await advice_on(session, WEB, CONFIGURATION)).missing == NO_POD
 
 
 @pytest.mark.parametrize(
@@ -100,22 +98,12 @@ async def test_a_pod_that_was_made_anew_is_another_one(session):
 async def test_nothing_is_told_of_other_decisions(session, changed, missing):
     await refuse(session, a_pod(cpu="8"), **changed)
     await publish(session, a_pod(cpu="8"))
-    advice = await advice_on(session, WEB, CONFIGURATION, None)
+    advice = await advice_on(session, WEB, CONFIGURATION)
     assert (advice.remedies, advice.missing) == ([], missing)
 
 
 async def test_nothing_is_told_of_a_pod_without_a_decision(session):
-    assert (await advice_on(session, WEB, CONFIGURATION, None)).as_json() == {"remedies": []}
-
-
-async def test_a_cluster_that_does_not_answer_holds_nobody_up(session, monkeypatch):
-    async def never(*_: object) -> object:
-        return await asyncio.get_running_loop().create_future()
-
-    monkeypatch.setattr(asking, "find_pod", never)
-    monkeypatch.setattr(asking, "FIND_SECONDS", 0.01)
-    await refuse(session, a_pod(cpu="8"))
-    assert (await advice_on(session, WEB, CONFIGURATION, None)).missing == NO_POD
+    assert (await advice_on(session, WEB, CONFIGURATION)).as_json() == {"remedies": []}
 
 
 def waiting(name: str, *plugins: str, queue: str = "unschedulable") -> WaitingPod:
@@ -132,7 +120,7 @@ async def test_one_pod_of_each_group_stands_for_it(session):
     pods = [waiting("web", "NodeResourcesFit"), waiting("web-2", "NodeResourcesFit"), waiting("own", "Own")]
     await refuse(session, a_pod(cpu="8"))
     await publish(session, a_pod(cpu="8"))
-    groups = await advise_groups(session, pods, CONFIGURATION, None)
+    groups = await advise_groups(session, pods, CONFIGURATION)
     assert printed(*group_lines(groups), width=200) == [
         "",
         "2 pods, such as default/web, refused by NodeResourcesFit: what would help",
@@ -144,11 +132,11 @@ async def test_one_pod_of_each_group_stands_for_it(session):
 
 
 async def test_no_mirror_is_read_where_nobody_was_refused():
-    assert await advise_groups(await MemoryBus().connect(name="no streams"), [], CONFIGURATION, None) == []
+    assert await advise_groups(await MemoryBus().connect(name="no streams"), [], CONFIGURATION) == []
 
 
-async def test_the_console_tells_what_would_help_a_pod_that_it_has_heard_of(session):
-    detail = QueuedPodDetail(pod=waiting("web", "NodeResourcesFit"))
+async def test_the_console_tells_what_would_help_a_pod_that_the_watcher_has(session):
+    detail = QueuedPodDetail(pod=waiting("web", "NodeResourcesFit"), spec=a_pod(cpu="8"))
     stats = {"leading": {"number": 1, "seconds": 1.0}}
     endpoint = Endpoint(name="pod", answer=lambda _: QueueAnswer(now=NOW, detail=detail))
     await session.register("berth-watcher", identity="one", version="1", stats=lambda: stats, endpoints=[endpoint])
@@ -156,15 +144,8 @@ async def test_the_console_tells_what_would_help_a_pod_that_it_has_heard_of(sess
     snapshot = Snapshot()
     snapshot.set_node(a_node("n1"))
 
-    async def heard(_: PodName) -> Pod:
-        return a_pod(cpu="8")
-
     advisory = Advisory(
-        session=session,
-        snapshot=snapshot,
-        digest=CONFIGURATION.digest,
-        profiles=profiles_of(CONFIGURATION),
-        find=heard,
+        session=session, snapshot=snapshot, digest=CONFIGURATION.digest, profiles=profiles_of(CONFIGURATION)
     )
     found = await pod_queue_json(advisory, WEB)
     assert [each.text for each in found["remedies"]] == [ASKS]
@@ -174,7 +155,7 @@ async def test_the_console_tells_what_would_help_a_pod_that_it_has_heard_of(sess
 async def test_queue_why_has_it_in_its_text_and_its_document(session, capsys):
     await refuse(session, a_pod(cpu="8"))
     await publish(session, a_pod(cpu="8"))
-    advice = await advice_on(session, WEB, CONFIGURATION, None)
+    advice = await advice_on(session, WEB, CONFIGURATION)
     detail = QueuedPodDetail(pod=waiting("web", "NodeResourcesFit"))
     print_detail(QueueAnswer(now=NOW), detail, "", advice, OutputFormat.TABLE)
     assert f"  NodeResourcesFit: {ASKS}" in capsys.readouterr().out.splitlines()

@@ -245,7 +245,7 @@ async def test_a_page_is_sent_frames_and_one_too_many_is_refused(open_console: C
 async def test_one_pod_is_asked_about_at_a_time_and_few_wait(monkeypatch):
     asking, most, finish = 0, 0, asyncio.Event()
 
-    async def ask(_self: AskAgain, _name: PodName, _pod: bytes | None) -> dict[str, object]:
+    async def ask(_self: AskAgain, _name: PodName) -> dict[str, object]:
         nonlocal asking, most
         asking += 1
         most = max(most, asking)
@@ -255,10 +255,10 @@ async def test_one_pod_is_asked_about_at_a_time_and_few_wait(monkeypatch):
 
     monkeypatch.setattr(AskAgain, "_ask", ask)
     again = AskAgain((), kubeconfig=None)
-    waiting = [asyncio.create_task(again.ask(POD, None)) for _ in range(askagain.MOST_WAITING + 1)]
+    waiting = [asyncio.create_task(again.ask(POD)) for _ in range(askagain.MOST_WAITING + 1)]
     await asyncio.sleep(0)
     with pytest.raises(AlreadyAskingError):
-        await again.ask(POD, None)
+        await again.ask(POD)
     finish.set()
     assert await asyncio.gather(*waiting) == [{}] * (askagain.MOST_WAITING + 1)
     assert most == 1

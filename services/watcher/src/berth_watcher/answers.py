@@ -10,6 +10,8 @@ from collections.abc import Iterator, Mapping
 from itertools import islice
 from typing import Final, Protocol
 
+import msgspec
+
 from berth.api.messages import Outcome
 from berth.api.pod import priority_of
 from berth.api.queue import (
@@ -41,6 +43,8 @@ PODS_ON_A_PAGE: Final = 100
 MESSAGE_CHARACTERS: Final = 300
 """Of a message on a page, so that 100 pods fit into the smallest message that a server may be set to."""
 PLUGINS_ON_A_PAGE: Final = 16
+POD_BYTES: Final = 32 * 1024
+"""Of a pod in an answer, for the same reason; one with a hundred containers has less."""
 RETRIED_FROM: Final = frozenset({Stage.BACKOFF, Stage.UNSCHEDULABLE, Stage.AWAITING_VERSIONS})
 """The stages that a person may end. In the others the pod is being tried, or another object must change first."""
 
@@ -147,6 +151,7 @@ class QueueAnswers:
             window=slots,
             window_used=used,
             stalled_on=self._attempts.waits_for(queued.uid),
+            spec=queued.pod if len(msgspec.json.encode(queued.pod)) <= POD_BYTES else None,
         )
 
     def _helping(self, queued: QueuedPod) -> Iterator[Helping]:

@@ -15,6 +15,7 @@ from typing import Annotated, Final
 import msgspec
 
 from berth.api.messages import Versioned, decode_versioned
+from berth.api.pod import Pod
 
 QUEUE: Final = "queue"
 POD: Final = "pod"
@@ -98,6 +99,8 @@ class QueuedPodDetail(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=T
     """Slots of its profile's window."""
     stalled_on: str = ""
     """The service that should have taken its message."""
+    spec: Pod | None = None
+    """The pod itself, as a PENDING has it: what it asks for. None of one that is too large for an answer."""
 
 
 class QueueAnswer(Versioned, frozen=True, kw_only=True):

@@ -26,6 +26,7 @@ from berth.bus.topology import CLUSTER, DECISIONS, PENDING, RANKED
 from berth.cli.options import NotFoundError, PodName
 from berth.cli.rendering import ago, duration
 from berth.cli.services import what_stops
+from berth.cli.waiting import waiting_pod
 from berth.cluster.snapshot import Snapshot
 from berth.kube.credentials import is_configured
 from berth.process.exits import UsageError
@@ -185,12 +186,12 @@ async def find_pod(session: Session, name: PodName, snapshot: Snapshot, kubeconf
     """
     if kubeconfig is not None:
         return FoundPod(pod=await get_pod_from_api(session, name, kubeconfig), where="the API server")
-    found = await _in_a_stream(session, name) or _in_the_mirror(snapshot, name)
+    found = await pod_on_the_bus(session, name, snapshot)
     if found is not None:
         return found
     nowhere = (
-        f"looking for pod {str(name)!r}: no message and no mirror entry on the bus has it (an unschedulable or gated "
-        "pod is in the watcher only)"
+        f"looking for pod {str(name)!r}: no message and no mirror entry on the bus has it, and no watcher that leads "
+        "says that it waits"
     )
     if not is_configured():
         raise NotFoundError(f"{nowhere}: name the cluster with --kubeconfig")
@@ -200,6 +201,11 @@ async def find_pod(session: Session, name: PodName, snapshot: Snapshot, kubeconf
         raise
     except BerthError as error:
         raise NotFoundError(f"{nowhere}; could not look it up in the cluster: {error}") from error
+
+
+async def pod_on_the_bus(session: Session, name: PodName, snapshot: Snapshot) -> FoundPod | None:
+    """The pod as its messages, the mirror or the leading watcher have it."""
+    return await _in_a_stream(session, name) or _in_the_mirror(snapshot, name) or await _in_the_queue(session, name)
 
 
 def read_pod(file: Path, name: PodName) -> FoundPod:
@@ -245,6 +251,15 @@ async def get_pod_from_api(session: Session, name: PodName, kubeconfig: Path | N
     if pod is None:
         raise NotFoundError(f"looking for pod {str(name)!r}: the API server has no such pod")
     return pod
+
+
+async def _in_the_queue(session: Session, name: PodName) -> FoundPod | None:
+    """An unschedulable or gated pod, which only the watcher has."""
+    try:
+        pod = await waiting_pod(session, name)
+    except BerthError:
+        return None
+    return None if pod is None else FoundPod(pod=pod, where="the watcher's queue")
 
 
 async def _in_a_stream(session: Session, name: PodName) -> FoundPod | None:

@@ -11,6 +11,7 @@ from rich.table import Table
 
 from berth.api.errors import DecodeError, TemporaryError
 from berth.api.messages import encode
+from berth.api.pod import Pod
 from berth.api.queue import (
     IN_FLIGHT,
     POD,
@@ -81,6 +82,16 @@ async def queued_pod(session: Session, name: PodName) -> QueueAnswer:
     """What the leading watcher knows about a pod. Raises as :func:`leading_watcher` and :func:`ask_watcher`."""
     watcher = await leading_watcher(session)
     return await ask_watcher(session, watcher, POD, PodRequest(namespace=name.namespace, name=name.name))
+
+
+async def waiting_pod(session: Session, name: PodName) -> Pod | None:
+    """The pod as the leading watcher has it; None: it does not wait for berth, or is too large for an answer.
+
+    Raises:
+        BerthError: as :func:`queued_pod`.
+    """
+    detail = (await queued_pod(session, name)).detail
+    return None if detail is None else detail.spec
 
 
 async def queue_pages(session: Session, *, queue: str = "", namespace: str = "") -> AsyncGenerator[QueueAnswer, None]:

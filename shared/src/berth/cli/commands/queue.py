@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Annotated, Final
 
 import typer
@@ -41,16 +40,6 @@ OneQueue = Annotated[
 ListedNamespace = Annotated[
     str | None, typer.Option("-n", "--namespace", metavar="NS", help="Only this namespace.", show_default=False)
 ]
-Kubeconfig = Annotated[
-    Path | None,
-    typer.Option(
-        "--kubeconfig",
-        metavar="FILE",
-        help="Read what waiting pods ask for from this cluster; without it from KUBECONFIG's.",
-        envvar="BERTH_KUBECONFIG",
-        show_default=False,
-    ),
-]
 ShownAdvice = Annotated[
     bool,
     typer.Option("--advice/--no-advice", help="Whether to say what would help, for which the mirror is read."),
@@ -70,7 +59,6 @@ def list_queue(  # noqa: PLR0913 - one parameter a flag, given by name
     config: ServicesConfig = None,
     algorithm_provider: Provider = None,
     feature_gates: Gates = None,
-    kubeconfig: Kubeconfig = None,
     output: Output = OutputFormat.TABLE,
     nats: NatsUrl = None,
     nats_context: NatsContext = None,
@@ -81,7 +69,7 @@ def list_queue(  # noqa: PLR0913 - one parameter a flag, given by name
     """
     if context.invoked_subcommand is None:
         configuration = configured(config, algorithm_provider, feature_gates)
-        asked = _QueueAsked(NatsServer(nats, nats_context), output, configuration, kubeconfig)
+        asked = _QueueAsked(NatsServer(nats, nats_context), output, configuration)
         run_command(_list(asked, queue=queue, namespace=namespace, limit=limit, advice=advice))
 
 
@@ -92,7 +80,6 @@ class _QueueAsked:
     server: NatsServer
     output: OutputFormat
     configuration: KubeSchedulerConfiguration
-    kubeconfig: Path | None
 
 
 async def _list(asked: _QueueAsked, *, queue: str | None, namespace: str | None, limit: int, advice: bool) -> None:
@@ -103,7 +90,7 @@ async def _list(asked: _QueueAsked, *, queue: str | None, namespace: str | None,
         if not asked.output.is_document:
             _print_list(answer, queue, namespace, complete=complete)
         refused = answer.pods if advice else []
-        groups = await advise_groups(session, refused, asked.configuration, asked.kubeconfig)
+        groups = await advise_groups(session, refused, asked.configuration)
     if asked.output.is_document:
         document = {**queue_json(answer, complete=complete), "groups": [group.as_json() for group in groups]}
         print_document(document, asked.output)
@@ -132,7 +119,6 @@ def why(  # noqa: PLR0913 - one parameter a flag, given by name
     config: ServicesConfig = None,
     algorithm_provider: Provider = None,
     feature_gates: Gates = None,
-    kubeconfig: Kubeconfig = None,
     output: Output = OutputFormat.TABLE,
     nats: NatsUrl = None,
     nats_context: NatsContext = None,
@@ -142,7 +128,7 @@ def why(  # noqa: PLR0913 - one parameter a flag, given by name
     What would help, the plugins that rejected it, and the events they wait for.
     """
     configuration = configured(config, algorithm_provider, feature_gates)
-    run_command(_why(pod, namespace, _QueueAsked(NatsServer(nats, nats_context), output, configuration, kubeconfig)))
+    run_command(_why(pod, namespace, _QueueAsked(NatsServer(nats, nats_context), output, configuration)))
 
 
 async def _why(pod: str, namespace: str | None, asked: _QueueAsked) -> None:
@@ -155,5 +141,5 @@ async def _why(pod: str, namespace: str | None, asked: _QueueAsked) -> None:
             )
         stuck, advice = await what_stops(session), Advice()
         if may_be_helped(answer.detail):
-            advice = await advice_on(session, name, asked.configuration, asked.kubeconfig)
+            advice = await advice_on(session, name, asked.configuration)
     print_detail(answer, answer.detail, stuck, advice, asked.output)

@@ -144,7 +144,7 @@ async def _why(asked: _Asked, configuration: KubeSchedulerConfiguration) -> None
         weights = weights_of(configuration, decided.decision)
         if not output.is_document:
             _print_decision(decided, weights)
-        advice = await _advice(session, name, decided, configuration, kubeconfig)
+        advice = await _advice(session, name, decided, configuration)
     if output.is_document:
         print_document({**explain.decision_json(decided, weights), **advice.as_json()}, output)
     else:
@@ -160,16 +160,12 @@ def _print_decision(decided: ExplainedDecision, weights: Weights) -> None:
 
 
 async def _advice(
-    session: Session,
-    name: PodName,
-    decided: ExplainedDecision,
-    configuration: KubeSchedulerConfiguration,
-    kubeconfig: Path | None,
+    session: Session, name: PodName, decided: ExplainedDecision, configuration: KubeSchedulerConfiguration
 ) -> Advice:
     """What would help; the mirror is read for a pod that fits nowhere alone."""
     if decided.decision.outcome is not Outcome.UNSCHEDULABLE:
         return Advice()
-    return await advice_on(session, name, configuration, kubeconfig)
+    return await advice_on(session, name, configuration)
 
 
 async def _print_if_gated(
@@ -199,7 +195,7 @@ async def _print_without_decision(
     answer = await ask_the_watcher(session, name)
     if answer is not None and answer.detail is not None:
         helped = may_be_helped(answer.detail)
-        advice = await advice_on(session, name, configuration, asked.kubeconfig) if helped else Advice()
+        advice = await advice_on(session, name, configuration) if helped else Advice()
         print_detail(answer, answer.detail, await what_stops(session), advice, asked.output)
         return
     found = await ask_the_cluster(session, name, asked.kubeconfig, profiles_of(configuration), nothing)

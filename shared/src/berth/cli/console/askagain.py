@@ -42,15 +42,12 @@ class AskAgain:
 
     def __init__(self, flags: tuple[str, ...], *, kubeconfig: Path | None) -> None:
         self._flags = (*flags, *(("--kubeconfig", str(kubeconfig)) if kubeconfig is not None else ()))
-        self._has_cluster = kubeconfig is not None
         self._environment = dict(os.environ) if kubeconfig is not None else _without_cluster(os.environ)
         self._one_at_a_time = asyncio.Lock()
         self._asking = 0
 
-    async def ask(self, name: PodName, pod: bytes | None) -> dict[str, object]:
+    async def ask(self, name: PodName) -> dict[str, object]:
         """The document of ``berth why --now -o json``, and under ``notes`` what it printed besides.
-
-        ``pod`` is the pod as JSON, if it is known to be in no stream and not in the mirror.
 
         Raises:
             AlreadyAskingError: too many questions wait.
@@ -61,23 +58,22 @@ class AskAgain:
         self._asking += 1
         try:
             async with self._one_at_a_time:
-                return await self._ask(name, pod)
+                return await self._ask(name)
         finally:
             self._asking -= 1
 
-    async def _ask(self, name: PodName, pod: bytes | None) -> dict[str, object]:
-        flags = (*self._flags, *(("--from", "-") if pod is not None and not self._has_cluster else ()))
-        command = (sys.executable, "-m", "berth.cli", "why", str(name), "--now", "--output", "json", *flags)
+    async def _ask(self, name: PodName) -> dict[str, object]:
+        command = (sys.executable, "-m", "berth.cli", "why", str(name), "--now", "--output", "json", *self._flags)
         process = await asyncio.create_subprocess_exec(
             *command,
-            stdin=asyncio.subprocess.PIPE,
+            stdin=asyncio.subprocess.DEVNULL,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.PIPE,
             env=self._environment,
         )
         try:
             async with asyncio.timeout(SECONDS):
-                printed, said, code = await _output(process, pod or b"")
+                printed, said, code = await _output(process)
         except TimeoutError as error:
             raise TemporaryError(f"asking again about pod {str(name)!r}: no answer within {SECONDS:g} s") from error
         finally:
@@ -98,24 +94,16 @@ def _without_cluster(environment: Mapping[str, str]) -> dict[str, str]:
     return {**others, "KUBECONFIG": NO_KUBECONFIG}
 
 
-async def _output(process: asyncio.subprocess.Process, given: bytes) -> tuple[bytes, str, int]:
-    """What it printed and said, and its exit code, when it is given this.
+async def _output(process: asyncio.subprocess.Process) -> tuple[bytes, str, int]:
+    """What it printed and said, and its exit code.
 
     Raises:
         TemporaryError: it printed too much.
     """
     assert process.stdout is not None  # noqa: S101 - both are pipes
     assert process.stderr is not None  # noqa: S101 - the same
-    _, printed, said = await asyncio.gather(_give(process, given), _read(process.stdout), _read(process.stderr))
+    printed, said = await asyncio.gather(_read(process.stdout), _read(process.stderr))
     return printed, said.decode(errors="replace"), await process.wait()
-
-
-async def _give(process: asyncio.subprocess.Process, given: bytes) -> None:
-    assert process.stdin is not None  # noqa: S101 - it is a pipe
-    with suppress(ConnectionError):  # it has ended without reading it, and says why
-        process.stdin.write(given)
-        await process.stdin.drain()
-    process.stdin.close()
 
 
 async def _read(stream: asyncio.StreamReader) -> bytes:

@@ -12,14 +12,12 @@ import msgspec
 
 from berth.api.errors import BerthError, TemporaryError
 from berth.api.livedata import LiveSource
-from berth.api.subjects import all_of
 from berth.bus.interface import BusRefusedError, Session, StoredMessage, StreamReader
 from berth.bus.topology import BANDWIDTH, DEAD, DECISIONS
 from berth.cli.bus import NatsServer, open_session
 from berth.cli.console.decisionlog import DEAD_KEPT, KEPT
 from berth.cli.console.hub import Hub
 from berth.cli.console.model import ConsoleModel
-from berth.cli.console.waitingpods import WaitingPods
 from berth.cli.mirror import open_mirror
 from berth.cli.options import first_error
 from berth.cli.rendering import note
@@ -49,7 +47,6 @@ class Feed:
         """``sources``: the live data that filters read."""
         self.model = ConsoleModel()
         self.hub = Hub(self._whole)
-        self.waiting_pods = WaitingPods()
         self._server = server
         self._sources = sources
         self._session: Session | None = None
@@ -106,9 +103,6 @@ class Feed:
             note(f"{reason}; trying again")
         self.model.disconnected(reason, at=time.time())
 
-    def _on_ranked(self, stored: StoredMessage) -> None:
-        self.waiting_pods.ranked(stored.subject, stored.data)
-
     async def _hear_shadows(self, session: Session) -> None:
         """Of users that are older than shadows nobody may hear them."""
         try:
@@ -127,7 +121,6 @@ class Feed:
             open_mirror(session, sources=self._sources, also=(BANDWIDTH,)) as mirror,
         ):
             await self._read_clock(session)
-            await session.subscribe_stored(all_of("ranked"), self._on_ranked)
             await self._hear_shadows(session)
             async with (
                 asyncio.TaskGroup() as tasks,

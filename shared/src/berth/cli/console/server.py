@@ -13,13 +13,11 @@ from aiohttp import web
 
 from berth.api.config.configuration import KubeSchedulerConfiguration
 from berth.api.errors import TemporaryError
-from berth.api.pod import Pod
 from berth.cli.console.answers import Document, node_json, pod_queue_json, pod_trace_json, waiting_json, why_json
 from berth.cli.console.askagain import AskAgain
 from berth.cli.console.feed import Feed
 from berth.cli.console.guard import HEADERS, Guard
 from berth.cli.console.pages import GuardedPage, json_answer, pod_of
-from berth.cli.options import PodName
 from berth.cli.remedies.asking import Advisory
 from berth.process.configuration import profiles_of
 from berth.process.safetext import in_json
@@ -33,9 +31,6 @@ KEPT_SECONDS: Final = 1.0
 """For which an answer about the queue serves all pages, so that many pages ask the watcher no more than one does."""
 PING_SECONDS: Final = 10.0
 """After this long without a frame a page is told that the console lives."""
-NOT_RANKED_YET: Final = (
-    "how much the pod asks for is known once it is tried while the console runs: within five minutes"
-)
 STALLED_SECONDS: Final = 60.0
 """A page that takes nothing for so long has gone."""
 
@@ -144,20 +139,15 @@ class ConsoleServer:
             return json_answer(await pod_queue_json(self._advisory(), pod_of(request)))
 
     def _advisory(self) -> Advisory:
-        """By the mirror that the page shows, and the pods that were ranked while it did."""
+        """By the mirror that the page shows, and the pods that the watcher has."""
         return Advisory(
             session=self._feed.session,
             snapshot=self._feed.model.mirror.snapshot,
             digest=self._configuration.digest,
             profiles=self._profiles,
-            find=self._waiting_pod,
-            no_pod=NOT_RANKED_YET,
         )
-
-    async def _waiting_pod(self, name: PodName) -> Pod | None:
-        return self._feed.waiting_pods.pod(name)
 
     async def _now(self, request: web.Request) -> web.Response:
         _ = self._feed.session  # so that a NATS that is away is said at once
         name = pod_of(request)
-        return json_answer(await self._ask_again.ask(name, self._feed.waiting_pods.get(name)))
+        return json_answer(await self._ask_again.ask(name))

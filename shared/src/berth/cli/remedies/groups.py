@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Final
 
 from rich.console import RenderableType
@@ -49,13 +48,13 @@ def grouped(pods: Iterable[WaitingPod]) -> list[tuple[tuple[str, ...], list[Wait
 
 
 async def advise_groups(
-    session: Session, pods: Sequence[WaitingPod], configuration: KubeSchedulerConfiguration, kubeconfig: Path | None
+    session: Session, pods: Sequence[WaitingPod], configuration: KubeSchedulerConfiguration
 ) -> list[RefusedGroup]:
     """What would help one pod of each group; the mirror is read if there is any."""
     groups = grouped(pods)[:MOST_GROUPS]
     if not groups:
         return []
-    async with open_advisory(session, configuration, kubeconfig) as advisory:
+    async with open_advisory(session, configuration) as advisory:
         return [
             RefusedGroup(plugins=plugins, pods=len(of), example=example, advice=await advisory.on(example))
             for plugins, of in groups
