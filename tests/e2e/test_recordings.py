@@ -352,7 +352,7 @@ def test_a_pod_is_explained_as_why_does(run: RunRecordings):
     answer = berth("replay", run.whole, "--pod", f"{run.namespace}/vip-0")
     assert answer.returncode == 0
     assert answer.stdout.startswith(f"{run.namespace}/vip-0 is on {run.namespace}-")
-    assert re.search(r"preempted pods on \S+ .* ago: ", answer.stdout)
+    assert re.search(r"preempted pods on \S+ .* before the end of the recording: ", answer.stdout)
     assert "attempt 1 at" in answer.stdout
     assert "made again, and equal" in answer.stdout
     document = json.loads(berth("replay", run.whole, "--pod", "huge-0", "-n", run.namespace, "-o", "json").stdout)

@@ -146,7 +146,7 @@ async def test_why_now_ranks_a_bound_pod_without_access_to_the_cluster(simulated
     assert (document["node"], len(document["candidates"]), document["refused"]) == (node, NODES, [])
 
 
-async def test_why_now_reads_a_pending_pod_from_the_cluster(simulated: BerthUp, seen: ClusterUser):
+async def test_why_now_has_a_pod_that_waits_from_the_watcher_or_the_cluster(simulated: BerthUp, seen: ClusterUser):
     pod = await refused(seen, "huge")
     cluster = ("--kubeconfig", simulated.kubeconfig)
     text = output(berth("why", pod, "--now", *cluster, of=simulated))
@@ -154,9 +154,10 @@ async def test_why_now_reads_a_pending_pod_from_the_cluster(simulated: BerthUp, 
     document = json.loads(output(berth("why", pod, "--now", *cluster, "-o", "json", of=simulated)))
     assert {refusal["plugin"] for refusal in document["refused"]} == {"NodeResourcesFit"}
     assert len(document["refused"]) == NODES
-    alone = berth("why", pod, "--now", of=simulated)
-    assert alone.returncode == 1
-    assert "name the cluster with --kubeconfig" in alone.stderr
+    assert output(berth("why", pod, "--now", of=simulated)).startswith(text.partition("\n")[0])
+    unknown = berth("why", "default/unknown", "--now", of=simulated)
+    assert unknown.returncode == 1
+    assert "name the cluster with --kubeconfig" in unknown.stderr
 
 
 async def test_why_now_warns_when_its_configuration_is_not_the_services(simulated: BerthUp, seen: ClusterUser):
