@@ -198,7 +198,7 @@ async def test_a_pod_that_waits_says_for_what_and_is_asked_about_again(
         shown(driver, ".refusals", rf"NodeResourcesFit Insufficient cpu\s+{NODES} nodes")
         press(driver, ".now button", "Ask again now")
         shown(driver, ".now .headline", r"Ranked now it would wait: 0/100 nodes are available")
-        shown(driver, ".now", rf"The data was .* old.*What would help\s+NodeResourcesFit {asks}")
+        shown(driver, ".now", rf"The data was current.*What would help\s+NodeResourcesFit {asks}")
         opened(driver, page.url)
         press(driver, ".totals a", "^1 pod waits$")
         shown(driver, "nav a[aria-current]", "Queue")

@@ -74,7 +74,7 @@ def test_every_node_has_scores_or_the_plugin_that_rejected_it():
 def test_the_table_has_a_line_for_every_node():
     lines = printed(*ranked_now_lines(again()), width=160)
     assert lines[0] == "default/web-0 is on no node; ranked now it would go to roomy"
-    assert lines[1] == "  2 of 5 nodes are possible; the data is 500.0 ms old; the pod is from PENDING"
+    assert lines[1] == "  2 of 5 nodes are possible; the data is current; the pod is from PENDING"
     rows = words(lines)
     assert ["full", "NodeResourcesFit", "Insufficient", "cpu"] in rows
     assert any(row[:2] == ["1", "roomy"] for row in rows)
@@ -93,7 +93,7 @@ def test_a_nominated_node_is_tried_first_now_too():
 
 
 def test_a_mirror_beyond_the_usual_age_is_called_old():
-    assert "; the data is 27.5 s old; the pod" in printed(*ranked_now_lines(again(view_age_seconds=27.5)), width=160)[1]
+    assert "; the data is current; the pod" in printed(*ranked_now_lines(again(view_age_seconds=27.5)), width=160)[1]
     old = printed(*ranked_now_lines(again(view_age_seconds=47.0)), width=160)[1]
     assert "the data is 47.0 s old, so the watcher is behind" in old
 

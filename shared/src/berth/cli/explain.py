@@ -126,14 +126,16 @@ def _number(attempt: str) -> str:
 
 
 def _evaluated(decision: Decision) -> str:
-    age = decision.view_age_seconds
-    data = "" if age is None else f"; the data was {duration(age)} old when it was decided{_if_old(age)}"
-    return f"{possible_nodes(decision, 'were')}{data}"
+    return f"{possible_nodes(decision, 'were')}{_data(decision.view_age_seconds)}"
 
 
-def _if_old(age: float) -> str:
-    """What an old view means; a younger one may well be the newest state."""
-    return "" if is_current(age) else ", so a watcher or a scorer was behind"
+def _data(age: float | None) -> str:
+    """How old the view was; what was confirmed a short while ago is the newest state, as far as anybody knows."""
+    if age is None:
+        return ""
+    if is_current(age):
+        return "; the data was current when it was decided"
+    return f"; the data was {duration(age)} old when it was decided, so a watcher or a scorer was behind"
 
 
 def _preemption_line(decided: ExplainedDecision, record: EvictionRecord) -> str:
@@ -254,7 +256,7 @@ def _mirror_line(now: RankedNow) -> str:
 
 
 def _how_old(age: float) -> str:
-    return f"{duration(age)} old{'' if is_current(age) else ', so the watcher is behind'}"
+    return "current" if is_current(age) else f"{duration(age)} old, so the watcher is behind"
 
 
 def rejections_of(rejected: Mapping[str, Status]) -> list[Rejection]:
@@ -287,6 +289,7 @@ def ranked_now_json(now: RankedNow) -> dict[str, object]:
         "node": now.node,
         "found_in": now.found_in,
         "view_age_seconds": now.view_age_seconds,
+        "view_is_current": now.view_age_seconds is not None and is_current(now.view_age_seconds),
         "on_the_way": now.in_flight,
         "evaluated": ranking.evaluated,
         "feasible": ranking.feasible,

@@ -121,7 +121,8 @@ export function podView(place, signal, namespace, name) {
         const best = found.candidates[0];
         const stands = found.node ? `It is on ${found.node}; ranked now ` : "Ranked now ";
         const answer = found.error ? `it would fail: ${found.error}` : best ? `it would go to ${best.node}.` : `it would wait: ${found.message}`;
-        const age = found.view_age_seconds === null ? "" : `The data was ${duration(found.view_age_seconds)} old. `;
+        const age = found.view_is_current ? "The data was current. "
+          : found.view_age_seconds === null ? "" : `The data was ${duration(found.view_age_seconds)} old. `;
         const table = el("section");
         const groups = el("section");
         const helping = el("section", {}, best ? null : whatHelps(found));
