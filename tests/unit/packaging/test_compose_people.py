@@ -9,8 +9,10 @@ import subprocess
 from pathlib import Path
 
 import pytest
+import yaml
 
-SCRIPT = Path(__file__).parents[3] / "deploy/compose/people.sh"
+ROOT = Path(__file__).parents[3]
+SCRIPT = ROOT / "deploy/compose/people.sh"
 ASKS = '. "$SCRIPT"; echo "ends with $?"; env | grep ^BERTH_ | sort'
 ENGINE = """#!/bin/sh
 case "$*" in
@@ -70,3 +72,11 @@ def test_where_compose_is_not_up_nothing_is_set_and_nothing_left(shell: str, tmp
 def test_git_ignores_what_it_writes():
     ignored = (SCRIPT.parents[2] / ".gitignore").read_text().splitlines()
     assert {"/people.password", "/services.yaml"} <= set(ignored)
+
+
+def test_the_documented_replay_has_a_profile_for_every_pod_of_compose():
+    in_use, other = (
+        {profile["schedulerName"] for profile in yaml.safe_load((ROOT / file).read_text())["profiles"]}
+        for file in ("deploy/compose/cluster/only-scheduler.yaml", "docs/recordings/packing.yaml")
+    )
+    assert in_use <= other
