@@ -19,7 +19,7 @@ def _with(kind: type[msgspec.Struct], *fields: tuple[str, Any] | tuple[str, Any,
 
 
 _POD: Final = _with(Pod, ("whole", object, None))
-_DETAIL: Final = _with(QueuedPodDetail, ("spec", _POD | None, None))
+_DETAIL: Final = _with(QueuedPodDetail, ("object", _POD | None, None))
 
 TYPES: Final[Mapping[str, type[Versioned]]] = {
     "pending": _with(Pending, ("pod", _POD)),

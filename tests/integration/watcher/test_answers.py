@@ -71,8 +71,8 @@ async def test_list_has_the_pods_that_wait_with_what_they_wait_for(world, person
     detail = (await queued_pod(person, pod)).detail
     assert detail is not None
     assert "NodeAdd" in detail.helping[0].events
-    assert detail.spec is not None
-    assert (detail.spec.uid, detail.spec.metadata.name) == (line.uid, "big")
+    assert detail.object is not None
+    assert (detail.object.uid, detail.object.metadata.name) == (line.uid, "big")
     assert (await read_queue(person, queue="gated", namespace="", limit=10))[0].pods == []
 
 

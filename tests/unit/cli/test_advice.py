@@ -136,7 +136,7 @@ async def test_no_mirror_is_read_where_nobody_was_refused():
 
 
 async def test_the_console_tells_what_would_help_a_pod_that_the_watcher_has(session):
-    detail = QueuedPodDetail(pod=waiting("web", "NodeResourcesFit"), spec=a_pod(cpu="8"))
+    detail = QueuedPodDetail(pod=waiting("web", "NodeResourcesFit"), object=a_pod(cpu="8"))
     stats = {"leading": {"number": 1, "seconds": 1.0}}
     endpoint = Endpoint(name="pod", answer=lambda _: QueueAnswer(now=NOW, detail=detail))
     await session.register("berth-watcher", identity="one", version="1", stats=lambda: stats, endpoints=[endpoint])

@@ -78,10 +78,10 @@ def test_a_pod_waits_since_its_creation_however_often_it_was_tried():
 def test_one_pod_is_answered_with_what_it_asks_for_unless_it_is_too_large():
     gates = tuple(f"example.com/{'long' * 60}-{number}" for number in range(200))
     watcher = WatcherUnderTest().lead(a_node("n1"), a_pod("web"), a_pod("large", gates=gates))
-    spec = detail(watcher).spec
-    assert spec is not None
-    assert spec.metadata.name == "web"
-    assert detail(watcher, "large").spec is None
+    pod = detail(watcher).object
+    assert pod is not None
+    assert pod.metadata.name == "web"
+    assert detail(watcher, "large").object is None
 
 
 def test_pods_of_one_queue_and_namespace_are_answered_alone():

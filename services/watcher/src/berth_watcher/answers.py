@@ -151,7 +151,7 @@ class QueueAnswers:
             window=slots,
             window_used=used,
             stalled_on=self._attempts.waits_for(queued.uid),
-            spec=queued.pod if len(msgspec.json.encode(queued.pod)) <= POD_BYTES else None,
+            object=queued.pod if len(msgspec.json.encode(queued.pod)) <= POD_BYTES else None,
         )
 
     def _helping(self, queued: QueuedPod) -> Iterator[Helping]:

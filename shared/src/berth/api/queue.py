@@ -99,8 +99,8 @@ class QueuedPodDetail(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=T
     """Slots of its profile's window."""
     stalled_on: str = ""
     """The service that should have taken its message."""
-    spec: Pod | None = None
-    """The pod itself, as a PENDING has it: what it asks for. None of one that is too large for an answer."""
+    object: Pod | None = None
+    """The pod itself, as a PENDING has it, with what it asks for; None of one that is too large for an answer."""
 
 
 class QueueAnswer(Versioned, frozen=True, kw_only=True):

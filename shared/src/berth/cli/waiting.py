@@ -91,7 +91,7 @@ async def waiting_pod(session: Session, name: PodName) -> Pod | None:
         BerthError: as :func:`queued_pod`.
     """
     detail = (await queued_pod(session, name)).detail
-    return None if detail is None else detail.spec
+    return None if detail is None else detail.object
 
 
 async def queue_pages(session: Session, *, queue: str = "", namespace: str = "") -> AsyncGenerator[QueueAnswer, None]:

@@ -17,6 +17,7 @@ from berth.cli.console.guard import Guard, guard_of
 from berth.cli.console.pages import serve
 from berth.cli.console.server import ConsoleServer
 from berth.cli.options import reporting_errors, run_command, until_stopped
+from berth.cli.remedies.asking import sources_of_filters
 from berth.process.configuration import profiles_of
 from berth.process.exits import Exit
 
@@ -118,6 +119,6 @@ class _Console:
     async def run(self) -> None:
         """Serve until cancelled. Raises as :meth:`Feed.run` and :func:`serve`."""
         profiles = profiles_of(self.configuration).values()
-        feed = Feed(self.server, {source for profile in profiles for source in profile.live_sources_of_filters})
+        feed = Feed(self.server, sources_of_filters(profiles))
         answers = ConsoleServer(feed, self.guard, self.ask_again, self.configuration)
         await serve(answers.application(), self.guard, self.port, "console", feed.run)

@@ -141,5 +141,5 @@ async def _why(pod: str, namespace: str | None, asked: _QueueAsked) -> None:
             )
         stuck, advice = await what_stops(session), Advice()
         if may_be_helped(answer.detail):
-            advice = await advice_on(session, name, asked.configuration)
+            advice = await advice_on(session, name, asked.configuration, answer.detail.object)
     print_detail(answer, answer.detail, stuck, advice, asked.output)

@@ -194,8 +194,8 @@ async def _print_without_decision(
     """What the watcher knows about the pod, else the API server. Raises as :func:`ask_the_cluster`."""
     answer = await ask_the_watcher(session, name)
     if answer is not None and answer.detail is not None:
-        helped = may_be_helped(answer.detail)
-        advice = await advice_on(session, name, configuration) if helped else Advice()
+        pod, helped = answer.detail.object, may_be_helped(answer.detail)
+        advice = await advice_on(session, name, configuration, pod) if helped else Advice()
         print_detail(answer, answer.detail, await what_stops(session), advice, asked.output)
         return
     found = await ask_the_cluster(session, name, asked.kubeconfig, profiles_of(configuration), nothing)

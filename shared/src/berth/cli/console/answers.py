@@ -77,7 +77,7 @@ async def pod_queue_json(advisory: Advisory, name: PodName) -> Document:
     if answer.detail is None:
         return {"pod": str(name), "queued": None, "sentences": []}
     lines = [line for line in detail_lines(answer, answer.detail) if isinstance(line, str) and line]
-    advice = await advisory.on(name) if may_be_helped(answer.detail) else Advice()
+    advice = await advisory.on(name, answer.detail.object) if may_be_helped(answer.detail) else Advice()
     stuck = await what_stops(advisory.session)
     return {"sentences": lines, **detail_json(answer, answer.detail, stuck), **advice.as_json()}
 

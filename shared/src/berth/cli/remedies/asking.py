@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Iterable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Final
 
 from berth.api.config.configuration import KubeSchedulerConfiguration
 from berth.api.errors import DecodeError
+from berth.api.livedata import LiveSource
 from berth.api.messages import Decision, Outcome, decode
+from berth.api.pod import Pod
 from berth.bus.interface import Session
 from berth.bus.topology import DECISIONS
 from berth.cli.lookup import pod_on_the_bus
@@ -38,8 +40,11 @@ class Advisory:
     digest: str
     profiles: Mapping[str, Profile]
 
-    async def on(self, name: PodName) -> Advice:
-        """What would help this pod; nothing for one whose last Decision is not that it fits nowhere."""
+    async def on(self, name: PodName, pod: Pod | None = None) -> Advice:
+        """What would help this pod; nothing for one whose last Decision is not that it fits nowhere.
+
+        ``pod``: the pod, where the watcher has told it already.
+        """
         stored = await self.session.last(DECISIONS, name.filter("decision"))
         try:
             decision = decode(stored.data, Decision) if stored is not None else None
@@ -50,22 +55,29 @@ class Advisory:
         profile = self.profiles.get(decision.profile)
         if decision.config != self.digest or profile is None:
             return Advice(missing=OTHER_CONFIGURATION)
-        found = await pod_on_the_bus(self.session, name, self.snapshot)
-        if found is None or found.pod.uid != decision.uid:
+        if pod is None and (found := await pod_on_the_bus(self.session, name, self.snapshot)) is not None:
+            pod = found.pod
+        if pod is None or pod.uid != decision.uid:
             return Advice(remedies=room_for(decision.rejections, self.snapshot), missing=NO_POD)
-        return Advice(remedies=remedies_of(found.pod, self.snapshot, profile))
+        return Advice(remedies=remedies_of(pod, self.snapshot, profile))
 
 
 @asynccontextmanager
 async def open_advisory(session: Session, configuration: KubeSchedulerConfiguration) -> AsyncIterator[Advisory]:
     """For a command, with a mirror that is read for it."""
     profiles = profiles_of(configuration)
-    sources = {source for profile in profiles.values() for source in profile.live_sources_of_filters}
-    async with open_mirror(session, sources=sources) as mirror:
+    async with open_mirror(session, sources=sources_of_filters(profiles.values())) as mirror:
         yield Advisory(session=session, snapshot=mirror.snapshot, digest=configuration.digest, profiles=profiles)
 
 
-async def advice_on(session: Session, name: PodName, configuration: KubeSchedulerConfiguration) -> Advice:
-    """What would help one pod, by a mirror that is read for it."""
+def sources_of_filters(profiles: Iterable[Profile]) -> set[LiveSource]:
+    """The live data that filters read: without it a mirror does not show what they refuse."""
+    return {source for profile in profiles for source in profile.live_sources_of_filters}
+
+
+async def advice_on(
+    session: Session, name: PodName, configuration: KubeSchedulerConfiguration, pod: Pod | None = None
+) -> Advice:
+    """What would help one pod, by a mirror that is read for it. ``pod`` as in :meth:`Advisory.on`."""
     async with open_advisory(session, configuration) as advisory:
-        return await advisory.on(name)
+        return await advisory.on(name, pod)

@@ -70,7 +70,7 @@ def group_lines(groups: Iterable[RefusedGroup]) -> Iterator[RenderableType]:
             missing[group.advice.missing] = None
         if not group.advice.remedies:
             continue
-        pods = f"{group.example}" if group.pods == 1 else f"{group.pods} pods, such as {group.example}"
+        pods = str(group.example) if group.pods == 1 else f"{group.pods} pods, such as {group.example}"
         yield ""
         yield plain(f"{pods}, refused by {', '.join(group.plugins)}: what would help")
         yield from (indented(remedy.sentence) for remedy in group.advice.remedies)
