@@ -183,6 +183,21 @@ async def test_the_last_decision_on_a_pod_that_waits_is_recorded_however_old_it_
     assert [(one.sequence, one.payload) for one in waiting.decisions] == [(stored.sequence, encode(decision))]
 
 
+async def test_who_waits_is_asked_once_more_before_it_ends(nats_bus_under_test: BusUnderTest, tmp_path: Path):
+    session, reader = await nats_bus_under_test.session("one"), await nats_bus_under_test.session("reader")
+    recorder = recorder_of(reader, tmp_path / "r")
+    begun: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+    task = asyncio.create_task(recorder.run(on_begun=begun.set_result))
+    assert "which pods wait is not recorded" in await asyncio.wait_for(begun, SECONDS)
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+    async with watcher_with(session, "late"):
+        await recorder.ask_again()
+    recorder.end("it was stopped")
+    (waiting,) = read_recording(tmp_path / "r").waiting
+    assert [pod.name for pod in waiting.pods] == ["late"]
+
+
 @asynccontextmanager
 async def watcher_with(session: Session, *names: str) -> AsyncIterator[None]:
     """A watcher that leads, in whose queue these pods are."""
