@@ -744,6 +744,16 @@ ELSEWHERE: Final[dict[str, str]] = {
         "integration/binder/test_progress.py"
         "::test_important_pod_is_bound_behind_more_waiting_pods_than_messages_are_held"
     ),
+    "naming nodes that proposals fill (4): needs a cluster that gets exactly full": (
+        "unit/ranking/test_ranker.py::test_a_node_that_only_a_proposal_fills_is_named_after_those_with_room"
+    ),
+    "a node that is gone gets no second POST (5): needs a node that vanishes between two POSTs": (
+        "integration/binder/test_lost_bindings.py"
+        "::test_pod_goes_to_another_node_once_the_lost_binding_cannot_arrive_any_more"
+    ),
+    "headers count in the size of a message (2): the bus in memory has no bytes on a wire": (
+        "contract/test_bus_queues.py::test_headers_count_for_the_limit_and_a_refusal_costs_no_session"
+    ),
     "an event touches those that it may help (3; point 6): about cost": (
         "unit/watcher/test_unschedulable.py::test_event_wakes_exactly_the_pods_whose_hints_say_yes"
     ),

@@ -128,7 +128,7 @@ class FileLeaderElection(FileType, frozen=True, kw_only=True):
     lease_duration: timedelta | None = None
     """How long others wait after the last renewal; less than ``BERTH_NUMBERS_PROPOSAL``."""
     renew_deadline: timedelta | None = None
-    """How long a leader that cannot renew goes on; 2 s less than the duration, or shorter."""
+    """How long a leader that cannot renew goes on; more than 2 s shorter than the duration."""
     retry_period: timedelta | None = None
     """Between two tries; 1.2 times as long is still less than the deadline."""
     resource_lock: str | None = None
@@ -198,7 +198,8 @@ class FileExtender(FileType, frozen=True, kw_only=True):
     weight: int | None = None
     """1..2147483647, required beside ``prioritizeVerb``."""
     bind_verb: str | None = None
-    """It binds its pods in place of the binder; one extender at most. Its failure is an error of the pod."""
+    """It binds its pods in place of the binder; one extender at most. Its failure is an error of the pod, unless it is
+    `ignorable`: then the binder binds."""
     enable_https: bool | None = msgspec.field(default=None, name="enableHTTPS")
     """True without a CA: the certificate is not verified."""
     tls_config: FileExtenderTls | None = None
@@ -210,7 +211,7 @@ class FileExtender(FileType, frozen=True, kw_only=True):
     managed_resources: list[FileManagedResource] | None = None
     """The pods that it is asked about."""
     ignorable: bool | None = None
-    """True: a pod goes on without it when filter or preempt fails; asked after all others."""
+    """True: a pod goes on without it when filter, preempt or bind fails; asked after all others."""
 
 
 class File(FileType, frozen=True, kw_only=True):
