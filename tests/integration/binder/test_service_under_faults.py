@@ -1,5 +1,6 @@
 """The binder while the API server fails, loses answers and cuts watches, and with messages that cannot be used."""
 
+import json
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from datetime import timedelta
@@ -177,6 +178,55 @@ async def test_attempt_of_a_term_that_no_watcher_had_keeps_the_real_one_from_nob
     next_term = Ranked(attempt=f"{later.uid}.2.1", profile="berth", pod=later, scorer="s", message="no room")
     await publish_ranked(world.session, next_term)
     await world.until(lambda: any(each.uid == later.uid for each in world.decisions))
+
+
+NEWEST = "9999999999999999999"
+"""A version that no watch has reached: the pod may be newer than what the binder was shown."""
+
+
+def forged(**parts: str) -> bytes:
+    """A RANKED that only a hostile scorer writes: ``parts`` are of the pod's metadata, or of the message."""
+    metadata = {"name": "web", "namespace": "default", "uid": "forged-1", "resourceVersion": NEWEST}
+    metadata |= {name: text for name, text in parts.items() if name in metadata}
+    pod = {"metadata": metadata, "spec": {"schedulerName": "berth"}}
+    message = {"schema": 1, "attempt": f"{metadata['uid']}.1.1", "profile": "berth", "pod": pod}
+    others = {name: text for name, text in parts.items() if name not in metadata}
+    return json.dumps({**message, "message": "no room", "scorer": "s", **others}).encode()
+
+
+HOSTILE = {
+    "a subject that makes a dead letter's too long": ("berth.ranked.a.b." + "!" * 1400, b"garbage"),
+    "names that make a Decision's subject too long": (
+        "berth.ranked.berth.default.odd",
+        forged(name="\U0001f600" * 253, namespace="\U0001f600" * 253),
+    ),
+    "a name that no request can have": ("berth.ranked.berth.default.odd", forged(namespace="a b")),
+    "a name that is another request": (
+        "berth.ranked.berth.default.odd",
+        forged(namespace="default/services?watch=true&x="),
+    ),
+    "a time without a zone": ("berth.ranked.berth.default.odd", forged(asked_at="2026-01-01T00:00:00")),
+}
+
+
+@pytest.mark.parametrize("case", HOSTILE)
+async def test_what_only_a_hostile_scorer_writes_ends_no_leadership_and_keeps_none_from_taking_over(world, case):
+    node = await world.add_node()
+    first, second = await world.add_pod("first"), await world.add_pod("second")
+    subject, data = HOSTILE[case]
+    binder = await world.leading_binder()
+    await world.session.publish(subject, data)
+    await world.rank(first, node)
+    assert (await world.decision(first)).outcome is Outcome.BOUND
+    await world.nothing_ranked_is_left()
+    await binder.kill()
+    await world.session.publish(subject, data)  # now it is in RANKED while the next one takes over
+    await world.leading_binder()
+    await world.rank(second, node)
+    assert (await world.decision(second)).outcome is Outcome.BOUND
+    await world.nothing_ranked_is_left()
+    assert [each.epoch for each in world.decisions if each.outcome is Outcome.BOUND] == [1, 2]
+    assert {each.uid for each in world.decisions} == {first.uid, second.uid}
 
 
 async def test_message_of_a_newer_schema_stays_in_the_stream(world):

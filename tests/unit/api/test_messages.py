@@ -24,6 +24,7 @@ from berth.api.messages import (
     Rejection,
     UnknownSchemaError,
     Watermark,
+    attempt_of,
     decode,
     decode_entry,
     decode_watermark,
@@ -104,6 +105,52 @@ def test_a_summary_bounds_what_the_whole_message_bounds(summary, whole):
     of_whole = {field.name: field.type for field in msgspec.structs.fields(whole)}
     for field in msgspec.structs.fields(summary):
         assert field.name == "candidates" or field.type == of_whole[field.name], field.name
+
+
+def ranked_of(name="web", namespace="default", uid="u-1", profile="berth"):
+    pod = Pod(metadata=ObjectMeta(name=name, namespace=namespace, uid=uid))
+    return Ranked(attempt=f"{uid}.1.1", profile=profile, pod=pod)
+
+
+@pytest.mark.parametrize("name", ["web-0", "a.b", "A_b", "x" * 253, "0"])
+def test_names_that_objects_have_are_taken(name):
+    assert attempt_of(ranked_of(name=name, namespace=name, uid=name)).uid == name
+
+
+@pytest.mark.parametrize("field", ["name", "namespace", "uid"])
+@pytest.mark.parametrize(
+    "text",
+    ["x" * 254, "", "a b", "a/b", "a?b", "..", "a%2Fb", "a\r\nX: y", "a\n", "\U0001f600", "default/services?watch=true&x="],
+)
+def test_names_that_no_object_has_are_refused(field, text):
+    """They would become subjects, headers and paths at the API server."""
+    with pytest.raises(DecodeError):
+        attempt_of(ranked_of(**{field: text}))
+
+
+def test_a_profile_whose_subject_would_be_too_long_is_refused():
+    assert attempt_of(ranked_of(profile="é" * 126))
+    with pytest.raises(DecodeError, match="253 bytes"):
+        attempt_of(ranked_of(profile="é" * 127))
+
+
+@pytest.mark.parametrize(
+    ("kind", "field"),
+    [
+        (Ranked, "asked_at"),
+        (Decision, "asked_at"),
+        (Decision, "ranked_at"),
+        (DecisionSummary, "asked_at"),
+        (DecisionSummary, "ranked_at"),
+    ],
+)
+def test_a_time_without_a_zone_is_refused(kind, field):
+    parts = {"attempt": "u.1.1", "profile": "p", "pod": {"metadata": {}} if kind is Ranked else "web"}
+    parts |= {"epoch": 1, "outcome": "bound", "namespace": "default", "uid": "u"}
+    time = "2026-01-01T00:00:00"
+    assert getattr(decode(json.dumps({**parts, field: f"{time}Z"}).encode(), kind), field).tzinfo
+    with pytest.raises(DecodeError):
+        decode(json.dumps({**parts, field: time}).encode(), kind)
 
 
 @given(messages)

@@ -9,11 +9,24 @@ import pytest
 from berth.api.pod import Pod
 from berth.kube.clock import SteadyClock
 from berth.kube.errors import Response
+from berth.kube.writes import pod_path
 from berth.process.tracing import Tracing
 from berth_binder.apicalls import ApiRequests, count_binding
 from berth_binder.events import BindingAnswer, PostBinding
 from harness.fakes.recording_meter import RecordingMeter
 from harness.worlds.binder_bench import make_pod
+
+
+@pytest.mark.parametrize(
+    ("name", "path"),
+    [
+        ("web-0.x", "/api/v1/namespaces/web-0.x/pods/web-0.x/status"),
+        ("a b", "/api/v1/namespaces/a%20b/pods/a%20b/status"),
+        ("a/b?c=d&e#f%", "/api/v1/namespaces/a%2Fb%3Fc%3Dd%26e%23f%25/pods/a%2Fb%3Fc%3Dd%26e%23f%25/status"),
+    ],
+)
+def test_a_name_stays_one_segment_of_a_path(name, path):
+    assert pod_path(name, name, "status") == path
 
 
 def test_binding_without_an_answer_is_counted_as_none():

@@ -47,8 +47,8 @@ def proposing(pod: Pod, node: str, *victims: str, n: int = 1, violations: int = 
     """RANKED without a feasible node, but with a proposal."""
     named = [Victim(uid=f"uid-{name}", namespace="default", name=name) for name in victims]
     preemption = Preemption(node=node, victims=named, violations=violations)
-    view = {"evaluated": 2, "view_age_seconds": 1.0}
-    return ranked(pod, n=n, message=REFUSAL, preemption=preemption, **{**view, **parts})
+    view = {"evaluated": 2, "view_age_seconds": 1.0, "preemption": preemption}
+    return ranked(pod, n=n, message=REFUSAL, **{**view, **parts})
 
 
 def evictions(effects: list[Effect]) -> list[tuple[str, str, list[str]]]:
@@ -238,6 +238,17 @@ def test_impossible_node_is_not_waited_for(bench):
     nominee = bench.show(nominated(pod, "n1"))
     bench.remove_node("n1")
     assert evictions(bench.take(proposing(nominee, "n2", "low-n2", n=2))) == [("vip", "n2", ["low-n2"])]
+
+
+def test_victims_under_way_are_named_by_the_cache_and_not_by_the_message(bench):
+    pod = bench.show(important())
+    bench.take(proposing(pod, "n1", "low-n1"))
+    bench.evicted(pod, "n1")
+    bench.show(terminating(running("low-n1", "n1")))
+    nominee = bench.show(nominated(pod, "n1"))
+    forged = Preemption(node="n1", victims=[Victim(uid="uid-low-n1", namespace="kube-system", name="../x")])
+    bench.take(proposing(nominee, "n1", n=2, preemption=forged))
+    assert bench.decisions[-1].preemption.victims == [Victim(uid="uid-low-n1", namespace="default", name="low-n1")]
 
 
 def test_pod_that_preemption_does_not_help_loses_its_nomination(bench):

@@ -136,6 +136,13 @@ async def test_a_dead_letter_of_any_size_is_published(session):
     assert decode(found.data, DeadLetter).subject == "s"
 
 
+async def test_a_dead_letter_whose_subject_would_be_too_long_is_the_services(session):
+    strange = "berth.ranked.a.b." + "!" * 1400
+    await publish_dead_letter(session, DeadLetter(subject=strange, reason="garbage", service="binder"))
+    found = await session.last(DEAD, "berth.dead.binder")
+    assert decode(found.data, DeadLetter).subject == strange
+
+
 @pytest.mark.parametrize("trace", ["x" * 5_000, "00-é", "\udcff"])
 async def test_a_strangers_header_that_is_no_trace_context_is_not_passed_on(session, trace):
     message = Pending(attempt="u.1.1", profile="berth", pod=a_pod(0))

@@ -276,6 +276,12 @@ async def test_a_subject_that_would_break_the_protocol_is_refused(subject):
         wire.subscribe(subject, print)
 
 
+@pytest.mark.parametrize(("subject", "reply"), [("a" * 4001, b""), ("é" * 2001, b""), ("a" * 3000, b" " + b"r" * 1000)])
+async def test_a_subject_for_which_the_server_would_end_the_connection_is_refused(subject, reply):
+    with pytest.raises(BusRefusedError, match="4000 bytes at most"):
+        Reader().wire.publish(subject, b"", reply, b"")
+
+
 @pytest.mark.parametrize("subject", ["a..b", ".a", "a.", ">.a", "a.b*", "a.>.b"])
 async def test_a_subscription_that_the_server_would_refuse_is_not_sent(subject):
     with pytest.raises(BusRefusedError):

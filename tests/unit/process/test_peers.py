@@ -1,5 +1,7 @@
 """Other services and their configurations: what differs, in words, once, and until it is over."""
 
+from unittest.mock import patch
+
 import msgspec
 import pytest
 from structlog.testing import capture_logs
@@ -19,6 +21,7 @@ from berth.process.peers import (
     MAX_PEERS,
     MESSAGE_SECONDS,
     Announcement,
+    Difference,
     PeerReporter,
     Peers,
 )
@@ -168,6 +171,15 @@ def test_no_more_differences_are_shown_than_the_limit():
     known.read("binder", "c" * 5000, "p" * 5000, 0.0)
     assert len(known.differences(100.0)) == MAX_DIFFERENCES
     assert all(len(each.profile) <= MAX_NAME for each in known.differences(100.0))
+
+
+def test_differences_that_anybody_announces_by_the_thousand_are_not_all_looked_at():
+    known = peers()
+    for number in range(MAX_PEERS):
+        known.hear(scorer(f"s{number}", profiles={f"p{number}-{each}": "x" for each in range(256)}), 0.0)
+    with patch("berth.process.peers.Difference", side_effect=Difference) as made:
+        assert len(known.differences(100.0)) == MAX_DIFFERENCES
+    assert made.call_count <= 2 * MAX_DIFFERENCES
 
 
 @pytest.mark.parametrize(

@@ -100,8 +100,8 @@ class PreemptionCheck:
 
     def _under_way(self, node: str, proposed: Preemption) -> Preemption:
         """The proposed victims that are evicted already: by a binder that was killed before its Decision."""
-        placed = ((victim, self.cache.snapshot.placed(victim.uid)) for victim in proposed.victims)
-        going = [victim for victim, found in placed if found is not None and is_being_preempted(found.pod)]
+        placed = (self.cache.snapshot.placed(victim.uid) for victim in proposed.victims)
+        going = [_victim(found.pod) for found in placed if found is not None and is_being_preempted(found.pod)]
         return Preemption(node=node, victims=going, violations=proposed.violations)
 
     def _dry_run(self, pod: Pod, node: str, profile: Profile) -> Nomination | None:

@@ -23,7 +23,7 @@ from typing import Final
 from berth.api.decoding import version_number
 from berth.api.errors import DecodeError, TemporaryError
 from berth.api.kinds import POD
-from berth.api.messages import Ranked, decode
+from berth.api.messages import Ranked, attempt_of, decode
 from berth.api.pod import Pod, is_gone_while_unbound
 from berth.api.subjects import Epoch, all_of
 from berth.bus.interface import BusLostError, BusRefusedError, Session
@@ -159,7 +159,8 @@ class Takeover:
 
     def _newest(self, data: bytes) -> Pod | None:
         try:
-            pod = decode(data, Ranked).pod
+            ranked = decode(data, Ranked)
+            pod, _ = ranked.pod, attempt_of(ranked)
         except DecodeError:
             return None  # it becomes a dead letter when it is delivered
         is_bound = self.cache.bound_node(pod.uid) is not None

@@ -9,6 +9,7 @@ here: their readers decode them.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from datetime import datetime
 from enum import StrEnum
@@ -79,6 +80,10 @@ class Reason(StrEnum):
     """Preemption was proposed on a view that was old, or had fewer nodes than the binder's cache."""
     VOLUMES = "volumes"
     """Another client changed a volume or claim that the pod was to use."""
+
+
+Time = Annotated[datetime, msgspec.Meta(tz=True)]
+"""A time with its zone: without one it cannot be compared with those that NATS gives."""
 
 
 class Positions(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -229,7 +234,7 @@ class AttemptReport(Message, frozen=True, kw_only=True):
     profile: str
     failures: int = 0
     scorer: str = ""
-    asked_at: datetime | None = None
+    asked_at: Time | None = None
     positions: Positions = Positions()
     view_age_seconds: float | None = None
     evaluated: int = 0
@@ -278,7 +283,7 @@ class Decision(AttemptReport, frozen=True, kw_only=True):
     reason: str = ""
     repeat: int = 0
     resource_versions: dict[str, str] = {}
-    ranked_at: datetime | None = None
+    ranked_at: Time | None = None
 
 
 class RankedNode(msgspec.Struct, frozen=True):
@@ -315,8 +320,8 @@ class DecisionSummary(Message, frozen=True, kw_only=True):
     reason: str = ""
     failures: int = 0
     message: str = ""
-    asked_at: datetime | None = None
-    ranked_at: datetime | None = None
+    asked_at: Time | None = None
+    ranked_at: Time | None = None
     positions: Positions = Positions()
     blockers: Annotated[list[str], msgspec.Meta(max_length=1024)] = []
     resource_versions: dict[str, str] = {}
@@ -373,20 +378,26 @@ NAME_CHARACTERS: Final = 253
 """Of the names of an object and a namespace, and of a uid: what Kubernetes allows. They become tokens of subjects, and
 NATS closes the connection of a client that sends a longer subject than 4 KiB."""
 
+_NAME: Final = re.compile("[a-zA-Z0-9](?:[a-zA-Z0-9._-]{0,251}[a-zA-Z0-9])?")
+"""No more than an object of Kubernetes can be called: these become subjects, headers and paths at the API server."""
+
 
 def attempt_of(message: Pending | Ranked) -> Attempt:
     """The attempt of a message.
 
     Raises:
-        DecodeError: it is not written as one, or it is one of another pod than the message's, or a name is too long.
+        DecodeError: it is not written as one, it is one of another pod than the message's, or a name can be no object's.
     """
     metadata = message.pod.metadata
     attempt, uid = Attempt.parse(message.attempt), metadata.uid
     if not attempt.uid or attempt.uid != uid:
         raise DecodeError(f"decoding a message: want an attempt of pod {uid!r:.80}, got {message.attempt!r:.80}")
-    longest = max(len(name) for name in (uid, metadata.name, metadata.namespace, message.profile))
-    if longest > NAME_CHARACTERS:
-        raise DecodeError(f"decoding a message: want names of {NAME_CHARACTERS} characters at most, got {longest}")
+    for name in (uid, metadata.name, metadata.namespace):
+        if not _NAME.fullmatch(name):
+            want = f"letters, digits, '-', '_' and '.', {NAME_CHARACTERS} at most"
+            raise DecodeError(f"decoding a message: want names of {want}, got {name!r:.80}")
+    if len(message.profile.encode()) > NAME_CHARACTERS:
+        raise DecodeError(f"decoding a message: want a profile of {NAME_CHARACTERS} bytes at most")
     return attempt
 
 

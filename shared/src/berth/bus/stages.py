@@ -34,6 +34,8 @@ SHARE_OF_PENDING: Final = 15 / 16
 """How much of a message's limit a PENDING may take: the rest is for what the scorer adds to the same pod in RANKED."""
 MOST_HEADER_BYTES: Final = 8192
 """More than the headers of a message take: two of ``TRACE_CHARACTERS``, an outcome, and an id with a uid in it."""
+MOST_SUBJECT_BYTES: Final = 2048
+"""Of a dead letter's subject; NATS closes the connection at 4 KiB. What has a longer one is no pod of Kubernetes'."""
 FEWER_CANDIDATES: Final = (8, 1)
 """How many nodes a RANKED that is too large names, one try after the other."""
 
@@ -121,7 +123,8 @@ async def publish_dead_letter(session: Session, letter: DeadLetter, *, headers: 
     """Publish a dead letter. The same one is stored once. Raises as :meth:`Session.publish`.
 
     A dead letter about a pod's message goes to that pod's subject (``berth.dead.<profile>.<namespace>.<pod>``), so that
-    a subscription to the pod receives it; any other goes to ``berth.dead.<service>``.
+    a subscription to the pod receives it; any other, and one whose subject would be too long, goes to
+    ``berth.dead.<service>``.
     """
     trace = _trace(headers)
     data = _fitting(session, _quoted(letter, PAYLOAD_CHARACTERS), _shorter_letters, "0" * 32, trace)
@@ -131,11 +134,13 @@ async def publish_dead_letter(session: Session, letter: DeadLetter, *, headers: 
 
 def dead_subject(letter: DeadLetter) -> str:
     """The subject of a dead letter."""
+    of_service = f"{PREFIX}.{DEAD}.{escape_token(letter.service)}"
     try:
         of = PodSubject.parse(letter.subject)
     except DecodeError:
-        return f"{PREFIX}.{DEAD}.{escape_token(letter.service)}"
-    return str(PodSubject(stage=DEAD, profile=of.profile, namespace=of.namespace, pod=of.pod))
+        return of_service
+    of_pod = str(PodSubject(stage=DEAD, profile=of.profile, namespace=of.namespace, pod=of.pod))
+    return of_pod if len(of_pod) <= MOST_SUBJECT_BYTES else of_service
 
 
 def _pod_subject(stage: str, message: Pending | Ranked) -> str:

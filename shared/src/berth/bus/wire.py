@@ -25,6 +25,9 @@ log = logging.getLogger(__name__)
 
 MOST_LINE_BYTES: Final = 64 * 1024
 """Of a line of the protocol. A server takes 4 KiB from clients; an INFO that names a thousand servers has 30 KiB."""
+MOST_SUBJECT_BYTES: Final = 4000
+"""Of a subject and the one to answer to. NATS ends the connection of a client whose command has more than 4 KiB before
+the message: what else it has are two numbers."""
 MOST_MESSAGE_BYTES: Final = 64 * 1024 * 1024 + MOST_LINE_BYTES
 """Of a message. No server can be set to take more than 64 MiB; what it adds to a stored one is below 1 KiB."""
 MOST_HEADER_BYTES: Final = 128 * 1024
@@ -229,16 +232,18 @@ class Wire(asyncio.Protocol):
         Dropped once the connection has ended.
 
         Raises:
-            BusRefusedError: the subject is empty, or has white space, which would end the command.
+            BusRefusedError: the subject is empty, or has white space, which would end the command, or is too long.
         """
         if not subject or _WHITE_SPACE.search(subject):
-            raise BusRefusedError(f"publishing to {subject!r}: want a subject without white space")
-        size = len(data)
+            raise BusRefusedError(f"publishing to {subject!r:.300}: want a subject without white space")
+        size, place = len(data), subject.encode()
+        if len(place) + len(reply) > MOST_SUBJECT_BYTES:
+            raise BusRefusedError(f"publishing to {subject!r:.300}...: want {MOST_SUBJECT_BYTES} bytes at most")
         if head:
-            command = b"HPUB %b%b %d %d\r\n" % (subject.encode(), reply, len(head), len(head) + size)
+            command = b"HPUB %b%b %d %d\r\n" % (place, reply, len(head), len(head) + size)
             self._send((command, head, data, _CRLF), len(head) + size)
         else:
-            self._send((b"PUB %b%b %d\r\n" % (subject.encode(), reply, size), data, _CRLF), size)
+            self._send((b"PUB %b%b %d\r\n" % (place, reply, size), data, _CRLF), size)
 
     def subscribe(self, subject: str, listener: Listener) -> bytes:
         """Subscribe; returns the number of the subscription. The server has it once a later PING is answered.

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from datetime import datetime, timedelta
 from http import HTTPStatus
 from typing import Any, Final
+from urllib.parse import quote
 
 import msgspec
 
@@ -36,6 +37,11 @@ _decoder = ObjectDecoder(POD)
 _encoder = msgspec.json.Encoder()
 
 
+def pod_path(namespace: str, name: str, *below: str) -> str:
+    """The path of a pod, or of what is ``below`` it. A name stays one segment of it, whatever is in it."""
+    return "/".join(("/api/v1/namespaces", quote(namespace, safe=""), "pods", quote(name, safe=""), *below))
+
+
 async def get_pod(client: KubeClient, namespace: str, name: str) -> Pod | None:
     """The pod's current state, trimmed as by the reflector; ``None`` when it does not exist.
 
@@ -45,7 +51,7 @@ async def get_pod(client: KubeClient, namespace: str, name: str) -> Pod | None:
         DecodeError: a pod of another shape.
     """
     doing = f"reading pod {f'{namespace}/{name}'!r}"
-    response = await client.request("GET", f"/api/v1/namespaces/{namespace}/pods/{name}")
+    response = await client.request("GET", pod_path(namespace, name))
     if response.status == HTTPStatus.NOT_FOUND:
         return None
     if response.status != HTTPStatus.OK:
@@ -71,7 +77,7 @@ async def patch_pod_status(client: KubeClient, namespace: str, name: str, body: 
     Raises:
         ApiUnreachableError: no answer; the patch may have been applied.
     """
-    path = f"/api/v1/namespaces/{namespace}/pods/{name}/status"
+    path = pod_path(namespace, name, "status")
     return await client.request("PATCH", path, body=body, content_type=STRATEGIC_MERGE_PATCH)
 
 
@@ -144,7 +150,7 @@ async def bind(  # noqa: PLR0913 - the pod, its state, the node
         ApiUnreachableError: no answer; with ``maybe_sent`` the pod may be bound now or later.
     """
     body = binding_body(namespace=namespace, name=name, uid=uid, resource_version=resource_version, node=node)
-    path = f"/api/v1/namespaces/{namespace}/pods/{name}/binding"
+    path = pod_path(namespace, name, "binding")
     return await client.request("POST", path, body=body, timeout=timeout)
 
 
@@ -189,7 +195,7 @@ async def delete_victim(client: KubeClient, victim: Pod) -> Response:
         ApiUnreachableError: no answer; it may have been deleted.
     """
     body = _encoder.encode({"kind": "DeleteOptions", "apiVersion": "v1", "preconditions": {"uid": victim.uid}})
-    path = f"/api/v1/namespaces/{victim.metadata.namespace}/pods/{victim.metadata.name}"
+    path = pod_path(victim.metadata.namespace, victim.metadata.name)
     return await client.request("DELETE", path, body=body)
 
 
@@ -224,7 +230,7 @@ async def keep_volume(client: KubeClient, write: KeepVolume) -> Response:
     Raises:
         ApiUnreachableError: no answer; it may have been written.
     """
-    path = f"/api/v1/persistentvolumes/{write.volume}"
+    path = f"/api/v1/persistentvolumes/{quote(write.volume, safe='')}"
     return await _write(client, path, lambda body: _promise(_volumes.decode(body), write.claim))
 
 
@@ -234,7 +240,8 @@ async def select_node(client: KubeClient, write: SelectNode) -> Response:
     Raises:
         ApiUnreachableError: no answer; it may have been written.
     """
-    path = f"/api/v1/namespaces/{write.claim.namespace}/persistentvolumeclaims/{write.claim.name}"
+    namespace, name = quote(write.claim.namespace, safe=""), quote(write.claim.name, safe="")
+    path = f"/api/v1/namespaces/{namespace}/persistentvolumeclaims/{name}"
     return await _write(client, path, lambda body: _selection(_claims.decode(body), write))
 
 
@@ -304,7 +311,7 @@ async def create_event(client: KubeClient, namespace: str, body: bytes) -> Respo
 
 async def patch_event(client: KubeClient, namespace: str, name: str, body: bytes) -> Response:
     """Apply a merge patch to an Event, such as the count of its series. Raises as :func:`create_event`."""
-    return await client.request("PATCH", f"{_path(namespace)}/{name}", body=body, content_type=MERGE_PATCH)
+    return await client.request("PATCH", f"{_path(namespace)}/{quote(name, safe='')}", body=body, content_type=MERGE_PATCH)
 
 
 def cut(note: str, max_bytes: int = MAX_NOTE_BYTES) -> str:
@@ -313,4 +320,4 @@ def cut(note: str, max_bytes: int = MAX_NOTE_BYTES) -> str:
 
 
 def _path(namespace: str) -> str:
-    return f"/apis/events.k8s.io/v1/namespaces/{namespace}/events"
+    return f"/apis/events.k8s.io/v1/namespaces/{quote(namespace, safe='')}/events"

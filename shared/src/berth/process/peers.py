@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from enum import Enum
+from itertools import islice
 from typing import Annotated, Final
 
 import msgspec
@@ -174,7 +175,9 @@ class Peers:
         found: dict[Difference, list[str]] = {}
         present = [each.announcement for each in self._heard.values() if each.state is _State.PRESENT]
         for one in present:
-            for difference in self._compared(one):
+            if len(found) >= MAX_DIFFERENCES:  # before they are sorted: anybody may announce thousands
+                break
+            for difference in islice(self._compared(one), MAX_DIFFERENCES):
                 found.setdefault(difference, []).append(one.identity)
         known = {(each.announcement.service, each.announcement.config) for each in self._heard.values()}
         for (service, config), read in self._read.items():
