@@ -120,7 +120,19 @@ def test_names_that_objects_have_are_taken(name):
 @pytest.mark.parametrize("field", ["name", "namespace", "uid"])
 @pytest.mark.parametrize(
     "text",
-    ["x" * 254, "", "a b", "a/b", "a?b", "..", "a%2Fb", "a\r\nX: y", "a\n", "\U0001f600", "default/services?watch=true&x="],
+    [
+        "x" * 254,
+        "",
+        "a b",
+        "a/b",
+        "a?b",
+        "..",
+        "a%2Fb",
+        "a\r\nX: y",
+        "a\n",
+        "\U0001f600",
+        "default/services?watch=true&x=",
+    ],
 )
 def test_names_that_no_object_has_are_refused(field, text):
     """They would become subjects, headers and paths at the API server."""

@@ -386,7 +386,7 @@ def attempt_of(message: Pending | Ranked) -> Attempt:
     """The attempt of a message.
 
     Raises:
-        DecodeError: it is not written as one, it is one of another pod than the message's, or a name can be no object's.
+        DecodeError: it is not written as one, it is of another pod than the message's, or a name can be no object's.
     """
     metadata = message.pod.metadata
     attempt, uid = Attempt.parse(message.attempt), metadata.uid

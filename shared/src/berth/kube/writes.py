@@ -311,7 +311,9 @@ async def create_event(client: KubeClient, namespace: str, body: bytes) -> Respo
 
 async def patch_event(client: KubeClient, namespace: str, name: str, body: bytes) -> Response:
     """Apply a merge patch to an Event, such as the count of its series. Raises as :func:`create_event`."""
-    return await client.request("PATCH", f"{_path(namespace)}/{quote(name, safe='')}", body=body, content_type=MERGE_PATCH)
+    return await client.request(
+        "PATCH", f"{_path(namespace)}/{quote(name, safe='')}", body=body, content_type=MERGE_PATCH
+    )
 
 
 def cut(note: str, max_bytes: int = MAX_NOTE_BYTES) -> str:

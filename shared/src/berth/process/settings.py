@@ -192,8 +192,8 @@ class LeaderElectionSettings:
     lease_duration: Annotated[timedelta, readers.duration(3, 3600)] = timedelta(seconds=15)
     """How long others wait after the last renewal before one may take over, 3 s to 1 h. kube-scheduler's default."""
     renew_deadline: Annotated[timedelta, readers.duration(0.5, 3600)] = timedelta(seconds=10)
-    """How long a leader leads after its last renewal, 0.5 s to 1 h; more than 2 s shorter than the duration, for differences of
-    clocks and requests under way."""
+    """How long a leader leads after its last renewal, 0.5 s to 1 h; more than 2 s shorter than the duration, for
+    differences of clocks and requests under way."""
     retry_period: Annotated[timedelta, readers.duration(0.1, 600)] = timedelta(seconds=2)
     """Time between two renewals, and between two reads of another process's Lease, 0.1 s to 10 min."""
 
