@@ -79,6 +79,7 @@ class ConsoleServer:
         """The routes."""
         routes = (
             web.get("/api/stream", self._stream),
+            web.get("/api/room", self._room),
             web.get("/api/queue", self._queue),
             web.get("/api/nodes/{name}", self._node),
             web.get("/api/shadows/{shadow}/{namespace}/{name}", self._difference),
@@ -92,7 +93,7 @@ class ConsoleServer:
     # --- what happens
 
     async def _stream(self, request: web.Request) -> web.StreamResponse:
-        """Frames as Server-Sent Events: the first has everything."""
+        """Frames as Server-Sent Events: the first has everything. They end with the time for which one may look."""
         with self._feed.hub.page() as page:
             response = web.StreamResponse(headers={**HEADERS, "Content-Type": "text/event-stream"})
             await response.prepare(request)
@@ -104,11 +105,18 @@ class ConsoleServer:
                     event = b": ping\n\n"
                 else:
                     event = b"data: " + in_json(frame.decode()).encode() + b"\n\n"
+                if not self._page.may_look(request):
+                    return response
                 try:
                     async with asyncio.timeout(STALLED_SECONDS):
                         await response.write(event)
                 except (TimeoutError, ConnectionError):  # it has gone
                     return response
+
+    async def _room(self, _request: web.Request) -> web.Response:
+        """Why a page is not served: a browser does not tell a page what the answer to its stream was."""
+        self._feed.hub.check_room()
+        return json_answer({})
 
     async def _queue(self, request: web.Request) -> web.Response:
         asked = request.query.get("queue", ""), request.query.get("namespace", "")
