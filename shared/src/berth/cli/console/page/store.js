@@ -81,7 +81,7 @@ export class Store extends EventTarget {
     try {
       const answer = await fetch("api/room");
       if (answer.status === 401) return location.reload();
-      if (!answer.ok) refusal = (await answer.json()).error || "";
+      if (answer.status === 503) refusal = (await answer.json()).error || "";
     } catch {
       // not there yet, or what answers is not the console
     }
