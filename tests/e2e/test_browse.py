@@ -169,6 +169,15 @@ def test_the_slider_goes_through_the_recording_and_the_keyboard_is_enough(page: 
     assert severe(driver) == []
 
 
+def test_skip_to_the_clusters_leaves_what_is_chosen(page: RunningConsole, driver: WebDriver):
+    opened(driver, f"{page.url}#/node/node-0")
+    shown(driver, ".chosen > h2", "node-0")
+    driver.find_element(By.CSS_SELECTOR, ".skip").send_keys(Keys.ENTER)
+    until(lambda: driver.switch_to.active_element.get_attribute("id") == "view", "the focus on the clusters")
+    assert driver.current_url.endswith("#/node/node-0")
+    shown(driver, ".chosen > h2", "node-0")
+
+
 JUMP = """
 const slider = document.querySelector("input[type=range]");
 slider.value = arguments[0];

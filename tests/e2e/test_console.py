@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from urllib.request import Request, urlopen
 
@@ -17,6 +18,7 @@ from selenium.webdriver.remote.webdriver import WebDriver
 
 from berth.bus.session import NatsBus
 from berth.bus.settings import BusSettings
+from berth.cli.console.hub import MOST_PAGES
 from harness.servers.browser import (
     RunningConsole,
     browser,
@@ -286,6 +288,52 @@ async def test_nats_goes_away_and_comes_back(own_nats_server: NatsServer, tmp_pa
             await busy.fill()
             await asyncio.to_thread(shown, driver, ".totals", r"^7 nodes.*0 pods")
         assert page.interrupt() == 0
+
+
+BATCHES = """
+const done = arguments[arguments.length - 1];
+import("/page/store.js").then(({ store }) => {
+  window.batches = [];
+  store.on("decisions", () => window.batches.push([store.decisions.length, store.leftOut]));
+  done(store.decisions.length);
+});
+"""
+"""Note how many Decisions the page has, and how many it was not told, whenever it is sent some from now on."""
+
+
+async def test_once_nats_is_back_the_last_decisions_are_there_at_once(
+    own_nats_server: NatsServer, tmp_path: Path, driver: WebDriver
+):
+    async with busy_bus(own_nats_server, nodes=5) as busy:
+        await busy.fill()
+        await busy.decide(rate=RATE, seconds=1.2)
+    with console("--nats", own_nats_server.address, folder=tmp_path) as page:
+        await asyncio.to_thread(opened, driver, f"{page.url}#/decisions")
+        await asyncio.to_thread(shown, driver, "tbody tr", r"web-\d+")
+        assert await asyncio.to_thread(driver.execute_async_script, BATCHES) == 1000
+        own_nats_server.kill()
+        await asyncio.to_thread(shown, driver, ".link", "NATS away")
+        own_nats_server.start()
+        await asyncio.to_thread(shown, driver, ".link", "live")
+        async with busy_bus(own_nats_server, nodes=5) as busy:
+            busy.pods = 10_000
+            last = await busy.decide_one(outcome=busy.bound)
+        await asyncio.to_thread(shown, driver, "tbody tr:first-child", last)
+        batches = await asyncio.to_thread(driver.execute_script, "return window.batches")
+        assert {tuple(each) for each in batches} == {(1000, 0)}
+
+
+async def test_one_page_too_many_is_told_so(own_nats_server: NatsServer, tmp_path: Path, driver: WebDriver):
+    async with busy_bus(own_nats_server, nodes=5) as busy:
+        await busy.fill()
+    with console("--nats", own_nats_server.address, folder=tmp_path) as page:
+        with ExitStack() as others:
+            for _ in range(MOST_PAGES):
+                stream = await asyncio.to_thread(urlopen, f"{page.url}api/stream")
+                await asyncio.to_thread(others.enter_context(stream).readline)
+            await asyncio.to_thread(opened, driver, page.url)
+            await asyncio.to_thread(shown, driver, "#notices", f"This page is refused: .* {MOST_PAGES} pages are open")
+        await asyncio.to_thread(shown, driver, ".totals", "^5 nodes")
 
 
 async def test_the_console_goes_away_and_comes_back(own_nats_server: NatsServer, tmp_path: Path, driver: WebDriver):

@@ -22,7 +22,7 @@ from berth.api.messages import (
     watermark_key,
 )
 from berth.api.subjects import Term, key
-from berth.bus.interface import Entry, ServiceInstance, StoredMessage
+from berth.bus.interface import Entry, ServiceInstance, StoredMessage, StreamState
 from berth.bus.topology import BANDWIDTH, CLUSTER
 from berth.cli.console import nodetable
 from berth.cli.console.decisionlog import KEPT, MOST_IN_A_FRAME, MOST_NAMES, OTHERS, TEXT_CHARACTERS, WINDOW_SECONDS
@@ -335,3 +335,61 @@ def test_an_old_mirror_is_said(watched):
     watched.now += timedelta(minutes=2)
     frame = watched.changes(every_second=True)
     assert (frame.mirror_age, frame.mirror_is_current) == (120.0, False)
+
+
+def test_while_the_bus_is_away_no_figures_say_that_nothing_happens(watched):
+    watched.decide(a_decision())
+    watched.now += timedelta(seconds=1)
+    assert watched.settled().figures.outcomes == {"bound": 1}
+    watched.model.disconnected("gone", at=100.0)
+    watched.now += timedelta(seconds=WINDOW_SECONDS)
+    assert watched.changes(every_second=True).figures is None
+    assert watched.whole().figures.outcomes == {"bound": 1}
+
+
+def test_what_was_read_before_pages_were_sent_everything_comes_once(watched):
+    watched.decide(*(a_decision(f"web-{number}") for number in range(KEPT)))
+    watched.model.buried([stored(None, NOW, b"rubbish")])
+    watched.model.settle(now=watched.now.timestamp())
+    frame = watched.whole()
+    assert (len(frame.decisions), len(frame.dead)) == (KEPT, 1)
+    for _ in range(2):
+        later = watched.changes()
+        assert (later.decisions, later.left_out, later.dead) == ([], 0, [])
+
+
+def a_letter(number: int) -> StoredMessage:
+    return StoredMessage(subject="berth.dead.x", sequence=number, data=b"rubbish", time=NOW)
+
+
+def kept_in(stream: range, last: int) -> StreamState:
+    first = stream.start if stream else last + 1
+    return StreamState(
+        stream="dead", messages=len(stream), bytes=0, first_sequence=first, last_sequence=last, now=NOW, first_time=NOW
+    )
+
+
+def test_dead_letters_that_nats_keeps_no_more_are_dropped(watched):
+    watched.model.buried([a_letter(number) for number in range(951, 1001)])
+    watched.model.counted_dead(kept_in(range(1, 1001), last=1000))
+    frame = watched.changes()
+    assert (len(frame.dead), frame.dead_kept.letters) == (50, 1000)
+    watched.model.counted_dead(kept_in(range(999, 1001), last=1000))
+    frame = watched.changes()
+    assert (frame.dead, frame.dead_kept.letters, frame.dead_kept.first) == ([], 2, 999)
+    assert [line.sequence for line in watched.whole().dead] == [999, 1000]
+    watched.model.counted_dead(kept_in(range(0), last=1000))
+    assert watched.changes().dead_kept.letters == 0
+    assert (watched.whole().dead, watched.whole().dead_kept.letters) == ([], 0)
+    assert watched.changes().is_empty
+
+
+def test_a_dead_letter_that_came_after_its_stream_was_counted_counts_too(watched):
+    watched.model.counted_dead(kept_in(range(0), last=6))
+    watched.model.buried([a_letter(7)])
+    assert watched.changes().dead_kept.letters == 1
+    watched.model.counted_dead(kept_in(range(0), last=6))  # the answer was on its way
+    assert watched.whole().dead_kept.letters == 1
+    watched.model.counted_dead(kept_in(range(7, 8), last=7))
+    assert [line.sequence for line in watched.whole().dead] == [7]
+    assert watched.whole().dead_kept.letters == 1

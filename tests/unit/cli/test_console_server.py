@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import json
 import re
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from types import SimpleNamespace
 
 import aiohttp
 import pytest
@@ -17,7 +19,7 @@ from berth.cli.bus import NatsServer
 from berth.cli.console import askagain, pages
 from berth.cli.console.askagain import AlreadyAskingError, AskAgain
 from berth.cli.console.feed import Feed
-from berth.cli.console.guard import COOKIE, HEADERS, Guard, trusted_proxy
+from berth.cli.console.guard import COOKIE, HEADERS, SESSION, Guard, trusted_proxy
 from berth.cli.console.hub import MOST_PAGES
 from berth.cli.console.pages import page_files, serving
 from berth.cli.console.server import ConsoleServer
@@ -163,6 +165,37 @@ async def test_the_token_is_exchanged_for_a_cookie_that_no_script_reads(closed_c
     assert status == 200
 
 
+async def test_a_wrong_bearer_is_held_up_as_a_wrong_token_is(closed_console: Client, monkeypatch):
+    wrong, right = {"Authorization": "Bearer wrong"}, {"Authorization": f"Bearer {TOKEN}"}
+    monkeypatch.setattr(pages, "WRONG_TOKEN_SECONDS", 0.0)
+    assert (await closed_console.ask("/api/session", headers=wrong))[0] == 401
+    status, page = await closed_console.ask("/", headers=wrong)
+    assert (status, "Token" in page) == (200, True)
+    monkeypatch.setattr(pages, "WRONG_TOKEN_SECONDS", 3600.0)
+    for path in ("/api/session", "/"):  # of which each would tell that it is wrong
+        guessing = asyncio.create_task(closed_console.session.get(f"{closed_console.url}{path}", headers=wrong))
+        done, _ = await asyncio.wait({guessing}, timeout=0.5)
+        assert not done, path
+        guessing.cancel()
+    assert (await closed_console.ask("/api/session", headers=right))[0] == 200
+    assert (await closed_console.ask("/livez", headers=wrong))[0] == 200
+
+
+async def test_a_stream_ends_with_the_session_that_it_began_in(closed_console: Client, monkeypatch):
+    now = time.time()
+    guard = Guard.of("127.0.0.1", names=(), token=Secret(TOKEN), proxy=None)
+    headers = {"Cookie": f"{COOKIE}={guard.new_session(now=now)}"}
+    async with closed_console.session.get(f"{closed_console.url}/api/stream", headers=headers) as stream:
+        assert (await stream.content.readline()).startswith(b"data: ")
+        closed_console.feed.hub.publish(b'{"now":5}')
+        assert [await stream.content.readline() for _ in range(2)] == [b"\n", b'data: {"now":5}\n']
+        monkeypatch.setattr(pages, "time", SimpleNamespace(time=lambda: now + SESSION.total_seconds() + 1))
+        closed_console.feed.hub.publish(b'{"now":6}')
+        assert await stream.content.read() == b"\n"
+    assert (await closed_console.ask("/api/stream", headers=headers))[0] == 401
+    assert len(closed_console.feed.hub) == 0
+
+
 async def test_a_form_that_is_none_is_refused(closed_console: Client):
     headers = {"Origin": closed_console.url}
     status, _ = await closed_console.ask("/login", "POST", json={"token": TOKEN}, headers=headers)
@@ -239,6 +272,9 @@ async def test_a_page_is_sent_frames_and_one_too_many_is_refused(open_console: C
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr("berth.cli.console.hub.MOST_PAGES", 1)
             assert (await open_console.ask("/api/stream"))[0] == 503
+            refused = '{"error":"opening the console: 1 pages are open already: close one of them"}'
+            assert await open_console.ask("/api/room") == (503, refused)
+    assert await open_console.ask("/api/room") == (200, "{}")
     assert MOST_PAGES > 1
 
 

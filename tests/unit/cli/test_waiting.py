@@ -9,7 +9,7 @@ import pytest
 from berth.api.messages import encode
 from berth.api.meta import ObjectMeta
 from berth.api.pod import Pod, PodSpec, PodStatus
-from berth.api.queue import Helping, QueueAnswer, QueuedPodDetail, WaitingPod
+from berth.api.queue import Helping, PageRequest, QueueAnswer, QueuedPodDetail, WaitingPod, decode_page_request
 from berth.bus.interface import Endpoint, Session
 from berth.cli.options import NotFoundError, PodName
 from berth.cli.unplaced import ask_the_cluster, ask_the_watcher, whose
@@ -135,11 +135,14 @@ def test_each_state_in_words(pod, more, expected):
 
 
 async def session_with(*watchers: tuple[str, object], leads: bool = True) -> Session:
-    """A bus on which watchers answer every request with a value."""
+    """A bus on which watchers answer every request with a value, or with what a function makes of it."""
     bus = MemoryBus()
     bus.apply()
     for identity, value in watchers:
-        endpoints = [Endpoint(name=name, answer=lambda _, value=value: value) for name in ("queue", "pod")]
+        endpoints = [
+            Endpoint(name=name, answer=value if callable(value) else lambda _, value=value: value)
+            for name in ("queue", "pod")
+        ]
         stats = {"leading": {"number": 7, "seconds": 1.0}} if leads else {}
         one = await bus.connect(name=identity)
         await one.register(
@@ -185,6 +188,25 @@ async def test_pods_are_sorted_by_queue_then_by_what_comes_next():
     assert ([pod.name for pod in found.pods], complete) == (["high", "low", "soon", "late", "gated"], True)
     found, complete = await read_queue(session, queue="", namespace="", limit=2)
     assert ([pod.name for pod in found.pods], complete) == (["high", "low"], False)
+
+
+async def test_a_list_that_is_asked_for_in_few_requests_stops_there():
+    asked: list[PageRequest] = []
+
+    def page(data: bytes) -> QueueAnswer:
+        """Of 200,000 pods, of which one in each 2,000 is in the queue that is asked for."""
+        request = decode_page_request(data)
+        asked.append(request)
+        following = request.start + 2000
+        return answer(waiting(f"web-{request.start}", "gated"), next=following if following < 200_000 else None)
+
+    session = await session_with(("one", page))
+    found, complete = await read_queue(session, queue="gated", namespace="", limit=500, most_requests=5)
+    assert [request.start for request in asked] == [0, 2000, 4000, 6000, 8000]
+    assert (len(found.pods), found.next, complete) == (5, 10_000, False)
+    asked.clear()
+    found, complete = await read_queue(session, queue="gated", namespace="", limit=500)
+    assert (len(asked), len(found.pods), found.next, complete) == (100, 100, None, True)
 
 
 def a_pod(scheduler: str = "berth", node: str = "", phase: str = "Pending") -> Pod:

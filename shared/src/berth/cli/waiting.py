@@ -7,6 +7,7 @@ from contextlib import aclosing
 from datetime import datetime
 from typing import Final
 
+import msgspec
 from rich.table import Table
 
 from berth.api.errors import DecodeError, TemporaryError
@@ -104,17 +105,23 @@ async def queue_pages(session: Session, *, queue: str = "", namespace: str = "")
         start = answer.next
 
 
-async def read_queue(session: Session, *, queue: str, namespace: str, limit: int) -> tuple[QueueAnswer, bool]:
-    """The last answer, with the pods of all pages, and whether that was all of them. Raises as :func:`queued_pod`."""
-    answer, pods = QueueAnswer(), dict[str, WaitingPod]()
+async def read_queue(
+    session: Session, *, queue: str, namespace: str, limit: int, most_requests: int | None = None
+) -> tuple[QueueAnswer, bool]:
+    """The last answer, with the pods of all pages, and whether that was all of them. Raises as :func:`queued_pod`.
+
+    After ``most_requests`` it stops: the answer's ``next`` then says how many pods of the queue were looked at.
+    """
+    answer, pods, requests = QueueAnswer(), dict[str, WaitingPod](), 0
     async with aclosing(queue_pages(session, queue=queue, namespace=namespace)) as pages:
         async for answer in pages:
             pods.update((pod.uid, pod) for pod in answer.pods)
-            if limit and len(pods) > limit:
+            requests += 1
+            if (limit and len(pods) > limit) or requests == most_requests:
                 break
     chosen = sorted(pods.values(), key=_order)[: limit or None]
     complete = answer.next is None and len(chosen) == len(pods)
-    return QueueAnswer(now=answer.now, draining=answer.draining, queues=answer.queues, pods=chosen), complete
+    return msgspec.structs.replace(answer, pods=chosen), complete
 
 
 def _order(pod: WaitingPod) -> tuple[int, float, int, datetime, str, str]:

@@ -17,7 +17,7 @@ from berth.api.errors import DecodeError
 from berth.api.messages import DeadLetter, Message, Outcome, decode
 from berth.api.pod import unix_seconds
 from berth.api.subjects import Attempt
-from berth.bus.interface import StoredMessage
+from berth.bus.interface import StoredMessage, StreamState
 from berth.cli.timeline import reason_of_attempt
 
 KEPT: Final = 1000
@@ -74,12 +74,20 @@ class DecisionLine(msgspec.Struct, frozen=True, array_like=True):
 
 
 class DeadLine(msgspec.Struct, frozen=True, array_like=True):
-    """A dead letter on the page."""
+    """A dead letter on the page. ``sequence`` is its number in the stream."""
 
     at: float
     subject: str
     service: str
     reason: str
+    sequence: int
+
+
+class DeadKept(msgspec.Struct, frozen=True, kw_only=True):
+    """How many dead letters NATS keeps, and the number of the oldest: those before it are no more."""
+
+    letters: int = 0
+    first: int = 0
 
 
 class StageTimes(msgspec.Struct, frozen=True, kw_only=True):
@@ -203,9 +211,12 @@ class DecisionLog:
 
 
 class DeadLetters:
-    """The last dead letters."""
+    """The last dead letters of those that NATS keeps."""
 
     def __init__(self) -> None:
+        self.kept = DeadKept()
+        self._counted_to = 0
+        self._sent = self.kept
         self._lines: deque[DeadLine] = deque(maxlen=DEAD_KEPT)
         self._new: deque[DeadLine] = deque(maxlen=DEAD_KEPT)
 
@@ -217,9 +228,22 @@ class DeadLetters:
         except DecodeError as error:
             subject, service, reason = stored.subject, "", str(error)
         texts = _cut(subject), _cut(service), _cut(reason)
-        line = DeadLine(stored.time.timestamp(), *texts)
+        line = DeadLine(stored.time.timestamp(), *texts, stored.sequence)
         self._lines.append(line)
         self._new.append(line)
+        if stored.sequence > self._counted_to:  # one more than the stream had at the last look
+            self._counted_to = stored.sequence
+            self.kept = DeadKept(letters=self.kept.letters + 1, first=self.kept.first)
+
+    def looked_at(self, state: StreamState) -> None:
+        """The stream has these letters and no others."""
+        first = state.first_sequence if state.messages else state.last_sequence + 1
+        since = sum(line.sequence > state.last_sequence for line in self._lines)  # they came after the answer was made
+        self._counted_to = max(self._counted_to, state.last_sequence)
+        self.kept = DeadKept(letters=state.messages + since, first=first)
+        for lines in (self._lines, self._new):
+            while lines and lines[0].sequence < first:
+                lines.popleft()
 
     def lines(self) -> list[DeadLine]:
         return list(self._lines)
@@ -229,6 +253,13 @@ class DeadLetters:
         new = list(self._new)
         self._new.clear()
         return new
+
+    def changed_kept(self) -> DeadKept | None:
+        """How many there are, if that has changed since the last call."""
+        if self.kept == self._sent:
+            return None
+        self._sent = self.kept
+        return self.kept
 
 
 def _line_of(at: float, decided: DecidedAttempt, creation_of: CreationOf) -> DecisionLine:

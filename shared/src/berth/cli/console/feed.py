@@ -137,12 +137,14 @@ class Feed:
                 ]
                 try:
                     await decisions.caught_up.wait()
+                    await dead.caught_up.wait()
+                    self.model.counted_dead(await session.state(DEAD))
                     self._session, self._is_catching_up = session, False
-                    self.hub.renew()
+                    self._renew_pages()
                     yield
                 finally:
                     if self._is_catching_up:  # lost meanwhile: pages have the nodes of the former mirror
-                        self.hub.renew()
+                        self._renew_pages()
                     self._session, self._is_catching_up = None, False
                     for task in following:
                         task.cancel()
@@ -155,6 +157,7 @@ class Feed:
             await self._read_clock(session)
             if len(self.hub) and time.monotonic() - asked_at >= SERVICES_SECONDS:
                 asked_at = time.monotonic()
+                self.model.counted_dead(await session.state(DEAD))
                 self.model.heard(await session.services())
             await asyncio.sleep(LOOK_SECONDS)
 
@@ -174,6 +177,11 @@ class Feed:
                 continue
             frame = self.model.changes(now=self.now(), every_second=ticks % TICKS_A_SECOND == 0)
             self.hub.publish(None if frame.is_empty or not len(self.hub) else _encoder.encode(frame))
+
+    def _renew_pages(self) -> None:
+        """What pages have is of the former mirror, and of former streams."""
+        self.model.settle(now=self.now())
+        self.hub.renew()
 
     def _whole(self) -> bytes:
         return _encoder.encode(self.model.whole(now=self.now()))

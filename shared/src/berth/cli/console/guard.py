@@ -115,10 +115,14 @@ class Guard:
             return True
         if self.token is None:
             return False
-        kind, _, given = headers.get("Authorization", "").partition(" ")
-        if kind.lower() == "bearer" and self.is_token(given.strip()):
+        given = _bearer_of(headers)
+        if given is not None and self.is_token(given):
             return True
         return cookie is not None and self.is_session(cookie, now=now)
+
+    def is_guess(self, headers: Mapping[str, str]) -> bool:
+        """Whether a request that may see nothing names a token: it is a wrong one."""
+        return self.token is not None and _bearer_of(headers) is not None
 
     def is_token(self, given: str) -> bool:
         """Whether this is the token; takes as long for every wrong one."""
@@ -137,6 +141,11 @@ class Guard:
 
     def _signature(self, expiry: str) -> str:
         return hmac.new(self._key, expiry.encode(errors="replace"), hashlib.sha256).hexdigest()
+
+
+def _bearer_of(headers: Mapping[str, str]) -> str | None:
+    kind, _, given = headers.get("Authorization", "").partition(" ")
+    return given.strip() if kind.lower() == "bearer" else None
 
 
 def _hashed(text: str) -> bytes:

@@ -84,14 +84,18 @@ class Hub:
         Raises:
             TooManyPagesError: there are too many already.
         """
-        if len(self._pages) >= MOST_PAGES:
-            raise TooManyPagesError(f"opening the console: {MOST_PAGES} pages are open already: close one of them")
+        self.check_room()
         page = OpenPage(self._whole)
         self._pages.add(page)
         try:
             yield page
         finally:
             self._pages.remove(page)
+
+    def check_room(self) -> None:
+        """Raises TooManyPagesError: one page more would be too many."""
+        if len(self._pages) >= MOST_PAGES:
+            raise TooManyPagesError(f"opening the console: {MOST_PAGES} pages are open already: close one of them")
 
     def publish(self, frame: bytes | None) -> None:
         """A tick is over: send its frame to all pages, if it has one."""

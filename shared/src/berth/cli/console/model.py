@@ -10,8 +10,8 @@ from typing import Final
 
 import msgspec
 
-from berth.bus.interface import ServiceInstance, StoredMessage
-from berth.cli.console.decisionlog import DeadLetters, DeadLine, DecisionFigures, DecisionLine, DecisionLog
+from berth.bus.interface import ServiceInstance, StoredMessage, StreamState
+from berth.cli.console.decisionlog import DeadKept, DeadLetters, DeadLine, DecisionFigures, DecisionLine, DecisionLog
 from berth.cli.console.nodetable import NodeChanges, NodeFacts, NodeLoad, NodeTable, TrafficSample
 from berth.cli.console.shadowlog import DifferenceLine, ShadowLine, ShadowLog
 from berth.cli.mirror import MirrorReader
@@ -69,6 +69,7 @@ class Frame(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     decisions: list[DecisionLine] = []
     left_out: int = 0
     dead: list[DeadLine] = []
+    dead_kept: DeadKept | None = None
     figures: DecisionFigures | None = None
     services: Services | None = None
     shadows: list[ShadowLine] | None = None
@@ -135,6 +136,10 @@ class ConsoleModel:
         for stored in batch:
             self._dead.add(stored)
 
+    def counted_dead(self, state: StreamState) -> None:
+        """The stream of dead letters has these."""
+        self._dead.looked_at(state)
+
     def heard(self, instances: Sequence[ServiceInstance]) -> None:
         """The services answered with their statistics."""
         processes = seen(instances)
@@ -154,9 +159,10 @@ class ConsoleModel:
         )
 
     def changes(self, *, now: float, every_second: bool) -> Frame:
-        """What changed since the last call. ``every_second``: figures, ages and traffic too."""
+        """What changed since the last call. ``every_second``: traffic and, while the bus is read, figures too."""
         lines, left_out = self._decisions.new_lines(self._created)
-        if every_second:
+        counts = every_second and self.bus.connected  # nothing is known of the time in which nothing is read
+        if counts:
             self._figures = self._decisions.figures(now)
         services = self._services if self._services != self._sent_services else None
         bus = self.bus if self.bus != self._sent_bus else None
@@ -168,11 +174,17 @@ class ConsoleModel:
             decisions=lines,
             left_out=left_out,
             dead=self._dead.new_lines(),
-            figures=self._figures if every_second else None,
+            dead_kept=self._dead.changed_kept(),
+            figures=self._figures if counts else None,
             services=services,
             shadows=self.shadows.changed_shadows(),
             differences=self.shadows.new_lines(),
         )
+
+    def settle(self, *, now: float) -> None:
+        """Have all that was read in the next :meth:`whole`, and not once more in the frames after it."""
+        for _ in range(2):  # Decisions are held for a call
+            self.changes(now=now, every_second=True)
 
     def whole(self, *, now: float) -> Frame:
         """All of it, as of the last :meth:`changes`: the frames that follow go on from here."""
@@ -183,6 +195,7 @@ class ConsoleModel:
             decisions=self._decisions.lines(),
             left_out=0,
             dead=self._dead.lines(),
+            dead_kept=self._dead.kept,
             figures=self._figures,
             services=self._services,
             shadows=self.shadows.shadows(),
@@ -199,6 +212,7 @@ class ConsoleModel:
         decisions: list[DecisionLine],
         left_out: int,
         dead: list[DeadLine],
+        dead_kept: DeadKept | None,
         figures: DecisionFigures | None,
         services: Services | None,
         shadows: list[ShadowLine] | None,
@@ -217,6 +231,7 @@ class ConsoleModel:
             decisions=decisions,
             left_out=left_out,
             dead=dead,
+            dead_kept=dead_kept,
             figures=figures,
             services=services,
             shadows=shadows,

@@ -1,6 +1,6 @@
 """What every page of the console's kind has: its files, who may look, its headers, errors as answers, a port.
 
-:mod:`berth.cli.console.server` answers for the live console, :mod:`berth.cli.console.replayserver` for a recording.
+:mod:`berth.cli.console.server` answers for the live console, :mod:`berth.cli.replayed.server` for a recording.
 """
 
 from __future__ import annotations
@@ -70,9 +70,8 @@ class GuardedPage:
     @web.middleware
     async def _checked(self, request: web.Request, handler: Handler) -> web.StreamResponse:
         """Refuse what may not be asked; errors that berth raises on purpose become an answer."""
-        refused = self._why_refused(request)
         try:
-            response = refused or await handler(request)
+            response = await self._why_refused(request) or await handler(request)
         except web.HTTPException as error:
             response = _error_answer(error.status, error.reason)
         except BerthError as error:
@@ -81,7 +80,7 @@ class GuardedPage:
             response.headers.update(HEADERS)
         return response
 
-    def _why_refused(self, request: web.Request) -> web.Response | None:
+    async def _why_refused(self, request: web.Request) -> web.Response | None:
         path, host = request.path, request.headers.get("Host")
         if path in PROBES:
             return None
@@ -89,21 +88,29 @@ class GuardedPage:
             return _error_answer(421, f"no console under the name {host or ''!r:.300}: name it with --allowed-host")
         if request.method not in {"GET", "HEAD"} and not self._guard.same_origin(request.headers.get("Origin"), host):
             return _error_answer(403, "a POST has to come from the console's own page (Origin)")
-        if self._may_look(request):
+        if self.may_look(request):
             _admit(request)
             return None
+        if self._guard.is_guess(request.headers):
+            await self._hold_up()
         if path in OPEN_PATHS or path.startswith("/page/"):
             return None
         return _error_answer(401, "who are you? Type the token at the console's first page")
 
-    def _may_look(self, request: web.Request) -> bool:
+    def may_look(self, request: web.Request) -> bool:
+        """Whether the guard lets in who asks, at this time."""
         cookie = request.cookies.get(COOKIE)
         return self._guard.may_look(request.headers, cookie, request.remote or "", now=time.time())
+
+    async def _hold_up(self) -> None:
+        """Before a wrong token is refused."""
+        async with self._wrong_token:
+            await asyncio.sleep(WRONG_TOKEN_SECONDS)
 
     # --- the page
 
     async def _index(self, request: web.Request) -> web.Response:
-        return self._static(self._index_file if self._may_look(request) else "login.html")
+        return self._static(self._index_file if self.may_look(request) else "login.html")
 
     async def _file(self, request: web.Request) -> web.Response:
         return self._static(request.match_info["name"])
@@ -123,8 +130,7 @@ class GuardedPage:
             raise web.HTTPUnsupportedMediaType
         given = (await request.post()).get("token")
         if not isinstance(given, str) or not self._guard.is_token(given.strip()):
-            async with self._wrong_token:
-                await asyncio.sleep(WRONG_TOKEN_SECONDS)
+            await self._hold_up()
             return _error_answer(403, "that is not the token")
         response = json_answer({"login": True})
         response.set_cookie(

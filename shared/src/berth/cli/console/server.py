@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -13,11 +12,20 @@ from aiohttp import web
 
 from berth.api.config.configuration import KubeSchedulerConfiguration
 from berth.api.errors import TemporaryError
-from berth.cli.console.answers import Document, node_json, pod_queue_json, pod_trace_json, waiting_json, why_json
+from berth.cli.console.answers import (
+    Document,
+    check_queue,
+    node_json,
+    pod_queue_json,
+    pod_trace_json,
+    waiting_json,
+    why_json,
+)
 from berth.cli.console.askagain import AskAgain
 from berth.cli.console.feed import Feed
 from berth.cli.console.guard import HEADERS, Guard
 from berth.cli.console.pages import GuardedPage, json_answer, pod_of
+from berth.cli.console.queuerefreshes import QueueRefreshes, WantedList
 from berth.cli.remedies.asking import Advisory
 from berth.process.configuration import profiles_of
 from berth.process.safetext import in_json
@@ -27,8 +35,6 @@ MOST_AT_ONCE: Final = 4
 MOST_WAITING: Final = 32
 """Questions that wait for that."""
 ANSWER_SECONDS: Final = 20.0
-KEPT_SECONDS: Final = 1.0
-"""For which an answer about the queue serves all pages, so that many pages ask the watcher no more than one does."""
 PING_SECONDS: Final = 10.0
 """After this long without a frame a page is told that the console lives."""
 STALLED_SECONDS: Final = 60.0
@@ -73,12 +79,13 @@ class ConsoleServer:
         self._configuration = configuration
         self._profiles = profiles_of(configuration)
         self._turns = AnswerTurns()
-        self._queue_answers: dict[tuple[str, str], tuple[float, Document]] = {}
+        self._lists = QueueRefreshes(self._read_list)
 
     def application(self) -> web.Application:
         """The routes."""
         routes = (
             web.get("/api/stream", self._stream),
+            web.get("/api/room", self._room),
             web.get("/api/queue", self._queue),
             web.get("/api/nodes/{name}", self._node),
             web.get("/api/shadows/{shadow}/{namespace}/{name}", self._difference),
@@ -92,7 +99,7 @@ class ConsoleServer:
     # --- what happens
 
     async def _stream(self, request: web.Request) -> web.StreamResponse:
-        """Frames as Server-Sent Events: the first has everything."""
+        """Frames as Server-Sent Events: the first has everything. They end with the time for which one may look."""
         with self._feed.hub.page() as page:
             response = web.StreamResponse(headers={**HEADERS, "Content-Type": "text/event-stream"})
             await response.prepare(request)
@@ -104,21 +111,28 @@ class ConsoleServer:
                     event = b": ping\n\n"
                 else:
                     event = b"data: " + in_json(frame.decode()).encode() + b"\n\n"
+                if not self._page.may_look(request):
+                    return response
                 try:
                     async with asyncio.timeout(STALLED_SECONDS):
                         await response.write(event)
                 except (TimeoutError, ConnectionError):  # it has gone
                     return response
 
+    async def _room(self, _request: web.Request) -> web.Response:
+        """Why a page is not served: a browser does not tell a page what the answer to its stream was."""
+        self._feed.hub.check_room()
+        return json_answer({})
+
     async def _queue(self, request: web.Request) -> web.Response:
-        asked = request.query.get("queue", ""), request.query.get("namespace", "")
-        now = time.monotonic()
-        self._queue_answers = {key: kept for key, kept in self._queue_answers.items() if now - kept[0] < KEPT_SECONDS}
-        if asked not in self._queue_answers:
-            async with self._turns.turn():
-                answer = await waiting_json(self._feed.session, queue=asked[0], namespace=asked[1])
-            self._queue_answers[asked] = now, answer
-        return json_answer(self._queue_answers[asked][1])
+        wanted = WantedList(request.query.get("queue", ""), request.query.get("namespace", ""))
+        check_queue(wanted.queue)
+        _ = self._feed.session  # so that a NATS that is away is said at once
+        return json_answer(await self._lists.answer(wanted))
+
+    async def _read_list(self, wanted: WantedList) -> Document:
+        async with self._turns.turn():
+            return await waiting_json(self._feed.session, queue=wanted.queue, namespace=wanted.namespace)
 
     async def _node(self, request: web.Request) -> web.Response:
         return json_answer(node_json(self._feed.model.mirror, request.match_info["name"]))

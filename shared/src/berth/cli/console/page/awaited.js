@@ -16,20 +16,31 @@ export function awaitedNotice(signal, changed = () => {}) {
     notice.hidden = !isEmpty;
     if (isEmpty !== wasEmpty) changed(isEmpty);
     wasEmpty = isEmpty;
-    const profiles = Object.keys(store.services?.window || {}).sort();
-    const key = `${profiles.join()}${store.nodes.size > 0}`;
-    if (!isEmpty || key === drawn) return;
+    if (!isEmpty) return;
+    const profiles = profilesOfBerth();
+    const isOld = wasDecidedBefore();
+    const key = `${profiles.join()}${store.nodes.size > 0}${isOld}`;
+    if (key === drawn) return;
     drawn = key;
     const who = `a pod ${whose(profiles)}`;
-    fill(notice, el("h2", {}, "No pod has been decided on yet"),
+    fill(notice, el("h2", {}, isOld ? "No pod has been decided on lately" : "No pod has been decided on yet"),
+      isOld ? el("p", {}, "There was no Decision in the time for which the stream DECISIONS keeps them: an hour, unless it is set otherwise.") : null,
       el("p", {}, `Awaited: ${store.nodes.size ? who : `the nodes of the cluster, which a leading watcher writes, and ${who}`}. This makes one:`),
       el("pre", { tabindex: 0 }, commandFor(profiles)),
       el("p", { class: "muted" }, "On the simulated cluster of docker compose, kubectl needs --server http://127.0.0.1:8001 too."));
   }
 
-  for (const kind of ["bus", "services", "nodes", "decisions"]) store.on(kind, draw, signal);
+  for (const kind of ["bus", "services", "nodes", "figures", "decisions"]) store.on(kind, draw, signal);
   draw();
   return notice;
+}
+
+const profilesOfBerth = () => Object.keys(store.services?.window || {}).sort();
+
+/** Whether nodes have pods of berth's: they were decided on, though no Decision is known. Without a leading watcher all pods may be. */
+export function wasDecidedBefore() {
+  const profiles = profilesOfBerth();
+  return [...store.nodes.values()].some(({ load }) => (profiles.length ? profiles.some((name) => load.profiles[name]) : load.pods > 0));
 }
 
 function whose(profiles) {

@@ -1,7 +1,7 @@
 // Every node as a tile, coloured by what is requested or by its traffic; the chosen node's pods beside it.
 
-import { awaitedNotice } from "./awaited.js";
-import { ask, el, fill, nodeLink, podLink, say } from "./dom.js";
+import { awaitedNotice, wasDecidedBefore } from "./awaited.js";
+import { ask, el, fill, known, nodeLink, podLink, refill, say } from "./dom.js";
 import { clock, cores, count, memory, percent } from "./format.js";
 import { Measures } from "./measures.js";
 import { nodeControls } from "./nodecontrols.js";
@@ -44,7 +44,7 @@ export function clusterView(place, signal, chosen) {
     laidOut = true;
     layoutAt = performance.now();
     map.layOut(controls.wanted(sorted, store.labels),
-      store.nodes.size ? "No node matches the filter." : "No nodes yet: a watcher that leads writes them.");
+      store.nodes.size ? "No node matches the filter." : store.frames ? "No nodes yet: a watcher that leads writes them." : "Nothing has been read yet.");
     summary();
   }
 
@@ -53,7 +53,7 @@ export function clusterView(place, signal, chosen) {
     const parts = totalsOf(shown, store.nodes.size);
     const sampled = shown.filter((node) => node.traffic).length;
     if (measures.by === "bandwidth") parts.push(sampled ? `${count(sampled)} measured` : "no bandwidth is measured: a metrics collector writes it");
-    say(sums, parts.join("  \u00b7  "));
+    say(sums, store.frames ? parts.join("  \u00b7  ") : "");
     controls.explain(shown);
   }
 
@@ -67,8 +67,7 @@ export function clusterView(place, signal, chosen) {
 
   function figures() {
     if (measures.scale(store.nodes.values()) && measures.by === "bandwidth") tiles.changed(store.nodes.values());
-    controls.offerProfiles(store.nodes.values());
-    if (kept.profile) laidOut = false;
+    if (controls.offerProfiles(store.nodes.values()) || kept.profile) laidOut = false;
     summary();
   }
 
@@ -111,16 +110,21 @@ function nodePanel(panel, signal, choose) {
 
   function latest() {
     const lines = store.decisions.slice(-LATEST).reverse();
-    const key = lines.map((line) => `${line.at}${line.pod}`).join();
+    const key = lines.map((line) => `${line.at}${line.pod}`).join() || none();
     if (key === lastDrawn) return;
     lastDrawn = key;
-    fill(panel, el("h2", {}, "Latest decisions"),
+    refill(panel, el("h2", {}, "Latest decisions"),
       lines.length ? el("ol", { class: "latest" }, lines.map((line) => el("li", {},
-        el("i", { class: "dot", "data-outcome": line.outcome }), podLink(line.namespace, line.pod),
-        el("span", { class: "muted" }, line.node ? [`${line.outcome} `, nodeLink(line.node)] : line.outcome))))
-        : el("p", { class: "empty" }, "None yet: the first pods are awaited."),
+        el("i", { class: "dot", "data-outcome": line.outcome }), known(podLink(line.namespace, line.pod), `pod ${line.at} ${line.pod}`),
+        el("span", { class: "muted" }, line.node ? [`${line.outcome} `, known(nodeLink(line.node), `node ${line.at} ${line.pod}`)] : line.outcome))))
+        : el("p", { class: "empty" }, none()),
       el("p", { class: "muted" }, "Choose a tile to see a node's pods, and from there why each is on it."));
     colour(panel);
+  }
+
+  function none() {
+    if (!store.frames) return "Nothing has been read yet.";
+    return wasDecidedBefore() ? "None that NATS still has." : "None yet: the first pods are awaited.";
   }
 
   async function node() {
@@ -130,43 +134,40 @@ function nodePanel(panel, signal, choose) {
       const document = await ask(`api/nodes/${encodeURIComponent(name)}`);
       if (shown === name) draw(document);
     } catch (error) {
-      if (shown === name) fill(panel, heading(name), el("p", { class: "notice bad" }, error.message));
+      if (shown === name) refill(panel, heading(name), el("p", { class: "notice bad" }, error.message));
     } finally {
       waiting = false;
       again = performance.now() + 2000;
     }
   }
 
-  const heading = (name) => el("h2", {}, name, el("button", { class: "plain", "aria-label": "Close", title: "Close (Esc)", onclick: () => choose("") }, "\u00d7"));
+  const heading = (name) => el("h2", {}, name, known(el("button", { class: "plain", "aria-label": "Close", title: "Close (Esc)", onclick: () => choose("") }, "\u00d7"), "close"));
 
   function draw(document) {
     const { requested, allocatable, pods, labels, taints } = document;
     const bar = (label, part, whole, form) => el("div", { class: "meter" }, el("span", {}, label), meter(part / whole),
       el("span", { class: "muted" }, `${form(part)} of ${form(whole)}`));
     const live = [...store.nodes.values()].find((one) => one.name === document.node);
-    const focused = panel.contains(window.document.activeElement) ? window.document.activeElement.getAttribute("href") : null;
-    const scrolled = panel.querySelector(".pods")?.scrollTop || 0;
-    fill(panel, heading(document.node),
+    const wasOpen = Boolean(panel.querySelector("details[open]"));
+    refill(panel, heading(document.node),
       document.unschedulable ? el("p", { class: "notice" }, "Cordoned: no new pods.") : null,
       bar("CPU", requested.cpu, allocatable.cpu, cores), bar("Memory", requested.memory, allocatable.memory, memory),
       bar("Pods", requested.pods, allocatable.pods, count),
       live && live.traffic ? el("p", { class: "muted" }, measures.trafficText(live)) : null,
       taints.length ? el("p", { class: "muted" }, "Taints: ", taints.map((one) => `${one.key}${one.value ? `=${one.value}` : ""}:${one.effect}`).join(", ")) : null,
-      el("details", {}, el("summary", {}, `${Object.keys(labels).length} labels`),
+      el("details", { open: wasOpen }, known(el("summary", {}, `${Object.keys(labels).length} labels`), "labels"),
         el("ul", { class: "labels" }, Object.entries(labels).sort().map(([key, value]) => el("li", {}, `${key}=${value}`)))),
       el("h3", {}, "Pods, the latest first"),
       pods.length ? el("ol", { class: "pods" }, pods.map((pod) => el("li", {}, podLink(pod.namespace, pod.name),
         el("span", { class: "muted" }, `${cores(pod.cpu)} · ${memory(pod.memory)}${pod.bound_at > 0 ? ` · ${clock(pod.bound_at).slice(0, 8)}` : ""}`))))
         : el("p", { class: "empty" }, "None."),
       pods.length && pods.length < requested.pods ? el("p", { class: "muted" }, `and ${requested.pods - pods.length} more`) : null);
-    panel.querySelector(".pods")?.scrollTo(0, scrolled);
-    if (focused) [...panel.querySelectorAll("a")].find((link) => link.getAttribute("href") === focused)?.focus();
   }
 
   const timer = setInterval(() => {
     if (signal.aborted) return clearInterval(timer);
     if (!shown) return latest();
-    if (!waiting && performance.now() > again && !panel.querySelector("details[open]")) node();
+    if (!waiting && performance.now() > again) node();
     return undefined;
   }, 400);
 

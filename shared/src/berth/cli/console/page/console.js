@@ -1,12 +1,12 @@
 // The page: its address says which view is shown, the head what holds for all of them.
 
 import { decoded, el, fill, say } from "./dom.js";
-import { count } from "./format.js";
+import { count, withoutNumbers } from "./format.js";
 import { store } from "./store.js";
 import { clusterView } from "./cluster.js";
 import { decisionsView } from "./decisions.js";
 import { podView } from "./pod.js";
-import { offerFind, offerLogout } from "./head.js";
+import { offerFind, offerLogout, offerSkip } from "./head.js";
 import { queueView } from "./queue.js";
 import { differenceView, shadowView } from "./shadow.js";
 
@@ -47,7 +47,7 @@ function head() {
   const link = document.getElementById("link");
   const state = store.link !== "live" ? "lost" : store.bus.connected ? "live" : "away";
   link.dataset.state = state;
-  say(link, { lost: "console away", away: "NATS away", live: "live" }[state]);
+  say(link, { lost: store.refusal ? "refused" : "console away", away: "NATS away", live: "live" }[state]);
   const figures = store.figures;
   const bound = figures ? (figures.series.bound || []).slice(-5).reduce((sum, each) => sum + each, 0) / 5 : 0;
   say(document.getElementById("rate"), figures ? `${count(bound)} pods/s bound` : "");
@@ -56,19 +56,31 @@ function head() {
 
 function notices() {
   const sentences = [];
-  if (store.link === "lost") sentences.push(["bad", "The console does not answer. What is shown is from before; trying again."]);
-  else if (!store.bus.connected) sentences.push(["bad", `NATS is not read: ${store.bus.reason}. What is shown is from before; trying again.`]);
+  if (store.link === "lost") sentences.push(["bad", `${store.refusal ? `This page is refused: ${store.refusal}` : "The console does not answer"}. ${store.frames ? "What is shown is from before; trying" : "Trying"} again.`]);
+  else if (store.frames && !store.bus.connected) sentences.push(["bad", `NATS is not read: ${store.bus.reason}. What is shown is from before; trying again.`]);
   if (store.bus.connected && !store.mirrorIsCurrent) sentences.push(["", `The mirror of the cluster is ${Math.round(store.mirrorAge)} s old: is a watcher running?`]);
   for (const sentence of store.services ? store.services.attention : []) sentences.push(["", sentence]);
   const key = JSON.stringify(sentences);
   const there = document.getElementById("notices");
   if (there.dataset.key === key) return;
   there.dataset.key = key;
-  fill(there, sentences.slice(0, 6).map(([kind, text]) => el("p", { class: `notice ${kind}` }, text)),
+  const shown = sentences.slice(0, 6);
+  fill(there, shown.map(([kind, text]) => el("p", { class: `notice ${kind}` }, text)),
     sentences.length > 6 ? el("p", { class: "notice" }, `and ${sentences.length - 6} more: see berth top`) : null);
+  readOut(shown.map(([, text]) => text));
+}
+
+/** Has sentences read out, once: not again because ages and numbers in them are others. */
+function readOut(sentences) {
+  const there = document.getElementById("alerts");
+  const key = JSON.stringify(sentences.map(withoutNumbers));
+  if (there.dataset.key === key) return;
+  there.dataset.key = key;
+  fill(there, sentences.map((text) => el("p", {}, text)));
 }
 
 offerFind(document.getElementById("find"));
+offerSkip(document.querySelector(".skip"), place);
 
 document.addEventListener("keydown", (event) => {
   if (event.ctrlKey || event.metaKey || event.altKey || event.target.closest("input, select, textarea")) return;

@@ -1,7 +1,7 @@
 // Decisions as they come. The rows are made once and written anew, so that a thousand a second cost no more than ten.
 
 import { awaitedNotice } from "./awaited.js";
-import { el, fill, nodeLink, podLink, say } from "./dom.js";
+import { el, fill, known, nodeLink, podLink, refill, say } from "./dom.js";
 import { clock, count, duration, percent } from "./format.js";
 import { OUTCOMES, STAGES, dark, ofStyle } from "./palette.js";
 import { store } from "./store.js";
@@ -9,6 +9,7 @@ import { store } from "./store.js";
 const ROWS = 60;
 const REDRAW_MS = 250;
 const ORDER = ["bound", "waiting", "preempting", "unschedulable", "conflict", "error", "gone"];
+const OTHERS = "(others)"; // profiles that are counted together: no Decision has that one
 const MEANS = { conflict: "conflict (ranked again)" };
 const kept = { outcome: "", profile: "", text: "" };
 
@@ -122,12 +123,13 @@ export function decisionsView(place, signal) {
       tally("repeats", count(found.repeated), "", "Decisions on a pod that had been decided on before"),
       tally("preempting", count(found.outcomes.preempting || 0), "preempting"),
       tally("errors", count(found.outcomes.error || 0), "error"),
-      tally("dead letters", count(store.dead.length), store.dead.length ? "error" : "", "the last ones, of a week at most"));
+      tally("dead letters", count(store.deadKept), store.deadKept ? "error" : "", "that NATS keeps, for a week at most"));
     for (const number of tallies.querySelectorAll("b")) {
       if (number.dataset.outcome && number.textContent !== "0") number.style.borderColor = OUTCOMES[number.dataset.outcome];
     }
     options(outcome, ORDER.filter((name) => found.outcomes[name] || name === kept.outcome), "outcome");
-    options(profile, Object.keys(found.profiles).sort(), "profile");
+    const profiles = Object.keys(found.profiles).filter((name) => name !== OTHERS);
+    options(profile, [...new Set([...profiles, kept.profile])].filter(Boolean).sort(), "profile");
     stages(found);
     tops(found);
     draw(found);
@@ -200,7 +202,9 @@ export function decisionsView(place, signal) {
 
   function letters() {
     dead.hidden = !store.dead.length;
-    fill(dead, el("details", {}, el("summary", {}, `${count(store.dead.length)} dead ${store.dead.length === 1 ? "letter" : "letters"}: messages that could not be read, or failed`),
+    const [number, listed] = [store.deadKept, store.dead.length];
+    const last = number > listed ? `; the last ${listed} are here, berth dead lists all` : "";
+    refill(dead, el("details", { open: Boolean(dead.querySelector("details[open]")) }, known(el("summary", {}, `${count(number)} dead ${number === 1 ? "letter" : "letters"}: messages that could not be read, or failed${last}`), "dead"),
       el("ol", { class: "dead" }, store.dead.map((letter) => el("li", {}, el("span", { class: "muted" }, `${clock(letter.at)} ${letter.service}`),
         ` ${letter.subject.split(".").slice(3).join("/") || letter.subject}: ${letter.reason}`)))));
   }

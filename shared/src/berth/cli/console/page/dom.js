@@ -31,6 +31,24 @@ export function fill(parent, ...children) {
   add(parent, children);
 }
 
+/** Says by what an element is found again that `refill` has replaced, where its address is not its own. */
+export function known(element, key) {
+  element.dataset.known = key;
+  return element;
+}
+
+const keyOf = (element) => element.dataset.known || element.getAttribute("href");
+
+/** Replaces what is in an element and leaves the focus where it was, by `known` or by the address of a link. */
+export function refill(parent, ...children) {
+  const focused = parent.contains(document.activeElement) ? document.activeElement : null;
+  fill(parent, children);
+  if (!focused) return;
+  const key = keyOf(focused);
+  const again = parent.contains(focused) ? focused : key && [...parent.querySelectorAll("[data-known], [href]")].find((each) => keyOf(each) === key);
+  if (again) again.focus({ preventScroll: true });
+}
+
 /** Sets a text only where it differs, so that nothing is laid out anew in vain. */
 export function say(element, text) {
   if (element.textContent !== text) element.textContent = text;

@@ -48,3 +48,6 @@ export function clock(seconds) {
 }
 
 export const unix = (text) => (text ? Date.parse(text) / 1000 : null);
+
+/** A sentence without its ages and other numbers; those of names stay. */
+export const withoutNumbers = (text) => text.replace(/(?<![\w.-])\d[\d.,]*(?: (?:ms|s|min|h)\b)?(?![\w-])/g, "").replace(/\s+/g, " ").trim();

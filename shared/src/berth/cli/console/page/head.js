@@ -13,12 +13,25 @@ export function offerFind(form) {
   });
 }
 
+const loggedOut = new BroadcastChannel("berth-logged-out");
+loggedOut.onmessage = () => location.replace("./");
+
+/** Other pages of this browser are left too: they have the same cookie, and would go on to be sent frames. */
 export function offerLogout(button) {
   fetch("api/session").then((answer) => answer.json()).then(({ login }) => {
     button.hidden = !login;
   }, () => {});
   button.addEventListener("click", async () => {
     await ask("logout", { method: "POST" });
+    loggedOut.postMessage(null);
     location.replace("./");
+  });
+}
+
+/** By a listener, since the part of the address after # is the view. */
+export function offerSkip(link, view) {
+  link.addEventListener("click", (event) => {
+    event.preventDefault();
+    view.focus();
   });
 }

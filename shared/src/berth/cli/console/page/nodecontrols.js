@@ -16,13 +16,16 @@ export function nodeControls(measures, kept, changed) {
       el("input", { type: "radio", name: "by", value: key, checked: measures.by === key, onchange: () => { measures.by = key; changed("colour"); } }),
       el("span", {}, label))));
 
+  /** Returns whether what was chosen is there no more, so that all are. */
   function options(select, all, values, field) {
     const key = values.join("\n");
-    if (select.dataset.key === key) return;
+    if (select.dataset.key === key) return false;
     select.dataset.key = key;
     select.hidden = !values.length;
-    if (!values.includes(kept[field])) kept[field] = "";
+    const isGone = kept[field] !== "" && !values.includes(kept[field]);
+    if (isGone) kept[field] = "";
     fill(select, el("option", { value: "" }, all), values.map((value) => el("option", { value, selected: value === kept[field] }, value)));
+    return isGone;
   }
 
   return {
@@ -32,10 +35,11 @@ export function nodeControls(measures, kept, changed) {
       options(zones, "all zones", [...new Set(nodes.map((node) => node.zone).filter(Boolean))], "zone");
     },
 
+    /** Returns whether the chosen profile has no pods any more, and all nodes are to be shown. */
     offerProfiles(nodes) {
       const names = new Set();
       for (const node of nodes) for (const name of Object.keys(node.load.profiles)) names.add(name);
-      options(profiles, "all profiles", [...names].sort(), "profile");
+      return options(profiles, "all profiles", [...names].sort(), "profile");
     },
 
     /** The nodes that pass the filter; `labels` are the texts of their labels' numbers. */

@@ -3,7 +3,7 @@
 import { ask, el, fill, nodeLink, podPath, words } from "./dom.js";
 import { clock, count, duration, unix } from "./format.js";
 import { KINDS, OUTCOMES, STAGES } from "./palette.js";
-import { whatHelps } from "./remedies.js";
+import { drawHelp, whatHelps } from "./remedies.js";
 import { store } from "./store.js";
 
 const REFRESH_MS = 3000;
@@ -18,7 +18,8 @@ const MEANS = {
 export function podView(place, signal, namespace, name) {
   const path = podPath(namespace, name);
   const whole = `${namespace}/${name}`;
-  const verdict = el("section", { class: "verdict", "aria-live": "polite" }, el("h1", {}, whole), el("p", { class: "empty" }, "Reading..."));
+  const said = el("div", { "aria-live": "polite" }, el("p", { class: "empty" }, "Reading..."));
+  const more = el("div");
   const state = el("div");
   const helps = el("div");
   const waits = el("section", { class: "card", hidden: true }, state, helps);
@@ -26,7 +27,7 @@ export function podView(place, signal, namespace, name) {
   const refused = el("section", { class: "card", hidden: true });
   const trace = el("section", { class: "card", hidden: true });
   const now = el("section", { class: "card now" });
-  fill(place, verdict, waits, choice, refused, trace, now);
+  fill(place, el("section", { class: "verdict" }, el("h1", {}, whole), said, more), waits, choice, refused, trace, now);
   asking();
 
   let version = "";
@@ -41,10 +42,11 @@ export function podView(place, signal, namespace, name) {
     const queued = queue.status === "fulfilled" && queue.value.queued ? queue.value : why.status === "fulfilled" && why.value.kind === "queued" ? why.value : null;
     const key = JSON.stringify([why.status, why.reason?.message, why.value && { ...why.value, age_seconds: 0, sentences: 0, now: 0 },
       messages.value?.messages?.length, queued && queued.queued && [queued.queued.pod.stage, queued.queued.pod.queue, queued.queued.attempt]]);
-    again = performance.now() + (queued ? REFRESH_MS : SETTLED_MS);
+    const isBound = why.value?.outcome === "bound";
+    again = performance.now() + (!queued && (isBound || queue.status === "fulfilled") ? SETTLED_MS : REFRESH_MS);
     const changed = key !== version;
     version = key;
-    headline(why, queued);
+    headline(why, isBound || queued ? null : queue);
     drawWaits(queued);
     if (!changed) return;
     const found = why.status === "fulfilled" ? why.value : {};
@@ -53,16 +55,19 @@ export function podView(place, signal, namespace, name) {
     drawTrace(messages.status === "fulfilled" ? messages.value.messages : []);
   }
 
-  function headline(why, queued) {
-    const title = el("h1", {}, whole);
-    if (why.status === "rejected") {
-      fill(verdict, title, el("p", { class: "headline" }, why.reason.message));
-      return;
-    }
-    const found = why.value;
-    const sentences = found.kind === "queued" ? found.sentences.slice(0, 1) : found.sentences; // the others are below
-    drawVerdict(verdict, found, whole, sentences, title,
-      found.kind === "decided" && !queued && found.outcome !== "bound" ? el("p", { class: "muted" }, "It does not wait any more.") : null);
+  /** The outcome is read out when it is another; what is below it has ages, and is drawn each time. `queue`: null where it waits or is bound. */
+  function headline(why, queue) {
+    const found = why.status === "fulfilled" ? why.value : null;
+    const [first, ...rest] = found ? found.sentences : [why.reason.message];
+    const drawn = el("div", {}, found ? headlineOf(found, whole, first) : el("p", { class: "headline" }, first));
+    if (drawn.textContent !== said.textContent) fill(said, ...drawn.childNodes);
+    fill(more, found?.kind === "queued" ? null : sentencesOf(rest), // those are below
+      queue ? whetherItWaits(queue, found) : null);
+  }
+
+  function whetherItWaits(queue, found) {
+    if (queue.status === "rejected") return el("p", { class: "notice" }, `Whether it waits is unknown: ${queue.reason.message}`);
+    return found ? el("p", { class: "muted" }, "It does not wait any more.") : null;
   }
 
   function drawWaits(queued) {
@@ -75,10 +80,7 @@ export function podView(place, signal, namespace, name) {
       queued.problem ? el("p", { class: "notice bad" }, queued.problem) : null,
       rest.filter((sentence) => !sentence.startsWith("*")).map((sentence) => el("p", { class: "muted" }, capital(sentence.trim()))),
       rest.length ? null : el("p", { class: "muted" }, first));
-    const told = JSON.stringify([queued.remedies, queued.missing, helping]);
-    if (told === helps.dataset.told) return; // what has the focus or is open stays so
-    helps.dataset.told = told;
-    fill(helps, whatHelps(queued, helping));
+    drawHelp(helps, [queued.remedies, queued.missing, helping], () => whatHelps(queued, helping));
   }
 
   function drawTrace(messages) {
@@ -152,14 +154,20 @@ export function podView(place, signal, namespace, name) {
   read();
 }
 
-/** What became of a pod: the outcome, the first sentence without the pod's name, the others below; between `title` and `end`. */
-export function drawVerdict(place, { outcome, node }, whole, [first, ...rest], title = null, end = null) {
+/** What became of a pod: the outcome with the first sentence, the others below. */
+export function drawVerdict(place, found, whole, [first, ...rest]) {
+  fill(place, headlineOf(found, whole, first), sentencesOf(rest));
+}
+
+/** The outcome, and a sentence without the pod's name. */
+function headlineOf({ outcome, node }, whole, sentence) {
   const badge = el("span", { class: "badge" }, outcome === "conflict" ? "ranked again" : outcome || "unknown");
   badge.style.borderColor = OUTCOMES[outcome] || OUTCOMES.gone;
-  const says = first.startsWith(`${whole} `) ? first.slice(whole.length + 1) : first;
-  fill(place, title, el("p", { class: "headline" }, badge, " ", linked(capital(says), node)),
-    rest.map((sentence) => el("p", { class: "muted" }, sentence.trim())), end);
+  const says = sentence.startsWith(`${whole} `) ? sentence.slice(whole.length + 1) : sentence;
+  return el("p", { class: "headline" }, badge, " ", linked(capital(says), node));
 }
+
+const sentencesOf = (sentences) => sentences.map((sentence) => el("p", { class: "muted" }, sentence.trim()));
 
 const capital = (text) => text.charAt(0).toUpperCase() + text.slice(1);
 

@@ -1,11 +1,12 @@
 // The pods that wait: how many in each queue, why, and what would help them.
 
-import { ask, el, fill, podLink, podPath, say, words } from "./dom.js";
+import { ask, el, fill, known, podLink, podPath, refill, say, words } from "./dom.js";
 import { count, duration, unix } from "./format.js";
-import { whatHelps } from "./remedies.js";
+import { drawHelp, whatHelps } from "./remedies.js";
 import { store } from "./store.js";
 
 const REFRESH_MS = 2000;
+const HELP_MS = 10_000; // a group that is open is asked about again
 const QUEUES = {
   active: "tried next, by priority, then in turns of namespaces",
   backoff: "wait for the end of their back-off",
@@ -25,7 +26,7 @@ export function queueView(place, signal) {
   const groups = el("section", { class: "card", hidden: true });
   const body = el("tbody");
   const note = el("p", { class: "muted" });
-  const nothing = el("p", { class: "empty", hidden: true }, "No pod waits.");
+  const nothing = el("p", { class: "empty", hidden: true });
   const namespace = el("input", { type: "search", placeholder: "namespace", "aria-label": "Namespace", value: kept.namespace,
     onchange: () => { kept.namespace = namespace.value.trim(); again = 0; } });
   const table = el("div", { class: "scroll" }, el("table", {}, el("thead", {}, el("tr", {},
@@ -35,23 +36,26 @@ export function queueView(place, signal) {
   let again = 0;
   let reading = false;
   let drawn = "";
-  const opened = new Map();
+  const opened = new Map(); // of the groups that are open, by what rejected them: what would help
+
+  function wanted() {
+    return new URLSearchParams(Object.entries(kept).filter(([, value]) => value)).toString();
+  }
 
   async function read() {
     reading = true;
-    const wanted = new URLSearchParams();
-    if (kept.queue) wanted.set("queue", kept.queue);
-    if (kept.namespace) wanted.set("namespace", kept.namespace);
+    again = Infinity;
+    const asked = wanted();
     try {
-      const found = await ask(`api/queue?${wanted}`);
-      if (!signal.aborted) draw(found);
+      const found = await ask(`api/queue?${asked}`);
+      if (!signal.aborted && asked === wanted()) draw(found);
       problem.hidden = true;
     } catch (error) {
       problem.hidden = false;
       say(problem, error.message);
     } finally {
       reading = false;
-      again = performance.now() + REFRESH_MS;
+      again = Math.min(again, performance.now() + REFRESH_MS); // at once if another list was chosen meanwhile
     }
   }
 
@@ -61,13 +65,23 @@ export function queueView(place, signal) {
     drawGroups(found);
     const pods = found.pods.slice(0, ROWS);
     nothing.hidden = pods.length > 0;
+    say(nothing, found.looked_at ? "None of these pods waits." : wanted() ? "No such pod waits." : "No pod waits.");
     table.hidden = !pods.length;
-    fill(body, pods.map((pod) => el("tr", {}, el("td", {}, podLink(pod.namespace, pod.name)), el("td", {}, pod.queue),
+    refill(body, pods.map((pod) => el("tr", {}, el("td", {}, podLink(pod.namespace, pod.name)), el("td", {}, pod.queue),
       el("td", { class: "number" }, duration(Math.max(0, now - unix(pod.since)))),
       el("td", { class: "number" }, pod.tried_again_seconds === undefined || pod.tried_again_seconds === null ? "" : duration(pod.tried_again_seconds)),
       el("td", { class: "number" }, pod.attempts || 0), el("td", { class: "number" }, pod.priority || 0),
       el("td", { class: "why", title: pod.message || "" }, (pod.plugins || []).length ? words(pod.plugins.join(", ")) : pod.message || pod.stage))));
-    say(note, found.complete && pods.length === found.pods.length ? "" : `These are the first ${count(pods.length)}; choose a queue or a namespace for others.`);
+    say(note, leftOut(found, pods.length));
+  }
+
+  /** Which pods the table may lack. */
+  function leftOut({ pods, looked_at: lookedAt }, shown) {
+    const command = ["berth queue", kept.queue ? `--queue "${kept.queue}"` : "", kept.namespace ? `-n ${kept.namespace}` : ""];
+    return [
+      shown < pods.length ? `These are the first ${count(shown)}; choose a queue or a namespace for others.` : "",
+      lookedAt ? `Only the first ${count(lookedAt)} pods of all queues were looked at: ${command.filter(Boolean).join(" ")} looks at all of them.` : "",
+    ].filter(Boolean).join(" ");
   }
 
   function drawCards(queues) {
@@ -102,46 +116,71 @@ export function queueView(place, signal) {
     groups.hidden = !reasons.size;
     const sorted = [...reasons].sort((a, b) => b[1].length - a[1].length).slice(0, 20);
     const most = Math.max(1, ...sorted.map(([, pods]) => pods.length));
-    if ([...groups.querySelectorAll("details[open]")].length && groups.contains(document.activeElement)) return;
-    fill(groups, el("h2", {}, "Rejected by ", el("span", { class: "muted" }, found.complete ? "" : `of the first ${count(found.pods.length)} pods`)),
-      el("ul", { class: "groups" }, sorted.map(([by, pods]) => {
-        const bar = el("i");
-        bar.style.width = `${(pods.length / most) * 100}%`;
-        const inside = el("div", {}, opened.get(by) || el("p", { class: "empty" }, "Asking the watcher..."));
-        const details = el("details", { open: opened.has(by) }, el("summary", {}, el("span", { class: "name" }, words(by)), el("span", { class: "bar" }, bar),
-          el("span", { class: "number" }, count(pods.length))), inside);
-        details.addEventListener("toggle", () => {
-          if (!details.open) opened.delete(by);
-          else if (!opened.has(by)) help(by, pods, inside);
-        });
-        return el("li", {}, details);
-      })));
+    refill(groups, el("h2", {}, "Rejected by ", el("span", { class: "muted" }, found.complete ? "" : `among ${count(found.pods.length)} pods`)),
+      el("ul", { class: "groups" }, sorted.map(([by, pods]) => group(by, pods, most))));
+    for (const [by, pods] of sorted) {
+      const help = opened.get(by);
+      if (help && !help.asking && performance.now() - help.at > HELP_MS) askFor(help, pods);
+    }
+  }
+
+  function group(by, pods, most) {
+    const bar = el("i");
+    bar.style.width = `${(pods.length / most) * 100}%`;
+    const summary = known(el("summary", {}, el("span", { class: "name" }, words(by)), el("span", { class: "bar" }, bar),
+      el("span", { class: "number" }, count(pods.length))), by);
+    const details = el("details", { open: opened.has(by) }, summary, opened.get(by)?.element);
+    details.addEventListener("toggle", () => {
+      if (!details.open) opened.delete(by);
+      else if (!opened.has(by)) open(by, pods, details);
+    });
+    return el("li", {}, details);
+  }
+
+  function open(by, pods, details) {
+    const answer = el("div", {}, el("p", { class: "empty" }, "Asking the watcher..."));
+    const age = el("p", { class: "muted age" });
+    const help = { element: el("div", { class: "helps" }, answer, age), answer, age, at: null, asking: false };
+    opened.set(by, help);
+    details.append(help.element);
+    askFor(help, pods);
   }
 
   /** One pod stands for the group: the first of a few about which nothing is missing, else the last of them. */
-  async function help(by, pods, inside) {
-    opened.set(by, el("p", { class: "empty" }, "Asking the watcher..."));
-    let made;
+  async function askFor(help, pods) {
+    help.asking = true;
     try {
       let pod;
       let found;
       for (pod of [...pods.slice(0, 1), ...pods.slice(1).slice(-EXAMPLES)]) {
         found = await ask(`${podPath(pod.namespace, pod.name)}/queue`);
-        if (!found.missing) break;
+        if (found.queued && !found.missing) break;
       }
-      const { helping = [] } = found.queued || {};
-      made = el("div", { class: "helps" }, el("p", {}, found.message || ""), whatHelps(found, helping),
-        el("p", { class: "muted" }, "For example ", podLink(pod.namespace, pod.name), "."));
+      const { message, remedies, missing, queued } = found;
+      const helping = queued?.helping || [];
+      drawHelp(help.answer, [pod.namespace, pod.name, Boolean(queued), message, remedies, missing, helping], () => [
+        el("p", {}, queued ? message || "" : "It does not wait any more."), whatHelps(found, helping),
+        el("p", { class: "muted" }, "For example ", podLink(pod.namespace, pod.name), ".")]);
     } catch (error) {
-      made = el("p", { class: "notice bad" }, error.message);
+      drawHelp(help.answer, error.message, () => el("p", { class: "notice bad" }, error.message));
     }
-    if (opened.has(by)) opened.set(by, made);
-    fill(inside, made);
+    help.asking = false;
+    help.at = performance.now();
+    tellAges();
+  }
+
+  function tellAges() {
+    for (const { age, at } of opened.values()) {
+      const seconds = Math.floor((performance.now() - at) / 1000);
+      if (at !== null) say(age, `Asked ${seconds < 60 ? `${seconds} s` : duration(seconds)} ago.`);
+    }
   }
 
   const timer = setInterval(() => {
-    if (signal.aborted) clearInterval(timer);
-    else if (!reading && performance.now() > again && store.bus.connected && !document.hidden) read();
+    if (signal.aborted) return clearInterval(timer);
+    tellAges();
+    if (!reading && performance.now() > again && store.bus.connected && !document.hidden) read();
+    return undefined;
   }, 200);
   read();
 }

@@ -1,6 +1,6 @@
 // What would help a pod that waits: sentences with what it asks for beside what nodes have, the events below.
 
-import { el, nodeLink, words } from "./dom.js";
+import { el, known, nodeLink, refill, words } from "./dom.js";
 
 /** The parts of a card or group; nothing where nothing is known. */
 export function whatHelps({ remedies = [], missing = "" }, helping = []) {
@@ -8,9 +8,20 @@ export function whatHelps({ remedies = [], missing = "" }, helping = []) {
     remedies.length || missing ? el("h3", {}, "What would help") : null,
     remedies.length ? el("ul", { class: "remedies" }, remedies.map((one) => el("li", {}, one.plugin ? [el("b", {}, words(one.plugin)), " "] : null, said(one)))) : null,
     missing ? el("p", { class: "muted" }, `${missing.charAt(0).toUpperCase()}${missing.slice(1)}.`) : null,
-    helping.length ? el("details", { class: "events" }, el("summary", {}, "Events after which it is tried again"), el("ul", { class: "helping" }, helping.map((one) => el("li", {}, el("b", {}, words(one.plugin)), ": ",
+    helping.length ? el("details", { class: "events" }, known(el("summary", {}, "Events after which it is tried again"), "events"), el("ul", { class: "helping" }, helping.map((one) => el("li", {}, el("b", {}, words(one.plugin)), ": ",
       one.events.length ? one.events.map((event) => el("span", { class: "event" }, words(event))) : "any event")))) : null,
   ];
+}
+
+/** Draws what `make` makes unless what is to be `told` is there: what is open or has the focus stays so. */
+export function drawHelp(place, told, make) {
+  const key = JSON.stringify(told);
+  if (place.dataset.told === key) return;
+  place.dataset.told = key;
+  const wasOpen = Boolean(place.querySelector("details[open]"));
+  refill(place, make());
+  const events = place.querySelector("details");
+  if (events) events.open = wasOpen;
 }
 
 /** The sentence, in which the names of nodes lead to the nodes. */

@@ -3,7 +3,7 @@
 import { ask, decoded, el, fill, nodeLink, podLink, podPath, say } from "./dom.js";
 import { Film, trafficOf } from "./film.js";
 import { clock, cores, count, duration, memory } from "./format.js";
-import { offerFind, offerLogout } from "./head.js";
+import { offerFind, offerLogout, offerSkip } from "./head.js";
 import { Measures } from "./measures.js";
 import { nodeControls } from "./nodecontrols.js";
 import { inOrder, nodeMap, totalsOf } from "./nodemap.js";
@@ -23,6 +23,7 @@ const kept = { text: "", zone: "", profile: "" };
 
 offerFind(document.getElementById("find"));
 offerLogout(document.getElementById("logout"));
+offerSkip(document.querySelector(".skip"), place);
 ask("api/film").then(open, (error) => fill(place, el("p", { class: "notice bad" }, error.message)));
 
 function open(found) {
@@ -91,8 +92,7 @@ function open(found) {
     const all = SIDES.map((side) => clusters[side]);
     for (const { store, film } of all) store.take(film.frame(shown, step));
     shown = step;
-    controls.offerProfiles(all.flatMap(({ store }) => [...store.nodes.values()]));
-    if (kept.profile) laidOut = false;
+    if (controls.offerProfiles(all.flatMap(({ store }) => [...store.nodes.values()])) || kept.profile) laidOut = false;
     if (measures.scale(all.flatMap(({ store }) => [...store.nodes.values()])) && measures.by === "bandwidth") {
       for (const { map, store } of all) map.tiles.changed(store.nodes.values());
     }

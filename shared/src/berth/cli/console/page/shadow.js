@@ -1,6 +1,6 @@
 // Shadows: how often another configuration would have chosen as the live one, the last differences, and one of them whole.
 
-import { ask, el, fill, nodeLink, podLink, words } from "./dom.js";
+import { ask, el, fill, known, nodeLink, podLink, refill, words } from "./dom.js";
 import { clock, count, percent } from "./format.js";
 import { KINDS } from "./palette.js";
 import { drawCandidates, drawRejections } from "./pod.js";
@@ -23,11 +23,12 @@ const SKIPPED = {
 const kept = { shadow: "" };
 
 const wordOf = (result) => (RESULTS[result] || [result])[0];
+const keyOf = (one) => `${one.at} ${one.shadow} ${one.pod}`;
 const linkOf = (one) => `#/shadow/${[one.shadow, one.namespace, one.pod].map(encodeURIComponent).join("/")}`;
 
 export function shadowView(place, signal) {
   const cards = el("div", { class: "shadows" });
-  const choice = el("select", { "aria-label": "Shadow", onchange: () => { kept.shadow = choice.value; draw(); } });
+  const choice = el("select", { "aria-label": "Shadow", onchange: () => { kept.shadow = choice.value; draw(); }, onblur: () => draw() }); // not refilled while it is used
   const body = el("tbody");
   const nothing = el("p", { class: "empty" }, "No difference has been heard since this console was started.");
   const table = el("div", { class: "scroll" }, el("table", {}, el("thead", {}, el("tr", {},
@@ -38,27 +39,25 @@ export function shadowView(place, signal) {
     fill(cards, store.shadows.length ? store.shadows.map(card) : el("p", { class: "empty" }, "No shadow answers. ", el("code", {}, "berth up --shadow NAME=FILE"), " starts one."));
     const names = [...new Set([...store.shadows.map((one) => one.figures.name), ...store.differences.map((one) => one.shadow)])].sort();
     const key = JSON.stringify(names);
-    if (choice.dataset.key !== key) {
+    if (choice.dataset.key !== key && !choice.matches(":focus")) {
       choice.dataset.key = key;
       fill(choice, el("option", { value: "" }, "all shadows"), names.map((name) => el("option", { value: name, selected: kept.shadow === name }, name)));
     }
     const shown = store.differences.filter((one) => !kept.shadow || one.shadow === kept.shadow).slice(0, ROWS);
     nothing.hidden = shown.length > 0;
     table.hidden = !shown.length;
-    const focused = body.contains(document.activeElement) ? document.activeElement.getAttribute("href") : null;
-    fill(body, shown.map((one) => el("tr", {}, el("td", { class: "time" }, clock(one.at)),
-      el("td", {}, el("a", { href: linkOf(one) }, `${one.namespace}/${one.pod}`)), el("td", {}, one.shadow),
+    refill(body, shown.map((one) => el("tr", {}, el("td", { class: "time" }, clock(one.at)),
+      el("td", {}, known(el("a", { href: linkOf(one) }, `${one.namespace}/${one.pod}`), `pod ${keyOf(one)}`)), el("td", {}, one.shadow),
       el("td", {}, wordOf(one.result), one.refused ? el("span", { class: "muted" }, " refused by ", words(one.refused)) : null),
-      el("td", {}, one.live ? nodeLink(one.live) : "none"), el("td", {}, one.own ? nodeLink(one.own) : "none"),
+      el("td", {}, one.live ? known(nodeLink(one.live), `live ${keyOf(one)}`) : "none"), el("td", {}, one.own ? known(nodeLink(one.own), `own ${keyOf(one)}`) : "none"),
       el("td", { class: "number" }, one.apart ?? "-"), el("td", { class: "number" }, one.place ?? "-"))));
-    if (focused) [...body.querySelectorAll("a")].find((each) => each.getAttribute("href") === focused)?.focus();
   }
 
   let due = true;
   store.on("shadows", () => { due = true; }, signal);
   const timer = setInterval(() => {
     if (signal.aborted) clearInterval(timer);
-    else if (due && !document.hidden && !choice.matches(":focus")) {
+    else if (due && !document.hidden) {
       due = false;
       draw();
     }

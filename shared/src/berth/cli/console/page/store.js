@@ -2,6 +2,7 @@
 
 const SILENCE_MS = 25_000;
 const HIDDEN_MS = 20_000;
+const TRY_MS = 2000;
 const KEPT = 1000;
 const DIFFERENCES = 512;
 
@@ -12,6 +13,7 @@ export class Store extends EventTarget {
     this.labels = [];
     this.decisions = [];
     this.dead = [];
+    this.deadKept = 0;
     this.leftOut = 0;
     this.figures = null;
     this.services = null;
@@ -21,6 +23,7 @@ export class Store extends EventTarget {
     this.mirrorAge = null;
     this.mirrorIsCurrent = true;
     this.link = "connecting";
+    this.refusal = ""; // why the console serves no stream to this page
     this.frames = 0;
     this.isResting = false;
     this.clockOffset = 0;
@@ -32,17 +35,29 @@ export class Store extends EventTarget {
     return Date.now() / 1000 + this.clockOffset;
   }
 
+  /** One stream, whatever there was before. */
   connect() {
-    this.source = new EventSource("api/stream");
-    this.source.onmessage = (event) => this.take(JSON.parse(event.data));
-    this.source.onerror = () => {
-      if (this.isResting) return;
+    this.leave();
+    const source = new EventSource("api/stream");
+    this.source = source;
+    source.onmessage = (event) => this.take(JSON.parse(event.data));
+    source.onerror = () => {
       this.setLink("lost");
-      if (this.source.readyState === EventSource.CLOSED) setTimeout(() => this.tryAgain(), 2000);
+      if (source.readyState === EventSource.CLOSED) this.trying = setTimeout(() => this.tryAgain(), TRY_MS);
     };
-    this.source.onopen = () => this.setLink("live");
-    clearInterval(this.watching);
+    source.onopen = () => {
+      this.refusal = "";
+      this.setLink("live");
+    };
     this.watching = setInterval(() => this.watch(), 5000);
+  }
+
+  leave() {
+    clearTimeout(this.trying);
+    clearInterval(this.watching);
+    if (!this.source) return;
+    this.source.close();
+    this.source.onmessage = this.source.onerror = this.source.onopen = null;
   }
 
   /** A page that nobody sees takes no frames: a browser has six connections to a console, of which each page takes one. */
@@ -50,8 +65,7 @@ export class Store extends EventTarget {
     clearTimeout(this.resting);
     if (document.hidden) {
       this.resting = setTimeout(() => {
-        this.source.close();
-        clearInterval(this.watching);
+        this.leave();
         this.isResting = true;
       }, HIDDEN_MS);
     } else if (this.isResting) {
@@ -60,21 +74,28 @@ export class Store extends EventTarget {
     }
   }
 
-  /** The browser has given up: the console refused. Perhaps the person has to log in again. */
+  /** The browser has given up: the console refused, and says here why. Perhaps the person has to log in again. */
   async tryAgain() {
+    const source = this.source;
+    let refusal = "";
     try {
-      const answer = await fetch("api/session");
+      const answer = await fetch("api/room");
       if (answer.status === 401) return location.reload();
+      if (answer.status === 503) refusal = (await answer.json()).error || "";
     } catch {
-      // not there yet
+      // not there yet, or what answers is not the console
     }
-    return this.connect();
+    if (this.isResting || this.source !== source) return undefined; // left, or begun anew meanwhile
+    this.refusal = refusal;
+    this.tell("link");
+    if (!refusal) return this.connect();
+    this.trying = setTimeout(() => this.tryAgain(), TRY_MS);
+    return undefined;
   }
 
   /** Nothing at all for long, not even what is sent every second: the connection is dead though nothing says so. */
   watch() {
     if (this.link === "live" && performance.now() - this.lastHeard > SILENCE_MS) {
-      this.source.close();
       this.setLink("lost");
       this.connect();
     }
@@ -174,14 +195,18 @@ export class Store extends EventTarget {
       ([at, namespace, pod, profile, outcome, node, text, created, asked, ranked, tries]) =>
         ({ at, namespace, pod, profile, outcome, node, text, created, asked, ranked, tries }));
     this.leftOut += frame.left_out || 0;
-    for (const [at, subject, service, reason] of frame.dead || []) this.dead.unshift({ at, subject, service, reason });
+    for (const [at, subject, service, reason, sequence] of frame.dead || []) this.dead.unshift({ at, subject, service, reason, sequence });
     this.dead.length = Math.min(this.dead.length, 50);
+    if (frame.dead_kept) {
+      this.deadKept = frame.dead_kept.letters;
+      this.dead = this.dead.filter(({ sequence }) => sequence >= frame.dead_kept.first);
+    }
     if (lines.length || frame.whole) {
       this.decisions.push(...lines);
       if (this.decisions.length > KEPT) this.decisions.splice(0, this.decisions.length - KEPT);
       this.tell("decisions", lines);
     }
-    if (frame.dead || frame.whole) this.tell("dead");
+    if (frame.dead || frame.dead_kept || frame.whole) this.tell("dead");
   }
 }
 

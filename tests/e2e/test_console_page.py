@@ -1,0 +1,483 @@
+"""The console's page in a real Chromium, where a test gives the answers: what is old, refused or unknown."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager
+
+import pytest
+from aiohttp import web
+from selenium.webdriver.common.by import By
+from selenium.webdriver.common.keys import Keys
+from selenium.webdriver.remote.webdriver import WebDriver
+from selenium.webdriver.support.select import Select
+
+from berth.cli.console.guard import HEADERS, Guard
+from berth.cli.console.pages import GuardedPage, json_answer, serving
+from harness.servers.browser import browser, opened, press, severe, shown, until
+
+pytestmark = [pytest.mark.requires("chromium"), pytest.mark.timeout(240)]
+
+POD = "/api/pods/default/web"
+NOW = "2026-01-01T12:00:00Z"
+QUEUES = {"active": 0, "backoff": 0, "unschedulable": 2, "gated": 0}
+FIGURES = {
+    "seconds": 60,
+    "outcomes": {},
+    "profiles": {},
+    "namespaces": {},
+    "series": {},
+    "repeated": 0,
+    "bound": 0,
+    "waited": None,
+    "ranked": None,
+    "decided": None,
+}
+SERVICES = {"queues": {}, "in_flight": {}, "window": {}, "draining": False, "attention": [], "processes": []}
+
+
+class ToldConsole:
+    """A console without a bus: its frames and answers are those that a test gives it."""
+
+    def __init__(self) -> None:
+        self.url = ""
+        self.asked: Counter[str] = Counter()
+        self.answers: dict[str, tuple[int, object]] = {"/api/room": (200, {})}
+        self.first: dict[str, object] = {}
+        self.refusal = ""
+        self.opened = 0
+        """Streams that were begun: a page begins one anew after 25 s without a frame, and is told everything again."""
+        self._streams: set[asyncio.Queue[dict[str, object]]] = set()
+
+    def application(self) -> web.Application:
+        page = GuardedPage(Guard.of("127.0.0.1", names=(), token=None, proxy=None), "index.html")
+        return page.application([web.get("/api/stream", self._stream), web.get("/api/{rest:.*}", self._answer)])
+
+    def begin(self, *, pods: dict[str, int] | None = None, **frame: object) -> None:
+        """What a page is sent first: two nodes, of which one has pods, by profile."""
+        placed = pods or {}
+        self.first = {
+            "whole": True,
+            "bus": {"connected": True},
+            "nodes": [[row, f"n{row}", "", 4000, 2**33, 110, 0, []] for row in range(2)],
+            "loads": [[0, sum(placed.values()), 500, 2**30, placed], [1, 0, 0, 0, {}]],
+            "figures": FIGURES,
+            "services": SERVICES,
+            **frame,
+        }
+
+    def tell(self, **frame: object) -> None:
+        """Send a frame to the pages that are open."""
+        for stream in self._streams:
+            stream.put_nowait(frame)
+
+    def answer(self, path: str, document: object, *, status: int = 200) -> None:
+        self.answers[path] = status, document
+
+    async def _stream(self, request: web.Request) -> web.StreamResponse:
+        if self.refusal:
+            return json_answer({"error": self.refusal}, status=503)
+        frames: asyncio.Queue[dict[str, object]] = asyncio.Queue()
+        frames.put_nowait(self.first)
+        self._streams.add(frames)
+        self.opened += 1
+        response = web.StreamResponse(headers={**HEADERS, "Content-Type": "text/event-stream"})
+        await response.prepare(request)
+        try:
+            while True:
+                await response.write(b"data: " + json.dumps(await frames.get()).encode() + b"\n\n")
+        except ConnectionError:
+            return response
+        finally:
+            self._streams.discard(frames)
+
+    async def _answer(self, request: web.Request) -> web.Response:
+        self.asked[request.path] += 1
+        status, document = self.answers.get(request.path, (404, {"error": f"{request.path} is not told"}))
+        return json_answer(document, status=status)
+
+
+@pytest.fixture(scope="module")
+def driver() -> Iterator[WebDriver]:
+    with browser() as driver:
+        driver.set_script_timeout(60)
+        yield driver
+
+
+@pytest.fixture
+async def told() -> AsyncIterator[ToldConsole]:
+    async with told_console() as console:
+        yield console
+
+
+@asynccontextmanager
+async def told_console() -> AsyncIterator[ToldConsole]:
+    console = ToldConsole()
+    console.begin()
+    async with serving(console.application(), "127.0.0.1", 0) as port:
+        console.url = f"http://127.0.0.1:{port}/"
+        yield console
+
+
+async def see(driver: WebDriver, selector: str, pattern: str = "") -> str:
+    return await asyncio.to_thread(shown, driver, selector, pattern)
+
+
+async def click(driver: WebDriver, selector: str, pattern: str = "") -> None:
+    await asyncio.to_thread(press, driver, selector, pattern)
+
+
+async def go(driver: WebDriver, url: str) -> None:
+    await asyncio.to_thread(opened, driver, url)
+
+
+async def run(driver: WebDriver, script: str, *arguments: object) -> object:
+    return await asyncio.to_thread(driver.execute_script, script, *arguments)
+
+
+async def wait_for(found: Callable[[], object], what: str) -> None:
+    await asyncio.to_thread(until, found, what)
+
+
+# --- a pod
+
+DECIDED = {
+    "kind": "decided",
+    "outcome": "unschedulable",
+    "node": "",
+    "sentences": ["default/web waits, no node is possible", "decided 3.0 s ago"],
+    "candidates": [],
+    "rejections": [],
+    "evaluated": 2,
+    "age_seconds": 3.0,
+}
+
+
+def a_pod_in_the_queue(name: str = "web", **more: object) -> dict[str, object]:
+    pod = {"namespace": "default", "name": name, "uid": f"uid-{name}", "profile": "berth", "queue": "unschedulable"}
+    return {**pod, "stage": "unschedulable", "since": NOW, "plugins": ["NodeResourcesFit"], **more}
+
+
+def waits(**more: object) -> dict[str, object]:
+    """The answer about one pod that waits."""
+    pod = a_pod_in_the_queue()
+    told = {"pod": "default/web", "outcome": "unschedulable", "message": "0/2 nodes are available", "now": NOW}
+    return {**told, "sentences": ["default/web is unschedulable"], "queued": {"pod": pod, "helping": []}, **more}
+
+
+async def test_a_pod_is_said_to_wait_no_more_only_where_the_watcher_says_so(told: ToldConsole, driver: WebDriver):
+    told.answer(f"{POD}/why", DECIDED)
+    told.answer(f"{POD}/trace", {"messages": []})
+    told.answer(f"{POD}/queue", {"error": "asking which pods wait: no watcher leads"}, status=503)
+    await go(driver, f"{told.url}#/pod/default/web")
+    text = await see(driver, ".verdict", "Whether it waits is unknown: asking which pods wait: no watcher leads")
+    assert "any more" not in text
+    told.answer(f"{POD}/queue", {"pod": "default/web", "queued": None, "sentences": []})
+    text = await see(driver, ".verdict", "It does not wait any more")  # which is asked again soon
+    assert "unknown" not in text
+
+
+OBSERVE = """
+window.announced = [];
+new MutationObserver((records) => window.announced.push(...records.map((record) => record.target.textContent)))
+  .observe(document.querySelector(arguments[0]), { childList: true, characterData: true, subtree: true });
+"""
+"""Note what a screen reader would read out of a live region from now on."""
+
+
+async def test_what_became_of_a_pod_is_read_out_when_it_is_another(told: ToldConsole, driver: WebDriver):
+    told.answer(f"{POD}/why", DECIDED)
+    told.answer(f"{POD}/trace", {"messages": []})
+    told.answer(f"{POD}/queue", waits())
+    await go(driver, f"{told.url}#/pod/default/web")
+    await see(driver, ".verdict", "Waits, no node is possible.*decided 3.0 s ago")
+    await run(driver, OBSERVE, ".verdict [aria-live], .verdict[aria-live]")
+    told.answer(
+        f"{POD}/why", {**DECIDED, "age_seconds": 9.0, "sentences": [DECIDED["sentences"][0], "decided 9.0 s ago"]}
+    )
+    await see(driver, ".verdict", "decided 9.0 s ago")
+    assert await run(driver, "return window.announced") == []
+    told.answer(f"{POD}/why", {**DECIDED, "outcome": "bound", "node": "n0", "sentences": ["default/web is on n0"]})
+    await see(driver, ".verdict", "bound Is on n0")
+    assert await run(driver, "return window.announced.length") > 0
+
+
+# --- the queue
+
+
+def a_list(*pods: dict[str, object], **more: object) -> dict[str, object]:
+    return {
+        "now": NOW,
+        "draining": False,
+        "queues": QUEUES,
+        "pods": list(pods),
+        "complete": True,
+        "looked_at": None,
+        **more,
+    }
+
+
+async def test_what_would_help_a_group_is_asked_again_and_has_its_age(told: ToldConsole, driver: WebDriver):
+    told.answer("/api/queue", a_list(a_pod_in_the_queue()))
+    told.answer(f"{POD}/queue", waits(remedies=[{"plugin": "NodeResourcesFit", "text": "asks for 8 CPU"}]))
+    await go(driver, f"{told.url}#/queue")
+    await click(driver, ".groups summary", "NodeResourcesFit")
+    await see(driver, ".helps", r"asks for 8 CPU.*Asked \d+ s ago")
+    told.answer(f"{POD}/queue", waits(remedies=[{"plugin": "NodeResourcesFit", "text": "asks for 16 CPU"}]))
+    await see(driver, ".helps", r"asks for 16 CPU.*Asked \d+ s ago")
+
+
+async def test_the_focus_stays_in_the_queue_while_it_is_drawn_anew(told: ToldConsole, driver: WebDriver):
+    told.answer("/api/queue", a_list(a_pod_in_the_queue(), a_pod_in_the_queue("web-2")))
+    told.answer(f"{POD}/queue", waits())
+    await go(driver, f"{told.url}#/queue")
+    for selector, tries in (("tbody tr:nth-child(2) a", 7), (".groups summary", 8)):
+        await see(driver, selector)
+        await run(driver, "document.querySelector(arguments[0]).focus()", selector)
+        told.answer("/api/queue", a_list(a_pod_in_the_queue(attempts=tries), a_pod_in_the_queue("web-2")))
+        await see(driver, "tbody tr:first-child", rf"\s{tries}\s")
+        assert await run(driver, "return document.activeElement === document.querySelector(arguments[0])", selector)
+
+
+async def test_a_list_that_stops_early_says_so(told: ToldConsole, driver: WebDriver):
+    told.answer("/api/queue", a_list(complete=False, looked_at=10_000))
+    await go(driver, f"{told.url}#/queue")
+    await see(driver, ".empty", "None of these pods waits")
+    looked = "Only the first 10,000 pods of all queues were looked at"
+    await see(driver, "main", f"{looked}: berth queue looks at all of them")
+    await click(driver, ".lane[data-queue=gated]")
+    await see(driver, "main", f'{looked}: berth queue --queue "gated" looks at all of them')
+    told.answer("/api/queue", a_list())
+    await see(driver, ".empty", "No such pod waits")
+    await click(driver, ".lane[data-queue=gated]")
+    await see(driver, ".empty", "No pod waits")
+
+
+# --- the cluster
+
+
+def a_node(pods: int) -> dict[str, object]:
+    amounts = {"cpu": 4000, "memory": 2**33}
+    placed = {"namespace": "default", "cpu": 100, "memory": 0, "bound_at": 0}
+    return {
+        "node": "n0",
+        "labels": {"pool": "gpu", "disk": "ssd"},
+        "taints": [],
+        "unschedulable": False,
+        "allocatable": {**amounts, "pods": 110},
+        "requested": {"cpu": 100 * pods, "memory": 0, "pods": pods},
+        "pods": [{**placed, "name": f"web-{number}"} for number in range(pods)],
+    }
+
+
+async def test_a_node_is_read_anew_while_its_labels_are_open_and_the_focus_stays(told: ToldConsole, driver: WebDriver):
+    told.answer("/api/nodes/n0", a_node(1))
+    await go(driver, f"{told.url}#/node/n0")
+    await click(driver, "aside summary", "2 labels")
+    await see(driver, "aside .labels", "pool=gpu")
+    focused = ("aside summary", "aside h2 button", "aside .pods a")
+    for pods, selector in enumerate(focused, start=2):
+        await run(driver, "document.querySelector(arguments[0]).focus()", selector)
+        told.answer("/api/nodes/n0", a_node(pods))
+        await see(driver, "aside", rf"\n{pods} of 110")
+        await see(driver, "aside .labels", "pool=gpu")
+        assert await run(driver, "return document.activeElement === document.querySelector(arguments[0])", selector)
+
+
+async def test_a_profile_that_goes_leaves_no_filter_behind(told: ToldConsole, driver: WebDriver):
+    told.begin(pods={"batch": 1, "berth": 1})
+    await go(driver, told.url)
+    await see(driver, ".totals", "^2 nodes")
+    await wait_for(lambda: choose(driver, "Profile", "batch"), "the profile among those that are offered")
+    await see(driver, ".totals", "^1 of 2 nodes")
+    told.tell(loads=[[0, 1, 500, 2**30, {"berth": 1}]], figures=FIGURES)
+    await see(driver, ".totals", "^2 nodes")
+    assert selected(driver, "Profile") == ""
+    assert told.opened == 1
+
+
+def choose(driver: WebDriver, label: str, value: str) -> bool:
+    """Whether the value was there to be chosen."""
+    select = Select(driver.find_element(By.CSS_SELECTOR, f"select[aria-label={label}]"))
+    if value not in [option.get_attribute("value") for option in select.options]:
+        return False
+    select.select_by_value(value)
+    return True
+
+
+def selected(driver: WebDriver, label: str) -> str | None:
+    return driver.find_element(By.CSS_SELECTOR, f"select[aria-label={label}]").get_attribute("value")
+
+
+@pytest.mark.parametrize(
+    ("pods", "says"),
+    [
+        pytest.param({}, "No pod has been decided on yet", id="none"),
+        pytest.param({"default-scheduler": 5}, "No pod has been decided on yet", id="others'"),
+        pytest.param({"berth": 5}, "No pod has been decided on lately.*DECISIONS keeps them: an hour", id="ours"),
+    ],
+)
+async def test_without_decisions_the_page_says_since_when(
+    told: ToldConsole, driver: WebDriver, pods: dict[str, int], says: str
+):
+    told.begin(pods=pods, services={**SERVICES, "window": {"berth": 64}})
+    await go(driver, told.url)
+    await see(driver, ".awaited", f"{says}.*Awaited: a pod whose schedulerName is berth")
+
+
+# --- Decisions
+
+
+def a_decision(number: int, profile: str) -> list[object]:
+    return [1_800_000_000.0 + number, "default", f"{profile}-{number}", profile, "bound", "n0", "", None, None, None, 1]
+
+
+async def test_a_profile_that_is_chosen_stays_chosen_while_it_has_no_decisions(told: ToldConsole, driver: WebDriver):
+    profiles = {"batch": 1, "berth": 1, "(others)": 3}
+    told.begin(decisions=[a_decision(1, "batch"), a_decision(2, "berth")], figures={**FIGURES, "profiles": profiles})
+    await go(driver, f"{told.url}#/decisions")
+    await wait_for(lambda: choose(driver, "Profile", "batch"), "the profile among those that are offered")
+    offered = Select(driver.find_element(By.CSS_SELECTOR, "select[aria-label=Profile]")).options
+    assert [option.get_attribute("value") for option in offered] == ["", "batch", "berth"]
+    await wait_for(lambda: "berth-2" not in driver.find_element(By.CSS_SELECTOR, ".lines").text, "the filtered list")
+    told.tell(figures={**FIGURES, "profiles": {"berth": 7}})
+    await see(driver, ".names", r"berth\s+7")
+    assert selected(driver, "Profile") == "batch"
+    await see(driver, ".lines", "batch-1")
+
+
+async def test_dead_letters_that_nats_has_removed_are_shown_no_more(told: ToldConsole, driver: WebDriver):
+    letters = [[1_800_000_000.0, "a.b.c.default.web", "binder", f"reason {number}", number] for number in (1, 2)]
+    told.begin(decisions=[a_decision(1, "berth")], dead=letters, dead_kept={"letters": 2, "first": 1})
+    await go(driver, f"{told.url}#/decisions")
+    await click(driver, "summary", "^2 dead letters")
+    await see(driver, ".dead", "reason 2.*reason 1")
+    told.tell(dead_kept={"letters": 1, "first": 2}, figures=FIGURES)
+    await see(driver, "summary", "^1 dead letter:")
+    assert "reason 1" not in await see(driver, ".dead", "reason 2")  # and it stays open
+    await see(driver, ".tally", r"^1\s+dead letters")
+    told.tell(dead_kept={"letters": 0, "first": 3}, figures=FIGURES)
+    await see(driver, ".tally", r"^0\s+dead letters")
+    assert not driver.find_element(By.CSS_SELECTOR, ".dead").is_displayed()
+
+
+# --- shadows
+
+
+def a_shadow(compared: int, name: str = "packed") -> dict[str, object]:
+    return {
+        "process": name,
+        "readiness": "ok",
+        "figures": {"name": name, "compared": compared, "results": {"equal": compared}},
+    }
+
+
+async def test_shadows_are_drawn_while_one_is_being_chosen(told: ToldConsole, driver: WebDriver):
+    told.begin(shadows=[a_shadow(1)])
+    await go(driver, f"{told.url}#/shadow")
+    await see(driver, ".shadow", "of 1 pods as live")
+    await run(driver, "document.querySelector('select[aria-label=Shadow]').focus()")
+    told.tell(shadows=[a_shadow(25), a_shadow(3, "spread")])
+    await see(driver, ".shadow", "of 25 pods as live")
+    names = "return [...document.querySelectorAll('select[aria-label=Shadow] option')].map((each) => each.value)"
+    assert await run(driver, names) == ["", "packed"]  # what is open is not changed
+    await run(driver, "document.activeElement.blur()")
+    assert await run(driver, names) == ["", "packed", "spread"]
+
+
+# --- the head
+
+
+async def test_skip_to_the_view_stays_in_the_view(told: ToldConsole, driver: WebDriver):
+    told.begin(decisions=[a_decision(1, "berth")])
+    await go(driver, f"{told.url}#/decisions")
+    await see(driver, "nav a[aria-current]", "Decisions")
+    await asyncio.to_thread(driver.find_element(By.CSS_SELECTOR, ".skip").send_keys, Keys.ENTER)
+    await wait_for(lambda: driver.switch_to.active_element.get_attribute("id") == "view", "the focus on the view")
+    assert driver.current_url.endswith("#/decisions")
+    await see(driver, "nav a[aria-current]", "Decisions")
+
+
+async def test_a_notice_is_read_out_once_however_old_it_gets(told: ToldConsole, driver: WebDriver):
+    def silent(age: str) -> dict[str, object]:
+        return {**SERVICES, "attention": [f"scorer host-1 has not been heard of for {age}, and did not stop"]}
+
+    told.begin(services=silent("59.2 s"))
+    await go(driver, told.url)
+    await see(driver, "#notices", "host-1 has not been heard of for 59.2 s")
+    await run(driver, OBSERVE, "[role=alert]")
+    for age in ("59.9 s", "1 min 2 s", "1 h 3 min"):
+        told.tell(services=silent(age))
+        await see(driver, "#notices", f"host-1 has not been heard of for {age}")
+    assert await run(driver, "return window.announced") == []
+    told.tell(services={**SERVICES, "attention": ["no binder leads"]})
+    await see(driver, "#notices", "no binder leads")
+    assert await run(driver, "return [...new Set(window.announced)]") == ["no binder leads"]
+
+
+async def test_a_page_that_is_refused_says_why_and_comes_once_it_may(told: ToldConsole, driver: WebDriver):
+    told.refusal = "opening the console: 32 pages are open already: close one of them"
+    told.answer("/api/room", {"error": told.refusal}, status=503)
+    await go(driver, told.url)
+    await see(driver, "#notices", f"This page is refused: {told.refusal}. Trying again")
+    await see(driver, ".link", "refused")
+    text = await see(driver, "main", "Nothing has been read yet")
+    assert "No nodes yet" not in text
+    assert "None yet" not in text
+    told.refusal = ""
+    told.answer("/api/room", {})
+    await see(driver, ".totals", "^2 nodes")
+    await see(driver, ".link", "live")
+
+
+async def test_a_page_that_logs_out_takes_the_others_with_it(told: ToldConsole, driver: WebDriver):
+    await go(driver, f"{told.url}#/decisions")
+    await see(driver, "nav a[aria-current]", "Decisions")
+    await run(driver, "window.before = true; new BroadcastChannel('berth-logged-out').postMessage(null)")
+    await wait_for(lambda: driver.execute_script("return !window.before"), "the page to be loaded anew")
+    assert severe(driver) == []
+
+
+STREAMS = """
+const done = arguments[arguments.length - 1];
+const made = [];
+const open = () => made.filter((each) => each.readyState !== 2).length;
+window.EventSource = class {
+  static CLOSED = 2;
+  constructor() { this.readyState = 1; made.push(this); }
+  close() { this.readyState = 2; }
+};
+let answer;
+window.fetch = () => new Promise((resolve) => { answer = () => resolve(new Response("{}")); });
+import("/page/store.js").then(async ({ Store }) => {
+  const store = new Store();
+  const found = [];
+  store.connect();
+  store.connect();
+  found.push(open());
+  store.source.close();  // as the browser does where the console refuses
+  const trying = store.tryAgain();
+  store.isResting = true;  // meanwhile nobody has seen the page for long
+  answer();
+  await trying;
+  found.push(open());
+  store.rest();  // it is seen again
+  found.push(open());
+  const late = store.tryAgain();
+  store.connect();
+  answer();
+  await late;
+  found.push(open());
+  done(found);
+}).catch((error) => done(String(error)));
+"""
+"""How many streams a store has open after each of its ways to begin one."""
+
+
+async def test_a_page_has_one_stream_whatever_happens(told: ToldConsole, driver: WebDriver):
+    await go(driver, told.url)
+    await see(driver, ".totals", "^2 nodes")
+    assert await asyncio.to_thread(driver.execute_async_script, STREAMS) == [1, 0, 1, 1]
