@@ -170,7 +170,7 @@ async def test_on_a_full_disk_nothing_is_kept_until_there_is_room(
     is_full = False
 
     def full(*_given: object) -> None:
-        raise RecordingWriteError("writing 'x': No space left on device: what was written before can be replayed")
+        raise RecordingWriteError("writing 'x': No space left on device")
 
     keep = timedelta(hours=1) if when == "within a segment" else timedelta(seconds=3)
     async with keeping(tmp_path / "kept", keep) as kept:

@@ -218,7 +218,7 @@ class Keeper:
         try:
             await self._in_thread(work, *given)
         except (RecordingWriteError, UsageError) as error:
-            self._on_disk(str(error).removesuffix(": what was written before can be replayed"))
+            self._on_disk(str(error))
             await self._in_thread(self._abandon)
             following.try_again_later()
             return False
