@@ -194,6 +194,24 @@ async def test_on_a_full_disk_nothing_is_kept_until_there_is_room(
     assert [one.subject for one in after.of("cluster")][:3] == ["node.n1", "node.n2", "node.n3"]
 
 
+async def test_a_segment_whose_end_was_not_written_is_followed_by_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    end, failed = Segment.end, threading.Event()
+
+    def fails_once(segment: Segment, reason: str) -> None:
+        if not failed.is_set():
+            failed.set()
+            raise RecordingWriteError("writing 'x': No space left on device")
+        end(segment, reason)
+
+    monkeypatch.setattr(Segment, "end", fails_once)
+    async with keeping(tmp_path / "kept", timedelta(seconds=3)) as kept:
+        await kept.put(1)
+        await until(lambda: len(kept.recordings()) > 1)
+    first, second, *_ = kept.recordings()
+    assert (first.is_cut, second.header.follows) == (True, "")
+    assert "node.n1" in [one.subject for one in second.of("cluster")]
+
+
 async def test_what_arrived_in_the_last_second_is_written_at_the_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(keeper, "FLUSH", timedelta(hours=1))
     async with keeping(tmp_path / "kept") as kept:

@@ -457,11 +457,14 @@ def opened_recording(path: Path) -> Iterator[tuple[Header, Iterator[Record]]]:
     """The header, and what follows, read and checked as it is asked for.
 
     Raises:
+        FileNotFoundError: there is no such file.
         RecordingError: as :func:`read_recording`; also in the block, while records are read.
     """
     try:
         with path.open("rb") as file:
             yield _opened(str(path), file)
+    except FileNotFoundError:
+        raise
     except OSError as exc:
         raise RecordingError(f"{path}: reading: {exc.strerror or exc}") from exc
 

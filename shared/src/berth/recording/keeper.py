@@ -235,11 +235,13 @@ class Keeper:
     def _go_on(
         self, records: list[Recorded | Waiting], checkpoint: list[Recorded | Waiting], begun: Begun, head: Header
     ) -> None:
-        """End the segment with these records, and begin the one that follows it."""
+        """End the segment with these records, and begin the one that follows it; one without its end has none."""
         if self._segment is not None:
             before = self._segment
             before.write(records)
-            self._end([], "the next segment follows")
+            before.end("the next segment follows")
+            self._segment = None
+            self._folder.ended(before)
             self._start(checkpoint, begun, msgspec.structs.replace(head, follows=before.path.name))
 
     def _end(self, records: list[Recorded | Waiting], reason: str) -> None:
