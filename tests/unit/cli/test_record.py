@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import gzip
 import os
 import re
 import signal
@@ -208,6 +209,57 @@ def test_a_full_disk_leaves_no_file_and_promises_none(folder: Path, tmp_path: Pa
     done = record("--since", "5m", "--from", folder, "-o", output)
     assert (done.exit_code, done.stderr) == (1, f"berth: writing '{output}': No space left on device\n")
     assert list(output.parent.iterdir()) == []
+
+
+GONE = """
+from contextlib import contextmanager
+from berth.recording import cut
+from berth.recording.file import RecordingWriter
+
+choose, opened, removed = cut.choose, cut.opened_recording, []
+
+def chosen(*given):
+    found = choose(*given)
+    removed.append(found.segments[-1].path if AFTER_THE_FIRST else found.segments[0].path)
+    if not AFTER_THE_FIRST:
+        removed[0].unlink(missing_ok=True)
+    return found
+
+@contextmanager
+def opening(path):
+    with opened(path) as found:
+        yield found
+    if removed and path != removed[0]:
+        removed[0].unlink(missing_ok=True)
+
+cut.choose, cut.opened_recording = chosen, opening
+RecordingWriter.has_frame = property(lambda writer: True)
+from berth.cli.__main__ import main
+main()
+"""
+"""The command, beside a recorder that removes a segment before anything was written, or after the first segment was."""
+
+
+def test_when_the_recorder_has_removed_a_segment_the_rest_is_taken(folder: Path):
+    taken = beside_a_recorder(folder, after_the_first=False)
+    assert taken.returncode == 0, taken.stderr
+    assert "nothing before that is kept" in taken.stderr.decode()
+    (folder.parent / "taken").write_bytes(taken.stdout)
+    assert len(read_recording(folder.parent / "taken").of("cluster")) == 59
+
+
+def test_standard_output_gets_no_second_recording(folder: Path):
+    taken = beside_a_recorder(folder, after_the_first=True)
+    assert taken.returncode == 2
+    (line,) = taken.stderr.decode().splitlines()
+    assert line.endswith(": its recorder has removed it meanwhile: take the recording again")
+    assert gzip.decompress(taken.stdout).count(b'"kind":"berth-recording"') == 1
+
+
+def beside_a_recorder(folder: Path, *, after_the_first: bool) -> subprocess.CompletedProcess[bytes]:
+    script = GONE.replace("AFTER_THE_FIRST", str(after_the_first))
+    command = [sys.executable, "-c", script, "record", "--since", "5m", "--from", str(folder), "-o", "-"]
+    return subprocess.run(command, capture_output=True, timeout=60, check=False)
 
 
 def test_a_damaged_segment_leaves_no_file(folder: Path, tmp_path: Path):

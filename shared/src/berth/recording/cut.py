@@ -43,6 +43,10 @@ _LAST_LISTS: Final = 2
 _NOTHING: Final = "nothing before that is kept"
 
 
+class SegmentGoneError(RecordingError):
+    """A segment was removed while it was about to be read. What is there now can be taken."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cut:
     """Which segments a recording is made of. ``less`` says why there is less than was asked for, if there is."""
@@ -100,6 +104,7 @@ def choose(folder: Path, since: timedelta, until: datetime | None) -> Cut:
 
     Raises:
         UsageError: there are none.
+        SegmentGoneError: one has gone meanwhile.
         RecordingError: one of them cannot be read.
     """
     with _advising():
@@ -116,6 +121,7 @@ def write(cut: Cut, writer: RecordingWriter, change: Change) -> CutWritten:
     """Write the recording to its end. ``change``: what is written in place of each record.
 
     Raises:
+        SegmentGoneError: a segment has gone meanwhile.
         RecordingError: a segment cannot be read.
         RecordingWriteError: it cannot be written.
     """
@@ -175,7 +181,7 @@ def _advising() -> Iterator[None]:
     try:
         yield
     except FileNotFoundError as exc:
-        raise RecordingError(
+        raise SegmentGoneError(
             f"{exc.filename}: its recorder has removed it meanwhile: take the recording again"
         ) from exc
     except RecordingError as exc:

@@ -33,7 +33,7 @@ from berth.process.exits import Exit, UsageError
 from berth.recording import cut
 from berth.recording.anonymised import Anonymiser
 from berth.recording.configuration import configuration_of, recorded_configuration
-from berth.recording.file import Change, Header, RecordingWriter, header, unchanged
+from berth.recording.file import Change, Header, RecordingError, RecordingWriter, header, unchanged
 from berth.recording.recorder import Recorder
 
 app = typer.Typer()
@@ -264,7 +264,18 @@ class _Wanted:
     anonymise: bool
 
 
+_TRIES: Final = 5
+"""A recorder that writes much removes a segment every second, and it takes about as long to look through many."""
+
+
 def _cut(wanted: _Wanted, output: Path) -> None:
+    for _ in range(_TRIES - 1):
+        with suppress(cut.SegmentGoneError):
+            return _take(wanted, output)
+    return _take(wanted, output)
+
+
+def _take(wanted: _Wanted, output: Path) -> None:
     chosen = cut.choose(wanted.folder, wanted.since, wanted.until)
     head = msgspec.structs.replace(chosen.head, follows="")
     change: Change = unchanged
@@ -301,7 +312,13 @@ def _writer(output: Path, head: Header) -> Iterator[RecordingWriter]:
     """
     if output == _STANDARD_OUTPUT:
         _refuse_a_terminal()
-        yield _to_standard_output(head)
+        writer = _to_standard_output(head)
+        try:
+            yield writer
+        except cut.SegmentGoneError as exc:
+            if writer.written:  # it cannot be begun anew
+                raise RecordingError(str(exc)) from exc
+            raise
         return
     if os.path.lexists(output):
         raise _taken(output)
