@@ -170,6 +170,18 @@ async def test_on_a_full_disk_it_ends_with_a_line_and_what_was_written_is_not_ta
     assert (subjects(found, "cluster"), found.is_cut) == (["node.n1"], True)
 
 
+async def test_on_a_disk_that_is_full_from_the_start_no_empty_file_is_left(
+    disk: SmallDisk, own_nats_server: NatsServer
+):
+    async with real_bus_under_test(own_nats_server.address):
+        disk.fill()
+        path = disk.folder / "r"
+        done = await asyncio.to_thread(berth, "record", "-o", str(path), "--nats", own_nats_server.address)
+    assert done.returncode == 1
+    assert done.stderr.decode() == f"berth: writing '{path}': No space left on device\n"
+    assert not path.exists()
+
+
 async def test_a_recording_goes_through_a_pipe(own_nats_server: NatsServer):
     """As from a container, whose disk goes with it: `berth record -o -`, then `berth replay -`."""
     async with real_bus_under_test(own_nats_server.address) as bus:

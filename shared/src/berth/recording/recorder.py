@@ -154,6 +154,8 @@ class Recorder:
         try:
             self._writer.end(reason)
         except RecordingWriteError as exc:
+            if not self._writer.written:
+                raise
             raise RecordingWriteError(f"{exc}: what was written before can be replayed") from exc
 
     async def _who_waits(self, on_begun: OnBegun) -> None:

@@ -395,7 +395,11 @@ async def _record(
             await recorder.ask_again()
             await _compare(session, configuration)
         finally:
-            recorder.end(reason)
+            try:
+                recorder.end(reason)
+            finally:
+                if not (writer.written or is_out):
+                    file.unlink(missing_ok=True)
     size = amount_of_bytes(writer.written)
     lasted, to = duration(time.monotonic() - began), "standard output" if is_out else file
     (note if is_out else print_line)(f"recorded {writer.messages} messages in {lasted} to {to}, {size}: {reason}")
