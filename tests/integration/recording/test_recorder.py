@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import json
+import random
 import re
 import subprocess
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -21,11 +22,12 @@ from berth.bus.interface import BusLostError, Endpoint, Session
 from berth.cli.options import first_error
 from berth.cli.waiting import queue_pages
 from berth.recording import recorder
-from berth.recording.file import Recording, RecordingWriter, header, read_recording
+from berth.recording.file import Recording, RecordingWriter, header, is_recording, read_recording
 from berth.recording.recorder import Recorder
 from harness.plugins.fixtures_bus import BusUnderTest, real_bus_under_test
 from harness.servers.keeping_recorder import environment
 from harness.servers.nats_server import NatsServer
+from harness.servers.small_disk import SmallDisk, small_disk
 
 pytestmark = pytest.mark.requires("nats-server")
 
@@ -132,6 +134,52 @@ async def test_a_lost_server_ends_it_and_what_was_recorded_is_whole(own_nats_ser
     assert isinstance(first_error(caught.value), BusLostError | BerthError)
     found = read_recording(tmp_path / "r")
     assert (subjects(found, "cluster"), found.is_cut) == (["node.n1"], False)
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> Iterator[SmallDisk]:
+    with small_disk(tmp_path / "disk", 1) as disk:
+        if not disk.is_small:
+            pytest.skip("mounting a file system takes root")
+        yield disk
+
+
+async def test_on_a_full_disk_it_ends_with_a_line_and_what_was_written_is_not_taken_for_the_whole(
+    disk: SmallDisk, own_nats_server: NatsServer
+):
+    """The end is small: the file's last page has room for it, though for what was dropped before it had none."""
+    path = disk.folder / "r"
+    async with real_bus_under_test(own_nats_server.address) as bus:
+        session = await bus.session("one")
+        await session.put("cluster", "node.n1", b'{"n": 1}')
+        arguments = ("record", "-o", str(path), "--nats", own_nats_server.address)
+        running = asyncio.create_task(asyncio.to_thread(berth, *arguments))
+        async with asyncio.timeout(SECONDS):
+            while not is_recording(str(path)) or read_recording(path).begun is None:  # noqa: ASYNC110 - nothing tells
+                await asyncio.sleep(0.05)
+        disk.fill()
+        while not running.done():
+            await session.put("facts", "f.n1", b'"%s"' % random.randbytes(8_000).hex().encode())
+            await asyncio.sleep(0.05)
+        done = await running
+    assert done.returncode == 1
+    assert done.stderr.decode().splitlines()[-1] == (
+        f"berth: writing '{path}': No space left on device: what was written before can be replayed"
+    )
+    found = read_recording(path)
+    assert (subjects(found, "cluster"), found.is_cut) == (["node.n1"], True)
+
+
+async def test_on_a_disk_that_is_full_from_the_start_no_empty_file_is_left(
+    disk: SmallDisk, own_nats_server: NatsServer
+):
+    async with real_bus_under_test(own_nats_server.address):
+        disk.fill()
+        path = disk.folder / "r"
+        done = await asyncio.to_thread(berth, "record", "-o", str(path), "--nats", own_nats_server.address)
+    assert done.returncode == 1
+    assert done.stderr.decode() == f"berth: writing '{path}': No space left on device\n"
+    assert not path.exists()
 
 
 async def test_a_recording_goes_through_a_pipe(own_nats_server: NatsServer):

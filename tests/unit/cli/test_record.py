@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import errno
+import gzip
 import os
 import re
+import signal
 import subprocess
 import sys
 from datetime import UTC, datetime, timedelta
@@ -15,7 +18,7 @@ from typer.testing import CliRunner
 from berth.cli.commands.record import app
 from berth.process.configuration import read_configuration
 from berth.recording.configuration import recorded_configuration
-from berth.recording.file import Begun, header, read_recording, recorded
+from berth.recording.file import Begun, RecordingWriter, header, read_recording, recorded
 from berth.recording.segments import Segment, SegmentFolder
 
 
@@ -125,6 +128,138 @@ def test_a_file_that_exists_is_left_alone(folder: Path, tmp_path: Path):
     assert done.exit_code == 2
     assert "it exists already" in done.stderr
     assert (tmp_path / "f").read_text() == "mine"
+
+
+PAUSED = """
+import signal, time
+from berth.recording.file import RecordingWriter
+
+def pause(writer, reason):
+    writer.flush()
+    print("has written", flush=True)
+    time.sleep(600)
+
+RecordingWriter.end = pause
+signal.signal(signal.SIGINT, signal.default_int_handler)  # whatever the tests were started with
+signal.signal(signal.SIGHUP, signal.SIG_DFL)
+from berth.cli.__main__ import main
+main()
+"""
+"""The command, which pauses when it has written all but the end."""
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_one_that_is_stopped_leaves_nothing_behind_and_the_next_one_writes_it(
+    folder: Path, tmp_path: Path, number: signal.Signals
+):
+    output = tmp_path / "out" / "f"
+    output.parent.mkdir()
+    command = [sys.executable, "-c", PAUSED, "record", "--since", "5m", "--from", str(folder), "-o", str(output)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout.readline() == "has written\n"
+            (part,) = output.parent.iterdir()
+            assert re.fullmatch(r"berth-\w+\.part", part.name)
+            assert part.stat().st_mode & 0o777 == 0o600
+            process.send_signal(number)
+            said = process.communicate(timeout=60)[1]
+        finally:
+            process.kill()
+    assert (process.returncode, said) == (1, "berth: stopped\n")
+    assert list(output.parent.iterdir()) == []
+    assert record("--since", "5m", "--from", folder, "-o", output).exit_code == 0
+    assert list(output.parent.iterdir()) == [output]
+
+
+def test_a_file_that_came_meanwhile_is_left_alone(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    output = tmp_path / "out" / "f"
+    output.parent.mkdir()
+    end = RecordingWriter.end
+
+    def ends(writer: RecordingWriter, reason: str) -> None:
+        end(writer, reason)
+        output.write_text("mine")
+
+    monkeypatch.setattr(RecordingWriter, "end", ends)
+    done = record("--since", "5m", "--from", folder, "-o", output)
+    assert (done.exit_code, done.stdout) == (2, "")
+    assert "it exists already" in done.stderr
+    assert (output.read_text(), list(output.parent.iterdir())) == ("mine", [output])
+
+
+def test_a_file_system_without_links_gets_the_file_too(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    def refuse(*_given: object, **_named: object) -> None:
+        raise OSError(errno.EPERM, os.strerror(errno.EPERM))
+
+    monkeypatch.setattr(os, "link", refuse)
+    output = tmp_path / "out" / "f"
+    output.parent.mkdir()
+    assert record("--since", "5m", "--from", folder, "-o", output).exit_code == 0
+    assert list(output.parent.iterdir()) == [output]
+    assert not read_recording(output).is_cut
+
+
+def test_a_full_disk_leaves_no_file_and_promises_none(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    def full(_descriptor: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "fsync", full)
+    output = tmp_path / "out" / "f"
+    output.parent.mkdir()
+    done = record("--since", "5m", "--from", folder, "-o", output)
+    assert (done.exit_code, done.stderr) == (1, f"berth: writing '{output}': No space left on device\n")
+    assert list(output.parent.iterdir()) == []
+
+
+GONE = """
+from contextlib import contextmanager
+from berth.recording import cut
+from berth.recording.file import RecordingWriter
+
+choose, opened, removed = cut.choose, cut.opened_recording, []
+
+def chosen(*given):
+    found = choose(*given)
+    removed.append(found.segments[-1].path if AFTER_THE_FIRST else found.segments[0].path)
+    if not AFTER_THE_FIRST:
+        removed[0].unlink(missing_ok=True)
+    return found
+
+@contextmanager
+def opening(path):
+    with opened(path) as found:
+        yield found
+    if removed and path != removed[0]:
+        removed[0].unlink(missing_ok=True)
+
+cut.choose, cut.opened_recording = chosen, opening
+RecordingWriter.has_frame = property(lambda writer: True)
+from berth.cli.__main__ import main
+main()
+"""
+"""The command, beside a recorder that removes a segment before anything was written, or after the first segment was."""
+
+
+def test_when_the_recorder_has_removed_a_segment_the_rest_is_taken(folder: Path):
+    taken = beside_a_recorder(folder, after_the_first=False)
+    assert taken.returncode == 0, taken.stderr
+    assert "nothing before that is kept" in taken.stderr.decode()
+    (folder.parent / "taken").write_bytes(taken.stdout)
+    assert len(read_recording(folder.parent / "taken").of("cluster")) == 59
+
+
+def test_standard_output_gets_no_second_recording(folder: Path):
+    taken = beside_a_recorder(folder, after_the_first=True)
+    assert taken.returncode == 2
+    (line,) = taken.stderr.decode().splitlines()
+    assert line.endswith(": its recorder has removed it meanwhile: take the recording again")
+    assert gzip.decompress(taken.stdout).count(b'"kind":"berth-recording"') == 1
+
+
+def beside_a_recorder(folder: Path, *, after_the_first: bool) -> subprocess.CompletedProcess[bytes]:
+    script = GONE.replace("AFTER_THE_FIRST", str(after_the_first))
+    command = [sys.executable, "-c", script, "record", "--since", "5m", "--from", str(folder), "-o", "-"]
+    return subprocess.run(command, capture_output=True, timeout=60, check=False)
 
 
 def test_a_damaged_segment_leaves_no_file(folder: Path, tmp_path: Path):

@@ -6,7 +6,8 @@ import re
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
+from importlib.metadata import EntryPoint
 from random import Random
 from uuid import UUID
 
@@ -22,9 +23,13 @@ from berth.api.pod import Pod
 from berth.api.queue import IN_FLIGHT, QUEUES, WaitingPod
 from berth.api.subjects import Attempt, Term
 from berth.api.volumes import BETA_STORAGE_CLASS, BIND_COMPLETED, MIGRATED_PLUGINS
+from berth.cluster.nodes import NodeInfo
+from berth.framework.interface import ScorePlugin
 from berth.framework.profile import Profile
+from berth.framework.status import CycleState
+from berth.plugins.factory import Args, PluginFactory, with_args
 from berth.plugins.presets import PRESETS
-from berth.process.configuration import known_plugins, profiles_of
+from berth.process.configuration import GROUP, known_plugins, profiles_of
 from berth.recording.anonymised import Anonymiser
 from berth.recording.configuration import configuration_of, recorded_configuration
 from berth.recording.file import Recorded, Source, Waiting, header, recorded
@@ -173,6 +178,74 @@ def test_extenders_are_masked_and_load():
     assert re.fullmatch(r"\w{4}\.\w{7}/fpga", resource)
 
 
+class PoolArgs(Args, frozen=True, kw_only=True):
+    weights: dict[str, int] = msgspec.field(default_factory=dict)
+    range: str = ""
+    devices: dict[str, object] = msgspec.field(default_factory=dict)
+    pause: timedelta = timedelta(seconds=1)
+
+
+class Pools(ScorePlugin):
+    """A plugin from elsewhere: it has points for each node."""
+
+    name = "Pools"
+
+    def __init__(self, args: PoolArgs) -> None:
+        self._weights = args.weights
+
+    def score(self, state: CycleState, pod: Pod, node: NodeInfo) -> int:
+        return self._weights.get(node.name, 0)
+
+
+FACTORY = PluginFactory(name="Pools", points=(Point.SCORE,), build=with_args(Pools, PoolArgs), args_type=PoolArgs)
+POOLS = """\
+  plugins: {score: {enabled: [{name: Pools, weight: 3}]}}
+  pluginConfig:
+  - name: Pools
+    args:
+      weights: {n1: 50, n2: 7, acme-pool: 5, 'n3': 100}
+      range: acme-range
+      devices: {acme: [{kind: acme-kind, acme-field: 7}, acme.example/deviceName], nodes: 12}
+      pause: 1m30s
+"""
+
+
+@pytest.fixture
+def foreign_plugin(monkeypatch: pytest.MonkeyPatch) -> None:
+    point = EntryPoint(name="Pools", value=f"{__name__}:FACTORY", group=GROUP)
+    monkeypatch.setattr("berth.process.configuration.entry_points", lambda group: [point])
+
+
+@pytest.mark.usefixtures("foreign_plugin")
+def test_arguments_of_a_plugin_from_elsewhere_keep_the_names_of_its_fields_only():
+    used = configuration(POOLS)
+    head = header(at=NOW, bus_id="bus", config="d", release=used.release, configuration=recorded_configuration(used))
+    masked = Anonymiser(used).header(head)
+    assert "acme" not in repr(masked)
+    (args,) = (each["args"] for each in masked.configuration["profiles"][0]["pluginConfig"] if each["name"] == "Pools")
+    assert list(args) == ["apiVersion", "kind", "weights", "range", "devices", "pause"]
+    assert (args["kind"], args["pause"], list(args["weights"].values())) == ("PoolsArgs", "1m30s", [50, 7, 5, 100])
+    first, second = args["devices"]
+    assert second == "nodes"
+    assert list(args["devices"][first][0].values())[1] == 7
+    assert configuration_of(masked, "a recording").profiles[0].args["Pools"].pause == timedelta(seconds=90)
+
+
+@pytest.mark.usefixtures("foreign_plugin")
+@pytest.mark.parametrize("seed", range(3))
+def test_masked_rankings_of_a_plugin_from_elsewhere_that_looks_up_names_are_equal(seed: int):
+    used = configuration(POOLS)
+    world = RecordedWorld(seed, lag=0.2, profiles=profiles_of(used))
+    world.run(300)
+    found = counts(world, anonymised(world, used))
+    assert (found.different, found.left_out) == (0, Counter())
+    assert any(
+        each.scores.get("Pools")
+        for record in world.recording.of("RANKED")
+        for each in decode(record.payload or b"", Ranked).candidates
+    )
+
+
 class TestMask:
     """What a mask keeps, and what it does not."""
 
@@ -264,6 +337,12 @@ class TestMask:
         assert not set(masks) & set(uids)
         assert mask.name(f"pvc-{uids[3]}").endswith(f"-{masks[3]}")
         assert mask.attempt(f"{uids[3]}.1234567.2") == f"{masks[3]}.1234567.2"
+
+    @pytest.mark.parametrize("text", ["हिन्दी", "Zoe\u0308-Acme", "acme🦄", "acme→b"])
+    def test_nothing_that_is_not_ascii_is_left(self, text: str):
+        masked = Mask().text(text)
+        assert masked.isascii()
+        assert "acme" not in masked
 
     def test_an_attempt_that_is_none_is_a_name(self):
         assert "acme" not in Mask().attempt("acme")

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import gzip
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -271,6 +274,72 @@ def test_one_that_says_it_follows_itself_or_a_later_one_follows_none(folder: Fol
     assert sequences(taken(folder, 60)[0])[-9:] == changes(1)
 
 
+@pytest.mark.parametrize("when", ["before its header is read", "after its header is read"])
+def test_what_its_recorder_removes_meanwhile_is_not_kept(folder: Folder, monkeypatch: pytest.MonkeyPatch, when: str):
+    """As where the folder has as many bytes as it may."""
+    oldest, older, *_ = [folder.add(minute) for minute in range(5)]
+    read, opened = cut.lines_of, cut.opened_recording
+
+    def remove() -> None:
+        oldest.unlink(missing_ok=True)
+        older.unlink(missing_ok=True)
+
+    def reading(path: Path) -> Iterator[bytes]:
+        if path.name.startswith("000003") and when == "before its header is read":
+            remove()
+        return read(path)
+
+    @contextmanager
+    def opening(path: Path) -> Iterator[object]:
+        with opened(path) as found:
+            yield found
+        if path == older:
+            remove()
+
+    monkeypatch.setattr(cut, "lines_of", reading)
+    monkeypatch.setattr(cut, "opened_recording", opening)
+    found, chosen = taken(folder, 30)
+    assert (found.header.at, chosen.less) == (at(2), "nothing before that is kept")
+    assert sequences(found)[-27:] == changes(2, 3, 4)
+
+
+def test_a_segment_that_is_removed_before_it_is_written_is_named(folder: Folder):
+    path = folder.add(1)
+    folder.add(2)
+    chosen = cut.choose(folder.path, timedelta(minutes=30), None)
+    path.unlink()
+    writer = RecordingWriter.create(folder.path.with_name("taken"), chosen.head)
+    with pytest.raises(RecordingError) as caught:
+        cut.write(chosen, writer, unchanged)
+    writer.drop()
+    assert str(caught.value) == f"{path}: its recorder has removed it meanwhile: take the recording again"
+
+
+@pytest.mark.parametrize("lines", [3, 6], ids=["in its checkpoint", "in its changes"])
+def test_a_segment_in_the_middle_that_was_copied_in_part_is_no_bridge(folder: Folder, lines: int):
+    folder.add(1)
+    path = folder.add(2)
+    after = folder.add(3)
+    whole = gzip.decompress(path.read_bytes()).splitlines(keepends=True)
+    path.write_bytes(gzip.compress(b"".join(whole[:lines])))
+    with pytest.raises(RecordingError) as caught:
+        taken(folder, 30)
+    wanted = f"it lacks its end, which {after.name} follows: copy the folder again"
+    assert str(caught.value).startswith(f"{path}: {wanted}; or move that file away")
+    path.unlink()
+    assert sequences(taken(folder, 30)[0])[-9:] == changes(3)
+
+
+def test_where_the_clock_of_nats_was_set_back_a_recording_until_a_time_has_no_hole(folder: Folder):
+    """The node of 30 is there as the segment begins, and of the changes nothing follows one that is not taken."""
+    path = folder.folder.next_path(at(1))
+    segment = Segment(path, a_header(1), [node(1, 30)], Begun(positions={"cluster": 1}))
+    segment.write([node(2, 1.1), node(3, 1.6), node(4, 1.2), recorded("facts", 1, at(1.3), "f.n1", b"1")])
+    segment.end("it was stopped")
+    found, _ = taken(folder, 30, at(1.5))
+    assert (sequences(found), len(found.of("facts"))) == ([1, 2], 1)
+
+
 def test_a_folder_without_segments_is_named(tmp_path: Path):
     with pytest.raises(UsageError, match=r"it has no segment of a `berth record --keep`$"):
         cut.choose(tmp_path, timedelta(hours=1), None)
@@ -329,6 +398,30 @@ def test_the_oldest_are_removed_when_there_are_too_many_bytes_but_never_the_one_
     current.abandon()
 
 
+def test_segments_of_a_clock_that_was_set_back_are_removed_when_later_ones_have_the_time(folder: Folder):
+    for minute in (100, 101, 0, 1, *range(2, 16)):
+        folder.add(minute)
+    kept(folder.path).remove_old(at(12.9), None)  # what was before may be a moment old when that of 0 begins
+    assert minutes_in(folder.path)[:3] == [100, 101, 0]
+    kept(folder.path).remove_old(at(14.5), None)
+    assert minutes_in(folder.path) == list(range(1, 16))
+
+
+def test_a_segment_that_begins_before_the_others_by_mistake_removes_none_of_them(folder: Folder):
+    for minute in (10, 11, 12, -9000, 13):
+        folder.add(minute)
+    kept(folder.path).remove_old(at(13.5), None)
+    assert minutes_in(folder.path) == [10, 11, 12, -9000, 13]
+
+
+def test_a_link_to_nothing_is_no_segment(folder: Folder):
+    folder.add(1)
+    (folder.path / "000007-20260101T100000Z.berth").symlink_to("nowhere")
+    there = kept(folder.path)
+    assert (there.summary[0], there.next_path(at(2)).name) == (1, "000008-20260101T100200Z.berth")
+    assert sequences(taken(folder, 30)[0])[-9:] == changes(1)
+
+
 def test_a_lock_is_free_again_when_the_recorder_has_ended(tmp_path: Path):
     for _ in range(2):
         with (
@@ -337,6 +430,18 @@ def test_a_lock_is_free_again_when_the_recorder_has_ended(tmp_path: Path):
             locked_folder(tmp_path / "kept", keep=timedelta(hours=1), most_bytes=1),
         ):
             pass
+
+
+def test_a_disk_without_locks_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    def refuse(_descriptor: int, _operation: int) -> None:
+        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+    monkeypatch.setattr(fcntl, "flock", refuse)
+    with (
+        pytest.raises(UsageError, match="locking it: No locks available: name a folder on a disk that has locks"),
+        locked_folder(tmp_path / "kept", keep=timedelta(hours=1), most_bytes=1),
+    ):
+        pass
 
 
 def test_a_segment_that_cannot_be_begun_leaves_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import gzip
 import json
+import os
 import resource
 import signal
 from datetime import UTC, datetime, timedelta
@@ -300,7 +302,8 @@ def test_what_is_much_at_once_is_written_in_frames_that_are_read(tmp_path: Path,
     assert len(read_recording(tmp_path / "r").of("cluster")) == 10
 
 
-def test_what_a_full_disk_took_in_part_is_removed_so_that_more_can_follow(tmp_path: Path):
+def test_what_a_full_disk_took_in_part_is_removed_and_nothing_follows_what_is_missing(tmp_path: Path):
+    """Though there is room again, and for the end there was: the file would count as whole."""
     writer = RecordingWriter.create(tmp_path / "r", a_header())
     writer.add(recorded("cluster", 1, NOW, "node.n1", b"{}"))
     writer.flush()
@@ -317,8 +320,27 @@ def test_what_a_full_disk_took_in_part_is_removed_so_that_more_can_follow(tmp_pa
         signal.signal(signal.SIGXFSZ, before)
     assert (tmp_path / "r").stat().st_size == whole
     writer.add(recorded("cluster", 3, NOW, "node.n3", b"{}"))
-    writer.end("it was stopped")
-    assert [one.sequence for one in read_recording(tmp_path / "r").of("cluster")] == [1, 3]
+    with pytest.raises(RecordingWriteError, match="File too large"):
+        writer.end("it was stopped")
+    found = read_recording(tmp_path / "r")
+    assert ([one.sequence for one in found.of("cluster")], found.is_cut) == ([1], True)
+
+
+def test_what_may_not_be_on_the_disk_is_not_ended_either(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """After an error of fsync the system may have dropped what was written, and says so once."""
+    writer = RecordingWriter.create(tmp_path / "r", a_header())
+    writer.add(recorded("cluster", 1, NOW, "node.n1", b"{}"))
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "fsync", fails)
+        with pytest.raises(RecordingWriteError, match="Input/output error"):
+            writer.flush()
+    with pytest.raises(RecordingWriteError, match="Input/output error"):
+        writer.end("it was stopped")
+    assert read_recording(tmp_path / "r").is_cut
+
+
+def fails(_descriptor: int) -> None:
+    raise OSError(errno.EIO, os.strerror(errno.EIO))
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full")
@@ -326,5 +348,5 @@ def test_a_full_disk_is_one_line():
     with Path("/dev/full").open("wb", buffering=0) as full:
         writer = RecordingWriter("/dev/full", full)
         writer.add(Begun(positions={}))
-        with pytest.raises(RecordingWriteError, match="writing '/dev/full': No space left on device: what was written"):
+        with pytest.raises(RecordingWriteError, match=r"writing '/dev/full': No space left on device$"):
             writer.flush()

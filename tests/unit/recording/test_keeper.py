@@ -170,7 +170,7 @@ async def test_on_a_full_disk_nothing_is_kept_until_there_is_room(
     is_full = False
 
     def full(*_given: object) -> None:
-        raise RecordingWriteError("writing 'x': No space left on device: what was written before can be replayed")
+        raise RecordingWriteError("writing 'x': No space left on device")
 
     keep = timedelta(hours=1) if when == "within a segment" else timedelta(seconds=3)
     async with keeping(tmp_path / "kept", keep) as kept:
@@ -192,6 +192,24 @@ async def test_on_a_full_disk_nothing_is_kept_until_there_is_room(
     after = next(each for each in kept.recordings() if "node.n3" in [one.subject for one in each.of("cluster")])
     assert after.header.follows == ""
     assert [one.subject for one in after.of("cluster")][:3] == ["node.n1", "node.n2", "node.n3"]
+
+
+async def test_a_segment_whose_end_was_not_written_is_followed_by_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    end, failed = Segment.end, threading.Event()
+
+    def fails_once(segment: Segment, reason: str) -> None:
+        if not failed.is_set():
+            failed.set()
+            raise RecordingWriteError("writing 'x': No space left on device")
+        end(segment, reason)
+
+    monkeypatch.setattr(Segment, "end", fails_once)
+    async with keeping(tmp_path / "kept", timedelta(seconds=3)) as kept:
+        await kept.put(1)
+        await until(lambda: len(kept.recordings()) > 1)
+    first, second, *_ = kept.recordings()
+    assert (first.is_cut, second.header.follows) == (True, "")
+    assert "node.n1" in [one.subject for one in second.of("cluster")]
 
 
 async def test_what_arrived_in_the_last_second_is_written_at_the_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

@@ -12,7 +12,7 @@ from collections.abc import Coroutine, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, Final, TypeVar
 
 import typer
 
@@ -167,6 +167,33 @@ def _interruptible() -> Iterator[None]:
         signal.signal(signal.SIGINT, before)
 
 
+_STOPPING: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+@contextmanager
+def stoppable() -> Iterator[None]:
+    """Ctrl-C, SIGTERM and SIGHUP end the block, which cleans up, and then the command, with the exit code for no.
+
+    For work without an event loop. A signal that is ignored stays ignored, as in :func:`until_stopped`.
+    """
+
+    def stop(_number: int, _frame: object) -> None:
+        raise KeyboardInterrupt
+
+    before = {number: signal.getsignal(number) for number in _STOPPING}
+    try:
+        for number, handler in before.items():
+            if handler is not signal.SIG_IGN:
+                signal.signal(number, stop)
+        yield
+    except KeyboardInterrupt as error:
+        note("stopped")
+        raise typer.Exit(Exit.NO) from error
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
 async def until_stopped(work: Coroutine[Any, Any, T]) -> T | None:
     """Run until the end of the work, or until Ctrl-C, SIGTERM or SIGHUP (the terminal was closed).
 
@@ -183,7 +210,7 @@ async def until_stopped(work: Coroutine[Any, Any, T]) -> T | None:
             task.cancel()
             note("stopping")
 
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+    for number in _STOPPING:
         if signal.getsignal(number) is not signal.SIG_IGN:
             loop.add_signal_handler(number, stop)
     await asyncio.gather(task, return_exceptions=True)

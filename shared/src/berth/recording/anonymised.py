@@ -7,12 +7,14 @@ empty object, which cannot be decoded either. Facts are of any shape, and become
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from datetime import timedelta
 from enum import Enum
 from typing import Any, Final, TypeVar, overload
 
 import msgspec
 
 from berth.api.config.configuration import KubeSchedulerConfiguration
+from berth.api.config.encode import in_full
 from berth.api.decoding import decode_json
 from berth.api.errors import DecodeError
 from berth.api.kinds import WATCHED_KINDS
@@ -40,6 +42,7 @@ from berth.api.meta import NOT_KEPT
 from berth.api.subjects import PodSubject, key, parse_key
 from berth.bus.topology import BANDWIDTH, CLUSTER, DECISIONS, FACTS, PENDING, RANKED
 from berth.plugins.networktraffic.args import NetworkTrafficArgs, query_of
+from berth.plugins.registry import BUILT_IN
 from berth.recording.configuration import recorded_configuration
 from berth.recording.file import Header, Recorded, Source, Waiting, recorded
 from berth.recording.mask import Mask
@@ -62,14 +65,15 @@ class Anonymiser:
         self._texts = {**_by_field(self._mask), "scorer": self._scorer}
         self._scorers: dict[str, str] = {}
         self._queries = dict(self._masked_queries(configuration))
+        self._configuration = configuration
 
     def header(self, head: Header) -> Header:
-        """The header with masked names."""
+        """The header with masked names; it is one of services with this configuration."""
         return msgspec.structs.replace(
             head,
             bus_id=self._mask.name(head.bus_id),
             config=self._mask.name(head.config),
-            configuration=self._document(head.configuration, ""),
+            configuration=self._masked_configuration(),
             anonymised=True,
         )
 
@@ -177,6 +181,31 @@ class Anonymiser:
                     )
                     found[query_of(args).token] = query_of(masked).token
         return found
+
+    def _masked_configuration(self) -> dict[str, Any]:
+        document = recorded_configuration(self._configuration)
+        masked: dict[str, Any] = self._document(document, "")
+        for profile, written in zip(self._configuration.profiles, masked["profiles"], strict=True):
+            for plugin in written["pluginConfig"]:
+                if plugin["name"] not in BUILT_IN:
+                    kept = {name: plugin["args"][name] for name in ("apiVersion", "kind")}
+                    plugin["args"] = kept | self._foreign(profile.args[plugin["name"]])
+        return masked
+
+    def _foreign(self, value: Any) -> Any:
+        """Arguments of a plugin from elsewhere, of which nothing says what is in them: every text is a name.
+
+        The fields keep their names, and the keys of a mapping do not: they may be values of a label.
+        """
+        if isinstance(value, msgspec.Struct):
+            fields = ((field.encode_name, getattr(value, field.name)) for field in msgspec.structs.fields(type(value)))
+            return {name: self._foreign(given) for name, given in fields if given is not None}
+        if isinstance(value, Mapping):
+            return {self._mask.value(str(name)): self._foreign(given) for name, given in value.items()}
+        if isinstance(value, list | tuple):
+            return [self._foreign(each) for each in value]
+        written = in_full(value)
+        return self._mask.value(written) if isinstance(written, str) and not isinstance(value, timedelta) else written
 
     def _document(self, value: Any, field: str) -> Any:
         if isinstance(value, Mapping):

@@ -21,6 +21,7 @@ from berth.recording.file import (
     MOST_FRAME_BYTES,
     Begun,
     Change,
+    Ended,
     Header,
     Record,
     Recorded,
@@ -39,6 +40,11 @@ _BEGUN: Final = b'{"record":"begun"'
 _MOVE_AWAY: Final = "or move that file away and take what is before it (--until) or after it"
 _LAST_LISTS: Final = 2
 """Segments at the end whose lists of pods that wait are taken: the newest may have begun a moment ago."""
+_NOTHING: Final = "nothing before that is kept"
+
+
+class SegmentGoneError(RecordingError):
+    """A segment was removed while it was about to be read. What is there now can be taken."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,11 +75,36 @@ class CutWritten:
         self.newest = max(self.newest, record.time)
 
 
+class _Until:
+    """What is taken of a recording that ends at a time: of each source what comes before the first message after it.
+
+    NATS's clock may have been set back, so that messages of before the time follow others of after it.
+    """
+
+    def __init__(self, until: datetime | None) -> None:
+        self._until = until
+        self._has_begun = False
+        self._over: set[Source] = set()
+
+    def begin(self) -> None:
+        """Changes follow. What was there when the segment began is taken, whatever the clock said."""
+        self._has_begun = True
+
+    def takes(self, record: Recorded) -> bool:
+        if self._has_begun and self._until is not None and record.time > self._until:
+            self._over.add(record.source)
+        return record.source not in self._over
+
+    def takes_list(self, waiting: Waiting) -> bool:
+        return self._until is None or waiting.at <= self._until
+
+
 def choose(folder: Path, since: timedelta, until: datetime | None) -> Cut:
     """The segments of the last while before ``until``, or before the newest message.
 
     Raises:
         UsageError: there are none.
+        SegmentGoneError: one has gone meanwhile.
         RecordingError: one of them cannot be read.
     """
     with _advising():
@@ -90,16 +121,18 @@ def write(cut: Cut, writer: RecordingWriter, change: Change) -> CutWritten:
     """Write the recording to its end. ``change``: what is written in place of each record.
 
     Raises:
+        SegmentGoneError: a segment has gone meanwhile.
         RecordingError: a segment cannot be read.
         RecordingWriteError: it cannot be written.
     """
-    written = CutWritten(begin=cut.head.at, newest=cut.head.at)
+    written, until = CutWritten(begin=cut.head.at, newest=cut.head.at), _Until(cut.until)
     for segment, record in _records(cut.segments):
         if isinstance(record, Begun):
+            until.begin()
             writer.add(record)
-        elif isinstance(record, Waiting) and (cut.until is None or record.at <= cut.until):
+        elif isinstance(record, Waiting) and until.takes_list(record):
             writer.add(change(record))
-        elif isinstance(record, Recorded) and (cut.until is None or record.time <= cut.until):
+        elif isinstance(record, Recorded) and until.takes(record):
             _check(written, record, segment)
             writer.add(change(record))
         if writer.has_frame:
@@ -111,13 +144,22 @@ def write(cut: Cut, writer: RecordingWriter, change: Change) -> CutWritten:
 
 
 def _records(segments: list[SegmentFile]) -> Iterator[tuple[SegmentFile, Record]]:
-    """All of the first segment, and the changes of the others; of those between no lists of pods that wait."""
+    """All of the first segment, and the changes of the others; of those between no lists of pods that wait.
+
+    Raises: RecordingError: one cannot be read, or one that another follows has no end.
+    """
     for number, segment in enumerate(segments):
-        has_list = number == 0 or number >= len(segments) - _LAST_LISTS
+        has_list, has_ended = number == 0 or number >= len(segments) - _LAST_LISTS, False
         with _advising(), opened_recording(segment.path) as (_, records):
             for record in _without_checkpoint(records) if number else records:
+                has_ended = isinstance(record, Ended)
                 if has_list or not isinstance(record, Waiting):
                     yield segment, record
+            if not has_ended and segment != segments[-1]:
+                follows = segments[number + 1].path.name
+                raise RecordingError(
+                    f"{segment.path}: it lacks its end, which {follows} follows: copy the folder again"
+                )
 
 
 def _check(written: CutWritten, record: Recorded, segment: SegmentFile) -> None:
@@ -138,6 +180,10 @@ def _without_checkpoint(records: Iterator[Record]) -> Iterator[Record]:
 def _advising() -> Iterator[None]:
     try:
         yield
+    except FileNotFoundError as exc:
+        raise SegmentGoneError(
+            f"{exc.filename}: its recorder has removed it meanwhile: take the recording again"
+        ) from exc
     except RecordingError as exc:
         raise RecordingError(f"{exc}; {_MOVE_AWAY}") from exc
 
@@ -183,10 +229,14 @@ def _back_to(end: datetime, since: timedelta, newest: SegmentFile, heads: _Heads
     chosen = [newest]
     first, size = _sizes(newest)
     while end - heads.of(chosen[0]).at < since:
-        before = heads.before(chosen[0])
-        if before is None:
-            return chosen, _what_is_before(chosen[0], heads)
-        first, changes = _sizes(before)
+        try:
+            before = heads.before(chosen[0])
+            if before is None:
+                return chosen, _what_is_before(chosen[0], heads)
+            heads.of(before)  # to have it, should the file be gone after this
+            first, changes = _sizes(before)
+        except FileNotFoundError:  # its recorder has removed it since
+            return chosen, _NOTHING
         size += changes
         if first + size > MOST_BYTES - MOST_FRAME_BYTES:
             begins = heads.of(chosen[0]).at.isoformat()
@@ -199,8 +249,10 @@ def _what_is_before(segment: SegmentFile, heads: _Heads) -> str:
     try:
         older = heads.older(segment)
         if older is None:
-            return "nothing before that is kept"
+            return _NOTHING
         ended = _end_of(older, None).isoformat(timespec="seconds")
+    except FileNotFoundError:
+        return _NOTHING
     except RecordingError as exc:
         return f"what was before cannot be read: {exc}"
     until = heads.of(segment).at.isoformat()

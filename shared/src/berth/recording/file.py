@@ -6,8 +6,8 @@ and no record is ever read in part.
 
 The first line is the :class:`Header`. Then come messages in the order in which the recorder read them, which is that of
 each stream, but not one order of all streams. :class:`Begun` follows the messages that were there already; soon after
-it comes who waited then (:class:`Waiting`). :class:`Ended` is last; without it the recorder was killed, or the file was
-copied in part.
+it comes who waited then (:class:`Waiting`). :class:`Ended` is last; without it the recorder was killed or could not
+write, or the file was copied in part.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class RecordingError(UsageError):
 
 
 class RecordingWriteError(BerthError):
-    """The file cannot be written any more, as on a full disk."""
+    """The file cannot be written any more, as on a full disk. What was written before can be read."""
 
 
 class Header(msgspec.Struct, frozen=True, kw_only=True):
@@ -258,6 +258,8 @@ class RecordingWriter:
         self._is_pipe = is_pipe
         self._is_behind = False
         """Whether something was written that may not be on the disk."""
+        self._failed = ""
+        """Why something could not be written. Then nothing more is: the file ends before what it would lack."""
         self._lines: list[bytes] = []
         self._waiting = 0
         self.messages = 0
@@ -312,22 +314,24 @@ class RecordingWriter:
         try:
             os.fsync(self._file.fileno())
         except OSError as exc:
-            raise self._failed(exc) from exc
+            raise self._fail(exc) from exc
         self._is_behind = False
 
     def write_frames(self) -> None:
         """Write what was added, in frames, and leave to the system when it is on the disk. Raises as :meth:`flush`."""
         lines, self._lines, self._waiting = self._lines, [], 0
+        if self._failed:
+            raise RecordingWriteError(self._failed)
         try:
             for frame in _in_frames(lines):
                 self._write(gzip.compress(frame, _COMPRESSION, mtime=0))
         except OSError as exc:
             self._remove_part()
-            raise self._failed(exc) from exc
+            raise self._fail(exc) from exc
 
-    def _failed(self, error: OSError) -> RecordingWriteError:
-        what = f"writing {self._name!r}: {error.strerror}"
-        return RecordingWriteError(f"{what}: what was written before can be replayed")
+    def _fail(self, error: OSError) -> RecordingWriteError:
+        self._failed = f"writing {self._name!r}: {error.strerror}"
+        return RecordingWriteError(self._failed)
 
     def _write(self, frame: bytes) -> None:
         rest = memoryview(frame)
@@ -337,7 +341,7 @@ class RecordingWriter:
         self._is_behind = True
 
     def _remove_part(self) -> None:
-        """Remove the begin of a frame: other frames may follow once there is room."""
+        """Remove the begin of a frame."""
         with suppress(OSError):  # a device or a pipe
             os.ftruncate(self._file.fileno(), self.written)
             self._file.seek(self.written)
@@ -346,7 +350,7 @@ class RecordingWriter:
         """Write the end, so that the recording is known to be whole, and close the file.
 
         Raises:
-            RecordingWriteError: it cannot be written.
+            RecordingWriteError: it cannot be written, or something before could not. Then it has no end.
         """
         self.add(Ended(messages=self.messages, reason=reason))
         self.close()
@@ -453,11 +457,14 @@ def opened_recording(path: Path) -> Iterator[tuple[Header, Iterator[Record]]]:
     """The header, and what follows, read and checked as it is asked for.
 
     Raises:
+        FileNotFoundError: there is no such file.
         RecordingError: as :func:`read_recording`; also in the block, while records are read.
     """
     try:
         with path.open("rb") as file:
             yield _opened(str(path), file)
+    except FileNotFoundError:
+        raise
     except OSError as exc:
         raise RecordingError(f"{path}: reading: {exc.strerror or exc}") from exc
 

@@ -218,7 +218,7 @@ class Keeper:
         try:
             await self._in_thread(work, *given)
         except (RecordingWriteError, UsageError) as error:
-            self._on_disk(str(error).removesuffix(": what was written before can be replayed"))
+            self._on_disk(str(error))
             await self._in_thread(self._abandon)
             following.try_again_later()
             return False
@@ -235,11 +235,13 @@ class Keeper:
     def _go_on(
         self, records: list[Recorded | Waiting], checkpoint: list[Recorded | Waiting], begun: Begun, head: Header
     ) -> None:
-        """End the segment with these records, and begin the one that follows it."""
+        """End the segment with these records, and begin the one that follows it; one without its end has none."""
         if self._segment is not None:
             before = self._segment
             before.write(records)
-            self._end([], "the next segment follows")
+            before.end("the next segment follows")
+            self._segment = None
+            self._folder.ended(before)
             self._start(checkpoint, begun, msgspec.structs.replace(head, follows=before.path.name))
 
     def _end(self, records: list[Recorded | Waiting], reason: str) -> None:

@@ -22,8 +22,10 @@ from berth.api.subjects import Attempt, Uid
 from berth.recording.vocabulary import WORDS
 
 _UID: Final = "[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}"
-_PARTS: Final = re.compile(rf"(?P<uid>\b{_UID}\b)|[^\W_]+")
-_WORD: Final = re.compile(r"[^\W_]+")
+_CHARACTERS: Final = "[0-9A-Za-z\x80-\U0010ffff]"
+"""Of a word. What is not ASCII separates nothing: an accent or a vowel that is a character of its own says a lot."""
+_PARTS: Final = re.compile(rf"(?P<uid>\b{_UID}\b)|{_CHARACTERS}+")
+_WORD: Final = re.compile(f"{_CHARACTERS}+")
 _NUMBER: Final = re.compile(r"\d{1,6}")
 """A longer one may be an account."""
 _AMOUNT: Final = re.compile(r"\d{1,6}(?:\.\d{1,6})?(?:/\d{1,6})?(?:ms|s|min|h|B|kB|MB|GB|MB/s|%)?")

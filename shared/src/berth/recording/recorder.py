@@ -23,7 +23,17 @@ from berth.api.queue import QueueAnswer, WaitingPod
 from berth.api.subjects import PodSubject
 from berth.bus.interface import BucketReader, BusLostError, Entry, OrderedReader, Session, StoredMessage, StreamReader
 from berth.bus.topology import BANDWIDTH, CLUSTER, DECISIONS, FACTS, PENDING, RANKED
-from berth.recording.file import Begun, Change, Recorded, RecordingWriter, Source, Waiting, recorded, unchanged
+from berth.recording.file import (
+    Begun,
+    Change,
+    Recorded,
+    RecordingWriteError,
+    RecordingWriter,
+    Source,
+    Waiting,
+    recorded,
+    unchanged,
+)
 
 FLUSH: Final = timedelta(seconds=1)
 """Between two writes: what a recorder that is killed loses."""
@@ -139,9 +149,14 @@ class Recorder:
         """Write the end, so that the recording is known to be whole.
 
         Raises:
-            RecordingWriteError: it cannot be written.
+            RecordingWriteError: it cannot be written, or something before could not. Then it has no end.
         """
-        self._writer.end(reason)
+        try:
+            self._writer.end(reason)
+        except RecordingWriteError as exc:
+            if not self._writer.written:
+                raise
+            raise RecordingWriteError(f"{exc}: what was written before can be replayed") from exc
 
     async def _who_waits(self, on_begun: OnBegun) -> None:
         missing = await ask_who_waits(self._session, self._ask, self._waits)

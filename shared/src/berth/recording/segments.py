@@ -133,8 +133,9 @@ class SegmentFolder:
         self.path = path
         self.most_bytes = most_bytes
         self._keep = keep + segment_length(keep)
-        self._ended = [(each, each.path.stat().st_size) for each in segments_in(path)]
-        self._number = max((each.number for each, _ in self._ended), default=0)
+        there = segments_in(path)
+        self._ended = list(_with_sizes(there))
+        self._number = max((each.number for each in there), default=0)
 
     @property
     def summary(self) -> tuple[int, int]:
@@ -158,7 +159,7 @@ class SegmentFolder:
         One more stays than is needed, for whoever is reading it.
         """
         begins = [each.at for each, _ in self._ended[1:]] + ([current.at] if current else [])
-        old = sum(1 for _ in _while_at_most(begins, now - self._keep))
+        old = _not_needed(begins, now - self._keep, now)
         size = sum(size for _, size in self._ended[old:]) + (current.written if current else 0)
         while size > self.most_bytes and old < len(self._ended):
             size -= self._ended[old][1]
@@ -169,12 +170,27 @@ class SegmentFolder:
         del self._ended[:old]
 
 
-def _while_at_most(begins: list[datetime], limit: datetime) -> Iterator[datetime]:
-    """The begins of following segments up to a time: those before them are not needed."""
-    for each in begins:
-        if each > limit:
-            return
-        yield each
+def _with_sizes(segments: list[SegmentFile]) -> Iterator[tuple[SegmentFile, int]]:
+    for each in segments:
+        try:
+            size = each.path.stat().st_size
+        except OSError:  # a link to nothing, or somebody has removed it since
+            continue
+        yield each, size
+
+
+def _not_needed(begins: list[datetime], limit: datetime, now: datetime) -> int:
+    """How many segments are followed by one that begins by the limit.
+
+    One that begins after now says nothing: NATS's clock has been set back since.
+    """
+    found = 0
+    for number, each in enumerate(begins, start=1):
+        if each <= limit:
+            found = number
+        elif each <= now:
+            break
+    return found
 
 
 @contextmanager
@@ -196,6 +212,8 @@ def locked_folder(path: Path, *, keep: timedelta, most_bytes: int) -> Iterator[S
         except BlockingIOError as exc:
             who = os.pread(descriptor, _SHOWN, 0).decode(errors="replace").strip() or "unknown"
             raise UsageError(f"{what}: another recorder has it, {who}: end that one, or name another folder") from exc
+        except OSError as exc:  # as of a network file system without locks
+            raise UsageError(f"{what}: locking it: {exc.strerror}: name a folder on a disk that has locks") from exc
         try:
             os.ftruncate(descriptor, 0)
             os.pwrite(descriptor, f"process {os.getpid()} on {socket.gethostname()}\n".encode(), 0)

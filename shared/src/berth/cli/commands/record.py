@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import sys
+import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -24,7 +25,7 @@ from berth.bus.interface import Session
 from berth.bus.topology import DECISIONS
 from berth.cli.bus import NatsContext, NatsServer, NatsUrl, open_session
 from berth.cli.commands.config import Gates, Provider, configured
-from berth.cli.options import reporting_errors, run_command, until_stopped
+from berth.cli.options import reporting_errors, run_command, stoppable, until_stopped
 from berth.cli.rendering import amount_of_bytes, duration, note, print_line
 from berth.cli.waiting import queue_pages
 from berth.process import readers
@@ -32,7 +33,7 @@ from berth.process.exits import Exit, UsageError
 from berth.recording import cut
 from berth.recording.anonymised import Anonymiser
 from berth.recording.configuration import configuration_of, recorded_configuration
-from berth.recording.file import Change, Header, RecordingWriter, header, unchanged
+from berth.recording.file import Change, Header, RecordingError, RecordingWriter, header, unchanged
 from berth.recording.recorder import Recorder
 
 app = typer.Typer()
@@ -168,7 +169,7 @@ def record(  # noqa: PLR0913 - one parameter a flag, given by name
         if output == _STANDARD_OUTPUT:
             _refuse_a_terminal()
         elif output.exists():  # before NATS is asked; the writer looks again
-            raise UsageError(f"writing {str(output)!r}: it exists already: remove it, or name another file")
+            raise _taken(output)
     run_command(_record(output, given, configuration, server, anonymise=anonymise))
 
 
@@ -263,14 +264,25 @@ class _Wanted:
     anonymise: bool
 
 
+_TRIES: Final = 5
+"""A recorder that writes much removes a segment every second, and it takes about as long to look through many."""
+
+
 def _cut(wanted: _Wanted, output: Path) -> None:
+    for _ in range(_TRIES - 1):
+        with suppress(cut.SegmentGoneError):
+            return _take(wanted, output)
+    return _take(wanted, output)
+
+
+def _take(wanted: _Wanted, output: Path) -> None:
     chosen = cut.choose(wanted.folder, wanted.since, wanted.until)
     head = msgspec.structs.replace(chosen.head, follows="")
     change: Change = unchanged
     if wanted.anonymise:
         anonymiser = Anonymiser(configuration_of(chosen.head, str(chosen.segments[0].path)))
         head, change = anonymiser.header(head), anonymiser.of
-    with _writer(output, head) as writer:
+    with stoppable(), _writer(output, head) as writer:
         written = cut.write(chosen, writer, change)
     begin, newest = written.begin, written.newest
     if chosen.less:
@@ -293,22 +305,55 @@ SILENT: Final = timedelta(minutes=1)
 
 @contextmanager
 def _writer(output: Path, head: Header) -> Iterator[RecordingWriter]:
-    """A recording that is removed when it does not come to its end.
+    """A recording that has another name until the block is over, and is removed when that fails.
 
     Raises:
-        UsageError: it cannot be created, or standard output is a terminal.
+        UsageError: it cannot be created, something has its name, or standard output is a terminal.
     """
     if output == _STANDARD_OUTPUT:
         _refuse_a_terminal()
-        yield _to_standard_output(head)
+        writer = _to_standard_output(head)
+        try:
+            yield writer
+        except cut.SegmentGoneError as exc:
+            if writer.written:  # it cannot be begun anew
+                raise RecordingError(str(exc)) from exc
+            raise
         return
-    writer = RecordingWriter.create(output, head)
+    if os.path.lexists(output):
+        raise _taken(output)
+    try:
+        descriptor, name = tempfile.mkstemp(prefix="berth-", suffix=".part", dir=output.parent)
+    except OSError as exc:
+        raise UsageError(f"writing {str(output)!r}: {exc.strerror}") from exc
+    writer = RecordingWriter.into(str(output), os.fdopen(descriptor, "wb", buffering=0), head)
     try:
         yield writer
-    except BaseException:
+        _put_in_place(Path(name), output)
+    finally:
         writer.drop()
-        output.unlink(missing_ok=True)
-        raise
+        Path(name).unlink(missing_ok=True)
+
+
+def _put_in_place(file: Path, output: Path) -> None:
+    """Give a file another name, unless something has that.
+
+    Raises:
+        UsageError: something has, or no file can have it.
+    """
+    try:
+        try:
+            output.hardlink_to(file)
+        except FileExistsError as exc:
+            raise _taken(output) from exc
+        except OSError:  # a file system without links
+            file.rename(output)
+    except OSError as exc:
+        raise UsageError(f"writing {str(output)!r}: {exc.strerror}") from exc
+
+
+def _taken(output: Path) -> UsageError:
+    return UsageError(f"writing {str(output)!r}: it exists already: remove it, or name another file")
 
 
 def _refuse_a_terminal() -> None:
@@ -350,7 +395,11 @@ async def _record(
             await recorder.ask_again()
             await _compare(session, configuration)
         finally:
-            recorder.end(reason)
+            try:
+                recorder.end(reason)
+            finally:
+                if not (writer.written or is_out):
+                    file.unlink(missing_ok=True)
     size = amount_of_bytes(writer.written)
     lasted, to = duration(time.monotonic() - began), "standard output" if is_out else file
     (note if is_out else print_line)(f"recorded {writer.messages} messages in {lasted} to {to}, {size}: {reason}")
