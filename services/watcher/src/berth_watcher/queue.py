@@ -25,8 +25,12 @@ import msgspec
 
 from berth.api.messages import DecisionSummary, Outcome, Positions
 from berth.api.pod import Pod, is_gone_while_unbound
+from berth.api.podlimits import refusal
 from berth.api.subjects import Attempt, PodSubject, Uid
 from berth.framework.plugincalls import PluginFailure, PluginTimeout, SortKey
+
+UNKNOWN_PLUGIN: Final = "(unknown)"
+"""In place of the names in Decisions that are no plugin's of the profile."""
 
 POD_ADDED: Final = "UnschedulablePodAdd"
 """kube-scheduler's name for the event that puts a new pod into the queue."""
@@ -437,11 +441,14 @@ class SchedulingQueue:
             sizes[queue] += self._stage_sizes[stage]
         return sizes
 
-    def unschedulable(self) -> dict[tuple[str, str], int]:
-        """Pods that were rejected and not tried again since, by plugin that rejected them and profile."""
+    def unschedulable(self, known: Mapping[str, Container[str]]) -> dict[tuple[str, str], int]:
+        """Pods that were rejected and not tried again since, by plugin that rejected them and profile.
+
+        ``known``: the plugins of each profile. Names come from messages, so that others count as one.
+        """
         pods_by_plugin: Counter[tuple[str, str]] = Counter()
         for (profile, plugins), pods in self._rejected.items():
-            for plugin in plugins:
+            for plugin in {name if name in known[profile] else UNKNOWN_PLUGIN for name in plugins}:
                 pods_by_plugin[plugin, profile] += pods
         return pods_by_plugin
 
