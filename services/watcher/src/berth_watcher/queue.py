@@ -157,6 +157,19 @@ class QueuedPod:
     """The mirror's change that its next ranking must see; 0 for none."""
     required_positions: Positions = _NO_POSITIONS
     """What the scorer of its next attempt must have read."""
+    _checked: Pod | None = field(default=None, init=False, repr=False)
+    """The state whose refusal is known."""
+    _refusal: str = field(default="", init=False, repr=False)
+
+    @property
+    def refusal(self) -> str:
+        """Why the pod is not scheduled as it is now (``berth.api.podlimits``); empty when it may be.
+
+        It is asked three times on the way into flight, and each state is encoded for it once.
+        """
+        if self._checked is not self.pod:
+            self._checked, self._refusal = self.pod, refusal(self.pod)
+        return self._refusal
 
     @property
     def uid(self) -> Uid:
