@@ -90,6 +90,15 @@ async def test_a_waiting_pod_of_too_many_bytes_gets_an_event_with_size_and_limit
     assert "leading ended" not in berth.said
 
 
+async def test_a_pod_with_all_the_annotations_that_may_be_is_bound(berth: BerthUp, cluster_outside: ClusterUser):
+    """Watcher and binder leave out the same: else the binder would say that it has changed since it was ranked."""
+    await cluster_outside.add_nodes(1, cpu="8")
+    noted = cluster_outside.pod("noted", cpu="1")
+    noted["metadata"]["annotations"] = {f"example.com/note-{i}": "x" * 50_000 for i in range(5)}
+    await cluster_outside.create([noted])
+    await cluster_outside.all_bound(["noted"])
+
+
 def _holds(found):
     async def holds() -> bool:
         return bool(found())
