@@ -10,7 +10,7 @@ from berth.sim.kinds import NODES, PERSISTENT_VOLUME_CLAIMS, PERSISTENT_VOLUMES,
 from berth.sim.nodes import node_manifest, pod_manifest
 from berth.sim.resources import DeleteOptions, Part
 from berth.sim.status import StatusError
-from simulation.configurations import NOTES, SECOND, SMALL_NOTES, TRAP
+from simulation.configurations import SECOND, SMALL_NOTES, TRAP
 from simulation.truth import is_present, requests_of, simulated
 from simulation.world import World
 
@@ -25,7 +25,8 @@ CLASS: Final = "slow"
 LOCAL: Final = "local"
 """The classes: one whose volumes are made for a claim, and one whose volumes are there, or come later, or never."""
 SIZES_OF_NOTES: Final = (SMALL_NOTES, 60_000, 64_500, 65_000, 65_400, 70_000)
-"""Characters: of a bus that takes 64 KiB every message has room for the first, some for the next, none for the last."""
+"""Bytes of labels that nothing selects: of a bus that takes 64 KiB every message has room for the first, some for the
+next, none for the last."""
 CONTROLLER_SECONDS: Final = (0.1, 3.0)
 """After which the controller binds a claim to the volume that is kept for it."""
 
@@ -141,7 +142,7 @@ class ClusterUsers:
         self._pods += 1
         name = name or f"p{self._pods}"
         spec: dict[str, Any] = {"terminationGracePeriodSeconds": chance.choice(self.graces)}
-        labels, annotations = {"app": chance.choice(("a", "b"))}, {}
+        labels = {"app": chance.choice(("a", "b"))}
         priority = chance.choice(("", "", "low", "middle", "high"))
         cpu = chance.choice(("100m", "300m", "500m", "1", "1500m"))
         kind = chance.choice(self._kinds)
@@ -171,7 +172,7 @@ class ClusterUsers:
             case "other":
                 scheduler = OTHER_SCHEDULER
             case "large":
-                annotations[NOTES] = "x" * chance.choice(SIZES_OF_NOTES)
+                labels |= {f"note-{number:04}": "x" * 44 for number in range(chance.choice(SIZES_OF_NOTES) // 59)}
                 scheduler = chance.choice((scheduler, OTHER_SCHEDULER))
             case "impossible":
                 cpu = "100"
@@ -182,8 +183,6 @@ class ClusterUsers:
         manifest = pod_manifest(
             name, cpu=cpu, memory="64Mi", labels=labels, scheduler=scheduler, priority_class=priority, spec=spec
         )
-        if annotations:
-            manifest["metadata"]["annotations"] = annotations
         if kind == "never":
             manifest["spec"]["preemptionPolicy"] = "Never"
         if kind == "port":

@@ -24,10 +24,8 @@ TRAP: Final = "trap"
 """The label of a pod for which the plugin fails; its value says how."""
 SECOND: Final = "packed"
 """The scheduler name of the second profile."""
-NOTES: Final = "example.com/notes"
-"""An annotation that nothing reads."""
 SMALL_NOTES: Final = 20_000
-"""Characters in it that every message has room for."""
+"""Bytes of labels that every message has room for."""
 Variant = Literal["one", "two"]
 
 _ONE: Final = """

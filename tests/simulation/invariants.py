@@ -22,7 +22,7 @@ from berth.framework.profile import Profile
 from berth.kube.errors import Response
 from berth.sim.kinds import NODES, PERSISTENT_VOLUME_CLAIMS, PERSISTENT_VOLUMES, PODS
 from simulation.api import ApiRequest
-from simulation.configurations import NOTES, SECOND, SMALL_NOTES, TRAP
+from simulation.configurations import SECOND, SMALL_NOTES, TRAP
 from simulation.truth import READ_KINDS, Truth, decoded, is_present, requests_of, truth_of
 from simulation.world import World
 
@@ -568,7 +568,7 @@ DEEPEST: Final = 3
 
 def _is_large(pod: Pod) -> bool:
     """Whether no message may have room for it: then berth says so, and binds it if one has."""
-    return len((pod.metadata.annotations or {}).get(NOTES, "")) > SMALL_NOTES
+    return sum(len(name) + len(value) for name, value in (pod.metadata.labels or {}).items()) > SMALL_NOTES
 
 
 def _claim_of(volume: Mapping[str, Any]) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from berth.api.meta import LabelSelector, SelectorRequirement
@@ -16,6 +17,8 @@ from berth.api.pod import (
     NodeSelectorTerm,
     PodAffinity,
     PodAffinityTerm,
+    PodCondition,
+    PodStatus,
     PreferredNodeTerm,
     ResourceRequirements,
     Toleration,
@@ -23,7 +26,9 @@ from berth.api.pod import (
     Volume,
     WeightedPodAffinityTerm,
 )
-from berth.api.podlimits import PARTS, cycle_milliseconds, pod_affinity_counts, refusal
+from berth.api.podlimits import MOST_BYTES, PARTS, bytes_of, cycle_milliseconds, pod_affinity_counts, refusal
+from berth.api.trimming import with_whole
+from berth.cluster.pods import EquivalenceClasses
 from harness.builders.objects import a_pod
 
 LIMITS = Path(__file__).parents[3] / "docs" / "limits.md"
@@ -116,8 +121,31 @@ def test_every_excess_is_named():
     assert reason.endswith("300 pod affinity and anti-affinity terms (at most 256), 2000 tolerations (at most 1000)")
 
 
+def test_a_pod_of_too_many_bytes_is_refused_though_no_part_is_too_many():
+    values = [f"{number:063}" for number in range(1000)]
+    expression = SelectorRequirement(key="zone", operator="NotIn", values=values)
+    pod = a_pod(affinity=on_nodes([NodeSelectorTerm(match_expressions=[expression])]))
+    assert refusal(pod) == f"the pod has more than a scheduling cycle can take: {bytes_of(pod)} bytes (at most 65536)"
+    assert refusal(a_pod(labels={"a": "x" * MOST_BYTES})) != ""
+    assert refusal(a_pod(containers=[Container(name="main", image="x" * MOST_BYTES)])) != ""
+
+
+def test_what_others_write_about_a_pod_and_what_only_extenders_read_do_not_count_as_its_bytes():
+    pod = with_whole(a_pod(), b'{"spec":{"env":"' + b"x" * MOST_BYTES + b'"}}')
+    told = PodStatus(conditions=[PodCondition(type="PodScheduled", message="x" * MOST_BYTES)])
+    assert refusal(msgspec.structs.replace(pod, status=told)) == ""
+
+
+@pytest.mark.parametrize("excess", [0, 200])
+def test_scorer_and_binder_refuse_the_same_bytes(excess):
+    pod = a_pod(labels={"a": ""}, volumes=[Volume(name="data")])
+    pod = a_pod(labels={"a": "x" * (MOST_BYTES - bytes_of(pod) + excess)}, volumes=[Volume(name="data")])
+    assert EquivalenceClasses().of(pod).refusal(pod) == refusal(pod)
+    assert bool(refusal(pod)) == bool(excess)
+
+
 def test_a_large_but_ordinary_pod_is_scheduled():
-    hosts = SelectorRequirement(key="kubernetes.io/hostname", operator="NotIn", values=[f"n{n}" for n in range(5000)])
+    hosts = SelectorRequirement(key="kubernetes.io/hostname", operator="NotIn", values=[f"n{n}" for n in range(2000)])
     affinity = Affinity(
         node_affinity=on_nodes([NodeSelectorTerm(match_expressions=[hosts])] * 2).node_affinity,
         pod_anti_affinity=apart([term(5, 3)] * 20).pod_anti_affinity,

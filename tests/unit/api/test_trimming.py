@@ -20,7 +20,7 @@ from berth.api.pod import (
     Toleration,
 )
 from berth.api.resources import pod_requests
-from berth.api.trimming import LAST_APPLIED, smaller_forms, trim, with_whole, without_whole
+from berth.api.trimming import ANNOTATION_BYTES, LAST_APPLIED, smaller_forms, trim, with_whole, without_whole
 from berth.api.workloads import Service
 from berth.cluster.columns import host_ports
 from harness.builders.random_clusters import pods
@@ -55,6 +55,39 @@ def test_object_without_any_of_these_is_not_copied():
 def test_trimming_twice_is_trimming_once():
     once = trim(web(annotations={LAST_APPLIED: "{}"}, owner_references=[OwnerReference(name="x")]))
     assert trim(once) is once
+
+
+def test_the_longest_annotations_are_left_out_where_there_are_too_many():
+    short = {"kubernetes.io/ingress-bandwidth": "10M", "team": "a" * 200}
+    long = {"status": "x" * 9_000, "history": "x" * 200_000, "more": "x" * 8_000}
+    pod = web(annotations={**long, **short})
+    assert trim(pod).metadata.annotations == {"more": long["more"], **short}
+    assert trim(trim(pod)) == trim(pod)
+    assert trim(Service(metadata=pod.metadata)).metadata.annotations == trim(pod).metadata.annotations
+
+
+def test_which_annotations_are_left_out_does_not_depend_on_their_order():
+    annotations = {f"note-{number:03}": "x" * 250 for number in range(200)}
+    trimmed = trim(web(annotations=annotations)).metadata.annotations
+    assert trimmed == trim(web(annotations=dict(reversed(annotations.items())))).metadata.annotations
+    assert ANNOTATION_BYTES - 300 < len(msgspec.json.encode(trimmed)) <= ANNOTATION_BYTES
+
+
+def test_annotations_count_as_they_are_written():
+    quotes = web(annotations={"json": '"' * (ANNOTATION_BYTES * 2 // 3)})
+    assert trim(quotes).metadata.annotations is None
+
+
+def test_annotations_that_fit_beside_kubectls_stay_and_are_not_counted_in_a_small_object():
+    pod = web(annotations={"a": "x" * 15_000, LAST_APPLIED: "x" * 100_000})
+    assert trim(pod).metadata.annotations == {"a": "x" * 15_000}
+    long = web(annotations={"a": "x" * 20_000})
+    assert trim(long, ANNOTATION_BYTES) is long
+
+
+def test_a_nodes_annotations_stay_however_long():
+    node = Node(metadata=ObjectMeta(name="n1", annotations={"preferAvoidPods": "x" * 30_000}))
+    assert trim(node) is node
 
 
 RAW = b"""{"kind": "X", "apiVersion": "v1", "metadata": {"name": "web", "managedFields": [1]},

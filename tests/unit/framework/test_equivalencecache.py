@@ -15,6 +15,7 @@ from berth.api.meta import ObjectMeta
 from berth.api.node import ContainerImage, NodeStatus
 from berth.api.pod import Container, Pod
 from berth.api.subjects import Attempt, Term, Uid
+from berth.api.trimming import as_placed
 from berth.cluster.snapshot import Snapshot
 from berth.framework.cycle import check, rank
 from berth.framework.equivalencecache import EquivalenceCache
@@ -112,6 +113,28 @@ def test_cached_results_equal_new_ones(profile, begun, waiting, data):
             attempt = first_attempt(pod)
             with_cache = rank(pod, followed, cached, attempt=attempt)
             assert with_cache == rank(pod, fresh, profile(), attempt=attempt)
+
+
+class AsMirrored(Snapshot):
+    """Has pods on nodes, and nominated ones, in the form in which the mirror has large ones."""
+
+    def place(self, pod: Pod, node: str, *, bound_at: float | None = None) -> None:
+        super().place(as_placed(pod), node, bound_at=bound_at)
+
+    def nominate(self, pod: Pod, node: str) -> None:
+        super().nominate(as_placed(pod), node)
+
+
+@pytest.mark.parametrize("profile", PROFILES)
+@settings(max_examples=150)
+@given(history=histories(), waiting=st.lists(pods, min_size=3, max_size=3))
+def test_no_plugin_reads_of_a_placed_pod_what_its_form_in_the_mirror_lacks(profile, history, waiting):
+    whole, mirrored = replayed(history), AsMirrored()
+    for event in history:
+        event(mirrored)
+    for pod in waiting:
+        rankings = [rank(pod, each, profile(), attempt=first_attempt(pod)) for each in (whole, mirrored)]
+        assert rankings[0] == rankings[1]
 
 
 @pytest.mark.parametrize("seed", range(4))

@@ -202,6 +202,27 @@ def test_rejected_pod_counts_for_its_plugins_until_tried_again():
     assert by_plugin() == {}
 
 
+def test_names_that_are_no_plugins_count_as_one():
+    """They come from Decisions, which others may write: each name would be a series for ever."""
+    watcher, meter = WatcherUnderTest().lead(*(a_pod(f"p{each}") for each in range(5))), RecordingMeter()
+    positions = Positions(cluster=watcher.sequence)
+    for each in range(5):
+        blockers = [f"made-up-{each}", f"also-{each}", "NodeResourcesFit"]
+        watcher.decide(f"p{each}", Outcome.UNSCHEDULABLE, positions=positions, blockers=blockers)
+    gauges = Gauges(meter)
+    gauges.update(watcher.core.figures(watcher.now))
+    shown = {key: pods for key, pods in meter.values.items() if key[0] == "scheduler_unschedulable_pods"}
+    assert sorted((plugin, pods) for (_, plugin, _), pods in shown.items()) == [
+        ("(unknown)", 5),
+        ("NodeResourcesFit", 5),
+    ]
+
+    for each in range(5):
+        watcher.delete(a_pod(f"p{each}"))
+    gauges.update(watcher.core.figures(watcher.now))
+    assert "scheduler_unschedulable_pods" not in {key[0] for key in meter.values}
+
+
 def test_deleted_pod_counts_for_no_plugin():
     watcher = WatcherUnderTest().lead(a_pod("web"))
     rejected(watcher)

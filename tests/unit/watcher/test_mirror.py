@@ -11,7 +11,7 @@ import pytest
 from berth.api.messages import decode_entry, decode_watermark
 from berth.api.meta import ObjectMeta
 from berth.api.node import Node
-from berth.api.pod import Pod, PodCondition, PodSpec, PodStatus
+from berth.api.pod import Pod, PodCondition, PodSpec, PodStatus, Toleration
 from berth.api.subjects import Term
 from berth.bus.interface import Entry
 from berth.kube.listwatch import Current, Listed, ListedPart
@@ -354,27 +354,65 @@ def said(watcher: WatcherUnderTest) -> list[str]:
     return [each.message for each in watcher.of(Warn)]
 
 
-def test_bound_pod_that_is_too_large_is_mirrored_in_a_smaller_form_and_named_once():
-    watcher = WatcherUnderTest().lead(a_node("n1"), annotated(a_pod("web", node="n1"), 1_000_000))
-    watcher.show(annotated(a_pod("web", node="n1"), 1_000_001, version=2))
+def asking_for_nodes(pod: Pod, size: int) -> Pod:
+    """A pod with so many bytes of what matters only while it waits."""
+    tolerations = [Toleration(key=f"{number:063}", value="x" * 63) for number in range(size // 150)]
+    return msgspec.structs.replace(pod, spec=msgspec.structs.replace(pod.spec, tolerations=tolerations))
 
-    mirrored = watcher.mirrored("pod.uid-web")
+
+def labelled(name: str, number: int, **more: object) -> Pod:
+    """A bound pod with labels, which count, of 60 bytes each."""
+    return a_pod(name, node="n1", labels={f"label-{each:05}": "x" * 43 for each in range(number)}, **more)
+
+
+@pytest.mark.parametrize("where", [{"node": "n1"}, {"nominated": "n1"}], ids=str)
+def test_large_pod_is_mirrored_without_what_no_plugin_reads_of_it_there(where):
+    """A tenant's 400 pods of 1.3 MB filled the bucket, and nothing was written any more."""
+    small, large = (asking_for_nodes(a_pod(f"pod-{size}", **where), size) for size in (14_000, 1_300_000))
+    watcher = WatcherUnderTest().lead(a_node("n1"), small, large)
+    assert "tolerations" in watcher.mirrored("pod.uid-pod-14000")["spec"]
+    mirrored = watcher.mirrored("pod.uid-pod-1300000")
+    assert "tolerations" not in mirrored["spec"]
     assert mirrored["spec"]["containers"][0]["resources"]["requests"] == {"cpu": "1"}
-    assert "annotations" not in mirrored["metadata"]
+    assert (said(watcher), watcher.core.figures(watcher.now).reduced) == ([], {})
+
+
+def test_large_pod_that_the_former_leader_has_mirrored_is_not_written_again():
+    watcher = WatcherUnderTest()
+    large = asking_for_nodes(a_pod("web", node="n1"), 20_000)
+    watcher.put("pod.uid-web", DesiredEntry(object=large).encoded(Term(6)))
+    watcher.lead(large)
+    assert watcher.bucket["pod.uid-web"].sequence == 1
+
+
+def test_bound_pod_that_is_too_large_without_that_is_mirrored_in_a_smaller_form_and_named_once():
+    """Somebody has bound it: berth binds none of that size."""
+    watcher = WatcherUnderTest().lead(a_node("n1"), labelled("web", 2000), labelled("fine", 500))
+    watcher.show(labelled("web", 2001, version=2))
+
+    assert len(watcher.bucket["pod.uid-web"].data) < 48 * 1024
+    assert watcher.mirrored("pod.uid-web")["spec"]["containers"][0]["resources"]["requests"] == {"cpu": "1000m"}
+    assert len(watcher.mirrored("pod.uid-fine")["metadata"]["labels"]) == 500
     [text] = said(watcher)
-    assert text.startswith("pod 'default/web' is too large for the mirror, scorers see it without its long annotations")
+    assert text.startswith("pod 'default/web' is too large for the mirror, scorers see it without all but its requests")
     assert watcher.core.figures(watcher.now).reduced == {"pod": 1}
 
 
+def test_bound_pod_that_is_larger_than_the_bus_takes_is_mirrored_in_a_smaller_form_and_named():
+    watcher = WatcherUnderTest(max_message_bytes=20_000).lead(labelled("web", 500))
+    assert len(watcher.bucket["pod.uid-web"].data) < 20_000
+    assert len(said(watcher)) == 1
+
+
 def test_pod_whose_smaller_form_is_mirrored_is_not_written_again_when_the_same_comes():
-    watcher = WatcherUnderTest().lead(annotated(a_pod("web", node="n1"), 1_000_000))
+    watcher = WatcherUnderTest().lead(labelled("web", 2000))
     sequence = watcher.bucket["pod.uid-web"].sequence
-    watcher.show(annotated(a_pod("web", node="n1", phase="Running"), 1_000_000, version=2))
+    watcher.show(labelled("web", 2000, phase="Running", version=2))
     assert watcher.bucket["pod.uid-web"].sequence == sequence
 
 
 def test_pod_that_fits_again_is_mirrored_whole():
-    watcher = WatcherUnderTest().lead(annotated(a_pod("web", node="n1"), 1_000_000))
+    watcher = WatcherUnderTest().lead(labelled("web", 2000))
     watcher.show(annotated(a_pod("web", node="n1"), 5, version=2))
     assert watcher.mirrored("pod.uid-web")["metadata"]["annotations"] == {"note": "xxxxx"}
     assert watcher.core.figures(watcher.now).reduced == {}
@@ -397,7 +435,7 @@ def test_object_of_which_no_form_fits_is_left_out_and_the_mirror_goes_on():
 
 
 def test_change_during_the_refusal_of_a_large_pod_is_written():
-    watcher = WatcherUnderTest(hold_writes=True).lead(annotated(a_pod("web", node="n1"), 1_000_000))
+    watcher = WatcherUnderTest(hold_writes=True, max_message_bytes=20_000).lead(labelled("web", 500))
     watcher.show(annotated(a_pod("web", node="n1"), 5, version=2))
     while watcher.held_writes:
         watcher.answer_writes()
@@ -445,3 +483,42 @@ def test_object_that_the_store_has_replaced_is_not_kept():
     mirror.on_written("node.n1", 1)
     assert mirror.set_desired("node.n1", DesiredEntry(object=a_node("n1", version=2))) == NO_CHANGE
     assert sys.getrefcount(first) == references
+
+
+def test_changes_that_a_full_bucket_does_not_store_do_not_pile_up():
+    """It refuses everything for hours, while a few objects change all the time."""
+    mirror = Mirror(Term(7), max_writes=8)
+    mirror.start_writing(position=0)
+    for number in range(5000):
+        mirror.set_desired(f"node.n{number % 10}", DesiredEntry(object=a_node(f"n{number % 10}", cpu=str(number + 1))))
+        for write in mirror.take_writes():
+            mirror.on_write_failed(write.key)
+            mirror.on_looked_up(write.key, None)
+    assert mirror.settled == 0
+    assert mirror.entries < 2000
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_settled_is_the_same_however_many_changes_are_dropped(seed, monkeypatch):
+    """A mirror that drops as early as it may, and one that never does, over random writes, answers and failures."""
+    chance = random.Random(seed)
+    eager, patient = Mirror(Term(7), max_writes=3), Mirror(Term(7), max_writes=3)
+    in_flight: list[str] = []
+    for mirror in (eager, patient):
+        mirror.start_writing(position=0)
+    for sequence in range(1, 400):
+        name, cpu, step = f"n{chance.randrange(6)}", str(chance.randrange(9)), chance.random()
+        desired = None if step < 0.05 else DesiredEntry(object=a_node(name, cpu=cpu))
+        written = in_flight.pop(chance.randrange(len(in_flight))) if in_flight and chance.random() < 0.4 else ""
+        for mirror, is_eager in ((eager, True), (patient, False)):
+            monkeypatch.setattr("berth_watcher.mirror.MIN_COMPACTED", -1_000_000 if is_eager else 1_000_000)
+            mirror.set_desired(f"node.{name}", desired)
+            if written and step < 0.7:
+                mirror.on_written(written, sequence)
+            elif written:
+                mirror.on_write_failed(written)
+                mirror.on_looked_up(written, None)
+        writes = [mirror.take_writes() for mirror in (eager, patient)]
+        assert writes[0] == writes[1]
+        in_flight += [write.key for write in writes[0]]
+        assert eager.settled == patient.settled

@@ -8,7 +8,7 @@ from berth.api.messages import Outcome, Positions
 from berth.api.pod import Pod
 from berth.framework.events import Action, ClusterEvent, Resource
 from berth.kube.listwatch import Deleted, Listed, Upserted
-from berth_watcher.requeue import EventLog
+from berth_watcher.requeue import MAX_EVENTS, EventLog
 from berth_watcher.settings import AttemptSettings, RequeueSettings
 from berth_watcher.store import ObjectStore
 from harness.worlds.watcher_world import KINDS, WatcherUnderTest, a_node, a_pod
@@ -321,6 +321,41 @@ def test_decision_older_than_the_log_counts_as_having_missed_events():
     assert log.may_lack_events_since(9)
     assert not log.may_lack_events_since(10)
     assert len(list(log.since(10))) == 2
+
+
+def test_log_of_a_bucket_that_stores_nothing_is_bounded_and_says_what_it_lacks():
+    log, added = EventLog(max_events=2), ClusterEvent(Resource.NODE, Action.ADD)
+    log.record(added, None, None, change=1)
+    log.on_settled(1, position=10)
+    for change in range(2, 7):
+        log.record(added, None, None, change=change)
+
+    assert [change for *_, change in log.since(0)] == [6, 5]
+    assert log.may_lack_events_since(10**9)  # where the dropped ones will be stored is not known
+
+    log.on_settled(3, position=30)
+    assert log.may_lack_events_since(10**9)
+    log.on_settled(4, position=40)  # all that were dropped are stored, at or below this
+    assert log.may_lack_events_since(39)
+    assert not log.may_lack_events_since(40)
+    log.on_settled(6, position=60)
+    assert list(log.since(60)) == []
+    assert len(list(log.since(59))) == 2
+
+
+def test_decision_while_the_bucket_is_full_counts_as_having_missed_what_the_log_has_dropped():
+    """The pod is tried again once that is stored: a node that fits may be among it."""
+    watcher = WatcherUnderTest().lead(a_node("n1"), a_pod("web"))
+    watcher.hold_writes = True
+    watcher.show(a_node("n2", cpu="64"))
+    for number in range(MAX_EVENTS + 1):
+        watcher.show(a_node("n1", cpu="4", labels={"round": str(number)}, version=3 + number))
+    rejected(watcher)
+    watcher.advance(2)
+    assert watcher.stage("web") == "awaiting mirror"
+    while watcher.held_writes:
+        watcher.answer_writes()
+    assert watcher.attempt_of("web") == "uid-web.7.2"
 
 
 def test_pod_that_leaves_a_node_requeues_those_that_fit_what_is_free_there_now():

@@ -12,6 +12,7 @@ from berth.framework.interface import EnqueueExtensions, FilterPlugin
 from berth.framework.status import SUCCESS, Status
 from berth.plugins.networktraffic.args import NetworkTrafficArgs, query_of
 from berth.plugins.networktraffic.plugin import FACTORY
+from berth_watcher.requeue import MAX_EVENTS
 from harness.builders.profiles import profile_of
 from harness.worlds.watcher_world import WatcherUnderTest, a_pod
 
@@ -107,3 +108,42 @@ def test_live_data_during_the_flight_requeues_unless_the_ranking_had_seen_it(see
     watcher.decide("web", Outcome.UNSCHEDULABLE, positions=positions, blockers=["PowerBudget"])
 
     assert watcher.stage("web") == stage
+
+
+def passed_by(blocker: str, seen: int) -> WatcherUnderTest:
+    """While a pod is ranked a collector writes more samples than are kept: the first says that a link is free."""
+    watcher = WatcherUnderTest(profiles={"berth": profile_of(FACTORY.build(ARGS), PowerBudget())}).lead(a_pod("web"))
+    for sequence in range(1, MAX_EVENTS + 3):
+        rate = 40.0 if sequence == 1 else 95.0
+        watcher.put_live_data("bandwidth", f"{QUERY}.n{sequence}", traffic(rate), sequence=10 + sequence)
+    positions = Positions(cluster=watcher.sequence, bandwidth=seen, facts=seen)
+    watcher.decide("web", Outcome.UNSCHEDULABLE, positions=positions, blockers=[blocker])
+    return watcher
+
+
+def test_sample_that_fell_out_of_the_log_counts_as_missed():
+    watcher = passed_by("NetworkTraffic", seen=10)
+    assert watcher.stage("web") == "backoff"
+    watcher.advance(2)
+    assert watcher.attempt_of("web") == "uid-web.7.2"
+
+
+@pytest.mark.parametrize(
+    ("blocker", "seen"),
+    [
+        pytest.param("PowerBudget", 10, id="no plugin that rejected the pod reads samples"),
+        pytest.param("NetworkTraffic", 12, id="the ranking had read all that is lost"),
+        pytest.param("NetworkTraffic", 0, id="the scorer reads none"),
+    ],
+)
+def test_samples_that_fell_out_of_the_log_leave_other_pods_asleep(blocker, seen):
+    assert passed_by(blocker, seen).stage("web") == "unschedulable"
+
+
+def test_passes_of_samples_leave_a_pod_that_waits_asleep():
+    """Each is larger than what is kept, and none of its samples helps."""
+    watcher = unschedulable_pod(blocker="NetworkTraffic", seen=1)
+    for sequence in range(2, 3 * MAX_EVENTS):
+        watcher.put_live_data("bandwidth", f"{QUERY}.n{sequence % 5000}", traffic(95.0), sequence=sequence)
+    watcher.advance(200)
+    assert watcher.stage("web") == "unschedulable"

@@ -16,7 +16,7 @@ from typing import Final
 
 from berth.api.messages import DeadLetter, DecisionSummary, Outcome, Pending
 from berth.api.pod import Pod, is_bound, name_of
-from berth.api.podlimits import cycle_milliseconds, refusal
+from berth.api.podlimits import MOST_BYTES, cycle_milliseconds
 from berth.api.subjects import Attempt, Term
 from berth_watcher.events import (
     CONSUMERS,
@@ -85,7 +85,7 @@ class Attempts:
 
     def acquire(self, queued: QueuedPod) -> int:
         """Take the pod's slots in the window; returns how many they are."""
-        slots = slots_of(queued.pod)
+        slots = slots_of(queued)
         self.window.acquire(queued.uid, queued.profile, slots)
         return slots
 
@@ -103,7 +103,7 @@ class Attempts:
         """Publish the next attempt. It must have its slots in the window."""
         previous = queued.attempt
         attempt = previous.next(self._term) if previous else Attempt(uid=queued.uid, term=self._term, n=1)
-        too_much = refusal(queued.pod)
+        too_much = queued.refusal
         message = Pending(
             config=self._settings.config,
             attempt=str(attempt),
@@ -184,12 +184,15 @@ SHARE_OF_A_SECOND: Final = 4
 of work."""
 
 
-def slots_of(pod: Pod) -> int:
-    """One, and one more for each millisecond that the pod's selectors add to a cycle.
+def slots_of(queued: QueuedPod) -> int:
+    """One, and one more for each millisecond that the pod's selectors add to a cycle, and each 64 KiB for extenders.
 
-    Another's pod waits for what is in flight: 64 pods at the limits would keep a scorer busy for seconds.
+    Another's pod waits for what is in flight: 64 pods at the limits would keep a scorer busy for seconds, and 64 whole
+    pods of 1.5 MB fill PENDING, which has the pods of all profiles.
     """
-    return 1 if refusal(pod) else 1 + cycle_milliseconds(pod)
+    if queued.refusal:
+        return 1
+    return 1 + cycle_milliseconds(queued.pod) + len(queued.pod.whole) // MOST_BYTES
 
 
 EARLY_SHARE: Final = 4

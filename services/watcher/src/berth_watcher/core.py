@@ -21,7 +21,6 @@ from berth.api.livedata import LiveBucket
 from berth.api.messages import DecisionSummary, Outcome, Positions, watermark_key
 from berth.api.meta import KubernetesObject
 from berth.api.pod import Pod, changed
-from berth.api.podlimits import refusal
 from berth.api.subjects import Attempt, Term, key
 from berth.framework.events import pod_update_actions
 from berth.framework.plugincalls import PluginFailure
@@ -225,7 +224,7 @@ class WatcherCore:
         pending["active"] += self._attempts.not_stored
         return Figures(
             pending=pending,
-            unschedulable=self._queue.unschedulable(),
+            unschedulable=self._queue.unschedulable({name: each.event_hints for name, each in self._profiles.items()}),
             incoming=self._queue.incoming,
             in_flight=window.used(),
             window_size=window.sizes(now),
@@ -340,7 +339,7 @@ class WatcherCore:
         elif state.in_flight is not None:
             if state.has_slot:
                 self._attempts.acquire(queued)
-            if changed(state.in_flight, queued.pod):
+            if queued.refusal or changed(state.in_flight, queued.pod):
                 self._publish(queued)
             else:
                 self._await_decision(queued)
@@ -368,7 +367,7 @@ class WatcherCore:
 
     def _enqueue(self, queued: QueuedPod) -> None:
         """Make a pod active, unless a PreEnqueue plugin rejects it."""
-        queued.failure, status = refusal(queued.pod), SUCCESS
+        queued.failure, status = queued.refusal, SUCCESS
         if queued.failure:
             queued.do_not_ask_until = self._clock.now + DO_NOT_ASK_SECONDS
         else:

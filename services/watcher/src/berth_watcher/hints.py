@@ -122,6 +122,12 @@ class QueuePlugins:
                 return True
         return False
 
+    def awaits(self, pod: QueuedPod, event: ClusterEvent) -> bool:
+        """Whether a plugin that rejected the pod registered for the event, whatever its hint would say."""
+        hints_of = self._profiles[pod.profile].event_hints
+        registered = (hints_of.get(name) for name in pod.unschedulable_plugins)
+        return any(hints is None or any(hint.event.matches(event) for hint in hints) for hints in registered)
+
     def ask(self, plugin: Plugin, hint: EventHint, pod: Pod, old: object, new: object) -> bool:
         """Whether one hint says that an event may help a pod."""
         try:

@@ -39,7 +39,8 @@ class Figures:
     pending: Mapping[str, int]
     """Pods by queue, named as in kube-scheduler."""
     unschedulable: Mapping[tuple[str, str], int]
-    """Pods that were rejected and not tried again since, by plugin and profile. A pod counts for each plugin."""
+    """Pods that were rejected and not tried again since, by plugin and profile. A pod counts for each plugin, and once
+    for all names that are no plugin's of its profile."""
     incoming: Mapping[tuple[str, str], int]
     """Pods that entered a queue in this term, by queue and event, named as in kube-scheduler."""
     in_flight: Mapping[str, int]
@@ -76,7 +77,6 @@ class Gauges:
 
     def __init__(self, metrics: Meter) -> None:
         self._metrics = metrics
-        self._shown_plugins: set[tuple[str, str]] = set()
         self._counted: Counter[tuple[str, str]] = Counter()
 
     def update(self, figures: Figures) -> None:
@@ -103,11 +103,9 @@ class Gauges:
             self._metrics.clear(name)
 
     def _set_unschedulable(self, figures: Figures) -> None:
-        for plugin, profile in self._shown_plugins - figures.unschedulable.keys():
-            self._metrics.set("scheduler_unschedulable_pods", 0, plugin=plugin, profile=profile)
+        self._metrics.clear("scheduler_unschedulable_pods")  # of plugins that reject nobody any more
         for (plugin, profile), pods in figures.unschedulable.items():
             self._metrics.set("scheduler_unschedulable_pods", pods, plugin=plugin, profile=profile)
-        self._shown_plugins = set(figures.unschedulable)
 
     def _count_incoming(self, figures: Figures) -> None:
         for (queue, event), pods in figures.incoming.items():

@@ -3,8 +3,11 @@
 For each key there is a desired value and the value that the bucket is known to hold, and at most one write in flight.
 Changes that come while a key waits for its write are written together. Whatever is read back that differs from the
 desired value is overwritten: writes of a lower term, and own writes that timed out and were stored late
-(docs/protocol.md, 3). A value of a higher term ends this watcher's term. An object that is larger than the bus takes is
-written in a smaller form, and reported once by its name.
+(docs/protocol.md, 3). A value of a higher term ends this watcher's term.
+
+Large objects are written in a smaller form (``berth.api.trimming``), so that whoever may create pods does not fill the
+bucket with some hundred. A pod above LARGE_POD_BYTES lacks what no plugin reads of a placed pod. One that is above
+MOST_POD_BYTES even so, and any object that is larger than the bus takes, lacks more and is reported once by its name.
 """
 
 from __future__ import annotations
@@ -21,14 +24,26 @@ from berth.api.errors import DecodeError
 from berth.api.messages import WATERMARK, MirrorEntry, Watermark, decode_entry, encode_entry, encode_watermark
 from berth.api.meta import KubernetesObject
 from berth.api.pod import Pod, PodStatus, bound_at_text, disruption_condition, is_being_preempted, is_bound
-from berth.api.podlimits import pod_affinity_counts, refusal
+from berth.api.podlimits import MOST_BYTES, pod_affinity_counts, refusal
 from berth.api.subjects import Term
-from berth.api.trimming import smaller_forms
+from berth.api.trimming import as_placed, smaller_forms
 from berth.bus.interface import Entry
 from berth_watcher.events import Effect, LookUpKey, PurgeKey, StepDown, Warn, WriteKey
 from berth_watcher.store import nominated_node, without_version
 
 NO_CHANGE: Final = 0
+
+LARGE_POD_BYTES: Final = 16 * 1024
+"""As JSON: four times what an ordinary pod has at most, so nothing is done for those. 512 MiB hold 32,000 of it."""
+
+MOST_POD_BYTES: Final = MOST_BYTES + 4096
+"""Of a pod as it is written: what it may have while it waits, its node, and what a pod gets there."""
+
+MAX_CHANGES: Final = 4
+"""Unstored changes of a key, on average, above which those that follow from others are dropped. Two are enough."""
+
+MIN_COMPACTED: Final = 1024
+"""Fewer changes that are not stored are not worth counting again."""
 
 _encode: Final = msgspec.json.Encoder().encode
 
@@ -58,7 +73,7 @@ class DesiredEntry(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
     def is_value_of(self, entry: MirrorEntry) -> bool:
         """Whether the bucket's entry is the desired one."""
-        return not self.watermark and bytes(entry.object) == _encode(self.form) and entry.bound_at == self.bound_at
+        return not self.watermark and bytes(entry.object) == self._object and entry.bound_at == self.bound_at
 
     def writes_the_same_as(self, other: DesiredEntry) -> bool:
         """Whether another object, or another version of it, is the same to the mirror.
@@ -70,7 +85,16 @@ class DesiredEntry(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     def encoded(self, term: Term) -> bytes:
         if self.watermark:
             return encode_watermark(Watermark(term=term, resource_version=self.watermark))
-        return encode_entry(MirrorEntry(term=term, object=msgspec.Raw(_encode(self.form)), bound_at=self.bound_at))
+        return encode_entry(MirrorEntry(term=term, object=msgspec.Raw(self._object), bound_at=self.bound_at))
+
+    @property
+    def _object(self) -> bytes:
+        """The form as JSON. Its size is known when it is encoded: a large pod is encoded twice, any other once."""
+        form = self.form
+        data = _encode(form)
+        if len(data) <= LARGE_POD_BYTES or self.smaller is not None or not isinstance(form, Pod):
+            return data
+        return _encode(as_placed(form))
 
 
 FOREIGN: Final = DesiredEntry()
@@ -107,7 +131,7 @@ MAX_COMPARED: Final = 1000
 
 @dataclass(slots=True, kw_only=True)
 class _Reduced:
-    """An object that is larger than the bus takes."""
+    """An object that is larger than the bus takes, or a pod that is larger than one may be."""
 
     whole: DesiredEntry | None = None
     """The object; ``None`` after a change, until that has been found too large as well."""
@@ -158,6 +182,11 @@ class Mirror:
     def may_write(self) -> bool:
         """Whether :meth:`take_writes` has something to do."""
         return self._writes_enabled and bool(self._due) and self._busy_keys < self._max_writes
+
+    @property
+    def entries(self) -> int:
+        """How much is kept of changes that are not stored."""
+        return len(self._unsettled)
 
     def set_desired(self, name: str, desired: DesiredEntry | None, *, numbered: bool = True) -> int:
         """Set the desired value of a key; ``None`` removes it. Returns the change's number.
@@ -233,18 +262,21 @@ class Mirror:
         if key is None:
             return []
         self._schedule(key)
-        sent = key.sent
-        if sent is None or sent.object is None or key.desired is not sent:
+        if key.sent is None or key.sent.object is None or key.desired is not key.sent:
             return []
-        reduced = self._reduced.setdefault(name, _Reduced())
+        self._reduce(key, key.sent.object, reason)
+        return self._report_reduced(key) if key.desired is None else []
+
+    def _reduce(self, key: _Key, thing: KubernetesObject, reason: str) -> None:
+        """Have the key hold the next smaller form of its object, or nothing if none is left."""
+        reduced = self._reduced.setdefault(key.key, _Reduced())
         if reduced.whole is None:
-            reduced.whole, reduced.smaller, reduced.reason = sent, smaller_forms(trimmed(sent.object)), reason
+            reduced.whole, reduced.smaller, reduced.reason = key.desired, smaller_forms(trimmed(thing)), reason
         reduced.left_out, smaller = next(reduced.smaller, ("", None))
-        key.desired = msgspec.structs.replace(sent, smaller=smaller) if smaller is not None else None
-        return self._report_reduced(key) if smaller is None else []
+        key.desired = DesiredEntry(object=thing, smaller=smaller) if smaller is not None else None
 
     def reduced(self) -> Mapping[str, int]:
-        """How many objects are too large for the bus and in the bucket in a smaller form or not at all, by kind."""
+        """How many objects are too large, and in the bucket without parts that count, or not at all; by kind."""
         return Counter(name.partition(".")[0] for name, each in self._reduced.items() if each.whole is not None)
 
     def on_looked_up(self, name: str, entry: Entry | None) -> None:
@@ -311,6 +343,25 @@ class Mirror:
         key.change = self._changes
         self._unsettled_names.add(key.key)
         heapq.heappush(self._unsettled, (key.change, key.key))
+        if len(self._unsettled) > MAX_CHANGES * len(self._unsettled_names) + MIN_COMPACTED:
+            self._compact()
+
+    def _compact(self) -> None:
+        """Keep of each key the earliest change that is not stored, and the earliest after its write in flight.
+
+        The others are stored with one of these. A bucket that is full keeps a change from being stored for hours, and
+        all later ones from leaving the heap.
+        """
+        latest: dict[str, int] = {}
+        kept = []
+        for change, name in sorted(self._unsettled):
+            before, key = latest.get(name), self._keys.get(name)
+            if self._is_stored(change, name):
+                continue
+            if before is None or (key is not None and key.busy and before <= key.sent_change < change):
+                latest[name] = change
+                kept.append((change, name))
+        self._unsettled = kept  # in order, so a heap
 
     def _on_stored(self, key: _Key, change: int) -> None:
         key.stored_change = change
@@ -350,11 +401,21 @@ class Mirror:
         if key.desired is key.stored:
             self._on_stored(key, key.change)
             return []
+        data = self._encoded(key)
         key.busy, key.sent_change, key.sent = True, key.change, key.desired
         self._busy_keys += 1
-        if key.desired is None:
+        if data is None:
             return [PurgeKey(key=key.key, expected=key.sequence)]
-        return [WriteKey(key=key.key, data=key.desired.encoded(self._term), expected=key.sequence)]
+        return [WriteKey(key=key.key, data=data, expected=key.sequence)]
+
+    def _encoded(self, key: _Key) -> bytes | None:
+        """What to write; ``None`` for a removal. Of a pod the first form that is no larger than a pod may be."""
+        while key.desired is not None:
+            data, thing = key.desired.encoded(self._term), key.desired.object
+            if len(data) <= MOST_POD_BYTES or not isinstance(thing, Pod):
+                return data
+            self._reduce(key, thing, f"it takes {len(data)} bytes there, a pod may take {MOST_POD_BYTES}")
+        return None
 
 
 def _is_watermark(key: _Key) -> bool:

@@ -25,8 +25,12 @@ import msgspec
 
 from berth.api.messages import DecisionSummary, Outcome, Positions
 from berth.api.pod import Pod, is_gone_while_unbound
+from berth.api.podlimits import refusal
 from berth.api.subjects import Attempt, PodSubject, Uid
 from berth.framework.plugincalls import PluginFailure, PluginTimeout, SortKey
+
+UNKNOWN_PLUGIN: Final = "(unknown)"
+"""In place of the names in Decisions that are no plugin's of the profile."""
 
 POD_ADDED: Final = "UnschedulablePodAdd"
 """kube-scheduler's name for the event that puts a new pod into the queue."""
@@ -153,6 +157,19 @@ class QueuedPod:
     """The mirror's change that its next ranking must see; 0 for none."""
     required_positions: Positions = _NO_POSITIONS
     """What the scorer of its next attempt must have read."""
+    _checked: Pod | None = field(default=None, init=False, repr=False)
+    """The state whose refusal is known."""
+    _refusal: str = field(default="", init=False, repr=False)
+
+    @property
+    def refusal(self) -> str:
+        """Why the pod is not scheduled as it is now (``berth.api.podlimits``); empty when it may be.
+
+        It is asked three times on the way into flight, and each state is encoded for it once.
+        """
+        if self._checked is not self.pod:
+            self._checked, self._refusal = self.pod, refusal(self.pod)
+        return self._refusal
 
     @property
     def uid(self) -> Uid:
@@ -437,11 +454,14 @@ class SchedulingQueue:
             sizes[queue] += self._stage_sizes[stage]
         return sizes
 
-    def unschedulable(self) -> dict[tuple[str, str], int]:
-        """Pods that were rejected and not tried again since, by plugin that rejected them and profile."""
+    def unschedulable(self, known: Mapping[str, Container[str]]) -> dict[tuple[str, str], int]:
+        """Pods that were rejected and not tried again since, by plugin that rejected them and profile.
+
+        ``known``: the plugins of each profile. Names come from messages, so that others count as one.
+        """
         pods_by_plugin: Counter[tuple[str, str]] = Counter()
         for (profile, plugins), pods in self._rejected.items():
-            for plugin in plugins:
+            for plugin in {name if name in known[profile] else UNKNOWN_PLUGIN for name in plugins}:
                 pods_by_plugin[plugin, profile] += pods
         return pods_by_plugin
 

@@ -26,7 +26,7 @@ from berth.framework.events import ClusterEvent, LiveDataUpdate, node_update_act
 from berth_watcher.hints import QueuePlugins, Step, UnschedulablePods
 from berth_watcher.queue import WAITING_FOR_EVENT, EventClock, QueuedPod, Stage, Timestamp
 from berth_watcher.settings import RequeueSettings
-from berth_watcher.store import label_of
+from berth_watcher.store import LIVE_DATA_EVENTS, label_of
 
 ATTEMPT_FAILED: Final = "ScheduleAttemptFailure"
 BACKOFF_COMPLETE: Final = "BackoffComplete"
@@ -296,13 +296,11 @@ class Requeue:
         unknown = _MissedChange(change=changes, is_known=False)
         if not pod.unschedulable_plugins or self._cluster_log.may_lack_events_since(positions.cluster):
             return unknown
-        logs = (
-            (self._cluster_log, positions.cluster),
-            (self._live_logs[BANDWIDTH], positions.bandwidth),
-            (self._live_logs[FACTS], positions.facts),
-        )
+        if self._may_lack_live_data(pod, positions):
+            return _MissedChange(change=0, is_known=False)
+        live = ((log, position) for _, log, position in self._live_logs_since(positions))
         checked = 0
-        for log, position in logs:
+        for log, position in ((self._cluster_log, positions.cluster), *live):
             for event, old, new, change in log.since(position):
                 checked += 1
                 if checked > EVENTS_AT_ONCE and not self._clock.may_continue():
@@ -310,6 +308,24 @@ class Requeue:
                 if self._plugins.may_help(pod, event, old, new):
                     return _MissedChange(change=change, is_known=True)
         return None
+
+    def _may_lack_live_data(self, pod: QueuedPod, positions: Positions) -> bool:
+        """Whether a sample or fact that could help has been dropped from its log since the pod's ranking.
+
+        One pass of a collector may write more than a log keeps. It can help only where a plugin that rejected the pod
+        registered for such data; a scorer that reads none has no position there. Pods that wait already are not asked
+        about, so that a pass costs at most one attempt more, after its back-off, of each such pod that is decided while
+        the pass is written.
+        """
+        return any(
+            position > 0 and log.may_lack_events_since(position) and self._plugins.awaits(pod, event)
+            for event, log, position in self._live_logs_since(positions)
+        )
+
+    def _live_logs_since(self, positions: Positions) -> Iterator[tuple[ClusterEvent, EventLog, int]]:
+        """The logs of live data: the event that each has, and up to where the ranking has read its bucket."""
+        yield LIVE_DATA_EVENTS[BANDWIDTH], self._live_logs[BANDWIDTH], positions.bandwidth
+        yield LIVE_DATA_EVENTS[FACTS], self._live_logs[FACTS], positions.facts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -387,8 +403,17 @@ class EventLog:
         self._events.append(logged)
         if sequence is None:
             self._unstored.append(logged)
-        while len(self._events) > self._max_events and self._events[0].stored_by is not None:
-            self._begins_at_position = max(self._begins_at_position, self._events.popleft().stored_by or 0)
+        if len(self._events) > self._max_events:
+            self._drop_oldest()
+
+    def _drop_oldest(self) -> None:
+        """Also one that is not stored yet: a bucket that is full may store nothing for hours."""
+        oldest = self._events.popleft()
+        if oldest.stored_by is not None:
+            self._begins_at_position = max(self._begins_at_position, oldest.stored_by)
+        else:
+            self._unstored.popleft()  # the same: both are in order
+            self._begins_after_change = max(self._begins_after_change or 0, oldest.change)
 
     def on_settled(self, change: int, position: int) -> None:
         """Everything up to a change is stored, at or below a position."""

@@ -1,17 +1,19 @@
 """What is left out of an object: as it is read, and when it is too large for the bus.
 
-The decoded types have only the fields that scheduling reads; ``trim`` drops what they keep for some readers.
+The decoded types have only the fields that scheduling reads; ``trim`` drops what they keep for some readers, and the
+longest annotations where there are too many: the API server takes 256 KiB of them with each object, and whoever may
+create objects fills streams and buckets with those. Plugins read annotations of some bytes.
 
 A large object has smaller forms, the fullest first. Of a pod on a node plugins read what it takes there and what it
-asks of others: requests, host ports, labels, volumes, affinity, priority. The rest matters only while a pod waits. The
-last form of a pod always fits into 48 KiB, so that every pod on a node counts; any other object that does not fit
-without its long annotations is left out.
+asks of others: requests, host ports, labels, volumes, affinity, priority. The rest matters only while a pod waits
+(``as_placed``). The last form of a pod always fits into 48 KiB, so that every pod on a node counts; any other object
+that does not fit without its long annotations is left out.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from itertools import islice
+from itertools import accumulate, islice
 from typing import Final, TypeVar
 
 import msgspec
@@ -23,10 +25,15 @@ from berth.api.resources import CPU, is_counted, is_scalar, pod_requests
 
 T = TypeVar("T", bound=KubernetesObject)
 
+_encode: Final = msgspec.json.Encoder().encode
+
 WHOLE: Final = "whole"
 """The field of a pod and a node that has all of it."""
 LAST_APPLIED: Final = "kubectl.kubernetes.io/last-applied-configuration"
 """A copy of the whole object that kubectl keeps in an annotation; it is often the largest part of a trimmed pod."""
+ANNOTATION_BYTES: Final = 16 * 1024
+"""What an object keeps of its annotations, as JSON. What people and controllers write takes some KiB, and at this size
+it takes 8,000 waiting pods to fill RANKED, where 500 did with all that the API server takes."""
 LONG: Final = 256
 """Characters of an annotation that is left out first. Annotations that plugins read are shorter."""
 MOST_PORTS: Final = 256
@@ -37,19 +44,40 @@ MOST_LABELS: Final = 24
 """Labels that it has. Key and value have up to 380 characters."""
 
 
-def trim(thing: T) -> T:
-    """The object without kubectl's annotation and without owners but its controller; itself when it has neither."""
+def trim(thing: T, size: int | None = None) -> T:
+    """The object without kubectl's annotation and without owners but its controller; itself when it has neither.
+
+    Of one with more than ANNOTATION_BYTES of annotations the longest are left out; a node's are an administrator's, and
+    some plugin reads a long one. ``size``: the object's bytes as JSON, where known: of a small one nothing is counted.
+    """
     annotations, owners = thing.metadata.annotations, thing.metadata.owner_references
     has_last_applied = annotations is not None and LAST_APPLIED in annotations
     has_other_owners = owners is not None and not all(owner.controller for owner in owners)
-    if not has_last_applied and not has_other_owners:
+    may_be_long = annotations is not None and (size is None or size > ANNOTATION_BYTES)
+    if not has_last_applied and not has_other_owners and not may_be_long:
+        return thing
+    kept = {key: value for key, value in (annotations or {}).items() if key != LAST_APPLIED}
+    if may_be_long and not isinstance(thing, Node):
+        kept = _shortest(kept)
+    if not has_other_owners and kept == (annotations or {}):
         return thing
     metadata = msgspec.structs.replace(
         thing.metadata,
-        annotations={key: value for key, value in (annotations or {}).items() if key != LAST_APPLIED} or None,
+        annotations=kept or None,
         owner_references=[owner for owner in owners or () if owner.controller] or None,
     )
     return _with_metadata(thing, metadata)
+
+
+def _shortest(annotations: dict[str, str]) -> dict[str, str]:
+    """As many annotations as fit, the shortest first: which these are depends on nothing else, so all readers agree."""
+    sizes = {name: len(_encode((name, text))) for name, text in annotations.items()}
+    if sum(sizes.values()) <= ANNOTATION_BYTES:
+        return annotations
+    order = sorted(sizes, key=lambda name: (sizes[name], name))
+    taken = accumulate(sizes[name] for name in order)
+    kept = {name for name, together in zip(order, taken, strict=True) if together <= ANNOTATION_BYTES}
+    return {name: text for name, text in annotations.items() if name in kept}
 
 
 def with_whole(thing: T, raw: bytes | msgspec.Raw) -> T:
@@ -86,8 +114,13 @@ def smaller_forms(thing: KubernetesObject) -> Iterator[tuple[str, KubernetesObje
         yield "its long annotations", _without_long_annotations(thing)
 
 
+def as_placed(pod: Pod) -> Pod:
+    """What plugins read of a pod on a node, or nominated to one: all but long annotations and what it waited with."""
+    return _without_long_annotations(msgspec.structs.replace(pod, spec=_placed_spec(pod.spec)))
+
+
 def _smaller_pods(pod: Pod) -> Iterator[tuple[str, Pod]]:
-    placed = _without_long_annotations(msgspec.structs.replace(pod, spec=_placed_spec(pod.spec)))
+    placed = as_placed(pod)
     yield "its long annotations and what only a waiting pod needs", placed
     counted = msgspec.structs.replace(
         placed,

@@ -18,7 +18,7 @@ import msgspec
 
 from berth.api.meta import ObjectMeta
 from berth.api.pod import Affinity, NodeAffinity, Pod, PodSpec, Toleration, Volume
-from berth.api.podlimits import MOST_VOLUMES, is_within_limits, refusal
+from berth.api.podlimits import MOST_BYTES, MOST_VOLUMES, is_within_limits, refusal
 from berth.api.resources import Requests, pod_requests
 from berth.api.selectors import (
     AffinityTerms,
@@ -84,7 +84,12 @@ class EquivalenceClass:
 
     def refusal(self, pod: Pod) -> str:
         """Why a pod of this class is not scheduled; empty when it may be. Parts are counted once for all of them."""
-        within = self._is_within_limits and len(pod.spec.volumes or ()) <= MOST_VOLUMES
+        volumes = pod.spec.volumes
+        within = (
+            self._is_within_limits
+            and len(volumes or ()) <= MOST_VOLUMES
+            and len(self.key) + len(_encode(pod.metadata)) + len(_encode(volumes)) <= MOST_BYTES
+        )
         return "" if within else refusal(pod)
 
     @cached_property

@@ -152,9 +152,10 @@ class ObjectDecoder(Generic[T]):
     def one(self, raw: bytes | msgspec.Raw) -> T | Undecodable:
         """An object, or a description of one that cannot be decoded."""
         try:
-            thing = trim(self._decode(raw))
+            size = len(memoryview(raw))
+            thing = trim(self._decode(raw), size)
             if isinstance(thing, Pod):
-                self._shared.share(thing, len(memoryview(raw)))
+                self._shared.share(thing, size)
             keeps = self._kind.keeps_whole
             return with_whole(thing, raw) if keeps is not None and keeps(thing) else thing
         except MALFORMED as exc:
