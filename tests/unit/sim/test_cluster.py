@@ -72,6 +72,30 @@ async def test_pod_on_a_node_that_does_not_exist_is_left_alone():
         assert (await api.get(f"{api.pods}/lost")).body["status"]["phase"] == "Pending"
 
 
+async def test_a_cordoned_node_is_tainted_until_it_is_uncordoned():
+    own = {"key": "dedicated", "value": "gpu", "effect": "NoSchedule"}
+    of_the_cordon = {"key": "node.kubernetes.io/unschedulable", "effect": "NoSchedule"}
+    async with cluster_of_one_node() as api, api.watch("/api/v1/nodes") as events:
+        await events.next()
+        for change in ({"taints": [own], "unschedulable": True}, {"unschedulable": None}, {"taints": [of_the_cordon]}):
+            await api.patch("/api/v1/nodes/node-1", {"spec": change})
+        specs = [(await events.next())["object"]["spec"] for _ in range(6)]
+    assert specs == [
+        {"taints": [own], "unschedulable": True},
+        {"taints": [own, of_the_cordon], "unschedulable": True},
+        {"taints": [own, of_the_cordon]},
+        {"taints": [own]},
+        {"taints": [of_the_cordon]},
+        {},
+    ]
+
+
+def test_manifest_of_a_cordoned_node_has_the_taint():
+    spec = node_manifest("n", taints=[{"key": "k", "effect": "NoExecute"}], unschedulable=True)["spec"]
+    assert [taint["key"] for taint in spec["taints"]] == ["k", "node.kubernetes.io/unschedulable"]
+    assert spec["unschedulable"]
+
+
 async def test_invalid_quantity_is_accepted():
     async with cluster_of_one_node() as api:
         container = {"name": "main", "resources": {"requests": {"cpu": "many"}}}
