@@ -16,6 +16,7 @@ import pytest
 import yaml
 
 from berth.sim import cluster as snapshot
+from berth.sim.__main__ import parser
 from berth.sim.cluster import SimulatedCluster, SnapshotError
 from berth.sim.kinds import ABSENT_KINDS, BY_ADDRESS, NAMESPACES, NODES, PODS, SimulatedKind
 from berth.sim.kubectl import human_duration
@@ -217,6 +218,14 @@ def _saved_kinds() -> str:
 async def kubectl(cluster: SimulatedCluster, *words: str) -> subprocess.CompletedProcess[str]:
     command = ["kubectl", "--kubeconfig", cluster.kubeconfig_path, *words]
     return await asyncio.to_thread(subprocess.run, command, capture_output=True, text=True, timeout=60, check=False)
+
+
+@pytest.mark.parametrize("seconds", ["nan", "inf", "1e300", "soon"])
+def test_a_delay_that_is_no_time_is_an_error_of_usage(seconds: str, capsys: pytest.CaptureFixture[str]):
+    with pytest.raises(SystemExit) as ended:
+        parser().parse_args(["--start-delay", seconds])
+    assert ended.value.code == 2
+    assert f"argument --start-delay: want seconds, got '{seconds}'" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(("seconds", "text"), AGES)

@@ -12,7 +12,7 @@ from collections.abc import Coroutine, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, Final, TypeVar
 
 import typer
 
@@ -84,6 +84,17 @@ PodNamespace = Annotated[
         callback=_namespace_as_kubectl_has_it,
     ),
 ]
+
+
+LONGEST_SECONDS: Final = 366 * 24 * 3600
+"""Of an option: a year. What is much longer no clock can count."""
+
+
+def countable_seconds(seconds: float | None) -> float | None:
+    """For options of seconds: ``nan`` passes every bound of them, and ``inf`` every lower one."""
+    if seconds is not None and not seconds <= LONGEST_SECONDS:
+        raise typer.BadParameter(f"want at most {LONGEST_SECONDS} seconds, got {seconds:g}")
+    return seconds
 
 
 class NotFoundError(BerthError):
