@@ -112,6 +112,19 @@ async def test_why_says_of_a_deleted_pod_where_it_was(simulated: BerthUp, seen: 
     assert json.loads(output(berth("why", pod, "-o", "json", of=simulated)))["has_left"]
 
 
+async def test_why_explains_a_pod_that_was_made_anew_and_not_the_one_before(simulated: BerthUp, seen: ClusterUser):
+    pod = await add(seen, "again-0")
+    await seen.all_bound(["again-0"])
+    await seen.delete_pod("again-0")
+    gates = {"schedulingGates": [{"name": "example.com/quota"}], "nodeSelector": {}}
+    await seen.create([seen.pod("again-0", spec=gates)])
+
+    async def said() -> bool:
+        return output(berth("why", pod, of=simulated)).startswith(f"{pod} is gated and not scheduled: SchedulingGates")
+
+    await eventually(said, "the mirror to have lost the one before", MIRROR_SECONDS)
+
+
 async def test_why_prints_how_many_nodes_each_plugin_rejected(simulated: BerthUp, seen: ClusterUser):
     pod = await refused(seen, "large")
     text = output(berth("why", pod, of=simulated))

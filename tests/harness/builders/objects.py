@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from berth.api.meta import ObjectMeta
-from berth.api.node import Node, NodeSpec, NodeStatus, Taint
+from berth.api.node import UNSCHEDULABLE_TAINT, Node, NodeSpec, NodeStatus, Taint
 from berth.api.pod import Container, Pod, PodSpec, PodStatus, Quantities, ResourceRequirements
 from berth.api.subjects import Attempt, Term, Uid
 
@@ -22,8 +22,13 @@ def a_node(
     version: int | None = None,
     **allocatable: Any,
 ) -> Node:
-    """A node with ``ROOM``; other quantities by keyword, ``ephemeral_storage`` for ephemeral-storage."""
+    """A node with ``ROOM``; other quantities by keyword, ``ephemeral_storage`` for ephemeral-storage.
+
+    A cordoned one has the taint that Kubernetes gives it.
+    """
     given = {key.replace("_", "-"): amount for key, amount in allocatable.items()}
+    if unschedulable:
+        taints = [*(taints or ()), UNSCHEDULABLE_TAINT]
     return Node(
         metadata=ObjectMeta(name=name, uid=f"uid-{name}", labels=labels, resource_version=_text(version)),
         spec=NodeSpec(unschedulable=unschedulable, taints=taints),

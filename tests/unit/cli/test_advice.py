@@ -14,7 +14,7 @@ from berth.bus.interface import Endpoint, Session
 from berth.bus.stages import publish_decision, publish_pending
 from berth.cli.console.answers import pod_queue_json
 from berth.cli.options import OutputFormat, PodName
-from berth.cli.remedies.asking import NO_POD, OTHER_CONFIGURATION, Advisory, advice_on
+from berth.cli.remedies.asking import ANOTHER_POD, NO_POD, OTHER_CONFIGURATION, Advisory, advice_on
 from berth.cli.remedies.groups import advise_groups, group_lines, grouped
 from berth.cli.waiting import print_detail
 from berth.cluster.snapshot import Snapshot
@@ -84,8 +84,11 @@ async def test_of_a_pod_that_is_nowhere_only_the_nodes_are_told_and_who_has_it(s
 
 async def test_a_pod_that_was_made_anew_is_another_one(session):
     await refuse(session, a_pod(cpu="8"))
-    await publish(session, a_pod(uid="later", cpu="100m"))
-    assert (await advice_on(session, WEB, CONFIGURATION)).missing == NO_POD
+    later = a_pod(uid="later", cpu="100m")
+    await publish(session, later)
+    for pod in (None, later):
+        advice = await advice_on(session, WEB, CONFIGURATION, pod)
+        assert (advice.remedies, advice.missing) == ([], ANOTHER_POD)
 
 
 @pytest.mark.parametrize(

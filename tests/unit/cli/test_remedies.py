@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from berth.api.messages import Rejection
 from berth.api.meta import LabelSelector, SelectorRequirement
-from berth.api.node import Taint
+from berth.api.node import UNSCHEDULABLE_TAINT, Taint
 from berth.api.pod import (
     Affinity,
     Container,
@@ -138,6 +140,62 @@ def test_a_taint_of_kubernetes_is_no_reason_for_a_toleration():
             "TaintToleration: 1 node (n1) has node.kubernetes.io/not-ready:NoSchedule, a taint that Kubernetes takes "
             "away once the node is well; nothing else refuses it there"
         ),
+    ]
+
+
+def test_a_cordoned_node_is_told_once_though_kubernetes_taints_it():
+    snapshot = cluster(a_node("n1", unschedulable=True))
+    assert UNSCHEDULABLE_TAINT in snapshot.columns.taint_sets.sets[-1]  # as on a real cluster
+    assert told(a_pod(), snapshot) == ["NodeUnschedulable: 1 node (n1) is cordoned; nothing else refuses it there"]
+
+
+def test_a_cordoned_node_with_a_taint_of_its_own_is_told_for_both():
+    both = a_node("n1", unschedulable=True, taints=[GPU])
+    nodes = [both, a_node("n2", unschedulable=True), a_node("n3", taints=[GPU])]
+    assert told(a_pod(), cluster(*nodes)) == [
+        "NodeUnschedulable: 2 nodes (n1, n2) are cordoned; on 1 of them nothing else refuses it",
+        (
+            "TaintToleration: has no toleration of the taint dedicated=gpu:NoSchedule, which 2 nodes (n1, n3) have; on "
+            "1 of them nothing else refuses it"
+        ),
+    ]
+
+
+def test_the_taint_of_a_cordon_is_told_where_nothing_else_tells_of_it():
+    """On a node that was just uncordoned, and by a profile without NodeUnschedulable."""
+    nodes = [a_node("n1", unschedulable=True), a_node("n2", taints=[UNSCHEDULABLE_TAINT])]
+    stale = (
+        "(n2) has node.kubernetes.io/unschedulable:NoSchedule, a taint that Kubernetes takes away from nodes that are "
+        "not cordoned; nothing else refuses it there"
+    )
+    assert told(a_pod(), cluster(*nodes)) == [
+        "NodeUnschedulable: 1 node (n1) is cordoned; nothing else refuses it there",
+        f"TaintToleration: 1 node {stale}",
+    ]
+    without = replace(PROFILE, filters=tuple(each for each in PROFILE.filters if each.name != "NodeUnschedulable"))
+    (found,) = remedies_of(a_pod(), cluster(*nodes), without)
+    assert (found.plugin, found.nodes, found.alone) == ("TaintToleration", 2, 2)
+
+
+def test_a_pod_that_tolerates_the_cordon_is_told_the_other_taints():
+    tolerates = Toleration(key=UNSCHEDULABLE_TAINT.key, operator="Exists")
+    snapshot = cluster(a_node("n1", unschedulable=True, taints=[GPU]))
+    assert told(a_pod(tolerations=[tolerates]), snapshot) == [
+        (
+            "TaintToleration: has no toleration of the taint dedicated=gpu:NoSchedule, which 1 node (n1) has; nothing "
+            "else refuses it there"
+        )
+    ]
+
+
+@pytest.mark.parametrize("key", ["node.kubernetes.io/out-of-service", "node.kubernetes.io/of-ours"])
+def test_a_taint_that_people_set_is_told_as_theirs(key):
+    snapshot = cluster(a_node("n1", taints=[Taint(key=key, effect="NoExecute", value="nodeshutdown")]))
+    assert told(a_pod(), snapshot) == [
+        (
+            f"TaintToleration: has no toleration of the taint {key}=nodeshutdown:NoExecute, which 1 node (n1) has; "
+            "nothing else refuses it there"
+        )
     ]
 
 

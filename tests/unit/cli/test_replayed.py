@@ -22,6 +22,7 @@ from berth.cli.options import NotFoundError, PodName
 from berth.cli.rendering import clock
 from berth.cli.replayed import film
 from berth.cli.replayed.comparison import RecordedSource, TwoClusters
+from berth.cli.replayed.decisions import RecordedDecisions
 from berth.cli.replayed.film import Film, film_times
 from berth.cli.replayed.server import ReplayServer
 from berth.process.configuration import profiles_of
@@ -266,12 +267,79 @@ def test_a_pod_that_was_last_decided_before_the_recording_says_what_was_decided(
     world.recording.messages.pop("RANKED")
     world.recording.messages.pop("PENDING")
     world.seconds += 100
-    pod = gated(name="big", queue="backoff", stage="backoff", plugins=[], attempts=1)
+    pod = gated(name="big", uid=small("big").uid, queue="backoff", stage="backoff", plugins=[], attempts=1)
     found = clusters(asked_who_waits(world, pod, decisions=[decision]))
     recorded = found.pod_json(PodName(namespace="default", name="big"))["recorded"]
     assert "3 Insufficient cpu" in recorded["sentences"][0]
     assert recorded["sentences"][-1] == f"at {clock(world.now)} it had waited for 1 min 40 s, as the watcher said"
     assert recorded["outcome"] == "unschedulable"
+
+
+@pytest.mark.parametrize("shown_in", ["browse", "json", "text"])
+def test_a_pod_that_was_bound_and_deleted_is_no_more(world: RecordedWorld, tmp_path: Path, shown_in: str):
+    world.one_by_one(small("web"))
+    world.one_by_one(small("stays"))
+    node = json.loads(world.recording.of("DECISIONS")[0].payload)["node"]
+    world.seconds += 10
+    world.mirror("pod.uid-web", None)
+    world.seconds += 10
+    world.show()
+    was, stands = f"default/web was on {node}, and is no more: deleted, or finished", "default/stays is on "
+    if shown_in == "browse":
+        shown = clusters(world.recording)
+        for side in ("recorded", "other"):
+            left, there = (shown.pod_json(PodName(namespace="default", name=name))[side] for name in ("web", "stays"))
+            assert (left["sentences"][0], left["has_left"]) == (was, True)
+            assert left["stays"][-1]["end"] is not None
+            assert (there["sentences"][0].startswith(stands), there["has_left"]) == (True, False)
+        return
+    file, form = world.write(tmp_path / "r"), ["-o", "json"] if shown_in == "json" else []
+    left, there = (CliRunner().invoke(app, [str(file), "--pod", name, *form]).stdout for name in ("web", "stays"))
+    if shown_in == "json":
+        assert (json.loads(left)["has_left"], json.loads(there)["has_left"]) == (True, False)
+    else:
+        assert left.startswith(f"{was}\n")
+        assert there.startswith(stands)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "left"),
+    [
+        pytest.param(4, [], id="not shown yet"),
+        pytest.param(6, ["default/web"], id="shown and removed between two looks"),
+    ],
+)
+def test_a_bound_pod_that_the_mirror_never_showed_is_judged_by_its_watermark(
+    world: RecordedWorld, seconds: int, left: list[str]
+):
+    pod = small("web")
+    world.ask_for(pod, f"{pod.uid}.1.1")
+    world.bind(pod, "n1")
+    world.seconds += seconds
+    world.show()
+    decisions, web = RecordedDecisions(world.recording), PodName(namespace="default", name="web")
+    assert [str(pod) for pod in (web,) if decisions.last(pod).has_left] == left
+
+
+def test_a_pod_whose_name_is_used_again_is_not_explained_by_the_one_before(world: RecordedWorld, tmp_path: Path):
+    world.one_by_one(small("db-0", uid="first"))
+    world.seconds += 10
+    world.mirror("pod.first", None)
+    world.seconds += 10
+    recording = asked_who_waits(world, gated(name="db-0", uid="second"))
+    recorded = clusters(recording).pod_json(PodName(namespace="default", name="db-0"))["recorded"]
+    assert recorded["sentences"][0] == "default/db-0 is gated and not scheduled: SchedulingGates"
+    done = CliRunner().invoke(app, [str(world.write(tmp_path / "r")), "--pod", "db-0"])
+    assert done.stdout.startswith("default/db-0 is gated and not scheduled: SchedulingGates\n")
+
+
+def test_that_a_pod_waited_is_not_said_of_the_next_one_of_its_name(world: RecordedWorld):
+    asked_who_waits(world, gated(name="db-0", uid="first"))
+    world.seconds += 10
+    world.one_by_one(small("db-0", uid="second"))
+    sentences = clusters(world.recording).pod_json(PodName(namespace="default", name="db-0"))["recorded"]["sentences"]
+    assert sentences[0].startswith("default/db-0 is on ")
+    assert not [each for each in sentences if "had waited" in each]
 
 
 @pytest.mark.parametrize("form", ["text", "json"])

@@ -6,14 +6,24 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from berth.api.messages import encode
+from berth.api.messages import Decision, Outcome, Pending, encode
 from berth.api.meta import ObjectMeta
 from berth.api.pod import Pod, PodSpec, PodStatus
 from berth.api.queue import Helping, PageRequest, QueueAnswer, QueuedPodDetail, WaitingPod, decode_page_request
 from berth.bus.interface import Endpoint, Session
+from berth.bus.stages import publish_decision, publish_pending
+from berth.cli.console.answers import why_json
 from berth.cli.options import NotFoundError, PodName
-from berth.cli.unplaced import ask_the_cluster, ask_the_watcher, whose
+from berth.cli.unplaced import (
+    KnownByDecision,
+    KnownByWatcher,
+    ask_the_cluster,
+    ask_the_watcher,
+    explanation_of,
+    whose,
+)
 from berth.cli.waiting import NobodyLeadsError, detail_lines, leading_watcher, queue_table, queued_pod, read_queue
+from berth.process.configuration import read_configuration
 from berth.process.exits import UsageError
 from harness.fakes.memory_bus import MemoryBus
 from harness.worlds.printed import printed, words
@@ -238,6 +248,74 @@ def a_pod(scheduler: str = "berth", node: str = "", phase: str = "Pending") -> P
 )
 def test_whose_a_pod_is_that_berth_has_no_decision_on(pod, expected):
     assert whose(pod, {"late", "berth"}) == expected
+
+
+def a_decision(outcome: Outcome = Outcome.BOUND, uid: str = "uid-web") -> Decision:
+    node = "n1" if outcome is Outcome.BOUND else ""
+    names = {"namespace": POD.namespace, "pod": POD.name, "uid": uid, "profile": "berth", "config": "c"}
+    return Decision(attempt=f"{uid}.1.1", epoch=1, outcome=outcome, node=node, **names)
+
+
+async def with_a_former_pod(session: Session, outcome: Outcome = Outcome.BOUND) -> Session:
+    """The last Decision is on a pod that is deleted."""
+    await publish_decision(session, a_decision(outcome, "former"))
+    await session.purge("cluster", "pod.former")
+    return session
+
+
+async def publish(session: Session, uid: str) -> None:
+    pod = Pod(metadata=ObjectMeta(name="web", namespace="default", uid=uid))
+    await publish_pending(session, Pending(attempt=f"{uid}.1.1", profile="berth", pod=pod))
+
+
+@pytest.mark.parametrize("outcome", [Outcome.BOUND, Outcome.GONE, Outcome.UNSCHEDULABLE])
+async def test_a_pod_that_was_made_anew_is_explained_by_the_watcher_and_not_by_the_one_before(outcome):
+    detail = QueuedPodDetail(pod=waiting(queue="gated", plugins=["SchedulingGates"]))
+    session = await with_a_former_pod(await session_with(("one", answer(detail=detail))), outcome)
+    known = await explanation_of(session, POD)
+    assert isinstance(known, KnownByWatcher)
+    assert known.detail == detail
+    shown = await why_json(session, POD, read_configuration(None))
+    assert (shown["kind"], shown["uid"], shown["outcome"]) == ("queued", "uid-web", "gated")
+    assert shown["sentences"][0] == "default/web is gated and not scheduled: SchedulingGates"
+
+
+@pytest.mark.parametrize("leads", [True, False])
+async def test_a_pod_that_was_made_anew_and_is_to_be_ranked_has_no_decision(leads):
+    session = await with_a_former_pod(await session_with(("one", answer()), leads=leads))
+    await publish(session, "uid-web")
+    with pytest.raises(NotFoundError, match=r"there is none yet: it waits to be ranked, published .* ago"):
+        await explanation_of(session, POD)
+
+
+async def test_a_pod_that_is_no_more_is_explained_by_its_own_decision():
+    session = await with_a_former_pod(await session_with(("one", answer())))
+    await publish(session, "former")
+    known = await explanation_of(session, POD)
+    assert isinstance(known, KnownByDecision)
+    assert known.decided.has_left
+
+
+async def test_a_pod_that_waits_with_its_own_decision_has_both():
+    whole = a_pod()
+    detail = QueuedPodDetail(pod=waiting(), object=whole)
+    session = await session_with(("one", answer(detail=detail)))
+    await publish_decision(session, a_decision(Outcome.UNSCHEDULABLE))
+    known = await explanation_of(session, POD)
+    assert isinstance(known, KnownByDecision)
+    assert (known.decided.decision.uid, known.pod) == ("uid-web", whole)
+
+
+async def test_a_watcher_of_another_version_hides_no_decision():
+    session = await with_a_former_pod(await session_with(("one", {"schema": 99})))
+    assert isinstance(await explanation_of(session, POD), KnownByDecision)
+
+
+async def test_nobody_is_asked_about_a_pod_on_its_node():
+    detail = QueuedPodDetail(pod=waiting(uid="another"))
+    session = await session_with(("one", answer(detail=detail)))
+    await publish_decision(session, a_decision())
+    assert isinstance(await explanation_of(session, POD), KnownByDecision)
 
 
 async def test_without_any_cluster_it_says_that_none_was_asked(monkeypatch, tmp_path):

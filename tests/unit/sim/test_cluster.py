@@ -16,6 +16,7 @@ import pytest
 import yaml
 
 from berth.sim import cluster as snapshot
+from berth.sim.__main__ import parser
 from berth.sim.cluster import SimulatedCluster, SnapshotError
 from berth.sim.kinds import ABSENT_KINDS, BY_ADDRESS, NAMESPACES, NODES, PODS, SimulatedKind
 from berth.sim.kubectl import human_duration
@@ -70,6 +71,30 @@ async def test_pod_on_a_node_that_does_not_exist_is_left_alone():
             await api.bind("web", "node-1")
             assert await events.names(2) == [("MODIFIED", "web"), ("MODIFIED", "web")]
         assert (await api.get(f"{api.pods}/lost")).body["status"]["phase"] == "Pending"
+
+
+async def test_a_cordoned_node_is_tainted_until_it_is_uncordoned():
+    own = {"key": "dedicated", "value": "gpu", "effect": "NoSchedule"}
+    of_the_cordon = {"key": "node.kubernetes.io/unschedulable", "effect": "NoSchedule"}
+    async with cluster_of_one_node() as api, api.watch("/api/v1/nodes") as events:
+        await events.next()
+        for change in ({"taints": [own], "unschedulable": True}, {"unschedulable": None}, {"taints": [of_the_cordon]}):
+            await api.patch("/api/v1/nodes/node-1", {"spec": change})
+        specs = [(await events.next())["object"]["spec"] for _ in range(6)]
+    assert specs == [
+        {"taints": [own], "unschedulable": True},
+        {"taints": [own, of_the_cordon], "unschedulable": True},
+        {"taints": [own, of_the_cordon]},
+        {"taints": [own]},
+        {"taints": [of_the_cordon]},
+        {},
+    ]
+
+
+def test_manifest_of_a_cordoned_node_has_the_taint():
+    spec = node_manifest("n", taints=[{"key": "k", "effect": "NoExecute"}], unschedulable=True)["spec"]
+    assert [taint["key"] for taint in spec["taints"]] == ["k", "node.kubernetes.io/unschedulable"]
+    assert spec["unschedulable"]
 
 
 async def test_invalid_quantity_is_accepted():
@@ -193,6 +218,14 @@ def _saved_kinds() -> str:
 async def kubectl(cluster: SimulatedCluster, *words: str) -> subprocess.CompletedProcess[str]:
     command = ["kubectl", "--kubeconfig", cluster.kubeconfig_path, *words]
     return await asyncio.to_thread(subprocess.run, command, capture_output=True, text=True, timeout=60, check=False)
+
+
+@pytest.mark.parametrize("seconds", ["nan", "inf", "1e300", "soon"])
+def test_a_delay_that_is_no_time_is_an_error_of_usage(seconds: str, capsys: pytest.CaptureFixture[str]):
+    with pytest.raises(SystemExit) as ended:
+        parser().parse_args(["--start-delay", seconds])
+    assert ended.value.code == 2
+    assert f"argument --start-delay: want seconds, got '{seconds}'" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(("seconds", "text"), AGES)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import AsyncIterator, Callable
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from itertools import chain
@@ -66,6 +66,11 @@ class ExplainedDecision:
     has_left: bool = False
     is_recorded: bool = False
 
+    @property
+    def is_on_its_node(self) -> bool:
+        """Whether it was bound, and nothing says that the pod is no more."""
+        return self.decision.outcome is Outcome.BOUND and not self.has_left and self.evicted_for is None
+
     def since(self, then: datetime) -> str:
         """How long ago something was, when it is read."""
         if not self.is_recorded:
@@ -82,7 +87,7 @@ async def last_decision(session: Session, name: PodName) -> ExplainedDecision:
     """
     stored = await session.last(DECISIONS, name.filter("decision"))
     if stored is None:
-        raise NotFoundError(f"looking for a Decision on pod {str(name)!r}: {await _stage_of(session, name)}")
+        raise await _no_decision(session, name)
     decision = decode(stored.data, Decision)
     return ExplainedDecision(
         decision=decision,
@@ -92,6 +97,31 @@ async def last_decision(session: Session, name: PodName) -> ExplainedDecision:
         evicted_for=await eviction_of(session, decision, stored.sequence),
         has_left=decision.outcome is Outcome.BOUND and await _has_left(session, decision.uid, stored.time),
     )
+
+
+async def check_it_is_the_last(session: Session, decided: ExplainedDecision) -> None:
+    """Whether no later pod of the same name is on its way: a name may be used again, as by a StatefulSet.
+
+    Raises:
+        NotFoundError: there is one, on which there is no Decision yet; the text is as of :func:`last_decision`.
+    """
+    decision = decided.decision
+    name = PodName(namespace=decision.namespace, name=decision.pod)
+    stages: tuple[tuple[str, str, type[Pending | Ranked]], ...] = (
+        (PENDING, "pending", Pending),
+        (RANKED, "ranked", Ranked),
+    )
+    for stream, stage, kind in stages:
+        stored = await session.last(stream, name.filter(stage))
+        if stored is None or stored.time <= decided.at:
+            continue
+        with suppress(DecodeError):
+            if decode(stored.data, kind).pod.uid != decision.uid:
+                raise await _no_decision(session, name)
+
+
+async def _no_decision(session: Session, name: PodName) -> NotFoundError:
+    return NotFoundError(f"looking for a Decision on pod {str(name)!r}: {await _stage_of(session, name)}")
 
 
 async def _stage_of(session: Session, name: PodName) -> str:

@@ -86,6 +86,17 @@ PodNamespace = Annotated[
 ]
 
 
+LONGEST_SECONDS: Final = 366 * 24 * 3600
+"""Of an option: a year. What is much longer no clock can count."""
+
+
+def countable_seconds(seconds: float | None) -> float | None:
+    """For options of seconds: ``nan`` passes every bound of them, and ``inf`` every lower one."""
+    if seconds is not None and not seconds <= LONGEST_SECONDS:
+        raise typer.BadParameter(f"want at most {LONGEST_SECONDS} seconds, got {seconds:g}")
+    return seconds
+
+
 class NotFoundError(BerthError):
     """There is no such pod or message; the exit code is 1."""
 

@@ -1,4 +1,4 @@
-"""A pod on which there is no Decision: what the leading watcher knows, else the API server, says why.
+"""A pod on which there may be no Decision: then what the leading watcher knows, else the API server, says why.
 
 A forgotten ``schedulerName`` is the usual reason: then berth has never seen the pod, and the cluster says whose it is.
 """
@@ -6,15 +6,16 @@ A forgotten ``schedulerName`` is the usual reason: then berth has never seen the
 from __future__ import annotations
 
 from collections.abc import Collection
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 from berth.api.errors import BerthError
 from berth.api.pod import Pod, is_gone_while_unbound
-from berth.api.queue import QueueAnswer
+from berth.api.queue import QueueAnswer, QueuedPodDetail
 from berth.bus.interface import Session
-from berth.cli.lookup import get_pod_from_api
+from berth.cli.lookup import ExplainedDecision, check_it_is_the_last, get_pod_from_api, last_decision
 from berth.cli.options import NotFoundError, PodName
 from berth.cli.services import seen
 from berth.cli.waiting import NobodyLeadsError, queued_pod
@@ -40,6 +41,49 @@ class PodInCluster:
             "scheduler": spec.scheduler_name,
             "message": self.sentence,
         }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KnownByDecision:
+    """A pod with a Decision. ``pod`` is as the watcher has it, which is not asked about a pod on its node."""
+
+    decided: ExplainedDecision
+    pod: Pod | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KnownByWatcher:
+    """A pod that waits, on which there is no Decision."""
+
+    answer: QueueAnswer
+    detail: QueuedPodDetail
+
+
+async def explanation_of(session: Session, name: PodName) -> KnownByDecision | KnownByWatcher:
+    """What is known of the last pod of this name. A Decision on an earlier one does not explain it.
+
+    Raises:
+        NotFoundError: there is no Decision on it, and the watcher does not know it.
+        DecodeError: the Decision cannot be decoded.
+    """
+    try:
+        decided = await last_decision(session, name)
+    except NotFoundError:
+        answer = await ask_the_watcher(session, name)
+        if answer is None or answer.detail is None:
+            raise
+        return KnownByWatcher(answer=answer, detail=answer.detail)
+    if decided.is_on_its_node:
+        return KnownByDecision(decided=decided)
+    answer = None
+    with suppress(BerthError):  # the Decision is there all the same
+        answer = await ask_the_watcher(session, name)
+    if answer is None or answer.detail is None:
+        await check_it_is_the_last(session, decided)
+        return KnownByDecision(decided=decided)
+    if answer.detail.pod.uid != decided.decision.uid:
+        return KnownByWatcher(answer=answer, detail=answer.detail)
+    return KnownByDecision(decided=decided, pod=answer.detail.object)
 
 
 async def ask_the_watcher(session: Session, name: PodName) -> QueueAnswer | None:

@@ -48,8 +48,15 @@ def parser() -> argparse.ArgumentParser:
         metavar="NAME",
         help="schedulerName of pods that name none (default: %(default)s)",
     )
-    line.add_argument("--start-delay", type=float, default=0.5, help="seconds from Binding to Running")
+    line.add_argument("--start-delay", type=_seconds, default="0.5", help="seconds from Binding to Running")
     return line
+
+
+def _seconds(text: str) -> timedelta:
+    try:
+        return timedelta(seconds=float(text))
+    except (ValueError, OverflowError) as exc:  # nan and inf are floats, and no times
+        raise argparse.ArgumentTypeError(f"want seconds, got {text!r}") from exc
 
 
 async def serve(arguments: argparse.Namespace) -> None:
@@ -69,7 +76,7 @@ async def serve(arguments: argparse.Namespace) -> None:
         objects=snapshot.read(arguments.load) if arguments.load else (),
         host=arguments.host,
         port=arguments.port,
-        kubelet=KubeletSettings(start_delay=timedelta(seconds=arguments.start_delay)),
+        kubelet=KubeletSettings(start_delay=arguments.start_delay),
         history=arguments.history,
         kubeconfig_path=arguments.kubeconfig_out,
         default_scheduler=arguments.default_scheduler,

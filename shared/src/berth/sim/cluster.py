@@ -24,7 +24,7 @@ from berth.api.config.yamlreader import reason_in_a_line, yaml_values
 from berth.api.pod import DEFAULT_SCHEDULER
 from berth.sim.faults import Faults
 from berth.sim.kinds import BY_NAME, NAMESPACES, NODES, PODS, PRIORITY_CLASSES, SimulatedKind
-from berth.sim.nodes import Kubelet, KubeletSettings
+from berth.sim.nodes import CordonTaints, Kubelet, KubeletSettings
 from berth.sim.prometheus import PREFIX
 from berth.sim.resources import Clock, Resources, incoming, utc_now
 from berth.sim.server import SimulatedApiServer
@@ -125,7 +125,9 @@ REVISIONS_PER_SECOND = 10_000
 
 
 class SimulatedCluster:
-    """A cluster on a local port. With `kubelet=None` bound pods stay Pending, and terminating ones are not removed.
+    """A cluster on a local port. With `kubelet=None` it is an API server alone.
+
+    Then bound pods stay Pending, terminating ones are not removed, and cordoned nodes get no taint.
 
     Args:
         nodes: Nodes that exist from the start (see `berth.sim.nodes`).
@@ -166,6 +168,7 @@ class SimulatedCluster:
         self._host = host
         self._port = port
         self._kubelet = Kubelet(self.resources, kubelet) if kubelet is not None else None
+        self._cordon_taints = CordonTaints(self.resources)
         self._wanted_kubeconfig_path = kubeconfig_path
         self._stack = AsyncExitStack()
 
@@ -210,8 +213,9 @@ class SimulatedCluster:
         host, port = runner.addresses[0][:2]
         self.url = f"http://{host}:{port}"
         if self._kubelet is not None:
-            self._kubelet.start()
-            self._stack.callback(self._kubelet.stop)
+            for one in (self._kubelet, self._cordon_taints):
+                one.start()
+                self._stack.callback(one.stop)
         self._write_kubeconfig()
 
     async def stop(self) -> None:

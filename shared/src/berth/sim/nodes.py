@@ -1,4 +1,4 @@
-"""Simulated nodes: the kubelets that start and end their pods, and the manifests of nodes and pods."""
+"""Simulated nodes: kubelets that start and end their pods, the taint of a cordon, manifests of nodes and pods."""
 
 import asyncio
 import dataclasses
@@ -7,12 +7,14 @@ from datetime import timedelta
 from functools import partial
 from typing import Any
 
+from berth.api.node import UNSCHEDULABLE_TAINT
 from berth.sim.kinds import NODES, PODS
 from berth.sim.resources import DeleteOptions, Resources, timestamp
 from berth.sim.status import JsonObject, StatusError
 from berth.sim.store import Key, StoredObject, StoreEvent
 
 _RUNNING_CONDITIONS = ("PodReadyToStartContainers", "Initialized", "Ready", "ContainersReady")
+_CORDON = {"key": UNSCHEDULABLE_TAINT.key, "effect": UNSCHEDULABLE_TAINT.effect}
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,6 +95,45 @@ class Kubelet:
             return  # another client removed it first
 
 
+class CordonTaints:
+    """Taints the nodes that are cordoned, and takes the taint away again, as Kubernetes' node lifecycle controller."""
+
+    def __init__(self, resources: Resources) -> None:
+        self._store = resources.store
+
+    def start(self) -> None:
+        """Watch for changes; nodes that exist stay as they were given."""
+        self._store.table(NODES).listeners[self._take] = None
+
+    def stop(self) -> None:
+        del self._store.table(NODES).listeners[self._take]
+
+    def _take(self, change: StoreEvent) -> None:
+        if change.after is not None and _tainted(change.after.value) is not change.after.value:
+            asyncio.get_running_loop().call_soon(self._taint, change.key)  # not within the write that is told
+
+    def _taint(self, key: Key) -> None:
+        node = self._store.table(NODES).items.get(key)
+        if node is not None and (value := _tainted(node.value)) is not node.value:
+            self._store.put(NODES, key, value)
+
+
+def _tainted(node: JsonObject) -> JsonObject:
+    """The node with the taint of a cordon if it is cordoned, else without; the same object if it is so."""
+    spec = node.get("spec") or {}
+    taints, is_cordoned = spec.get("taints") or [], bool(spec.get("unschedulable"))
+    others = [taint for taint in taints if not _is_of_a_cordon(taint)]
+    if (len(others) < len(taints)) is is_cordoned:
+        return node
+    wanted = [*others, _CORDON] if is_cordoned else others
+    kept = {member: value for member, value in spec.items() if member != "taints"}
+    return {**node, "spec": {**kept, **({"taints": wanted} if wanted else {})}}
+
+
+def _is_of_a_cordon(taint: object) -> bool:
+    return isinstance(taint, dict) and _CORDON.items() <= taint.items()
+
+
 def running_status(pod: JsonObject, now: str) -> JsonObject:
     """Return the status that a kubelet writes when all containers of a pod run."""
     conditions = {condition["type"]: condition for condition in pod["status"].get("conditions") or []}
@@ -150,13 +191,13 @@ def node_manifest(  # noqa: PLR0913 - keyword-only, each with its default
         labels: Labels besides hostname and zone.
         taints: Taints as in the API.
         zone: Value of the zone label, none when empty.
-        unschedulable: Whether it is cordoned.
+        unschedulable: Whether it is cordoned; then it has the taint that Kubernetes gives it.
         extended: Extended resources by name, as quantities.
     """
     amounts = {"cpu": cpu, "memory": memory, "pods": str(pods), "ephemeral-storage": "100Gi", **(extended or {})}
     spec: JsonObject = {"taints": [dict(taint) for taint in taints]} if taints else {}
     if unschedulable:
-        spec["unschedulable"] = True
+        spec = {"taints": [*spec.get("taints", ()), dict(_CORDON)], "unschedulable": True}
     zone_labels = {ZONE_LABEL: zone} if zone else {}
     return {
         "apiVersion": "v1",

@@ -23,6 +23,7 @@ from berth.cli.bus import NatsContext, NatsServer, NatsUrl, open_admin_session
 from berth.cli.options import (
     Output,
     OutputFormat,
+    countable_seconds,
     print_document,
     run_command,
 )
@@ -41,7 +42,11 @@ Stop = Annotated[bool, typer.Option("--stop", help="Publish pods again.")]
 Timeout = Annotated[
     float | None,
     typer.Option(
-        metavar="SECONDS", help="Seconds to wait at most; it stays drained after that.", min=0, show_default=False
+        metavar="SECONDS",
+        help="Seconds to wait at most; it stays drained after that.",
+        min=0,
+        show_default=False,
+        callback=countable_seconds,
     ),
 ]
 

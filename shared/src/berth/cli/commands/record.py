@@ -399,7 +399,7 @@ async def _record(
                 recorder.end(reason)
             finally:
                 if not (writer.written or is_out):
-                    file.unlink(missing_ok=True)
+                    await asyncio.to_thread(file.unlink, missing_ok=True)
     size = amount_of_bytes(writer.written)
     lasted, to = duration(time.monotonic() - began), "standard output" if is_out else file
     (note if is_out else print_line)(f"recorded {writer.messages} messages in {lasted} to {to}, {size}: {reason}")

@@ -28,7 +28,7 @@ from berth.cli.bus import connect_bus
 from berth.cli.choice import shown_candidates
 from berth.cli.commands.config import Gates, Provider, configured
 from berth.cli.explain import Weights, candidates_table
-from berth.cli.options import run_command, until_stopped
+from berth.cli.options import countable_seconds, run_command, until_stopped
 from berth.cli.pipeline.pipeline import Pipeline, PipelineOptions, pipeline
 from berth.cli.pipeline.programs import ServiceOptions
 from berth.cli.pipeline.servers import MOST_NODES
@@ -77,7 +77,10 @@ def run(  # noqa: PLR0913, PLR0917 - one parameter a flag, given by name
     pods: Annotated[int, typer.Option(metavar="N", help="Number of pods.", min=1)] = 1000,
     nodes: Annotated[int, typer.Option(metavar="N", help="Number of nodes.", min=1, max=MOST_NODES)] = 100,
     scorers: Annotated[int, typer.Option(metavar="N", help="Number of scorers.", min=1, max=256)] = 2,
-    deadline: Annotated[float, typer.Option(metavar="SECONDS", help="Seconds after which to give up.", min=1)] = 300,
+    deadline: Annotated[
+        float,
+        typer.Option(metavar="SECONDS", help="Seconds after which to give up.", min=1, callback=countable_seconds),
+    ] = 300,
     algorithm_provider: Provider = None,
     feature_gates: Gates = None,
 ) -> None:

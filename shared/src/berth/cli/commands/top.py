@@ -27,7 +27,7 @@ from berth.bus.stages import OUTCOME
 from berth.bus.topology import BANDWIDTH, DEAD, DECISIONS, PENDING, RANKED
 from berth.cli.bus import NatsContext, NatsServer, NatsUrl, open_session
 from berth.cli.mirror import MirrorReader, newest, open_mirror
-from berth.cli.options import Output, OutputFormat, first_error, print_document, run_command
+from berth.cli.options import Output, OutputFormat, countable_seconds, first_error, print_document, run_command
 from berth.cli.rendering import (
     amount_of_bytes,
     duration,
@@ -67,7 +67,14 @@ Watch = Annotated[
 ]
 
 Interval = Annotated[
-    float, typer.Option("--interval", metavar="SECONDS", help="Seconds between two refreshes.", min=0.2)
+    float,
+    typer.Option(
+        "--interval",
+        metavar="SECONDS",
+        help="Seconds between two refreshes.",
+        min=0.2,
+        callback=countable_seconds,
+    ),
 ]
 
 

@@ -30,7 +30,6 @@ from berth.cli.lookup import (
     find_pod,
     get_pod_from_api,
     last_attempt,
-    last_decision,
     read_pod,
 )
 from berth.cli.mirror import MirrorReader, open_mirror
@@ -50,7 +49,7 @@ from berth.cli.remedies.remedy import Advice
 from berth.cli.remedies.telling import remedies_of
 from berth.cli.rendering import note, plain, print_rich
 from berth.cli.services import what_stops
-from berth.cli.unplaced import ask_the_cluster, ask_the_watcher
+from berth.cli.unplaced import KnownByDecision, KnownByWatcher, ask_the_cluster, explanation_of
 from berth.cli.waiting import may_be_helped, print_detail
 from berth.framework.cycle import rank_every_node
 from berth.framework.plugincalls import pre_enqueue
@@ -137,14 +136,18 @@ async def _why(asked: _Asked, configuration: KubeSchedulerConfiguration) -> None
         if kubeconfig is not None and await _print_if_gated(session, name, configuration, kubeconfig, output):
             return
         try:
-            decided = await last_decision(session, name)
+            known = await explanation_of(session, name)
         except NotFoundError as nothing:
-            await _print_without_decision(session, name, asked, configuration, nothing)
+            await _print_from_the_cluster(session, name, asked, configuration, nothing)
             return
+        if isinstance(known, KnownByWatcher):
+            await _print_waiting(session, name, known, configuration, output)
+            return
+        decided = known.decided
         weights = weights_of(configuration, decided.decision)
         if not output.is_document:
             _print_decision(decided, weights)
-        advice = await _advice(session, name, decided, configuration)
+        advice = await _advice(session, name, known, configuration)
     if output.is_document:
         print_document({**explain.decision_json(decided, weights), **advice.as_json()}, output)
     else:
@@ -160,12 +163,12 @@ def _print_decision(decided: ExplainedDecision, weights: Weights) -> None:
 
 
 async def _advice(
-    session: Session, name: PodName, decided: ExplainedDecision, configuration: KubeSchedulerConfiguration
+    session: Session, name: PodName, known: KnownByDecision, configuration: KubeSchedulerConfiguration
 ) -> Advice:
     """What would help; the mirror is read for a pod that fits nowhere alone."""
-    if decided.decision.outcome is not Outcome.UNSCHEDULABLE:
+    if known.decided.decision.outcome is not Outcome.UNSCHEDULABLE:
         return Advice()
-    return await advice_on(session, name, configuration)
+    return await advice_on(session, name, configuration, known.pod)
 
 
 async def _print_if_gated(
@@ -184,20 +187,27 @@ async def _print_if_gated(
     return True
 
 
-async def _print_without_decision(
+async def _print_waiting(
+    session: Session,
+    name: PodName,
+    known: KnownByWatcher,
+    configuration: KubeSchedulerConfiguration,
+    output: OutputFormat,
+) -> None:
+    """What the watcher knows about the pod."""
+    helped = may_be_helped(known.detail)
+    advice = await advice_on(session, name, configuration, known.detail.object) if helped else Advice()
+    print_detail(known.answer, known.detail, await what_stops(session), advice, output)
+
+
+async def _print_from_the_cluster(
     session: Session,
     name: PodName,
     asked: _Asked,
     configuration: KubeSchedulerConfiguration,
     nothing: NotFoundError,
 ) -> None:
-    """What the watcher knows about the pod, else the API server. Raises as :func:`ask_the_cluster`."""
-    answer = await ask_the_watcher(session, name)
-    if answer is not None and answer.detail is not None:
-        pod, helped = answer.detail.object, may_be_helped(answer.detail)
-        advice = await advice_on(session, name, configuration, pod) if helped else Advice()
-        print_detail(answer, answer.detail, await what_stops(session), advice, asked.output)
-        return
+    """What the API server knows about the pod. Raises as :func:`ask_the_cluster`."""
     found = await ask_the_cluster(session, name, asked.kubeconfig, profiles_of(configuration), nothing)
     if asked.output.is_document:
         print_document(found.as_json(), asked.output)

@@ -15,14 +15,14 @@ from berth.bus.interface import Session
 from berth.cli.commands.trace import stored_messages
 from berth.cli.commands.why import weights_of
 from berth.cli.explain import Weights, decision_json, decision_lines
-from berth.cli.lookup import ExplainedDecision, last_decision
+from berth.cli.lookup import ExplainedDecision
 from berth.cli.mirror import MirrorReader
 from berth.cli.options import NotFoundError, PodName
 from berth.cli.remedies.asking import Advisory
 from berth.cli.remedies.remedy import Advice
 from berth.cli.services import what_stops
 from berth.cli.timeline import trace_json, with_recalled
-from berth.cli.unplaced import ask_the_watcher
+from berth.cli.unplaced import KnownByWatcher, explanation_of
 from berth.cli.waiting import detail_json, detail_lines, may_be_helped, queue_json, queued_pod, read_queue
 from berth.cluster.nodes import node_info
 from berth.process.exits import UsageError
@@ -42,15 +42,12 @@ async def why_json(session: Session, name: PodName, configuration: KubeScheduler
     Raises:
         NotFoundError: neither a Decision nor the leading watcher has the pod.
     """
-    try:
-        decided = await last_decision(session, name)
-    except NotFoundError:
-        answer = await ask_the_watcher(session, name)
-        if answer is None or answer.detail is None:
-            raise
+    known = await explanation_of(session, name)
+    if isinstance(known, KnownByWatcher):
         stuck = await what_stops(session)
-        lines = [line for line in detail_lines(answer, answer.detail) if isinstance(line, str) and line]
-        return {"kind": "queued", "sentences": lines, **detail_json(answer, answer.detail, stuck)}
+        lines = [line for line in detail_lines(known.answer, known.detail) if isinstance(line, str) and line]
+        return {"kind": "queued", "sentences": lines, **detail_json(known.answer, known.detail, stuck)}
+    decided = known.decided
     weights = weights_of(configuration, decided.decision)
     sentences = list(sentences_of(decided, weights))
     return {"kind": "decided", "sentences": sentences, **decision_json(decided, weights)}

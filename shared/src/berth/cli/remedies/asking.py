@@ -29,6 +29,7 @@ OTHER_CONFIGURATION: Final = (
     "--algorithm-provider and --feature-gates"
 )
 NO_POD: Final = "how much the pod asks for is not known: no watcher that leads says it"
+ANOTHER_POD: Final = "what would help is not known: the last Decision is on an earlier pod of this name"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,7 +58,9 @@ class Advisory:
             return Advice(missing=OTHER_CONFIGURATION)
         if pod is None and (found := await pod_on_the_bus(self.session, name, self.snapshot)) is not None:
             pod = found.pod
-        if pod is None or pod.uid != decision.uid:
+        if pod is not None and pod.uid != decision.uid:
+            return Advice(missing=ANOTHER_POD)
+        if pod is None:
             return Advice(remedies=room_for(decision.rejections, self.snapshot), missing=NO_POD)
         return Advice(remedies=remedies_of(pod, self.snapshot, profile))
 

@@ -13,6 +13,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
+from berth.api.node import UNSCHEDULABLE_TAINT, Taint, first_untolerated
 from berth.api.pod import Pod
 from berth.api.podlimits import refusal
 from berth.cli.remedies.remedy import Remedy
@@ -23,6 +24,7 @@ from berth.framework.filtering import pre_filter
 from berth.framework.plugincalls import PluginFailure, run_filter_on_all
 from berth.framework.profile import Profile
 from berth.framework.status import Code, CycleState
+from berth.plugins import nodeunschedulable, tainttoleration
 
 Counts = npt.NDArray[np.int64]
 
@@ -35,7 +37,10 @@ TEXT_CHARACTERS: Final = 300
 
 @dataclass(frozen=True)
 class NodeRefusals:
-    """``by_plugin``: bool[nodes], which of the nodes the plugin refuses, whatever other plugins say."""
+    """``by_plugin``: bool[nodes], which of the nodes the plugin refuses, whatever other plugins say.
+
+    The taint of a cordon counts as NodeUnschedulable's alone: it comes and goes with the cordon.
+    """
 
     pod: Pod
     state: CycleState
@@ -114,7 +119,26 @@ def refusals_of(pod: Pod, snapshot: Snapshot, profile: Profile) -> NodeRefusals 
     if any(status.code is Code.ERROR for verdict in verdicts.values() for status in verdict.statuses):
         return None
     refused: dict[str, Mask] = {name: verdict.codes != 0 for name, verdict in verdicts.items()}
+    if tainttoleration.NAME in refused and nodeunschedulable.NAME in refused:
+        refused[tainttoleration.NAME] &= ~_tainted_by_a_cordon_alone(state, nodes, refused[nodeunschedulable.NAME])
     return NodeRefusals(pod, state, nodes, {name: mask for name, mask in refused.items() if mask.any()})
+
+
+def is_of_a_cordon(taint: Taint) -> bool:
+    """Whether Kubernetes sets this taint on a node that is cordoned, and takes it away when it is uncordoned."""
+    return (taint.key, taint.effect) == (UNSCHEDULABLE_TAINT.key, UNSCHEDULABLE_TAINT.effect)
+
+
+def _tainted_by_a_cordon_alone(state: CycleState, nodes: Nodes, cordoned: Mask) -> Mask:
+    """Which of the cordoned nodes have no taint of another kind that the pod does not tolerate."""
+    tolerations, sets = state.pod_class.tolerations, nodes.taint_sets
+    alone = [
+        number
+        for number in np.unique(nodes.taints[cordoned]).tolist()
+        if first_untolerated((each for each in sets[number] if not is_of_a_cordon(each)), tolerations) is None
+    ]
+    mask: Mask = cordoned & np.isin(nodes.taints, alone)
+    return mask
 
 
 def places_by_name(nodes: Nodes) -> Counts:

@@ -11,7 +11,7 @@ import numpy as np
 
 from berth.api.node import NO_SCHEDULE_EFFECTS, Taint, is_tolerated
 from berth.api.selectors import AffinityTerm, NodeTerm, Requirement
-from berth.cli.remedies.refusals import EXAMPLES, NodeRefusals, joined
+from berth.cli.remedies.refusals import EXAMPLES, NodeRefusals, is_of_a_cordon, joined
 from berth.cli.remedies.remedy import Remedy
 from berth.cluster.columns import HostPort
 from berth.cluster.nodes import Mask, Nodes
@@ -28,8 +28,22 @@ MOST_TERMS: Final = 16
 MOST_TAINTS: Final = 8
 MOST_GROUPS: Final = 2
 """Sets of expressions that are told, the one that keeps most nodes first."""
-KUBERNETES: Final = "node.kubernetes.io/"
-"""What the keys of taints begin with that Kubernetes sets and takes away itself."""
+PROBLEM_TAINTS: Final = frozenset(
+    {
+        "node.kubernetes.io/not-ready",
+        "node.kubernetes.io/unreachable",
+        "node.kubernetes.io/memory-pressure",
+        "node.kubernetes.io/disk-pressure",
+        "node.kubernetes.io/pid-pressure",
+        "node.kubernetes.io/network-unavailable",
+        "node.cloudprovider.kubernetes.io/uninitialized",
+        "node.cloudprovider.kubernetes.io/shutdown",
+    }
+)
+"""The keys of taints that Kubernetes sets on a node that is not well, and takes away itself.
+
+Others of these domains are set and taken away by people, such as node.kubernetes.io/out-of-service.
+"""
 _SIGNS: Final = {"Gt": ">", "Lt": "<"}
 
 
@@ -46,11 +60,17 @@ def untolerated_taints(refusals: NodeRefusals) -> Iterator[Remedy]:
     times = Counter(number for having in sets.values() for number in having)
     for taint in nlargest(MOST_TAINTS, sets, key=lambda each: sum(numbers[number] for number in sets[each])):
         kept: Mask = refused & np.isin(nodes.taints, sets[taint])
+        if is_of_a_cordon(taint):
+            kept &= ~refusals.refused(nodeunschedulable.NAME)
+        if not kept.any():
+            continue
         only = refusals.alone(plugin) & np.isin(nodes.taints, [one for one in sets[taint] if times[one] == 1])
         text = f"{taint.key}{f'={taint.value}' if taint.value else ''}:{taint.effect}"
         before, after = f"has no toleration of the taint {text}, which", "have"
-        if taint.key.startswith(KUBERNETES):
+        if taint.key in PROBLEM_TAINTS:
             before, after = "", f"have {text}, a taint that Kubernetes takes away once the node is well"
+        elif is_of_a_cordon(taint):
+            before, after = "", f"have {text}, a taint that Kubernetes takes away from nodes that are not cordoned"
         yield refusals.remedy(plugin, text, kept, before=before, after=after, only=only)
 
 

@@ -152,7 +152,7 @@ class TwoClusters:
         waited = self._decisions.waited(name)
         if name not in self._decisions:
             document = _undecided_json(name, stays, "no Decision on it was recorded")
-            if waited is not None and not stays:
+            if waited is not None and all(each.end is not None for each in stays):
                 document["sentences"] = list(waited_sentences(waited))
             return document
         explained = self._decisions.last(name)
@@ -180,6 +180,7 @@ class TwoClusters:
             is_recorded=True,
             preemption=self._evictions.by_preemptor(compared.uid),
             evicted_for=evicted_for if compared.other.fate is Fate.EVICTED else None,
+            has_left=compared.other.fate is Fate.PLACED and not self.other.ends_with(compared.uid),
         )
         return _explained_json(explained, profile.weights if profile is not None else {})
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
+from datetime import datetime
 from typing import Final
 
 import msgspec
@@ -15,12 +16,12 @@ import msgspec
 from berth.api.decoding import decode_json
 from berth.api.errors import DecodeError
 from berth.api.kinds import POD
-from berth.api.messages import Decision, Outcome, decode, decode_entry
+from berth.api.messages import Decision, Outcome, decode, decode_entry, watermark_key
 from berth.api.pod import Pod
 from berth.api.queue import QueueAnswer, QueuedPodDetail
-from berth.api.subjects import PodSubject
+from berth.api.subjects import PodSubject, key
 from berth.bus.topology import CLUSTER, PENDING, RANKED
-from berth.cli.lookup import EvictionRecord, ExplainedDecision
+from berth.cli.lookup import MIRRORED_WITHIN, EvictionRecord, ExplainedDecision
 from berth.cli.options import NotFoundError, PodName
 from berth.cli.rendering import clock, duration
 from berth.cli.waiting import detail_json, detail_lines
@@ -37,32 +38,40 @@ class RecordedDecisions:
     def __init__(self, recording: Recording) -> None:
         self._recording = recording
         self._waiting = RecordedQueue(recording)
+        self._mirror = {record.subject: record for record in recording.of(CLUSTER)}
+        """By key, the newest record of the mirror."""
         self._last: dict[PodName, Recorded] = {}
         self._evictions: dict[str, EvictionRecord] = {}
         """By uid of the preemptor, its last eviction up to its last Decision."""
         self._evicted_for: dict[PodName, EvictionRecord] = {}
+        self._uids: dict[PodName, str] = {}
+        """Of the pod of each name that was decided on last; a name may be used again."""
         names: dict[str, PodName] = {}
-        uids: dict[PodName, str] = {}
         for record, decision in decoded_records(all_decisions(recording), Decision):
             name = PodName(namespace=decision.namespace, name=decision.pod)
             self._last[name] = record
             self._evicted_for.pop(name, None)
-            names[decision.uid], uids[name] = name, decision.uid
+            names[decision.uid], self._uids[name] = name, decision.uid
             eviction = _eviction_of(decision, name, record)
             if eviction is None:
                 continue
             self._evictions[decision.uid] = eviction
             for victim in eviction.preemption.victims:
                 evicted = names.get(victim.uid)
-                if evicted is not None and uids[evicted] == victim.uid:
+                if evicted is not None and self._uids[evicted] == victim.uid:
                     self._evicted_for[evicted] = eviction
 
     def __contains__(self, name: PodName) -> bool:
-        return name in self._last
+        """Whether there is a Decision on the last pod of this name."""
+        waited = self.waited(name)
+        return name in self._last and (waited is None or waited.pod.uid == self._uids[name])
 
     def waited(self, name: PodName) -> KnownWaiting | None:
-        """The pod as the watcher knew it, if it waited when it was asked."""
-        return self._waiting.of(name.namespace, name.name)
+        """The last pod of this name as the watcher knew it, if it waited when it was asked."""
+        known, decided = self._waiting.of(name.namespace, name.name), self._last.get(name)
+        if known is None or decided is None or known.pod.uid == self._uids[name] or known.at > decided.time:
+            return known
+        return None
 
     def last(self, name: PodName) -> ExplainedDecision:
         """The pod's last Decision, seen from the end of the recording.
@@ -81,7 +90,17 @@ class RecordedDecisions:
             is_recorded=True,
             preemption=self._evictions.get(decision.uid),
             evicted_for=self._evicted_for.get(name),
+            has_left=decision.outcome is Outcome.BOUND and self._has_left(decision.uid, record.time),
         )
+
+    def _has_left(self, uid: str, bound_at: datetime) -> bool:
+        """Whether the mirror lacks a bound pod at the end, by the rule of :func:`berth.cli.lookup.last_decision`."""
+        mirrored = self._mirror.get(key(POD.name, uid))
+        if mirrored is not None:
+            return mirrored.payload is None
+        complete = self._mirror.get(watermark_key(POD.name))
+        was_read = self._recording.begun is not None
+        return was_read and complete is not None and complete.time > bound_at + MIRRORED_WITHIN
 
     def _why(self, name: PodName) -> str:
         """What may explain that there is none."""

@@ -151,6 +151,10 @@ class Film:
         """Where a pod was, in order."""
         return self._by_pod.get(name, [])
 
+    def ends_with(self, uid: str) -> bool:
+        """Whether the pod is placed when the run is over. One whose node is gone is, until it is deleted itself."""
+        return self._run is not None and self._run.snapshot.placed(uid) is not None
+
     def step_of(self, at: datetime) -> int:
         """The first step in which what happened at this time is seen."""
         return min(bisect_left(self.times, at), len(self.times) - 1)
