@@ -10,7 +10,7 @@ from datetime import timedelta
 import msgspec
 import pytest
 
-from berth.api.messages import AttemptReport, Outcome, Positions, Reason, Rejection
+from berth.api.messages import AttemptReport, Decision, Outcome, Positions, Reason, Rejection, decode, encode
 from berth.kube.listwatch import Deleted, Listed, Upserted
 from berth_binder.attempt import MOST_HELD
 from berth_binder.cache import NODES, PODS
@@ -334,6 +334,15 @@ def test_other_rejections_are_an_error_with_the_apis_message(bench, status):
     assert decision.outcome is Outcome.ERROR
     assert "namespace default is being terminated" in decision.message
     assert not bench.cache.assumed_pods
+
+
+def test_what_the_api_server_says_is_cut_to_what_readers_take(bench):
+    pod = bench.show(make_pod("web"))
+    bench.take(ranked(pod, "n1"))
+    bench.answer(pod, 422, message="why " * 10_000)
+    (decision,) = bench.decisions
+    assert decode(encode(decision), Decision) == decision
+    assert decision.message.startswith("binding rejected by the API server: 422: why why")
 
 
 def test_missing_right_is_logged_too(bench):
