@@ -104,6 +104,15 @@ async def test_later_epoch_on_the_same_store_fences_ranked_pods_again(world, inf
     assert await epochs(world, ranked, pending) == [2, 0]
 
 
+async def test_pods_of_messages_that_this_binder_does_not_take_are_fenced(world, informers):
+    """A former leader of another version may have."""
+    pods = [await world.add_pod(f"p{number}") for number in range(3)]
+    for pod in pods:
+        await world.rank(pod, error="x" * 10_000)
+    await takeover(world, informers, 1).run()
+    assert await epochs(world, *pods) == [1, 1, 1]
+
+
 async def test_nothing_is_fenced_after_a_leader_that_left_nothing_under_way(world, informers):
     pods = [await world.add_pod(f"p{number}") for number in range(3)]
     for pod in pods:

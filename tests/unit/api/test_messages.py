@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from berth.api.errors import DecodeError
 from berth.api.messages import (
     SCHEMA,
+    AttemptReport,
     Candidate,
     DeadLetter,
     Decision,
@@ -19,10 +20,12 @@ from berth.api.messages import (
     Outcome,
     Pending,
     Positions,
+    Preemption,
     Ranked,
     RankedSummary,
     Rejection,
     UnknownSchemaError,
+    Victim,
     Watermark,
     attempt_of,
     decode,
@@ -32,6 +35,7 @@ from berth.api.messages import (
     encode_entry,
     encode_watermark,
     watermark_key,
+    within_bounds,
 )
 from berth.api.meta import ObjectMeta
 from berth.api.pod import Pod, PodSpec
@@ -51,7 +55,8 @@ heard = st.builds(Heard, ranked=counts, pending=counts, expired=st.lists(words))
 candidates = st.lists(
     st.builds(Candidate, node=words, total=counts, scores=st.dictionaries(words, counts), pods=counts)
 )
-rejections = st.lists(st.builds(Rejection, plugin=words, reason=words, nodes=counts, examples=st.lists(words)))
+examples = st.lists(words, max_size=16)
+rejections = st.lists(st.builds(Rejection, plugin=words, reason=words, nodes=counts, examples=examples))
 messages = st.one_of(
     st.builds(Pending, config=words, attempt=words, profile=words, pod=pods, after=positions),
     st.builds(
@@ -163,6 +168,105 @@ def test_a_time_without_a_zone_is_refused(kind, field):
     assert getattr(decode(json.dumps({**parts, field: f"{time}Z"}).encode(), kind), field).tzinfo
     with pytest.raises(DecodeError):
         decode(json.dumps({**parts, field: time}).encode(), kind)
+
+
+RANKED = Ranked(attempt="u.1.1", profile="p", pod=Pod(metadata=ObjectMeta(name="web")))
+DECISION = Decision(
+    attempt="u.1.1", profile="p", epoch=1, outcome=Outcome.ERROR, namespace="default", pod="web", uid="u"
+)
+LONG = "x" * 254
+LONGER = "x" * 1025
+LONGEST = "x" * 8193
+
+
+def explained(**parts: object) -> list[Candidate]:
+    return [Candidate(node="n", total=1, **parts)]
+
+
+def rejected(**parts: object) -> list[Rejection]:
+    return [Rejection(**{"plugin": "Fit", "reason": "why", "nodes": 1, **parts})]
+
+
+def evicting(count: int, **parts: str) -> Preemption:
+    victim = Victim(**{"uid": "v", "namespace": "default", "name": "low", **parts})
+    return Preemption(node="n", victims=[victim] * count)
+
+
+REPORTED = [
+    {"attempt": "x" * 294},
+    {"profile": LONG},
+    {"config": LONG},
+    {"scorer": LONG},
+    {"message": LONGEST},
+    {"blockers": [LONG]},
+    {"blockers": ["Fit"] * 257},
+    {"rejections": rejected() * 4097},
+    {"rejections": rejected(plugin=LONGER)},
+    {"rejections": rejected(reason=LONGER)},
+    {"rejections": rejected(examples=[LONG])},
+    {"rejections": rejected(examples=["n"] * 17)},
+    {"candidates": explained() * 257},
+    {"candidates": [Candidate(node=LONG, total=1)]},
+    {"candidates": explained(scores={LONG: 1})},
+    {"candidates": explained(scores={f"p{number}": 1 for number in range(257)})},
+    {"candidates": explained(details={LONG: "why"})},
+    {"candidates": explained(details={"Fit": LONGER})},
+    {"candidates": explained(details={f"p{number}": "why" for number in range(257)})},
+    {"preemption": Preemption(node=LONG)},
+    {"preemption": evicting(4097)},
+    {"preemption": evicting(1, name=LONG)},
+]
+
+
+@pytest.mark.parametrize("parts", [*REPORTED, {"error": LONGEST}, {"heard": Heard(expired=[LONG])}], ids=" ".join)
+def test_text_and_lists_of_a_ranking_are_bounded(parts):
+    with pytest.raises(DecodeError, match="length"):
+        decode(encode(msgspec.structs.replace(RANKED, **parts)), Ranked)
+
+
+@pytest.mark.parametrize(
+    "parts",
+    [
+        *REPORTED,
+        {"namespace": LONG},
+        {"pod": LONG},
+        {"uid": LONG},
+        {"node": LONG},
+        {"reason": LONG},
+        {"resource_versions": {LONG: "1"}},
+        {"resource_versions": {"pod": LONG}},
+        {"resource_versions": {f"kind-{number}": "1" for number in range(257)}},
+    ],
+    ids=" ".join,
+)
+def test_text_and_lists_of_a_decision_are_bounded(parts):
+    with pytest.raises(DecodeError, match="length"):
+        decode(encode(msgspec.structs.replace(DECISION, **parts)), Decision)
+
+
+@pytest.mark.parametrize("report", [RANKED, DECISION], ids=["ranking", "decision"])
+def test_what_plugins_say_is_cut_to_what_readers_take(report):
+    given = msgspec.structs.replace(
+        report,
+        scorer=LONG,
+        message=LONGEST,
+        blockers=[LONG] * 300,
+        rejections=rejected(plugin=LONGER, reason=LONGER) * 5_000,
+        preemption=evicting(5_000),
+        candidates=explained(scores={LONG: 1, "Fit": 2}, details={LONG: "why", "Fit": LONGER}),
+        **({"error": LONGEST} if isinstance(report, Ranked) else {"reason": LONG}),
+    )
+    bounded = within_bounds(given)
+    assert decode(encode(bounded), type(report)) == bounded == within_bounds(bounded)
+    assert (bounded.message, bounded.rejections[0].reason) == ("x" * 8189 + "...", "x" * 1021 + "...")
+    assert (len(bounded.blockers), len(bounded.rejections), bounded.preemption) == (256, 4096, None)
+    assert bounded.candidates == explained(scores={"Fit": 2}, details={"Fit": "x" * 1021 + "..."})
+
+
+@given(messages)
+def test_what_readers_take_is_not_cut(message):
+    if isinstance(message, AttemptReport):
+        assert within_bounds(message) == message
 
 
 @given(messages)

@@ -8,6 +8,7 @@ from berth.api.pod import Pod, PodCondition
 from berth.api.workloads import Service
 from berth.kube.listwatch import Current, Deleted, Listed, ListedPart, Undecodable, Upserted
 from berth_binder.cache import NODES, PODS, Cache
+from berth_watcher.store import nominated_node
 from harness.worlds.binder_bench import at_version, make_node, make_pod, on_node
 
 
@@ -195,6 +196,48 @@ def test_nomination_counts_while_the_pod_is_unbound(cache):
     assert [nominated.node for nominated in cache.snapshot.nominations()] == ["n1"]
     show(cache, on_node(pod, "n1"))
     assert not cache.snapshot.nominations()
+
+
+def is_nominated(cache: Cache) -> bool:
+    return bool(cache.snapshot.nominations())
+
+
+def going(pod: Pod, version: int = 60) -> Pod:
+    """The same pod deleted, while a finalizer keeps it."""
+    metadata = structs.replace(pod.metadata, deletion_timestamp="2026-01-01T00:00:00Z", resource_version=str(version))
+    return structs.replace(pod, metadata=metadata)
+
+
+NOMINATED = make_pod("vip", status={"nominated_node_name": "n1"})
+
+
+@pytest.mark.parametrize(
+    "pod",
+    [
+        pytest.param(NOMINATED, id="waits for its victims"),
+        pytest.param(make_pod("vip"), id="has no nomination"),
+        pytest.param(going(NOMINATED), id="is going"),
+        pytest.param(on_node(NOMINATED, "n1"), id="is bound"),
+        pytest.param(make_pod("vip", status={"nominated_node_name": "n1", "phase": "Failed"}), id="is finished"),
+    ],
+)
+def test_nomination_counts_here_while_the_mirror_has_it(cache, pod):
+    """Scorers take the mirror's word: where the two differ, every pod that they send to the node is a conflict."""
+    show(cache, NOMINATED)
+    show(cache, pod)
+    assert is_nominated(cache) == bool(nominated_node(pod))
+
+
+def test_nomination_of_a_pod_that_is_going_does_not_come_back(cache):
+    pod = show(cache, make_pod("vip"))
+    cache.nominate(pod, "n1", frozenset())
+    show(cache, going(pod))
+    assert not is_nominated(cache)
+    cache.nomination_written(pod.uid, 50)
+    assert not is_nominated(cache), "the answer to the nomination came late"
+    cache.assume(going(NOMINATED), "n2")
+    cache.forget(pod.uid)
+    assert not is_nominated(cache), "its attempt has failed"
 
 
 def test_unconfirmed_pods_of_a_former_epoch_are_forgotten(cache):

@@ -10,11 +10,22 @@ from datetime import timedelta
 import msgspec
 import pytest
 
-from berth.api.messages import AttemptReport, Outcome, Positions, Reason, Rejection
+from berth.api.messages import AttemptReport, Decision, Outcome, Positions, Reason, Rejection, decode, encode
 from berth.kube.listwatch import Deleted, Listed, Upserted
+from berth_binder.attempt import MOST_HELD
 from berth_binder.cache import NODES, PODS
 from berth_binder.conflictcheck import NodeChoice
-from berth_binder.events import Ack, BindingAnswer, LogError, Nak, PublishDecision, RecordEvent, SetAside, VoidBindings
+from berth_binder.events import (
+    Ack,
+    BindingAnswer,
+    LogError,
+    Nak,
+    PodAnswer,
+    PublishDecision,
+    RecordEvent,
+    SetAside,
+    VoidBindings,
+)
 from berth_binder.settings import API_BACKOFF, CoreSettings
 from harness.worlds.binder_bench import (
     BACKOFF,
@@ -144,6 +155,70 @@ def test_attempt_that_joins_one_with_a_huge_number_is_decided_next(bench):
     assert bench.acked == [1, 2]
 
 
+def held(bench: Bench) -> list[int]:
+    return [each.sequence for each in bench.core.held()]
+
+
+def test_of_the_messages_of_a_pod_that_waits_few_are_held(bench):
+    pod = bench.show(make_pod("web"))
+    bench.take(ranked(pod, "n1", n=1))
+    bench.no_answer(pod)
+    most = 0
+    for number in range(2, 101):
+        bench.take(ranked(pod, "n2", n=number))
+        most = max(most, len(held(bench)))
+    assert most <= MOST_HELD
+    assert {1, 100} <= set(held(bench))
+    assert set(bench.acked) == set(range(1, 101)) - set(held(bench))
+    bench.wait(1)
+    bench.reading(pod, on_node(pod, "n1"))
+    finals = [(each.attempt, each.outcome) for each in bench.decisions if each.outcome.final]
+    assert finals == [("uid-web.1.100", "bound")]
+    assert sorted(bench.acked) == list(range(1, 101))
+
+
+def test_the_newest_message_is_held_beside_one_with_a_huge_number(bench):
+    pod = bench.show(make_pod("web"))
+    bench.take(ranked(pod, "n1", n=HUGE))
+    bench.no_answer(pod)
+    for number in range(2, 101):
+        bench.take(ranked(pod, "n2", n=number))
+    assert {1, 100} <= set(held(bench))
+    bench.wait(1)
+    bench.reading(pod, on_node(pod, "n1"))
+    finals = [each.attempt for each in bench.decisions if each.outcome.final]
+    assert (finals[0], finals[-1]) == (f"uid-web.1.{HUGE}", "uid-web.1.100")
+    assert sorted(bench.acked) == list(range(1, 101))
+
+
+def test_message_that_a_decision_is_stored_for_is_held_until_it_is(bench):
+    pod = bench.show(make_pod("web"))
+    bench.take(ranked(pod, "n1", n=1))
+    bench.no_answer(pod)
+    bench.take(ranked(pod, "n1", n=2))
+    bench.wait(1)
+    (publish,) = bench.core.handle(PodAnswer(uid=pod.uid, status=200, pod=on_node(pod, "n1")), bench.now)
+    for number in range(3, 101):
+        bench.take(ranked(pod, "n2", n=number))
+    assert {1, 2, 100} <= set(held(bench))
+    bench.run([publish])
+    assert sorted(bench.acked) == list(range(1, 101))
+
+
+def test_message_that_is_delivered_again_and_again_is_not_acknowledged_before_its_decision(bench):
+    pod = bench.show(make_pod("web"))
+    message = ranked(pod, "n1")
+    bench.deliver(message, 1)
+    bench.no_answer(pod)
+    for _ in range(100):
+        bench.deliver(message, 1)
+    assert (bench.acked, set(held(bench))) == ([], {1})
+    assert len(held(bench)) <= MOST_HELD
+    bench.wait(1)
+    bench.reading(pod, on_node(pod, "n1"))
+    assert set(bench.acked) == {1}
+
+
 def test_another_epoch_decides_again(bench):
     pod = bench.show(make_pod("web"))
     bench.take(ranked(pod, "n1"))
@@ -259,6 +334,15 @@ def test_other_rejections_are_an_error_with_the_apis_message(bench, status):
     assert decision.outcome is Outcome.ERROR
     assert "namespace default is being terminated" in decision.message
     assert not bench.cache.assumed_pods
+
+
+def test_what_the_api_server_says_is_cut_to_what_readers_take(bench):
+    pod = bench.show(make_pod("web"))
+    bench.take(ranked(pod, "n1"))
+    bench.answer(pod, 422, message="why " * 10_000)
+    (decision,) = bench.decisions
+    assert decode(encode(decision), Decision) == decision
+    assert decision.message.startswith("binding rejected by the API server: 422: why why")
 
 
 def test_missing_right_is_logged_too(bench):

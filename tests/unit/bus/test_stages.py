@@ -122,7 +122,7 @@ async def test_a_decision_that_is_too_large_keeps_its_outcome(session):
         uid="u",
         message="0/5 nodes are available",
         rejections=[Rejection(plugin="P" * 900, reason=f"r{i}", nodes=1, examples=["n"] * 9) for i in range(100)],
-        blockers=["P" * 900],
+        blockers=["P" * 250] * 4,
     )
     await publish_decision(session, decision)
     found = await stored(session, DECISIONS, Decision)

@@ -210,6 +210,15 @@ def test_a_nominated_pod_takes_no_room(snapshot):
     assert list(snapshot.nominations()) == []
 
 
+def test_a_pod_is_nominated_to_one_node(snapshot):
+    snapshot.nominate(pod_requesting(), "n0")
+    snapshot.nominate(pod_requesting(), "n1")
+    assert ([*snapshot.nominated_nodes], [*snapshot.nominations_to("n0")]) == (["n1"], [])
+    assert [each.pod.uid for each in snapshot.nominations_to("n1")] == ["uid-web"]
+    snapshot.end_nomination("uid-web")
+    assert [*snapshot.nominated_nodes] == []
+
+
 def test_labels_of_a_namespace(snapshot):
     snapshot.set_namespace(Namespace(metadata=ObjectMeta(name="team", labels={"tier": "1"})))
     assert (snapshot.labels_of_namespace("team"), snapshot.labels_of_namespace("unknown")) == ({"tier": "1"}, {})

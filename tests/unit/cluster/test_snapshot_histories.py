@@ -190,6 +190,9 @@ def elsewhere(snapshot: Snapshot) -> dict[str, object]:
         "number of objects": {kind.kind: len(snapshot.objects(kind.struct)) for kind in kinds},
         "nodes with an image": {name: snapshot.images.nodes_with(name) for name in IMAGES},
         "nominated": {one.pod.uid: (one.pod, one.node) for one in snapshot.nominations()},
+        "nominated to a node": {
+            name: {one.pod.uid for one in snapshot.nominations_to(name)} for name in snapshot.nominated_nodes
+        },
         "terms": {
             (point, tier): set(snapshot.groups.terms_matching(point, "default", (("tier", tier),)))
             for point in AffinityTermKind

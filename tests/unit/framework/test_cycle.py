@@ -388,6 +388,18 @@ def test_add_pod_for_nominated_pods_gets_a_clone_of_the_state():
     assert nodes_of(rank(pod_requesting(), snapshot, profile, attempt=first_attempt(pod_requesting()))) == ["n1"]
 
 
+def test_of_a_nodes_nominated_pods_no_more_are_tried_than_it_may_have():
+    snapshot = cluster(a_node("n0", pods=3), a_node("n1"))
+    for number in range(50):
+        snapshot.nominate(with_priority(f"idle-{number}", -1), "n0")
+    for number in range(50):
+        snapshot.nominate(pod_requesting(f"nominated-{number}"), "n0")
+    added = [(f"nominated-{number}", "n0", 3) for number in range(3)]
+    assert check(pod_requesting(), "n0", snapshot, profile_of(CountingNeighbours())).reasons == (f"added {added}",)
+    assert check(pod_requesting(), "n0", snapshot, default_profile()).reasons == ("Too many pods",)
+    assert nodes_of(ranked(pod_requesting(), snapshot)) == ["n1"]
+
+
 # No feasible node
 
 

@@ -7,7 +7,17 @@ from datetime import UTC, datetime
 import msgspec
 import pytest
 
-from berth.api.messages import DecisionSummary, MirrorEntry, Outcome, Pending, Ranked, Victim, encode_entry
+from berth.api.messages import (
+    DecisionSummary,
+    MirrorEntry,
+    Outcome,
+    Pending,
+    Ranked,
+    Victim,
+    decode,
+    encode,
+    encode_entry,
+)
 from berth.api.meta import LabelSelector
 from berth.api.pod import (
     Affinity,
@@ -23,11 +33,13 @@ from berth.api.pod import (
 from berth.api.subjects import Term
 from berth.bus.interface import Entry
 from berth.framework.cycle import Ranking, rank
+from berth.framework.interface import ExplainingPlugin, VectorFilterPlugin
+from berth.framework.status import SUCCESS, Status, Verdicts
 from berth.ranking import ranker
 from berth.ranking.ranker import Ranker
 from berth.ranking.view import View
 from harness.builders.objects import a_container, a_node, a_pod
-from harness.builders.profiles import default_profile
+from harness.builders.profiles import default_profile, profile_of
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 
@@ -212,6 +224,48 @@ def test_a_node_that_only_a_proposal_fills_keeps_its_distance_in_points(view):
     assert [each.candidates[0].node for each in ranked] == ["n4", "n3", "n2"]
     best_first = sorted(ranked[2].candidates, key=lambda each: -each.total)
     assert [each.node for each in best_first] == ["n4", "n3", "n2"]
+
+
+class Talkative(VectorFilterPlugin, ExplainingPlugin):
+    """A plugin from elsewhere that has much to say, and of each node something else."""
+
+    name = "T" * 300
+    refuses = True
+    raises = False
+
+    def filter(self, state, pod, node):
+        if self.raises:
+            raise RuntimeError("why" * 10_000)
+        return Status.unschedulable(f"{node.name} {'why' * 1_000}") if self.refuses else SUCCESS
+
+    def filter_all(self, state, pod, nodes):
+        return Verdicts.of(SUCCESS if info is None else self.filter(state, pod, info) for info in nodes.infos())
+
+    def score(self, state, pod, node):
+        return 1
+
+    def explain(self, state, pod, node):
+        return "why" * 1_000
+
+
+@pytest.mark.parametrize("parts", [{}, {"refuses": False}, {"raises": True}], ids=["refuses", "explains", "raises"])
+def test_what_a_plugin_says_is_cut_to_what_readers_take(parts):
+    view, talkative = View(), Talkative()
+    for name, value in parts.items():
+        setattr(talkative, name, value)
+    for number in range(4_200):
+        view.snapshot.set_node(a_node(f"n{number}"))
+    profiles = {"berth": profile_of(talkative)}
+    pending = Pending(attempt="uid-web.1.1", profile="berth", pod=a_pod("web"))
+    ranked = Ranker(profiles=profiles, config="c", identity="s" * 300, best=8).answer(pending, view, 0.0)
+    assert ranked.candidates or ranked.rejections or ranked.error
+    assert decode(encode(ranked), Ranked) == ranked
+
+
+def test_a_reason_to_give_up_is_cut_to_what_readers_take():
+    pending = Pending(attempt="uid-web.1.1", profile="berth", pod=a_pod("web"))
+    ranked = Ranker(profiles={}, config="c", identity="s-1", best=8).give_up(pending, "why" * 10_000)
+    assert decode(encode(ranked), Ranked).error.startswith("whywhy")
 
 
 def test_a_pod_for_one_node_is_ranked_once(view, monkeypatch):

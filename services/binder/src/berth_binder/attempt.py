@@ -36,6 +36,9 @@ from berth_binder.settings import CoreSettings
 
 UNANSWERED: Final = "the API server has not answered yet"
 AFTER_EXCEPTION: Final = "trying again after an exception"
+MOST_HELD: Final = 8
+"""Messages that are held for one pod. A pod may wait for its volume for hours, and messages for it may come as quickly
+as its owner changes it, or as a scorer likes to write them."""
 LONG_AGO: Final = 0.0
 """As a time at which something is due: now."""
 
@@ -60,7 +63,7 @@ class BindingAttempt:
     latest: RankedDelivery
     """The message of the highest attempt."""
     deliveries: list[RankedDelivery]
-    """All messages that are held for the pod."""
+    """The messages that are held for the pod, in the order in which they came: ``MOST_HELD`` at most."""
     phase: AttemptPhase
     pod: Pod
     """The newest known state; its resourceVersion is the Binding's precondition."""
@@ -130,6 +133,26 @@ class BindingAttempt:
         self.repeats = 0
         return True
 
+    def take_surplus(self) -> RankedDelivery | None:
+        """Stop holding one message where there are too many, and return it.
+
+        The first stays, which is the pod's place; the latest and the one that is being decided; and the newest in the
+        stream. That one is not always the latest, as a scorer can write any number, and as long as it is there the pod
+        is: a next leader fences the pod and examines it, and a watcher publishes no further attempt. Of the others the
+        oldest goes: whatever is decided, the watcher has asked again since.
+        """
+        if len(self.deliveries) <= MOST_HELD:
+            return None
+        newest = max(self.deliveries, key=_sequence)
+        kept = (self.deliveries[0], self.latest, self.decided, newest)
+        surplus = min((each for each in self.deliveries if each not in kept), key=_sequence)
+        self.deliveries.remove(surplus)
+        return surplus
+
+    def holds(self, sequence: int) -> bool:
+        """Whether the message of this place in the stream is held."""
+        return any(each.sequence == sequence for each in self.deliveries)
+
     def decided_deliveries(self) -> list[RankedDelivery]:
         """The messages that the Decision settles: of its attempt, and of earlier ones that were stored before it."""
         decided = self.decided
@@ -137,8 +160,8 @@ class BindingAttempt:
 
     def undecided_deliveries(self) -> list[RankedDelivery]:
         """The other messages: of a later attempt, or stored later (see ``settles``)."""
-        decided = self.decided_deliveries()
-        return [delivery for delivery in self.deliveries if delivery not in decided]
+        decided = self.decided
+        return [delivery for delivery in self.deliveries if decided is None or not settles(decided, delivery)]
 
     def take(self, placement: Placement) -> None:
         """Go to the node: nothing was written or posted for it yet."""
@@ -198,6 +221,10 @@ class BindingAttempt:
     def may_still_land(self) -> bool:
         """Whether a POST without an answer may still land."""
         return 0 < self.lost_version >= version_number(self.pod.metadata.resource_version)
+
+
+def _sequence(delivery: RankedDelivery) -> int:
+    return delivery.sequence
 
 
 class RankedQueue:

@@ -17,7 +17,7 @@ import msgspec
 from berth.api.decoding import version_number
 from berth.api.kinds import PLUGIN_KINDS
 from berth.api.node import Node
-from berth.api.pod import Pod, bound_at, bound_at_text, is_bound, is_finished
+from berth.api.pod import Pod, bound_at, bound_at_text, is_bound, is_finished, is_gone_while_unbound
 from berth.api.workloads import Namespace
 from berth.cluster.snapshot import Snapshot
 from berth.kube.listwatch import (
@@ -375,7 +375,11 @@ class Cache:
             self._update_nomination(pod)
 
     def _update_nomination(self, pod: Pod) -> None:
-        self.nominated_pods.update(pod, version_number(pod.metadata.resource_version))
+        """A pod that is going can never be bound: it keeps no node from others, here as in the mirror."""
+        if is_gone_while_unbound(pod):
+            self.nominated_pods.remove(pod.uid)
+        else:
+            self.nominated_pods.update(pod, version_number(pod.metadata.resource_version))
 
 
 class NominatedPods:
@@ -398,7 +402,7 @@ class NominatedPods:
             self._snapshot.end_nomination(pod.uid)
 
     def remove(self, uid: str) -> None:
-        """The pod is on a node, or is deleted."""
+        """The pod is on a node, is going, or is deleted."""
         self._own.pop(uid, None)
         self._snapshot.end_nomination(uid)
 

@@ -236,10 +236,13 @@ class BinderCore:
         """A later attempt takes over; where the former was waiting, ``waiting`` is published for it at once."""
         was_waiting = attempt.is_waiting
         is_later = attempt.join(delivery)
-        aside: list[Effect] = [SetAside(held=delivery)] if attempt.has_paused else []
-        if not (is_later and was_waiting) or attempt.phase is AttemptPhase.DECIDING:
-            return aside
-        return [*aside, self._publish_waiting(attempt, now)]
+        effects: list[Effect] = [SetAside(held=delivery)] if attempt.has_paused else []
+        surplus = attempt.take_surplus()
+        if surplus is not None:  # a message that was delivered twice stays in the stream as long as one of them is held
+            effects.append((SetAside if attempt.holds(surplus.sequence) else Ack)(held=surplus))
+        if is_later and was_waiting and attempt.phase is not AttemptPhase.DECIDING:
+            effects.append(self._publish_waiting(attempt, now))
+        return effects
 
     def _begin(self, delivery: RankedDelivery, now: float) -> list[Effect]:
         if self._decided.covers(delivery) or delivery.attempt.uid in self._attempts:

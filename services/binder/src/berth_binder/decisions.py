@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import msgspec
 
-from berth.api.messages import Candidate, Decision, Outcome, Preemption, Ranked, Reason, Rejection
+from berth.api.messages import Candidate, Decision, Outcome, Preemption, Ranked, Reason, Rejection, within_bounds
 from berth.api.pod import Pod, changed, is_gated, is_gone_while_unbound
 from berth.api.subjects import Epoch
 from berth.framework.status import Status
@@ -120,7 +120,7 @@ def decision_on(  # noqa: PLR0913 - the message has what explains the verdict, w
     repeat: int,
 ) -> Decision:
     """The message of a verdict, with everything that explains it. ``pod`` is its newest known state."""
-    return Decision(
+    decision = Decision(
         config=config,
         attempt=ranked.attempt,
         epoch=epoch,
@@ -148,3 +148,4 @@ def decision_on(  # noqa: PLR0913 - the message has what explains the verdict, w
         view_age_seconds=ranked.view_age_seconds,
         asked_at=ranked.asked_at,
     )
+    return within_bounds(decision)

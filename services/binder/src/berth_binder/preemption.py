@@ -117,8 +117,8 @@ class PreemptionCheck:
         return uids.issuperset(needed.victims) and needed.violations <= proposed.violations and all_bound
 
     def _less_important_nominees(self, pod: Pod, node: str) -> tuple[Pod, ...]:
-        nominees = (each for each in self.cache.snapshot.nominations() if each.node == node)
-        return tuple(each.pod for each in nominees if priority_of(each.pod) < priority_of(pod))
+        nominees = (each.pod for each in self.cache.snapshot.nominations_to(node))
+        return tuple(other for other in nominees if priority_of(other) < priority_of(pod))
 
 
 def _victim(pod: Pod) -> Victim:

@@ -23,7 +23,7 @@ from typing import Final
 from berth.api.decoding import version_number
 from berth.api.errors import DecodeError, TemporaryError
 from berth.api.kinds import POD
-from berth.api.messages import Ranked, attempt_of, decode
+from berth.api.messages import Message, check_names, decode
 from berth.api.pod import Pod, is_gone_while_unbound
 from berth.api.subjects import Epoch, all_of
 from berth.bus.interface import BusLostError, BusRefusedError, Session
@@ -50,6 +50,12 @@ MAX_IN_FLIGHT: Final = 32
 """Fence patches under way at once: 300 take 0.6 s."""
 CONSUMER_PREFIX: Final = "binder-"
 RANKED_PODS: Final = all_of("ranked")
+
+
+class _RankedPod(Message, frozen=True, kw_only=True):
+    """The pod of a message of RANKED. A former leader, of another version, may have taken what this one does not."""
+
+    pod: Pod
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -159,8 +165,8 @@ class Takeover:
 
     def _newest(self, data: bytes) -> Pod | None:
         try:
-            ranked = decode(data, Ranked)
-            pod, _ = ranked.pod, attempt_of(ranked)
+            pod = decode(data, _RankedPod).pod
+            check_names(pod.metadata)
         except DecodeError:
             return None  # it becomes a dead letter when it is delivered
         is_bound = self.cache.bound_node(pod.uid) is not None

@@ -18,14 +18,35 @@ from typing import Annotated, Final, TypeVar
 
 import msgspec
 
-from berth.api.decoding import decode_json
+from berth.api.decoding import MAX_DIGITS, decode_json
 from berth.api.errors import DecodeError
-from berth.api.meta import Int64
+from berth.api.meta import Int64, ObjectMeta
 from berth.api.pod import Pod
 from berth.api.subjects import Attempt, Term, key
 
 SCHEMA: Final = 1
 """The schema written. Readers take this one and the one before."""
+
+NAME_CHARACTERS: Final = 253
+"""Of the names of an object and a namespace, and of a uid: what Kubernetes allows. They become tokens of subjects, and
+NATS closes the connection of a client that sends a longer subject than 4 KiB."""
+_NAME: Final = re.compile("[a-zA-Z0-9](?:[a-zA-Z0-9._-]{0,251}[a-zA-Z0-9])?")
+"""No more than an object of Kubernetes can be called: these become subjects, headers and paths at the API server."""
+SENTENCE_CHARACTERS: Final = 1024
+"""Of a reason for which a plugin rejects nodes, and of what it says about its points: as many as an Event takes."""
+MESSAGE_CHARACTERS: Final = 8192
+"""Of a message or an error, which has many reasons in a row. A watcher keeps that of each pod that waits."""
+MOST_PLUGINS: Final = 256
+"""Plugins that are named for one pod, ten times those of the default profile."""
+MOST_REJECTIONS: Final = 4096
+MOST_VICTIMS: Final = 4096
+"""More pods than a node has."""
+
+Name = Annotated[str, msgspec.Meta(max_length=NAME_CHARACTERS)]
+Sentence = Annotated[str, msgspec.Meta(max_length=SENTENCE_CHARACTERS)]
+Text = Annotated[str, msgspec.Meta(max_length=MESSAGE_CHARACTERS)]
+AttemptText = Annotated[str, msgspec.Meta(max_length=NAME_CHARACTERS + 2 * (MAX_DIGITS + 1))]
+"""The uid, and two numbers."""
 
 
 def _schema() -> int:
@@ -41,7 +62,7 @@ class Versioned(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 class Message(Versioned, frozen=True, kw_only=True):
     """A message of a stream. ``config`` is the digest of its writer's configuration."""
 
-    config: str = ""
+    config: Name = ""
 
 
 class Outcome(StrEnum):
@@ -114,7 +135,7 @@ class Heard(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     ranked: int = 0
     pending: int = 0
-    expired: Annotated[list[str], msgspec.Meta(max_length=65536)] = []
+    expired: Annotated[list[Name], msgspec.Meta(max_length=65536)] = []
 
 
 _MOST: Final = 2.0**53
@@ -135,14 +156,14 @@ class Candidate(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, g
     Python's garbage collection leaves them out (``gc=False``): RANKED has 32 or 64, and none can be part of a cycle.
     """
 
-    node: str
+    node: Name
     total: Int64
-    scores: dict[str, Int64] = {}
+    scores: Annotated[dict[Name, Int64], msgspec.Meta(max_length=MOST_PLUGINS)] = {}
     pods: Int64 = 0
     loss: Annotated[float, msgspec.Meta(ge=-_MOST, le=_MOST)] = 0
     newcomers: Int64 = 0
     place: Int64 = 0
-    details: dict[str, str] = {}
+    details: Annotated[dict[Name, Sentence], msgspec.Meta(max_length=MOST_PLUGINS)] = {}
 
     @property
     def estimate(self) -> float:
@@ -177,19 +198,19 @@ class Rejection(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     ``resolvable``: evicting pods may help.
     """
 
-    plugin: str
-    reason: str
+    plugin: Sentence
+    reason: Sentence
     nodes: int
-    examples: list[str] = []
+    examples: Annotated[list[Name], msgspec.Meta(max_length=16)] = []
     resolvable: bool = True
 
 
 class Victim(msgspec.Struct, frozen=True, kw_only=True):
     """A pod that is evicted for one of higher priority."""
 
-    uid: str
-    namespace: str
-    name: str
+    uid: Name
+    namespace: Name
+    name: Name
 
 
 class Preemption(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -199,8 +220,8 @@ class Preemption(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     PodDisruptionBudget.
     """
 
-    node: str
-    victims: list[Victim] = []
+    node: Name
+    victims: Annotated[list[Victim], msgspec.Meta(max_length=MOST_VICTIMS)] = []
     violations: int = 0
 
 
@@ -230,10 +251,10 @@ class AttemptReport(Message, frozen=True, kw_only=True):
     is tried first (``nominated_first``). ``nodes`` is ``None`` of older writers, and when ranking failed.
     """
 
-    attempt: str
-    profile: str
+    attempt: AttemptText
+    profile: Name
     failures: int = 0
-    scorer: str = ""
+    scorer: Name = ""
     asked_at: Time | None = None
     positions: Positions = Positions()
     view_age_seconds: float | None = None
@@ -242,10 +263,10 @@ class AttemptReport(Message, frozen=True, kw_only=True):
     nodes: int | None = None
     nominated_first: bool = False
     candidates: Annotated[list[Candidate], msgspec.Meta(max_length=256)] = []
-    rejections: Annotated[list[Rejection], msgspec.Meta(max_length=4096)] = []
-    blockers: Annotated[list[str], msgspec.Meta(max_length=1024)] = []
+    rejections: Annotated[list[Rejection], msgspec.Meta(max_length=MOST_REJECTIONS)] = []
+    blockers: Annotated[list[Name], msgspec.Meta(max_length=MOST_PLUGINS)] = []
     preemption: Preemption | None = None
-    message: str = ""
+    message: Text = ""
 
 
 class Ranked(AttemptReport, frozen=True, kw_only=True):
@@ -263,7 +284,7 @@ class Ranked(AttemptReport, frozen=True, kw_only=True):
     proposals_counted: bool = False
     behind: bool = False
     clears_nomination: bool = False
-    error: str = ""
+    error: Text = ""
 
 
 class Decision(AttemptReport, frozen=True, kw_only=True):
@@ -276,20 +297,78 @@ class Decision(AttemptReport, frozen=True, kw_only=True):
 
     epoch: Annotated[int, msgspec.Meta(ge=0, lt=10**15)]
     outcome: Outcome
-    namespace: str
-    pod: str
-    uid: str
-    node: str = ""
-    reason: str = ""
+    namespace: Name
+    pod: Name
+    uid: Name
+    node: Name = ""
+    reason: Name = ""
     repeat: int = 0
-    resource_versions: dict[str, str] = {}
+    resource_versions: Annotated[dict[Name, Name], msgspec.Meta(max_length=256)] = {}
     ranked_at: Time | None = None
+
+
+R = TypeVar("R", bound=AttemptReport)
+
+_TEXTS: Final = {
+    "message": MESSAGE_CHARACTERS,
+    "error": MESSAGE_CHARACTERS,
+    "reason": NAME_CHARACTERS,
+    "scorer": NAME_CHARACTERS,
+}
+
+
+def within_bounds(report: R) -> R:
+    """The report with what is longer than its readers take cut: plugins and the API server may say anything.
+
+    A report of nearly every pod is returned as it is.
+    """
+    changes: dict[str, object] = {}
+    for name, most in _TEXTS.items():
+        text = getattr(report, name, "")
+        if len(text) > most:
+            changes[name] = shortened(text, most)
+    if report.rejections:
+        changes["rejections"] = [_bounded_rejection(each) for each in report.rejections[:MOST_REJECTIONS]]
+    if report.blockers:
+        changes["blockers"] = [shortened(name, NAME_CHARACTERS) for name in report.blockers[:MOST_PLUGINS]]
+    if report.preemption is not None and len(report.preemption.victims) > MOST_VICTIMS:
+        changes["preemption"] = None  # of fewer victims the binder would find that others are needed
+    if not _are_within_bounds(report.candidates):
+        changes["candidates"] = [_bounded_candidate(each) for each in report.candidates]
+    return msgspec.structs.replace(report, **changes) if changes else report
+
+
+def shortened(text: str, most: int) -> str:
+    """The text, with dots at the end where it has more characters."""
+    return text if len(text) <= most else f"{text[: most - 3]}..."
+
+
+def _bounded_rejection(given: Rejection) -> Rejection:
+    if len(given.plugin) <= SENTENCE_CHARACTERS and len(given.reason) <= SENTENCE_CHARACTERS:
+        return given
+    plugin, reason = shortened(given.plugin, SENTENCE_CHARACTERS), shortened(given.reason, SENTENCE_CHARACTERS)
+    return msgspec.structs.replace(given, plugin=plugin, reason=reason)
+
+
+def _are_within_bounds(candidates: Sequence[Candidate]) -> bool:
+    """Whether their explanations are; all that have points have those of the same plugins."""
+    scores = candidates[0].scores if candidates else {}
+    if scores and (len(scores) > MOST_PLUGINS or max(map(len, scores)) > NAME_CHARACTERS):
+        return False
+    return not any(each.details and max(map(len, each.details.values())) > SENTENCE_CHARACTERS for each in candidates)
+
+
+def _bounded_candidate(given: Candidate) -> Candidate:
+    """Without the points of plugins whose names are too long: cut, two of them might be one."""
+    named = [name for name in given.scores if len(name) <= NAME_CHARACTERS][:MOST_PLUGINS]
+    details = {name: shortened(given.details[name], SENTENCE_CHARACTERS) for name in named if name in given.details}
+    return msgspec.structs.replace(given, scores={name: given.scores[name] for name in named}, details=details)
 
 
 class RankedNode(msgspec.Struct, frozen=True):
     """The name of a candidate; what else RANKED says about it is not read."""
 
-    node: str
+    node: Name
 
 
 class RankedSummary(Message, frozen=True, kw_only=True):
@@ -298,7 +377,7 @@ class RankedSummary(Message, frozen=True, kw_only=True):
     Everything else is skipped when it is decoded, which takes a third of the time.
     """
 
-    attempt: str
+    attempt: AttemptText
     pod: Pod
     candidates: Annotated[list[RankedNode], msgspec.Meta(max_length=256)] = []
     preemption: Preemption | None = None
@@ -311,20 +390,20 @@ class DecisionSummary(Message, frozen=True, kw_only=True):
     Everything else is skipped when it is decoded, which takes a third of the time.
     """
 
-    attempt: str
-    profile: str
+    attempt: AttemptText
+    profile: Name
     epoch: Annotated[int, msgspec.Meta(ge=0, lt=10**15)]
     outcome: Outcome
-    uid: str
-    node: str = ""
-    reason: str = ""
+    uid: Name
+    node: Name = ""
+    reason: Name = ""
     failures: int = 0
-    message: str = ""
+    message: Text = ""
     asked_at: Time | None = None
     ranked_at: Time | None = None
     positions: Positions = Positions()
-    blockers: Annotated[list[str], msgspec.Meta(max_length=1024)] = []
-    resource_versions: dict[str, str] = {}
+    blockers: Annotated[list[Name], msgspec.Meta(max_length=MOST_PLUGINS)] = []
+    resource_versions: Annotated[dict[Name, Name], msgspec.Meta(max_length=256)] = {}
 
 
 class DeadLetter(Message, frozen=True, kw_only=True):
@@ -374,14 +453,6 @@ def decode_versioned(data: bytes, kind: type[V], what: str) -> V:
     return value
 
 
-NAME_CHARACTERS: Final = 253
-"""Of the names of an object and a namespace, and of a uid: what Kubernetes allows. They become tokens of subjects, and
-NATS closes the connection of a client that sends a longer subject than 4 KiB."""
-
-_NAME: Final = re.compile("[a-zA-Z0-9](?:[a-zA-Z0-9._-]{0,251}[a-zA-Z0-9])?")
-"""No more than an object of Kubernetes can be called: these become subjects, headers and paths at the API server."""
-
-
 def attempt_of(message: Pending | Ranked) -> Attempt:
     """The attempt of a message.
 
@@ -392,13 +463,22 @@ def attempt_of(message: Pending | Ranked) -> Attempt:
     attempt, uid = Attempt.parse(message.attempt), metadata.uid
     if not attempt.uid or attempt.uid != uid:
         raise DecodeError(f"decoding a message: want an attempt of pod {uid!r:.80}, got {message.attempt!r:.80}")
-    for name in (uid, metadata.name, metadata.namespace):
-        if not _NAME.fullmatch(name):
-            want = f"letters, digits, '-', '_' and '.', {NAME_CHARACTERS} at most"
-            raise DecodeError(f"decoding a message: want names of {want}, got {name!r:.80}")
+    check_names(metadata)
     if len(message.profile.encode()) > NAME_CHARACTERS:
         raise DecodeError(f"decoding a message: want a profile of {NAME_CHARACTERS} bytes at most")
     return attempt
+
+
+def check_names(metadata: ObjectMeta) -> None:
+    """Check the names and the uid of a message's pod.
+
+    Raises:
+        DecodeError: one can be no object's.
+    """
+    for name in (metadata.uid, metadata.name, metadata.namespace):
+        if not _NAME.fullmatch(name):
+            want = f"letters, digits, '-', '_' and '.', {NAME_CHARACTERS} at most"
+            raise DecodeError(f"decoding a message: want names of {want}, got {name!r:.80}")
 
 
 @cache

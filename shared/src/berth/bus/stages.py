@@ -14,7 +14,16 @@ from typing import Final, NamedTuple, TypeVar
 import msgspec
 
 from berth.api.errors import BerthError, DecodeError
-from berth.api.messages import AttemptReport, DeadLetter, Decision, Message, Pending, Ranked, encode
+from berth.api.messages import (
+    NAME_CHARACTERS,
+    AttemptReport,
+    DeadLetter,
+    Decision,
+    Message,
+    Pending,
+    Ranked,
+    encode,
+)
 from berth.api.pod import name_of
 from berth.api.subjects import PREFIX, Attempt, Epoch, PodSubject, decision_id, escape_token
 from berth.bus.interface import MESSAGE_ID, PubAck, Session, TooLargeError
@@ -194,7 +203,7 @@ def _smaller_rankings(message: Ranked) -> Iterator[Ranked]:
     yield msgspec.structs.replace(
         message,
         pod=name_of(message.pod),
-        scorer=message.scorer[:REASON_CHARACTERS],
+        scorer=message.scorer[:NAME_CHARACTERS],
         candidates=[],
         rejections=[],
         blockers=[],
@@ -215,8 +224,8 @@ def _smaller_decisions(message: Decision) -> Iterator[Decision]:
         blockers=[],
         preemption=None,
         resource_versions={},
-        scorer=message.scorer[:REASON_CHARACTERS],
-        reason=message.reason[:REASON_CHARACTERS],
+        scorer=message.scorer[:NAME_CHARACTERS],
+        reason=message.reason[:NAME_CHARACTERS],
     )
 
 

@@ -174,6 +174,8 @@ class Snapshot:
         self._placed: dict[str, PlacedPod] = {}
         self._on_row: dict[int, dict[str, PlacedPod]] = {}
         self._nominated: dict[str, NominatedPod] = {}
+        self._nominated_to: dict[str, dict[str, NominatedPod]] = {}
+        """The same by node."""
         self._namespaces: dict[str, Mapping[str, str]] = {}
         self._supposing = 0
         self._objects: dict[type[Any], Objects[Any]] = {}
@@ -249,11 +251,21 @@ class Snapshot:
 
     def nominate(self, pod: Pod, node: str) -> None:
         """Nominate a pod to a node: cycles of pods of the same or a lower priority count it there."""
-        self._nominated[pod.uid] = NominatedPod(pod=pod, node=node)
+        before = self._nominated.get(pod.uid)
+        if before is not None and before.node != node:
+            self.end_nomination(pod.uid)
+        nominated = self._nominated[pod.uid] = NominatedPod(pod=pod, node=node)
+        self._nominated_to.setdefault(node, {})[pod.uid] = nominated
 
     def end_nomination(self, uid: str) -> None:
         """Clear the pod's nomination, if it has one."""
-        self._nominated.pop(uid, None)
+        nominated = self._nominated.pop(uid, None)
+        if nominated is None:
+            return
+        there = self._nominated_to[nominated.node]
+        del there[uid]
+        if not there:
+            del self._nominated_to[nominated.node]
 
     @contextmanager
     def supposing(self, *, placed: Iterable[tuple[Pod, str]] = (), removed: Iterable[str] = ()) -> Iterator[None]:
@@ -333,6 +345,15 @@ class Snapshot:
     def nominations(self) -> Collection[NominatedPod]:
         """All nominated pods; one that is placed as well counts where it is placed."""
         return self._nominated.values()
+
+    def nominations_to(self, node: str) -> Collection[NominatedPod]:
+        """Those to one node."""
+        return self._nominated_to.get(node, {}).values()
+
+    @property
+    def nominated_nodes(self) -> Collection[str]:
+        """The nodes that are nominated for pods; not each has to exist."""
+        return self._nominated_to.keys()
 
     def labels_of_namespace(self, name: str) -> Mapping[str, str]:
         """The namespace's labels; none when it is unknown."""

@@ -434,7 +434,7 @@ def _check(pod: Pod, node: str, snapshot: Snapshot, profile: Profile) -> Status:
         return found.rejection
     if found.nodes is not None and node not in found.nodes:
         return found.status_of_other_nodes()
-    nominated = nominated_pods(pod, snapshot).get(node)
+    nominated = nominated_pods(pod, info)
     if nominated:
         status = filter_node_with(nominated, found.state, pod, info, profile, skipped=found.skipped)
         if not status.is_success:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 
 import numpy as np
 
@@ -105,14 +106,20 @@ def filter_node_with(  # noqa: PLR0913 - the parts of one cycle, and the pods to
         return filter_node(state, pod, node, profile, skipped)
 
 
-def nominated_pods(pod: Pod, snapshot: Snapshot) -> dict[str, list[Pod]]:
-    """By node, the nominated pods of the same priority as this one or higher that are not placed yet."""
-    by_node: dict[str, list[Pod]] = {}
-    for nominated in snapshot.nominations():
-        other = nominated.pod
-        if other.uid != pod.uid and priority_of(other) >= priority_of(pod) and snapshot.node_of(other.uid) is None:
-            by_node.setdefault(nominated.node, []).append(other)
-    return by_node
+def nominated_pods(pod: Pod, node: NodeInfo) -> list[Pod]:
+    """The pods nominated to the node, of the same priority as this one or higher, that are not placed yet.
+
+    As many as the node may have at most: beside those it has no place for this pod. To place ten thousand would take a
+    cycle a tenth of a second, and whoever may write the status of his own pods can nominate them.
+    """
+    snapshot, priority = node.snapshot, priority_of(pod)
+    others = (nominated.pod for nominated in snapshot.nominations_to(node.name))
+    counted = (
+        other
+        for other in others
+        if other.uid != pod.uid and priority_of(other) >= priority and snapshot.node_of(other.uid) is None
+    )
+    return list(islice(counted, node.allowed_pods))
 
 
 class FeasibleNodes:
@@ -215,9 +222,9 @@ class FeasibleNodes:
         """Of these rows, those that the pod does not fit together with their nominated pods."""
         rejected: dict[int, Status] = {}
         state, skipped = self._found.state, self._found.skipped
-        for node, nominated in nominated_pods(self._pod, self._snapshot).items():
+        for node in self._snapshot.nominated_nodes:
             info = node_info(self._snapshot, node)
-            if info is not None and rows[info.row]:
+            if info is not None and rows[info.row] and (nominated := nominated_pods(self._pod, info)):
                 status = filter_node_with(nominated, state, self._pod, info, self._profile, skipped=skipped)
                 if not status.is_success:
                     rejected[info.row] = status

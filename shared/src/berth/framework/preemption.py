@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
-from functools import cached_property
 
 import numpy as np
 
@@ -130,6 +129,7 @@ class FilterDryRun:
         self._profile = profile
         self._found = found
         self._columns = columns
+        self._nominated: dict[int, list[Pod]] = {}
         self._filters = [plugin for plugin in profile.filters if plugin.name not in found.skipped]
         self._extensions = [
             plugin
@@ -150,7 +150,7 @@ class FilterDryRun:
             diagnosis.add(self._found.rejection, rows)
             return np.ones(len(rows), dtype=np.bool_), np.zeros(len(rows), dtype=np.bool_)
         remaining = np.ones(len(rows), dtype=np.bool_)
-        unsure = np.isin(rows, [info.row for name in self._nominated if (info := node_info(self.snapshot, name))])
+        unsure = np.isin(rows, self._nominated_rows())
         without_reason = np.zeros(len(rows), dtype=np.bool_)
         for plugin in self._filters:
             verdicts = self._verdicts(plugin, rows, removed)
@@ -179,7 +179,7 @@ class FilterDryRun:
         if self._found.rejection is not None:
             return self._found.rejection  # PreFilter ended early: the state is not complete
         skipped = self._found.skipped
-        nominated = self._nominated.get(node.name)
+        nominated = self._nominated_to(node)
         if nominated:
             status = filter_node_with(nominated, state, self.pod, node, self._profile, skipped=skipped)
             if not status.is_success:
@@ -196,9 +196,17 @@ class FilterDryRun:
         for plugin in self._extensions:
             run_remove_pod(plugin, state, self.pod, removed, node)
 
-    @cached_property
-    def _nominated(self) -> dict[str, list[Pod]]:
-        return nominated_pods(self.pod, self.snapshot)
+    def _nominated_rows(self) -> list[int]:
+        """The rows on which nominated pods count."""
+        infos = (node_info(self.snapshot, name) for name in self.snapshot.nominated_nodes)
+        return [info.row for info in infos if info is not None and self._nominated_to(info)]
+
+    def _nominated_to(self, node: NodeInfo) -> list[Pod]:
+        """Those that count on the node: the same for all victims that are tried."""
+        known = self._nominated.get(node.row)
+        if known is None:
+            known = self._nominated[node.row] = nominated_pods(self.pod, node)
+        return known
 
     def _verdicts(self, plugin: FilterPlugin, rows: RowIndex, removed: RemovedPods) -> Verdicts | None:
         """What a filter answers for all rows at once; None where each row must be filtered by itself."""

@@ -9,7 +9,7 @@ from typing import Final
 import msgspec
 
 from berth.api.livedata import LiveSource
-from berth.api.messages import Pending, Preemption, Ranked, Victim
+from berth.api.messages import Pending, Preemption, Ranked, Victim, within_bounds
 from berth.api.subjects import Attempt
 from berth.api.trimming import without_whole
 from berth.cluster.snapshot import Snapshot
@@ -99,7 +99,7 @@ class Ranker:
 
     def give_up(self, pending: Pending, reason: str) -> Ranked:
         """The answer for a pod that cannot be ranked: an error, since only the binder publishes Decisions."""
-        return Ranked(
+        failed = Ranked(
             config=self.config,
             attempt=pending.attempt,
             profile=pending.profile,
@@ -108,6 +108,7 @@ class Ranker:
             scorer=self.identity,
             error=reason,
         )
+        return within_bounds(failed)
 
     def _rank(  # noqa: PLR0913, PLR0917 - the parts of an answer
         self,
@@ -207,7 +208,7 @@ class Ranker:
     def _message(
         self, pending: Pending, ranking: Ranking, view: View, *, proposals_counted: bool = False, behind: bool = False
     ) -> Ranked:
-        return Ranked(
+        message = Ranked(
             config=self.config,
             attempt=pending.attempt,
             profile=pending.profile,
@@ -231,6 +232,7 @@ class Ranker:
             message=ranking.message,
             error=ranking.error,
         )
+        return within_bounds(message)
 
 
 def _is_rejected(ranking: Ranking) -> bool:

@@ -192,8 +192,8 @@ class Simulation:
     def _preempt(self, pod: Pod, nomination: Nomination) -> None:
         """Evict the victims at once, and end the nominations of pods of lower priority on the node."""
         _evict(self.snapshot, nomination.victims)
-        for other in list(self.snapshot.nominations()):
-            if other.node == nomination.node and priority_of(other.pod) < priority_of(pod):
+        for other in list(self.snapshot.nominations_to(nomination.node)):
+            if priority_of(other.pod) < priority_of(pod):
                 self.snapshot.end_nomination(other.pod.uid)
         self.snapshot.nominate(pod, nomination.node)
 
