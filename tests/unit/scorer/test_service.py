@@ -334,7 +334,8 @@ async def test_a_name_that_is_longer_than_a_subject_may_be_becomes_a_dead_letter
         await session.publish("berth.pending.berth.default.web", encode(long))
         await until(lambda: stored_in(session, "dead", ">"))
         (letter,) = await stored_in(session, "dead", ">")
-    assert "want names of 253 characters at most, got 5000" in decode(letter.data, DeadLetter).reason
+    reason = decode(letter.data, DeadLetter).reason
+    assert "want names of letters, digits" in reason
 
 
 @pytest.mark.parametrize("attempt", ["junk", "other.1.1"])

@@ -298,10 +298,23 @@ async def test_a_message_that_is_none_is_left_out_and_the_next_one_is_compared(b
 async def test_a_live_node_that_does_not_exist_ends_nothing(bus, session, packed):
     async with shadowing(bus, session, packed) as shadow:
         pod = pod_requesting("web", cpu="1")
-        await publish_ranked(session, pod, "x" * 100_000)
+        await publish_ranked(session, pod, "x" * 253)
+        await decide(session, pod, "empty")
+        await until(lambda: shadow.heard)
+        assert shadow.compared("node") == 1
+
+
+@pytest.mark.usefixtures("nodes")
+async def test_a_difference_that_is_too_large_to_be_shown_is_counted(bus, session, packed):
+    async with shadowing(bus, session, packed) as shadow:
+        pod = pod_requesting("web", cpu="1")
+        scores = {f"{number:0250}": 1 for number in range(250)}
+        candidates = [Candidate(node=name, total=9, scores=scores) for name in ("gone-1", "gone-2")]
+        await publish_ranked(session, pod, candidates=candidates)
         await decide(session, pod, "empty")
         await until(lambda: shadow.compared("node") == 1)
-        assert shadow.heard == []  # larger than a difference may be
+        await asyncio.sleep(0.1)
+        assert shadow.heard == []
 
 
 @pytest.mark.usefixtures("nodes")
