@@ -7,10 +7,19 @@ import pytest
 
 from berth.api.messages import Outcome
 from berth.api.pod import Pod
-from berth.framework.interface import Permission, PermitPlugin, PostBindPlugin, PreBindPlugin, ReservePlugin
+from berth.framework.interface import (
+    ClaimName,
+    KeepVolume,
+    Permission,
+    PermitPlugin,
+    PostBindPlugin,
+    PreBindPlugin,
+    ReservePlugin,
+)
 from berth.framework.status import SUCCESS, Code, Status
 from berth.kube.listwatch import Upserted
 from berth_binder.cache import NODES
+from berth_binder.events import WriteVolumes
 from harness.worlds.binder_bench import Bench, make_node, make_pod, posts, ranked
 
 WAIT = Permission(Status(Code.WAIT, ("not yet",)), 30.0)
@@ -85,6 +94,48 @@ def test_rejection_is_unschedulable_and_forgets_the_pod(bench, recording, step):
     )
     assert recording.calls == ["reserve n1", "unreserve n1"]
     assert not bench.cache.assumed_pods
+
+
+def test_reserve_that_raises_is_undone_and_asked_again(bench, recording, monkeypatch):
+    def fail(*_: object) -> Status:
+        recording.calls.append("reserve raises")
+        raise ZeroDivisionError
+
+    with monkeypatch.context() as patch:
+        patch.setattr(recording, "reserve", fail)
+        pod = bench.show(make_pod("web"))
+        assert posts(bench.take(ranked(pod, "n1"))) == []
+    assert posts(bench.wait(5)) == [("web", "n1", "10")]
+    assert recording.calls == ["reserve raises", "unreserve n1", "reserve n1"]
+
+
+def test_reserve_that_always_raises_is_an_error_of_its_pod(bench, recording, monkeypatch):
+    def fail(*_: object) -> Status:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(recording, "reserve", fail)
+    pod = bench.show(make_pod("web"))
+    bench.take(ranked(pod, "n1"))
+    for _ in range(20):
+        assert posts(bench.wait(5)) == []
+    assert bench.outcomes[-1] == "error"
+
+
+def test_writes_that_raise_are_asked_for_again(bench, recording, monkeypatch):
+    wanted = KeepVolume(volume="v", claim=ClaimName(namespace="default", name="c", uid="u"))
+    answers = [ZeroDivisionError(), (wanted,)]
+
+    def writes(*_: object) -> tuple[KeepVolume, ...]:
+        answer = answers.pop(0)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    monkeypatch.setattr(recording, "writes", writes)
+    pod = bench.show(make_pod("web"))
+    bench.take(ranked(pod, "n1"))
+    (written,) = [each for each in bench.wait(5) if isinstance(each, WriteVolumes)]
+    assert written.requests == (wanted,)
 
 
 def test_permit_wait_publishes_waiting_at_once_and_every_ten_seconds(bench, recording):

@@ -84,14 +84,19 @@ class PluginSteps:
                 call(plugin, "Unreserve", plugin.unreserve, object, self.state, self.pod, self.node)
 
     def _reserve(self, _now: float) -> Status:
+        """Reserve with all plugins, or with none: what one that fails has left is undone before it is asked again."""
         if self._is_reserved:
             return SUCCESS
         self._is_reserved = True
-        for plugin in self.profile.reserves:
-            answer = call(plugin, "Reserve", plugin.reserve, Status, self.state, self.pod, self.node)
-            status = with_plugin_name(plugin, "Reserve", answer)
-            if not status.is_success:
-                return status
+        try:
+            for plugin in self.profile.reserves:
+                answer = call(plugin, "Reserve", plugin.reserve, Status, self.state, self.pod, self.node)
+                status = with_plugin_name(plugin, "Reserve", answer)
+                if not status.is_success:
+                    return status
+        except PluginFailure:
+            self.undo()
+            raise
         return SUCCESS
 
     def _permit(self, now: float) -> Status:
@@ -115,10 +120,10 @@ class PluginSteps:
     def _collect_writes(self, _now: float) -> Status:
         """Collect the writes of the PreBind plugins, once."""
         if not self._has_asked_for_writes:
-            self._has_asked_for_writes = True
             plugins = self.profile.pre_binds
             found = [call(p, "PreBind", p.writes, tuple, self.state, self.pod, self.node) for p in plugins]
             self.unwritten = tuple(write for writes in found for write in writes)
+            self._has_asked_for_writes = True
         return Status(Code.WAIT, ("what comes before the Binding is being written",)) if self.unwritten else SUCCESS
 
     def _pre_bind(self, now: float) -> Status:
