@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from berth.api.errors import DecodeError
 from berth.api.messages import (
+    READ_FACTOR,
     SCHEMA,
     AttemptReport,
     Candidate,
@@ -175,8 +176,8 @@ DECISION = Decision(
     attempt="u.1.1", profile="p", epoch=1, outcome=Outcome.ERROR, namespace="default", pod="web", uid="u"
 )
 LONG = "x" * 254
-LONGER = "x" * 1025
-LONGEST = "x" * 8193
+LONGER = "x" * (READ_FACTOR * 1024 + 1)
+LONGEST = "x" * (READ_FACTOR * 8192 + 1)
 
 
 def explained(**parts: object) -> list[Candidate]:

@@ -220,7 +220,11 @@ def test_names_that_are_no_plugins_count_as_one():
     for each in range(5):
         watcher.delete(a_pod(f"p{each}"))
     gauges.update(watcher.core.figures(watcher.now))
-    assert "scheduler_unschedulable_pods" not in {key[0] for key in meter.values}
+    shown = {key: pods for key, pods in meter.values.items() if key[0] == "scheduler_unschedulable_pods"}
+    assert sorted((plugin, pods) for (_, plugin, _), pods in shown.items()) == [
+        ("(unknown)", 0),
+        ("NodeResourcesFit", 0),
+    ]
 
 
 def test_deleted_pod_counts_for_no_plugin():

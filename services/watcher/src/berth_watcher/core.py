@@ -224,7 +224,7 @@ class WatcherCore:
         pending["active"] += self._attempts.not_stored
         return Figures(
             pending=pending,
-            unschedulable=self._queue.unschedulable({name: each.event_hints for name, each in self._profiles.items()}),
+            unschedulable=self._queue.unschedulable({name: each.rejecting for name, each in self._profiles.items()}),
             incoming=self._queue.incoming,
             in_flight=window.used(),
             window_size=window.sizes(now),

@@ -77,6 +77,7 @@ class Gauges:
 
     def __init__(self, metrics: Meter) -> None:
         self._metrics = metrics
+        self._shown_plugins: set[tuple[str, str]] = set()
         self._counted: Counter[tuple[str, str]] = Counter()
 
     def update(self, figures: Figures) -> None:
@@ -103,9 +104,11 @@ class Gauges:
             self._metrics.clear(name)
 
     def _set_unschedulable(self, figures: Figures) -> None:
-        self._metrics.clear("scheduler_unschedulable_pods")  # of plugins that reject nobody any more
+        for plugin, profile in self._shown_plugins - figures.unschedulable.keys():
+            self._metrics.set("scheduler_unschedulable_pods", 0, plugin=plugin, profile=profile)
         for (plugin, profile), pods in figures.unschedulable.items():
             self._metrics.set("scheduler_unschedulable_pods", pods, plugin=plugin, profile=profile)
+        self._shown_plugins |= figures.unschedulable.keys()
 
     def _count_incoming(self, figures: Figures) -> None:
         for (queue, event), pods in figures.incoming.items():

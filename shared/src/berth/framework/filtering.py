@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
+from typing import Final
 
 import numpy as np
 
@@ -18,6 +19,9 @@ from berth.framework.interface import FilterPlugin, PreFilterExtensions, PreFilt
 from berth.framework.plugincalls import run_add_pod, run_filter, run_filter_on_all, run_pre_filter, with_plugin_name
 from berth.framework.profile import Profile
 from berth.framework.status import SUCCESS, CachedVerdicts, Code, Codes, CycleState, Diagnosis, Mask, Status
+
+LEAST_COUNTED: Final = 110
+"""Of the pods nominated to a node, also where fewer pods are allowed: as many as a kubelet allows unless told."""
 
 
 @dataclass(slots=True)
@@ -109,7 +113,7 @@ def filter_node_with(  # noqa: PLR0913 - the parts of one cycle, and the pods to
 def nominated_pods(pod: Pod, node: NodeInfo) -> list[Pod]:
     """The pods nominated to the node, of the same priority as this one or higher, that are not placed yet.
 
-    As many as the node may have at most: beside those it has no place for this pod. To place ten thousand would take a
+    As many as the node may have at most, or LEAST_COUNTED: beside those it has no place for this pod. To place ten thousand would take a
     cycle a tenth of a second, and whoever may write the status of his own pods can nominate them.
     """
     snapshot, priority = node.snapshot, priority_of(pod)
@@ -119,7 +123,7 @@ def nominated_pods(pod: Pod, node: NodeInfo) -> list[Pod]:
         for other in others
         if other.uid != pod.uid and priority_of(other) >= priority and snapshot.node_of(other.uid) is None
     )
-    return list(islice(counted, node.allowed_pods))
+    return list(islice(counted, max(node.allowed_pods, LEAST_COUNTED)))
 
 
 class FeasibleNodes:

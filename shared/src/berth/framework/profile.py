@@ -197,6 +197,11 @@ class Profile:
         return any(binds(extender, pod) for extender in self.extenders)
 
     @cached_property
+    def rejecting(self) -> frozenset[str]:
+        """The names that a rejection can have: of plugins, and that of extenders."""
+        return frozenset((*self.event_hints, *(plugin.name for plugin in self.pre_binds)))
+
+    @cached_property
     def fewer_pods_first(self) -> bool:
         """Whether the node with fewer pods is taken first among equal totals: no plugin prefers nodes with more."""
         return not any(score.plugin.packs for score in self.scores)
