@@ -3,15 +3,16 @@
     make soak ARGS="--minutes 30 --rate 50 --every 10"
 
 Decisions are kept for 5 minutes in place of an hour, and markers of removed keys for 10: so the streams of a run of 30
-minutes are flat over its last 20. A shorter run (`--minutes 5`) finds failures, while its streams still grow.
+minutes are flat over its last 20, since it begins 2 minutes before they count. A shorter run (`--minutes 5`) finds
+failures, while its streams still grow.
 
 Prints, for each process, the resident memory at the beginning and at the end of the last two thirds, the slope over
 them, and the same for messages and bytes of each stream. In the first third each watcher and binder leads for a while:
 a leader keeps more than one that stands by, and the first change of leaders is no growth. NATS collects its garbage
 before each look: without that its memory swings by a tenth and more with the buffers of its streams. What it has in
-use then is shown beside its resident memory, which Go gives back late. Faults that end
-a process are left out unless --kills is given: a new process says nothing about growth. Ends with 1 when a memory grew
-by more than --limit percent, or for what would be a problem in a run of faults (`faults.run`).
+use then is shown beside its resident memory, which Go gives back late. Faults that end a process are left out unless
+--kills is given: a new process says nothing about growth. Ends with 1 when a memory grew by more than --limit percent,
+or for what would be a problem in a run of faults (`faults.run`).
 """
 
 from __future__ import annotations
@@ -44,6 +45,9 @@ from faults.world import World, faketime, world
 from harness.servers.control_plane import HOW_TO_GET_IT, assets_folder
 
 SAMPLE_SECONDS = 5.0
+FILL_SECONDS = 120.0
+"""Before the minutes of a run count. Pods live for half a minute, and the markers of their keys for 10 minutes: what
+NATS stores grows until the first ones go, which would be after the first third of 30 minutes."""
 STEP_SECONDS = 0.2
 LONGEST_STEP_SECONDS = 30.0
 """What is not created while the API server is away is created afterwards, so that as many pods come in every minute,
@@ -226,27 +230,25 @@ def main(
     kinds = [name for name in KINDS if kills or not any(word in name for word in ENDS_A_PROCESS)]
     if faketime() is None and "clock off by 30 s" in kinds:
         kinds.remove("clock off by 30 s")
-    size = Size(
-        nodes=NODES, tight=0, faults=int(60 * minutes / every) + 1, gap_seconds=every, scorers=scorers, kinds=kinds
-    )
-    seconds = 60 * minutes
+    seconds = FILL_SECONDS + 60 * minutes
+    size = Size(nodes=NODES, tight=0, faults=int(seconds / every) + 1, gap_seconds=every, scorers=scorers, kinds=kinds)
     with tempfile.TemporaryDirectory(prefix="berth-soak-") as folder:
         outcome, samples = asyncio.run(soak(size, assets, Path(folder), seconds=seconds, rate=rate))
     if out is not None:
         out.write_text(json.dumps(samples.values))
-    grown = show(samples, seconds, limit)
+    grown = show(samples, seconds - 40 * minutes, seconds, limit)
     for problem in outcome.problems:
         console.print(f"PROBLEM {problem}")
     console.print(str(outcome))
     raise typer.Exit(bool(grown or outcome.problems))
 
 
-def show(samples: Samples, seconds: float, limit: float) -> list[str]:
+def show(samples: Samples, start: float, end: float, limit: float) -> list[str]:
     """Print the trends; the names of processes whose memory grew by more than the limit."""
     table = Table("", "first", "last", "growth", "processes", title_justify="left")
     table.title = "the last two thirds: medians of their first and last sixth, growth of the line through all"
     grown = []
-    for name, trend in samples.trends(seconds / 3, seconds).items():
+    for name, trend in samples.trends(start, end).items():
         pids = samples.pids.get(name.removeprefix("MiB of "), set())
         is_too_much = len(pids) == 1 and trend.growth_percent > limit
         grown += [name] if is_too_much else []

@@ -1,6 +1,6 @@
 """Live data beside a Snapshot: rows that are added, freed and reassigned, and the entries of the buckets."""
 
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 import msgspec
 import pytest
@@ -93,6 +93,18 @@ def test_entries_of_undeclared_sources_are_ignored():
     assert not snapshot.live.bandwidth("q2").samples()
     assert reader.buckets == ("bandwidth", "facts")
     assert snapshot.live.now == T0.timestamp()
+
+
+def test_a_sample_from_the_future_is_as_old_as_its_entry():
+    snapshot = Snapshot()
+    snapshot.set_node(a_node("a"))
+    reader = LiveDataReader(snapshot.live, SOURCES)
+    future = msgspec.structs.replace(sample(3.0), sampled_at=T0 + timedelta(days=9))
+    reader.apply("bandwidth", "q1.a", encode_bandwidth(future), T0)
+    assert snapshot.live.bandwidth("q1").sample("a").sampled_at == T0
+    before = msgspec.structs.replace(sample(3.0), sampled_at=T0 - timedelta(seconds=9))
+    reader.apply("bandwidth", "q1.a", encode_bandwidth(before), T0)
+    assert snapshot.live.bandwidth("q1").sample("a").sampled_at == before.sampled_at
 
 
 def test_a_removal_leaves_nothing():

@@ -25,6 +25,7 @@ from berth.api.subjects import Attempt, Term, Uid
 from berth.cluster.nodes import node_info
 from berth.cluster.snapshot import Snapshot
 from berth.framework.cycle import check, rank
+from berth.framework.filtering import LEAST_COUNTED
 from berth.framework.interface import (
     FilterPlugin,
     Nomination,
@@ -390,11 +391,11 @@ def test_add_pod_for_nominated_pods_gets_a_clone_of_the_state():
 
 def test_of_a_nodes_nominated_pods_no_more_are_tried_than_it_may_have():
     snapshot = cluster(a_node("n0", pods=3), a_node("n1"))
-    for number in range(50):
+    for number in range(200):
         snapshot.nominate(with_priority(f"idle-{number}", -1), "n0")
-    for number in range(50):
+    for number in range(200):
         snapshot.nominate(pod_requesting(f"nominated-{number}"), "n0")
-    added = [(f"nominated-{number}", "n0", 3) for number in range(3)]
+    added = [(f"nominated-{number}", "n0", LEAST_COUNTED) for number in range(LEAST_COUNTED)]
     assert check(pod_requesting(), "n0", snapshot, profile_of(CountingNeighbours())).reasons == (f"added {added}",)
     assert check(pod_requesting(), "n0", snapshot, default_profile()).reasons == ("Too many pods",)
     assert nodes_of(ranked(pod_requesting(), snapshot)) == ["n1"]

@@ -2,9 +2,10 @@
 
 from datetime import UTC, datetime, timedelta
 
+import msgspec
 import pytest
 
-from berth.api.messages import Candidate, Decision, Outcome, Ranked
+from berth.api.messages import Candidate, Decision, Outcome, Ranked, encode
 from berth.api.meta import ObjectMeta
 from berth.api.node import Node
 from berth.api.pod import Pod
@@ -211,3 +212,15 @@ def test_a_ranking_names_the_last_of_the_proposals_that_expired_before_it():
     heard = view.take_heard().expired
     assert (len(heard), heard[-1]) == (EXPIRED_NAMED, f"u{EXPIRED_NAMED}")
     assert view.take_heard().expired == []
+
+
+@pytest.mark.parametrize("attempt", ["u1.1.1", "u2.1.1.1", "junk"])
+def test_a_ranking_that_is_no_attempt_of_its_pod_proposes_nothing(attempt):
+    """A proposal is ended by its attempt's pod: that of another pod would count for ever, or move a bound one."""
+    view = View()
+    for name in ("a", "b"):
+        view.snapshot.set_node(Node(metadata=ObjectMeta(name=name)))
+    view.snapshot.place(pod("u2"), "a")
+    forged = msgspec.structs.replace(ranked("u2.1.1", "b"), attempt=attempt)
+    assert view.apply_ranked(encode(forged), 1, 0.0)
+    assert (view.snapshot.pods_on("a"), view.snapshot.pods_on("b"), len(view.proposals)) == (1, 0, 0)

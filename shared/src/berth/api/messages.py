@@ -43,7 +43,7 @@ MOST_VICTIMS: Final = 4096
 """More pods than a node has."""
 
 READ_FACTOR: Final = 8
-"""Readers take longer texts than this version writes: the one before did not cut what a plugin or the API server said."""
+"""Readers take longer texts than this version writes: the one before did not cut what a plugin says."""
 
 Name = Annotated[str, msgspec.Meta(max_length=NAME_CHARACTERS)]
 Sentence = Annotated[str, msgspec.Meta(max_length=READ_FACTOR * SENTENCE_CHARACTERS)]
@@ -457,7 +457,15 @@ def decode_versioned(data: bytes, kind: type[V], what: str) -> V:
 
 
 def attempt_of(message: Pending | Ranked) -> Attempt:
-    """The attempt of a message.
+    """The attempt of a message. Raises as :func:`check_attempt`, and for a profile with too long a name."""
+    attempt = check_attempt(message)
+    if len(message.profile.encode()) > NAME_CHARACTERS:
+        raise DecodeError(f"decoding a message: want a profile of {NAME_CHARACTERS} bytes at most")
+    return attempt
+
+
+def check_attempt(message: Pending | Ranked | RankedSummary) -> Attempt:
+    """The attempt of a message, which is one of its pod.
 
     Raises:
         DecodeError: it is not written as one, it is of another pod than the message's, or a name can be no object's.
@@ -467,8 +475,6 @@ def attempt_of(message: Pending | Ranked) -> Attempt:
     if not attempt.uid or attempt.uid != uid:
         raise DecodeError(f"decoding a message: want an attempt of pod {uid!r:.80}, got {message.attempt!r:.80}")
     check_names(metadata)
-    if len(message.profile.encode()) > NAME_CHARACTERS:
-        raise DecodeError(f"decoding a message: want a profile of {NAME_CHARACTERS} bytes at most")
     return attempt
 
 

@@ -13,7 +13,7 @@ import msgspec
 
 from berth.api.decoding import decoding
 from berth.api.kinds import PLUGIN_KINDS
-from berth.api.livedata import BANDWIDTH, FACTS, LiveSource, decode_bandwidth, decode_fact
+from berth.api.livedata import BANDWIDTH, FACTS, Bandwidth, LiveSource, decode_bandwidth, decode_fact
 from berth.api.messages import MirrorEntry, decode_entry
 from berth.api.node import Node
 from berth.api.pod import Pod, is_bound, unix_seconds
@@ -160,6 +160,12 @@ class LiveDataReader:
             return
         with decoding(f"{bucket} {key!r:.300}"):
             if bucket == BANDWIDTH:
-                self._live.set_bandwidth(source, node, None if data is None else decode_bandwidth(data))
+                self._live.set_bandwidth(source, node, None if data is None else _sample(data, time))
             else:
                 self._live.set_fact(source, node, None if data is None else decode_fact(data))
+
+
+def _sample(data: bytes, stored_at: datetime) -> Bandwidth:
+    """A sample, which was taken before it was stored: one from the future would be fresh until then."""
+    sample = decode_bandwidth(data)
+    return sample if sample.sampled_at <= stored_at else msgspec.structs.replace(sample, sampled_at=stored_at)

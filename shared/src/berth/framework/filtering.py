@@ -113,8 +113,8 @@ def filter_node_with(  # noqa: PLR0913 - the parts of one cycle, and the pods to
 def nominated_pods(pod: Pod, node: NodeInfo) -> list[Pod]:
     """The pods nominated to the node, of the same priority as this one or higher, that are not placed yet.
 
-    As many as the node may have at most, or LEAST_COUNTED: beside those it has no place for this pod. To place ten thousand would take a
-    cycle a tenth of a second, and whoever may write the status of his own pods can nominate them.
+    As many as the node may have at most, or LEAST_COUNTED: beside those it has no place for this pod. To place ten
+    thousand would take a cycle a tenth of a second, and whoever may write the status of his own pods can nominate them.
     """
     snapshot, priority = node.snapshot, priority_of(pod)
     others = (nominated.pod for nominated in snapshot.nominations_to(node.name))

@@ -24,7 +24,7 @@ import msgspec
 
 from berth.api.decoding import decoding
 from berth.api.errors import DecodeError
-from berth.api.messages import DecisionSummary, Heard, Outcome, Positions, Ranked, RankedSummary, decode
+from berth.api.messages import DecisionSummary, Heard, Outcome, Positions, Ranked, RankedSummary, check_attempt, decode
 from berth.api.pod import Pod
 from berth.api.subjects import Attempt
 from berth.bus.interface import Entry, StoredMessage
@@ -362,7 +362,9 @@ class View:
         """Apply a RANKED message of any scorer; returns why it could not be decoded, or nothing."""
         try:
             with decoding("a ranking"):
-                self.count_peer(decode(data, RankedSummary), sequence, now)
+                message = decode(data, RankedSummary)
+                check_attempt(message)  # else it would never end: a proposal is ended by its attempt's pod
+                self.count_peer(message, sequence, now)
         except DecodeError as exc:
             self.counted_ranked(sequence)
             self.undecodable += 1
