@@ -315,6 +315,49 @@ async def ranked(session, *names: str) -> dict:
             await asyncio.sleep(0.01)
 
 
+def redeliver(session, sequence: int = 1) -> None:
+    """As a NAK that somebody else sends."""
+    queue_of(session).give_back(sequence, timedelta(0))
+
+
+def queue_of(session):
+    return session._store.queue("PENDING").consumers["scorer"]
+
+
+async def until(holds) -> None:
+    async with asyncio.timeout(10):
+        while not holds():  # noqa: ASYNC110 - the server is in a thread, and the bus has no event for it
+            await asyncio.sleep(0.005)
+
+
+def waiting(release: asyncio.Event):
+    """An answer that comes once it is released."""
+    loop = asyncio.get_running_loop()
+
+    def wait(args):
+        asyncio.run_coroutine_threadsafe(release.wait(), loop).result(10)
+        return {"NodeNames": args["NodeNames"]}
+
+    return wait
+
+
+async def test_a_message_that_comes_again_while_an_extender_is_asked_is_ranked_once(bus, session, extender):
+    release = asyncio.Event()
+    extender.answers["x/filter"] = waiting(release)
+    await write_node(session, "a")
+    async with scorer(bus, of(extender, managed_resources=frozenset({GPU}))) as process:
+        await publish(session, pod("web"))
+        await until(lambda: extender.requests)
+        redeliver(session)
+        await until(lambda: process.metrics.value("berth_messages_received_total", stream="PENDING") == 2)
+        release.set()
+        await ranked(session, "web")
+        await publish(session, pod("next", "cpu"))
+        assert (await ranked(session, "next"))["next"].candidates
+        await until(lambda: queue_of(session).state().unacknowledged == 0)
+    assert len(extender.requests) == 1
+
+
 async def test_other_pods_are_ranked_while_an_extender_is_slow(bus, session, extender):
     extender.answers["x/filter"] = lambda _: Raw(wait=30)
     await write_node(session, "a")

@@ -208,10 +208,11 @@ class Scorer:
             return
         self._view.received(delivery.sequence, delivery.time)
         self._metrics.count("berth_messages_received_total", stream=PENDING)
-        self._outbox.hold(delivery)
         if verbose(V_STEP):
             about = {"pod": pending.pod.key, "uid": pending.pod.uid, "attempt": pending.attempt}
             log.info("pod received", **about, trace_id=trace_id_of(delivery.headers), delivered=delivery.delivered)
+        if not self._outbox.hold(delivery):
+            return
         item = PendingDelivery(
             delivery=delivery, pending=pending, taken_at=time.monotonic(), rank=rank_of(profile, pending)
         )
@@ -302,7 +303,7 @@ class Scorer:
 
     async def _rank_extended(self, item: PendingDelivery) -> None:
         answer = await self._extended_answer(item)
-        del self._asking[item.delivery.sequence]
+        self._asking.pop(item.delivery.sequence, None)
         self._outbox.send(item, *answer)
 
     async def _extended_answer(self, item: PendingDelivery) -> tuple[Ranked, Mapping[str, str]]:
