@@ -33,6 +33,9 @@ class FakeDelivery:
     def in_progress(self):
         self.calls.append("in progress")
 
+    def set_aside(self):
+        self.calls.append("set aside")
+
 
 class FakeSession:
     """A session that stores when the test allows it, or raises."""
@@ -91,6 +94,31 @@ async def test_a_message_is_redelivered_when_its_answer_cannot_be_stored(deliver
     await outbox.wait_empty()
     assert delivery.calls == ["nak"]
     assert len(outbox) == 0
+
+
+@pytest.mark.parametrize(
+    ("error", "settled"), [pytest.param(None, "ack", id="stored"), pytest.param(UnansweredError("no"), "nak", id="not")]
+)
+async def test_of_a_message_that_is_held_already_the_newest_delivery_is_settled(delivery, error, settled):
+    session, again = FakeSession(error), FakeDelivery()
+    session.stored.set()
+    outbox = Outbox(session, RecordingMeter())
+    assert outbox.hold(delivery)
+    assert not outbox.hold(again)
+    outbox.send_in_progress()
+    outbox.send(item(delivery), answer(), {})
+    await outbox.wait_empty()
+    assert delivery.calls == ["set aside"]
+    assert again.calls == ["in progress", settled]
+    assert len(outbox) == 0
+
+
+async def test_a_message_that_is_returned_is_returned_by_its_newest_delivery(delivery):
+    outbox, again = Outbox(FakeSession(), RecordingMeter()), FakeDelivery()
+    outbox.hold(delivery)
+    outbox.hold(again)
+    outbox.release(delivery)
+    assert (delivery.calls, again.calls) == (["set aside"], ["nak"])
 
 
 async def test_what_was_sent_is_known_by_its_bytes_and_once(delivery):

@@ -21,6 +21,7 @@ from berth.api.pod import Container, Pod, PodSpec, ResourceRequirements
 from berth.api.subjects import Term, key
 from berth.api.trimming import with_whole
 from berth.bus.stages import publish_pending
+from berth.bus.tries import TryCounter
 from berth.extenders.client import Extenders, tls_context
 from berth.extenders.wire import ExtenderError
 from berth.framework.cycle import ToExtend
@@ -32,6 +33,7 @@ from berth.process.lifecycle import Process
 from berth.process.settings import Numbers, Settings
 from berth.ranking.ranker import Ranker
 from berth_scorer import service
+from berth_scorer.backlog import SUSPECT_DELIVERIES
 from berth_scorer.service import serve
 from harness.fakes.recording_meter import RecordingMeter
 from harness.servers.extender import Raw, RecordingExtender, recording_extender
@@ -315,37 +317,191 @@ async def ranked(session, *names: str) -> dict:
             await asyncio.sleep(0.01)
 
 
-async def test_other_pods_are_ranked_while_an_extender_is_slow(bus, session, extender):
+def redeliver(session, sequence: int = 1) -> None:
+    """As a NAK that somebody else sends."""
+    queue_of(session).give_back(sequence, timedelta(0))
+
+
+def make_suspect(session, sequence: int = 1) -> None:
+    """Have the message's next delivery be its fourth."""
+    queue_of(session)._delivered[sequence] = SUSPECT_DELIVERIES - 1
+
+
+def queue_of(session):
+    return session._store.queue("PENDING").consumers["scorer"]
+
+
+async def until(holds) -> None:
+    async with asyncio.timeout(10):
+        while not holds():  # noqa: ASYNC110 - the server is in a thread, and the bus has no event for it
+            await asyncio.sleep(0.005)
+
+
+def waiting(release: asyncio.Event):
+    """An answer that comes once it is released."""
+    loop = asyncio.get_running_loop()
+
+    def wait(args):
+        asyncio.run_coroutine_threadsafe(release.wait(), loop).result(10)
+        return {"NodeNames": args["NodeNames"]}
+
+    return wait
+
+
+async def test_a_message_that_comes_again_while_an_extender_is_asked_is_ranked_once(bus, session, extender):
+    release = asyncio.Event()
+    extender.answers["x/filter"] = waiting(release)
+    await write_node(session, "a")
+    async with scorer(bus, of(extender, managed_resources=frozenset({GPU}))) as process:
+        await publish(session, pod("web"))
+        await until(lambda: extender.requests)
+        redeliver(session)
+        await until(lambda: process.metrics.value("berth_messages_received_total", stream="PENDING") == 2)
+        release.set()
+        await ranked(session, "web")
+        await publish(session, pod("next", "cpu"))
+        assert (await ranked(session, "next"))["next"].candidates
+        await until(lambda: queue_of(session).state().unacknowledged == 0)
+    assert len(extender.requests) == 1
+
+
+class Noted(Ranker):
+    """Notes when plugins run for which pod."""
+
+    def __init__(self, noted, **fields):
+        super().__init__(**fields)
+        object.__setattr__(self, "noted", noted)
+
+    def to_extend(self, pending, *rest, **options):
+        self.noted.append(f"plugins of {pending.pod.metadata.name}")
+        return super().to_extend(pending, *rest, **options)
+
+    def answer(self, pending, *rest):
+        self.noted.append(f"plugins of {pending.pod.metadata.name}")
+        return super().answer(pending, *rest)
+
+
+def noting(noted) -> Ranker:
+    return Noted(noted, profiles=profiles_of(read_configuration(None)), config="c", identity="s1", best=8)
+
+
+async def test_tries_of_a_suspect_count_while_its_plugins_run_and_not_while_extenders_are_asked(
+    bus, session, extender, monkeypatch
+):
+    noted = []
+
+    def answer(args):
+        noted.append("question")
+        return {"NodeNames": args["NodeNames"]}
+
+    def note(name):
+        plain = getattr(TryCounter, name)
+
+        async def call(counter, key):
+            noted.append(name)
+            return await plain(counter, key)
+
+        monkeypatch.setattr(TryCounter, name, call)
+
+    for name in ("count", "take_back", "clear"):
+        note(name)
+    extender.answers["x/filter"] = answer
+    await write_node(session, "a")
+    await publish(session, pod("web"))
+    make_suspect(session)
+    async with scorer(bus, of(extender), ranker=noting(noted)):
+        assert (await ranked(session, "web"))["web"].candidates
+        await until(lambda: queue_of(session).state().unacknowledged == 0 and "clear" in noted)
+    counted = ["count", "plugins of web"]
+    assert noted == [*counted, "take_back", "question", *counted, "take_back", *counted, "clear"]
+
+
+async def test_nothing_else_is_ranked_while_a_try_of_a_suspect_counts(bus, session, extender, monkeypatch):
+    """Not a pod either whose extender answers meanwhile: what ends the process then would count against the suspect."""
+    noted, counted, go_on, release = [], asyncio.Event(), asyncio.Event(), asyncio.Event()
+    count = TryCounter.count
+
+    async def slowly(counter, key):
+        tries = await count(counter, key)
+        counted.set()
+        await go_on.wait()
+        return tries
+
+    monkeypatch.setattr(TryCounter, "count", slowly)
+    extender.answers["x/filter"] = waiting(release)
+    await write_node(session, "a")
+    one = of(extender, managed_resources=frozenset({GPU}))
+    async with scorer(bus, one, ranker=noting(noted)) as process:
+        await publish(session, pod("web"))
+        await until(lambda: extender.requests)
+        make_suspect(session, 2)
+        await publish(session, pod("suspect", "cpu"))
+        await counted.wait()
+        noted.clear()
+        release.set()
+        answered = ("berth_extender_duration_seconds", one.name, "filter", "success")
+        await until(lambda: answered in process.metrics.observed)
+        for _ in range(20):
+            await asyncio.sleep(0)
+        assert noted == []
+        go_on.set()
+        await ranked(session, "suspect", "web")
+    assert noted[0] == "plugins of suspect"
+
+
+async def test_a_suspect_that_has_ended_scorers_is_given_up_and_no_extender_is_asked(bus, session, extender):
+    await write_node(session, "a")
+    await session.put("tries", "attempt.web.1.1", b"3")
+    await publish(session, pod("web"))
+    make_suspect(session)
+    async with scorer(bus, of(extender)):
+        message = (await ranked(session, "web"))["web"]
+        await until(lambda: queue_of(session).state().unacknowledged == 0)
+    letters = [each async for each in session.scan("dead", "berth.dead.>")]
+    assert message.error == "ranking ended 3 scorers before this one"
+    assert (len(letters), extender.requests) == (1, [])
+
+
+@pytest.mark.parametrize("is_suspect", [False, True])
+async def test_other_pods_are_ranked_while_an_extender_is_slow(bus, session, extender, is_suspect):
     extender.answers["x/filter"] = lambda _: Raw(wait=30)
     await write_node(session, "a")
     slow = of(extender, managed_resources=frozenset({GPU}), timeout=timedelta(seconds=30))
+    await publish(session, pod("slow"))
+    if is_suspect:
+        make_suspect(session)
     async with scorer(bus, slow):
-        await publish(session, pod("slow"))
+        await until(lambda: extender.requests)
         for number in range(3):
             await publish(session, pod(f"quick-{number}", "cpu"))
         found = await ranked(session, *(f"quick-{number}" for number in range(3)))
         assert "slow" not in found
-        while not extender.requests:  # noqa: ASYNC110 - the server is in a thread
-            await asyncio.sleep(0.01)
         assert [request.body["Pod"]["metadata"]["name"] for request in extender.requests] == ["slow"]
+        tries = await session.get("tries", "attempt.slow.1.1")
+        assert tries is None or tries.data is None
 
 
-async def test_a_scorer_that_stops_returns_the_pods_that_it_asks_about(bus, session, extender):
+@pytest.mark.parametrize("is_suspect", [False, True])
+async def test_a_scorer_that_stops_returns_the_pods_that_it_asks_about(bus, session, extender, is_suspect):
     extender.answers["x/filter"] = lambda _: Raw(wait=30)
     await write_node(session, "a")
+    await publish(session, pod("web"))
+    if is_suspect:
+        make_suspect(session)
     async with scorer(bus, of(extender, timeout=timedelta(seconds=30))):
-        await publish(session, pod("web"))
-        while not extender.requests:  # noqa: ASYNC110 - the server is in a thread
-            await asyncio.sleep(0.01)
+        await until(lambda: extender.requests)
     async with scorer(bus):  # well before the message's ack_wait
         assert (await ranked(session, "web"))["web"].candidates
 
 
-async def test_what_an_extender_fails_with_is_the_pods_error(bus, session, extender):
+@pytest.mark.parametrize("is_suspect", [False, True])
+async def test_what_an_extender_fails_with_is_the_pods_error(bus, session, extender, is_suspect):
     extender.answers["x/filter"] = lambda _: Raw(500)
     await write_node(session, "a")
+    await publish(session, pod("web"))
+    if is_suspect:
+        make_suspect(session)
     async with scorer(bus, of(extender)):
-        await publish(session, pod("web"))
         message = (await ranked(session, "web"))["web"]
     assert message.error == f"failed filter with extender at URL {extender.url}/t/x/filter, code 500"
 

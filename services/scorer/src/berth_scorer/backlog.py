@@ -171,6 +171,7 @@ class Outbox:
         self._session = session
         self._metrics = metrics
         self._held: dict[int, Delivery] = {}
+        """By sequence, the newest delivery of each message that is not settled: the one to settle."""
         self._tasks: set[asyncio.Task[None]] = set()
         self._publishing = 0
         self._ended = asyncio.Event()
@@ -179,14 +180,17 @@ class Outbox:
     def __len__(self) -> int:
         return len(self._held)
 
-    def hold(self, delivery: Delivery) -> None:
-        """Send ``in_progress`` for a message from here on."""
+    def hold(self, delivery: Delivery) -> bool:
+        """Send ``in_progress`` for a message from here on; ``False`` when it is held already: it is ranked once."""
+        older = self._held.get(delivery.sequence)
         self._held[delivery.sequence] = delivery
+        if older is not None:
+            older.set_aside()
+        return older is None
 
     def release(self, delivery: Delivery, delay: timedelta | None = None) -> None:
         """Return a message unanswered: another scorer gets it, at once or after the delay."""
-        self._held.pop(delivery.sequence, None)
-        delivery.nak(delay)
+        self._take_newest(delivery).nak(delay)
 
     def send_in_progress(self) -> None:
         """Send ``in_progress`` for every message held."""
@@ -222,7 +226,11 @@ class Outbox:
         """A message that cannot be decoded: its dead letter is stored, then it is acknowledged."""
         self._metrics.count("berth_dead_letters_total", cause="undecodable")
         await publish_dead_letter(self._session, dead_letter(delivery, reason))
-        delivery.ack()
+        self._take_newest(delivery).ack()
+
+    def _take_newest(self, delivery: Delivery) -> Delivery:
+        """The newest delivery of its message, which is not held any more."""
+        return self._held.pop(delivery.sequence, delivery)
 
     def _publish(self, item: PendingDelivery, message: Ranked, headers: Mapping[str, str], on_end: OnEnd) -> None:
         timed = msgspec.structs.replace(message, asked_at=item.delivery.time)
@@ -240,19 +248,19 @@ class Outbox:
         if isinstance(answer, PermanentError):
             self._start(self._give_up(item, str(answer), on_end))
         else:
-            self._held.pop(item.delivery.sequence, None)
+            newest = self._take_newest(item.delivery)
             if isinstance(answer, PubAck):
+                newest.ack()
                 self._on_stored(answered, answer)
             else:
                 if not isinstance(answer, UnansweredError | BusLostError):
                     self.sent.forget(answered.staged.subject)
-                item.delivery.nak(RETRY_DELAY)
+                newest.nak(RETRY_DELAY)
             on_end(None if isinstance(answer, PubAck) else answer)
         self._publishing -= 1
         self._ended.set()
 
     def _on_stored(self, answered: _Answered, ack: PubAck) -> None:
-        answered.item.delivery.ack()
         self._metrics.count("berth_messages_published_total", stream=RANKED)
         if verbose(V_STEP):
             log_ranking(answered.message, answered.headers)

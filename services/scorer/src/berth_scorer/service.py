@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import replace
 from datetime import timedelta
-from typing import Final
+from typing import Final, TypeVar
+
+import msgspec
 
 from berth.api.config.configuration import ExtenderConfiguration
-from berth.api.errors import DecodeError, TemporaryError
+from berth.api.errors import BerthError, DecodeError, TemporaryError
 from berth.api.messages import Pending, Ranked, UnknownSchemaError, attempt_of, decode
+from berth.api.node import Node
+from berth.api.pod import Pod
 from berth.api.subjects import key
 from berth.bus.interface import (
     Bus,
@@ -29,7 +33,9 @@ from berth.cluster.buckets import LiveDataReader
 from berth.cluster.nodes import node_info
 from berth.extenders.client import Extenders
 from berth.extenders.wire import ExtenderError
+from berth.framework.cycle import ToExtend
 from berth.framework.extending import Extension
+from berth.framework.interface import Nomination
 from berth.framework.plugincalls import ONE_TIME, PluginFailure, SortKey, Timing, default_sort_key, run_sort_key
 from berth.framework.profile import Profile
 from berth.process.health import Condition
@@ -45,6 +51,8 @@ from berth_scorer.backlog import RETRY_DELAY, Backlog, Outbox, PendingDelivery
 from berth_scorer.following import follow
 
 log = get_logger()
+
+T = TypeVar("T")
 
 HEARTBEAT: Final = timedelta(seconds=1)
 """Between two ``in_progress`` for everything held: a third of the ack_wait."""
@@ -88,6 +96,10 @@ async def _serve(process: Process, bus: Bus, ranker: Ranker, extenders: Extender
     await serve_each_session(bus, name="scorer", process=process, condition=condition, serve=score)
 
 
+class TriedTooOftenError(Exception):
+    """The plugins of a suspect are what ends scorers."""
+
+
 class Scorer:
     """One scorer on one session."""
 
@@ -99,6 +111,8 @@ class Scorer:
         self._extenders = extenders
         self._asking: dict[int, PendingDelivery] = {}
         """Pods about which extenders are being asked, by their messages' sequence."""
+        self._alone = asyncio.Lock()
+        """Held while a try of a suspect counts. Nothing else is ranked then, since that could end the process too."""
         self._metrics = process.metrics
         self._undecodable = UndecodableReporter(process.metrics)
         self._peers = process.peers
@@ -208,10 +222,11 @@ class Scorer:
             return
         self._view.received(delivery.sequence, delivery.time)
         self._metrics.count("berth_messages_received_total", stream=PENDING)
-        self._outbox.hold(delivery)
         if verbose(V_STEP):
             about = {"pod": pending.pod.key, "uid": pending.pod.uid, "attempt": pending.attempt}
             log.info("pod received", **about, trace_id=trace_id_of(delivery.headers), delivered=delivery.delivered)
+        if not self._outbox.hold(delivery):
+            return
         item = PendingDelivery(
             delivery=delivery, pending=pending, taken_at=time.monotonic(), rank=rank_of(profile, pending)
         )
@@ -232,15 +247,18 @@ class Scorer:
                 await asyncio.sleep(0)
                 now = time.monotonic()
                 slice_ends = now + SLICE_SECONDS
+            if self._alone.locked():
+                async with self._alone:
+                    pass
             item = self._backlog.pop(self._view.positions, now)
             if item is None:
                 await self._wait()
                 slice_ends = time.monotonic() + SLICE_SECONDS
-            elif item.suspect:
-                await self._rank_suspect(item)
             elif self._is_to_be_extended(item):
                 self._asking[item.delivery.sequence] = item
                 tasks.create_task(self._rank_extended(item), name=f"extend {item.pending.attempt}")
+            elif item.suspect:
+                await self._rank_suspect(item)
             else:
                 self._outbox.send(item, *self._answer(item))
 
@@ -263,11 +281,12 @@ class Scorer:
     async def _rank_suspect(self, item: PendingDelivery) -> None:
         """Rank it alone. A NATS that does not answer is not the pod's failure: the message is redelivered."""
         try:
-            await self._rank_alone(item)
+            await self._rank_alone(*await self._extended(item))
         except (BusLostError, MissingError):
             raise
         except TemporaryError as error:
             log.warning("ranking a suspect again later", attempt=item.pending.attempt, reason=str(error))
+            self._asking.pop(item.delivery.sequence, None)
             self._outbox.release(item.delivery, RETRY_DELAY)
 
     async def _settle_tries(self) -> None:
@@ -278,22 +297,28 @@ class Scorer:
             with refusals.logged_once():
                 await self._tries.settle()
 
-    async def _rank_alone(self, item: PendingDelivery) -> None:
-        """Rank a suspect once everything else is published; the try is counted in KV ``tries``."""
+    async def _rank_alone(self, item: PendingDelivery, extension: Extension | None) -> None:
+        """Rank and publish a suspect."""
+        async with self._alone:
+            name = key("attempt", item.pending.attempt)
+            if await self._may_try(item):
+                message, headers = self._answer(item, extension)
+            else:
+                reason = f"ranking ended {TryCounter.LIMIT - 1} scorers before this one"
+                self._outbox.send_dead_letter(item.delivery, reason, item.pending.attempt)
+                message, headers = self._ranker.give_up(item.pending, reason), item.delivery.headers
+            self._asking.pop(item.delivery.sequence, None)
+            try:
+                await self._outbox.publish(item, message, headers)
+            except TemporaryError:
+                await self._tries.take_back(name)
+                raise
+            await self._tries.clear(name)
+
+    async def _may_try(self, item: PendingDelivery) -> bool:
+        """Count a try of a suspect in KV ``tries``, once everything else is published."""
         await self._outbox.wait_empty()
-        name = key("attempt", item.pending.attempt)
-        if await self._tries.count(name) >= TryCounter.LIMIT:
-            reason = f"ranking ended {TryCounter.LIMIT - 1} scorers before this one"
-            self._outbox.send_dead_letter(item.delivery, reason, item.pending.attempt)
-            message, headers = self._ranker.give_up(item.pending, reason), item.delivery.headers
-        else:
-            message, headers = await self._extended_answer(item)
-        try:
-            await self._outbox.publish(item, message, headers)
-        except TemporaryError:
-            await self._tries.take_back(name)
-            raise
-        await self._tries.clear(name)
+        return await self._tries.count(key("attempt", item.pending.attempt)) < TryCounter.LIMIT
 
     # --- extenders
 
@@ -301,46 +326,77 @@ class Scorer:
         return not item.pending.error and self._extenders.are_interested_in(item.pending.pod)
 
     async def _rank_extended(self, item: PendingDelivery) -> None:
-        answer = await self._extended_answer(item)
-        del self._asking[item.delivery.sequence]
-        self._outbox.send(item, *answer)
+        if item.suspect:
+            await self._rank_suspect(item)
+            return
+        extended, extension = await self._extended(item)
+        async with self._alone:
+            self._asking.pop(item.delivery.sequence, None)
+            self._outbox.send(extended, *self._answer(extended, extension))
 
-    async def _extended_answer(self, item: PendingDelivery) -> tuple[Ranked, Mapping[str, str]]:
-        """The ranking with what extenders say; their failure is an error of the pod."""
+    async def _extended(self, item: PendingDelivery) -> tuple[PendingDelivery, Extension | None]:
+        """The message and what extenders say; their failure is an error of the pod."""
         if not self._is_to_be_extended(item):
-            return self._answer(item)
+            return item, None
         try:
-            extension = await self._ask_extenders(item.pending)
+            return item, await self._ask_extenders(item)
+        except BerthError:  # of NATS, where the tries of a suspect are counted
+            raise
+        except TriedTooOftenError:  # it is given up in its next try
+            return item, None
         except ExtenderError as error:
-            return self._ranker.give_up(item.pending, str(error)), item.delivery.headers
+            reason = str(error)
         except Exception as exc:  # a bug is this pod's failure, not the scorer's
             log.exception("asking extenders failed", attempt=item.pending.attempt)
-            return self._ranker.give_up(item.pending, f"asking extenders raised {type(exc).__name__}"), {}
-        return self._answer(item, extension)
+            reason = f"asking extenders raised {type(exc).__name__}"
+        return replace(item, pending=msgspec.structs.replace(item.pending, error=reason)), None
 
-    async def _ask_extenders(self, pending: Pending) -> Extension | None:
+    async def _ask_extenders(self, item: PendingDelivery) -> Extension | None:
         """What they say about the nodes that are feasible; again when only others are feasible by then."""
-        extension = NOBODY_ASKED
+        pending, extension = item.pending, NOBODY_ASKED
         for _ in range(MAX_QUESTIONS):
-            to_extend = self._ranker.to_extend(pending, self._view)
+            to_extend, nodes = await self._try(item, lambda: self._nodes_to_extend(pending))
             if to_extend.nodes:
-                infos = [node_info(self._view.snapshot, name) for name in to_extend.all]
-                nodes = {info.name: info.node for info in infos if info is not None}
                 extension = await self._extenders.ask(pending.pod, to_extend, nodes)
             if not extension.left and self._extenders.are_asked_about_evictions(pending.pod):
-                extension = await self._ask_about_evictions(pending, extension)
-            if extension.is_final_for(self._ranker.to_extend(pending, self._view, search=False).nodes):
+                extension = await self._ask_about_evictions(item, extension)
+            feasible = await self._try(item, lambda: self._ranker.to_extend(pending, self._view, search=False).nodes)
+            if extension.is_final_for(feasible):
                 break
         return None if extension.says_nothing else extension
 
-    async def _ask_about_evictions(self, pending: Pending, extension: Extension) -> Extension:
-        candidates = self._ranker.evictions(pending, self._view, extension)
+    def _nodes_to_extend(self, pending: Pending) -> tuple[ToExtend, dict[str, Node]]:
+        to_extend = self._ranker.to_extend(pending, self._view)
+        infos = [node_info(self._view.snapshot, name) for name in to_extend.all]
+        return to_extend, {info.name: info.node for info in infos if info is not None}
+
+    async def _ask_about_evictions(self, item: PendingDelivery, extension: Extension) -> Extension:
+        candidates, victims = await self._try(item, lambda: self._evictions(item.pending, extension))
         if not candidates:
             return extension
-        placed = [self._view.snapshot.placed(uid) for each in candidates for uid in each.victims]
-        victims = {each.pod.uid: each.pod for each in placed if each is not None}
-        evictions = await self._extenders.ask_about_evictions(pending.pod, candidates, victims)
+        evictions = await self._extenders.ask_about_evictions(item.pending.pod, candidates, victims)
         return replace(extension, evictions=evictions)
+
+    def _evictions(self, pending: Pending, extension: Extension) -> tuple[list[Nomination], dict[str, Pod]]:
+        candidates = self._ranker.evictions(pending, self._view, extension)
+        placed = [self._view.snapshot.placed(uid) for each in candidates for uid in each.victims]
+        return candidates, {each.pod.uid: each.pod for each in placed if each is not None}
+
+    async def _try(self, item: PendingDelivery, run: Callable[[], T]) -> T:
+        """Run plugins before a question; those of a suspect alone, and counted only as long as they run.
+
+        Raises:
+            TriedTooOftenError: they are what ends scorers.
+        """
+        async with self._alone:
+            if not item.suspect:
+                return run()
+            if not await self._may_try(item):
+                raise TriedTooOftenError
+            try:
+                return run()
+            finally:
+                await self._tries.take_back(key("attempt", item.pending.attempt))
 
     def _answer(self, item: PendingDelivery, extension: Extension | None = None) -> tuple[Ranked, Mapping[str, str]]:
         """The ranking and its headers."""
