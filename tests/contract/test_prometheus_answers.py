@@ -5,11 +5,15 @@ from __future__ import annotations
 import asyncio
 import gzip
 import json
+import os
 import shutil
+import socket
 import ssl
 import subprocess
 import time
+from contextlib import suppress
 from datetime import timedelta
+from pathlib import Path
 
 import pytest
 from aiohttp import web
@@ -220,15 +224,26 @@ async def test_token_and_headers_are_those_of_the_files_at_the_time(tmp_path):
     assert [each["X-Scope-OrgID"] for each in asked] == ["tenant-a", "tenant-a"]
 
 
-@pytest.mark.skipif(shutil.which("openssl") is None, reason="no openssl on the PATH to make certificates with")
-async def test_certificate_is_checked_against_the_file(tmp_path):
-    key, certificate = tmp_path / "key.pem", tmp_path / "cert.pem"
+async def server_certificate(folder: Path) -> tuple[ssl.SSLContext, Path]:
+    """A server's context, and its certificate for 127.0.0.1."""
+    key, certificate = folder / "key.pem", folder / "cert.pem"
     names = ["-subj", "/CN=prometheus", "-addext", "subjectAltName=IP:127.0.0.1"]
     files = ["-keyout", str(key), "-out", str(certificate)]
     command = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", *names, *files]
     await asyncio.to_thread(subprocess.run, command, check=True, capture_output=True)
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     context.load_cert_chain(certificate, key)
+    return context, certificate
+
+
+needs_openssl = pytest.mark.skipif(
+    shutil.which("openssl") is None, reason="no openssl on the PATH to make certificates with"
+)
+
+
+@needs_openssl
+async def test_certificate_is_checked_against_the_file(tmp_path):
+    context, certificate = await server_certificate(tmp_path)
     serving = await asyncio.start_server(no_more, "127.0.0.1", 0, ssl=context)
     url = f"https://127.0.0.1:{serving.sockets[0].getsockname()[1]}"
     trusting = Prometheus(url, timeout=timedelta(seconds=30), access=PrometheusAccess(ca_file=certificate))
@@ -239,3 +254,39 @@ async def test_certificate_is_checked_against_the_file(tmp_path):
     for server in (trusting, suspicious):
         server.close()
     serving.close()
+
+
+@needs_openssl
+async def test_an_answer_whose_encryption_breaks_amid_its_body_is_unavailable(tmp_path):
+    context, certificate = await server_certificate(tmp_path)
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        listening.settimeout(30)
+        answering = asyncio.create_task(asyncio.to_thread(break_the_encryption, listening, context))
+        url = f"https://127.0.0.1:{listening.getsockname()[1]}"
+        server = Prometheus(url, timeout=timedelta(seconds=30), access=PrometheusAccess(ca_file=certificate))
+        with pytest.raises(PrometheusError, match="the answer broke off") as caught:
+            await server.query("up")
+        assert caught.value.cause == "unavailable"
+        server.close()
+        await answering
+
+
+def break_the_encryption(listening: socket.socket, context: ssl.SSLContext) -> None:
+    """Answer one request with the start of a body, then with a record that nobody can decrypt."""
+    plain, _ = listening.accept()
+    with context.wrap_socket(plain, server_side=True) as connection:
+        connection.recv(65_536)
+        connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 1000\r\n\r\n{")
+        os.write(connection.fileno(), b"\x17\x03\x03\x00\x20" + bytes(32))
+        with suppress(OSError):
+            connection.recv(1)  # until the client closes
+
+
+async def test_what_no_library_documents_is_the_querys_failure_too(tmp_path):
+    """requests raises a bare OSError for the file of an authority that is gone."""
+    gone = PrometheusAccess(ca_file=tmp_path / "gone.pem")
+    server = Prometheus("https://127.0.0.1:1", timeout=TIMEOUT, access=gone)
+    with pytest.raises(PrometheusError, match=r"OSError: .*gone\.pem") as caught:
+        await server.query("up")
+    assert caught.value.cause == "nonsense"
+    server.close()

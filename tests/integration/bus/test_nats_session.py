@@ -197,6 +197,24 @@ async def test_all_that_was_stored_is_there_after_a_kill_and_a_restart(session, 
     await again.close()
 
 
+@pytest.mark.parametrize("bucket", ["bandwidth", "facts"])
+async def test_live_data_with_a_time_to_live_is_read_as_removed_since_nobody_hears_of_its_end(session, bucket):
+    await session.put(bucket, "disks.a", b"1")
+    found = []
+    async with asyncio.timeout(LONG), session.read_bucket(bucket) as reader:
+        for node in ("a", "b"):
+            await session.publish(f"$KV.{bucket}.disks.{node}", b"2", headers={"Nats-TTL": "1s"})
+        async for batch in reader.batches():
+            found += batch
+            if found and found[-1].key == "disks.b":
+                break
+        assert [(entry.key, entry.data) for entry in found[-2:]] == [("disks.a", None), ("disks.b", None)]
+        while await session.get(bucket, "disks.b") is not None:  # noqa: ASYNC110 - the server tells nobody
+            await asyncio.sleep(0.1)
+        await session.put(bucket, "disks.c", b"3")
+        assert [entry.key for entry in await anext(aiter(reader.batches()))] == ["disks.c"]
+
+
 async def test_a_delivery_of_a_lost_session_cannot_be_acknowledged_later(session, own_nats_server):
     await session.publish(PENDING, b"pod")
     async with asyncio.timeout(LONG), session.consume("PENDING", "scorer", max_unacked=1) as consumption:

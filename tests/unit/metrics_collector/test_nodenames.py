@@ -4,7 +4,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from berth.api.livedata import LINK_CAPACITY_ANNOTATION, Bandwidth
+from berth.api.livedata import LINK_CAPACITY_ANNOTATION, Bandwidth, decode_bandwidth, encode_bandwidth
 from berth_metrics_collector.nodenames import NodeNames, host_of, match_samples
 from berth_metrics_collector.prometheus import SampleRow
 from berth_metrics_collector.samples import Target, TargetSample
@@ -97,6 +97,24 @@ def test_an_annotated_link_capacity_takes_precedence():
     matched = match_samples([sample(label="a", capacity=5.0), sample(label="b", capacity=5.0)], [], nodes)
     # 10 Gbit/s = 1.25e9 byte/s
     assert (matched.samples["a"].capacity, matched.samples["b"].capacity) == (1.25e9, 5.0)
+
+
+@pytest.mark.parametrize(
+    ("annotated", "reported"),
+    [
+        pytest.param({}, (2e15,), id="of one card"),
+        pytest.param({}, (6e14, 6e14), id="of two exporters together"),
+        pytest.param({LINK_CAPACITY_ANNOTATION: "100P"}, (5.0,), id="annotated"),  # 1e17 bit/s = 1.25e16 byte/s
+    ],
+)
+def test_a_capacity_that_readers_refuse_is_unknown_and_the_rates_stay(annotated, reported):
+    nodes = NodeNames([node_at("a", annotations=annotated)])
+    samples = [
+        sample(label="a", job=str(n), devices=(f"eth{n}",), capacity=capacity) for n, capacity in enumerate(reported)
+    ]
+    found = match_samples(samples, [], nodes).samples["a"]
+    assert decode_bandwidth(encode_bandwidth(found)) == found
+    assert (found.receive, found.capacity) == (float(len(reported)), None)
 
 
 @pytest.mark.parametrize(

@@ -133,3 +133,24 @@ def test_intervals_are_by_job_and_zero_is_left_out():
 
 def test_more_than_any_link_carries_gives_no_sample():
     assert target_samples(readings(1e15, before=True, transmit=None), every_second(), RANGE) == []
+
+
+@pytest.mark.parametrize(
+    "scraped",
+    [
+        pytest.param(NOW * 1000, id="milliseconds"),
+        pytest.param(1e15, id="beyond the calendar"),
+        pytest.param(1e306, id="beyond a clock"),
+    ],
+)
+def test_a_node_whose_scrape_has_an_impossible_time_has_no_sample_and_others_have(scraped):
+    other = (Target(instance="10.0.0.2:9100", job="node"), "eth0")
+    traffic = TrafficValues(
+        receive={(NODE, "eth0"): 1.0, other: 2.0},
+        transmit={},
+        count={},
+        scraped_at={(NODE, "eth0"): scraped, other: NOW},
+        scraped_before={(NODE, "eth0"): NOW, other: NOW},
+    )
+    [sample] = target_samples(traffic, every_second(), RANGE)
+    assert (sample.target, sample.bandwidth.receive) == (other[0], 2.0)

@@ -77,6 +77,16 @@ def test_samples_of_deleted_nodes_are_removed_once():
     assert store.removals(["a"]) == []
 
 
+def test_the_undecodable_sample_of_a_deleted_node_is_removed_once():
+    store = SampleStore("q1")
+    store.apply(Entry(key="q1.a", sequence=4, data=b"{", time=T0))
+    assert store.removals(["a"]) == []
+    [removal] = store.removals([])
+    assert (removal.key, removal.expected) == ("q1.a", 4)
+    store.apply(entry("a", None, 5))
+    assert store.removals([]) == []
+
+
 def test_a_node_name_with_dots_is_one_key():
     [write] = SampleStore("q1").writes({"node-1.example.com": sampled(0)})
     assert write.key == "q1.node-1.example.com"

@@ -10,6 +10,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from berth.api.livedata import BandwidthQuery
+from berth.bus.interface import BusRefusedError, Session, WrongLastSequenceError
 from berth.process.exits import UsageError
 from berth.process.lifecycle import Process
 from berth_metrics_collector import service
@@ -19,7 +20,7 @@ from berth_metrics_collector.prometheus import PrometheusError, SampleRow
 from berth_metrics_collector.queries import inventory_queries, traffic_queries
 from berth_metrics_collector.settings import CollectorSettings, collector_settings
 from harness.fakes.bus_clock import ManualClock
-from harness.fakes.memory_bus import MemoryBus
+from harness.fakes.memory_bus import MemoryBus, MemorySession
 from harness.fakes.recording_meter import RecordingMeter
 from harness.worlds.collector_world import collecting, node_at
 
@@ -154,6 +155,39 @@ async def test_a_collector_continues_after_a_lost_connection(prometheus):
                 world.bus.cut(session)
         prometheus.scraped_at = NOW + 15
         assert await world.until(newer(first), "a")
+
+
+@pytest.mark.parametrize("refused", ["put", "get", "purge"])
+async def test_what_nats_refuses_once_is_done_in_the_next_round_on_the_same_session(prometheus, monkeypatch, refused):
+    """Read again is a key that another collector has written meanwhile."""
+    failures = {refused: [BusRefusedError("refused once")]}
+    if refused == "get":
+        failures["put"] = [WrongLastSequenceError("another was faster")]
+    with capture_logs() as logs:
+        async with collecting(QUERY, node_at("a"), node_at("b"), interval=QUICKLY) as world:
+            for name, errors in failures.items():
+                fail_for_others(monkeypatch, world.session, name, errors)
+            prometheus.scraped_at = NOW + 15
+            await world.until(lambda sample: sample is not None and sample.sampled_at.timestamp() > NOW, "a", seconds=5)
+            await world.remove("a")
+            columns = world.snapshot.live.bandwidth(TOKEN)
+            await until(lambda: columns.sample("a") is None)
+            assert len(world.bus.sessions) == 2  # the test's and the collector's
+    reasons = [line["reason"] for line in logs if "reason" in line]
+    assert (reasons, failures[refused]) == (["refused once"], [])
+    assert not any("another connection" in line["event"] for line in logs)
+
+
+def fail_for_others(monkeypatch, own: Session, name: str, errors: list[Exception]) -> None:
+    """Make calls of all sessions but the own one raise these errors, one each."""
+    call = getattr(MemorySession, name)
+
+    async def failing(session, *args, **kwargs):
+        if errors and session is not own:
+            raise errors.pop()
+        return await call(session, *args, **kwargs)
+
+    monkeypatch.setattr(MemorySession, name, failing)
 
 
 async def test_without_a_query_it_logs_once_and_stays_ready():

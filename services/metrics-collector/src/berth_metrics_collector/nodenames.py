@@ -17,7 +17,7 @@ import msgspec
 
 from berth.api.decoding import decode_json
 from berth.api.errors import DecodeError
-from berth.api.livedata import LINK_CAPACITY_ANNOTATION, Bandwidth, annotated_rate
+from berth.api.livedata import LINK_CAPACITY_ANNOTATION, MAX_RATE, Bandwidth, annotated_rate
 from berth.api.messages import decode_entry
 from berth.api.node import Node
 from berth.api.subjects import parse_key
@@ -174,7 +174,11 @@ def _combine(found: list[TargetSample]) -> Bandwidth:
 
 
 def _with_capacity(bandwidth: Bandwidth, announced: float | None) -> Bandwidth:
-    return bandwidth if announced is None else msgspec.structs.replace(bandwidth, capacity=announced)
+    """An amount that readers do not take is unknown: they would refuse the whole sample for it."""
+    capacity = bandwidth.capacity if announced is None else announced
+    if capacity is not None and capacity > MAX_RATE:
+        capacity = None
+    return msgspec.structs.replace(bandwidth, capacity=capacity)
 
 
 def _are_disjoint(found: list[TargetSample]) -> bool:

@@ -23,7 +23,7 @@ import requests
 import requests.auth
 from prometheus_api_client import PrometheusConnect
 from prometheus_api_client.exceptions import PrometheusApiClientException
-from urllib3.exceptions import DecodeError, ProtocolError, ReadTimeoutError
+from urllib3.exceptions import DecodeError, HTTPError, ProtocolError, ReadTimeoutError
 from urllib3.util.retry import Retry
 
 from berth.api.errors import TemporaryError
@@ -165,8 +165,8 @@ class _Worker:
         set_it: Callable[[], None]
         try:
             rows = query_rows(lambda: self._client.custom_query(query.promql))
-        except Exception as exc:  # noqa: BLE001 - any exception is the query's; the thread goes on
-            failure = exc
+        except Exception as exc:  # noqa: BLE001 - any exception is the query's; the thread and the process go on
+            failure = _as_failure(exc)
 
             def set_it() -> None:
                 query.answer.set_exception(failure)
@@ -208,6 +208,15 @@ def query_rows(query: Callable[[], Any]) -> Sequence[SampleRow]:
             f"want data.result of an instant vector, got another shape ({type(exc).__name__}: {_shortened(exc)})",
             cause="nonsense",
         ) from exc
+
+
+def _as_failure(error: Exception) -> PrometheusError:
+    """The error of a query that failed, also of one that failed as none is known to."""
+    if isinstance(error, PrometheusError):
+        return error
+    failure = PrometheusError(f"{type(error).__name__}: {_shortened(error)}", cause="nonsense")
+    failure.__cause__ = error
+    return failure
 
 
 def _rows(result: Any) -> Sequence[SampleRow]:
@@ -334,7 +343,7 @@ def _read(response: requests.Response, ends: float) -> bytes:
 
 
 def _pieces(response: requests.Response) -> Iterator[bytes]:
-    """What has arrived, without waiting for full pieces; errors are those of requests."""
+    """What has arrived, without waiting for full pieces; errors are those of requests, or PrometheusError."""
     try:
         while piece := response.raw.read1(_CHUNK, decode_content=True):
             yield piece
@@ -344,3 +353,5 @@ def _pieces(response: requests.Response) -> Iterator[bytes]:
         raise requests.exceptions.ChunkedEncodingError(exc) from exc
     except DecodeError as exc:
         raise requests.exceptions.ContentDecodingError(exc) from exc
+    except HTTPError as exc:  # such as an SSLError amid the body
+        raise PrometheusError(f"the answer broke off: {_root(exc)}", cause="unavailable") from exc

@@ -23,6 +23,8 @@ IFF_SLAVE: Final = 0x800
 """Flag of a device that is part of a bond: its traffic is counted on the bond."""
 MAX_RATE: Final = 1e13
 """Bytes per second above which a value is invalid: a thousand times the fastest link."""
+MAX_TIME: Final = 1e10
+"""Unix seconds above which a time is invalid: the year 2286. Milliseconds are far above it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,7 +90,8 @@ def _target_sample(
     factors = {key: _correction(key, traffic, interval, time_range.total_seconds()) for key in keys}
     receive = _sum(traffic.receive, factors)
     transmit = _sum(traffic.transmit, factors)
-    if receive is None and transmit is None:
+    times = [traffic.scraped_at[key] for key in keys]
+    if (receive is None and transmit is None) or max(times) > MAX_TIME:
         return None
     capacities = [speed for key in keys if (speed := inventory.speed.get(key))]
     return TargetSample(
@@ -97,7 +100,7 @@ def _target_sample(
             receive=receive,
             transmit=transmit,
             capacity=sum(capacities) if len(capacities) == len(keys) else None,
-            sampled_at=utc_time(min(traffic.scraped_at[key] for key in keys)),
+            sampled_at=utc_time(min(times)),
         ),
         devices=frozenset(devices),
     )

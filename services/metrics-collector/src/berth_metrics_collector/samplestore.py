@@ -43,6 +43,8 @@ class SampleRemoval:
 class _StoredSample:
     sequence: int
     sampled_at: datetime | None
+    """``None`` for a removal, and for an undecodable sample, which is overwritten."""
+    is_removed: bool = False
 
 
 class SampleStore:
@@ -59,7 +61,9 @@ class SampleStore:
         except DecodeError:
             return
         if query == self.query and entry.sequence >= self._sequence(node):
-            self._by_node[node] = _StoredSample(sequence=entry.sequence, sampled_at=_sampled_at(entry.data))
+            self._by_node[node] = _StoredSample(
+                sequence=entry.sequence, sampled_at=_sampled_at(entry.data), is_removed=entry.data is None
+            )
 
     def written(self, write: SampleWrite, sequence: int) -> None:
         """A write is stored."""
@@ -77,11 +81,11 @@ class SampleStore:
                 yield SampleWrite(node=node, key=key(self.query, node), sample=sample, expected=self._sequence(node))
 
     def removals(self, nodes: Collection[str]) -> list[SampleRemoval]:
-        """The stored samples of nodes that are not among these."""
+        """The stored samples of nodes that are not among these, undecodable ones too."""
         return [
             SampleRemoval(node=node, key=key(self.query, node), expected=stored.sequence)
             for node, stored in self._by_node.items()
-            if stored.sampled_at is not None and node not in nodes
+            if not stored.is_removed and node not in nodes
         ]
 
     def newest(self) -> datetime | None:
@@ -103,7 +107,6 @@ def _is_newer(sampled_at: datetime, stored: datetime | None) -> bool:
 
 
 def _sampled_at(data: bytes | None) -> datetime | None:
-    """``None`` for a removal, and for an undecodable sample, which is overwritten."""
     if data is None:
         return None
     try:

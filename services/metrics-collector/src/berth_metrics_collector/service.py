@@ -10,7 +10,14 @@ from typing import Final
 
 from berth.api.errors import TemporaryError
 from berth.api.livedata import BandwidthQuery, encode_bandwidth
-from berth.bus.interface import BucketReader, Bus, BusLostError, Session, WrongLastSequenceError
+from berth.bus.interface import (
+    BucketReader,
+    Bus,
+    BusLostError,
+    BusRefusedError,
+    Session,
+    WrongLastSequenceError,
+)
 from berth.bus.topology import BANDWIDTH, CLUSTER
 from berth.process.health import Condition
 from berth.process.lifecycle import Process, run_until
@@ -146,18 +153,23 @@ class Collector:
     async def _write(self, store: SampleStore, write: SampleWrite) -> None:
         async with self._write_slots:
             try:
-                data = encode_bandwidth(write.sample)
-                sequence = await self._session.put(BANDWIDTH, write.key, data, expected=write.expected)
-            except WrongLastSequenceError:
-                await self._refresh(store, write)
-                return
+                if not await self._put(store, write):
+                    await self._refresh(store, write)
             except BusLostError:
                 raise
-            except TemporaryError as exc:
+            except (TemporaryError, BusRefusedError) as exc:
                 log.warning("a sample was not stored", key=write.key, reason=str(exc))
-                return
-            store.written(write, sequence)
-            self._written += 1
+
+    async def _put(self, store: SampleStore, write: SampleWrite) -> bool:
+        """Whether it was written: not if the key has another last sequence."""
+        try:
+            data = encode_bandwidth(write.sample)
+            sequence = await self._session.put(BANDWIDTH, write.key, data, expected=write.expected)
+        except WrongLastSequenceError:
+            return False
+        store.written(write, sequence)
+        self._written += 1
+        return True
 
     async def _refresh(self, store: SampleStore, write: SampleWrite) -> None:
         """Read the key again: another collector has written it, or the marker of its removal has expired."""
@@ -175,5 +187,5 @@ class Collector:
                 return  # another collector was faster
             except BusLostError:
                 raise
-            except TemporaryError as exc:
+            except (TemporaryError, BusRefusedError) as exc:
                 log.warning("the sample of a deleted node was not removed", key=removal.key, reason=str(exc))

@@ -342,7 +342,8 @@ class Session(Protocol):
     ) -> AbstractAsyncContextManager[BucketReader]:
         """Read the last entry of every key under a filter (``node.>``), then every change.
 
-        Markers are read as entries without data. A marker that expires is not reported.
+        Markers are read as entries without data. A marker that expires is not reported. Nor would a value be that has a
+        time to live, so that those of ``bandwidth`` and ``facts`` are read as removals from the beginning.
         """
         ...
 

@@ -30,7 +30,7 @@ from berth.bus.interface import (
     UnansweredError,
     WrongLastSequenceError,
 )
-from berth.bus.topology import Names, bucket_prefix, bucket_stream
+from berth.bus.topology import BANDWIDTH, FACTS, Names, bucket_prefix, bucket_stream
 from berth.bus.wire import Headers, Msg, last_header
 
 
@@ -471,6 +471,9 @@ _OPERATION: Final = "KV-Operation"
 _PURGE: Final = "PURGE"
 _REMOVALS: Final = frozenset({"DEL", _PURGE})
 _EXPIRED: Final = "Nats-Marker-Reason"
+_NOTHING_EXPIRES: Final = frozenset({BANDWIDTH, FACTS})
+"""Buckets in which a value with a time to live is none. Its end leaves no marker, so that readers would keep it for
+ever, and as many as somebody writes. The server's own markers need rollups (docs/adr/0014)."""
 
 
 async def get_entry(connection: Connection, bucket: str, key: str) -> Entry | None:
@@ -516,7 +519,10 @@ def _written_key(connection: Connection, bucket: str, key: str) -> str:
 
 def entry_of(bucket: str, stored: StoredMessage) -> Entry:
     """A message of the bucket's stream as an entry. A marker has no data, whoever made it."""
-    removed = stored.headers.get(_OPERATION) in _REMOVALS or _EXPIRED in stored.headers
+    headers = stored.headers
+    removed = headers.get(_OPERATION) in _REMOVALS or _EXPIRED in headers
+    if bucket in _NOTHING_EXPIRES:
+        removed = removed or TTL in headers
     return Entry(
         key=stored.subject[len(bucket_prefix(bucket)) :],
         sequence=stored.sequence,
