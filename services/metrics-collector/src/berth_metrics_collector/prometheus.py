@@ -92,7 +92,8 @@ class Prometheus:
         worker = self._working()
         answer = worker.ask(promql)
         try:
-            return await asyncio.wait_for(answer, self._timeout + self._grace)
+            async with asyncio.timeout(self._timeout + self._grace):
+                return await answer
         except TimeoutError:
             self._replace(worker)
             raise PrometheusError(f"asking {self.url}: no answer in time", cause="slow") from None
