@@ -150,7 +150,7 @@ async def test_what_a_slow_disk_cannot_take_is_dropped_and_the_next_segment_foll
         await kept.put(2, 3, size=600)
         await asyncio.sleep(0.05)  # until they were read, which is seen by nothing else
         may_write.set()
-        await until(lambda: len(kept.recordings()) == 2)
+        await until(lambda: sum(each.path.stat().st_size > 0 for each in segments_in(kept.path)) == 2)
         await kept.put(4)
         await until(lambda: "node.n4" in kept.recorded())
     first, second = kept.recordings()
