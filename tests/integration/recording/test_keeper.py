@@ -11,7 +11,7 @@ import stat
 import subprocess
 import urllib.error
 import urllib.request
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from itertools import pairwise
 from pathlib import Path
@@ -24,7 +24,7 @@ from harness.plugins.fixtures_bus import BusUnderTest, real_bus_under_test
 from harness.servers.child_processes import free_ports
 from harness.servers.keeping_recorder import KeepingRecorder, environment, keeping_recorder, readable, record, take
 from harness.servers.nats_server import NatsServer
-from harness.servers.small_disk import SmallDisk, small_disk
+from harness.servers.small_disk import SmallDisk
 
 pytestmark = [pytest.mark.requires("nats-server"), pytest.mark.timeout(120)]
 
@@ -236,14 +236,6 @@ async def random_changes(session: Session, pause: float) -> AsyncIterator[None]:
     finally:
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
-
-
-@pytest.fixture
-def disk(tmp_path: Path) -> Iterator[SmallDisk]:
-    with small_disk(tmp_path / "disk", 1) as disk:
-        if not disk.is_small:
-            pytest.skip("mounting a file system takes root")
-        yield disk
 
 
 async def test_a_full_disk_is_said_once_and_recording_goes_on_when_there_is_room(

@@ -8,7 +8,7 @@ import random
 import re
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -27,7 +27,7 @@ from berth.recording.recorder import Recorder
 from harness.plugins.fixtures_bus import BusUnderTest, real_bus_under_test
 from harness.servers.keeping_recorder import environment
 from harness.servers.nats_server import NatsServer
-from harness.servers.small_disk import SmallDisk, small_disk
+from harness.servers.small_disk import SmallDisk
 
 pytestmark = pytest.mark.requires("nats-server")
 
@@ -134,14 +134,6 @@ async def test_a_lost_server_ends_it_and_what_was_recorded_is_whole(own_nats_ser
     assert isinstance(first_error(caught.value), BusLostError | BerthError)
     found = read_recording(tmp_path / "r")
     assert (subjects(found, "cluster"), found.is_cut) == (["node.n1"], False)
-
-
-@pytest.fixture
-def disk(tmp_path: Path) -> Iterator[SmallDisk]:
-    with small_disk(tmp_path / "disk", 1) as disk:
-        if not disk.is_small:
-            pytest.skip("mounting a file system takes root")
-        yield disk
 
 
 async def test_on_a_full_disk_it_ends_with_a_line_and_what_was_written_is_not_taken_for_the_whole(
