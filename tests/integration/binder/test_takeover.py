@@ -1,6 +1,7 @@
 """The takeover, step by step: after it no POST of a former epoch can land, and the watch has shown what they did."""
 
 import asyncio
+import json
 from collections.abc import AsyncIterator
 from contextlib import suppress
 from dataclasses import dataclass
@@ -13,6 +14,8 @@ from berth.api.messages import Outcome, Preemption, Victim
 from berth.api.pod import Pod, is_marked_for_preemption
 from berth.bus.session import NatsBus
 from berth.bus.settings import BusSettings
+from berth.kube.client import KubeClient
+from berth.kube.errors import Response
 from berth.kube.informers import Informers
 from berth.leader.onecluster import claim_cluster, read_cluster_id
 from berth.leader.session import LeaderSession
@@ -207,6 +210,25 @@ async def test_fence_is_patched_until_the_api_answers(world, informers):
     world.cluster.simulated.faults.inject(Fail(verb="patch", resource="pods/status", status=503, count=2))
     await takeover(world, informers, 1).run()
     assert await epochs(world, pod) == [1]
+
+
+@pytest.mark.parametrize("name", ["web/binding", "web?dryRun=All", "a b", ""])
+async def test_no_request_is_made_for_a_name_that_can_be_no_objects(world, informers, monkeypatch, name):
+    """Anybody who may write to RANKED may have written it; the other message's pod is fenced."""
+    asked, pod = [], await world.add_pod("web")
+    original = apicalls.fence
+
+    async def fence(client: KubeClient, pod: Pod, epoch: int) -> Response:
+        asked.append(pod.metadata.name)
+        return await original(client, pod, epoch)
+
+    monkeypatch.setattr("berth_binder.takeover.fence", fence)
+    metadata = {"name": name, "namespace": "default", "uid": "forged", "resourceVersion": "9" * 19}
+    forged = {"schema": 1, "pod": {"metadata": metadata, "spec": {"schedulerName": "berth"}}}
+    await world.session.publish("berth.ranked.berth.default.forged", json.dumps(forged).encode())
+    await world.rank(pod, "n1")
+    await takeover(world, informers, 1).run()
+    assert asked == ["web"]
 
 
 async def test_fence_of_a_higher_epoch_is_a_reason_to_ask(world, informers):
