@@ -77,10 +77,9 @@ def test_it_can_be_stopped_while_it_creates_pods(number: signal.Signals, tmp_pat
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.requires("small-disk")
 def test_a_temporary_folder_that_becomes_full_is_named_with_its_size(tmp_path: Path):
     with small_disk(tmp_path / "disk", 24) as disk:
-        if not disk.is_small:
-            pytest.skip("mounting a file system takes root")
         command = [sys.executable, "-m", "berth.cli", "run", "--pods", "5000", "--nodes", "50", "--deadline", "15"]
         environment = {**os.environ, "TMPDIR": str(disk.folder)}
         with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as running:

@@ -113,38 +113,31 @@ def test_interrupt_ends_every_process_and_leaves_no_file(tmp_path: Path):
         assert "Traceback" not in berth.said
 
 
+@pytest.mark.requires("small-disk")
 async def test_streams_are_as_large_as_the_disk_allows(tmp_path: Path):
-    with small_disk(tmp_path / "tmp", 64) as disk:
-        if not disk.is_small:
-            pytest.skip("mounting a file system takes root")
-        with berth_up("--nodes", 1, folder=tmp_path) as berth:
-            berth.wait_until_ready()  # so all services agree on the sizes
-            session = await berth.session()
-            try:
-                async with session.read_stream("DECISIONS"):
-                    config = (await stream_info(session._connection, "DECISIONS")).config
-            finally:
-                await session.close()
-            assert 14 * MEBIBYTE <= config["max_bytes"] <= 16 * MEBIBYTE
-            assert berth.interrupt() == 0
+    with small_disk(tmp_path / "tmp", 64), berth_up("--nodes", 1, folder=tmp_path) as berth:
+        berth.wait_until_ready()  # so all services agree on the sizes
+        session = await berth.session()
+        try:
+            async with session.read_stream("DECISIONS"):
+                config = (await stream_info(session._connection, "DECISIONS")).config
+        finally:
+            await session.close()
+        assert 14 * MEBIBYTE <= config["max_bytes"] <= 16 * MEBIBYTE
+        assert berth.interrupt() == 0
 
 
+@pytest.mark.requires("small-disk")
 def test_a_disk_without_room_for_nats_is_one_sentence(tmp_path: Path):
-    with small_disk(tmp_path / "tmp", 12) as disk:
-        if not disk.is_small:
-            pytest.skip("mounting a file system takes root")
-        with berth_up("--nodes", 1, folder=tmp_path) as berth:
-            assert berth.wait(60) == 1
-            (line,) = berth.said.splitlines()
-            assert line.startswith(
-                f"berth: starting NATS: {disk.folder} has 12.0 MiB free, and NATS needs 16.0 MiB there"
-            )
+    with small_disk(tmp_path / "tmp", 12) as disk, berth_up("--nodes", 1, folder=tmp_path) as berth:
+        assert berth.wait(60) == 1
+        (line,) = berth.said.splitlines()
+        assert line.startswith(f"berth: starting NATS: {disk.folder} has 12.0 MiB free, and NATS needs 16.0 MiB there")
 
 
+@pytest.mark.requires("small-disk")
 def test_a_ready_file_on_a_full_disk_is_one_line(tmp_path: Path):
     with small_disk(tmp_path / "disk", 1) as disk:
-        if not disk.is_small:
-            pytest.skip("mounting a file system takes root")
         disk.fill()
         ready_file = disk.folder / "ready"
         with berth_up("--nodes", 1, "--ready-file", ready_file, folder=tmp_path) as berth:

@@ -25,6 +25,7 @@ import pytest
 
 from harness.servers import control_plane
 from harness.servers.docker_engine import why_no_image
+from harness.servers.small_disk import may_mount
 
 REQUIRE_ALL_VARIABLE = "BERTH_REQUIRE_ALL"
 MAY_LACK_VARIABLE = "BERTH_MAY_LACK"
@@ -93,6 +94,11 @@ PARTS: Mapping[str, Part] = MappingProxyType(
             is_here=lambda: program("nats"),
             missing="no NATS CLI (nats) on the PATH: `go install github.com/nats-io/natscli/nats@latest`, or "
             "https://github.com/nats-io/natscli/releases",
+        ),
+        "small-disk": Part(
+            is_here=may_mount,
+            missing="no right to mount a disk that can be filled: run the tests as root on Linux; in a container, "
+            "with CAP_SYS_ADMIN",
         ),
     }
 )

@@ -7,7 +7,9 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 FILLER = "filler"
 BLOCK = b"\0" * 65_536
@@ -40,10 +42,17 @@ def small_disk(folder: Path, mebibytes: int) -> Iterator[SmallDisk]:
     """Mount a disk of this size at the folder, if this process may."""
     folder.mkdir(parents=True, exist_ok=True)
     command = ["mount", "-t", "tmpfs", "-o", f"size={mebibytes}m", "tmpfs", str(folder)]
-    may = sys.platform == "linux" and os.geteuid() == 0
-    is_small = may and subprocess.run(command, capture_output=True, check=False).returncode == 0
+    may_try = sys.platform == "linux" and os.geteuid() == 0
+    is_small = may_try and subprocess.run(command, capture_output=True, check=False).returncode == 0
     try:
         yield SmallDisk(folder, is_small=is_small)
     finally:
         if is_small:
             subprocess.run(["umount", "--lazy", str(folder)], capture_output=True, check=False)
+
+
+@cache
+def may_mount() -> bool:
+    """Whether this process may mount a disk: root, outside a container without that right."""
+    with TemporaryDirectory(prefix="berth-mount-") as folder, small_disk(Path(folder), 1) as disk:
+        return disk.is_small

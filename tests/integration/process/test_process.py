@@ -193,10 +193,9 @@ def test_an_unforeseen_exception_is_one_line_and_exit_code_1(service):
     assert "in broken" in broken.last["exception"]
 
 
+@pytest.mark.requires("small-disk")
 def test_a_ready_file_on_a_full_disk_is_one_line_and_exit_code_1(service, tmp_path: Path):
     with small_disk(tmp_path / "disk", 1) as disk:
-        if not disk.is_small:
-            pytest.skip("mounting a file system takes root")
         disk.fill()
         ready_file = disk.folder / "ready"
         full = service("polite", BERTH_READY_FILE=str(ready_file))
