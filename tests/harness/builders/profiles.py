@@ -15,12 +15,18 @@ from berth.cluster.snapshot import Snapshot
 from berth.framework.equivalencecache import EquivalenceCache
 from berth.framework.filtering import FeasibleNodes, pre_filter
 from berth.framework.interface import (
+    BindPlugin,
     FilterPlugin,
     NormalizePlugin,
+    PermitPlugin,
     Plugin,
+    PostBindPlugin,
     PostFilterPlugin,
+    PreBindPlugin,
+    PreEnqueuePlugin,
     PreFilterPlugin,
     PreScorePlugin,
+    ReservePlugin,
     ScorePlugin,
     VectorScorePlugin,
 )
@@ -55,11 +61,17 @@ def profile_of(*plugins: Plugin, weight: int = 1) -> Profile:
     return Profile(
         scheduler_name="berth",
         queue_sort=PrioritySort(),
+        pre_enqueues=tuple(p for p in plugins if isinstance(p, PreEnqueuePlugin)),
         pre_filters=tuple(p for p in plugins if isinstance(p, PreFilterPlugin)),
         filters=tuple(p for p in plugins if isinstance(p, FilterPlugin)),
         post_filters=tuple(p for p in plugins if isinstance(p, PostFilterPlugin)),
         pre_scores=tuple(p for p in plugins if isinstance(p, PreScorePlugin)),
         scores=tuple(WeightedScore(p, weight) for p in plugins if isinstance(p, ScorePlugin)),
+        reserves=tuple(p for p in plugins if isinstance(p, ReservePlugin)),
+        permits=tuple(p for p in plugins if isinstance(p, PermitPlugin)),
+        pre_binds=tuple(p for p in plugins if isinstance(p, PreBindPlugin)),
+        binds=tuple(p for p in plugins if isinstance(p, BindPlugin)),
+        post_binds=tuple(p for p in plugins if isinstance(p, PostBindPlugin)),
     )
 
 

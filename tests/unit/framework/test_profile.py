@@ -7,7 +7,7 @@ import pytest
 from berth.api.config.load import load
 from berth.api.pod import PodSchedulingGate
 from berth.framework.events import Action, ClusterEvent, EventHint, Resource
-from berth.framework.interface import EnqueueExtensions, FilterPlugin, PreEnqueuePlugin
+from berth.framework.interface import EnqueueExtensions, FilterPlugin, PreBindPlugin, PreEnqueuePlugin
 from berth.framework.plugincalls import pre_enqueue, run_sort_key
 from berth.framework.profile import Profile, build_profiles
 from berth.framework.status import SUCCESS, Code
@@ -156,3 +156,15 @@ def test_a_hint_decides_by_the_objects_of_the_event():
 def test_a_hint_that_fails_requeues_the_pod():
     profile = profile_of(Waiting(EventHint(NODE_ADDED, _broken_hint)))
     assert may_help(profile, ["Waiting"], NODE_ADDED, pod_requesting(), None, a_node("n"))
+
+
+class Preparing(PreBindPlugin):
+    name = "Preparing"
+
+    def pre_bind(self, state, pod, node):
+        return SUCCESS
+
+
+def test_plugins_that_may_reject_a_pod_are_known_by_name():
+    """A metric is labelled with these names, and with no other: anybody may write one into a Decision."""
+    assert profile_of(Silent(), Preparing()).rejecting == {"Silent", "Preparing"}
