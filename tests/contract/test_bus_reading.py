@@ -219,6 +219,14 @@ async def test_a_marker_is_read_as_a_removal(on):
         assert [(entry.key, entry.data) for entry in await read_to_the_end(following)] == [("node.a", None)]
 
 
+async def test_the_removal_of_a_key_that_was_never_written_is_read(on):
+    session = await on.session()
+    async with session.read_bucket("cluster") as following:
+        marker = await session.purge("cluster", "pod.u", expected=0)
+        (entry,) = await read(following, 1)
+        assert (entry.key, entry.data, entry.sequence) == ("pod.u", None, marker)
+
+
 async def test_a_key_whose_marker_has_expired_is_not_read(on):
     session = await on.session()
     await session.put("cluster", "node.a", b"1")

@@ -46,4 +46,6 @@ KEPT: Final[dict[int, str]] = {
     "once more, and a pod that was rejected because of it slept.",
     1077597: "The judge did not count a pod that waited with its place taken, and called an eviction needless: the "
     "mistake was the judge's.",
+    7002745: "A pod was bound and deleted within one step of the watcher, which wrote neither: the scorer counted it "
+    "until the next watermark, the binder did not, and a pod was ranked again each second for up to half a minute.",
 }

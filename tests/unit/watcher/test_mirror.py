@@ -317,6 +317,21 @@ def test_removal_expects_the_keys_last_sequence():
     assert not [effect for effect in watcher.held_writes if isinstance(effect, WriteKey)]
 
 
+def test_an_object_that_went_before_it_was_written_has_its_removal_written_and_leaves_nothing():
+    """Scorers know a pod that was bound from DECISIONS: they would count it until the next watermark."""
+    mirror = Mirror(Term(7), max_writes=8)
+    mirror.start_writing(position=0)
+    mirror.set_desired("pod.u", DesiredEntry(object=bound()))
+    gone = mirror.set_desired("pod.u", None)
+    assert mirror.take_writes() == [PurgeKey(key="pod.u", expected=0)]
+    assert mirror.settled < gone
+    mirror.on_written("pod.u", 5)
+    assert mirror.settled == gone
+    mirror.on_read(Entry(key="pod.u", sequence=5, data=None, time=EPOCH))
+    assert mirror.take_writes() == []
+    assert "pod.u" not in mirror._keys
+
+
 EVICTED = PodCondition(type="DisruptionTarget", status="True", reason="PreemptionByScheduler")
 SCHEDULED = PodCondition(type="PodScheduled", status="True", last_transition_time="2026-01-01T00:00:05Z")
 

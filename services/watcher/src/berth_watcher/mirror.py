@@ -124,6 +124,14 @@ class _Key(msgspec.Struct, kw_only=True, gc=False, eq=False):
     read: Entry | None = None
     """The newest entry that was read back and not yet compared."""
 
+    @property
+    def went_unwritten(self) -> bool:
+        """The object went before it was written: its removal is written all the same.
+
+        Scorers know a bound pod from DECISIONS too, and would count it on its node until the next watermark.
+        """
+        return self.desired is None and self.sequence == 0 and self.stored_change < self.change
+
 
 MAX_COMPARED: Final = 1000
 """Keys compared in one call: some milliseconds, of the tens of thousands that a takeover compares."""
@@ -398,7 +406,7 @@ class Mirror:
     def _write(self, key: _Key) -> list[Effect]:
         if key.desired is None and _is_watermark(key):
             return []  # the former leader's watermark stays until this watcher writes its own
-        if key.desired is key.stored:
+        if key.desired is key.stored and not key.went_unwritten:
             self._on_stored(key, key.change)
             return []
         data = self._encoded(key)
