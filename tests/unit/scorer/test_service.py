@@ -25,7 +25,7 @@ from berth.api.meta import ObjectMeta
 from berth.api.node import Node, NodeStatus
 from berth.api.pod import Container, Pod, PodSpec, ResourceRequirements
 from berth.api.subjects import Term, key
-from berth.bus.interface import BusRefusedError
+from berth.bus.interface import BusRefusedError, TooLargeError
 from berth.bus.stages import publish_pending, publish_ranked
 from berth.bus.tries import TryCounter
 from berth.process.configuration import profiles_of, read_configuration
@@ -314,6 +314,26 @@ async def test_a_bus_that_stores_no_ranking_is_no_failure_of_the_pod(bus, sessio
         [message] = await ranked(session)
     assert (message.error, message.candidates[0].node) == ("", "a")
     assert await stored_in(session, "dead", ">") == []
+
+
+async def test_an_answer_that_is_never_stored_takes_no_place_while_its_dead_letter_is_not_stored_either(
+    bus, session, monkeypatch
+):
+    def refuse(*_arguments):
+        raise TooLargeError("no form of it fits")
+
+    monkeypatch.setattr("berth_scorer.backlog.RETRY_DELAY", timedelta(milliseconds=1))
+    monkeypatch.setattr("berth_scorer.backlog.ranked_message", refuse)
+    await write_node(session, node("a"))
+    async with scorer(bus):
+        bus.fill("dead")
+        await publish_pending(session, pending("web"))
+        consumer = session._store.stream("PENDING").queue.consumers["scorer"]
+        await until_true(lambda: consumer._delivered.get(1, 0) >= 3)
+        bus.fill()
+        await until(lambda: is_empty(session, "PENDING", "berth.pending.>"))
+        (letter,) = await stored_in(session, "dead", ">")
+    assert decode(letter.data, DeadLetter).reason == "no form of it fits"
 
 
 async def until_true(holds) -> None:

@@ -268,15 +268,14 @@ class Outbox:
             self.sent.forget(answered.staged.subject)
 
     async def _give_up(self, item: PendingDelivery, reason: str, on_end: OnEnd) -> None:
-        """The bus will never store the answer."""
+        """The bus will never store the answer. If it does not store the dead letter either, the message comes again."""
         try:
             await self.reject(item.delivery, reason)
         except BerthError as error:
+            self.release(item.delivery, RETRY_DELAY)
             on_end(error)
         else:
             on_end(None)
-        finally:
-            self._held.pop(item.delivery.sequence, None)
 
     async def wait_empty(self, *, within: timedelta | None = None) -> None:
         """Wait until everything is published."""
