@@ -276,7 +276,12 @@ def _numbers_with_the_store() -> list[Replacement]:
 # --- the watcher
 
 
+def _ends_are_not_written() -> list[Replacement]:
+    return [(mirror._Key, "went_unwritten", property(lambda _key: False))]
+
+
 def _own_late_writes_stay() -> list[Replacement]:
+    """The end that is written of an object that is not there refuses the late write: that wall is taken away too."""
     on_read = mirror.Mirror.on_read
 
     def read(self: Any, entry: Any) -> Any:
@@ -285,7 +290,7 @@ def _own_late_writes_stay() -> list[Replacement]:
             return None
         return on_read(self, entry)
 
-    return [(mirror.Mirror, "on_read", read)]
+    return [(mirror.Mirror, "on_read", read), *_ends_are_not_written()]
 
 
 def _queue_before_mirror() -> list[Replacement]:
@@ -373,6 +378,15 @@ LATE: Final = Focus(
     pods=(16, 26),
     kinds=("plain", "plain", "other"),
     binders=(2,),
+)
+SOON_GONE: Final = Focus(
+    fault_counts=(0,),
+    acts=(5,),
+    nodes=(2, 3),
+    pods=(10, 20),
+    kinds=("plain", "tolerant", "apart"),
+    habits=(0.5,),
+    rough=0.0,
 )
 BUS: Final = Focus(faults=("bus answers lost", "kill -9", "NATS restarted"), fault_counts=(2, 3), acts=(15,))
 FULL: Final = Focus(nodes=(3, 4), pods=(18, 26), kinds=("plain", "plain", "port"), acts=(15,), fault_counts=(0, 1, 2))
@@ -708,6 +722,12 @@ MUTATIONS: Final[dict[str, Mutation]] = {
     ),
     "own-late-writes": Mutation(
         rule="a watcher rewrites what arrives late (3)", seeds=300, replace=_own_late_writes_stay, focus=BUS
+    ),
+    "ends-of-the-unwritten": Mutation(
+        rule="the end of an object that went before it was written is written (3)",
+        seeds=150,
+        replace=_ends_are_not_written,
+        focus=SOON_GONE,
     ),
     "queue-before-mirror": Mutation(
         rule="first the mirror, then the queue (3; point 1)", seeds=10, replace=_queue_before_mirror, focus=STARTS
