@@ -332,6 +332,19 @@ def test_an_object_that_went_before_it_was_written_has_its_removal_written_and_l
     assert "pod.u" not in mirror._keys
 
 
+def test_a_full_bucket_that_takes_no_end_of_what_was_never_written_holds_nothing_up():
+    """Its markers would be tried for hours before those that make room, and a takeover would wait for them."""
+    mirror = Mirror(Term(7), max_writes=8)
+    mirror.start_writing(position=0)
+    mirror.set_desired("pod.u", DesiredEntry(object=bound()))
+    gone = mirror.set_desired("pod.u", None)
+    mirror.take_writes()
+    assert mirror.on_write_failed("pod.u") == [LookUpKey(key="pod.u")]
+    mirror.on_looked_up("pod.u", None)
+    assert (mirror.take_writes(), mirror.settled) == ([], gone)
+    assert "pod.u" not in mirror._keys
+
+
 EVICTED = PodCondition(type="DisruptionTarget", status="True", reason="PreemptionByScheduler")
 SCHEDULED = PodCondition(type="PodScheduled", status="True", last_transition_time="2026-01-01T00:00:05Z")
 

@@ -276,6 +276,8 @@ class Outbox:
             on_end(error)
         else:
             on_end(None)
+        finally:
+            self._held.pop(item.delivery.sequence, None)
 
     async def wait_empty(self, *, within: timedelta | None = None) -> None:
         """Wait until everything is published."""

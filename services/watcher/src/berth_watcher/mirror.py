@@ -207,7 +207,7 @@ class Mirror:
         if key is None:
             if desired is None or (name in self._reduced and _is_same(self._reduced[name].whole, desired)):
                 return NO_CHANGE
-            key = self._keys[name] = _Key(key=name)
+            key = self._add(name)
         elif numbered and _is_same(self._whole(key), desired):  # of an equal watermark the time is what is new
             if key.desired is key.stored and not key.busy and key.read is None and name not in self._reduced:
                 # the store has let go of the former version of the object
@@ -294,6 +294,11 @@ class Mirror:
             return
         if entry is None and key.read is None:
             key.sequence, key.stored = 0, None
+            if key.desired is key.sent is None and key.sent_change == key.change:
+                # Tried once: a bucket that is full for hours refuses the marker too, and nothing must wait for it.
+                self._on_stored(key, key.change)
+                del self._keys[name]
+                return
         elif entry is not None and (key.read is None or entry.sequence > key.read.sequence):
             key.read = entry
         self._schedule(key)
@@ -305,7 +310,7 @@ class Mirror:
         if key is None:
             if entry.data is None:
                 return
-            key = self._keys[entry.key] = _Key(key=entry.key)
+            key = self._add(entry.key)
         if entry.sequence < key.sequence:
             return
         if entry.sequence == key.sequence and key.stored is not FOREIGN and key.desired is not None:
@@ -313,6 +318,11 @@ class Mirror:
         if key.read is None or entry.sequence > key.read.sequence:
             key.read = entry
         self._schedule(key)
+
+    def _add(self, name: str) -> _Key:
+        """A key that is not kept. One that was kept before was let go of with all of its changes stored."""
+        key = self._keys[name] = _Key(key=name, change=self._changes, stored_change=self._changes)
+        return key
 
     def _answered(self, name: str) -> _Key | None:
         """The key whose write or look-up is answered."""
