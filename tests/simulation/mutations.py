@@ -277,7 +277,14 @@ def _numbers_with_the_store() -> list[Replacement]:
 
 
 def _ends_are_not_written() -> list[Replacement]:
-    return [(mirror._Key, "went_unwritten", property(lambda _key: False))]
+    add = mirror.Mirror._add
+
+    def add_unwritten(self: Any, name: str) -> Any:
+        key = add(self, name)
+        key.stored = None
+        return key
+
+    return [(mirror.Mirror, "_add", add_unwritten)]
 
 
 def _own_late_writes_stay() -> list[Replacement]:

@@ -98,7 +98,7 @@ class DesiredEntry(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 FOREIGN: Final = DesiredEntry()
-"""Stands for any other value in the bucket. It never equals the desired one."""
+"""Stands for any other value in the bucket, or one that is not known. It never equals the desired one."""
 
 
 class _Key(msgspec.Struct, kw_only=True, gc=False, eq=False):
@@ -107,7 +107,7 @@ class _Key(msgspec.Struct, kw_only=True, gc=False, eq=False):
     """``None``: the key must not be there."""
     change: int = NO_CHANGE
     """The number of the latest change of ``desired``."""
-    stored: DesiredEntry | None = None
+    stored: DesiredEntry | None
     """What the bucket is known to hold."""
     stored_change: int = NO_CHANGE
     """The latest change that the bucket is known to hold."""
@@ -123,14 +123,6 @@ class _Key(msgspec.Struct, kw_only=True, gc=False, eq=False):
     """The change that the write in flight contains."""
     read: Entry | None = None
     """The newest entry that was read back and not yet compared."""
-
-    @property
-    def went_unwritten(self) -> bool:
-        """The object went before it was written: its removal is written all the same.
-
-        Scorers know a bound pod from DECISIONS too, and would count it on its node until the next watermark.
-        """
-        return self.desired is None and self.sequence == 0 and self.stored_change < self.change
 
 
 MAX_COMPARED: Final = 1000
@@ -294,11 +286,6 @@ class Mirror:
             return
         if entry is None and key.read is None:
             key.sequence, key.stored = 0, None
-            if key.desired is key.sent is None and key.sent_change == key.change:
-                # Tried once: a bucket that is full for hours refuses the marker too, and nothing must wait for it.
-                self._on_stored(key, key.change)
-                del self._keys[name]
-                return
         elif entry is not None and (key.read is None or entry.sequence > key.read.sequence):
             key.read = entry
         self._schedule(key)
@@ -320,8 +307,14 @@ class Mirror:
         self._schedule(key)
 
     def _add(self, name: str) -> _Key:
-        """A key that is not kept. One that was kept before was let go of with all of its changes stored."""
-        key = self._keys[name] = _Key(key=name, change=self._changes, stored_change=self._changes)
+        """A key that was not kept: what the bucket holds is not known until it is written, read or looked up.
+
+        So an object that goes before it was written is removed all the same: scorers know a bound pod from DECISIONS
+        too, and would count it on its node until the next watermark. A bucket that is full refuses this; the look-up
+        after it finds nothing, and nothing waits for it. If the key was kept before, its changes of then are stored.
+        """
+        key = _Key(key=name, stored=FOREIGN, change=self._changes, stored_change=self._changes)
+        self._keys[name] = key
         return key
 
     def _answered(self, name: str) -> _Key | None:
@@ -399,24 +392,23 @@ class Mirror:
     def _compare(self, key: _Key) -> list[Effect]:
         """Compare what was read back with the desired value, and write if they differ."""
         entry, key.read = key.read, None
-        if entry is None or entry.sequence < key.sequence:
-            return self._write(key)
-        is_own_write = entry.sequence == key.sequence and key.stored is not FOREIGN
-        key.sequence = entry.sequence
-        if not is_own_write:
-            stored = _decoded(entry)
-            if stored is not None and stored.term > self._term:
-                return [StepDown(reason=f"term {stored.term} wrote {key.key!r}", term=stored.term)]
-            key.stored = key.desired if _equal(stored, key.desired) else FOREIGN
+        if entry is not None and entry.sequence >= key.sequence:
+            is_own_write = entry.sequence == key.sequence and key.stored is not FOREIGN
+            key.sequence = entry.sequence
+            if not is_own_write:
+                stored = _decoded(entry)
+                if stored is not None and stored.term > self._term:
+                    return [StepDown(reason=f"term {stored.term} wrote {key.key!r}", term=stored.term)]
+                key.stored = key.desired if _equal(stored, key.desired) else FOREIGN
         effects = self._write(key)
         if key.desired is None and key.stored is None and not key.busy:
-            del self._keys[key.key]  # the delete marker has been read back: later entries are of other writers
+            del self._keys[key.key]  # its delete marker was read, or a look-up found nothing: what comes is of others
         return effects
 
     def _write(self, key: _Key) -> list[Effect]:
         if key.desired is None and _is_watermark(key):
             return []  # the former leader's watermark stays until this watcher writes its own
-        if key.desired is key.stored and not key.went_unwritten:
+        if key.desired is key.stored:
             self._on_stored(key, key.change)
             return []
         data = self._encoded(key)
