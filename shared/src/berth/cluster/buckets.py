@@ -48,7 +48,7 @@ class PodRemoved:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KindComplete:
-    """A kind is complete up to the time at which this entry was stored."""
+    """The kind is complete up to the time at which this entry was stored."""
 
     kind: str
 
@@ -64,7 +64,7 @@ MirrorEvent = PodPlaced | PodNominated | PodRemoved | KindComplete | ObjectChang
 
 
 class MirroredSnapshot:
-    """A Snapshot to which the entries of the bucket ``cluster`` are applied."""
+    """A Snapshot kept up to date by entries of the bucket ``cluster``."""
 
     def __init__(self, snapshot: Snapshot) -> None:
         self.snapshot = snapshot
@@ -79,10 +79,10 @@ class MirroredSnapshot:
         }
 
     def apply(self, key: str, data: bytes | None) -> MirrorEvent:
-        """Apply one entry; ``data`` is ``None`` for a removal. Kinds that no plugin reads change nothing.
+        """Apply one entry; ``data`` is ``None`` for a removal. Kinds that plugins do not read are ignored.
 
         Raises:
-            DecodeError: the key or the value cannot be decoded; the Snapshot is as it was.
+            DecodeError: the key or the value cannot be decoded; the Snapshot is unchanged.
         """
         kind, name = parse_key(key)
         if kind == WATERMARK:
@@ -135,7 +135,7 @@ class MirroredSnapshot:
 
 
 class LiveDataReader:
-    """Applies the entries of the buckets with live data."""
+    """Applies entries of the live data buckets."""
 
     def __init__(self, live: LiveData, sources: Collection[LiveSource]) -> None:
         self._live = live
@@ -145,11 +145,11 @@ class LiveDataReader:
 
     @property
     def buckets(self) -> tuple[str, ...]:
-        """The buckets that have entries of the sources."""
+        """The buckets that hold the sources."""
         return tuple(bucket for bucket, names in self._wanted.items() if names)
 
     def apply(self, bucket: str, key: str, data: bytes | None, time: datetime) -> None:
-        """Apply one entry, stored at ``time``; ``data`` is ``None`` for a removal. Unknown sources change nothing.
+        """Apply one entry, stored at ``time``; ``data`` is ``None`` for a removal. Unknown sources are ignored.
 
         Raises:
             DecodeError: the key or the value cannot be decoded; the previous value stays.
@@ -166,6 +166,6 @@ class LiveDataReader:
 
 
 def _sample(data: bytes, stored_at: datetime) -> Bandwidth:
-    """A sample, which was taken before it was stored: one from the future would be fresh until then."""
+    # A sample from the future would stay fresh until then, so the time of its storing is its upper bound.
     sample = decode_bandwidth(data)
     return sample if sample.sampled_at <= stored_at else msgspec.structs.replace(sample, sampled_at=stored_at)

@@ -1,7 +1,8 @@
-"""The numbers of all nodes: one array a column, one element a row, changed in place; and the host ports taken on them.
+"""Node columns: one array per column, one element per row, changed in place; and the host ports taken per row.
 
-Amounts are float64: whole numbers up to 2**53 are exact there, and dividing is ten times faster than in int64. Label
-values and lists of taints are interned, so a selector or toleration is checked once a value, not once a node.
+Amounts are float64, because whole numbers up to 2**53 are exact there and division is ten times faster than in int64.
+Label values and lists of taints are interned, so that a selector or toleration is evaluated once per value, not once
+per node.
 """
 
 from __future__ import annotations
@@ -37,51 +38,47 @@ TaintSet = tuple[Taint, ...]
 
 RowRequests = Callable[[], Iterable[Requests]]
 
+# The code of a row whose node lacks the label.
 ABSENT: Final = -1
-"""The code of a row whose node lacks the label."""
 
+# The name hash of a row without a node.
 NO_NODE: Final = np.uint64(0)
-"""The name hash of a row without a node."""
 
 _EXACT: Final = 2.0**53
 
 _FIRST_CAPACITY: Final = 64
 
+# Columns of label keys; more than the selectors of a cluster use. The least recently used column is dropped above it.
 _MAX_COLUMNS: Final = 256
-"""More keys than the selectors of a cluster use. Beyond this number the least recently used column is dropped."""
 
+# Unused values that a column may keep before it is rebuilt.
 _SLACK: Final = 1024
-"""How many unused values a column may keep before it is rebuilt."""
 
 
 class Rows:
-    """Assigns each name a row, until the row is released; released rows are assigned again.
+    """Assigns each name a row until it is released; released rows are reused.
 
-    ``size`` is one more than the highest row ever in use: rows beyond it hold nothing.
+    ``size`` is one more than the highest row ever used; rows beyond it are empty.
     """
 
     def __init__(self) -> None:
         self._rows: dict[str, int] = {}
         self._free: list[int] = []
-        self.names: list[str] = []
-        """Row to name; empty text where the row is free."""
+        self.names: list[str] = []  # empty text where the row is free
 
     @property
     def size(self) -> int:
-        """How many rows there are, free ones included."""
         return len(self.names)
 
     def of(self, name: str) -> int | None:
-        """The row of a name; None when it has none."""
         return self._rows.get(name)
 
     def of_all(self, names: Iterable[str]) -> list[int | None]:
-        """The row of each name."""
         rows = self._rows
         return [rows.get(name) for name in names]
 
     def claim(self, name: str) -> int:
-        """The row of the name; a new one when it has none."""
+        """The row of the name; a new one if it has no row yet."""
         row = self._rows.get(name)
         if row is not None:
             return row
@@ -94,7 +91,6 @@ class Rows:
         return row
 
     def release(self, name: str) -> None:
-        """Free the row of the name."""
         row = self._rows.pop(name)
         self.names[row] = ""
         self._free.append(row)
@@ -104,19 +100,19 @@ class NodeColumns:
     """Columns of ``capacity`` rows.
 
     Attributes:
-        allocatable: resource to float64[capacity]; cpu in millicores, everything else in base units.
+        allocatable: resource to float64[capacity]; cpu in millicores, other resources in base units.
         requested: the same for the requests of placed pods.
-        nonzero_cpu: float64[capacity], millicores that scores count (a default where none is named).
+        nonzero_cpu: float64[capacity], millicores that scores count (a default for pods without a request).
         nonzero_memory: the same in bytes.
         pods: float64[capacity], number of placed pods.
         allowed_pods: float64[capacity], allocatable number of pods.
-        exists: bool[capacity], whether the row has a node; the other columns of a row without one are undefined.
+        exists: bool[capacity], whether the row has a node; other columns of a row without one are undefined.
         unschedulable: bool[capacity], cordoned.
         ready: bool[capacity], the condition Ready is True or absent.
         taints: int32[capacity], index into ``taint_sets.sets``.
-        name_hash: uint64[capacity], the same in every process; NO_NODE for a row without a node.
-        tie_hash: the same, by which nodes that are equally good are ordered; a replay sets it where names are masked.
-        names_written: how often an element of ``name_hash`` was written.
+        name_hash: uint64[capacity], equal in every process; NO_NODE for a row without a node.
+        tie_hash: as ``name_hash``; orders equally good nodes. A replay sets it where names are masked.
+        names_written: number of writes to ``name_hash``.
     """
 
     def __init__(self) -> None:
@@ -139,7 +135,7 @@ class NodeColumns:
         self.labels = LabelColumns()
 
     def reserve(self, rows: int) -> None:
-        """Make room for this many rows, by doubling."""
+        """Make room for at least this many rows, by doubling."""
         if rows <= self.capacity:
             return
         while self.capacity < rows:
@@ -147,7 +143,7 @@ class NodeColumns:
         self._grow()
 
     def write_node(self, row: int, node: Node, rows: int, report: ReportProblem) -> None:
-        """Write a node's row; ``rows`` is how many rows there are."""
+        """Write a node's row; ``rows`` is the number of rows in use."""
         amounts = read_amounts(node.status.allocatable, "status.allocatable", report)
         self._write_allocatable(row, {name: n for name, n in amounts.items() if is_counted(name)})
         self.allowed_pods[row] = amounts.get(PODS, 0)
@@ -174,10 +170,10 @@ class NodeColumns:
     def count(self, row: int, requests: Requests, by: int, all_requests: RowRequests) -> None:
         """Add a pod's requests to a row (``by`` 1) or subtract them (-1).
 
-        ``all_requests`` gives the requests of all pods on the row after that. It is called only where a sum is too
-        large to be exact.
+        ``all_requests`` yields the requests of all pods on the row afterwards. It is called only if a sum is too large
+        to be exact.
         """
-        cpu = self.nonzero_cpu.item(row) + by * requests.nonzero_cpu  # Python's numbers: NumPy's take twice as long
+        cpu = self.nonzero_cpu.item(row) + by * requests.nonzero_cpu  # Python's ints: NumPy's take twice as long.
         memory = self.nonzero_memory.item(row) + by * requests.nonzero_memory
         self.pods[row] = self.pods.item(row) + by
         self.nonzero_cpu[row], self.nonzero_memory[row] = cpu, memory
@@ -226,18 +222,17 @@ class NodeColumns:
 class LabelColumns:
     """The columns of all keys in use. Codes are valid until the next change: do not keep them.
 
-    A key that no node has costs one look-up: a pod may name thousands.
+    A key that no node has costs one look-up, because a pod may name thousands.
     """
 
     def __init__(self) -> None:
         self._columns: OrderedDict[str, LabelColumn] = OrderedDict()
-        self._keys: Counter[str] = Counter()
-        """How many rows have each key."""
+        self._keys: Counter[str] = Counter()  # key to number of rows that have it
         self._keys_of_row: dict[int, tuple[str, ...]] = {}
         self._absent = LabelColumn(_FIRST_CAPACITY)
 
     def of(self, key: str, labels: Iterable[tuple[int, Mapping[str, str]]], capacity: int) -> LabelColumn:
-        """The column of a key; made from every row's labels on first use."""
+        """The column of a key, built from every row's labels on first use."""
         column = self._columns.get(key)
         if column is None:
             if key not in self._keys:
@@ -252,7 +247,7 @@ class LabelColumns:
         return column
 
     def write(self, row: int, labels: Mapping[str, str], rows: int) -> None:
-        """Write a row's labels to every column; a column with too many unused values is dropped."""
+        """Write a row's labels to every column; drop a column with too many unused values."""
         self._count_keys(row, tuple(labels))
         for key, column in list(self._columns.items()):
             column.set(row, labels.get(key))
@@ -260,7 +255,6 @@ class LabelColumns:
                 del self._columns[key]
 
     def grow(self, capacity: int) -> None:
-        """Make room for more rows in every column."""
         self._absent.grow(capacity)
         for column in self._columns.values():
             column.grow(capacity)
@@ -281,7 +275,7 @@ class LabelColumns:
 
 
 class LabelColumn:
-    """The values of one label key. ``codes``: int32[rows], index into ``values`` or ABSENT."""
+    """The values of one label key. ``codes``: int32[rows], index into ``values``, or ABSENT."""
 
     def __init__(self, capacity: int) -> None:
         self.codes: npt.NDArray[np.int32] = np.full(capacity, ABSENT, dtype=np.int32)
@@ -292,9 +286,9 @@ class LabelColumn:
 
     @property
     def whole_numbers(self) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_]]:
-        """By code, each value as Gt and Lt read it, and which values are whole numbers.
+        """By code: each value as Gt and Lt read it, and whether it is a whole number.
 
-        Parsed once a value: a pod may compare thousands of times.
+        Parsed once per value, because a pod may compare thousands of times.
         """
         new = [whole_number(value) for value in self.values[len(self._is_whole) :]]
         if new:
@@ -304,15 +298,13 @@ class LabelColumn:
         return self._whole_numbers, self._is_whole
 
     def code_of(self, value: str) -> int | None:
-        """The code of a value that some row has had."""
+        """The code of a value that some row has had, or ABSENT."""
         return self._ids.get(value)
 
     def set(self, row: int, value: str | None) -> None:
-        """Write a row's value."""
         self.codes[row] = ABSENT if value is None else self._intern(value)
 
     def grow(self, capacity: int) -> None:
-        """Make room for more rows."""
         self.codes = grown(self.codes, capacity, ABSENT)
 
     def _intern(self, value: str) -> int:
@@ -324,14 +316,13 @@ class LabelColumn:
 
 
 class TaintSets:
-    """Interned lists of taints; number 0 is the empty one."""
+    """Interned lists of taints; number 0 is the empty list."""
 
     def __init__(self) -> None:
         self._ids: dict[tuple[tuple[str, str, str], ...], int] = {(): 0}
         self.sets: list[TaintSet] = [()]
 
     def intern(self, taints: list[Taint] | None) -> int:
-        """The number of the list."""
         key = tuple((t.key, t.value, t.effect) for t in taints or ())
         number = self._ids.get(key)
         if number is None:
@@ -348,14 +339,14 @@ def grown(column: npt.NDArray[Scalar], capacity: int, empty: Any = 0) -> npt.NDA
 
 
 def hash_of(name: str) -> int:
-    """64 bits that are the same for the same text in every process and on every machine."""
+    """64 bits, equal for equal text in every process and on every machine."""
     return int.from_bytes(hashlib.blake2b(name.encode(errors="replace"), digest_size=8).digest(), "little")
 
 
 Mask = npt.NDArray[np.bool_]
 EVERY_ADDRESS: Final = "0.0.0.0"  # noqa: S104 - how Kubernetes writes all addresses of a node; nothing is bound here
+# Up to this many rows are checked one by one; above it, all rows that have the port are visited.
 _FEW: Final = 64
-"""Up to this many rows, each row is checked. With more, all rows that have the port are visited."""
 
 
 class HostPort(NamedTuple):
@@ -366,14 +357,14 @@ class HostPort(NamedTuple):
     address: str
 
     def conflicts(self, other: HostPort) -> bool:
-        """Whether both cannot be on one node."""
+        """Whether both cannot be in use on one node."""
         if (self.protocol, self.port) != (other.protocol, other.port):
             return False
         return self.address == other.address or EVERY_ADDRESS in (self.address, other.address)
 
 
 def host_ports(spec: PodSpec) -> tuple[HostPort, ...]:
-    """The host ports that a running pod takes: those of its containers and sidecars."""
+    """The host ports of a running pod: those of its containers and sidecars."""
     sidecars = [container for container in spec.init_containers or () if container.restart_policy == "Always"]
     return tuple(
         HostPort(port.protocol or "TCP", port.host_port, port.host_ip or EVERY_ADDRESS)
@@ -403,11 +394,11 @@ class HostPorts:
                 del self._taken[protocol, port]
 
     def are_free(self, wanted: Iterable[HostPort], row: int) -> bool:
-        """Whether no pod on the row has one of these."""
+        """Whether no pod on the row has one of these ports."""
         return not any(_conflicts(port, self._rows_of(port).get(row)) for port in wanted)
 
     def taken_mask(self, wanted: Iterable[HostPort], rows: npt.NDArray[np.intp], size: int) -> Mask:
-        """bool[rows]: on which of the rows a pod has one of these; ``size`` is how many rows there are in all."""
+        """bool[rows]: whether a pod on the row has one of these ports; ``size``: rows of the Snapshot."""
         if len(rows) <= _FEW:
             wanted = tuple(wanted)
             return np.array([not self.are_free(wanted, row) for row in rows.tolist()], dtype=np.bool_)

@@ -1,4 +1,4 @@
-"""Which container images are on which nodes, and how large they are."""
+"""Container images by node, and their sizes."""
 
 from __future__ import annotations
 
@@ -14,25 +14,25 @@ from berth.api.node import ContainerImage
 
 Sizes = npt.NDArray[np.int64]
 
+# Images with a column at a time; the least recently used one is dropped.
 _MAX_COLUMNS: Final = 256
-"""How many images have a column at a time; the least recently used one is dropped."""
 
 _LARGEST: Final = 1 << 50
 
 
 class Images:
-    """Images by name. The column of an image is made on first use and then kept up to date."""
+    """Images by name. The column of an image is built on first use and then kept up to date."""
 
     def __init__(self) -> None:
         self._holders: dict[str, ImageNodes] = {}
         self._columns: OrderedDict[str, Sizes] = OrderedDict()
 
     def deduplicated(self, images: list[ContainerImage]) -> list[ContainerImage]:
-        """The same images; entries equal to another node's are replaced by that node's object."""
+        """The same images, with entries equal to another node's replaced by that node's object."""
         return [self._shared(image) for image in images]
 
     def write(self, row: int, before: Iterable[ContainerImage] | None, now: Iterable[ContainerImage] | None) -> None:
-        """The row's images change from ``before`` to ``now``."""
+        """Replace the row's images ``before`` by ``now``."""
         old, new = _by_name(before), _by_name(now)
         for name in old.keys() - new.keys():
             self._remove(name, row)
@@ -47,11 +47,11 @@ class Images:
             self._update_column(name, row, image.size_bytes)
 
     def nodes_with(self, name: str) -> int:
-        """How many nodes have the image."""
+        """The number of nodes with the image."""
         return len(self._holders.get(name, ()))
 
     def size_on(self, name: str, row: int) -> int:
-        """Bytes of the image on a row; 0 where it is not."""
+        """Bytes of the image on a row; 0 without it."""
         holders = self._holders.get(name)
         return holders.size_on(row) if holders is not None else 0
 
@@ -90,9 +90,9 @@ class Images:
 
 
 class ImageNodes:
-    """The rows that have an image, and its size on each: 12 bytes a row, where a dict takes 100.
+    """The rows with an image and its size on each: 12 bytes per row, where a dict takes 100.
 
-    ``image`` is the entry of one of these nodes; other nodes share it where theirs is equal.
+    ``image`` is the entry of one of these nodes; nodes with an equal entry share it.
     """
 
     __slots__ = ("_rows", "_sizes", "image")
@@ -110,18 +110,16 @@ class ImageNodes:
         self._sizes.append(_limited(size))
 
     def set(self, row: int, size: int) -> None:
-        """Change the size on a row that has the image."""
         self._sizes[self._place(row)] = _limited(size)
 
     def remove(self, row: int) -> None:
-        """Remove a row that has the image; the last one takes its place."""
+        # The last row takes the place of the removed one.
         place = self._place(row)
         self._rows[place], self._sizes[place] = self._rows[-1], self._sizes[-1]
         self._rows.pop()
         self._sizes.pop()
 
     def size_on(self, row: int) -> int:
-        """Bytes on a row; 0 where the image is not."""
         places = np.flatnonzero(np.frombuffer(self._rows, dtype=np.int32) == row)
         return self._sizes[int(places[0])] if len(places) else 0
 
@@ -134,7 +132,7 @@ class ImageNodes:
 
 
 def _limited(size: int) -> int:
-    """Limited, so that sums of sizes stay within 64 bits."""
+    # Limited, so that sums of sizes stay within 64 bits.
     return max(0, min(size, _LARGEST))
 
 

@@ -1,7 +1,7 @@
 """Live data of nodes beside a Snapshot: the last sample of each query as columns, and facts as JSON.
 
-Samples may come before their node and outlive it: they are kept by the node's name and written to its row on request.
-Nothing here raises: values that cannot be decoded are rejected before.
+Samples may arrive before their node and outlive it, so they are kept by node name and written to its row on request.
+Nothing here raises: undecodable values are rejected earlier.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ Amount = npt.NDArray[np.float64]
 class LiveData:
     """Live data of all nodes.
 
-    ``now`` is the newest time, in Unix seconds, that NATS has put on a message that was read. Ages are computed with
-    it: NATS is the only clock that all services share.
+    ``now`` is the newest time (Unix seconds) that NATS has put on a received message. Ages are computed from it,
+    because NATS is the only clock that all services share.
     """
 
     def __init__(self, rows: Rows, columns: NodeColumns) -> None:
@@ -37,11 +37,11 @@ class LiveData:
         self.now = 0.0
 
     def observe_time(self, now: float) -> None:
-        """Advance ``now`` to the time of a message that was read (Unix seconds)."""
+        """Advance ``now`` to the time of a received message (Unix seconds)."""
         self.now = max(self.now, now)
 
     def bandwidth(self, query: str) -> BandwidthColumns:
-        """The samples of a query, by its token; empty while there are none."""
+        """The samples of a query, by its token; empty without any."""
         known = self._bandwidth.get(query)
         if known is None:
             known = self._bandwidth[query] = BandwidthColumns(self._rows, self._columns)
@@ -57,7 +57,7 @@ class LiveData:
         return self._facts.get(source, {}).get(node)
 
     def facts(self, source: str) -> Mapping[str, msgspec.Raw]:
-        """All facts of a source by node, including nodes that the Snapshot does not have."""
+        """All facts of a source by node, including nodes missing from the Snapshot."""
         return self._facts.get(source, {})
 
     def set_fact(self, source: str, node: str, fact: msgspec.Raw | None) -> None:
@@ -72,9 +72,9 @@ class BandwidthColumns:
     """The samples of one query.
 
     Attributes:
-        receive, transmit, capacity: float64[capacity], bytes per second; NaN where unknown.
-        sampled_at: float64[capacity], Unix seconds of the sample; NaN where there is none.
-        version: rises with every row that is written.
+        receive, transmit, capacity: float64[capacity], bytes per second; NaN if unknown.
+        sampled_at: float64[capacity], Unix seconds of the sample; NaN without one.
+        version: increases with every row written.
     """
 
     def __init__(self, rows: Rows, columns: NodeColumns) -> None:
@@ -85,8 +85,7 @@ class BandwidthColumns:
         self.receive, self.transmit, self.capacity, self.sampled_at = (_unknown(columns.capacity) for _ in range(4))
         self._names_seen = 0
         self.version = 0
-        self._changed: dict[int, int] = {}
-        """Row to the version that wrote it last, in that order."""
+        self._changed: dict[int, int] = {}  # row to the version that wrote it last, in that order
 
     def set(self, node: str, sample: Bandwidth | None) -> None:
         """Set the node's newest sample; ``None`` removes it."""
@@ -102,11 +101,11 @@ class BandwidthColumns:
         return self._samples.get(node)
 
     def samples(self) -> Mapping[str, Bandwidth]:
-        """All samples by node, including nodes that the Snapshot does not have."""
+        """All samples by node, including nodes missing from the Snapshot."""
         return self._samples
 
     def refresh(self) -> None:
-        """Bring the columns in line with the rows, which are added, freed and assigned to other nodes."""
+        """Bring the columns in line with rows that were added, freed or reassigned."""
         if len(self._names) != self._columns.capacity:
             self._grow()
         if self._names_seen == self._columns.names_written:

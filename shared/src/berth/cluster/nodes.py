@@ -1,7 +1,7 @@
 """Nodes as plugins read them: one by one (NodeInfo), or rows of the Snapshot by column (Nodes).
 
-Views do not copy columns when they show all rows. NodesWithoutPods shows sums as if some pods were removed;
-NodesWithAnother and NodeInfoWithAnother show a node as if one more pod like the incoming one were on it, or several.
+A view of all rows does not copy columns. NodesWithoutPods shows sums as if some pods were removed; NodesWithAnother and
+NodeInfoWithAnother show a node as if one or several more pods like the incoming one were on it.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ Amount = npt.NDArray[np.float64]
 
 
 class NodeInfo:
-    """One node: a row of the Snapshot. It shows the present state while the node exists; do not keep it."""
+    """One node: a row of the Snapshot. Shows the present state while the node exists; do not keep it."""
 
     __slots__ = ("_columns", "node", "row", "snapshot")
 
@@ -57,36 +57,35 @@ class NodeInfo:
 
     @property
     def unschedulable(self) -> bool:
-        """Whether the node is cordoned."""
         return self.node.spec.unschedulable
 
     @property
     def pods(self) -> int:
-        """How many pods are placed on it."""
+        """The number of pods placed on the node."""
         return int(self._columns.pods[self.row])
 
     @property
     def allowed_pods(self) -> int:
-        """How many pods it may have."""
+        """The allocatable number of pods."""
         return int(self._columns.allowed_pods[self.row])
 
     @property
     def nonzero_cpu(self) -> int:
-        """Millicores requested as scores count them."""
+        """Millicores requested, with the defaults that scores use."""
         return int(self._columns.nonzero_cpu[self.row])
 
     @property
     def nonzero_memory(self) -> int:
-        """Bytes requested as scores count them."""
+        """Bytes requested, with the defaults that scores use."""
         return int(self._columns.nonzero_memory[self.row])
 
     def allocatable(self, resource: str) -> int:
-        """The allocatable amount: millicores for cpu, base units for the rest, 0 for a resource that it lacks."""
+        """The allocatable amount: millicores for cpu, base units otherwise, 0 for a resource that the node lacks."""
         column = self._columns.allocatable.get(resource)
         return int(column[self.row]) if column is not None else 0
 
     def requested(self, resource: str) -> int:
-        """The requests of the pods on it, in the same units."""
+        """The requests of its pods, in the same units."""
         column = self._columns.requested.get(resource)
         return int(column[self.row]) if column is not None else 0
 
@@ -95,21 +94,21 @@ class NodeInfo:
 
 
 def node_info(snapshot: Snapshot, name: str) -> NodeInfo | None:
-    """The node of this name; None when it does not exist."""
+    """The node of this name, or None."""
     row = snapshot.rows.of(name)
     return None if row is None else info_of_row(snapshot, row)
 
 
 def info_of_row(snapshot: Snapshot, row: int) -> NodeInfo | None:
-    """The node of a row; None for a row without a node."""
+    """The node of a row, or None for a row without a node."""
     node = snapshot.node_at(row)
     return None if node is None else NodeInfo(snapshot, row, node)
 
 
 class Nodes:
-    """A view over columns for a set of rows. Every array has ``len(nodes)`` elements in one order, to be read only.
+    """A read-only view over columns for a set of rows. Every array has ``len(nodes)`` elements in one order.
 
-    Rows without a node may be among all rows; answers for them are ignored, but must not be an error.
+    The rows may include rows without a node; results for these are ignored but must not raise.
     """
 
     __slots__ = ("_columns", "_index", "_length", "snapshot")
@@ -129,11 +128,11 @@ class Nodes:
         return np.arange(self._length) if isinstance(self._index, slice) else self._index
 
     def rows_at(self, positions: RowIndex) -> RowIndex:
-        """The rows of some positions in the view."""
+        """The rows at some positions of the view."""
         return positions if isinstance(self._index, slice) else self._index[positions]
 
     def position_of(self, row: int) -> int | None:
-        """The position of a row in the view, whose rows ascend; None when it is not there."""
+        """The position of a row in the view, whose rows ascend; None without one."""
         if isinstance(self._index, slice):
             return row if row < self._length else None
         position = int(np.searchsorted(self._index, row))
@@ -153,15 +152,15 @@ class Nodes:
         return list(names) if isinstance(self._index, slice) else [names[row] for row in self._index.tolist()]
 
     def infos(self) -> Iterator[NodeInfo | None]:
-        """One NodeInfo after another, None for a row without a node: slow, for data without columns."""
+        """One NodeInfo per row, None for a row without a node: slow, for data without columns."""
         return (info_of_row(self.snapshot, row) for row in self.rows.tolist())
 
     def take(self, column: npt.NDArray[Scalar]) -> npt.NDArray[Scalar]:
-        """The view's part of an array with one element a row of the Snapshot."""
+        """The view's part of an array with one element per row of the Snapshot."""
         return column[self._index]
 
     def allocatable(self, resource: str) -> Amount:
-        """The allocatable amounts: millicores for cpu, base units for the rest, 0 for a resource that a node lacks."""
+        """Allocatable amounts: millicores for cpu, base units otherwise, 0 for a resource that a node lacks."""
         return self.take(self._columns.allocatable.get(resource, self._columns.nothing))
 
     def requested(self, resource: str) -> Amount:
@@ -170,22 +169,22 @@ class Nodes:
 
     @property
     def nonzero_cpu(self) -> Amount:
-        """Millicores requested as scores count them."""
+        """Millicores requested, with the defaults that scores use."""
         return self.take(self._columns.nonzero_cpu)
 
     @property
     def nonzero_memory(self) -> Amount:
-        """Bytes requested as scores count them."""
+        """Bytes requested, with the defaults that scores use."""
         return self.take(self._columns.nonzero_memory)
 
     @property
     def pods(self) -> Amount:
-        """How many pods are placed on each node."""
+        """The number of placed pods per node."""
         return self.take(self._columns.pods)
 
     @property
     def allowed_pods(self) -> Amount:
-        """How many pods each node may have."""
+        """The allocatable number of pods per node."""
         return self.take(self._columns.allowed_pods)
 
     @property
@@ -195,31 +194,31 @@ class Nodes:
 
     @property
     def ready(self) -> Mask:
-        """Which nodes have the condition Ready with the value True, or do not have it."""
+        """Nodes whose condition Ready is True or absent."""
         return self.take(self._columns.ready)
 
     @property
     def exists(self) -> Mask:
-        """Which rows have a node."""
+        """Rows with a node."""
         return self.take(self._columns.exists)
 
     @property
     def taints(self) -> npt.NDArray[np.int32]:
-        """The number of each node's list of taints in ``taint_sets``."""
+        """Each node's list of taints, as an index into ``taint_sets``."""
         return self.take(self._columns.taints)
 
     @property
     def taint_sets(self) -> list[TaintSet]:
-        """Every different list of taints, by number."""
+        """Every distinct list of taints, by index."""
         return self._columns.taint_sets.sets
 
     def label(self, key: str) -> tuple[npt.NDArray[np.int32], LabelColumn]:
-        """The codes of a label on the nodes (ABSENT where they lack it) and the column that explains them."""
+        """The label's codes (ABSENT for nodes without it) and the column that decodes them."""
         column = self.snapshot.label_column(key)
         return self.take(column.codes), column
 
     def named(self, name: str) -> Mask:
-        """Where the node of this name is."""
+        """The position of the node of this name."""
         row = self.snapshot.rows.of(name)
         if row is None:
             return np.zeros(self._length, dtype=np.bool_)
@@ -228,7 +227,7 @@ class Nodes:
 
 @dataclass(frozen=True, slots=True)
 class RemovedPods:
-    """Pods that are removed from each node in a dry run: float64[nodes], how many, and the sums of their requests.
+    """Pods removed from each node in a dry run: float64[nodes], their number and the sums of their requests.
 
     ``count``: how many of them count; its argument gives how often each pod of a group counts.
     """
@@ -239,7 +238,7 @@ class RemovedPods:
 
 
 class NodesWithoutPods(Nodes):
-    """Nodes whose sums leave removed pods out; everything else about pods still includes them."""
+    """Nodes whose sums exclude removed pods; all other data about pods still includes them."""
 
     __slots__ = ("_removed",)
 
@@ -249,17 +248,17 @@ class NodesWithoutPods(Nodes):
 
     @property
     def pods(self) -> Amount:
-        """How many pods are left on each node."""
+        """The number of remaining pods."""
         return super().pods - self._removed.pods
 
     def requested(self, resource: str) -> Amount:
-        """The requests of the pods that are left."""
+        """The requests of the remaining pods."""
         requested, removed = super().requested(resource), self._removed.requested.get(resource)
         return requested if removed is None else requested - removed
 
 
 class AnotherPod:
-    """One more pod like the incoming one: of the same class and with the same labels, but with a uid of its own."""
+    """One more pod like the incoming one: same class and labels, its own uid."""
 
     def __init__(self, pod: Pod, snapshot: Snapshot) -> None:
         self._like = pod
@@ -273,11 +272,11 @@ class AnotherPod:
         return msgspec.structs.replace(self._like, metadata=metadata)
 
     def requested(self, resource: str) -> int:
-        """What it adds to the requests on a node."""
+        """Its requests, including the effect on ``requested``."""
         return self.requests.amounts.get(resource, 0) if is_counted(resource) else 0
 
     def room_on(self, info: NodeInfo) -> int:
-        """How many of them the free resources of a node are enough for, as scores count requests."""
+        """How many of them fit the free resources of a node, with requests as scores count them."""
         requests = self.requests
         room = [(info.allocatable(name) - info.requested(name)) // amount for name, amount in self._other_amounts]
         if requests.nonzero_cpu > 0:
@@ -287,7 +286,7 @@ class AnotherPod:
         return min(room, default=0)
 
     def room_on_each(self, nodes: Nodes) -> Amount:
-        """The same for several nodes: float64[nodes], whole numbers."""
+        """The same per node: float64[nodes], whole numbers."""
         requests = self.requests
         room = [(nodes.allocatable(name) - nodes.requested(name)) // amount for name, amount in self._other_amounts]
         if requests.nonzero_cpu > 0:
@@ -298,21 +297,21 @@ class AnotherPod:
 
     @cached_property
     def _other_amounts(self) -> list[tuple[str, int]]:
-        """What it requests but cpu and memory, of which scores count no less than is requested."""
+        # Its requests without cpu and memory, which scores never count lower than requested.
         counted = ((name, self.requested(name)) for name in self.requests.amounts if name not in (CPU, MEMORY))
         return [(name, amount) for name, amount in counted if amount > 0]
 
     def on_row(self, row: int) -> PlacedPod:
-        """It, as if it were assumed on this row."""
+        """The pod as if assumed on this row."""
         return PlacedPod(pod=self.pod, row=row, pod_class=self.pod_class, group=self._snapshot.groups.of(self.pod))
 
 
+# Cannot be a uid of the API server.
 ANOTHER_UID: Final = "another"
-"""Not the form of a uid of the API server."""
 
 
 class NodeInfoWithAnother(NodeInfo):
-    """A node as if one more pod were on it, or ``count`` more."""
+    """A node as if ``count`` more pods were on it."""
 
     __slots__ = ("_another", "_count")
 
@@ -341,7 +340,7 @@ class NodeInfoWithAnother(NodeInfo):
 
 
 class NodesWithAnother(Nodes):
-    """Nodes as if one more pod were on each, or ``counts`` more: their sums, and each node of ``infos``."""
+    """Nodes as if ``counts`` more pods were on each: their sums, and each node of ``infos``."""
 
     __slots__ = ("_another", "_counts")
 

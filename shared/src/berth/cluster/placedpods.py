@@ -1,6 +1,6 @@
-"""Columns of placed pods, one element a pod: preemption compares all pods of the cluster at once.
+"""Columns of placed pods, one element per pod, for preemption, which compares all pods of the cluster at once.
 
-Brought up to date on request, and only for rows that changed since.
+Refreshed on request, only for rows that changed since.
 """
 
 from __future__ import annotations
@@ -17,25 +17,25 @@ from berth.cluster.pods import EquivalenceClass, PlacedPod
 from berth.cluster.snapshot import Snapshot
 from berth.cluster.topologycounts import PodGroup
 
+# The row of an unused element.
 NOWHERE: Final = -1
-"""The row of an unused element."""
 
+# The start of a pod without a start time in its status: it counts as the youngest.
 UNKNOWN_START: Final = float("inf")
-"""The start of a pod whose status has no start time: it counts as the youngest."""
 
 _FIRST_CAPACITY: Final = 256
 
+# Classes and groups without a pod stay too. Above this number of both together, all rows are read again.
 _MAX_NUMBERS: Final = 20_000
-"""Classes and groups without a pod are kept too. Above this number of both together, all rows are read again."""
 
 
 class PlacedPods:
     """The placed pods of one Snapshot.
 
     Attributes:
-        rows: int64[capacity], NOWHERE where there is no pod.
+        rows: int64[capacity], NOWHERE for an unused element.
         priorities: int64[capacity].
-        since: float64[capacity], Unix seconds of the start, UNKNOWN_START where it is unknown.
+        since: float64[capacity], Unix seconds of the start, or UNKNOWN_START.
         classes: int64[capacity], index into ``pod_classes``.
         groups: int64[capacity], index into ``pod_groups``.
     """
@@ -60,7 +60,7 @@ class PlacedPods:
         self._seen = self._snapshot.version
 
     def amounts(self, resource: str) -> npt.NDArray[np.float64]:
-        """float64[capacity]: the request of each pod."""
+        """float64[capacity]: each pod's request of the resource."""
         amounts = [each.requests.amounts.get(resource, 0) for each in self.pod_classes] or [0]
         by_class = np.array(amounts, dtype=np.float64)
         requests: npt.NDArray[np.float64] = by_class[self.classes]
@@ -121,5 +121,5 @@ class PlacedPods:
 
 
 def started_at(pod: Pod) -> float:
-    """Unix seconds since when the pod runs on its node, by its status; UNKNOWN_START without a start time."""
+    """Unix seconds of the start in the pod's status, or UNKNOWN_START."""
     return unix_seconds(pod.status.start_time) if pod.status.start_time else UNKNOWN_START

@@ -1,8 +1,7 @@
-"""Pods in a Snapshot: their equivalence classes, and the placed and nominated pods on nodes.
+"""Pods in a Snapshot: their equivalence classes, and the placed and nominated pods per node.
 
-What follows from a pod's spec is computed once for all pods with an equal spec. Most pods of a cluster are equal to
-another one, so equal parts are kept once as well: at 50,000 pods of 400 workloads a pod takes 0.8 KB in place of
-4.3 KB.
+Values derived from a spec are computed once for all pods with an equal spec. Equal parts of pods are kept once too: at
+50,000 pods of 400 workloads a pod takes 0.8 KB instead of 4.3 KB.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ _encode = msgspec.json.Encoder().encode
 
 
 class EquivalenceClasses:
-    """Interns classes; one without references is dropped."""
+    """Interns classes and drops those without references."""
 
     def __init__(self) -> None:
         self._classes: WeakValueDictionary[bytes, EquivalenceClass] = WeakValueDictionary()
@@ -47,10 +46,10 @@ class EquivalenceClasses:
         return len(self._classes)
 
     def of(self, pod: Pod, *, placed: bool = False) -> EquivalenceClass:
-        """The class of a pod; for a placed pod the node's name is left out."""
+        """The class of a pod, without the node's name of a placed pod."""
         spec = pod.spec
         if self._last is not None and self._last[0] is spec and not (placed and spec.node_name):
-            return self._last[1]  # a pod is ranked, then placed: its spec is encoded once
+            return self._last[1]  # A pod is ranked, then placed: its spec is encoded once.
         found = self._intern(spec, placed=placed)
         if not placed:
             self._last = (spec, found)
@@ -68,7 +67,7 @@ class EquivalenceClasses:
 
 
 class EquivalenceClass:
-    """A spec and what follows from it. Names, uids, labels, the node and volumes are not part of a class."""
+    """A spec and the values derived from it. Names, uids, labels, the node and volumes are not part of a class."""
 
     def __init__(self, key: bytes, spec: PodSpec) -> None:
         self.key = key
@@ -76,14 +75,14 @@ class EquivalenceClass:
         self._affinity_terms: dict[str, AffinityTerms] = {}
 
     def affinity_terms(self, namespace: str) -> AffinityTerms:
-        """Pod affinity and anti-affinity of the pods of a namespace, compiled."""
+        """Compiled pod affinity and anti-affinity of the pods of a namespace."""
         known = self._affinity_terms.get(namespace)
         if known is None:
             known = self._affinity_terms[namespace] = compile_affinity_terms(self.spec.affinity, namespace)
         return known
 
     def refusal(self, pod: Pod) -> str:
-        """Why a pod of this class is not scheduled; empty when it may be. Parts are counted once for all of them."""
+        """Why pods of this class are refused; empty if they are not. Parts are counted once per class."""
         volumes = pod.spec.volumes
         within = (
             self._is_within_limits
@@ -94,7 +93,7 @@ class EquivalenceClass:
 
     @cached_property
     def _is_within_limits(self) -> bool:
-        """Of what is part of the class."""
+        # Limits of the parts that belong to the class.
         return is_within_limits(self.spec)
 
     @cached_property
@@ -103,27 +102,27 @@ class EquivalenceClass:
 
     @property
     def tolerations(self) -> tuple[Toleration, ...]:
-        """Taints that the pods tolerate."""
+        """Tolerated taints."""
         return tuple(self.spec.tolerations or ())
 
     @cached_property
     def host_ports(self) -> tuple[HostPort, ...]:
-        """Ports of the node that the pods take."""
+        """Host ports of the pods."""
         return host_ports(self.spec)
 
     @cached_property
     def node_labels(self) -> NodeTerm | None:
-        """nodeSelector, compiled; None when there is none."""
+        """Compiled nodeSelector, or None."""
         return compile_node_labels(self.spec.node_selector) if self.spec.node_selector else None
 
     @cached_property
     def required_nodes(self) -> NodeTerms | None:
-        """The required node affinity, compiled; None when there is none."""
+        """Compiled required node affinity, or None."""
         required = self._node_affinity.required_during_scheduling_ignored_during_execution
         return compile_node_selector(required) if required is not None else None
 
     def allows(self, name: str, labels: Mapping[str, str]) -> bool:
-        """Whether nodeSelector and required node affinity let the pods be on a node."""
+        """Whether nodeSelector and required node affinity match a node."""
         selector, required = self.node_labels, self.required_nodes
         return (selector is None or selector.matches(name, labels)) and (
             required is None or required.matches(name, labels)
@@ -131,7 +130,7 @@ class EquivalenceClass:
 
     @cached_property
     def preferred_nodes(self) -> tuple[WeightedNodeTerm, ...]:
-        """The preferred node affinity, compiled."""
+        """Compiled preferred node affinity."""
         return compile_preferred(self._node_affinity.preferred_during_scheduling_ignored_during_execution)
 
     @property
@@ -143,9 +142,9 @@ T = TypeVar("T")
 
 
 class PlacedPod(msgspec.Struct, frozen=True, kw_only=True):
-    """A pod that is counted on a row. A Struct: one is made for each pod of the cluster.
+    """A pod counted on a row. A Struct, because there is one per pod of the cluster.
 
-    ``bound_at``: Unix seconds since when it is bound; ``None`` for a pod that is assumed or proposed.
+    ``bound_at``: Unix seconds of its binding; ``None`` for an assumed or proposed pod.
     """
 
     pod: Pod
@@ -157,14 +156,14 @@ class PlacedPod(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NominatedPod:
-    """A pod for which a node is preempted: cycles of pods of the same or a lower priority count it there."""
+    """A pod with a nominated node: cycles of pods of the same or a lower priority count it there."""
 
     pod: Pod
     node: str
 
 
 class PodVolumes:
-    """The placed pods that have volumes; pods without volumes cost nothing."""
+    """The placed pods with volumes; pods without volumes cost nothing."""
 
     def __init__(self) -> None:
         self._on_row: dict[int, dict[str, Pod]] = {}
@@ -189,16 +188,16 @@ class PodVolumes:
         return self._on_row.get(row, {}).values()
 
     def count_on(self, row: int) -> int:
-        """How many volumes they have together; one that several pods use counts several times."""
+        """The number of their volumes; a volume of several pods counts several times."""
         return self._counts[row]
 
     @property
     def rows(self) -> Collection[int]:
-        """The rows that have such pods."""
+        """The rows with such pods."""
         return self._on_row.keys()
 
     def is_used(self, namespace: str, claim: str) -> bool:
-        """Whether a placed pod uses the claim; claims of ephemeral volumes are not counted."""
+        """Whether a placed pod uses the claim; claims of ephemeral volumes do not count."""
         return (namespace, claim) in self._users
 
     def _leave(self, uid: str, row: int) -> None:
@@ -217,7 +216,7 @@ class PodVolumes:
 def deduplicated(pod: Pod, pod_class: EquivalenceClass, group: PodGroup) -> Pod:
     """The pod with parts equal to its class's spec or its group's last metadata replaced by those objects.
 
-    The node's name is left out, and volumes that make no difference to any plugin (tokens, configuration).
+    The node's name is left out, and volumes that no plugin reads (tokens, configuration).
     """
     metadata = _metadata(pod.metadata, group)
     group.last = metadata
@@ -244,10 +243,10 @@ def _spec(own: PodSpec, pod_class: EquivalenceClass) -> PodSpec:
 
 
 def _has_source(volume: Volume) -> bool:
-    """Whether its source is of a type that some plugin reads; others are not decoded."""
+    """Whether some plugin reads its type of source; other types are not decoded."""
     return volume != Volume(name=volume.name)
 
 
 def _either(own: T, other: T) -> T:
-    """The other where both are equal, so that only one is kept."""
+    """The second if both are equal, so that only one is kept."""
     return other if own == other else own

@@ -1,9 +1,9 @@
-"""The cluster's state as a cycle reads it: columns of nodes, changed in place as events arrive (docs/design.md, 5).
+"""The cluster's state as a cycle reads it: node columns, changed in place as events arrive (docs/design.md, 5).
 
-Events may come in any order: a pod may be placed before its node is there. Malformed objects never raise: a quantity
-that cannot be parsed counts as 0 and is reported in ``problems``. Objects of other kinds (claims, volumes, Services,
-...) are kept for plugins, which look them up by name or by namespace. As with kube-scheduler's AssumeCache, such an
-object can be assumed to be changed before the watch shows it.
+Events may arrive in any order: a pod may be placed before its node exists. Malformed objects never raise: an unparsable
+quantity counts as 0 and is reported in ``problems``. Objects of other kinds (claims, volumes, Services, ...) are kept
+for plugins, which look them up by name or namespace. As with kube-scheduler's AssumeCache, such an object can be
+assumed to have changed before the watch shows it.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ T = TypeVar("T", bound=NamedObject)
 
 
 class Objects(Generic[T]):
-    """The objects of one kind, by key: the uid or name. ``version`` rises with every change.
+    """The objects of one kind, by key: the uid or name. ``version`` increases with every change.
 
     An object may be added before the previous one of its name is removed.
     """
@@ -58,7 +58,6 @@ class Objects(Generic[T]):
 
     @property
     def keys(self) -> frozenset[str]:
-        """The keys of all objects."""
         return frozenset(self._by_key)
 
     def set(self, key: str, obj: T) -> None:
@@ -101,15 +100,13 @@ class Objects(Generic[T]):
             self.restore(key)
 
     def api_object(self, key: str) -> T | None:
-        """The object as the watch showed it last, whatever is assumed."""
+        """The object as the watch showed it last, ignoring assumptions."""
         return self._actual.get(key, self._by_key.get(key))
 
     def named(self, name: str, namespace: str = "") -> T | None:
-        """The object of this name."""
         return self._by_namespace.get(namespace, {}).get(name)
 
     def in_namespace(self, namespace: str) -> Collection[T]:
-        """The objects of a namespace."""
         return self._by_namespace.get(namespace, {}).values()
 
     def _put(self, key: str, obj: T) -> None:
@@ -118,14 +115,12 @@ class Objects(Generic[T]):
         self.version += 1
 
 
-NODE: Final = 1
-"""The node object changed: labels, taints, allocatable, images, or whether it exists."""
+NODE: Final = 1  # the node object: labels, taints, allocatable, images, existence
 
-PODS: Final = 2
-"""What is placed on the node changed."""
+PODS: Final = 2  # pods placed on the node
 
+# A placed pod was updated without effect on a sum or count of the row: the time of its binding, or its annotations.
 PODS_UPDATED: Final = 4
-"""A placed pod was updated, but no sum or count of the row: the time of its binding, or its annotations."""
 
 _MAX_PROBLEMS: Final = 256
 
@@ -134,9 +129,9 @@ D = TypeVar("D")
 
 @dataclass(frozen=True, slots=True)
 class ChangedRows:
-    """Rows whose node object changed, rows on which pods were placed or removed, and rows whose pods were updated.
+    """Rows whose node object changed, rows with pods placed or removed, rows with updated pods.
 
-    A row may be in several.
+    A row may be in several of these.
     """
 
     nodes: frozenset[int]
@@ -149,13 +144,13 @@ class Snapshot:
 
     Attributes:
         columns: the numbers of all nodes, by row.
-        rows: which node has which row.
-        groups: how many pods of which labels are on which row.
-        images: which images are on which row.
-        host_ports: which ports are taken on which row.
-        pod_volumes: which pods with volumes are on which row.
-        live: the live data of nodes that plugins read.
-        problems: the latest problems: which values could not be parsed.
+        rows: assigns each node its row.
+        groups: pods by labels and row.
+        images: images by row.
+        host_ports: taken ports by row.
+        pod_volumes: pods with volumes by row.
+        live: live data of nodes.
+        problems: the latest values that could not be parsed.
     """
 
     def __init__(self) -> None:
@@ -174,8 +169,7 @@ class Snapshot:
         self._placed: dict[str, PlacedPod] = {}
         self._on_row: dict[int, dict[str, PlacedPod]] = {}
         self._nominated: dict[str, NominatedPod] = {}
-        self._nominated_to: dict[str, dict[str, NominatedPod]] = {}
-        """The same by node."""
+        self._nominated_to: dict[str, dict[str, NominatedPod]] = {}  # by node
         self._namespaces: dict[str, Mapping[str, str]] = {}
         self._supposing = 0
         self._objects: dict[type[Any], Objects[Any]] = {}
@@ -184,7 +178,6 @@ class Snapshot:
     # Events
 
     def set_node(self, node: Node) -> None:
-        """Add or update a node."""
         row = self._claim(node.metadata.name)
         before, node = self._nodes.get(row), self._with_shared_images(node)
         self._nodes[row] = node
@@ -194,7 +187,7 @@ class Snapshot:
             self._changes.add(row, NODE)
 
     def remove_node(self, name: str) -> None:
-        """Remove a node; pods that are placed on it stay counted until they are removed."""
+        """Remove a node; pods placed on it stay counted until they are removed."""
         row = self.rows.of(name)
         node = self._nodes.pop(row, None) if row is not None else None
         if row is None or node is None:
@@ -205,7 +198,6 @@ class Snapshot:
         self._release_if_empty(row)
 
     def set_namespace(self, namespace: Namespace) -> None:
-        """Add or update a namespace."""
         labels = namespace.metadata.labels or {}
         if self._namespaces.get(namespace.metadata.name) != labels:
             self._namespaces[namespace.metadata.name] = labels
@@ -216,9 +208,9 @@ class Snapshot:
             self.groups.namespaces += 1
 
     def place(self, pod: Pod, node: str, *, bound_at: float | None = None) -> None:
-        """Count the pod on the node, which need not exist yet; if it is placed elsewhere, it is removed there.
+        """Count the pod on the node, which need not exist yet; a pod placed elsewhere is removed there.
 
-        ``bound_at`` is since when it is bound (Unix seconds); ``None`` for a pod that is assumed or proposed.
+        ``bound_at``: Unix seconds of its binding; ``None`` for an assumed or proposed pod.
         """
         pod_class = self._classes.of(pod, placed=True)
         group = self.groups.of(pod)
@@ -258,7 +250,7 @@ class Snapshot:
         self._nominated_to.setdefault(node, {})[pod.uid] = nominated
 
     def end_nomination(self, uid: str) -> None:
-        """Clear the pod's nomination, if it has one."""
+        """Clear the pod's nomination, if any."""
         nominated = self._nominated.pop(uid, None)
         if nominated is None:
             return
@@ -269,7 +261,7 @@ class Snapshot:
 
     @contextmanager
     def supposing(self, *, placed: Iterable[tuple[Pod, str]] = (), removed: Iterable[str] = ()) -> Iterator[None]:
-        """The state as if some pods were removed and others placed; afterwards everything is as it was."""
+        """The state as if some pods were removed and others placed; restored afterwards."""
         placing, removing = list(placed), list(removed)
         touched = [*removing, *(pod.uid for pod, _ in placing)]
         before = {uid: (self._placed.get(uid), self.node_of(uid)) for uid in touched}
@@ -288,20 +280,20 @@ class Snapshot:
 
     @property
     def size(self) -> int:
-        """How many rows there are, rows without a node included."""
+        """The number of rows, including rows without a node."""
         return self.rows.size
 
     @property
     def version(self) -> int:
-        """Rises with every change of a row."""
+        """Increases with every change of a row."""
         return self._changes.version
 
     def changed_since(self, version: int) -> ChangedRows | None:
-        """The rows that changed after a version; None when too many changes have been made since."""
+        """The rows changed after a version, or None if too many changes were made since."""
         return self._changes.since(version)
 
     def class_of(self, pod: Pod) -> EquivalenceClass:
-        """The equivalence class of a pending pod; the caller keeps it as long as it needs it."""
+        """The equivalence class of a pending pod; the caller keeps it as long as needed."""
         return self._classes.of(pod)
 
     def has_node(self, name: str) -> bool:
@@ -313,16 +305,15 @@ class Snapshot:
 
     @property
     def node_count(self) -> int:
-        """How many nodes there are."""
         return len(self._nodes)
 
     @property
     def pod_count(self) -> int:
-        """How many pods are placed."""
+        """The number of placed pods."""
         return len(self._placed)
 
     def node_at(self, row: int) -> Node | None:
-        """The node of a row; None for a row without one."""
+        """The node of a row, or None."""
         return self._nodes.get(row)
 
     def node_of(self, uid: str) -> str | None:
@@ -338,43 +329,43 @@ class Snapshot:
         return self._on_row.get(row, {}).values()
 
     def pods_on(self, node: str) -> int:
-        """How many pods are placed on the node; nominated ones are not."""
+        """The number of pods placed on the node, without nominated ones."""
         row = self.rows.of(node)
         return 0 if row is None else len(self._on_row.get(row, ()))
 
     def nominations(self) -> Collection[NominatedPod]:
-        """All nominated pods; one that is placed as well counts where it is placed."""
+        """All nominated pods; one that is also placed counts where it is placed."""
         return self._nominated.values()
 
     def nominations_to(self, node: str) -> Collection[NominatedPod]:
-        """Those to one node."""
+        """Pods nominated to one node."""
         return self._nominated_to.get(node, {}).values()
 
     @property
     def nominated_nodes(self) -> Collection[str]:
-        """The nodes that are nominated for pods; not each has to exist."""
+        """The nodes with nominated pods; not all need to exist."""
         return self._nominated_to.keys()
 
     def labels_of_namespace(self, name: str) -> Mapping[str, str]:
-        """The namespace's labels; none when it is unknown."""
+        """The namespace's labels; empty if it is unknown."""
         return self._namespaces.get(name, {})
 
     def objects(self, kind: type[T]) -> Objects[T]:
-        """The objects of another kind, by type: filled from the watch or the mirror, read by plugins."""
+        """The objects of another kind, by type, filled from the watch or the mirror."""
         known: Objects[T] | None = self._objects.get(kind)
         if known is None:
             known = self._objects[kind] = Objects(kind)
         return known
 
     def derived(self, key: Hashable, make: Callable[[], D]) -> D:
-        """A value that a plugin or a cycle computes once and keeps for as long as the Snapshot lives."""
+        """A value that a plugin or cycle computes once and keeps for the life of the Snapshot."""
         if key not in self._derived:
             self._derived[key] = make()
         made: D = self._derived[key]
         return made
 
     def label_column(self, key: str) -> LabelColumn:
-        """The column of a label key, made on first use."""
+        """The column of a label key, built on first use."""
         labels = ((row, node.metadata.labels or {}) for row, node in self._nodes.items())
         return self.columns.labels.of(key, labels, self.columns.capacity)
 
@@ -453,14 +444,14 @@ class ChangeLog:
         return self._dropped + len(self._entries)
 
     def add(self, row: int, kind: int) -> None:
-        """Something of this kind has changed on the row."""
+        """Record a change of this kind on the row."""
         self._entries.append((row, kind))
         if len(self._entries) >= 2 * self._bound:
             del self._entries[: self._bound]
             self._dropped += self._bound
 
     def since(self, version: int) -> ChangedRows | None:
-        """What changed after the version; None when the log does not reach back to it: any row may have changed."""
+        """The changes after the version, or None if the log no longer reaches back to it."""
         if version < self._dropped:
             return None
         entries = self._entries[version - self._dropped :]

@@ -1,7 +1,7 @@
-"""Topology counts: how many pods of which labels are on each row. Affinity and spread add them up by domain.
+"""Topology counts: pods by labels and row. Affinity and spread add them up by domain.
 
-Placed pods that plugins cannot distinguish form one group: one namespace, one set of labels, the same pod affinities.
-A query is evaluated once for each group. Then the group's pods are counted as they are placed and removed.
+Placed pods that plugins cannot distinguish form one group: one namespace, one set of labels, the same pod affinities. A
+query is evaluated once per group; from then on the group's pods are counted as they are placed and removed.
 """
 
 from __future__ import annotations
@@ -24,18 +24,17 @@ from berth.cluster.columns import grown
 
 Counts = npt.NDArray[np.int32]
 
-LabelItems = tuple[tuple[str, str], ...]
-"""Labels in order."""
+LabelItems = tuple[tuple[str, str], ...]  # sorted
 
 GroupKey = tuple[str, LabelItems, bool, bytes]
 
+# Bytes that all counts may use together; the least recently used are dropped.
 _MAX_BYTES: Final = 32 * 1024 * 1024
-"""The most memory that all counts may use together; the least recently used are dropped."""
 
 _MIN_QUERIES: Final = 16
 
+# Sets of labels for which the matching terms are cached.
 _MAX_CACHED: Final = 4096
-"""For how many sets of labels the matching terms are cached."""
 
 _encode: Final = msgspec.json.Encoder().encode
 
@@ -43,9 +42,9 @@ _encode: Final = msgspec.json.Encoder().encode
 class PodGroup:
     """Placed pods of one namespace, one set of labels and the same pod affinities.
 
-    ``counts``: row to number of pods, only rows that have any. ``terminating`` pods make a group of their own, since
-    spread does not count them. ``terms`` are the compiled affinities that count, ``counters`` the counts that include
-    the pods, and how often each. ``last`` is the metadata of the pod that was placed last.
+    ``counts``: row to number of pods, without zeros. ``terminating`` pods form a group of their own, because spread
+    does not count them. ``terms`` are the compiled affinities that count, ``counters`` the counts that include the
+    pods, and how often each. ``last`` is the metadata of the pod placed last.
     """
 
     __slots__ = ("affinity", "counters", "counts", "key", "labels", "last", "namespace", "terminating", "terms")
@@ -71,12 +70,12 @@ class PodGroup:
 
 @dataclass(frozen=True, slots=True)
 class PodsMatching:
-    """Pods that all selectors match; ``living``: only those that are not terminating."""
+    """Pods that all selectors match; with ``living`` only those that are not terminating."""
 
     selectors: tuple[PodSelector, ...]
     living: bool = False
+    # Kept, because counts are looked up by it once or twice a cycle and the selectors are deep.
     _hash: int = field(init=False, repr=False, compare=False)
-    """Kept: counts are looked up by it once or twice a cycle, and the selectors are deep."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "_hash", hash((self.selectors, self.living)))
@@ -92,7 +91,7 @@ class PodsMatching:
 
     @property
     def namespaces(self) -> Iterable[str] | None:
-        """The only namespaces whose pods can match; None when any can."""
+        """The only namespaces whose pods can match; None if any can."""
         return next((each.namespaces for each in self.selectors if not each.uses_namespace_labels), None)
 
     @property
@@ -110,7 +109,6 @@ class PodsWithTerm:
 
     @property
     def uses_namespace_labels(self) -> bool:
-        """Whether the answer depends on namespaces' labels: it does not."""
         return False
 
 
@@ -118,18 +116,17 @@ PodQuery = PodsMatching | PodsWithTerm
 
 
 class PodGroups:
-    """All groups that have a pod, by namespace."""
+    """All groups with pods, by namespace."""
 
     def __init__(self, labels_of: LabelsOfNamespace) -> None:
         self._labels_of = labels_of
         self._by_namespace: dict[str, dict[GroupKey, PodGroup]] = {}
         self._topology_counts = TopologyCounts(labels_of)
         self._terms = PlacedPodTerms(labels_of)
-        self.namespaces = 0
-        """The version of the namespaces' labels."""
+        self.namespaces = 0  # the version of the namespaces' labels
 
     def of(self, pod: Pod) -> PodGroup:
-        """The pod's group; a new one is stored when it is first counted. It has no affinity where that is too much."""
+        """The pod's group; a new one is stored when first counted. Affinity above the limits is left out."""
         affinity = _pod_terms(pod.spec.affinity)
         key = (
             pod.metadata.namespace,
@@ -140,7 +137,7 @@ class PodGroups:
         return self._by_namespace.get(key[0], {}).get(key) or PodGroup(key, affinity)
 
     def count(self, group: PodGroup, row: int, by: int) -> None:
-        """Count pods of the group on a row, or off it."""
+        """Count pods of the group on a row, or remove them from it."""
         if not group.counts:
             self._add(group)
         left = group.counts.get(row, 0) + by
@@ -154,7 +151,7 @@ class PodGroups:
             self._remove(group)
 
     def count_pods(self, query: PodQuery) -> PodCounts:
-        """How many pods that match a query are on each row."""
+        """The number of matching pods per row."""
         known = self._topology_counts.known(query, self.namespaces)
         return known or self._topology_counts.make(query, self._counted_by(query), self.namespaces)
 
@@ -163,7 +160,7 @@ class PodGroups:
         return any(map(self._terms.have, points))
 
     def terms_matching(self, point: AffinityTermKind, namespace: str, labels: LabelItems) -> tuple[AffinityTerm, ...]:
-        """The different affinity terms of placed pods that match a pod with these labels."""
+        """The distinct affinity terms of placed pods that match a pod with these labels."""
         return self._terms.matching(point, namespace, labels, self.namespaces)
 
     def reserve(self, capacity: int) -> None:
@@ -171,7 +168,6 @@ class PodGroups:
         self._topology_counts.reserve(capacity)
 
     def in_namespace(self, namespace: str) -> Iterable[PodGroup]:
-        """The groups of a namespace."""
         return self._by_namespace.get(namespace, {}).values()
 
     def all(self) -> Iterable[PodGroup]:
@@ -202,8 +198,8 @@ class PodGroups:
 class TopologyCounts:
     """The counts of the most recently used queries.
 
-    A new group is compared only with queries that may count its namespace, so that one tenant's queries cost the pods
-    of others nothing.
+    A new group is compared only with queries that may count its namespace, so that one tenant's queries cost other
+    tenants' pods nothing.
     """
 
     def __init__(self, labels_of: LabelsOfNamespace) -> None:
@@ -217,7 +213,7 @@ class TopologyCounts:
         return len(self._by_query)
 
     def known(self, query: PodQuery, namespaces: int) -> PodCounts | None:
-        """The counts of a query; None for a new one, or when ``namespaces`` (a version) has changed."""
+        """The counts of a query; None if it is new or ``namespaces`` (a version) has changed."""
         counter = self._by_query.get(query)
         if counter is None or (counter.namespaces_seen != namespaces and query.uses_namespace_labels):
             return None
@@ -225,7 +221,7 @@ class TopologyCounts:
         return counter
 
     def make(self, query: PodQuery, counted: Iterable[tuple[PodGroup, int]], namespaces: int) -> PodCounts:
-        """Count the pods of these groups, each so often, and keep the counts up to date from here on."""
+        """Count the pods of these groups, each that often, and keep the counts up to date from here on."""
         if query in self._by_query:
             self._drop(query)
         counter = self._by_query[query] = PodCounts(self._capacity, namespaces)
@@ -240,7 +236,7 @@ class TopologyCounts:
         return counter
 
     def join(self, group: PodGroup) -> None:
-        """Include a new group's pods from now on; it has none yet."""
+        """Include a new group's pods from now on; it is still empty."""
         of_namespace = self._by_namespace.get(group.namespace, {})
         for query, counter in chain(of_namespace.items(), self._of_any_namespace.items()):
             if times := query.times(group, self._labels_of):
@@ -251,7 +247,7 @@ class TopologyCounts:
                 holders.include(group, times)
 
     def leave(self, group: PodGroup) -> None:
-        """The group has no pods any more."""
+        """Drop a group without pods."""
         for counter in group.counters:
             counter.groups.discard(group)
         group.counters = {}
@@ -275,7 +271,7 @@ class TopologyCounts:
                     del self._by_namespace[namespace]
 
     def _indexed(self, query: PodsMatching) -> list[dict[PodsMatching, PodCounts]]:
-        """Where the query is looked for when a group is new: at the namespaces that it names, or always."""
+        """The namespaces under which a query is compared with a new group, or None for all groups."""
         named = query.namespaces
         if named is None:
             return [self._of_any_namespace]
@@ -283,7 +279,7 @@ class TopologyCounts:
 
 
 class PodCounts:
-    """The counts of one query. ``counts``: int32[capacity], read only; ``groups``: those whose pods are counted."""
+    """The counts of one query. ``counts``: int32[capacity], read only; ``groups``: the groups counted."""
 
     __slots__ = ("counts", "groups", "namespaces_seen")
 
@@ -293,16 +289,16 @@ class PodCounts:
         self.groups: set[PodGroup] = set()
 
     def include(self, group: PodGroup, times: int) -> None:
-        """Count the group's pods from now on, each so often."""
+        """Count the group's pods from now on, each that often."""
         self.groups.add(group)
         group.counters[self] = times
 
 
 class PlacedPodTerms:
-    """The different affinity terms of placed pods, by kind, with the groups that have each.
+    """The distinct affinity terms of placed pods, by kind, with the groups that have each.
 
-    A term that names namespaces is compared only with pods of these, so that the terms of one tenant's pods cost the
-    pods of others nothing unless they are about them.
+    A term that names namespaces is compared only with pods of these, so that one tenant's terms cost the pods of others
+    nothing unless the terms are about them.
     """
 
     def __init__(self, labels_of: LabelsOfNamespace) -> None:
@@ -310,16 +306,16 @@ class PlacedPodTerms:
         self._groups: dict[AffinityTermKind, dict[AffinityTerm, dict[PodGroup, int]]] = {
             kind: {} for kind in AffinityTermKind
         }
+        # By namespace; "" for terms about any.
         self._by_namespace: dict[tuple[AffinityTermKind, str], dict[AffinityTerm, None]] = {}
-        """By namespace, "" for terms that may match pods of any."""
+        # The version of the last change of a namespace's terms; absent without terms.
         self._changed: dict[tuple[AffinityTermKind, str], int] = {}
-        """When the terms of a namespace changed last; it has none where this is absent."""
         self._changes = count(1)
         self._cached: OrderedDict[tuple[AffinityTermKind, str, LabelItems], tuple[object, tuple[AffinityTerm, ...]]]
         self._cached = OrderedDict()
 
     def add(self, group: PodGroup) -> None:
-        """A group has pods now."""
+        """Add a group that now has pods."""
         for kind, term, times in group.distinct_terms():
             groups = self._groups[kind].setdefault(term, {})
             if not groups:
@@ -329,7 +325,7 @@ class PlacedPodTerms:
             groups[group] = times
 
     def remove(self, group: PodGroup) -> None:
-        """A group has no pods any more."""
+        """Remove a group without pods."""
         for kind, term, _ in group.distinct_terms():
             groups = self._groups[kind][term]
             del groups[group]
@@ -376,14 +372,14 @@ class PlacedPodTerms:
 
 
 def _places(kind: AffinityTermKind, term: AffinityTerm) -> Iterable[tuple[AffinityTermKind, str]]:
-    """Where a term is looked for: in the namespaces that it names, or in all."""
+    """The namespaces that a term names, or "" for all."""
     if term.selector.uses_namespace_labels:
         return ((kind, ""),)
     return [(kind, namespace) for namespace in term.selector.namespaces]
 
 
 def label_items(labels: Mapping[str, str] | None) -> LabelItems:
-    """Labels in order: equal for equal labels, and hashable."""
+    """Sorted labels: equal for equal labels, and hashable."""
     return tuple(sorted((labels or {}).items()))
 
 
