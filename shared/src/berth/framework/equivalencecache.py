@@ -1,6 +1,6 @@
-"""The equivalence cache: answers of row-local plugins for each class of pods with an equal spec (docs/design.md, 5).
+"""The equivalence cache: answers of row-local plugins per class of pods with an equal spec (docs/design.md, 5).
 
-Only rows that changed since the last cycle of the class are evaluated again. The cache does not change any result.
+Only rows that changed since the class's last cycle are evaluated again. The cache never changes a result.
 """
 
 from __future__ import annotations
@@ -47,27 +47,28 @@ from berth.framework.status import CachedVerdicts, CycleState, FilterColumn, Mas
 
 Plug = TypeVar("Plug", bound=Plugin)
 
+# Bytes that the cached classes of one cache may use together.
 _MAX_BYTES: Final = 64 * 1024 * 1024
-"""The most memory that the cached classes of one cache may use together."""
 
 _MIN_CLASSES: Final = 4
 
+# Up to this many rows scalar forms are quicker than vector forms: placing a pod changes one row.
 _FEW: Final = 5
-"""Up to this many rows scalar forms are quicker than vector forms: placing a pod changes one row."""
 
+# Up to this many rows, adding up each one again is quicker than adding up all of 1,000.
 _FEW_TO_FOLLOW: Final = 8
-"""Up to this many rows, adding up each one again is quicker than adding up all of 1,000."""
 
+# Number of extra pods over which the score loss per pod is averaged, if that many fit. Scores are whole numbers:
+# measured with one pod, the loss of a small pod is off by up to a point, and by as many points as there are newcomers
+# (ADR 2).
 SEVERAL: Final = 4
-"""Over how many further pods the cost of one is measured, where so many fit. Scores are whole numbers: measured with
-one pod the cost of a small one is off by up to a point, and by as many points as there are newcomers (ADR 2)."""
 
+# Statuses of a filter kept in addition to one per row: reasons that contain numbers would accumulate.
 _MAX_STATUSES: Final = 1024
-"""How many statuses of a filter are kept in addition to one a row. Reasons that contain numbers would accumulate."""
 
 
 class EquivalenceCache:
-    """The classes that were ranked last on one Snapshot by one profile, as many as fit into the memory bound."""
+    """The classes ranked last on one Snapshot by one profile, within the memory bound."""
 
     def __init__(self, snapshot: Snapshot, profile: Profile) -> None:
         self.snapshot = snapshot
@@ -89,15 +90,15 @@ class EquivalenceCache:
 
     @property
     def bound(self) -> int:
-        """How many classes are kept."""
+        """The number of classes kept."""
         row_bytes = 2 + 4 * len(self.local_filters) + 8 * (len(self.local_scores) + self._reading_pods)
         return max(_MIN_CLASSES, _MAX_BYTES // (row_bytes * self.snapshot.columns.capacity))
 
     def results_of(self, pod: Pod) -> ClassResults:
-        """The results of the pod's class; for a class that is not cached, row-local PreFilter plugins run first.
+        """The results of the pod's class; for an uncached class, row-local PreFilter plugins run first.
 
         Raises:
-            PluginFailure: one of them failed; the class is not cached then.
+            PluginFailure: one of them failed; the class is not cached.
         """
         pod_class = self.snapshot.class_of(pod)
         results = self._classes.get(pod_class)
@@ -111,7 +112,7 @@ class EquivalenceCache:
 
 
 class ClassResults:
-    """The cached answers for one equivalence class: PreFilter, PreScore, and a column of each row-local plugin."""
+    """The cached answers for one equivalence class: PreFilter, PreScore, and a column per row-local plugin."""
 
     def __init__(self, cache: EquivalenceCache, pod: Pod, pod_class: EquivalenceClass) -> None:
         self._cache = cache
@@ -125,8 +126,7 @@ class ClassResults:
         self._filters_of_nodes = [f for f in self._filters if not f.reads_pods]
         self._scores: list[WeightedScore] | None = None
         self._filtered = self._scored = -1
-        self.local_scores: LocalScores | None = None
-        """Of the last cycle."""
+        self.local_scores: LocalScores | None = None  # of the last cycle
         self._another = AnotherPod(pod, cache.snapshot)
         self._another_version = -1
         self._has_another: Mask
@@ -138,7 +138,7 @@ class ClassResults:
         self._clear()
 
     def new_state(self) -> CycleState:
-        """The state of a new cycle: it reads what row-local plugins have stored for the class."""
+        """The state of a new cycle, with the values that row-local plugins stored for the class."""
         return CycleState(self.state.pod_class, self.state)
 
     @property
@@ -148,16 +148,15 @@ class ClassResults:
 
     @property
     def fewer_pods_first(self) -> bool:
-        """As in the profile."""
         return self._cache.fewer_pods_first
 
     @property
     def scored_version(self) -> int:
-        """The Snapshot's version when the scores were last brought up to date; negative before."""
+        """The Snapshot's version at the last refresh of the scores; negative before the first."""
         return self._scored
 
     def refresh_filters(self) -> CachedVerdicts:
-        """Run the filters again on rows that changed since the last time; the verdicts on all rows."""
+        """Run the filters again on rows that changed since the last time; return the verdicts on all rows."""
         snapshot = self._cache.snapshot
         most = _MAX_STATUSES + snapshot.size
         if self._capacity != snapshot.columns.capacity or any(len(c.statuses) > most for c in self._columns.values()):
@@ -172,7 +171,7 @@ class ClassResults:
         return self._verdicts
 
     def refresh_scores(self) -> ChangedRows | None:
-        """Run the scores again on rows that changed since the last time, which are returned; None: on all rows."""
+        """Run the scores again on rows that changed since the last time and return these rows; None means all rows."""
         snapshot = self._cache.snapshot
         changed = snapshot.changed_since(self._scored) if self._scored >= 0 else None
         if self._scores is None:
@@ -186,11 +185,11 @@ class ClassResults:
         return changed
 
     def scores_with_another(self, rows: RowIndex) -> dict[str, npt.NDArray[np.float64]]:
-        """The raw scores of these rows if one more pod of the class were on each, of the plugins that read pods.
+        """The raw scores of these rows with one more pod of the class on each, of the plugins that read pods.
 
-        On average of as many more pods as fit beside the incoming one, up to ``SEVERAL``; exactly one where scores are
-        normalized. Kept like the scores, but evaluated only for rows that are asked for: the best nodes of one cycle
-        are mostly those of the one before.
+        The mean over up to ``SEVERAL`` more pods that fit beside the incoming one; exactly one where scores are
+        normalized. Kept like the scores, but evaluated only for requested rows: the best nodes of one cycle are mostly
+        those of the previous one.
         """
         columns = self._columns_of_pods
         if not columns:
@@ -308,42 +307,39 @@ class ClassResults:
 
 
 class ScoreColumn:
-    """One plugin's raw score of every row: ``scores`` int64[capacity]. ``in_range``: no row was ever outside 0..100.
+    """One plugin's raw score per row: ``scores`` int64[capacity]. ``in_range``: no row was ever outside 0..100.
 
-    ``with_another``: float64[capacity], the same if one more pod of the class were on the row; if pods move the score.
+    ``with_another``: float64[capacity], the same with one more pod of the class on the row, if pods move the score.
     """
 
     def __init__(self, entry: WeightedScore, capacity: int) -> None:
         self.plugin = entry.plugin
         self.entry = entry
-        self.reads_pods = entry.plugin.reads_pods
-        """Whether another pod on the row may change the score."""
-        self.normalizes = isinstance(entry.plugin, NormalizePlugin)
-        """Whether the raw scores are still to be normalized."""
+        self.reads_pods = entry.plugin.reads_pods  # another pod on the row may change the score
+        self.normalizes = isinstance(entry.plugin, NormalizePlugin)  # raw scores are normalized later
         self.scores: npt.NDArray[np.int64] = np.zeros(capacity, dtype=np.int64)
         self.with_another: npt.NDArray[np.float64] = np.empty(capacity if self.reads_pods else 0)
         self.in_range = True
 
     @property
     def may_follow(self) -> bool:
-        """Whether a row's points follow from its raw score alone when only pods have changed."""
+        """Whether a row's points follow from its raw score alone if only pods changed."""
         return not self.reads_pods if self.normalizes else self.in_range
 
     def write(self, rows: RowIndex | slice, scores: npt.NDArray[np.int64]) -> None:
-        """Keep raw scores, one a row."""
+        """Keep raw scores, one per row."""
         self.scores[rows] = scores
         if self.in_range and len(scores):
             self.in_range = highest(scores) <= MAX_SCORE
 
     def write_one(self, row: int, score: int) -> None:
-        """Keep one raw score."""
         self.scores[row] = score
         self.in_range = self.in_range and MIN_SCORE <= score <= MAX_SCORE
 
 
 @dataclass(slots=True, kw_only=True)
 class LocalScores:
-    """What the row-local scores of a class added up to in its last cycle. ``keys``: by which the best come first."""
+    """The sums of a class's row-local scores in its last cycle. ``keys``: sort keys, largest first."""
 
     nodes: Nodes
     totals: Scores
@@ -351,11 +347,10 @@ class LocalScores:
     raw: dict[str, Scores] = field(default_factory=dict)
     columns: list[ScoreColumn] = field(default_factory=list)
     keys: Scores | None = None
-    version: int = -1
-    """Of the Snapshot."""
+    version: int = -1  # of the Snapshot
 
     def can_follow(self, changed: ChangedRows, nodes: Nodes) -> bool:
-        """Whether only a few rows have to be added up again, for these nodes."""
+        """Whether only a few rows need to be added up again for these nodes."""
         return (
             not changed.nodes
             and len(changed.pods) <= _FEW_TO_FOLLOW

@@ -1,9 +1,9 @@
-"""Cluster events, which of them a plugin names in EnqueueExtensions, and what keeps its queueing hints cheap.
+"""Cluster events, the events that a plugin registers (EnqueueExtensions), and cheap queueing hints by keys and indexes.
 
-Thousands of pods may wait while nodes change all the time. A hint may name a *key*: what it reads of the rejected pod.
-Pods with equal keys get equal answers, so the hint is called once for all of them. It may have an *index*: that finds
-the keys which an event can concern, so that the hint is not called for the others. What a hint computes from a pod or a
-node is kept between its calls (``IdentityCache``).
+Thousands of pods may wait while nodes change all the time. A hint may name a *key*: the data it reads of the rejected
+pod. Pods with equal keys get equal answers, so the hint is called once for all of them. It may have an *index*, which
+finds the keys that an event can concern, so that the hint is not called for the others. A hint keeps values computed
+from a pod or node between its calls (``IdentityCache``).
 """
 
 from __future__ import annotations
@@ -44,30 +44,24 @@ class Resource(StrEnum):
     CSI_STORAGE_CAPACITY = "CSIStorageCapacity"
     VOLUME_ATTACHMENT = "VolumeAttachment"
     POD_DISRUPTION_BUDGET = "PodDisruptionBudget"
-    NOMINATION = "nomination"
-    """A pod's nominated node: DELETE when the nomination ends."""
-    BANDWIDTH = "bandwidth"
-    """Live traffic of a node."""
-    FACTS = "facts"
-    """External data that a plugin reads."""
+    NOMINATION = "nomination"  # a pod's nominated node: DELETE when the nomination ends
+    BANDWIDTH = "bandwidth"  # live traffic of a node
+    FACTS = "facts"  # external data that a plugin reads
 
 
 class Action(IntFlag):
-    """What happened to the object. An update names the part that changed."""
+    """The change of the object. An update names the part that changed."""
 
     ADD = auto()
     DELETE = auto()
-    UPDATE = auto()
-    """An update of a resource whose parts are not distinguished."""
+    UPDATE = auto()  # of a resource whose parts are not distinguished
     UPDATE_NODE_ALLOCATABLE = auto()
     UPDATE_NODE_LABEL = auto()
-    UPDATE_NODE_TAINT = auto()
-    """Taints or unschedulable."""
+    UPDATE_NODE_TAINT = auto()  # taints or unschedulable
     UPDATE_NODE_CONDITION = auto()
     UPDATE_NODE_ANNOTATION = auto()
     UPDATE_POD_LABEL = auto()
-    UPDATE_POD_SCALE_DOWN = auto()
-    """Some request became smaller."""
+    UPDATE_POD_SCALE_DOWN = auto()  # some request became smaller
     UPDATE_POD_TOLERATIONS = auto()
     UPDATE_POD_SCHEDULING_GATES_ELIMINATED = auto()
 
@@ -77,7 +71,7 @@ NO_ACTION = Action(0)
 
 @dataclass(frozen=True, slots=True)
 class ClusterEvent:
-    """A resource and one or more actions; events match when they share one of them."""
+    """A resource and one or more actions; events match if they share an action."""
 
     resource: Resource
     action: Action
@@ -89,9 +83,9 @@ class ClusterEvent:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LiveDataUpdate:
-    """New live data of one node: what a hint gets as the new object of a BANDWIDTH or FACTS event.
+    """New live data of one node: the new object that a hint gets for a BANDWIDTH or FACTS event.
 
-    ``data`` is the bucket's value as it was written (a fact is any JSON), None when it was removed.
+    ``data`` is the bucket's value as written (a fact is any JSON), None after its removal.
     """
 
     source: LiveSource
@@ -102,8 +96,8 @@ class LiveDataUpdate:
 QueueingHint = Callable[[Pod, object, object], bool]
 """(rejected pod, old object or None, new object or None) -> whether the event may make the pod schedulable."""
 
+# The data of the rejected pod that a hint reads, for events about another object than that pod.
 PodKey = Callable[[Pod], Hashable]
-"""What a hint reads of the rejected pod, for events about another object than that pod."""
 
 
 class HintIndex(Protocol):
@@ -114,7 +108,7 @@ class HintIndex(Protocol):
         ...
 
     def remove(self, key: Hashable) -> None:
-        """No pod with this key waits any more."""
+        """The last pod with this key stopped waiting."""
         ...
 
     def find(self, old: object, new: object) -> Iterable[Hashable]:
@@ -126,20 +120,20 @@ class HintIndex(Protocol):
 class EventHint:
     """An event that may make a rejected pod schedulable; without ``hint`` it always may.
 
-    With ``key`` the hint is called once for all pods with an equal key, with ``index`` for the keys only that the index
-    finds. An event about the rejected pod itself is checked for that pod alone, so both may take it to be about others.
+    With ``key`` the hint is called once for all pods with an equal key, with ``index`` only for the keys that the index
+    finds. An event about the rejected pod itself is checked for that pod alone, so key and index may assume events
+    about other objects.
     """
 
     event: ClusterEvent
     hint: QueueingHint | None = None
+    # None: the hint may read anything of the pod, so it is called for each pod.
     key: PodKey | None = None
-    """What the hint reads of the pod; None: anything, so it is called for each pod."""
-    index: Callable[[], HintIndex] | None = None
-    """Makes the index of one profile's pods."""
+    index: Callable[[], HintIndex] | None = None  # makes the index of one profile's pods
 
 
 def node_update_actions(old: Node, new: Node) -> Action:
-    """Which parts of a node differ."""
+    """The parts of a node that differ."""
     before, now = old.metadata, new.metadata
     return (
         _when(old.status.allocatable != new.status.allocatable, Action.UPDATE_NODE_ALLOCATABLE)
@@ -151,7 +145,7 @@ def node_update_actions(old: Node, new: Node) -> Action:
 
 
 def pod_update_actions(old: Pod, new: Pod) -> Action:
-    """Which parts of a pod differ that may help it or others."""
+    """The parts of a pod that differ and whose change may help it or other pods."""
     return (
         _when((old.metadata.labels or {}) != (new.metadata.labels or {}), Action.UPDATE_POD_LABEL)
         | _when(is_scaled_down(old, new), Action.UPDATE_POD_SCALE_DOWN)
@@ -161,7 +155,6 @@ def pod_update_actions(old: Pod, new: Pod) -> Action:
 
 
 def is_scaled_down(old: Pod, new: Pod) -> bool:
-    """Whether some resource request became smaller."""
     if (old.spec.containers, old.spec.resources) == (new.spec.containers, new.spec.resources):
         return False
     before, now = pod_requests(old.spec).amounts, pod_requests(new.spec).amounts
@@ -176,39 +169,37 @@ def _when(condition: bool, action: Action) -> Action:  # noqa: FBT001 - reads as
     return action if condition else NO_ACTION
 
 
+# Values that a pod and an event must have in common; None matches any.
 Values = Collection[Hashable] | None
-"""Values that a pod and an event must have in common; None where any may match."""
 
 _LONGEST_KEY: Final = 64
 _encode: Final = msgspec.json.Encoder(order="deterministic").encode
 
 
 def nothing(_: Pod) -> Hashable:
-    """The key of a hint that reads nothing of the pod."""
+    """The key of a hint that reads no data of the pod."""
     return None
 
 
 def encoded(*parts: object) -> bytes:
-    """Parts of a pod as a key: a digest where they are long, since thousands of terms are half a megabyte."""
+    """Parts of a pod as a key: a digest if they are long, because thousands of terms are half a megabyte."""
     key = _encode(parts)
     return key if len(key) <= _LONGEST_KEY else blake2b(key).digest()
 
 
 class NodeRoom(NamedTuple):
-    """What a node has for more pods, by resource, the number of pods included."""
+    """A node's room for more pods, by resource, the number of pods included."""
 
-    free: Mapping[str, int]
-    """Below 0 where pods request more than there is."""
+    free: Mapping[str, int]  # below 0 where requests exceed allocatable
+    # The requests of the pods of each priority, lowest priority first: more important pods may evict them.
     taken: Sequence[tuple[int, Mapping[str, int]]]
-    """What the pods of each priority request together, the lowest priority first: important pods may evict them."""
 
 
-RoomOf = Callable[[str], NodeRoom | None]
-"""The room on a node now; None for a node that is not known."""
+RoomOf = Callable[[str], NodeRoom | None]  # None for an unknown node
 
 
 class RoomIndex:
-    """An index that also reads the room on the node of an event. Whoever makes indexes sets ``room_of``."""
+    """An index that also reads the room on the node of an event. Its maker sets ``room_of``."""
 
     def __init__(self) -> None:
         self.room_of: RoomOf = lambda _: None
@@ -217,8 +208,8 @@ class RoomIndex:
 class ValueIndex:
     """Finds pods by values that they must have in common with the event: a namespace, a claim, a label.
 
-    Values are kept as hashes, and a value of one key costs no dict: thousands of pods may have hundreds of values each.
-    Two values of one hash only have a hint asked in vain.
+    Values are kept as hashes, and a value of one key needs no dict, because thousands of pods may have hundreds of
+    values each. A hash collision only causes a useless call of a hint.
     """
 
     def __init__(self, of_pod: Callable[[Pod], Values], of_event: Callable[[object, object], Values]) -> None:
@@ -254,7 +245,7 @@ class ValueIndex:
                 del self._keys[value]
 
     def find(self, old: object, new: object) -> Iterable[Hashable]:
-        """In a fixed order, so that equal events wake pods in an equal order."""
+        """In a fixed order, so that equal events requeue pods in an equal order."""
         values = self._of_event(old, new)
         if values is None:
             return list(self._values)
@@ -280,7 +271,7 @@ _Keys = _One | dict[Hashable, None]
 class IdentityCache(Generic[T, V]):
     """Results for objects that are never changed in place, by identity; the least recently used are dropped.
 
-    ``weigh`` says how much a result counts: the cache holds ``capacity`` in all, and always the newest result.
+    ``weigh`` is the weight of a result: the cache holds ``capacity`` in all, and always the newest result.
     """
 
     def __init__(self, compute: Callable[[T], V], *, capacity: int, weigh: Callable[[V], int] = lambda _: 1) -> None:
@@ -291,7 +282,7 @@ class IdentityCache(Generic[T, V]):
         self._results: OrderedDict[int, tuple[T, V]] = OrderedDict()
 
     def __call__(self, thing: T) -> V:
-        """The result for the object. It is kept together with the object, so that no other has its identity."""
+        """The result for the object, kept together with it, so that no other object gets its identity."""
         known = self._results.get(id(thing))
         if known is not None:
             self._results.move_to_end(id(thing))

@@ -1,4 +1,4 @@
-"""PreFilter, and Filter: on one node, or on all nodes at once.
+"""PreFilter, and Filter on one node or on all nodes at once.
 
 Nodes with nominated pods are filtered with and without them.
 """
@@ -20,15 +20,15 @@ from berth.framework.plugincalls import run_add_pod, run_filter, run_filter_on_a
 from berth.framework.profile import Profile
 from berth.framework.status import SUCCESS, CachedVerdicts, Code, Codes, CycleState, Diagnosis, Mask, Status
 
+# Nominated pods counted per node, even if it allows fewer pods: the kubelet's default limit.
 LEAST_COUNTED: Final = 110
-"""Of the pods nominated to a node, also where fewer pods are allowed: as many as a kubelet allows unless told."""
 
 
 @dataclass(slots=True)
 class PreFiltered:
-    """The outcome of PreFilter: ``rejection`` of all nodes, or the nodes that remain to be filtered.
+    """The outcome of PreFilter: ``rejection`` of all nodes, or the nodes to filter.
 
-    ``nodes`` are the only nodes that can be feasible, by the plugins in ``restricting``; None when all can.
+    ``nodes`` are the only nodes that can be feasible, by the plugins in ``restricting``; None means all nodes.
     """
 
     state: CycleState
@@ -51,7 +51,7 @@ class PreFiltered:
                 self.rejection = self._no_node_left()
 
     def status_of_other_nodes(self) -> Status:
-        """Why a node that is not among ``nodes`` is rejected."""
+        """Why a node outside ``nodes`` is rejected."""
         names = " ".join(sorted(self.restricting))
         return Status(
             Status.unresolvable().code, (f"node(s) didn't satisfy plugin(s) [{names}]",), ",".join(self.restricting)
@@ -80,7 +80,7 @@ def pre_filter(
 
 
 def filter_node(state: CycleState, pod: Pod, node: NodeInfo, profile: Profile, skipped: set[str]) -> Status:
-    """All filters on one node, up to the first that rejects it.
+    """Run all filters on one node, up to the first that rejects it.
 
     Raises:
         PluginFailure: a plugin failed.
@@ -96,7 +96,7 @@ def filter_node(state: CycleState, pod: Pod, node: NodeInfo, profile: Profile, s
 def filter_node_with(  # noqa: PLR0913 - the parts of one cycle, and the pods to add
     nominated: Sequence[Pod], state: CycleState, pod: Pod, node: NodeInfo, profile: Profile, *, skipped: set[str]
 ) -> Status:
-    """All filters on one node, as if the nominated pods were on it already. ``state`` is not changed.
+    """Run all filters on one node as if the nominated pods were already on it. ``state`` is not changed.
 
     Raises:
         PluginFailure: a plugin failed.
@@ -111,10 +111,10 @@ def filter_node_with(  # noqa: PLR0913 - the parts of one cycle, and the pods to
 
 
 def nominated_pods(pod: Pod, node: NodeInfo) -> list[Pod]:
-    """The pods nominated to the node, of the same priority as this one or higher, that are not placed yet.
+    """The unplaced pods nominated to the node with the same priority as this one or higher.
 
-    As many as the node may have at most, or LEAST_COUNTED: beside those it has no place for this pod. To place ten
-    thousand would take a cycle a tenth of a second, and whoever may write the status of his own pods can nominate them.
+    At most as many as the node allows, or LEAST_COUNTED: beside those it has no room for this pod. Placing ten thousand
+    would take a tenth of a second per cycle, and anyone who may write pod status can nominate them.
     """
     snapshot, priority = node.snapshot, priority_of(pod)
     others = (nominated.pod for nominated in snapshot.nominations_to(node.name))
@@ -127,10 +127,10 @@ def nominated_pods(pod: Pod, node: NodeInfo) -> list[Pod]:
 
 
 class FeasibleNodes:
-    """Runs the filters of one cycle. ``mask``: bool[rows], which nodes are feasible, once ``find`` has run.
+    """Runs the filters of one cycle. ``mask``: bool[rows], the feasible nodes, after ``find``.
 
-    ``cached`` has the verdicts of row-local filters. Where all filters are row-local, ``find`` runs them only for nodes
-    with nominated pods; the reasons of rejected nodes are then computed only when ``diagnosis`` is called.
+    ``cached`` has the verdicts of row-local filters. If all filters are row-local, ``find`` runs them only for nodes
+    with nominated pods; the reasons of rejected nodes are computed when ``diagnosis`` is called.
     """
 
     def __init__(
@@ -153,7 +153,7 @@ class FeasibleNodes:
             PluginFailure: a plugin failed.
         """
         if self._all_cached():
-            # Only nodes that fit without nominated pods: on a full cluster with a thousand nominations there are none.
+            # Only nodes that fit without nominated pods, which on a full cluster with a thousand nominations are few.
             self.mask = self._cached.fits[: self._snapshot.size].copy()
             self.mask[list(self._rejected_with_nominated_pods(self.mask))] = False
         else:
@@ -174,7 +174,7 @@ class FeasibleNodes:
         return local and not any(column.errors for column in self._cached.columns.values())
 
     def _run_filters(self) -> None:
-        """Filter after filter, each on the nodes that the filters before it accepted."""
+        # Each filter runs on the nodes that the filters before it accepted.
         self._diagnosis = diagnosis = Diagnosis(self._snapshot.node_count)
         remaining = self._snapshot.columns.exists[: self._snapshot.size].copy()
         self._nominated = self._rejected_with_nominated_pods(remaining)
@@ -207,7 +207,7 @@ class FeasibleNodes:
         return codes, [SUCCESS, *(Status(s.code, s.reasons, plugin.name) for s in verdicts.statuses[1:])]
 
     def _reject_other_nodes(self, remaining: Mask, diagnosis: Diagnosis) -> None:
-        """Where PreFilter has named the only nodes that can be feasible."""
+        # PreFilter named the only nodes that can be feasible.
         if self._found.nodes is None:
             return
         rows = [row for name in self._found.nodes if (row := self._snapshot.rows.of(name)) is not None]
@@ -223,7 +223,7 @@ class FeasibleNodes:
                 remaining[row] = False
 
     def _rejected_with_nominated_pods(self, rows: Mask) -> dict[int, Status]:
-        """Of these rows, those that the pod does not fit together with their nominated pods."""
+        """The rows on which the pod does not fit together with their nominated pods."""
         rejected: dict[int, Status] = {}
         state, skipped = self._found.state, self._found.skipped
         for node in self._snapshot.nominated_nodes:

@@ -1,8 +1,8 @@
-"""Every call of a plugin's extension points: one function for each.
+"""Every call of a plugin's extension points, one function each.
 
-What a plugin raises, an answer of the wrong type or range, and a Status of code ERROR become a PluginFailure that names
-the plugin. Filter and Score of many nodes use the vector form where the plugin has one. PreEnqueue and queueing hints
-are called by the watcher, the others in the scheduling cycle.
+An exception, an answer of the wrong type or range, or a Status of code ERROR becomes a PluginFailure that names the
+plugin. Filter and Score of many nodes use the plugin's vector form if it has one. The watcher calls PreEnqueue and
+queueing hints, the scheduling cycle the others.
 """
 
 from __future__ import annotations
@@ -45,10 +45,8 @@ from berth.framework.status import SUCCESS, Code, CycleState, Status, Verdicts
 
 P = ParamSpec("P")
 R = TypeVar("R")
-Clock = Callable[[], float]
-"""Seconds from any starting point."""
-_HINTS: Final = "EnqueueExtensions"
-"""How failures name the calls of a plugin's queueing hints."""
+Clock = Callable[[], float]  # seconds from any starting point
+_HINTS: Final = "EnqueueExtensions"  # names calls of queueing hints in failures
 
 
 class PluginFailure(Exception):  # noqa: N818 - not every failure is an error of the program: a Status of code ERROR is one too
@@ -60,7 +58,7 @@ class PluginTimeout(PluginFailure):
 
 
 class OutOfTime(BaseException):
-    """A plugin's call took too long. Raised within the call; no Exception, so that the plugin does not catch it."""
+    """Raised inside a plugin's call that takes too long; not an Exception, so that the plugin does not catch it."""
 
     def __init__(self, seconds: float) -> None:
         super().__init__(f"took longer than {seconds:g} s")
@@ -102,7 +100,7 @@ def call_within_limit(plugin: Plugin, point: str, work: Callable[[], R]) -> R:
 
 
 def with_plugin_name(plugin: Plugin, point: str, status: Status) -> Status:
-    """The status with the plugin's name in it.
+    """The status with the plugin's name.
 
     Raises:
         PluginFailure: the status is an error.
@@ -116,7 +114,7 @@ def with_plugin_name(plugin: Plugin, point: str, status: Status) -> Status:
 
 
 def run_pre_filter(plugin: PreFilterPlugin, state: CycleState, pod: Pod, snapshot: Snapshot) -> PreFilterResult:
-    """The answer; a rejection has the plugin's name in the status."""
+    """The answer; a rejection carries the plugin's name."""
     answer = call(plugin, "PreFilter", plugin.pre_filter, PreFilterResult, state, pod, snapshot)
     if answer.status.is_success or answer.status.is_skip:
         return answer
@@ -139,7 +137,7 @@ def run_filter(plugin: FilterPlugin, state: CycleState, pod: Pod, node: NodeInfo
 
 
 def run_filter_on_all(plugin: FilterPlugin, state: CycleState, pod: Pod, nodes: Nodes) -> Verdicts:
-    """One verdict a node; rows without a node get success, which is ignored."""
+    """One verdict per node; success for rows without a node, which is ignored."""
     if isinstance(plugin, VectorFilterPlugin):
         verdicts = call(plugin, "Filter", plugin.filter_all, Verdicts, state, pod, nodes)
         return _checked_verdicts(plugin, verdicts, len(nodes))
@@ -153,7 +151,7 @@ def run_filter_on_all(plugin: FilterPlugin, state: CycleState, pod: Pod, nodes: 
 def run_refused_without(
     plugin: PreFilterExtensions, state: CycleState, pod: Pod, nodes: Nodes, removed: RemovedPods
 ) -> Verdicts | None:
-    """What the plugin certainly rejects without some pods; None when it cannot be computed for all nodes at once."""
+    """Nodes that the plugin certainly rejects without some pods; None if not computable for all nodes at once."""
     answer = call(plugin, "Filter", plugin.refused_without, object, state, pod, nodes, removed)
     return answer if isinstance(answer, Verdicts) else None
 
@@ -173,7 +171,7 @@ def run_score(plugin: ScorePlugin, state: CycleState, pod: Pod, node: NodeInfo) 
 
 
 def run_score_on_all(plugin: ScorePlugin, state: CycleState, pod: Pod, nodes: Nodes) -> Scores:
-    """One raw score a node; rows without a node get 0, which is ignored."""
+    """One raw score per node; 0 for rows without a node, which is ignored."""
     if isinstance(plugin, VectorScorePlugin):
         scores = call(plugin, "Score", plugin.score_all, np.ndarray, state, pod, nodes)
         return _checked_scores(plugin, scores, len(nodes))
@@ -187,7 +185,7 @@ def run_score_on_all(plugin: ScorePlugin, state: CycleState, pod: Pod, nodes: No
 
 
 def run_score_with_another(plugin: ScorePlugin, state: CycleState, pod: Pod, nodes: NodesWithAnother) -> Scores:
-    """One raw score a node, as if one more pod were on it."""
+    """One raw score per node, with one more pod on it."""
     answer = call(plugin, "Score", plugin.score_with_another, object, state, pod, nodes)
     return (
         _checked_scores(plugin, answer, len(nodes))
@@ -203,13 +201,13 @@ def run_normalize(plugin: NormalizePlugin, state: CycleState, pod: Pod, scores: 
 
 
 def run_counted_pods(plugin: SpreadingPlugin, pod: Pod, nodes: Nodes) -> Scores:
-    """How many pods on each node count for the pod."""
+    """The number of pods per node that count for the pod."""
     counts = call(plugin, "Score", plugin.counted_pods, np.ndarray, pod, nodes)
     return _checked_scores(plugin, counts, len(nodes))
 
 
 def check_range(plugin: Plugin, scores: Scores) -> int:
-    """Check that normalized scores are within 0..100; returns the highest."""
+    """Check that normalized scores are within 0..100; return the highest."""
     if not len(scores):
         return 0
     high = highest(scores)
@@ -224,12 +222,12 @@ def check_range(plugin: Plugin, scores: Scores) -> int:
 
 
 def highest(scores: Scores) -> int:
-    """The highest of some scores; a negative one counts as higher than all others."""
+    """The highest score; a negative one counts as higher than all others."""
     return int(np.maximum.reduce(scores.view(np.uint64)))  # one pass finds both
 
 
 class Duration(NamedTuple):
-    """Seconds, how it ended, and when it began by the clock of its :class:`Timing`; 0 for several calls together."""
+    """Seconds, result, and start by the clock of its :class:`Timing`; start 0 for several calls together."""
 
     seconds: float
     code: Code
@@ -237,11 +235,11 @@ class Duration(NamedTuple):
 
 
 class Timing:
-    """How long the extension points and plugins of one cycle took, by the given clock.
+    """Durations of the extension points and plugins of one cycle, by the given clock.
 
     ``points``: by extension point, all plugins together. ``plugins``: by plugin and extension point, all calls of the
-    cycle together; filled in for a profile that has this timing (``Profile.time_plugins``). A plugin whose answers were
-    cached was not called, and is not included.
+    cycle together, if the profile has this timing (``Profile.time_plugins``). A plugin whose answers were cached was
+    not called and is missing.
     """
 
     def __init__(self, clock: Clock) -> None:
@@ -261,12 +259,12 @@ class Timing:
         self._point = ""
 
     def fail(self) -> None:
-        """End the current point, if there is one, with an error."""
+        """End the current point, if any, with an error."""
         if self._point:
             self.end(Code.ERROR)
 
     def record(self, plugin: str, point: str, seconds: float, code: Code) -> None:
-        """Add one call. Once a call has succeeded, only an error changes the code."""
+        """Add one call. After a successful call only an error changes the code."""
         before = self.plugins.get((plugin, point))
         if before is not None:
             seconds += before.seconds
@@ -275,7 +273,7 @@ class Timing:
 
 
 def no_clock() -> float:
-    """The clock of a cycle that is not timed."""
+    """The clock of an untimed cycle."""
     return 0.0
 
 
@@ -297,7 +295,7 @@ def _raised(plugin: Plugin, point: str, exc: Exception) -> PluginFailure:
 
 
 def _place(plugin: Plugin, exc: Exception) -> str:
-    """The file and line at which the plugin was when this was raised: its author sees no traceback."""
+    """The plugin's file and line where this was raised, because its author sees no traceback."""
     package = type(plugin).__module__.partition(".")[0]
     places = list(walk_tb(exc.__traceback__))
     own = [each for each in places if str(each[0].f_globals.get("__name__")).partition(".")[0] == package]
@@ -320,7 +318,7 @@ def _timed(plugin: Plugin, timer: CallTimer, point: str, work: Callable[[], R]) 
 
 
 def _code_of(answer: object) -> Code:
-    """How a call ended. An answer for many nodes is a success when one of them passed."""
+    # An answer for many nodes is a success if one of them passed.
     if isinstance(answer, Verdicts):
         return Code.SUCCESS if not len(answer.codes) or (answer.codes == 0).any() else Code.UNSCHEDULABLE
     if isinstance(answer, PostFilterResult):
@@ -336,7 +334,7 @@ def _check_update(plugin: Plugin, point: str, status: Status) -> None:
 
 
 def _checked_verdicts(plugin: Plugin, verdicts: Verdicts, length: int) -> Verdicts:
-    """The verdicts, if there is one for each node and each has its status."""
+    """The verdicts, if complete: one per node, each with its status."""
     codes = verdicts.codes
     if codes.shape == (length,) and not np.count_nonzero(codes):
         return verdicts
@@ -348,8 +346,8 @@ def _checked_verdicts(plugin: Plugin, verdicts: Verdicts, length: int) -> Verdic
     return verdicts
 
 
+# Kinds of dtypes: `np.issubdtype` gives the same answer in 3 µs.
 _WHOLE: Final = "iu"
-"""Kinds of dtypes. ``np.issubdtype`` answers the same in 3 µs."""
 
 
 def _checked_scores(plugin: Plugin, scores: Scores, length: int) -> Scores:
@@ -372,15 +370,15 @@ def _int64(plugin: Plugin, scores: list[int]) -> Scores:
         ) from exc
 
 
+# The types of a key's values, then the values, so that values of different types are never compared.
 SortKey = tuple[str, tuple[Any, ...]]
-"""The types of a key's values, then the values: so that no two values of different types are ever compared."""
 
+# Fixed timestamp. Pods whose sort keys are equal at this time have the same rank.
 ONE_TIME: Final = datetime.min.replace(tzinfo=UTC)
-"""Pods that the QueueSort plugin puts at one place if this is the time of all of them are of one rank."""
 
 
 def run_sort_key(plugin: QueueSortPlugin, pod: Pod, since: datetime) -> SortKey:
-    """The pod's place in the queue. Only what compares with its like at no risk is a key: comparing is not guarded."""
+    # Keys must be tuples of numbers, strings and datetimes: a comparison that raises inside the heap is not caught.
     key = call(plugin, _QUEUE_SORT, plugin.sort_key, tuple, pod, since)
     types = _types_of(key, depth=0)
     if types is None:
@@ -391,7 +389,7 @@ def run_sort_key(plugin: QueueSortPlugin, pod: Pod, since: datetime) -> SortKey:
 
 
 def default_sort_key(pod: Pod, since: datetime) -> SortKey:
-    """The place of a pod for which the plugin failed: by priority and age."""
+    """The sort key of a pod for which the plugin failed: by priority and age."""
     key = (-priority_of(pod), since)
     return _types_of(key, depth=0) or "", key
 
@@ -407,7 +405,7 @@ _TYPES: Final[Mapping[type, str]] = {bool: "n", int: "n", float: "n", str: "s", 
 
 
 def _types_of(value: object, *, depth: int) -> str | None:
-    """A letter for each type; None when a value may not be compared with others of its type."""
+    """A letter per type; None if a value must not be compared with others of its type."""
     if type(value) is tuple:
         parts = [_types_of(part, depth=depth + 1) for part in value] if depth < _MAX_DEPTH else [None]
         return None if None in parts else f"({''.join(part for part in parts if part)})"
@@ -418,7 +416,7 @@ def _types_of(value: object, *, depth: int) -> str | None:
 
 
 def pre_enqueue(plugins: Sequence[PreEnqueuePlugin], pod: Pod) -> Status:
-    """Success, or the first rejection; an error with the plugin's name where a plugin failed."""
+    """Success, or the first rejection; an error with the plugin's name if a plugin failed."""
     for plugin in plugins:
         try:
             status = run_pre_enqueue(plugin, pod)

@@ -1,4 +1,4 @@
-"""PostFilter: finds pods to evict when no node is feasible. The binder checks them again before it evicts.
+"""PostFilter: finds pods to evict if no node is feasible. The binder checks them again before it evicts.
 
 The dry run that PostFilter plugins get runs the cycle's filters as if some pods were removed from a node.
 """
@@ -49,10 +49,10 @@ def post_filter(  # noqa: PLR0913 - the parts of one cycle
     evictions: Evictions | None = None,
     candidates: list[Nomination] | None = None,
 ) -> PostFilterResult:
-    """Run the PostFilter plugins up to the first nomination; all messages are joined.
+    """Run the PostFilter plugins up to the first nomination and join all messages.
 
-    Without any PostFilter plugin, a nomination of the pod is cleared. ``evictions``: those that extenders leave.
-    ``candidates`` is filled in with those about which extenders may be asked.
+    Without a PostFilter plugin, a nomination of the pod is cleared. ``evictions``: those that extenders keep.
+    ``candidates`` is filled with those about which extenders may be asked.
 
     Raises:
         PluginFailure: a plugin failed.
@@ -80,7 +80,7 @@ def post_filter(  # noqa: PLR0913 - the parts of one cycle
 
 
 def _of_those_left(plugin: PostFilterPlugin, pod: Pod, dry_run: FilterDryRun, evictions: Evictions) -> PostFilterResult:
-    """The best eviction that extenders leave and that would still make room, with the same victims."""
+    """The best eviction that extenders keep and that still makes room with the same victims."""
     for node, victims in evictions.left.items():
         found = call(plugin, "PostFilter", plugin.confirm, object, pod, node, dry_run)
         if isinstance(found, Nomination) and victims == frozenset(found.victims):
@@ -89,7 +89,7 @@ def _of_those_left(plugin: PostFilterPlugin, pod: Pod, dry_run: FilterDryRun, ev
 
 
 def confirm(pod: Pod, node: str, snapshot: Snapshot, profile: Profile) -> Nomination | None:
-    """The victims on the node by this Snapshot; None when evictions do not help or are not needed.
+    """The victims on the node by this Snapshot; None if evictions do not help or are not needed.
 
     Raises:
         PluginFailure: a plugin failed.
@@ -103,7 +103,7 @@ def confirm(pod: Pod, node: str, snapshot: Snapshot, profile: Profile) -> Nomina
 
 
 def dry_run_of(pod: Pod, snapshot: Snapshot, profile: Profile) -> FilterDryRun:
-    """A dry run outside a cycle: it runs PreFilter first, and has no verdicts of any filter.
+    """A dry run outside a cycle: it runs PreFilter first, without cached verdicts.
 
     Raises:
         PluginFailure: a plugin failed.
@@ -202,14 +202,14 @@ class FilterDryRun:
         return [info.row for info in infos if info is not None and self._nominated_to(info)]
 
     def _nominated_to(self, node: NodeInfo) -> list[Pod]:
-        """Those that count on the node: the same for all victims that are tried."""
+        # The pods that count on the node are the same for all victims that are tried.
         known = self._nominated.get(node.row)
         if known is None:
             known = self._nominated[node.row] = nominated_pods(self.pod, node)
         return known
 
     def _verdicts(self, plugin: FilterPlugin, rows: RowIndex, removed: RemovedPods) -> Verdicts | None:
-        """What a filter answers for all rows at once; None where each row must be filtered by itself."""
+        """A filter's answer for all rows at once; None if each row must be filtered by itself."""
         if _sums_only(plugin):
             nodes = NodesWithoutPods(self.snapshot, rows, removed)
             return run_filter_on_all(plugin, self._found.state, self.pod, nodes)
@@ -219,7 +219,7 @@ class FilterDryRun:
         return Verdicts(column.codes[rows], tuple(column.statuses))
 
     def _certain_rejections(self, plugin: FilterPlugin, rows: RowIndex, removed: RemovedPods) -> Verdicts:
-        """What any other filter certainly rejects; it may reject more."""
+        """Certain rejections by any other filter; it may reject more."""
         if isinstance(plugin, PreFilterExtensions):
             nodes = Nodes(self.snapshot, rows)
             verdicts = run_refused_without(plugin, self._found.state, self.pod, nodes, removed)

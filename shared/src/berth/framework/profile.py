@@ -1,8 +1,8 @@
-"""A profile: the plugins that serve the pods of one scheduler name, by extension point, with their weights.
+"""A profile: the plugins for the pods of one scheduler name, by extension point, with their weights.
 
-It also has ``percentageOfNodesToScore``: how many feasible nodes are enough, and which they are. Filters run on all
-nodes at once, which costs less than stopping early; the percentage saves scoring. Which nodes are scored is as if they
-had been filtered one after another, beginning where the last pod's search ended, so that every node is scored in turn.
+It also has ``percentageOfNodesToScore``: how many feasible nodes are enough, and which. Filters run on all nodes at
+once, which costs less than stopping early; the percentage saves scoring. Nodes are chosen for scoring as if they had
+been filtered one after another from where the last pod's search ended, so that every node is scored in turn.
 """
 
 # Extension points are abstract; their types are compared here, never instantiated.
@@ -52,12 +52,12 @@ from berth.framework.interface import (
     SpreadingPlugin,
 )
 
+# kube-scheduler's minFeasibleNodesToFind: fewer nodes leave too little choice.
 MIN_FEASIBLE_NODES: Final = 100
-"""As kube-scheduler's minFeasibleNodesToFind: fewer nodes leave too little choice."""
 
 
 def nodes_to_find(count: int, percentage: int) -> int:
-    """How many feasible nodes end the search among ``count`` nodes."""
+    """The number of feasible nodes that ends the search among ``count`` nodes."""
     if percentage == EVERY_NODE or count < MIN_FEASIBLE_NODES:
         return count
     return min(count, max(MIN_FEASIBLE_NODES, count * percentage // 100))
@@ -65,7 +65,7 @@ def nodes_to_find(count: int, percentage: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class FoundNodes:
-    """``rows``: feasible nodes, ascending. ``evaluated``: how many nodes had to be filtered to find them."""
+    """``rows``: feasible nodes, ascending. ``evaluated``: number of nodes filtered to find them."""
 
     rows: RowIndex
     evaluated: int
@@ -73,15 +73,15 @@ class FoundNodes:
 
 @dataclass(slots=True)
 class NodeSearch:
-    """Where the next search begins; one for all profiles of a process, as in kube-scheduler."""
+    """The start of the next search; one for all profiles of a process, as in kube-scheduler."""
 
     next_row: int = 0
 
     def find(self, feasible: Mask, exists: Mask, wanted: int) -> FoundNodes:
-        """The first ``wanted`` feasible rows from where the last search ended, around the end of the rows."""
+        """The first ``wanted`` feasible rows from the end of the last search, wrapping around."""
         rows, count = np.flatnonzero(feasible), int(np.count_nonzero(exists))
         if len(rows) <= wanted:
-            return FoundNodes(rows, count)  # all were filtered: the next search begins where this one did
+            return FoundNodes(rows, count)  # All were filtered: the next search begins where this one did.
         begin = self.next_row if self.next_row < len(feasible) else 0
         in_turn = np.roll(rows, -int(np.searchsorted(rows, begin)))[:wanted]
         last = int(in_turn[-1])
@@ -101,6 +101,7 @@ class ServiceName(StrEnum):
     BINDER = "binder"
 
 
+# By extension point, the class from which its plugins inherit.
 POINT_TYPES: Final[Mapping[Point, type[Plugin]]] = {
     Point.PRE_ENQUEUE: PreEnqueuePlugin,
     Point.QUEUE_SORT: QueueSortPlugin,
@@ -115,13 +116,13 @@ POINT_TYPES: Final[Mapping[Point, type[Plugin]]] = {
     Point.BIND: BindPlugin,
     Point.POST_BIND: PostBindPlugin,
 }
-"""By extension point, the class from which its plugins inherit."""
 
 
+# Points at which a plugin can reject a pod, so that its events are needed.
 REFUSING: Final = frozenset((Point.PRE_ENQUEUE, Point.PRE_FILTER, Point.FILTER, Point.RESERVE, Point.PERMIT))
-"""The points at which a plugin can reject a pod, so that its events are needed."""
 
 
+# The services that call each extension point, including points that no configuration file names.
 RUNS_IN: Final[Mapping[type[Plugin], tuple[ServiceName, ...]]] = {
     PreEnqueuePlugin: (ServiceName.WATCHER,),
     QueueSortPlugin: (ServiceName.WATCHER,),
@@ -139,7 +140,6 @@ RUNS_IN: Final[Mapping[type[Plugin], tuple[ServiceName, ...]]] = {
     BindPlugin: (ServiceName.BINDER,),
     PostBindPlugin: (ServiceName.BINDER,),
 }
-"""The services that call each extension point, including points that no configuration file names."""
 
 
 def services_of(point: Point) -> tuple[ServiceName, ...]:
@@ -149,7 +149,7 @@ def services_of(point: Point) -> tuple[ServiceName, ...]:
 
 @dataclass(frozen=True, slots=True)
 class WeightedScore:
-    """A score plugin and its weight, by which the normalized score is multiplied."""
+    """A score plugin and its weight, which multiplies the normalized score."""
 
     plugin: ScorePlugin
     weight: int
@@ -174,12 +174,10 @@ class Profile:
     post_binds: tuple[PostBindPlugin, ...] = ()
     percentage_of_nodes_to_score: int = EVERY_NODE
     search: NodeSearch = field(default_factory=NodeSearch)
-    extenders: tuple[ExtenderConfiguration, ...] = ()
-    """The HTTP extenders. They are called by the caller of a cycle."""
-    requeueing: Mapping[str, Plugin] = field(init=False)
-    """The plugins that can reject a pod, by name."""
+    extenders: tuple[ExtenderConfiguration, ...] = ()  # called by the caller of a cycle
+    requeueing: Mapping[str, Plugin] = field(init=False)  # the plugins that can reject a pod, by name
+    # Events by plugin; None for a plugin without EnqueueExtensions.
     event_hints: Mapping[str, Sequence[EventHint] | None] = field(init=False)
-    """Their events; None for a plugin without EnqueueExtensions."""
 
     def __post_init__(self) -> None:
         rejecting = (*self.pre_enqueues, *self.pre_filters, *self.filters, *self.reserves, *self.permits)
@@ -189,21 +187,21 @@ class Profile:
             self.event_hints = {**self.event_hints, EXTENDER: None}
 
     def is_extended(self, pod: Pod) -> bool:
-        """Whether extenders filter nodes for the pod: what passes the plugins' filters may still be rejected."""
+        """Whether extenders filter nodes for the pod: nodes that pass the plugins' filters may still be rejected."""
         return any(extender.filter_verb and is_interested(extender, pod) for extender in self.extenders)
 
     def is_bound_by_extender(self, pod: Pod) -> bool:
-        """Whether an extender binds the pod, in place of the binder."""
+        """Whether an extender binds the pod instead of the binder."""
         return any(binds(extender, pod) for extender in self.extenders)
 
     @cached_property
     def rejecting(self) -> frozenset[str]:
-        """The names that a rejection can have: of plugins, and that of extenders."""
+        """The names that a rejection can have: plugins, and EXTENDER."""
         return frozenset((*self.event_hints, *(plugin.name for plugin in self.pre_binds)))
 
     @cached_property
     def fewer_pods_first(self) -> bool:
-        """Whether the node with fewer pods is taken first among equal totals: no plugin prefers nodes with more."""
+        """Whether the node with fewer pods wins among equal totals: no plugin prefers nodes with more."""
         return not any(score.plugin.packs for score in self.scores)
 
     @property
@@ -220,7 +218,7 @@ class Profile:
     def spreading(self) -> SpreadingPlugin | None:
         """The score plugin that keeps pods of a kind apart, if its weight outweighs all other scores together.
 
-        Then a node with fewer pods of the kind is better, whatever the other scores are.
+        Then a node with fewer pods of the kind is better regardless of the other scores.
         """
         for score in self.scores:
             others = sum(other.weight for other in self.scores if other is not score)
@@ -230,7 +228,7 @@ class Profile:
 
     @cached_property
     def scores_that_read_pods(self) -> tuple[WeightedScore, ...]:
-        """The score plugins to which another pod on a node may make a difference."""
+        """The score plugins whose score another pod on a node may change."""
         return tuple(
             score
             for score in self.scores
@@ -245,7 +243,7 @@ class Profile:
 
     @property
     def live_sources_of_filters(self) -> frozenset[LiveSource]:
-        """Live data that plugins read which run again before each commit: the binder subscribes to it."""
+        """Live data of plugins that run again before each commit: the binder subscribes to it."""
         plugins: tuple[Plugin, ...] = (*self.pre_filters, *self.filters, *self.reserves, *self.permits, *self.pre_binds)
         return frozenset[LiveSource]().union(*(plugin.live_sources for plugin in plugins))
 
@@ -306,15 +304,15 @@ def build_profile(
 
 
 def _weighted(refs: Sequence[PluginRef], plugins: Mapping[str, Plugin]) -> tuple[WeightedScore, ...]:
-    """Weight absent or 0 is 1."""
+    # A weight that is absent or 0 is 1.
     found = ((plugins[ref.name], ref.weight or 1) for ref in refs)
     return tuple(WeightedScore(plugin, weight) for plugin, weight in found if isinstance(plugin, ScorePlugin))
 
 
 class Factory(Protocol):
-    """What a profile needs of the registry's factories."""
+    """A factory of the registry, as a profile needs it."""
 
     @property
     def build(self) -> Callable[[Any], Plugin]:
-        """Makes the plugin from its arguments."""
+        """Make the plugin from its arguments."""
         ...

@@ -1,12 +1,12 @@
-"""PreScore, Score and NormalizeScore of one cycle, which nodes come first, and what the binder needs to correct that.
+"""PreScore, Score and NormalizeScore of one cycle, the order of nodes, and the data for the binder's correction.
 
 Best first: more points, then fewer pods, then a hash that differs by pod and attempt. Plugins can normalize in two
 ways: in proportion, or by rank.
 
-The binder corrects a ranking for pods that came later (docs/protocol.md, 5, *Best estimate*). ``counted_pods``: which
-pods on a node count for a pod. ``losses``: the points that one more pod like it costs there. The scorer writes both on
-each candidate. The binder counts again and takes the node with the most of ``total - loss x (pods by its own count -
-pods counted)``.
+The binder corrects a ranking for pods that came later (docs/protocol.md, 5.8). ``counted_pods``: the pods on a node
+that count for a pod. ``losses``: the points that one more equal pod costs there. The scorer writes both on each
+candidate. The binder counts again and takes the node with the highest ``total - loss x (pods by its own count - pods
+counted)``.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ from berth.framework.status import CycleState
 def default_normalize(scores: Scores, *, reverse: bool = False) -> Scores:
     """``100 * score / largest`` in whole numbers, counted from the other end when reversed.
 
-    All scores 0: unchanged, or all 100 when reversed. Scores are 0 or more.
+    If all scores are 0: unchanged, or all 100 when reversed. Scores are 0 or more.
     """
     largest = int(scores.max(initial=0))
     if largest == 0:
@@ -59,7 +59,7 @@ def default_normalize(scores: Scores, *, reverse: bool = False) -> Scores:
 def normalize_by_rank(scores: Scores) -> Scores:
     """100 for the largest score, 99 for the next smaller one that occurs, and so on; never below 0.
 
-    For scores where one unit matters: in proportion, 100,001 and 100,000 would be equal.
+    For scores in which one unit matters: in proportion, 100,001 and 100,000 would be equal.
     """
     _, places = np.unique(scores, return_inverse=True)
     normalized: Scores = np.maximum(MAX_SCORE - (places.max(initial=0) - places), MIN_SCORE).astype(np.int64)
@@ -91,7 +91,7 @@ class Scored:
             self.parts[name] = points
 
     def of(self, indices: RowIndex) -> list[dict[str, int]]:
-        """For each position, the points by plugin."""
+        """The points by plugin, for each position."""
         columns = [scores[indices].tolist() for scores in self.parts.values()]
         rows = zip(*columns, strict=True) if columns else [()] * len(indices)
         return [dict(zip(self.parts, row, strict=True)) for row in rows]
@@ -100,7 +100,7 @@ class Scored:
 def score(  # noqa: PLR0913 - the parts of one cycle
     pod: Pod, nodes: Nodes, profile: Profile, state: CycleState, results: ClassResults, *, timing: Timing
 ) -> Scored:
-    """Score the feasible nodes. Without any score plugin every node gets 1, as in kube-scheduler.
+    """Score the feasible nodes. Without a score plugin every node gets 1, as in kube-scheduler.
 
     Raises:
         PluginFailure: a plugin failed, or a normalized score is not within 0..100.
@@ -139,7 +139,7 @@ def best_first(  # noqa: PLR0913 - the scores, and how equal ones are ordered
     """Positions in ``nodes`` of the best ``count``, best first.
 
     Equal totals: fewer pods first if wanted, then by a hash of (uid, attempt, node): the order looks random and is the
-    same in every process. ``keys`` are those of the totals, if they are known.
+    same in every process. ``keys`` are the sort keys of the totals, if known.
     """
     if keys is None:
         keys = order_keys(totals, nodes, fewer_pods_first=fewer_pods_first)
@@ -153,7 +153,7 @@ def best_first(  # noqa: PLR0913 - the scores, and how equal ones are ordered
 
 
 def order_keys(totals: Scores, nodes: Nodes, *, fewer_pods_first: bool) -> Scores:
-    """One number a node, by which the best come first."""
+    """One number per node, the largest first."""
     keys = totals << _POD_BITS
     if fewer_pods_first:
         keys -= np.minimum(nodes.pods, _MAX_PODS).astype(np.int64)
@@ -163,8 +163,7 @@ def order_keys(totals: Scores, nodes: Nodes, *, fewer_pods_first: bool) -> Score
 def _local_scores(pod: Pod, nodes: Nodes, state: CycleState, results: ClassResults) -> LocalScores:
     """The sum of the row-local plugins for the feasible nodes.
 
-    When a pod of the class has been ranked on the same nodes before, only rows whose pods changed since are added up
-    again.
+    If a pod of the class was ranked on the same nodes before, only rows whose pods changed since are added up again.
     """
     before, known = results.scored_version, results.local_scores
     changed = results.refresh_scores()
@@ -192,7 +191,7 @@ def _add_up(pod: Pod, nodes: Nodes, state: CycleState, results: ClassResults) ->
 
 
 def _follow(local: LocalScores, rows: Iterable[int], nodes: Nodes, *, fewer_pods_first: bool) -> None:
-    """Add up these rows again. Scores that are normalized do not read pods, and are as they were."""
+    # Normalized scores do not read pods, so they are unchanged.
     pods = nodes.snapshot.columns.pods
     for row in rows:
         position = nodes.position_of(row)
@@ -229,8 +228,8 @@ def _around_the_last(keys: Scores, count: int) -> tuple[RowIndex, RowIndex]:
 def _last_of_best(keys: Scores, count: int) -> int:
     """The ``count``-th largest key; there are more than ``count`` keys.
 
-    Many keys are divided into ``count`` parts. The smallest of the parts' maxima is a lower bound of the result, since
-    at least ``count`` keys are as large. Usually few keys are larger, and only those have to be partitioned.
+    Many keys are divided into ``count`` parts. The smallest of the parts' maxima is a lower bound of the result,
+    because at least ``count`` keys are as large. Few keys are usually larger, and only those need to be partitioned.
     """
     if len(keys) <= _PARTITIONED_AT_ONCE:
         ordered = keys.copy()
@@ -254,7 +253,7 @@ def seeded_hashes(hashes: npt.NDArray[np.uint64], seed: np.uint64) -> npt.NDArra
 
 
 def unseeded_hashes(seeded: npt.NDArray[np.uint64], seed: np.uint64) -> npt.NDArray[np.uint64]:
-    """The hashes of which ``seeded_hashes`` makes these with the seed."""
+    """The inverse of ``seeded_hashes``."""
     x: npt.NDArray[np.uint64] = seeded ^ (seeded >> _SHIFTS[2]) ^ (seeded >> (2 * _SHIFTS[2]))
     x *= _INVERSES[1]
     x ^= (x >> _SHIFTS[1]) ^ (x >> (2 * _SHIFTS[1]))
@@ -263,11 +262,11 @@ def unseeded_hashes(seeded: npt.NDArray[np.uint64], seed: np.uint64) -> npt.NDAr
     return x ^ seed
 
 
+# Up to this many keys numpy's partition of all is as quick: 7 µs for 1,000, but 32 to 58 for 5,000 instead of 6 to 12.
 _PARTITIONED_AT_ONCE: Final = 1000
-"""Up to this many keys numpy's partition of all is as quick: 7 µs for 1,000, but 32 to 58 for 5,000, not 6 to 12."""
 _SHIFTS: Final = tuple(np.array(bits, dtype=np.uint64) for bits in (30, 27, 31))
+# Arrays without a dimension: an operation takes half as long as with numbers.
 _FACTORS: Final = tuple(np.array(each, dtype=np.uint64) for each in (0xBF58476D1CE4E5B9, 0x94D049BB133111EB))
-"""Arrays without a dimension, with which an operation takes half as long as with numbers."""
 _INVERSES: Final = tuple(np.array(pow(int(each), -1, 2**64), dtype=np.uint64) for each in _FACTORS)
 
 
@@ -275,9 +274,9 @@ _DECIMALS: Final = 3
 
 
 def counted_pods(pod: Pod, nodes: Nodes, profile: Profile) -> Scores:
-    """int64[nodes]: how many pods on each node count for the pod; itself and nominated pods never do.
+    """int64[nodes]: the pods on each node that count for the pod; itself and nominated pods never do.
 
-    All pods count, unless the profile keeps pods of a kind apart (``Profile.spreading``): then those of its kind do.
+    All pods count, unless the profile keeps pods of a kind apart (``Profile.spreading``): then only those of its kind.
 
     Raises:
         PluginFailure: a plugin failed.
@@ -308,7 +307,7 @@ def counted_pods_of(pod: Pod, names: Sequence[str], snapshot: Snapshot, profile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BestNodes:
-    """``indices``: which of the scored nodes are the best, best first."""
+    """``indices``: the best of the scored nodes, best first."""
 
     pod: Pod
     nodes: Nodes
@@ -317,11 +316,11 @@ class BestNodes:
 
 
 def losses(best: BestNodes, profile: Profile, state: CycleState, results: ClassResults) -> list[float]:
-    """Of each best node, its total minus what that would be if one more pod like this one were there.
+    """Each best node's total minus its total with one more equal pod.
 
-    On average of the next pods that fit, up to four, where points follow from the node alone: whole numbers hide the
-    cost of a small pod. 0 where pods do not move the total, negative where they make the node better. Only these nodes
-    are scored again, each by itself.
+    The mean over the next pods that fit, up to four, where points follow from the node alone, because whole numbers
+    hide the cost of a small pod. 0 where pods do not move the total, negative where they make the node better. Only
+    these nodes are scored again, each by itself.
 
     Raises:
         PluginFailure: a plugin failed.
@@ -354,11 +353,11 @@ def losses(best: BestNodes, profile: Profile, state: CycleState, results: ClassR
 def _normalized_losses(
     plugin: NormalizePlugin, weight: int, best: BestNodes, after: Scores, state: CycleState
 ) -> list[float]:
-    """With NormalizeScore as in the ranking: what it gave to these nodes is read off in between.
+    """The points with NormalizeScore as in the ranking: interpolated between the scores of these nodes.
 
-    A rank has no value in between, and a node with 2 pods beside nodes with 7 must not lose to them by its first
-    newcomer. Beyond these scores it is what other nodes with the same score got; without any, NormalizeScore is called
-    again, with the changed scores in addition to all others.
+    A rank has no value in between, and a node with 2 pods beside nodes with 7 must not lose its lead by its first
+    newcomer. A score beyond these gets the points of other nodes with the same score, or else NormalizeScore is called
+    again with the changed scores added.
     """
     raw, indices = best.scored.raw[plugin.name], best.indices
     points: list[int] = best.scored.parts[plugin.name][indices].tolist()
@@ -380,13 +379,13 @@ def _normalized_losses(
 
 
 def _points_by_score(raw: Sequence[int], points: Sequence[int]) -> Mapping[int, int]:
-    """The points of each raw score; nothing if they do not follow from the raw score alone."""
+    """The points of each raw score; empty if they do not follow from the raw score alone."""
     known = dict(zip(raw, points, strict=True))
     return known if [known[score] for score in raw] == points else {}
 
 
 def _in_between(score: int, scores: Sequence[int], known: Mapping[int, float | None]) -> float | None:
-    """The points of a score, on the line between its neighbours in ``scores``; None beyond the first and the last."""
+    """The points of a score, interpolated between its neighbours in ``scores``; None beyond the first and the last."""
     place = bisect(scores, score)
     if not 0 < place < len(scores):
         return None
@@ -396,7 +395,7 @@ def _in_between(score: int, scores: Sequence[int], known: Mapping[int, float | N
 
 
 def _given_elsewhere(score: int, raw: Scores, points: Scores) -> int | None:
-    """The points of all nodes with this raw score; None when there is none, or when they differ."""
+    """The points of all nodes with this raw score; None without one, or if they differ."""
     there = points[raw == score]
     if not len(there):
         return None

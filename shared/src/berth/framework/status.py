@@ -1,7 +1,8 @@
-"""What extension points share and return in one cycle: CycleState, Status for one node, Verdicts for many, Diagnosis.
+"""Data that extension points share and return in one cycle: CycleState, Status for one node, Verdicts for many,
+Diagnosis.
 
 Plugins store values in the CycleState under typed keys. A rejection is a value; exceptions are for bugs and I/O. A
-FilterColumn keeps one filter's verdicts over many cycles. The Diagnosis is that of a whole cycle; its messages are
+FilterColumn keeps one filter's verdicts over many cycles. The Diagnosis covers a whole cycle; its messages are
 kube-scheduler's.
 """
 
@@ -63,7 +64,7 @@ class CycleState:
         """The stored value.
 
         Raises:
-            StateMissingError: there is none.
+            StateMissingError: no value is stored.
         """
         if key in self._values:
             value: T = self._values[key]
@@ -92,13 +93,12 @@ Mask = npt.NDArray[np.bool_]
 
 NO_NODES = "no nodes available to schedule pods"
 
-EXAMPLES = 3
-"""How many nodes a rejection names."""
+EXAMPLES = 3  # nodes that a rejection names
 
 RowIndex = npt.NDArray[np.intp]
 
+# Up to this width a table of all values is quicker than sorting.
 _MAX_TABLE_WIDTH: Final = 12
-"""Up to this width a table of all values is quicker than sorting."""
 
 
 class Code(IntEnum):
@@ -106,13 +106,10 @@ class Code(IntEnum):
 
     SUCCESS = 0
     ERROR = 1
-    UNSCHEDULABLE = 2
-    """The pod does not fit now; evicting pods may help."""
-    UNSCHEDULABLE_AND_UNRESOLVABLE = 3
-    """The pod does not fit, and evicting pods does not help."""
+    UNSCHEDULABLE = 2  # does not fit now; evicting pods may help
+    UNSCHEDULABLE_AND_UNRESOLVABLE = 3  # does not fit, and evicting pods does not help
     WAIT = 4
-    SKIP = 5
-    """The plugin's Filter or Score does not apply to the pod and is left out."""
+    SKIP = 5  # Filter or Score does not apply to the pod and is left out
     PENDING = 6
 
 
@@ -149,7 +146,7 @@ class Status:
 
     @property
     def is_rejection(self) -> bool:
-        """Whether the pod does not fit; evicting pods may help or not."""
+        """Whether the pod does not fit, whether or not evictions may help."""
         return self.code in (Code.UNSCHEDULABLE, Code.UNSCHEDULABLE_AND_UNRESOLVABLE, Code.PENDING)
 
 
@@ -167,7 +164,6 @@ class Verdicts:
 
     @classmethod
     def all_fit(cls, count: int) -> Verdicts:
-        """Success for every node."""
         return cls(np.zeros(count, dtype=np.int32))
 
     @classmethod
@@ -177,7 +173,7 @@ class Verdicts:
 
     @classmethod
     def of_bits(cls, bits: npt.NDArray[np.int64], width: int, status_of: Callable[[int], Status]) -> Verdicts:
-        """One status for each set of bits that occurs; ``bits``: int64[nodes], below ``2**width``, 0 is success."""
+        """One status per occurring set of bits; ``bits``: int64[nodes], below ``2**width``, 0 is success."""
         if not bits.any():
             return cls.all_fit(len(bits))
         present, codes = _numbered(np.append(0, bits), width)
@@ -185,7 +181,7 @@ class Verdicts:
 
     @classmethod
     def of(cls, statuses: Iterable[Status]) -> Verdicts:
-        """One status a node, in order."""
+        """One status per node, in order."""
         known: dict[Status, int] = {SUCCESS: 0}
         codes = [known.setdefault(SUCCESS if s.is_success else s, len(known)) for s in statuses]
         return cls(np.array(codes, dtype=np.int32), tuple(known))
@@ -202,12 +198,11 @@ class FilterColumn:
         self._ids: dict[Status, int] = {SUCCESS: 0}
 
     def write(self, rows: RowIndex | slice, verdicts: Verdicts) -> None:
-        """Keep verdicts, one a row."""
+        """Keep verdicts, one per row."""
         ids = [self._intern(status) for status in verdicts.statuses]
         self.codes[rows] = np.array(ids, dtype=np.int32)[verdicts.codes] if any(ids) else 0
 
     def write_one(self, row: int, status: Status) -> None:
-        """Keep one verdict."""
         self.codes[row] = self._intern(status)
 
     def _intern(self, status: Status) -> int:
@@ -224,9 +219,9 @@ class FilterColumn:
 
 @dataclass(frozen=True, slots=True)
 class CachedVerdicts:
-    """What row-local filters answer for an equivalence class. ``columns``: of filters that were not skipped, by plugin.
+    """The answers of row-local filters for an equivalence class. ``columns``: by plugin, without skipped filters.
 
-    ``fits``: bool[capacity], the row has a node, and none of these filters rejects it.
+    ``fits``: bool[capacity], the row has a node, and all of these filters accept it.
     """
 
     columns: Mapping[str, FilterColumn]
@@ -235,13 +230,13 @@ class CachedVerdicts:
 
 @dataclass(slots=True)
 class Diagnosis:
-    """The rejected rows with their statuses. ``node_count`` is how many nodes there are."""
+    """The rejected rows with their statuses. ``node_count``: number of nodes."""
 
     node_count: int
     entries: list[DiagnosisEntry] = field(default_factory=list)
 
     def add(self, status: Status, rows: RowIndex) -> None:
-        """Add rows that are rejected with one status."""
+        """Add rows rejected with one status."""
         if len(rows):
             self.entries.append(DiagnosisEntry(status, rows))
 
@@ -253,7 +248,7 @@ class Diagnosis:
             self.add(statuses[code], rows[present == code])
 
     def status_of(self, row: int) -> Status | None:
-        """The status with which the row was rejected; None when it was not."""
+        """The status with which the row was rejected, or None."""
         return next((r.status for r in self.entries if row in r.rows), None)
 
     def resolvable_rows(self) -> RowIndex:
@@ -266,7 +261,7 @@ class Diagnosis:
         return tuple(sorted({name for r in self.entries for name in r.status.plugin.split(",") if name}))
 
     def rejections(self, names: Sequence[str]) -> tuple[Rejection, ...]:
-        """One for each plugin and reason, the most frequent first; ``names`` are the rows' nodes."""
+        """One rejection per plugin and reason, most frequent first; ``names`` are the rows' nodes."""
         groups: dict[tuple[str, str], list[DiagnosisEntry]] = {}
         for entry in self.entries:
             for reason in entry.status.reasons:
@@ -287,20 +282,20 @@ class Diagnosis:
 
 @dataclass(frozen=True, slots=True)
 class DiagnosisEntry:
-    """Rows that were rejected with one status; the status names the plugin."""
+    """Rows rejected with one status, which names the plugin."""
 
     status: Status
     rows: RowIndex
 
 
 def unavailable(node_count: int, reasons: Iterable[str]) -> str:
-    """The beginning of every FailedScheduling message."""
+    # Begins every FailedScheduling message.
     listed = ", ".join(reasons)
     return f"0/{node_count} nodes are available:{f' {listed}.' if listed else ''}"
 
 
 def _numbered(values: npt.NDArray[np.int64], width: int) -> tuple[list[int], npt.NDArray[np.intp]]:
-    """The values that occur, ascending, and for each element the index of its value among them."""
+    """The distinct values, ascending, and the index of each element's value among them."""
     if width > _MAX_TABLE_WIDTH:
         present, places = np.unique(values, return_inverse=True)
         return present.tolist(), places
