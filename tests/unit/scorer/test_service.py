@@ -36,6 +36,7 @@ from berth.ranking.view import View
 from berth_scorer import service
 from berth_scorer.backlog import Outbox
 from berth_scorer.service import serve
+from harness.fakes.jumping_loop import LoopTime
 from harness.fakes.recording_meter import RecordingMeter
 
 NOWHERE = Positions()
@@ -80,7 +81,7 @@ def make_ranker(identity="s1", **other):
 @asynccontextmanager
 async def scorer(bus, ranker=None, *, max_unacked=64, **numbers):
     settings = Settings(numbers=Numbers(scorer_hold=max_unacked, **numbers))
-    process = Process(name="scorer", metrics=RecordingMeter(), settings=settings)
+    process = Process(name="scorer", metrics=RecordingMeter(), clock=LoopTime(), settings=settings)
     task = asyncio.create_task(serve(process, bus, ranker or make_ranker()))
     try:
         await until(lambda: asyncio.sleep(0, process.health.is_ready))

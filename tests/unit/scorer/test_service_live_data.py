@@ -21,6 +21,7 @@ from berth.process.lifecycle import Process
 from berth.ranking.ranker import Ranker
 from berth_scorer.service import serve
 from harness.builders.objects import a_node, a_pod
+from harness.fakes.jumping_loop import LoopTime
 from harness.fakes.recording_meter import RecordingMeter
 
 CONFIG = """\
@@ -39,7 +40,7 @@ async def scoring(bus):
     ranker = Ranker(
         profiles=build_profiles(configuration, BUILT_IN), config=configuration.digest, identity="s1", best=8
     )
-    process = Process(name="scorer", metrics=RecordingMeter())
+    process = Process(name="scorer", metrics=RecordingMeter(), clock=LoopTime())
     task = asyncio.create_task(serve(process, bus, ranker))
     async with asyncio.timeout(5):
         while not process.health.is_ready:  # noqa: ASYNC110 - the bus has no event for it

@@ -18,6 +18,7 @@ from berth.ranking.ranker import Ranker
 from berth.ranking.view import View
 from berth_scorer.service import PLUGINS_EVERY, serve, set_gauges
 from harness.builders.objects import a_node, a_pod, pod_requesting
+from harness.fakes.jumping_loop import LoopTime
 from harness.fakes.memory_bus import MemoryBus
 from harness.fakes.recording_meter import RecordingMeter
 
@@ -38,7 +39,7 @@ async def scoring(*nodes: str):
     ranker = Ranker(
         profiles=profiles_of(configuration), config=configuration.digest, identity="s1", best=8, explain=None
     )
-    process = Process(name="scorer", metrics=RecordingMeter())
+    process = Process(name="scorer", metrics=RecordingMeter(), clock=LoopTime())
     task = asyncio.create_task(serve(process, bus, ranker))
     try:
         yield process.metrics, session

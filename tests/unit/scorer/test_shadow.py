@@ -36,6 +36,7 @@ from berth_scorer import shadow as shadow_module
 from berth_scorer.service import serve
 from berth_scorer.shadow import serve_shadow
 from harness.builders.objects import a_node, a_pod, pod_requesting
+from harness.fakes.jumping_loop import LoopTime
 from harness.fakes.memory_bus import MemoryBus
 from harness.fakes.recording_meter import RecordingMeter
 
@@ -78,7 +79,7 @@ def ranker_of(file=None) -> Ranker:
 async def shadowing(bus: MemoryBus, session: Session, ranker: Ranker) -> AsyncIterator[Running]:
     heard: list[ShadowComparison] = []
     await session.subscribe("berth.shadow.>", lambda _, data, __: heard.append(decode(data, ShadowComparison)))
-    process = Process(name="shadow", metrics=RecordingMeter())
+    process = Process(name="shadow", metrics=RecordingMeter(), clock=LoopTime())
     task = asyncio.create_task(serve_shadow(process, bus, ranker, "packed"))
     try:
         await until(lambda: process.health.is_ready)
@@ -90,7 +91,7 @@ async def shadowing(bus: MemoryBus, session: Session, ranker: Ranker) -> AsyncIt
 
 @asynccontextmanager
 async def live_scorer(bus: MemoryBus) -> AsyncIterator[None]:
-    process = Process(name="scorer", metrics=RecordingMeter())
+    process = Process(name="scorer", metrics=RecordingMeter(), clock=LoopTime())
     task = asyncio.create_task(serve(process, bus, replace(ranker_of(), identity="scorer-1")))
     try:
         await until(lambda: process.health.is_ready)
