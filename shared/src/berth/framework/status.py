@@ -1,5 +1,4 @@
-"""Data that extension points share and return in one cycle: CycleState, Status for one node, Verdicts for many,
-Diagnosis.
+"""Data shared and returned by extension points in one cycle: CycleState, Status per node, Verdicts, Diagnosis.
 
 Plugins store values in the CycleState under typed keys. A rejection is a value; exceptions are for bugs and I/O. A
 FilterColumn keeps one filter's verdicts over many cycles. The Diagnosis covers a whole cycle; its messages are
