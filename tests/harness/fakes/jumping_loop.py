@@ -40,7 +40,7 @@ LOOP_FACTORIES: Mapping[str, type[JumpingLoop]] = {"jumping": JumpingLoop}
 
 
 class LoopTime:
-    """The `berth.kube.clock.Clock` of the running loop."""
+    """The `berth.clock.Clock` of the running loop."""
 
     def now(self) -> float:
         return asyncio.get_running_loop().time()

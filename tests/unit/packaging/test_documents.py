@@ -10,7 +10,7 @@ import pytest
 
 ROOT = Path(__file__).parents[3]
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "services").glob("*/README.md")])
-SOURCES = sorted([*(ROOT / "shared/src").rglob("*.py"), *(ROOT / "services").glob("*/src/**/*.py")])
+SOURCES = sorted([*(ROOT / "shared").glob("*/src/**/*.py"), *(ROOT / "services").glob("*/src/**/*.py")])
 OURS = re.compile(r"`(berth(?:_[a-z]+)*(?:\.[a-z_0-9]+)+(?:\.[A-Za-z_]+)*)`")
 LINK = re.compile(r"\]\((?!https?:|mailto:)([^)#\s]*)(?:#([^)\s]*))?\)")
 SUBJECT = re.compile(r"berth\.(pending|ranked|decision|dead|service|yaml)\b|berth\.[\w.]*\.(yaml|yml|json)$")

@@ -9,7 +9,14 @@ from datetime import timedelta
 import msgspec
 import pytest
 
-from berth.api.messages import (
+from berth.api.meta import ObjectMeta
+from berth.api.node import Node, NodeStatus
+from berth.api.pod import Container, Pod, PodSpec, ResourceRequirements
+from berth.bus.interface import BusRefusedError, TooLargeError
+from berth.bus.stages import publish_pending, publish_ranked
+from berth.bus.tries import TryCounter
+from berth.lifecycle.process import Process
+from berth.messages.attempts import (
     Candidate,
     DeadLetter,
     Heard,
@@ -21,18 +28,11 @@ from berth.api.messages import (
     encode,
     encode_entry,
 )
-from berth.api.meta import ObjectMeta
-from berth.api.node import Node, NodeStatus
-from berth.api.pod import Container, Pod, PodSpec, ResourceRequirements
-from berth.api.subjects import Term, key
-from berth.bus.interface import BusRefusedError, TooLargeError
-from berth.bus.stages import publish_pending, publish_ranked
-from berth.bus.tries import TryCounter
-from berth.process.configuration import profiles_of, read_configuration
-from berth.process.lifecycle import Process
-from berth.process.settings import Numbers, Settings
+from berth.messages.subjects import Term, key
+from berth.profiles.configuration import profiles_of, read_configuration
 from berth.ranking.ranker import Ranker
 from berth.ranking.view import View
+from berth.settings.settings import Numbers, Settings
 from berth_scorer import service
 from berth_scorer.backlog import Outbox
 from berth_scorer.service import serve

@@ -8,12 +8,12 @@ from datetime import UTC, datetime
 
 import msgspec
 
-from berth.api.messages import MirrorEntry, Pending, Watermark, encode_entry, encode_watermark, watermark_key
-from berth.api.subjects import Term, key
 from berth.bus.stages import publish_pending
 from berth.bus.topology import CLUSTER
-from berth.process.configuration import profiles_of, read_configuration
-from berth.process.lifecycle import Process
+from berth.lifecycle.process import Process
+from berth.messages.attempts import MirrorEntry, Pending, Watermark, encode_entry, encode_watermark, watermark_key
+from berth.messages.subjects import Term, key
+from berth.profiles.configuration import profiles_of, read_configuration
 from berth.ranking.ranker import Ranker
 from berth.ranking.view import View
 from berth_scorer.service import PLUGINS_EVERY, serve, set_gauges

@@ -11,7 +11,12 @@ from dataclasses import dataclass, replace
 import msgspec
 import pytest
 
-from berth.api.messages import (
+from berth.api.node import Node
+from berth.api.pod import Pod
+from berth.bus.interface import Session
+from berth.bus.stages import publish_pending
+from berth.lifecycle.process import Process
+from berth.messages.attempts import (
     Candidate,
     Decision,
     MirrorEntry,
@@ -23,15 +28,10 @@ from berth.api.messages import (
     encode,
     encode_entry,
 )
-from berth.api.node import Node
-from berth.api.pod import Pod
-from berth.api.subjects import Term, key
-from berth.bus.interface import Session
-from berth.bus.stages import publish_pending
-from berth.process.configuration import profiles_of, read_configuration
-from berth.process.lifecycle import Process
+from berth.messages.shadow import ShadowComparison
+from berth.messages.subjects import Term, key
+from berth.profiles.configuration import profiles_of, read_configuration
 from berth.ranking.ranker import Ranker
-from berth.ranking.shadowmessages import ShadowComparison
 from berth_scorer import shadow as shadow_module
 from berth_scorer.service import serve
 from berth_scorer.shadow import serve_shadow

@@ -13,11 +13,8 @@ from typing import Final, TypeVar
 import msgspec
 
 from berth.api.config.configuration import ExtenderConfiguration
-from berth.api.errors import BerthError, DecodeError, TemporaryError
-from berth.api.messages import Pending, Ranked, UnknownSchemaError, attempt_of, decode
 from berth.api.node import Node
 from berth.api.pod import Pod
-from berth.api.subjects import key
 from berth.bus.interface import (
     Bus,
     BusLostError,
@@ -31,6 +28,7 @@ from berth.bus.topology import CLUSTER, DECISIONS, PENDING, SCORER, TRIES
 from berth.bus.tries import BegunTries, TryCounter
 from berth.cluster.buckets import LiveDataReader
 from berth.cluster.nodes import node_info
+from berth.errors import BerthError, DecodeError, TemporaryError
 from berth.extenders.client import Extenders
 from berth.extenders.wire import ExtenderError
 from berth.framework.cycle import ToExtend
@@ -38,15 +36,17 @@ from berth.framework.extending import Extension
 from berth.framework.interface import Nomination
 from berth.framework.plugincalls import ONE_TIME, PluginFailure, SortKey, Timing, default_sort_key, run_sort_key
 from berth.framework.profile import Profile
-from berth.process.health import Condition
-from berth.process.lifecycle import Process, run_until
-from berth.process.logging import get_logger, verbose
-from berth.process.metrics import Meter, point_of, status_of
-from berth.process.sessions import Refusals, UndecodableReporter, present, serve_each_session
-from berth.process.settings import V_STEP
-from berth.process.tracing import TRACEPARENT, Span, trace_id_of
+from berth.lifecycle.process import Process, run_until
+from berth.lifecycle.sessions import Refusals, UndecodableReporter, present, serve_each_session
+from berth.messages.attempts import Pending, Ranked, UnknownSchemaError, attempt_of, decode
+from berth.messages.subjects import key
+from berth.observability.health import Condition
+from berth.observability.logging import get_logger, verbose
+from berth.observability.metrics import Meter, point_of, status_of
+from berth.observability.tracing import TRACEPARENT, Span, trace_id_of
 from berth.ranking.ranker import Ranker
 from berth.ranking.view import View
+from berth.settings.settings import V_STEP
 from berth_scorer.backlog import RETRY_DELAY, Backlog, Outbox, PendingDelivery
 from berth_scorer.following import follow
 

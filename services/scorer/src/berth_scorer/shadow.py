@@ -16,16 +16,23 @@ from dataclasses import dataclass
 from importlib.metadata import version
 from typing import Final
 
-from berth.api.errors import BerthError, DecodeError
-from berth.api.messages import DecisionSummary, Pending, Positions, Ranked, attempt_of, decode, encode
 from berth.bus.interface import Bus, BusLostError, Entry, Session, StoredMessage
 from berth.bus.topology import CLUSTER
 from berth.cluster.buckets import LiveDataReader
+from berth.errors import BerthError, DecodeError
 from berth.framework.cycle import check
-from berth.process.health import Condition
-from berth.process.lifecycle import Process, run_until
-from berth.process.logging import get_logger
-from berth.process.sessions import UndecodableReporter, serve_each_session
+from berth.lifecycle.process import Process, run_until
+from berth.lifecycle.sessions import UndecodableReporter, serve_each_session
+from berth.messages.attempts import DecisionSummary, Pending, Positions, Ranked, attempt_of, decode, encode
+from berth.messages.shadow import (
+    MOST_COMPARISON_BYTES,
+    SHADOW_SERVICE,
+    ShadowComparison,
+    ShadowResult,
+    SkipReason,
+)
+from berth.observability.health import Condition
+from berth.observability.logging import get_logger
 from berth.ranking.alignedview import AlignedView, Applied
 from berth.ranking.comparison import (
     AwaitedDecisions,
@@ -36,13 +43,6 @@ from berth.ranking.comparison import (
     why_not_compared,
 )
 from berth.ranking.ranker import Ranker
-from berth.ranking.shadowmessages import (
-    MOST_COMPARISON_BYTES,
-    SHADOW_SERVICE,
-    ShadowComparison,
-    ShadowResult,
-    SkipReason,
-)
 from berth.ranking.view import View
 from berth_scorer.following import follow
 from berth_scorer.service import HEARTBEAT, SLICE_SECONDS
