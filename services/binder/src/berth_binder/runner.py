@@ -33,8 +33,9 @@ from berth.kube.client import KubeClient
 from berth.kube.informers import Informers
 from berth.leader.session import LeaderSession
 from berth.leader.term import CONTROL, number_in_control, term_key
+from berth.lifecycle.livedata import follow_live
 from berth.lifecycle.process import Process, run_until
-from berth.lifecycle.sessions import Refusals, UndecodableReporter, follow_live
+from berth.lifecycle.sessions import Refusals, UndecodableReporter
 from berth.messages.attempts import DeadLetter, Decision, Outcome, Ranked, UnknownSchemaError, attempt_of, decode
 from berth.messages.livedata import LiveSource
 from berth.messages.subjects import Attempt, Epoch, key
