@@ -10,7 +10,6 @@ OpenTelemetry's variables ask for it (docs/tracing.md has them); otherwise its S
 
 from __future__ import annotations
 
-import hashlib
 import os
 import random
 from collections.abc import Iterator, Mapping
@@ -19,13 +18,13 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Final, Protocol, Self
 
 from berth.exits import UsageError
+from berth.observability.traceparent import parse_traceparent
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.trace.export import SpanExporter
 
     from berth.observability.exportedspans import ExportedSpans
 
-TRACEPARENT: Final = "traceparent"
 # Of each pair the variable for traces alone counts first.
 ENDPOINTS: Final = ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")
 PROTOCOLS: Final = ("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "OTEL_EXPORTER_OTLP_PROTOCOL")
@@ -43,9 +42,6 @@ SAMPLERS: Final = (
     "parentbased_always_off",
     "parentbased_traceidratio",
 )
-_VERSION: Final = "00-"
-_LENGTH: Final = 55
-_HEXADECIMAL: Final = frozenset("0123456789abcdef")
 
 
 class Span(Protocol):
@@ -69,28 +65,6 @@ class Span(Protocol):
     def note(self, key: str, value: str | int, /) -> None:
         """Set an attribute of the span. Has no effect when spans are not exported."""
         ...
-
-
-def parse_traceparent(header: str | None) -> tuple[str, str] | None:
-    """Trace id and span id of a header; ``None`` for a missing or an invalid one, as the standard requires."""
-    if header is None or len(header) != _LENGTH or not header.startswith(_VERSION):
-        return None
-    trace_id, span_id = header[3:35], header[36:52]
-    if header[35] != "-" or header[52] != "-" or not _HEXADECIMAL.issuperset(trace_id + span_id + header[53:]):
-        return None
-    return (trace_id, span_id) if int(trace_id, 16) and int(span_id, 16) else None
-
-
-def trace_id_of(headers: Mapping[str, str]) -> str:
-    """The key ``trace_id`` of log lines about a message; empty when it carries no valid context."""
-    known = parse_traceparent(headers.get(TRACEPARENT))
-    return known[0] if known else ""
-
-
-def trace_of_pod(uid: str) -> str:
-    """The ``traceparent`` of a pod. It is made from the uid, so that all attempts are in one trace under any leader."""
-    digest = hashlib.blake2b(uid.encode(), digest_size=24).hexdigest()
-    return f"00-{digest[:32]}-{digest[32:]}-00"
 
 
 class UnexportedSpan:
