@@ -42,7 +42,8 @@ from berth.messages.subjects import Attempt, Epoch, key
 from berth.observability.health import Progress
 from berth.observability.logging import get_logger, verbose
 from berth.observability.metrics import GaugeName, Meter, result_of
-from berth.observability.tracing import TRACEPARENT, Span, trace_id_of
+from berth.observability.traceparent import TRACEPARENT, trace_id_of
+from berth.observability.tracing import Span
 from berth.settings.settings import V_RESULT, V_STEP
 from berth_binder.apicalls import ApiRequests
 from berth_binder.cache import Cache, ForeignBindings

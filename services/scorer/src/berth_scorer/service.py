@@ -43,7 +43,8 @@ from berth.messages.subjects import key
 from berth.observability.health import Condition
 from berth.observability.logging import get_logger, verbose
 from berth.observability.metrics import Meter, point_of
-from berth.observability.tracing import TRACEPARENT, Span, trace_id_of
+from berth.observability.traceparent import TRACEPARENT, trace_id_of
+from berth.observability.tracing import Span
 from berth.ranking.ranker import Ranker
 from berth.ranking.view import View
 from berth.settings.settings import V_STEP
