@@ -11,6 +11,7 @@ import pytest
 from hypothesis import Phase, find, given, settings
 from hypothesis import strategies as st
 
+from berth.api.config.networktraffic import NetworkTrafficArgs
 from berth.api.meta import ObjectMeta
 from berth.api.node import ContainerImage, NodeStatus
 from berth.api.pod import Container, Pod
@@ -24,17 +25,16 @@ from berth.framework.status import SUCCESS
 from berth.messages.subjects import Attempt, Term, Uid
 from berth.plugins.additional.nodelabel import NodeScoreLabelArgs
 from berth.plugins.additional.tenantspread import TenantSpreadArgs
-from berth.plugins.networktraffic.args import NetworkTrafficArgs
-from berth.plugins.presets import EVERY_GATE
 from berth.plugins.registry import BUILT_IN
 from berth.profiles.configuration import profiles_of, read_configuration
+from berth.settings.presets import every_gate
 from harness.builders.objects import ROOM, a_node, a_pod, first_attempt, pod_requesting
 from harness.builders.profiles import default_profile, profile_of
 from harness.builders.random_clusters import QUERY, Event, events, histories, placing, pods, replayed, snapshots, times
 from harness.builders.random_objects import NODE_NAMES
 
 OF_1_18 = read_configuration(
-    None, provider="DefaultProvider", gates=",".join(f"{gate.name}=true" for gate in EVERY_GATE)
+    None, provider="DefaultProvider", gates=",".join(f"{gate.name}=true" for gate in every_gate())
 )
 
 pytestmark = pytest.mark.timeout(600)  # hypothesis shrinks a failure before it reports it
