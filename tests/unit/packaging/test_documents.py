@@ -75,7 +75,8 @@ def test_rules_that_the_code_cites_are_written_down():
         page: set(re.findall(r"^## (\d+)\.", (ROOT / f"docs/{page}.md").read_text(), flags=re.MULTILINE))
         for page in ("protocol", "design")
     }
-    sections["protocol"] |= set(re.findall(r"^(\d+\.\d+)\. ", (ROOT / "docs/protocol.md").read_text(), flags=re.MULTILINE))
+    rules = (ROOT / "docs/protocol.md").read_text()
+    sections["protocol"] |= set(re.findall(r"^(\d+\.\d+)\. ", rules, flags=re.MULTILINE))
     promises = set(re.findall(r"^(\d+)\. ", (ROOT / "docs/design.md").read_text(), flags=re.MULTILINE))
     sections["design"] |= {f"3.{number}" for number in promises}
     cited = {match for path in SOURCES for match in CITED.findall(path.read_text())}

@@ -23,7 +23,8 @@ from berth.framework.extending import Evictions, Extension
 from berth.framework.plugincalls import ONE_TIME, PluginFailure, SortKey, Timing, default_sort_key, run_sort_key
 from berth.framework.profile import Profile
 from berth.messages.attempts import Pending, Ranked
-from berth.observability.tracing import TRACEPARENT, Span
+from berth.observability.traceparent import TRACEPARENT
+from berth.observability.tracing import Span
 from berth.ranking.ranker import Ranker
 from berth.ranking.view import LIFETIME, View
 from berth_scorer.backlog import Backlog

@@ -5,7 +5,7 @@ from __future__ import annotations
 from berth.framework.plugincalls import Timing
 from berth.framework.profile import Profile
 from berth.messages.attempts import Ranked
-from berth.observability.metrics import Meter, point_of, status_of
+from berth.observability.metrics import Meter, point_of
 from berth.ranking.view import View
 
 
@@ -21,7 +21,7 @@ def count_ranking(metrics: Meter, message: Ranked, profile: Profile, timing: Tim
             "scheduler_framework_extension_point_duration_seconds",
             took.seconds,
             extension_point=point_of(point),
-            status=status_of(took.code),
+            status=took.code.label,
             profile=message.profile,
         )
     for (plugin, point), took in timing.plugins.items():
@@ -30,7 +30,7 @@ def count_ranking(metrics: Meter, message: Ranked, profile: Profile, timing: Tim
             took.seconds,
             plugin=plugin,
             extension_point=point_of(point),
-            status=status_of(took.code),
+            status=took.code.label,
         )
 
 

@@ -24,8 +24,8 @@ from berth.messages.attempts import Pending, UnknownSchemaError, attempt_of, dec
 from berth.messages.subjects import key
 from berth.observability.health import Condition
 from berth.observability.logging import get_logger, verbose
-from berth.observability.metrics import status_of
-from berth.observability.tracing import TRACEPARENT, Span, trace_id_of
+from berth.observability.traceparent import TRACEPARENT, trace_id_of
+from berth.observability.tracing import Span
 from berth.ranking.ranker import Ranker
 from berth.settings.settings import V_STEP
 from berth_scorer.core import ScorerCore
@@ -251,7 +251,7 @@ class Scorer:
         self._metrics.observe("berth_hold_duration_seconds", effect.held_seconds)
         count_ranking(self._metrics, effect.message, profile, effect.timing, effect.seconds)
         for point, (seconds, code, began) in effect.timing.points.items() if effect.is_recorded else ():
-            notes = {"status": status_of(code)}
+            notes = {"status": code.label}
             self._process.tracing.past(point, effect.traceparent, began=began, seconds=seconds, notes=notes)
 
     async def _publish_dead_letter(self, effect: PublishDeadLetter) -> None:
