@@ -234,7 +234,7 @@ def _acknowledged_before_puback() -> list[Replacement]:
     answer = scorer_core.ScorerCore._answer
 
     def acknowledged(self: Any, held: Any, *rest: Any) -> Any:
-        return [scorer_events.Ack(delivery=held.delivery), *answer(self, held, *rest)]
+        return [scorer_events.AckPending(delivery=held.delivery), *answer(self, held, *rest)]
 
     return [(scorer_core.ScorerCore, "_answer", acknowledged)]
 

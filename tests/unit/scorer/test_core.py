@@ -21,30 +21,30 @@ from berth.ranking.ranker import Ranker
 from berth_scorer.core import HEARTBEAT_SECONDS, ScorerCore
 from berth_scorer.events import (
     SUSPECT_DELIVERIES,
-    Ack,
+    AckPending,
     AskAboutEvictions,
     AskExtenders,
-    ClearTries,
-    CountTry,
+    ClearSuspect,
+    CountSuspect,
     DeadLetterStored,
     Effect,
     Event,
     EvictionsAnswered,
     ExtendersAnswered,
     ExtendersFailed,
-    GiveBack,
+    NakPending,
     KeepAlive,
     LogFailure,
     MirrorRead,
     PendingReceived,
-    PublishDeadLetter,
+    WriteDeadLetter,
     PublishRanked,
     RankedNotStored,
     RankedRefused,
     RankedStored,
-    SetAside,
-    TryCounted,
-    TryNotCounted,
+    SetAsidePending,
+    SuspectCounted,
+    SuspectNotCounted,
 )
 from berth_scorer.questions import MOST_ROUNDS
 from harness.builders.objects import a_node, a_pod, pod_requesting
@@ -150,19 +150,19 @@ def test_message_is_acknowledged_once_its_answer_is_stored(bench):
     message = bench.message(small("web"))
     effects = bench.handle(message)
     assert ranked(effects) == ["web"]
-    assert of(Ack, effects) == []
-    assert bench.handle(RankedStored(sequence=1)) == [Ack(delivery=message.delivery)]
+    assert of(AckPending, effects) == []
+    assert bench.handle(RankedStored(sequence=1)) == [AckPending(delivery=message.delivery)]
     assert bench.core.held == 0
 
 
 def test_message_whose_answer_is_not_stored_is_redelivered(bench):
     message = bench.message(small("web"))
     bench.handle(message)
-    assert bench.handle(RankedNotStored(sequence=1)) == [GiveBack(delivery=message.delivery)]
+    assert bench.handle(RankedNotStored(sequence=1)) == [NakPending(delivery=message.delivery)]
     assert bench.core.held == 0
 
 
-@pytest.mark.parametrize(("is_stored", "settled"), [(True, Ack), (False, GiveBack)])
+@pytest.mark.parametrize(("is_stored", "settled"), [(True, AckPending), (False, NakPending)])
 def test_answer_that_is_never_stored_has_a_dead_letter_in_its_place(bench, is_stored, settled):
     message = bench.message(small("web"))
     bench.handle(message)
@@ -181,8 +181,8 @@ def test_message_that_is_held_already_is_ranked_once_and_settled_by_its_newest_d
     first = bench.message(small("web"))
     again = PendingReceived(delivery=FakeDelivery(sequence=1, delivered=2), pending=first.pending)
     assert ranked(bench.handle(first)) == ["web"]
-    assert bench.handle(again) == [SetAside(delivery=first.delivery)]
-    assert bench.handle(RankedStored(sequence=1)) == [Ack(delivery=again.delivery)]
+    assert bench.handle(again) == [SetAsidePending(delivery=first.delivery)]
+    assert bench.handle(RankedStored(sequence=1)) == [AckPending(delivery=again.delivery)]
 
 
 def test_pod_that_the_watcher_refuses_is_passed_on_with_its_error(bench):
@@ -251,10 +251,10 @@ def test_core_that_closes_returns_what_is_not_ranked_and_settles_what_is_publish
     assert {each.delivery.sequence for each in bench.core.close()} == {2, 3}
     assert bench.core.due() is None
     late = bench.message(small("late"))
-    assert bench.handle(late) == [GiveBack(delivery=late.delivery, at_once=True)]
+    assert bench.handle(late) == [NakPending(delivery=late.delivery, at_once=True)]
     assert bench.handle(ExtendersAnswered(sequence=3, extension=left("a"))) == []
     assert not bench.core.is_idle
-    assert bench.handle(RankedStored(sequence=1)) == [Ack(delivery=published.delivery)]
+    assert bench.handle(RankedStored(sequence=1)) == [AckPending(delivery=published.delivery)]
     assert bench.core.is_idle
 
 
@@ -263,54 +263,54 @@ def test_core_that_closes_returns_what_is_not_ranked_and_settles_what_is_publish
 
 def test_suspect_is_ranked_once_it_is_counted_and_its_count_goes_with_its_answer(bench):
     message = bench.suspect(small("web"))
-    assert [type(each) for each in bench.handle(message)] == [CountTry]
-    assert ranked(bench.handle(TryCounted(tries=1))) == ["web"]
+    assert [type(each) for each in bench.handle(message)] == [CountSuspect]
+    assert ranked(bench.handle(SuspectCounted(tries=1))) == ["web"]
     ack, clear = bench.handle(RankedStored(sequence=1))
-    assert (ack, type(clear)) == (Ack(delivery=message.delivery), ClearTries)
+    assert (ack, type(clear)) == (AckPending(delivery=message.delivery), ClearSuspect)
 
 
 def test_suspect_is_counted_once_every_other_answer_is_stored(bench):
-    assert of(CountTry, bench.handle(bench.message(small("web")), bench.suspect(small("suspect")))) == []
-    assert len(of(CountTry, bench.handle(RankedStored(sequence=1)))) == 1
+    assert of(CountSuspect, bench.handle(bench.message(small("web")), bench.suspect(small("suspect")))) == []
+    assert len(of(CountSuspect, bench.handle(RankedStored(sequence=1)))) == 1
 
 
 def test_nothing_is_ranked_from_the_count_of_a_suspect_until_its_answer_is_stored(bench):
     bench.handle(bench.suspect(small("suspect")))
     assert bench.handle(bench.message(small("web"))) == []
-    assert ranked(bench.handle(TryCounted(tries=1))) == ["suspect"]
+    assert ranked(bench.handle(SuspectCounted(tries=1))) == ["suspect"]
     assert ranked(bench.handle(RankedStored(sequence=1))) == ["web"]
 
 
 def test_suspect_that_has_ended_three_scorers_is_given_up(bench, monkeypatch):
     monkeypatch.delattr(Ranker, "answer")  # no plugin runs for it
     bench.handle(bench.suspect(small("suspect")), bench.message(extended("other")))
-    letter, publish, *others = bench.handle(TryCounted(tries=4))
+    letter, publish, *others = bench.handle(SuspectCounted(tries=4))
     assert publish.message.error == letter.reason == "ranking ended 3 scorers before this one"
     assert others == []
     settled = bench.handle(RankedStored(sequence=1))
-    assert [type(each) for each in settled] == [Ack, ClearTries, AskExtenders]
+    assert [type(each) for each in settled] == [AckPending, ClearSuspect, AskExtenders]
 
 
 def test_suspect_that_nats_does_not_count_is_redelivered_unranked_and_others_go_on(bench):
     message = bench.suspect(small("suspect"))
     bench.handle(message, bench.message(small("web")))
-    give_back, *rest = bench.handle(TryNotCounted())
-    assert give_back == GiveBack(delivery=message.delivery)
+    give_back, *rest = bench.handle(SuspectNotCounted())
+    assert give_back == NakPending(delivery=message.delivery)
     assert ranked(rest) == ["web"]
     assert bench.core.held == 1
 
 
 def test_suspect_whose_answer_is_not_stored_has_not_ended_the_scorer(bench):
     bench.handle(bench.suspect(small("suspect")))
-    bench.handle(TryCounted(tries=1))
-    assert [type(each) for each in bench.handle(RankedNotStored(sequence=1))] == [GiveBack, ClearTries]
+    bench.handle(SuspectCounted(tries=1))
+    assert [type(each) for each in bench.handle(RankedNotStored(sequence=1))] == [NakPending, ClearSuspect]
 
 
 def test_count_that_arrives_after_the_core_has_closed_is_taken_back(bench):
     bench.handle(bench.suspect(small("suspect")))
     bench.core.close()
     assert not bench.core.is_idle
-    assert [type(each) for each in bench.handle(TryCounted(tries=1))] == [ClearTries]
+    assert [type(each) for each in bench.handle(SuspectCounted(tries=1))] == [ClearSuspect]
     assert bench.core.is_idle
 
 
@@ -342,7 +342,7 @@ def test_pod_that_comes_again_while_extenders_are_asked_is_asked_about_once(benc
     again = FakeDelivery(sequence=1, delivered=2)
     assert of(AskExtenders, bench.handle(PendingReceived(delivery=again, pending=message.pending))) == []
     assert ranked(bench.handle(ExtendersAnswered(sequence=1, extension=left("a")))) == ["web"]
-    assert bench.handle(RankedStored(sequence=1)) == [Ack(delivery=again)]
+    assert bench.handle(RankedStored(sequence=1)) == [AckPending(delivery=again)]
 
 
 def test_extenders_are_asked_again_about_nodes_that_came_meanwhile(bench):
@@ -400,20 +400,20 @@ def test_plugin_that_raises_between_questions_is_the_pods_error(bench, monkeypat
 
 def test_suspect_does_not_count_while_extenders_are_asked(bench):
     bench.handle(bench.suspect(extended("suspect")))
-    question, clear = bench.handle(TryCounted(tries=1))
-    assert (type(question), type(clear)) == (AskExtenders, ClearTries)
+    question, clear = bench.handle(SuspectCounted(tries=1))
+    assert (type(question), type(clear)) == (AskExtenders, ClearSuspect)
     assert ranked(bench.handle(bench.message(small("web")))) == ["web"]
     bench.handle(RankedStored(sequence=2))
-    assert [type(each) for each in bench.handle(ExtendersAnswered(sequence=1, extension=left("a")))] == [CountTry]
-    assert ranked(bench.handle(TryCounted(tries=1))) == ["suspect"]
+    assert [type(each) for each in bench.handle(ExtendersAnswered(sequence=1, extension=left("a")))] == [CountSuspect]
+    assert ranked(bench.handle(SuspectCounted(tries=1))) == ["suspect"]
 
 
 def test_suspect_that_is_given_up_between_questions_asks_nothing_more(bench):
     bench.handle(bench.suspect(extended("suspect")))
-    bench.handle(TryCounted(tries=1))
+    bench.handle(SuspectCounted(tries=1))
     bench.handle(ExtendersAnswered(sequence=1, extension=left("a")))
-    letter, publish = bench.handle(TryCounted(tries=4))
-    assert isinstance(letter, PublishDeadLetter)
+    letter, publish = bench.handle(SuspectCounted(tries=4))
+    assert isinstance(letter, WriteDeadLetter)
     assert publish.message.error == letter.reason
-    assert [type(each) for each in bench.handle(RankedStored(sequence=1))] == [Ack, ClearTries]
+    assert [type(each) for each in bench.handle(RankedStored(sequence=1))] == [AckPending, ClearSuspect]
     assert bench.handle(ExtendersAnswered(sequence=1, extension=left("a"))) == []

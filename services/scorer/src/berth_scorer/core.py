@@ -29,9 +29,9 @@ from berth.ranking.ranker import Ranker
 from berth.ranking.view import LIFETIME, View
 from berth_scorer.backlog import Backlog
 from berth_scorer.events import (
-    Ack,
-    ClearTries,
-    CountTry,
+    AckPending,
+    ClearSuspect,
+    CountSuspect,
     DeadLetterStored,
     DecisionsRead,
     Effect,
@@ -39,7 +39,7 @@ from berth_scorer.events import (
     EvictionsAnswered,
     ExtendersAnswered,
     ExtendersFailed,
-    GiveBack,
+    NakPending,
     KeepAlive,
     LiveDataRead,
     LogFailure,
@@ -49,15 +49,15 @@ from berth_scorer.events import (
     PeerRankingRead,
     PendingDelivery,
     PendingReceived,
-    PublishDeadLetter,
+    WriteDeadLetter,
     PublishRanked,
     RankedNotStored,
     RankedRefused,
     RankedStored,
     ReportUndecodable,
-    SetAside,
-    TryCounted,
-    TryNotCounted,
+    SetAsidePending,
+    SuspectCounted,
+    SuspectNotCounted,
 )
 from berth_scorer.questions import Interests, Questions
 
@@ -155,7 +155,7 @@ class ScorerCore:
         self._backlog.clear()
         idle = [delivery for sequence, delivery in self._held.items() if sequence not in self._publishing]
         self._held = {sequence: self._held[sequence] for sequence in self._publishing}
-        return [GiveBack(delivery=delivery, at_once=True) for delivery in idle]
+        return [NakPending(delivery=delivery, at_once=True) for delivery in idle]
 
     def _apply(self, event: Event, now: float) -> list[Effect]:  # noqa: C901, PLR0911, PLR0912 - one case an event
         view = self.view
@@ -179,7 +179,7 @@ class ScorerCore:
                 return self._end(event.sequence, is_answered=False)
             case RankedRefused():
                 held = self._publishing[event.sequence]
-                return [PublishDeadLetter(held=held, reason=event.reason, in_place_of_answer=True)]
+                return [WriteDeadLetter(held=held, reason=event.reason, in_place_of_answer=True)]
             case DeadLetterStored():
                 return self._end(event.sequence, is_answered=event.is_stored)
             case ExtendersAnswered():
@@ -189,9 +189,9 @@ class ScorerCore:
             case ExtendersFailed():
                 if (asked := self._questions.pop(event.sequence, None)) is not None:
                     self._answered.append(_failed(asked.held, event.reason))
-            case TryCounted():
+            case SuspectCounted():
                 return self._on_counted(event)
-            case TryNotCounted():
+            case SuspectNotCounted():
                 return self._on_not_counted()
         return []
 
@@ -199,12 +199,12 @@ class ScorerCore:
         """Hold the message; one that is held already is ranked once, and settled by its newest delivery."""
         delivery, pending = event.delivery, event.pending
         if self._is_closed:
-            return [GiveBack(delivery=delivery, at_once=True)]
+            return [NakPending(delivery=delivery, at_once=True)]
         self.view.received(delivery.sequence, delivery.time)
         older = self._held.get(delivery.sequence)
         self._held[delivery.sequence] = delivery
         if older is not None:
-            return [SetAside(delivery=older)]
+            return [SetAsidePending(delivery=older)]
         rank = rank_of(self._ranker.profiles[pending.profile], pending)
         held = PendingDelivery(delivery=delivery, pending=pending, taken_at=now, rank=rank)
         self._backlog.add(held, self.view.positions)
@@ -214,7 +214,7 @@ class ScorerCore:
         """The answer is stored, or will not be: another delivery is needed then."""
         held = self._publishing.pop(sequence)
         newest = self._held.pop(sequence)
-        settle: Effect = Ack(delivery=newest) if is_answered else GiveBack(delivery=newest)
+        settle: Effect = AckPending(delivery=newest) if is_answered else NakPending(delivery=newest)
         return [settle, *self._end_alone(held)]
 
     def _beat(self, now: float) -> KeepAlive:
@@ -294,7 +294,7 @@ class ScorerCore:
 
     def _give_up(self, held: PendingDelivery, reason: str, headers: Mapping[str, str]) -> list[Effect]:
         answer = self._publish(held, self._ranker.give_up(held.pending, reason), headers)
-        return [PublishDeadLetter(held=held, reason=reason), answer]
+        return [WriteDeadLetter(held=held, reason=reason), answer]
 
     def _publish(self, held: PendingDelivery, message: Ranked, headers: Mapping[str, str]) -> PublishRanked:
         self._publishing[held.sequence] = held
@@ -313,14 +313,14 @@ class ScorerCore:
         if self._alone is None or self._counting is not None or self._publishing:
             return []
         self._counting = self._alone
-        return [CountTry(held=self._alone)]
+        return [CountSuspect(held=self._alone)]
 
-    def _on_counted(self, event: TryCounted) -> list[Effect]:
+    def _on_counted(self, event: SuspectCounted) -> list[Effect]:
         held, self._counting = self._counting, None
         if held is None:
             return []
         if self._is_closed:
-            return [ClearTries(held=held)]
+            return [ClearSuspect(held=held)]
         if event.tries < MOST_TRIES:
             return self._step(held)
         self._questions.pop(held.sequence, None)
@@ -333,14 +333,14 @@ class ScorerCore:
         if held is None or self._is_closed:
             return []
         self._questions.pop(held.sequence, None)
-        return [GiveBack(delivery=self._held.pop(held.sequence))]
+        return [NakPending(delivery=self._held.pop(held.sequence))]
 
     def _end_alone(self, held: PendingDelivery) -> list[Effect]:
         """This scorer goes on: the count of the suspect goes."""
         if self._alone is None or self._alone.sequence != held.sequence:
             return []
         self._alone = None
-        return [ClearTries(held=held)]
+        return [ClearSuspect(held=held)]
 
 
 def rank_of(profile: Profile, pending: Pending) -> tuple[str, SortKey]:

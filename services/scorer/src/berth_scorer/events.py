@@ -111,7 +111,7 @@ class RankedRefused(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DeadLetterStored(msgspec.Struct, frozen=True, kw_only=True):
-    """-> PublishDeadLetter in place of an answer: it is stored, or not."""
+    """-> WriteDeadLetter in place of an answer: it is stored, or not."""
 
     sequence: int
     is_stored: bool
@@ -138,14 +138,14 @@ class ExtendersFailed(msgspec.Struct, frozen=True, kw_only=True):
     reason: str
 
 
-class TryCounted(msgspec.Struct, frozen=True, kw_only=True):
-    """-> CountTry: this many scorers in a row, this one included, have begun to rank the attempt."""
+class SuspectCounted(msgspec.Struct, frozen=True, kw_only=True):
+    """-> CountSuspect: this many scorers in a row, this one included, have begun to rank the attempt."""
 
     tries: int
 
 
-class TryNotCounted(msgspec.Struct, frozen=True, kw_only=True):
-    """-> CountTry: NATS has not stored the count."""
+class SuspectNotCounted(msgspec.Struct, frozen=True, kw_only=True):
+    """-> CountSuspect: NATS has not stored the count."""
 
 
 Event = (
@@ -162,8 +162,8 @@ Event = (
     | ExtendersAnswered
     | EvictionsAnswered
     | ExtendersFailed
-    | TryCounted
-    | TryNotCounted
+    | SuspectCounted
+    | SuspectNotCounted
 )
 
 
@@ -178,7 +178,7 @@ class PublishRanked(msgspec.Struct, frozen=True, kw_only=True):
     headers: Mapping[str, str]
 
 
-class PublishDeadLetter(msgspec.Struct, frozen=True, kw_only=True):
+class WriteDeadLetter(msgspec.Struct, frozen=True, kw_only=True):
     """Publish a dead letter that quotes the message. ``in_place_of_answer``: -> DeadLetterStored."""
 
     held: PendingDelivery
@@ -186,20 +186,20 @@ class PublishDeadLetter(msgspec.Struct, frozen=True, kw_only=True):
     in_place_of_answer: bool = False
 
 
-class Ack(msgspec.Struct, frozen=True, kw_only=True):
+class AckPending(msgspec.Struct, frozen=True, kw_only=True):
     """Acknowledge a message of PENDING."""
 
     delivery: Delivery
 
 
-class GiveBack(msgspec.Struct, frozen=True, kw_only=True):
+class NakPending(msgspec.Struct, frozen=True, kw_only=True):
     """Have a message of PENDING redelivered, to this or another scorer. ``at_once``, or after a pause."""
 
     delivery: Delivery
     at_once: bool = False
 
 
-class SetAside(msgspec.Struct, frozen=True, kw_only=True):
+class SetAsidePending(msgspec.Struct, frozen=True, kw_only=True):
     """A newer delivery of the message has come: this one does not count among those that may be held."""
 
     delivery: Delivery
@@ -227,13 +227,13 @@ class AskAboutEvictions(msgspec.Struct, frozen=True, kw_only=True):
     victims: Mapping[str, Pod]
 
 
-class CountTry(msgspec.Struct, frozen=True, kw_only=True):
-    """Store that this scorer begins to rank the attempt, where the count outlives it. -> TryCounted, TryNotCounted."""
+class CountSuspect(msgspec.Struct, frozen=True, kw_only=True):
+    """Store that this scorer begins to rank the attempt, where the count outlives it. -> SuspectCounted, SuspectNotCounted."""
 
     held: PendingDelivery
 
 
-class ClearTries(msgspec.Struct, frozen=True, kw_only=True):
+class ClearSuspect(msgspec.Struct, frozen=True, kw_only=True):
     """Remove the count: this scorer goes on after ranking the attempt."""
 
     held: PendingDelivery
@@ -267,15 +267,15 @@ class ReportUndecodable(msgspec.Struct, frozen=True, kw_only=True):
 
 Effect = (
     PublishRanked
-    | PublishDeadLetter
-    | Ack
-    | GiveBack
-    | SetAside
+    | WriteDeadLetter
+    | AckPending
+    | NakPending
+    | SetAsidePending
     | KeepAlive
     | AskExtenders
     | AskAboutEvictions
-    | CountTry
-    | ClearTries
+    | CountSuspect
+    | ClearSuspect
     | ObserveRanking
     | LogFailure
     | ReportUndecodable

@@ -30,11 +30,11 @@ from berth.ranking.ranker import Ranker
 from berth.settings.settings import V_STEP
 from berth_scorer.core import ScorerCore
 from berth_scorer.events import (
-    Ack,
+    AckPending,
     AskAboutEvictions,
     AskExtenders,
-    ClearTries,
-    CountTry,
+    ClearSuspect,
+    CountSuspect,
     DeadLetterStored,
     DecisionsRead,
     Effect,
@@ -42,7 +42,7 @@ from berth_scorer.events import (
     EvictionsAnswered,
     ExtendersAnswered,
     ExtendersFailed,
-    GiveBack,
+    NakPending,
     KeepAlive,
     LiveDataRead,
     LogFailure,
@@ -52,12 +52,12 @@ from berth_scorer.events import (
     PeerRankingRead,
     PendingDelivery,
     PendingReceived,
-    PublishDeadLetter,
+    WriteDeadLetter,
     PublishRanked,
     ReportUndecodable,
-    SetAside,
-    TryCounted,
-    TryNotCounted,
+    SetAsidePending,
+    SuspectCounted,
+    SuspectNotCounted,
 )
 from berth_scorer.following import follow
 from berth_scorer.metrics import count_ranking, set_gauges
@@ -212,11 +212,11 @@ class Scorer:
         match effect:
             case PublishRanked():
                 self._publisher.publish_soon(effect)
-            case Ack():
+            case AckPending():
                 effect.delivery.ack()
-            case GiveBack():
+            case NakPending():
                 effect.delivery.nak(None if effect.at_once else RETRY_DELAY)
-            case SetAside():
+            case SetAsidePending():
                 effect.delivery.set_aside()
             case KeepAlive():
                 self._keep_alive(effect)
@@ -226,15 +226,15 @@ class Scorer:
                 self._undecodable.report(effect.subject, effect.reason)
             case LogFailure():
                 log.error(effect.text, attempt=effect.attempt, exc_info=effect.error)
-            case PublishDeadLetter():
+            case WriteDeadLetter():
                 return self._publish_dead_letter(effect)
             case AskExtenders():
                 return self._ask(effect.held, self._ask_extenders(effect))
             case AskAboutEvictions():
                 return self._ask(effect.held, self._ask_about_evictions(effect))
-            case CountTry():
+            case CountSuspect():
                 return self._count_try(effect)
-            case ClearTries():
+            case ClearSuspect():
                 return self._clear_tries(effect)
         return None
 
@@ -254,7 +254,7 @@ class Scorer:
             notes = {"status": code.label}
             self._process.tracing.past(point, effect.traceparent, began=began, seconds=seconds, notes=notes)
 
-    async def _publish_dead_letter(self, effect: PublishDeadLetter) -> None:
+    async def _publish_dead_letter(self, effect: WriteDeadLetter) -> None:
         delivery, cause = effect.held.delivery, "undecodable" if effect.in_place_of_answer else "failed"
         try:
             await self._publisher.publish_dead_letter(delivery, effect.reason, effect.held.pending.attempt, cause=cause)
@@ -286,7 +286,7 @@ class Scorer:
         evictions = await self._extenders.ask_about_evictions(pod, effect.candidates, effect.victims)
         return EvictionsAnswered(sequence=effect.held.sequence, evictions=evictions)
 
-    async def _count_try(self, effect: CountTry) -> None:
+    async def _count_try(self, effect: CountSuspect) -> None:
         """A NATS that does not answer is not the pod's failure. Raises BusLostError, MissingError: the session ends."""
         try:
             tries = await count_try(self._session, TRIES, _key_of(effect.held))
@@ -294,11 +294,11 @@ class Scorer:
             raise
         except TemporaryError as error:
             log.warning("ranking a suspect again later", attempt=effect.held.pending.attempt, reason=str(error))
-            self._loop.inbox.put(TryNotCounted())
+            self._loop.inbox.put(SuspectNotCounted())
         else:
-            self._loop.inbox.put(TryCounted(tries=tries))
+            self._loop.inbox.put(SuspectCounted(tries=tries))
 
-    async def _clear_tries(self, effect: ClearTries) -> None:
+    async def _clear_tries(self, effect: ClearSuspect) -> None:
         """A count that stays is one too much, and expires."""
         with suppress(BerthError):
             await clear_tries(self._session, TRIES, _key_of(effect.held))
