@@ -32,12 +32,11 @@ from berth_scorer.events import (
     EvictionsAnswered,
     ExtendersAnswered,
     ExtendersFailed,
-    NakPending,
     KeepAlive,
     LogFailure,
     MirrorRead,
+    NakPending,
     PendingReceived,
-    WriteDeadLetter,
     PublishRanked,
     RankedNotStored,
     RankedRefused,
@@ -45,6 +44,7 @@ from berth_scorer.events import (
     SetAsidePending,
     SuspectCounted,
     SuspectNotCounted,
+    WriteDeadLetter,
 )
 from berth_scorer.questions import MOST_ROUNDS
 from harness.builders.objects import a_node, a_pod, pod_requesting

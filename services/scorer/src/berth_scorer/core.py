@@ -39,17 +39,16 @@ from berth_scorer.events import (
     EvictionsAnswered,
     ExtendersAnswered,
     ExtendersFailed,
-    NakPending,
     KeepAlive,
     LiveDataRead,
     LogFailure,
     MirrorRead,
+    NakPending,
     ObserveRanking,
     OwnRankingRead,
     PeerRankingRead,
     PendingDelivery,
     PendingReceived,
-    WriteDeadLetter,
     PublishRanked,
     RankedNotStored,
     RankedRefused,
@@ -58,6 +57,7 @@ from berth_scorer.events import (
     SetAsidePending,
     SuspectCounted,
     SuspectNotCounted,
+    WriteDeadLetter,
 )
 from berth_scorer.questions import Interests, Questions
 
