@@ -228,7 +228,7 @@ class AskAboutEvictions(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CountSuspect(msgspec.Struct, frozen=True, kw_only=True):
-    """Store that this scorer begins to rank the attempt: the count outlives it. -> SuspectCounted, SuspectNotCounted."""
+    """Store that this scorer begins an attempt; the count outlives it. -> SuspectCounted, SuspectNotCounted."""
 
     held: PendingDelivery
 
