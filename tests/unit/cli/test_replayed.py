@@ -32,6 +32,7 @@ from berth.recording.file import Recording, Waiting, read_recording
 from berth.recording.history import Fate, History, recorded_end
 from harness.builders.objects import a_container, a_node, a_pod
 from harness.builders.profiles import default_profile, packing_profiles
+from harness.plugins.long_runs import often
 from harness.worlds.recorded_world import CONFIG, START, RecordedWorld, a_recording
 
 KEPT = Path(__file__).parents[2] / "data/recordings/preemption-and-volumes.berth"
@@ -67,7 +68,7 @@ def pods_by_node(of: Film, until: int) -> dict[str, int]:
     return {name: pods[row] for row, name in names.items()}
 
 
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", range(often(2)))
 def test_the_pods_of_each_node_are_those_that_it_counts_in_every_step(seed: int):
     world = RecordedWorld(seed)
     world.run(300)
@@ -79,7 +80,7 @@ def test_the_pods_of_each_node_are_those_that_it_counts_in_every_step(seed: int)
             assert {name: len(of.on_node(name, step)) for name in counted} == counted
 
 
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", range(often(2)))
 def test_both_films_end_as_the_measures_say(seed: int):
     world = RecordedWorld(seed)
     world.run(300)
