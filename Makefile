@@ -85,6 +85,10 @@ bench-recovery: setup  ## measure the time to the first Binding in a large clust
 bench-scale: setup  ## measure how cost grows with nodes, waiting and bound pods, classes, scorers; ten minutes; ARGS="nodes classes"
 	PYTHONPATH=tests $(BIN)/python -m bench.scale $(ARGS)
 
+.PHONY: trace-pod
+trace-pod: setup  ## show one pod's way through the code: calls, functions, modules and module changes by service; half a minute
+	PYTHONPATH=tests $(BIN)/python -m bench.trace_pod $(ARGS)
+
 faults: setup  ## break real servers and processes at random instants; ARGS="--seed 7 --faults 100" repeats a run
 	PYTHONPATH=tests $(BIN)/python -m faults.run $(ARGS)
 

@@ -103,6 +103,12 @@ CASES = [
     pytest.param(responds(body([{"metric": {}, "value": [1]}])), "nonsense", "instant vector", id="half a value"),
     pytest.param(responds(body([{"metric": None, "value": [1, "1"]}])), "nonsense", "instant vector", id="no labels"),
     pytest.param(responds(body({"a": 1})), "nonsense", "instant vector", id="a mapping"),
+    pytest.param(
+        responds(body([{"metric": {"instance": "\ud800"}, "value": [1, "1"]}])),
+        "nonsense",
+        "surrogates",
+        id="half of a surrogate pair",
+    ),
     pytest.param(packed_badly, "nonsense", "unpacked", id="packed badly"),
     pytest.param(cuts_off, "unavailable", "cut off", id="cut off"),
     pytest.param(promises_more_than_it_sends, "unavailable", "cut off", id="cut off before its length"),
@@ -264,7 +270,7 @@ async def test_an_answer_whose_encryption_breaks_amid_its_body_is_unavailable(tm
         answering = asyncio.create_task(asyncio.to_thread(break_the_encryption, listening, context))
         url = f"https://127.0.0.1:{listening.getsockname()[1]}"
         server = Prometheus(url, timeout=timedelta(seconds=30), access=PrometheusAccess(ca_file=certificate))
-        with pytest.raises(PrometheusError, match="the answer broke off") as caught:
+        with pytest.raises(PrometheusError, match="the answer was cut off") as caught:
             await server.query("up")
         assert caught.value.cause == "unavailable"
         server.close()

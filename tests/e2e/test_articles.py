@@ -17,7 +17,7 @@ TENANTS = ("red", "green", "blue")
 PODS_OF_A_TENANT = 100
 NODES = 10
 MISPLACED_PERCENT = 3.0
-"""Of the pods that may be elsewhere than one scorer with the newest state puts them (docs/protocol.md, 8)."""
+"""Of the pods that may be elsewhere than one scorer with the newest state puts them (ADR 22)."""
 
 
 async def test_the_labelled_node_gets_pods_only_when_the_others_are_full(

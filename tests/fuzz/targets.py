@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import gzip
+import io
 import random
 import tempfile
 from collections.abc import Callable, Iterator
@@ -19,7 +20,9 @@ from typing import Any
 from unittest.mock import patch
 
 import msgspec
+import requests
 import yaml
+from prometheus_api_client import PrometheusConnect
 
 from berth.api.config.configuration import ExtenderConfiguration
 from berth.api.config.load import ConfigurationError, load
@@ -76,7 +79,7 @@ from berth.recording.file import Begun, Ended, RecordingError, Waiting, header, 
 from berth.recording.replay import Replay
 from berth.simulate.documents import documents
 from berth_metrics_collector.nodenames import NodeNames, match_samples
-from berth_metrics_collector.prometheus import BoundedResponse, PrometheusError, query_rows
+from berth_metrics_collector.prometheus import PrometheusError, query_rows
 from berth_metrics_collector.samples import parse_value, scrape_intervals, values_by_device
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
@@ -282,11 +285,21 @@ def selectors(data: bytes) -> None:
         compile_node_selector(decode_json(_node_selector, data, "a selector")).matches("n1", {"app": "web", "n": "7"})
 
 
-def answer(data: bytes) -> None:
-    def ask() -> Any:
-        return BoundedResponse(status_code=200, content=data).json()["data"]["result"]
+class _Answered(requests.Session):
+    """A session whose every request has this body as its answer."""
 
-    rows = query_rows(ask)
+    def __init__(self, body: bytes) -> None:
+        super().__init__()
+        self._body = body
+
+    def request(self, *_args: object, **_kwargs: object) -> requests.Response:
+        response = requests.Response()
+        response.status_code, response.raw = 200, io.BytesIO(self._body)
+        return response
+
+
+def answer(data: bytes) -> None:
+    rows = query_rows(PrometheusConnect(session=_Answered(data)), "up")
     values_by_device(rows, "instance")
     scrape_intervals(rows)
     match_samples([], rows, NodeNames([]))

@@ -1,18 +1,16 @@
-"""The Prometheus client, in a thread of its own: it blocks, and the service never waits longer than its time-out.
+"""prometheus-api-client with bounded answers, in a thread for each query, because it blocks.
 
-A thread that hangs (a name server without an answer, a response that trickles) is left alone and replaced together with
-its session; as a daemon it does not keep the process from ending. Whatever ``requests`` and prometheus-api-client raise
-on a bad response becomes a :class:`PrometheusError` with its cause, here and nowhere else.
+A thread that hangs (a name server without an answer, a response that trickles) is left alone together with its client;
+as a daemon it does not keep the process from ending. Every exception becomes a :class:`PrometheusError` with its cause.
 """
 
 from __future__ import annotations
 
 import asyncio
-import queue
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future
 from datetime import timedelta
 from http import HTTPStatus
 from pathlib import Path
@@ -20,10 +18,11 @@ from typing import Any, Final, Literal
 
 import msgspec
 import requests
-import requests.auth
 from prometheus_api_client import PrometheusConnect
 from prometheus_api_client.exceptions import PrometheusApiClientException
-from urllib3.exceptions import DecodeError, HTTPError, ProtocolError, ReadTimeoutError
+from requests.auth import AuthBase
+from requests.exceptions import ChunkedEncodingError, ContentDecodingError, JSONDecodeError
+from urllib3.exceptions import ProtocolError, ReadTimeoutError, SSLError
 from urllib3.util.retry import Retry
 
 from berth.api.errors import TemporaryError
@@ -34,20 +33,19 @@ from berth_metrics_collector.settings import PrometheusAccess
 log = get_logger()
 Cause = Literal["unreachable", "slow", "refused", "unavailable", "nonsense"]
 TIMEOUT: Final = timedelta(seconds=10)
-"""For one response as a whole: twenty times what the slowest query takes at 5,000 nodes, shorter than an interval."""
+"""Longest wait for a whole response: 20 times the slowest query at 5,000 nodes, shorter than an interval."""
 GRACE: Final = timedelta(seconds=2)
-"""How much later the thread may return by itself before it is replaced."""
+"""Extra time for the thread to report the error itself before it is abandoned."""
 MAX_BYTES: Final = 64 * 1024 * 1024
-"""Bytes of a response: 5,000 nodes with ten devices each are 7 MB."""
+"""Largest response, unpacked: 5,000 nodes with ten devices each are 7 MB."""
 MAX_STUCK: Final = 4
 """Threads that may hang at once; with so many, no query is sent until one returns."""
 _QUOTED: Final = 200
 """Characters of a response that an error quotes."""
-_CHUNK: Final = 65_536
 _MOST_CHARACTERS: Final = 65_536
-"""Of a file with a token or headers."""
+"""Characters that are read of a file with a token or headers."""
 ANYBODY: Final = PrometheusAccess()
-"""Without credentials."""
+"""No credentials, the system's authorities."""
 
 
 class PrometheusError(TemporaryError):
@@ -66,7 +64,7 @@ class SampleRow(msgspec.Struct, frozen=True):
 
 
 class Prometheus:
-    """One server. Queries run one after the other."""
+    """One server. Queries are meant to be sent one after the other."""
 
     def __init__(
         self,
@@ -80,8 +78,8 @@ class Prometheus:
         self._access = access
         self._timeout = timeout.total_seconds()
         self._grace = grace.total_seconds()
-        self._worker: _Worker | None = None
-        self._stuck: list[_Worker] = []
+        self._client: PrometheusConnect | None = None
+        self._stuck: list[threading.Thread] = []
 
     async def query(self, promql: str) -> Sequence[SampleRow]:
         """The rows of an instant query.
@@ -89,203 +87,153 @@ class Prometheus:
         Raises:
             PrometheusError: there was no usable response, for whatever reason.
         """
-        worker = self._working()
-        answer = worker.ask(promql)
+        self._stuck = [thread for thread in self._stuck if thread.is_alive()]
+        if len(self._stuck) >= MAX_STUCK:
+            raise PrometheusError(f"asking {self.url}: {MAX_STUCK} requests hang", cause="slow")
+        # The client comes back only when its thread has finished: an abandoned thread may still use its session.
+        client, self._client = self._client or _client(self.url, self._timeout, self._access), None
+        rows: Future[Sequence[SampleRow]] = Future()
+        rows.set_running_or_notify_cancel()
+        thread = threading.Thread(target=_settle, args=(rows, client, promql), name="prometheus", daemon=True)
+        thread.start()
         try:
             async with asyncio.timeout(self._timeout + self._grace):
-                return await answer
+                return await asyncio.wrap_future(rows)
         except TimeoutError:
-            self._replace(worker)
+            log.warning("abandoning a thread whose request hangs", url=self.url, seconds=self._timeout)
+            self._stuck.append(thread)
             raise PrometheusError(f"asking {self.url}: no answer in time", cause="slow") from None
         except PrometheusError as exc:
             raise PrometheusError(f"asking {self.url}: {exc}", cause=exc.cause) from exc
+        finally:
+            if rows.done():
+                self._client = client
 
     def close(self) -> None:
-        """Let the thread end, without waiting for it."""
-        if self._worker is not None:
-            self._worker.end()
-
-    def _working(self) -> _Worker:
-        self._stuck = [worker for worker in self._stuck if worker.is_alive]
-        if self._worker is None:
-            if len(self._stuck) >= MAX_STUCK:
-                raise PrometheusError(f"asking {self.url}: {MAX_STUCK} requests hang", cause="slow")
-            self._worker = _Worker(self.url, self._timeout, self._access)
-        return self._worker
-
-    def _replace(self, worker: _Worker) -> None:
-        if self._worker is worker:
-            log.warning("replacing a thread whose request hangs", url=self.url, seconds=self._timeout)
-            worker.end()
-            self._stuck.append(worker)
-            self._worker = None
+        """Close the connection, unless a thread still uses it."""
+        if self._client is not None:
+            self._client.close()
 
 
-@dataclass(slots=True, kw_only=True)
-class _Query:
-    promql: str
-    answer: asyncio.Future[Sequence[SampleRow]]
-    loop: asyncio.AbstractEventLoop = field(default_factory=asyncio.get_running_loop)
-
-    def settle(self, set_it: Callable[[], None]) -> None:
-        """Set the result in the loop, unless the query was cancelled or the loop has ended."""
-        try:
-            self.loop.call_soon_threadsafe(lambda: None if self.answer.done() else set_it())
-        except RuntimeError:
-            return
-
-
-class _Worker:
-    """A thread with one session."""
-
-    def __init__(self, url: str, timeout: float, access: PrometheusAccess) -> None:
-        self._queries: queue.SimpleQueue[_Query | None] = queue.SimpleQueue()
-        self._session = BoundedSession(timeout, access)
-        self._client = _client(url, timeout, self._session)
-        self._thread = threading.Thread(target=self._work, name="prometheus", daemon=True)
-        self._thread.start()
-
-    @property
-    def is_alive(self) -> bool:
-        return self._thread.is_alive()
-
-    def ask(self, promql: str) -> asyncio.Future[Sequence[SampleRow]]:
-        query = _Query(promql=promql, answer=asyncio.get_running_loop().create_future())
-        self._queries.put(query)
-        return query.answer
-
-    def end(self) -> None:
-        self._queries.put(None)
-
-    def _work(self) -> None:
-        while (query := self._queries.get()) is not None:
-            self._answer(query)
-        self._session.close()
-
-    def _answer(self, query: _Query) -> None:
-        set_it: Callable[[], None]
-        try:
-            rows = query_rows(lambda: self._client.custom_query(query.promql))
-        except Exception as exc:  # noqa: BLE001 - any exception is the query's; the thread and the process go on
-            failure = _as_failure(exc)
-
-            def set_it() -> None:
-                query.answer.set_exception(failure)
-
-        else:
-
-            def set_it() -> None:
-                query.answer.set_result(rows)
-
-        query.settle(set_it)
-
-
-def query_rows(query: Callable[[], Any]) -> Sequence[SampleRow]:
-    """Call the client; the rows of the instant vector that it returns.
-
-    Raises:
-        PrometheusError: there was no response, or another one.
-    """
-    try:
-        return _rows(query())
-    except PrometheusError:
-        raise
-    except requests.exceptions.JSONDecodeError as exc:
-        raise PrometheusError(f"want JSON, got something else ({exc})", cause="nonsense") from exc
-    except requests.exceptions.ContentDecodingError as exc:
-        raise PrometheusError(f"the answer cannot be unpacked: {_shortened(exc)}", cause="nonsense") from exc
-    except requests.exceptions.ChunkedEncodingError as exc:
-        raise PrometheusError("the answer was cut off", cause="unavailable") from exc
-    except requests.Timeout as exc:
-        raise PrometheusError(f"no answer in time: {_shortened(exc)}", cause="slow") from exc
-    except requests.ConnectionError as exc:
-        raise PrometheusError(f"not reachable: {_root(exc)}", cause="unreachable") from exc
-    except requests.RequestException as exc:
-        raise PrometheusError(f"{type(exc).__name__}: {_shortened(exc)}", cause="nonsense") from exc
-    except PrometheusApiClientException as exc:
-        raise _refusal(str(exc)) from exc
-    except (KeyError, TypeError, AttributeError, ValueError) as exc:
-        raise PrometheusError(
-            f"want data.result of an instant vector, got another shape ({type(exc).__name__}: {_shortened(exc)})",
-            cause="nonsense",
-        ) from exc
-
-
-def _as_failure(error: Exception) -> PrometheusError:
-    """The error of a query that failed, also of one that failed as none is known to."""
-    if isinstance(error, PrometheusError):
-        return error
-    failure = PrometheusError(f"{type(error).__name__}: {_shortened(error)}", cause="nonsense")
-    failure.__cause__ = error
-    return failure
-
-
-def _rows(result: Any) -> Sequence[SampleRow]:
-    if result is None:
-        raise PrometheusError("want an instant vector, got null", cause="nonsense")
-    try:
-        return msgspec.convert(result, list[SampleRow])
-    except msgspec.ValidationError as exc:
-        raise PrometheusError(f"want an instant vector: {exc}", cause="nonsense") from exc
-
-
-def _refusal(text: str) -> PrometheusError:
-    """The client's only exception of its own: an HTTP status other than 200, as text."""
-    status = next((int(word) for word in text.split() if word.isdigit()), 0)
-    cause: Cause = "refused" if status < HTTPStatus.INTERNAL_SERVER_ERROR else "unavailable"
-    return PrometheusError(_shortened(text), cause=cause)
-
-
-def _root(error: BaseException) -> str:
-    """The innermost exception: those around it quote it at length."""
-    while (inner := error.__cause__ or error.__context__) is not None:
-        error = inner
-    return _shortened(error)
-
-
-def _shortened(error: object) -> str:
-    text = " ".join(str(error).split())
-    return text if len(text) <= _QUOTED else f"{text[: _QUOTED - 3]}..."
-
-
-def _client(url: str, timeout: float, session: requests.Session) -> PrometheusConnect:
-    """The client without retries and with a time-out; the library's defaults are three retries and no time-out."""
+def _client(url: str, timeout: float, access: PrometheusAccess) -> PrometheusConnect:
+    """The library's client without its three retries, and with a time-out, of which it has none."""
+    session = _BoundedSession(timeout)
+    if access.ca_file is not None:
+        session.verify = str(access.ca_file)
     no_retries = Retry(total=0, read=False)  # read=False: keep the time-out instead of "retries exceeded"
-    client = PrometheusConnect(url, retry=no_retries, session=session, timeout=timeout)
+    credentials = _Credentials(access) if access.token_file or access.headers_file else None
+    client = PrometheusConnect(url, retry=no_retries, auth=credentials, session=session, timeout=timeout)
     session.mount(url, requests_adapter(max_retries=no_retries))  # in place of the client's own
     return client
 
 
-class AnswerTooSlowError(requests.Timeout):
-    """The response as a whole took too long, though every piece of it came in time."""
+def _settle(rows: Future[Sequence[SampleRow]], client: PrometheusConnect, promql: str) -> None:
+    try:
+        rows.set_result(query_rows(client, promql))
+    except PrometheusError as exc:
+        rows.set_exception(exc)
 
 
-class AnswerTooLargeError(requests.RequestException):
-    """More bytes than any response to the collector's queries has."""
+def query_rows(client: PrometheusConnect, promql: str) -> Sequence[SampleRow]:
+    """The rows of an instant query, read by the library.
+
+    Raises:
+        PrometheusError: any failure.
+    """
+    try:
+        rows = msgspec.convert(client.custom_query(promql), list[SampleRow])
+        for row in rows:  # JSON may have half of a surrogate pair, which cannot be logged or published
+            "".join((*row.metric, *row.metric.values(), row.value[1])).encode()
+    except Exception as exc:
+        raise _failure(exc) from exc
+    return rows
 
 
-class BoundedSession(requests.Session):
-    """A session that limits a request's whole time and size; requests' own time-out is for each piece."""
+_FAILURES: Final[tuple[tuple[type[Exception], Cause, str], ...]] = (
+    (msgspec.ValidationError, "nonsense", "want an instant vector"),
+    (JSONDecodeError, "nonsense", "want JSON, got something else"),
+    (RecursionError, "nonsense", "want JSON, got something else"),
+    (ContentDecodingError, "nonsense", "the answer cannot be unpacked"),
+    (ChunkedEncodingError, "unavailable", "the answer was cut off"),
+    (requests.Timeout, "slow", "no answer in time"),
+    (requests.ConnectionError, "unreachable", "not reachable"),
+    (LookupError, "nonsense", "want data.result of an instant vector, got another shape"),
+    (TypeError, "nonsense", "want data.result of an instant vector, got another shape"),
+)
+"""What the exceptions of requests and of the library mean; the first that fits."""
 
-    def __init__(self, timeout: float, access: PrometheusAccess = ANYBODY) -> None:
+
+def _failure(error: Exception) -> PrometheusError:
+    """Map any exception to PrometheusError; unknown ones get cause "nonsense"."""
+    if isinstance(error, PrometheusError):
+        return error
+    if isinstance(error, PrometheusApiClientException):  # "HTTP Status Code 422 (b'...')"
+        status = next((int(word) for word in str(error).split() if word.isdigit()), 0)
+        is_broken = status >= HTTPStatus.INTERNAL_SERVER_ERROR
+        return PrometheusError(_shortened(error), cause="unavailable" if is_broken else "refused")
+    known = (each for each in _FAILURES if isinstance(error, each[0]))
+    _, cause, text = next(known, (Exception, "nonsense", type(error).__name__))
+    return PrometheusError(f"{text}: {_shortened(_root(error))}", cause=cause)
+
+
+def _root(error: BaseException) -> BaseException:
+    """The innermost exception, because those around it quote it at length."""
+    while (inner := error.__cause__ or error.__context__) is not None:
+        error = inner
+    return error
+
+
+def _shortened(error: BaseException) -> str:
+    text = " ".join(str(error).split())
+    return text if len(text) <= _QUOTED else f"{text[: _QUOTED - 3]}..."
+
+
+class _BoundedSession(requests.Session):
+    """A session whose responses have a limit of size and of time as a whole; the time-out of requests is for a piece.
+
+    It follows no redirect: only the configured server may answer.
+    """
+
+    def __init__(self, timeout: float) -> None:
         super().__init__()
         self._timeout = timeout
-        self._credentials = _Credentials(access) if access.token_file or access.headers_file else None
-        if access.ca_file is not None:
-            self.verify = str(access.ca_file)
+        self.hooks["response"].append(self._bound)
 
-    def request(self, *args: Any, **kwargs: Any) -> Any:
-        """Send and read to the end. Redirects are not followed: only the configured server may answer."""
-        ends = time.monotonic() + self._timeout
-        kwargs.update(stream=True, allow_redirects=False)
-        if self._credentials is not None:
-            kwargs["auth"] = self._credentials  # also instead of a .netrc
-        with super().request(*args, **kwargs) as response:
-            return BoundedResponse(status_code=response.status_code, content=_read(response, ends))
+    def get_redirect_target(self, resp: requests.Response) -> None:
+        """Return no target, so that the response counts as it is."""
+
+    def _bound(self, response: requests.Response, **_options: Any) -> None:
+        response.raw = _BoundedBody(response.raw, time.monotonic() + self._timeout)
 
 
-class _Credentials(requests.auth.AuthBase):
-    """Adds what the files have at the time of the request."""
+class _BoundedBody:
+    """A body as ``requests`` reads it, in whatever pieces it comes."""
+
+    def __init__(self, raw: Any, ends: float) -> None:
+        self._raw = raw
+        self._ends = ends
+        self.close = raw.close
+        self.release_conn = raw.release_conn
+
+    def stream(self, most: int, *, decode_content: bool) -> Iterator[bytes]:
+        """The pieces as they arrive, unpacked."""
+        size = 0
+        try:
+            while piece := self._raw.read1(most, decode_content=decode_content):  # does not wait for a full piece
+                size += len(piece)
+                if size > MAX_BYTES:
+                    raise PrometheusError(f"more than {MAX_BYTES} bytes", cause="nonsense")
+                if time.monotonic() > self._ends:
+                    raise PrometheusError("no answer in time: the response trickles", cause="slow")
+                yield piece
+        except ReadTimeoutError as exc:  # for requests these two are failures to connect
+            raise requests.ReadTimeout("the response stopped in the middle") from exc
+        except SSLError as exc:
+            raise ProtocolError(str(exc)) from exc
+
+
+class _Credentials(AuthBase):
+    """Adds what the files have at the time of the request; requests then takes nothing from a .netrc."""
 
     def __init__(self, access: PrometheusAccess) -> None:
         self._access = access
@@ -310,49 +258,3 @@ def _start_of(path: Path | None) -> str:
             return file.read(_MOST_CHARACTERS)
     except (OSError, UnicodeDecodeError) as exc:
         raise PrometheusError(f"reading {path}: {type(exc).__name__}", cause="refused") from exc
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BoundedResponse:
-    """The part of an HTTP response that the client uses."""
-
-    status_code: int
-    content: bytes
-
-    def json(self) -> Any:
-        """Decoded by msgspec, which holds the GIL for a third of the time of the standard library's decoder.
-
-        Raises:
-            JSONDecodeError: that of requests, as its own responses do.
-        """
-        try:
-            return msgspec.json.decode(self.content)
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as exc:
-            raise requests.exceptions.JSONDecodeError(str(exc), repr(self.content[:80]), 0) from exc
-
-
-def _read(response: requests.Response, ends: float) -> bytes:
-    """The body, in whatever pieces it comes."""
-    body = bytearray()
-    for piece in _pieces(response):
-        body += piece
-        if len(body) > MAX_BYTES:
-            raise AnswerTooLargeError(f"more than {MAX_BYTES} bytes")
-        if time.monotonic() > ends:
-            raise AnswerTooSlowError("the response trickles")
-    return bytes(body)
-
-
-def _pieces(response: requests.Response) -> Iterator[bytes]:
-    """What has arrived, without waiting for full pieces; errors are those of requests, or PrometheusError."""
-    try:
-        while piece := response.raw.read1(_CHUNK, decode_content=True):
-            yield piece
-    except ReadTimeoutError as exc:
-        raise requests.ReadTimeout("the response stopped in the middle") from exc
-    except ProtocolError as exc:
-        raise requests.exceptions.ChunkedEncodingError(exc) from exc
-    except DecodeError as exc:
-        raise requests.exceptions.ContentDecodingError(exc) from exc
-    except HTTPError as exc:  # such as an SSLError amid the body
-        raise PrometheusError(f"the answer broke off: {_root(exc)}", cause="unavailable") from exc

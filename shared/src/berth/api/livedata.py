@@ -90,7 +90,7 @@ def decode_bandwidth(data: bytes) -> Bandwidth:
     """Read a value.
 
     Raises:
-        UnknownSchemaError: of a schema that is neither this one nor the one before.
+        UnknownSchemaError: of another schema.
         DecodeError: anything else that is wrong with it; so are amounts below 0 and times without a zone.
     """
     bandwidth = decode_versioned(data, Bandwidth, "a bandwidth")

@@ -25,7 +25,7 @@ from berth.api.pod import Pod
 from berth.api.subjects import Attempt, Term, key
 
 SCHEMA: Final = 1
-"""The schema written. Readers take this one and the one before."""
+"""The schema that is written and read. The release that raises it also reads the one before (docs/protocol.md, 4)."""
 
 NAME_CHARACTERS: Final = 253
 """Of the names of an object and a namespace, and of a uid: what Kubernetes allows. They become tokens of subjects, and
@@ -42,12 +42,9 @@ MOST_REJECTIONS: Final = 4096
 MOST_VICTIMS: Final = 4096
 """More pods than a node has."""
 
-READ_FACTOR: Final = 8
-"""Readers take longer texts than this version writes: the one before did not cut what a plugin says."""
-
 Name = Annotated[str, msgspec.Meta(max_length=NAME_CHARACTERS)]
-Sentence = Annotated[str, msgspec.Meta(max_length=READ_FACTOR * SENTENCE_CHARACTERS)]
-Text = Annotated[str, msgspec.Meta(max_length=READ_FACTOR * MESSAGE_CHARACTERS)]
+Sentence = Annotated[str, msgspec.Meta(max_length=SENTENCE_CHARACTERS)]
+Text = Annotated[str, msgspec.Meta(max_length=MESSAGE_CHARACTERS)]
 AttemptText = Annotated[str, msgspec.Meta(max_length=NAME_CHARACTERS + 2 * (MAX_DIGITS + 1))]
 """The uid, and two numbers."""
 
@@ -251,7 +248,7 @@ class AttemptReport(Message, frozen=True, kw_only=True):
     nodes, as they are or after evictions: the events that they registered for may help the pod. ``asked_at``
     is when NATS stored the PENDING message. ``evaluated`` is how many of the ``nodes`` of the scorer's view were tried:
     fewer when the profile's percentageOfNodesToScore was reached, and one when the pod's nominated node passed, which
-    is tried first (``nominated_first``). ``nodes`` is ``None`` of older writers, and when ranking failed.
+    is tried first (``nominated_first``). ``nodes`` is ``None`` when ranking failed.
     """
 
     attempt: AttemptText
@@ -443,7 +440,7 @@ def decode_versioned(data: bytes, kind: type[V], what: str) -> V:
     """Read a value of the bus; errors call it ``what``.
 
     Raises:
-        UnknownSchemaError: of a schema that is neither this one nor the one before.
+        UnknownSchemaError: of another schema.
         DecodeError: anything else that is wrong with it.
     """
     try:
@@ -511,8 +508,8 @@ def _schema_of(data: bytes) -> int:
 
 
 def _check_schema(schema: int, what: str) -> None:
-    if schema not in (SCHEMA, SCHEMA - 1):
-        raise UnknownSchemaError(f"decoding {what}: want schema {SCHEMA} or {SCHEMA - 1}, got {schema}")
+    if schema != SCHEMA:
+        raise UnknownSchemaError(f"decoding {what}: want schema {SCHEMA}, got {schema}")
 
 
 WATERMARK: Final = "watermark"
@@ -550,7 +547,7 @@ def decode_entry(data: bytes) -> MirrorEntry:
     """Read an entry; ``object`` is JSON of any shape.
 
     Raises:
-        UnknownSchemaError: of a schema that is neither this one nor the one before.
+        UnknownSchemaError: of another schema.
         DecodeError: anything else that is wrong with it.
     """
     return decode_versioned(data, MirrorEntry, "a mirrored value")

@@ -3,7 +3,7 @@
 Users of one account are no boundary. JetStream sends its answers to any reply subject without asking whether the asker
 may publish there, so a user who may store a message and read it back could have the server publish it anywhere in the
 account. So each level of trust has an account of its own, and reaches berth's account only by imports, which rewrite
-replies (docs/protocol.md, 5a; docs/adr/0014-accounts-are-the-boundary.md).
+replies (docs/protocol.md, 8; docs/adr/0014-accounts-are-the-boundary.md).
 
 The server's configuration and the tables of docs/security.md are generated from this declaration.
 """

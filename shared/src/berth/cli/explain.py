@@ -106,7 +106,7 @@ def _when(decided: ExplainedDecision) -> str:
 
 
 def _times(decided: ExplainedDecision) -> Iterator[str]:
-    """How long each step took; a Decision of an older version lacks the times."""
+    """How long each step took, where the Decision has the times."""
     asked, ranked = decided.decision.asked_at, decided.decision.ranked_at
     if asked is not None and ranked is not None:
         yield f"ranked {_took(asked, ranked)} after the request"

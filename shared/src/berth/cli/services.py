@@ -1,6 +1,6 @@
 """What the services' statistics say: who leads, which pods wait where, and what a person should look at.
 
-Every figure is a service's own, read with NATS's service protocol; a service of an older version says less.
+Every figure is a service's own, read with NATS's service protocol.
 """
 
 from __future__ import annotations

@@ -40,7 +40,7 @@ from berth.framework.status import NO_NODES, Code, Diagnosis, FilterColumn, Stat
 
 BEST: Final = 32
 """How many nodes a ranking names. So many that the binder always finds one, however many scorers there are
-(docs/protocol.md, 8)."""
+(ADR 22)."""
 
 
 class Ranking(msgspec.Struct, frozen=True, kw_only=True):

@@ -60,7 +60,7 @@ _FEW_TO_FOLLOW: Final = 8
 
 SEVERAL: Final = 4
 """Over how many further pods the cost of one is measured, where so many fit. Scores are whole numbers: measured with
-one pod the cost of a small one is off by up to a point, and by as many points as there are newcomers (ADR 37)."""
+one pod the cost of a small one is off by up to a point, and by as many points as there are newcomers (ADR 2)."""
 
 _MAX_STATUSES: Final = 1024
 """How many statuses of a filter are kept in addition to one a row. Reasons that contain numbers would accumulate."""

@@ -28,7 +28,7 @@ Explain = Callable[[Pending, Detail], None]
 SMALL_CLUSTER: Final = 512
 """Nodes. Below this the pods in flight, 64 at least, are so many that the best 32 nodes are full of them: with eight
 scorers 4 to 5 % of the pods went elsewhere than by one on 60 to 150 nodes of three sizes, 2.8 % on 300. With twice as
-many nodes named it is 0.0 to 0.4 % (ADR 37)."""
+many nodes named it is 0.0 to 0.4 % (ADR 2)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -189,7 +189,7 @@ class Proposals:
     def _remember(self, attempt: Attempt, decision: DecisionSummary, stored_at: datetime) -> None:
         before = self._decided.pop(attempt.uid, None)
         if before is not None and before.attempt.term > attempt.term:
-            # Within a term the last one counts: docs/protocol.md, 5a.
+            # Within a term the last one counts: docs/protocol.md, 8.
             self._decided[attempt.uid] = before
             return
         removed_at = before.removed_at if before is not None else None

@@ -32,9 +32,8 @@ from berth.api.errors import BerthError, DecodeError
 from berth.api.queue import WaitingPod
 from berth.process.exits import UsageError
 
-SCHEMA: Final = 2
-"""The shape of the file. One that an older reader would misunderstand gets the next number. 2 has :class:`Waiting`."""
-_READABLE: Final = (1, SCHEMA)
+SCHEMA: Final = 1
+"""The shape of the file. One that an older reader would misunderstand gets the next number."""
 KIND: Final = "berth-recording"
 MOST_BYTES: Final = 1 << 30
 """Of all lines, uncompressed: a replay holds them in memory. 100,000 pods on 1,000 nodes take about as much. The
@@ -532,9 +531,9 @@ def _header(name: str, line: bytes) -> Header:
         version = decode_json(_version_decoder, line, "its first line")
         if version.kind != KIND:
             raise RecordingError(f"{name}: want a recording of `berth record`, got another gzip file")
-        if version.schema not in _READABLE:
+        if version.schema != SCHEMA:
             by = f", written by berth {version.berth:.40}" if version.berth else ""
-            wanted = f"want a recording of schema {' or '.join(map(str, _READABLE))}, got {version.schema}{by}"
+            wanted = f"want a recording of schema {SCHEMA}, got {version.schema}{by}"
             raise RecordingError(f"{name}: {wanted}: read it with that version")
         return decode_json(_header_decoder, line, "its header")
     except DecodeError as exc:

@@ -154,7 +154,7 @@ class RecordedQueue:
     """The pods of a recording's lists, by namespace and name, as the newest list that has each knew it.
 
     Attributes:
-        was_asked: whether the recording has a list. Without one it was made by an older berth, or no watcher led.
+        was_asked: whether the recording has a list. Without one no watcher answered.
         more: how many pods waited that the newest list has not.
     """
 

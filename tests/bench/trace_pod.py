@@ -1,0 +1,202 @@
+"""One pod's way through the code: the calls of berth's functions in each service for the first pod that it sees.
+
+    make trace-pod
+    make trace-pod ARGS=--calls
+
+The pipeline of `berth run --nodes 3 --pods 1 --scorers 1` runs with `sys.setprofile` in every process, its caches cold.
+The table has, by part of the way, the calls, the functions, their modules, and the module changes: how often a call is
+in another module than the call before it. A part is cut by the times of the pod's messages on the bus, so it can hold
+some calls of a background task. `--calls` also prints every call in order, `--pairs 10` the pairs of modules with the
+most changes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import os
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Final, NamedTuple
+
+import msgspec
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from berth.bus.interface import Session, StoredMessage
+from berth.cli.bus import connect_bus
+from berth.cli.commands.run import first_samples
+from berth.cli.pipeline.pipeline import PipelineOptions, pipeline
+from berth.kube.client import KubeClient
+from berth.kube.credentials import KubeCredentials, source_for
+from berth.sim.nodes import pod_manifest
+
+RECORDER: Final = Path(__file__).parent / "calls"
+"""The folder on every process's path with the `sitecustomize` that records calls."""
+NODES: Final = 3
+IDLE_NANOSECONDS: Final = 2_000_000
+"""A service without a call for so long has done what the last message made it do."""
+AFTERWARDS_SECONDS: Final = 0.5
+"""After the mirror has the bound pod, until the processes are stopped: idle times must be in the files too."""
+DEADLINE_SECONDS: Final = 120.0
+
+
+class Call(NamedTuple):
+    at: int
+    module: str
+    function: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Times:
+    """When the messages of the pod were stored, in nanoseconds since 1970; `created`: before the POST of the pod."""
+
+    created: int
+    pending: int
+    ranked: int
+    decision: int
+    mirrored: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Part:
+    """The calls of one service in one part of the way."""
+
+    name: str
+    calls: Sequence[Call]
+
+    def row(self) -> tuple[str, ...]:
+        functions = {(call.module, call.function) for call in self.calls}
+        modules = {call.module for call in self.calls}
+        return self.name, *(f"{n:,}" for n in (len(self.calls), len(functions), len(modules), self.changes.total()))
+
+    @property
+    def changes(self) -> Counter[tuple[str, str]]:
+        """The module changes, by the modules that they join in either direction."""
+        pairs = itertools.pairwise(call.module for call in self.calls)
+        return Counter((min(pair), max(pair)) for pair in pairs if pair[0] != pair[1])
+
+
+async def run_pod(folder: Path) -> Times:
+    """Run the pipeline with one pod; the calls of each process are in `folder` then."""
+    os.environ["BERTH_CALLS"] = str(folder)
+    os.environ["PYTHONPATH"] = str(RECORDER)
+    options = PipelineOptions(nodes=NODES, scorers=1, weighs_traffic=True, keep_services_quiet=True)
+    async with asyncio.timeout(DEADLINE_SECONDS), pipeline(options, print) as running:
+        await running.ready()
+        session = await connect_bus(running.nats, is_own=True)
+        try:
+            await first_samples(session, NODES)
+            credentials = await KubeCredentials.from_source(source_for(str(running.kubeconfig)))
+            async with KubeClient(credentials) as client:
+                return await place_pod(session, client)
+        finally:
+            await session.close()
+
+
+async def place_pod(session: Session, client: KubeClient) -> Times:
+    """Create the pod, and wait until the mirror has it on its node."""
+    stored: dict[str, StoredMessage] = {}
+    await session.subscribe_stored("berth.>", lambda message: stored.setdefault(message.subject.split(".")[1], message))
+    async with session.read_bucket("cluster") as reader:
+        created = time.time_ns()
+        pod = pod_manifest("web-1", scheduler="berth", cpu="100m", memory="128Mi")
+        answer = await client.request("POST", "/api/v1/namespaces/default/pods", body=msgspec.json.encode(pod))
+        if not answer.succeeded:
+            raise SystemExit(f"creating the pod: {answer.message}")
+        async for batch in reader.batches():
+            mirrored = [
+                entry for entry in batch if entry.key.startswith("pod.") and b'"nodeName"' in (entry.data or b"")
+            ]
+            if mirrored:
+                break
+    await asyncio.sleep(AFTERWARDS_SECONDS)
+    at = {stage: _nanoseconds(message.time.timestamp()) for stage, message in stored.items()}
+    return Times(created=created, **at, mirrored=_nanoseconds(mirrored[0].time.timestamp()))
+
+
+def _nanoseconds(seconds: float) -> int:
+    return int(seconds * 1e9)
+
+
+def calls_by_service(folder: Path) -> Mapping[str, Sequence[Call]]:
+    """The calls of each process that has called functions of exactly one service."""
+    found = {}
+    for file in folder.iterdir():
+        calls = [_call(line) for line in file.read_text(encoding="utf-8").splitlines()]
+        services = {package for call in calls if (package := call.module.partition(".")[0]).startswith("berth_")}
+        services &= {"berth_watcher", "berth_scorer", "berth_binder"}
+        if len(services) == 1:
+            found[services.pop()] = calls
+    return found
+
+
+def _call(line: str) -> Call:
+    at, module, function = line.split(" ", 2)
+    return Call(int(at), module, function)
+
+
+def parts_of(calls: Mapping[str, Sequence[Call]], times: Times) -> list[Part]:
+    watcher, scorer, binder = (calls[f"berth_{name}"] for name in ("watcher", "scorer", "binder"))
+    return [
+        Part(name="watcher: watch event to PENDING", calls=_between(watcher, times.created, times.pending)),
+        Part(name="scorer: PENDING to RANKED acknowledged", calls=_until_idle(scorer, times.pending, times.ranked)),
+        Part(name="binder: RANKED to Decision stored", calls=_until_idle(binder, times.ranked, times.decision)),
+        Part(
+            name="watcher: Decision; bound pod into the mirror",
+            # From RANKED on: the watch may show the bound pod before the Decision is stored.
+            calls=_until_idle(watcher, times.ranked, max(times.decision, times.mirrored)),
+        ),
+    ]
+
+
+def _between(calls: Sequence[Call], begin: int, end: int) -> list[Call]:
+    return [call for call in calls if begin <= call.at < end]
+
+
+def _until_idle(calls: Sequence[Call], begin: int, end: int) -> list[Call]:
+    """The calls from `begin` until the first idle time after `end`."""
+    after = [call.at for call in calls if call.at >= end]
+    idle = next((one for one, next_ in itertools.pairwise((end, *after)) if next_ - one > IDLE_NANOSECONDS), end)
+    return _between(calls, begin, idle + 1)
+
+
+def print_parts(parts: Sequence[Part], console: Console) -> None:
+    table = Table("part of the way", "calls", "functions", "modules", "module changes")
+    for part in parts:
+        table.add_row(*part.row())
+    together = [call for part in parts for call in part.calls]
+    _, calls, functions, modules, _ = Part(name="", calls=together).row()
+    changes = sum(part.changes.total() for part in parts)
+    table.add_row("together", calls, functions, modules, f"{changes:,}", style="bold")
+    console.print(table)
+    modules_of_plugins = {call.module for call in together if call.module.startswith("berth.plugins")}
+    console.print(f"of the modules, plugins: {len(modules_of_plugins)}")
+
+
+def main(
+    *,
+    calls: Annotated[bool, typer.Option(help="Print every call in order.")] = False,
+    pairs: Annotated[int, typer.Option(help="Print so many pairs of modules between which most changes are.")] = 0,
+) -> None:
+    """Trace one pod's way through the code."""
+    with tempfile.TemporaryDirectory(prefix="berth-trace-") as folder:
+        times = asyncio.run(run_pod(Path(folder)))
+        parts = parts_of(calls_by_service(Path(folder)), times)
+    console = Console()
+    for part in parts if calls or pairs else ():
+        console.print(part.name, style="bold")
+        for call in part.calls if calls else ():
+            console.print(f"{call.module}:{call.function}", soft_wrap=True, highlight=False)
+        for (one, other), count in part.changes.most_common(pairs):
+            console.print(f"{count:5} {one} - {other}", highlight=False)
+    print_parts(parts, console)
+
+
+if __name__ == "__main__":
+    typer.run(main)
