@@ -12,7 +12,7 @@ BIN := .venv/bin
 CYCLONEDX_VERSION := 7.1.0
 PIP_AUDIT_VERSION := 2.9.0
 STAMP := .venv/.berth-installed
-MEMBERS := shared $(wildcard services/*)
+MEMBERS := $(patsubst %/pyproject.toml,%,$(wildcard shared/*/pyproject.toml services/*/pyproject.toml))
 PROJECTS := pyproject.toml $(addsuffix /pyproject.toml,$(MEMBERS))
 
 # uv does not read pip's settings, so a mirror or certificate that is configured for pip is passed on to uv.

@@ -46,25 +46,36 @@ def main() -> None:
     given = parser.parse_args()
     given.out.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as folder:
-        wheel = build_wheel(Path(folder))
-        version = wheel.name.split("-")[1]
-        archives = {name: build_archive(name, wheel, given.out, version) for name in given.platforms}
+        wheels = build_wheels(Path(folder))
+        version = wheels[0].name.split("-")[1]
+        archives = {name: build_archive(name, wheels, given.out, version) for name in given.platforms}
     manifest = yaml.safe_load((HERE / "berth.yaml").read_text())
     fill(manifest, version, given.url.rstrip("/"), archives)
     (given.out / "berth.yaml").write_text(yaml.safe_dump(manifest, sort_keys=False))
 
 
-def build_wheel(folder: Path) -> Path:
-    """The wheel of berth-core, built from a copy: building writes into the sources."""
+def build_wheels(folder: Path) -> list[Path]:
+    """The wheels of the command and what it imports, built from a copy: building writes into the sources."""
     copy = folder / "shared"
     shutil.copytree(ROOT / "shared", copy, ignore=shutil.ignore_patterns("__pycache__"))
-    uv("build", "--quiet", "--wheel", "--no-build-isolation", "--python", sys.executable, "--out-dir", folder, copy)
-    return next(folder.glob("*.whl"))
+    for project in sorted(path.parent for path in copy.glob("*/pyproject.toml")):
+        uv(
+            "build",
+            "--quiet",
+            "--wheel",
+            "--no-build-isolation",
+            "--python",
+            sys.executable,
+            "--out-dir",
+            folder,
+            project,
+        )
+    return sorted(folder.glob("*.whl"))
 
 
-def build_archive(platform: str, wheel: Path, out: Path, version: str) -> Path:
+def build_archive(platform: str, wheels: list[Path], out: Path, version: str) -> Path:
     with tempfile.TemporaryDirectory() as folder:
-        install(platform, wheel, Path(folder) / "lib")
+        install(platform, wheels, Path(folder) / "lib")
         shutil.copy(HERE / LAUNCHER, folder)
         shutil.copy(ROOT / "LICENSE", folder)
         archive = out / f"kubectl-berth_{version}_{platform}.tar.gz"
@@ -72,12 +83,12 @@ def build_archive(platform: str, wheel: Path, out: Path, version: str) -> Path:
     return archive
 
 
-def install(platform: str, wheel: Path, target: Path) -> None:
+def install(platform: str, wheels: list[Path], target: Path) -> None:
     common = ("--quiet", "--no-deps", "--only-binary", ":all:", "--target", target, "--python", sys.executable)
     system = ("--python-version", PYTHON, "--python-platform", PLATFORMS[platform])
     lock = ROOT / "deploy" / "requirements.lock"
     uv("pip", "install", *common, *system, "--require-hashes", "--requirement", lock)
-    uv("pip", "install", *common, *system, wheel)
+    uv("pip", "install", *common, *system, *wheels)
     shutil.rmtree(target / "bin", ignore_errors=True)
     for name in ("direct_url.json", "uv_cache.json", "RECORD", "INSTALLER", "REQUESTED"):
         for path in target.glob(f"*.dist-info/{name}"):  # how and from where it was installed

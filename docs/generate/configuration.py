@@ -22,12 +22,12 @@ from berth.api.config.encode import as_document
 from berth.api.config.load import load
 from berth.api.config.types import API_VERSION, KIND, File, Plugins
 from berth.framework.profile import services_of
+from berth.lifecycle.start import FLAGS
 from berth.plugins.presets import DEFAULT
 from berth.plugins.registry import BUILT_IN
-from berth.process.readers import written
-from berth.process.settings import Settings
-from berth.process.sources import leaves, variables
-from berth.process.start import FLAGS
+from berth.settings.readers import written
+from berth.settings.settings import Settings
+from berth.settings.sources import leaves, variables
 from berth_metrics_collector import settings as collector
 
 OF_THE_COLLECTOR: Final[Mapping[str, tuple[type, str]]] = {

@@ -7,10 +7,10 @@ from typing import Any, Final
 
 import msgspec
 
-from berth.api.livedata import Bandwidth
-from berth.api.messages import DeadLetter, Decision, MirrorEntry, Pending, Ranked, Versioned, Watermark
 from berth.api.pod import Pod
-from berth.api.queue import PageRequest, PodRequest, QueueAnswer, QueuedPodDetail
+from berth.messages.attempts import DeadLetter, Decision, MirrorEntry, Pending, Ranked, Versioned, Watermark
+from berth.messages.livedata import Bandwidth
+from berth.messages.queue import PageRequest, PodRequest, QueueAnswer, QueuedPodDetail
 
 
 def _with(kind: type[msgspec.Struct], *fields: tuple[str, Any] | tuple[str, Any, Any]) -> Any:

@@ -19,7 +19,7 @@ import msgspec
 
 from bench.cycle import loaded_cluster, plain
 from berth.framework.equivalencecache import EquivalenceCache
-from berth.process.lifecycle import keep_freed_memory
+from berth.lifecycle.process import keep_freed_memory
 
 ROUNDS = 600
 

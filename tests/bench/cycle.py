@@ -45,15 +45,15 @@ from berth.api.pod import (
     TopologySpreadConstraint,
     Volume,
 )
-from berth.api.subjects import Attempt, Term, Uid
 from berth.api.workloads import ReplicaSet, Service
 from berth.cluster.snapshot import Snapshot
 from berth.framework.cycle import Ranking, check, rank
 from berth.framework.profile import Profile, build_profiles
+from berth.lifecycle.process import keep_freed_memory
+from berth.messages.subjects import Attempt, Term, Uid
 from berth.plugins.presets import DEFAULT
 from berth.plugins.registry import BUILT_IN
-from berth.process.lifecycle import keep_freed_memory
-from berth.process.settings import Numbers
+from berth.settings.settings import Numbers
 
 RESULTS = Path(__file__).parent / "results"
 PODS_PER_NODE = 10

@@ -24,7 +24,7 @@ from typing import Any
 
 from bench.contenders import Contender, Running
 from bench.observer import Bound
-from berth.sim.nodes import HOSTNAME_LABEL, ZONE_LABEL, pod_manifest
+from berth_sim.nodes import HOSTNAME_LABEL, ZONE_LABEL, pod_manifest
 from harness.servers.control_plane import ControlPlane
 from harness.worlds.cluster_user import ClusterUser, eventually
 

@@ -30,7 +30,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from berth.sim.nodes import node_manifest, pod_manifest
+from berth_sim.nodes import node_manifest, pod_manifest
 from faults.judge import Judge, judging
 from faults.world import API_FLAGS, LEASES
 from harness.servers.child_processes import free_ports, spawn, stop

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from bench.drain import Cost, children, costs, machine_busy_seconds
 from bench.observer import Bound
-from berth.sim.nodes import node_manifest, pod_manifest
+from berth_sim.nodes import node_manifest, pod_manifest
 from faults.world import API_FLAGS
 from harness.servers.control_plane import ControlPlane, control_plane
 from harness.worlds.cluster_user import ClusterUser, cluster_user, eventually

@@ -28,13 +28,13 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
-from berth.api.livedata import Bandwidth, encode_bandwidth
-from berth.api.messages import Decision, Outcome, decode
-from berth.api.subjects import Attempt, key
 from berth.bus.interface import Session
-from berth.process.configuration import profiles_of, read_configuration
-from berth.sim.cluster import SimulatedCluster
-from berth.sim.nodes import node_manifest, pod_manifest
+from berth.messages.attempts import Decision, Outcome, decode
+from berth.messages.livedata import Bandwidth, encode_bandwidth
+from berth.messages.subjects import Attempt, key
+from berth.profiles.configuration import profiles_of, read_configuration
+from berth_sim.cluster import SimulatedCluster
+from berth_sim.nodes import node_manifest, pod_manifest
 from harness.servers.control_plane import assets_folder, control_plane
 from harness.worlds.cluster_user import ClusterUser, cluster_user, eventually
 from harness.worlds.pipeline import BerthUp, berth_up

@@ -31,7 +31,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from berth.sim.nodes import node_manifest, pod_manifest
+from berth_sim.nodes import node_manifest, pod_manifest
 from faults.judge import Judge, PodState, judging
 from faults.world import API_FLAGS
 from harness.servers.control_plane import HOW_TO_GET_IT, ControlPlane, assets_folder, control_plane

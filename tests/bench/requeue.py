@@ -33,13 +33,13 @@ from berth.api.config.load import default_configuration
 from berth.api.meta import LabelSelector, ObjectMeta
 from berth.api.node import Node
 from berth.api.pod import Affinity, Container, Pod, PodAffinity, PodAffinityTerm, PodSpec, ResourceRequirements
-from berth.api.subjects import Term
 from berth.framework.events import Action, ClusterEvent, Resource, node_update_actions
 from berth.framework.profile import Profile, build_profiles
 from berth.kube.listwatch import Listed, Upserted
+from berth.lifecycle.process import keep_freed_memory
+from berth.messages.subjects import Term
 from berth.plugins.presets import DEFAULT
 from berth.plugins.registry import BUILT_IN
-from berth.process.lifecycle import keep_freed_memory
 from berth_watcher.core import WatcherCore
 from berth_watcher.events import BucketComplete, KeyWritten, PublishPending, StreamsRead, WriteKey
 from berth_watcher.hints import QueuePlugins, UnschedulablePods

@@ -27,7 +27,7 @@ from rich.table import Table
 
 from bench.contenders import KUBE_SCHEDULER, Berth, Contender, kube_scheduler
 from bench.drain import Drain, Form, drain
-from berth.sim.nodes import ZONES
+from berth_sim.nodes import ZONES
 from harness.servers.control_plane import HOW_TO_GET_IT, ControlPlane, assets_folder, control_plane
 from harness.worlds.cluster_user import cluster_user
 

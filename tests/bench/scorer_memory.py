@@ -19,12 +19,12 @@ from pathlib import Path
 import msgspec
 
 from bench.population import APPLICATIONS, applications, namespaces, nodes, pods
-from berth.api.messages import MirrorEntry, Pending, encode_entry
-from berth.api.subjects import Attempt, Term, Uid, key
 from berth.bus.interface import Session
 from berth.bus.session import NatsBus
 from berth.bus.settings import BusSettings
 from berth.bus.stages import publish_pending
+from berth.messages.attempts import MirrorEntry, Pending, encode_entry
+from berth.messages.subjects import Attempt, Term, Uid, key
 from harness.servers.child_processes import spawn, stop
 from harness.servers.nats_server import nats_server
 

@@ -20,7 +20,7 @@ from pathlib import Path
 from bench.drain import Cost, children, costs
 from bench.growth import LONGEST_SECONDS, SERVERS, Load, between, filled, until_quiet, waiting_pods
 from berth.bus.interface import Session
-from berth.cli.bus import connect_bus
+from berth_cli.bus import connect_bus
 from harness.servers.child_processes import stop
 from harness.servers.nats_server import nats_server
 from harness.worlds.cluster_user import eventually

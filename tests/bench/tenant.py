@@ -34,10 +34,10 @@ from rich.console import Console
 from bench.contenders import KUBE_SCHEDULER, Berth, Contender, Running, kube_scheduler
 from bench.drain import costs, machine_busy_seconds
 from bench.observer import Bound
-from berth.api.messages import DecisionSummary, decode
-from berth.api.subjects import PodSubject
 from berth.bus.topology import DECISIONS, PENDING, RANKED
-from berth.sim.nodes import node_manifest, pod_manifest
+from berth.messages.attempts import DecisionSummary, decode
+from berth.messages.subjects import PodSubject
+from berth_sim.nodes import node_manifest, pod_manifest
 from harness.servers.control_plane import HOW_TO_GET_IT, ControlPlane, assets_folder, control_plane
 from harness.worlds.cluster_user import ClusterUser, cluster_user, eventually, node_of
 from harness.worlds.pipeline import BerthUp

@@ -29,12 +29,12 @@ from rich.console import Console
 from rich.table import Table
 
 from berth.bus.interface import Session, StoredMessage
-from berth.cli.bus import connect_bus
-from berth.cli.commands.run import first_samples
-from berth.cli.pipeline.pipeline import PipelineOptions, pipeline
 from berth.kube.client import KubeClient
 from berth.kube.credentials import KubeCredentials, source_for
-from berth.sim.nodes import pod_manifest
+from berth_cli.bus import connect_bus
+from berth_cli.commands.run import first_samples
+from berth_cli.pipeline.pipeline import PipelineOptions, pipeline
+from berth_sim.nodes import pod_manifest
 
 RECORDER: Final = Path(__file__).parent / "calls"
 """The folder on every process's path with the `sitecustomize` that records calls."""

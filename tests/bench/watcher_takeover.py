@@ -22,15 +22,15 @@ from typing import Any
 import uvloop
 
 from berth.api.kinds import WATCHED_KINDS
-from berth.api.messages import Outcome
 from berth.bus.interface import Session
 from berth.bus.session import NatsBus
 from berth.bus.settings import BusSettings
 from berth.bus.stages import publish_decision
 from berth.kube.listwatch import Listed
-from berth.process.configuration import profiles_of, read_configuration
-from berth.process.health import Progress
-from berth.process.lifecycle import Process
+from berth.lifecycle.process import Process
+from berth.messages.attempts import Outcome
+from berth.observability.health import Progress
+from berth.profiles.configuration import profiles_of, read_configuration
 from berth_watcher.runner import WatcherParts, WatcherRunner
 from berth_watcher.settings import WatcherSettings
 from berth_watcher.store import ObjectStore

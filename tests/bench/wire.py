@@ -31,10 +31,10 @@ from nats.js.api import DeliverPolicy
 from rich.console import Console
 from rich.table import Table
 
-from berth.api.errors import BerthError
 from berth.bus.interface import PubAck
 from berth.bus.session import NatsBus, NatsSession
 from berth.bus.settings import BusSettings
+from berth.errors import BerthError
 from harness.servers.nats_server import NatsServer, nats_server
 
 RESULTS = Path(__file__).parent / "results"

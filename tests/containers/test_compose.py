@@ -12,11 +12,11 @@ from typing import Final
 import aiohttp
 import pytest
 
-from berth.api.messages import Decision
 from berth.bus.topology import DECISIONS
-from berth.recording.file import read_recording
-from berth.recording.history import decoded
-from berth.sim.cluster import kubeconfig
+from berth.messages.attempts import Decision
+from berth_cli.recording.file import read_recording
+from berth_cli.recording.history import decoded
+from berth_sim.cluster import kubeconfig
 from harness.servers.compose import ROOT, ComposeProject, inspected, require_project
 from harness.servers.docker_engine import docker
 from harness.worlds.cluster_user import ClusterUser, cluster_user, eventually

@@ -121,5 +121,5 @@ def test_services_export_no_traces_unless_told_where(services):
 def test_sources_are_watched_for_every_service(services):
     for name in ("watcher", "scorer", "binder", "metrics-collector", "console"):
         watched = {rule["path"].removeprefix(f"{ROOT}/") for rule in services[name]["develop"]["watch"]}
-        assert {"shared/src", "services"} <= watched
+        assert {"shared", "services"} <= watched
         assert all((ROOT / path).exists() for path in watched)

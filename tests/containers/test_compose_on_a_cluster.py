@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from berth.sim.cluster import SimulatedCluster, kubeconfig
+from berth_sim.cluster import SimulatedCluster, kubeconfig
 from harness.servers.compose import ComposeProject, require_project
 from harness.servers.docker_engine import DockerError
 from harness.worlds.cluster_user import ClusterUser, cluster_user

@@ -10,7 +10,7 @@ from typing import Any
 import aiohttp
 import pytest
 
-from berth.sim.cluster import kubeconfig
+from berth_sim.cluster import kubeconfig
 from harness.servers.compose import TRACES, ComposeProject, require_project
 from harness.worlds.cluster_user import cluster_user, eventually
 

@@ -33,7 +33,7 @@ def test_it_runs_as_an_unprivileged_user():
 def test_every_program_starts_on_a_read_only_file_system():
     for program in ("berth", "berth-watcher", "berth-scorer", "berth-binder", "berth-metrics-collector"):
         assert "Usage" in run(program, "--help")
-    assert "simulated cluster" in run("python", "-m", "berth.sim", "--help")
+    assert "simulated cluster" in run("python", "-m", "berth_sim", "--help")
 
 
 def test_it_contains_no_build_tool_and_no_installer():
@@ -51,6 +51,9 @@ def test_its_packages_are_those_of_the_lock():
     ours = {each for each in installed if each.startswith("berth-")}
     assert {each.partition("==")[0] for each in ours} == {
         "berth-core",
+        "berth-cli",
+        "berth-sim",
+        "berth-plugins-1-18",
         "berth-watcher",
         "berth-scorer",
         "berth-binder",

@@ -10,7 +10,7 @@ import pytest
 
 from berth.kube.client import KubeClient
 from berth.kube.credentials import KubeCredentials, source_for
-from berth.sim.nodes import pod_manifest
+from berth_sim.nodes import pod_manifest
 from harness.plugins.left_out import require
 from harness.servers.containers import deprecations_of_testcontainers, started
 from harness.servers.docker_engine import compose_image

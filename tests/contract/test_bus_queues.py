@@ -6,9 +6,9 @@ from datetime import timedelta
 
 import pytest
 
-from berth.api.errors import BerthError
 from berth.bus.interface import BusLostError, BusRefusedError, MissingError, PubAck, StoreFullError, TooLargeError
 from berth.bus.wire import message_size
+from berth.errors import BerthError
 from harness.plugins.fixtures_bus import SHORT_ACK_WAIT, SHORT_DUPLICATE_WINDOW, TEST_TOPOLOGY, BusUnderTest
 
 LONG = 10.0

@@ -5,7 +5,6 @@ from datetime import timedelta
 
 import pytest
 
-from berth.api.errors import BerthError
 from berth.bus.interface import (
     BusLostError,
     BusRefusedError,
@@ -14,6 +13,7 @@ from berth.bus.interface import (
     TooLargeError,
     WrongLastSequenceError,
 )
+from berth.errors import BerthError
 from harness.plugins.fixtures_bus import SHORT_MARKER, BusUnderTest
 
 LONG = 10.0

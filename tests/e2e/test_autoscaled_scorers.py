@@ -18,8 +18,8 @@ from typing import Final
 
 import pytest
 
-from berth.api.messages import Decision, Outcome, decode
-from berth.api.subjects import Attempt
+from berth.messages.attempts import Decision, Outcome, decode
+from berth.messages.subjects import Attempt
 from harness.servers.control_plane import ControlPlane
 from harness.worlds.audit import audit, successful_bindings
 from harness.worlds.autoscalers import SYNC_SECONDS, Autoscaler, of_hpa, of_keda

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from berth.sim.nodes import node_manifest
+from berth_sim.nodes import node_manifest
 from harness.servers.child_processes import free_ports
 from harness.servers.control_plane import ControlPlane, kubeconfig
 from harness.worlds.cluster_user import ClusterUser, cluster_user, eventually

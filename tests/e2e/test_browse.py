@@ -282,7 +282,7 @@ def test_five_thousand_nodes_are_played(tmp_path: Path, driver: WebDriver):
     ],
 )
 def test_what_it_cannot_serve_is_one_line(arguments: list[object], sentence: str):
-    command = [sys.executable, "-m", "berth.cli", "replay", str(KEPT), *map(str, arguments)]
+    command = [sys.executable, "-m", "berth_cli", "replay", str(KEPT), *map(str, arguments)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
     assert (done.returncode, done.stdout) == (2, "")
     assert sentence in done.stderr

@@ -18,7 +18,7 @@ from selenium.webdriver.remote.webdriver import WebDriver
 
 from berth.bus.session import NatsBus
 from berth.bus.settings import BusSettings
-from berth.cli.console.hub import MOST_PAGES
+from berth_cli.console.hub import MOST_PAGES
 from harness.servers.browser import (
     RunningConsole,
     browser,
@@ -472,7 +472,7 @@ async def test_a_token_opens_the_page_and_is_in_no_address_and_no_log(
     ],
 )
 def test_what_it_cannot_serve_is_one_line(flags: list[str], sentence: str):
-    command = [sys.executable, "-m", "berth.cli", "console", "--port", "0", *flags]
+    command = [sys.executable, "-m", "berth_cli", "console", "--port", "0", *flags]
     done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
     assert (done.returncode, done.stdout) == (2, "")
     assert sentence in done.stderr

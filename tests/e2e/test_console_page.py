@@ -15,8 +15,8 @@ from selenium.webdriver.common.keys import Keys
 from selenium.webdriver.remote.webdriver import WebDriver
 from selenium.webdriver.support.select import Select
 
-from berth.cli.console.guard import HEADERS, Guard
-from berth.cli.console.pages import GuardedPage, json_answer, serving
+from berth_cli.console.guard import HEADERS, Guard
+from berth_cli.console.pages import GuardedPage, json_answer, serving
 from harness.servers.browser import browser, opened, press, severe, shown, until
 
 pytestmark = [pytest.mark.requires("chromium"), pytest.mark.timeout(240)]

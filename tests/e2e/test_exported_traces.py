@@ -14,10 +14,10 @@ from typing import NamedTuple
 import pytest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
-from berth.process.tracing import TRACEPARENT, trace_id_of, trace_of_pod
-from berth.sim.cluster import SimulatedCluster, kubeconfig
-from berth.sim.kinds import PODS
-from berth.sim.nodes import node_manifests
+from berth.observability.tracing import TRACEPARENT, trace_id_of, trace_of_pod
+from berth_sim.cluster import SimulatedCluster, kubeconfig
+from berth_sim.kinds import PODS
+from berth_sim.nodes import node_manifests
 from harness.worlds.cluster_user import eventually
 from harness.worlds.pipeline import berth_up
 

@@ -81,7 +81,7 @@ def test_a_plugin_that_cannot_be_made_is_named_before_anything_starts(
     module = tmp_path / "site" / "rude.py"
     module.write_text(module.read_text().replace("def score(", "def scores("))
     done = subprocess.run(
-        [sys.executable, "-m", "berth.cli", *command.split(), str(configuration)],
+        [sys.executable, "-m", "berth_cli", *command.split(), str(configuration)],
         capture_output=True,
         text=True,
         timeout=60,

@@ -11,7 +11,10 @@ from typing import Any, TypeVar
 import msgspec
 import pytest
 
-from berth.api.messages import (
+from berth.api.pod import Pod
+from berth.bus.session import NatsBus, NatsSession
+from berth.bus.settings import BusSettings, NatsCredentials
+from berth.messages.attempts import (
     Candidate,
     DeadLetter,
     Decision,
@@ -24,10 +27,7 @@ from berth.api.messages import (
     decode,
     encode,
 )
-from berth.api.pod import Pod
-from berth.bus.accounts import nats_conf
-from berth.bus.session import NatsBus, NatsSession
-from berth.bus.settings import BusSettings, NatsCredentials
+from berth_cli.pipeline.accounts import nats_conf
 from harness.servers.bus_users import USERS, inbox_of, password_of, services
 from harness.servers.control_plane import ControlPlane
 from harness.servers.nats_server import NatsServer, nats_server

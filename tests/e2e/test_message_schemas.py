@@ -14,10 +14,10 @@ import jsonschema
 import pytest
 import yaml
 
-from berth.api.livedata import Bandwidth
-from berth.api.messages import DeadLetter, encode
-from berth.api.subjects import service_subject
 from berth.bus.interface import StoredMessage
+from berth.messages.attempts import DeadLetter, encode
+from berth.messages.livedata import Bandwidth
+from berth.messages.subjects import service_subject
 from harness.worlds.cluster_user import cluster_user, eventually
 from harness.worlds.pipeline import BerthUp, berth_up
 

@@ -9,12 +9,12 @@ from datetime import timedelta
 
 import pytest
 
-from berth.api.livedata import BandwidthQuery
-from berth.api.messages import Decision, Outcome, decode
-from berth.sim.cluster import SimulatedCluster
-from berth.sim.nodes import node_manifests
+from berth.messages.attempts import Decision, Outcome, decode
+from berth.messages.livedata import BandwidthQuery
 from berth_metrics_collector.prometheus import Prometheus
 from berth_metrics_collector.queries import traffic_queries
+from berth_sim.cluster import SimulatedCluster
+from berth_sim.nodes import node_manifests
 from harness.servers.child_processes import free_ports
 from harness.servers.exporter import Exporter
 from harness.servers.prometheus_server import prometheus_server

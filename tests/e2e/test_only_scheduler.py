@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from berth.sim.nodes import node_manifest
+from berth_sim.nodes import node_manifest
 from harness.servers.control_plane import ControlPlane
 from harness.worlds import manifests
 from harness.worlds.cluster_user import ClusterUser, eventually, node_of

@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from berth.api.messages import DeadLetter
 from berth.bus.stages import publish_dead_letter
+from berth.messages.attempts import DeadLetter
 from harness.worlds.cluster_user import ClusterUser, cluster_user, eventually
 from harness.worlds.pipeline import BerthUp, berth_up
 
@@ -42,7 +42,7 @@ def berth(*arguments: object, of: BerthUp, **variables: str) -> subprocess.Compl
     """Run a command whose output is not a terminal, on the NATS server of a pipeline, without any kubeconfig."""
     environment = {name: value for name, value in os.environ.items() if not name.startswith(("BERTH_", "KUBE"))}
     environment |= {"TMPDIR": str(of.temporary), "HOME": str(of.temporary), **variables}
-    command = [sys.executable, "-m", "berth.cli", *map(str, arguments), "--nats", of.nats]
+    command = [sys.executable, "-m", "berth_cli", *map(str, arguments), "--nats", of.nats]
     return subprocess.run(
         command, capture_output=True, text=True, timeout=COMMAND_SECONDS, check=False, env=environment
     )
@@ -106,7 +106,7 @@ async def test_queue_why_names_the_events_that_a_pod_waits_for(running: BerthUp,
 
 def on_a_terminal(words: list[str], of: BerthUp) -> list[str]:
     """The lines of a command on a terminal of 80 columns, without colours."""
-    command = " ".join([sys.executable, "-m", "berth.cli", *words, "--nats", of.nats])
+    command = " ".join([sys.executable, "-m", "berth_cli", *words, "--nats", of.nats])
     environment = {**os.environ, "TMPDIR": str(of.temporary), "COLUMNS": "80", "TERM": "xterm"}
     shown = subprocess.run(
         ["script", "-qec", command, "/dev/null"],

@@ -20,13 +20,13 @@ from typing import Final
 import pytest
 import yaml
 
-from berth.api.messages import Decision, Outcome
 from berth.bus.topology import CLUSTER, DECISIONS, RANKED
-from berth.recording.cut import Cut, write
-from berth.recording.file import Recording, RecordingWriter, opened_recording, read_recording, unchanged
-from berth.recording.history import decoded
-from berth.recording.segments import segments_in
-from berth.recording.vocabulary import WORDS
+from berth.messages.attempts import Decision, Outcome
+from berth_cli.recording.cut import Cut, write
+from berth_cli.recording.file import Recording, RecordingWriter, opened_recording, read_recording, unchanged
+from berth_cli.recording.history import decoded
+from berth_cli.recording.segments import segments_in
+from berth_cli.recording.vocabulary import WORDS
 from harness.servers.child_processes import free_ports
 from harness.servers.keeping_recorder import keeping_recorder, take
 from harness.worlds.cluster_user import ClusterUser, cluster_user, eventually
@@ -87,7 +87,7 @@ class RunRecordings:
 
 
 def command(*arguments: object) -> list[str]:
-    return [sys.executable, "-m", "berth.cli", *map(str, arguments)]
+    return [sys.executable, "-m", "berth_cli", *map(str, arguments)]
 
 
 def environment(of: BerthUp | None = None) -> dict[str, str]:

@@ -37,7 +37,7 @@ def services(nats: str, kubeconfigs: dict[str, Path], folder: Path) -> Iterator[
     """Run watcher, binder and a scorer, each with its own kubeconfig; each writes its ready file into the folder."""
     running: list[subprocess.Popen[bytes]] = []
     try:
-        applied = [sys.executable, "-m", "berth.cli", "bus", "apply", "--nats", nats]
+        applied = [sys.executable, "-m", "berth_cli", "bus", "apply", "--nats", nats]
         subprocess.run(applied, check=True, capture_output=True, timeout=READY_SECONDS)
         for name in ("watcher", "binder", "scorer"):
             access = ["--kubeconfig", str(kubeconfigs[name])] if name in kubeconfigs else []

@@ -21,7 +21,7 @@ LAST_LINE = re.compile(r"bound (\d+)/(\d+) in \d+\.\d s \(\d+ pods/s\)")
 
 
 def run(*arguments: object, **environment: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "berth.cli", "run", *map(str, arguments)]
+    command = [sys.executable, "-m", "berth_cli", "run", *map(str, arguments)]
     return subprocess.run(
         command,
         capture_output=True,
@@ -63,7 +63,7 @@ def test_it_ends_with_1_when_pods_do_not_fit():
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGHUP])
 def test_it_can_be_stopped_while_it_creates_pods(number: signal.Signals, tmp_path: Path):
-    command = [sys.executable, "-m", "berth.cli", "run", "--pods", "20000", "--nodes", "5"]
+    command = [sys.executable, "-m", "berth_cli", "run", "--pods", "20000", "--nodes", "5"]
     environment = {**os.environ, "TMPDIR": str(tmp_path)}
     with subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment
@@ -80,7 +80,7 @@ def test_it_can_be_stopped_while_it_creates_pods(number: signal.Signals, tmp_pat
 @pytest.mark.requires("small-disk")
 def test_a_temporary_folder_that_becomes_full_is_named_with_its_size(tmp_path: Path):
     with small_disk(tmp_path / "disk", 24) as disk:
-        command = [sys.executable, "-m", "berth.cli", "run", "--pods", "5000", "--nodes", "50", "--deadline", "15"]
+        command = [sys.executable, "-m", "berth_cli", "run", "--pods", "5000", "--nodes", "50", "--deadline", "15"]
         environment = {**os.environ, "TMPDIR": str(disk.folder)}
         with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as running:
             assert running.stdout is not None

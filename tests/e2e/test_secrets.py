@@ -19,10 +19,10 @@ import pytest
 
 from berth.bus.settings import TopologySettings
 from berth.bus.topology import declared_streams
-from berth.sim.cluster import SimulatedCluster, kubeconfig
-from berth.sim.faults import Fail
-from berth.sim.kinds import PODS
-from berth.sim.nodes import node_manifests
+from berth_sim.cluster import SimulatedCluster, kubeconfig
+from berth_sim.faults import Fail
+from berth_sim.kinds import PODS
+from berth_sim.nodes import node_manifests
 from harness.worlds.cluster_user import eventually
 from harness.worlds.pipeline import PROC, BerthUp, berth_up
 
@@ -173,7 +173,7 @@ async def stored(berth: BerthUp) -> dict[str, str]:
 
 
 def command(berth: BerthUp, *words: str) -> str:
-    call = [sys.executable, "-m", "berth.cli", *words, "--nats", berth.nats]
+    call = [sys.executable, "-m", "berth_cli", *words, "--nats", berth.nats]
     done = subprocess.run(
         call, capture_output=True, text=True, check=False, env={"TMPDIR": str(berth.temporary), "PATH": "/usr/bin:/bin"}
     )

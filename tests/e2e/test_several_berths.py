@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from berth.sim.cluster import SimulatedCluster
+from berth_sim.cluster import SimulatedCluster
 from harness.worlds.cluster_user import cluster_user
 from harness.worlds.pipeline import berth_up
 

@@ -11,10 +11,10 @@ from urllib.request import urlopen
 import msgspec
 import pytest
 
-from berth.bus.accounts import DOMAIN
 from berth.bus.connection import Connection
 from berth.bus.interface import BusRefusedError, Session
-from berth.ranking.shadowmessages import ShadowComparison, ShadowFigures
+from berth.messages.shadow import ShadowComparison, ShadowFigures
+from berth_cli.pipeline.accounts import DOMAIN
 from harness.servers.browser import browser, console, opened, severe, shown
 from harness.worlds.cluster_user import ClusterUser, cluster_user, eventually
 from harness.worlds.pipeline import BerthUp, berth_up

@@ -67,7 +67,7 @@ def told(*arguments: str, of: BerthUp, **variables: str) -> subprocess.Completed
     """What a command says on the NATS server of a pipeline."""
     environment = {name: value for name, value in os.environ.items() if not name.startswith(("BERTH_", "KUBE"))}
     environment |= {"TMPDIR": str(of.temporary), "HOME": str(of.temporary), **variables}
-    command = [sys.executable, "-m", "berth.cli", *arguments, "--nats", of.nats]
+    command = [sys.executable, "-m", "berth_cli", *arguments, "--nats", of.nats]
     return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False, env=environment)
 
 

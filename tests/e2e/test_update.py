@@ -1,7 +1,7 @@
 """An update: services are replaced one role after the other while pods come, and messages of a newer schema wait.
 
-The newer version is the same code with the next number of `berth.api.messages.SCHEMA`. The older one cannot read its
-messages and returns them, until a newer service takes them.
+The newer version is the same code with the next number of `berth.messages.attempts.SCHEMA`. The older one cannot read
+its messages and returns them, until a newer service takes them.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from typing import Any
 
 import pytest
 
-from berth.api.messages import SCHEMA
 from berth.bus.session import NatsBus
 from berth.bus.settings import BusSettings
+from berth.messages.attempts import SCHEMA
 from harness.servers.child_processes import free_ports, spawn, stop
 from harness.servers.control_plane import ControlPlane
 from harness.servers.nats_server import NatsServer, nats_server
@@ -28,7 +28,8 @@ pytestmark = [pytest.mark.requires("kubebuilder_assets", "nats-server"), pytest.
 
 NEWER = SCHEMA + 1
 AS_VERSION = (
-    "import sys, berth.api.messages as messages; messages.SCHEMA = {schema}; from {module}.__main__ import main; main()"
+    "import sys, berth.messages.attempts as messages; messages.SCHEMA = {schema}; "
+    "from {module}.__main__ import main; main()"
 )
 LED = ("watcher", "binder")
 WATCHER_FIRST = ("watcher", "scorer", "binder")

@@ -48,7 +48,7 @@ def berth(*arguments: object, of: BerthUp | None = None) -> subprocess.Completed
     """Run a command whose output is not a terminal, on the NATS server of a pipeline."""
     environment = {name: value for name, value in os.environ.items() if not name.startswith("BERTH_")}
     environment |= {"TMPDIR": str(of.temporary)} if of else {}
-    command = [sys.executable, "-m", "berth.cli", *map(str, arguments), *(("--nats", of.nats) if of else ())]
+    command = [sys.executable, "-m", "berth_cli", *map(str, arguments), *(("--nats", of.nats) if of else ())]
     return subprocess.run(
         command, capture_output=True, text=True, timeout=COMMAND_SECONDS, check=False, env=environment
     )
@@ -226,7 +226,7 @@ async def test_trace_prints_all_stages_of_a_bound_pod(simulated: BerthUp, seen: 
 async def test_trace_follows_a_pod_until_it_is_interrupted(simulated: BerthUp, seen: ClusterUser, tmp_path: Path):
     output = tmp_path / "trace"
     pod = f"{seen.namespace}/coming"
-    command = [sys.executable, "-m", "berth.cli", "trace", pod, "-f", "-o", "json", "--nats", simulated.nats]
+    command = [sys.executable, "-m", "berth_cli", "trace", pod, "-f", "-o", "json", "--nats", simulated.nats]
     with output.open("wb") as out, started(command, out, simulated) as following:
         try:
             await add(seen, "coming")
@@ -289,7 +289,7 @@ def test_top_prints_the_same_as_json(simulated: BerthUp):
 
 
 def test_top_ends_when_q_is_pressed(simulated: BerthUp):
-    command = f"{sys.executable} -m berth.cli top --interval 60 --nats {simulated.nats}"
+    command = f"{sys.executable} -m berth_cli top --interval 60 --nats {simulated.nats}"
     environment = {**os.environ, "TMPDIR": str(simulated.temporary), "COLUMNS": "80", "TERM": "xterm"}
     with subprocess.Popen(
         ["script", "-qec", command, "/dev/null"],
@@ -308,7 +308,7 @@ def test_top_ends_when_q_is_pressed(simulated: BerthUp):
 
 def test_top_goes_on_when_nats_has_come_back(own_nats_server: NatsServer):
     assert output(berth("bus", "apply", "--nats", own_nats_server.address)) == f"applied to {own_nats_server.address}\n"
-    command = f"{sys.executable} -m berth.cli top --interval 0.2 --nats {own_nats_server.address}"
+    command = f"{sys.executable} -m berth_cli top --interval 0.2 --nats {own_nats_server.address}"
     environment = {**os.environ, "COLUMNS": "80", "TERM": "xterm"}
     with subprocess.Popen(
         ["script", "-qec", command, "/dev/null"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment
@@ -338,7 +338,7 @@ def _read_until(wanted: bytes, stream: IO[bytes]) -> bytes:
 
 def test_top_watch_prints_one_json_document_per_line(simulated: BerthUp):
     command = ["top", "--watch", "--interval", "0.2", "-o", "json", "--nats", simulated.nats]
-    watching = [sys.executable, "-m", "berth.cli", *command]
+    watching = [sys.executable, "-m", "berth_cli", *command]
     own = {**os.environ, "TMPDIR": str(simulated.temporary)}
     with subprocess.Popen(watching, stdout=subprocess.PIPE, text=True, env=own) as process:
         try:

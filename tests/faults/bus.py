@@ -12,7 +12,7 @@ import nats
 from nats.aio.msg import Msg
 from nats.js.api import ConsumerConfig, DeliverPolicy
 
-from berth.api.subjects import parse_key
+from berth.messages.subjects import parse_key
 from faults.world import World
 
 READ_SECONDS = 30.0

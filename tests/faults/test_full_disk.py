@@ -39,7 +39,7 @@ def bus(disk: SmallDisk) -> Iterator[NatsServer]:
 
 async def run(*arguments: object) -> str:
     """The output of the command."""
-    command = (sys.executable, "-m", "berth.cli", *map(str, arguments))
+    command = (sys.executable, "-m", "berth_cli", *map(str, arguments))
     done = await asyncio.to_thread(subprocess.run, command, capture_output=True, text=True, check=False)
     return " ".join((done.stdout + done.stderr).split())
 

@@ -12,7 +12,7 @@ import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from berth.sim.nodes import node_manifest, pod_manifest
+from berth_sim.nodes import node_manifest, pod_manifest
 from faults.world import World
 from harness.worlds.cluster_user import NO_GRACE
 from harness.worlds.kubernetes_api import STRATEGIC_PATCH

@@ -27,12 +27,25 @@ from prometheus_api_client import PrometheusConnect
 from berth.api.config.configuration import ExtenderConfiguration
 from berth.api.config.load import ConfigurationError, load
 from berth.api.config.yamlreader import check_yaml, yaml_values
-from berth.api.decoding import decode_json, number, structure_of
-from berth.api.errors import DecodeError
 from berth.api.kinds import NODE as NODES
 from berth.api.kinds import POD as PODS
-from berth.api.livedata import Bandwidth, LiveSource, decode_bandwidth, decode_fact
-from berth.api.messages import (
+from berth.api.node import Node
+from berth.api.pod import LabelSelector, NodeSelector, Pod
+from berth.api.resources import QuantityError, milli_value, value
+from berth.api.selectors import compile_label_selector, compile_node_selector
+from berth.bus.interface import StoredMessage
+from berth.cluster.buckets import LiveDataReader, MirroredSnapshot
+from berth.cluster.snapshot import Snapshot
+from berth.decoding import decode_json, number, structure_of
+from berth.errors import DecodeError
+from berth.extenders.wire import ExtenderError, FilterAnswer, binding_answer, filter_answer, priorities
+from berth.framework.cycle import rank
+from berth.framework.profile import Profile
+from berth.kube import credentials
+from berth.kube.errors import KubeconfigError
+from berth.kube.http1 import Answer, AnswerReader, BadAnswerError
+from berth.kube.listwatch import ObjectDecoder
+from berth.messages.attempts import (
     Candidate,
     DeadLetter,
     Decision,
@@ -48,36 +61,23 @@ from berth.api.messages import (
     decode_watermark,
     encode,
 )
-from berth.api.node import Node
-from berth.api.pod import LabelSelector, NodeSelector, Pod
-from berth.api.queue import WaitingPod
-from berth.api.resources import QuantityError, milli_value, value
-from berth.api.selectors import compile_label_selector, compile_node_selector
-from berth.api.subjects import Attempt, PodSubject, Term, Uid, parse_key, unescape
-from berth.bus.interface import StoredMessage
-from berth.cli.console.guard import Guard, trusted_proxy
-from berth.cli.console.model import ConsoleModel
-from berth.cli.console.pages import safe_json
-from berth.cli.options import PodName
-from berth.cli.replayed.comparison import RecordedSource, TwoClusters
-from berth.cluster.buckets import LiveDataReader, MirroredSnapshot
-from berth.cluster.snapshot import Snapshot
-from berth.extenders.wire import ExtenderError, FilterAnswer, binding_answer, filter_answer, priorities
-from berth.framework.cycle import rank
-from berth.framework.profile import Profile
-from berth.kube import credentials
-from berth.kube.errors import KubeconfigError
-from berth.kube.http1 import Answer, AnswerReader, BadAnswerError
-from berth.kube.listwatch import ObjectDecoder
+from berth.messages.livedata import Bandwidth, LiveSource, decode_bandwidth, decode_fact
+from berth.messages.queue import WaitingPod
+from berth.messages.subjects import Attempt, PodSubject, Term, Uid, parse_key, unescape
 from berth.plugins.presets import DEFAULT
-from berth.process.configuration import known_plugins, profiles_of, read_configuration
-from berth.process.readers import Secret
-from berth.process.safetext import in_json, lines, one_line, without_passwords
-from berth.recording.checkpoint import Checkpoint
-from berth.recording.cluster import objects_of_recording
-from berth.recording.file import Begun, Ended, RecordingError, Waiting, header, read_recording, recorded
-from berth.recording.replay import Replay
-from berth.simulate.documents import documents
+from berth.profiles.configuration import known_plugins, profiles_of, read_configuration
+from berth.safetext import in_json, lines, one_line, without_passwords
+from berth.settings.readers import Secret
+from berth_cli.console.guard import Guard, trusted_proxy
+from berth_cli.console.model import ConsoleModel
+from berth_cli.console.pages import safe_json
+from berth_cli.options import PodName
+from berth_cli.recording.checkpoint import Checkpoint
+from berth_cli.recording.cluster import objects_of_recording
+from berth_cli.recording.file import Begun, Ended, RecordingError, Waiting, header, read_recording, recorded
+from berth_cli.recording.replay import Replay
+from berth_cli.replayed.comparison import RecordedSource, TwoClusters
+from berth_cli.simulate.documents import documents
 from berth_metrics_collector.nodenames import NodeNames, match_samples
 from berth_metrics_collector.prometheus import PrometheusError, query_rows
 from berth_metrics_collector.samples import parse_value, scrape_intervals, values_by_device

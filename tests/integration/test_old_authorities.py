@@ -26,7 +26,7 @@ from berth.bus.session import NatsBus
 from berth.bus.settings import BusSettings, TlsSettings
 from berth.extenders.client import tls_context
 from berth.kube.client import KubeClient
-from berth.process.tracing import Tracing
+from berth.observability.tracing import Tracing
 from berth_metrics_collector.prometheus import Prometheus
 from berth_metrics_collector.settings import PrometheusAccess
 from harness.servers.authorities import OldAuthority, old_authority

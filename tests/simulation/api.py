@@ -1,4 +1,4 @@
-"""The simulated API server without HTTP: berth's client with another way of sending, on the objects of ``berth.sim``.
+"""The simulated API server without HTTP: berth's client with another way of sending, on the objects of ``berth_sim``.
 
 A request travels, is carried out by the server at one instant, and its answer travels back; the link decides whether
 each of them arrives. Nothing that a client does (giving up, pausing, dying) takes back what it has sent.
@@ -19,13 +19,13 @@ import msgspec
 from berth.kube.client import DEFAULT_TIMEOUT, JSON, KubeClient, ResponseStream
 from berth.kube.errors import ApiUnreachableError, Response
 from berth.kube.http1 import ANSWER_BYTES
-from berth.sim import listing, patch, status
-from berth.sim import resources as bindings
-from berth.sim.kinds import PODS, Route, parse_path
-from berth.sim.resources import DeleteOptions, Resources
-from berth.sim.status import StatusError
-from berth.sim.store import Store, Table
-from berth.sim.watch import Watch, watch_options
+from berth_sim import listing, patch, status
+from berth_sim import resources as bindings
+from berth_sim.kinds import PODS, Route, parse_path
+from berth_sim.resources import DeleteOptions, Resources
+from berth_sim.status import StatusError
+from berth_sim.store import Store, Table
+from berth_sim.watch import Watch, watch_options
 from simulation.loop import Callback, SimulatedProcess, VirtualLoop
 from simulation.network import Fate, Link, Network
 

@@ -18,7 +18,7 @@ from berth.framework.status import SUCCESS, CycleState, Status
 from berth.plugins.factory import PluginFactory, no_args
 from berth.plugins.presets import DEFAULT
 from berth.plugins.prioritysort import PrioritySort
-from berth.process.configuration import known_plugins
+from berth.profiles.configuration import known_plugins
 
 TRAP: Final = "trap"
 """The label of a pod for which the plugin fails; its value says how."""

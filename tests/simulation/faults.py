@@ -7,10 +7,10 @@ import random
 from collections.abc import Callable
 from typing import Final
 
-from berth.api.errors import BerthError
 from berth.bus.admin import NAMED_IN_POSITIONS
 from berth.bus.topology import PENDING, RANKED
-from berth.sim.kinds import LEASES, PODS
+from berth.errors import BerthError
+from berth_sim.kinds import LEASES, PODS
 from simulation.loop import SimulatedProcess
 from simulation.network import Link
 from simulation.world import Service, World

@@ -13,13 +13,13 @@ from typing import Any, Final
 
 from msgspec import structs
 
-from berth.api.messages import Outcome, Positions, Reason
 from berth.bus import orphans, stages
 from berth.framework.events import Resource
 from berth.framework.status import SUCCESS
 from berth.kube import writes
 from berth.leader import term
 from berth.leader.session import LeaderSession
+from berth.messages.attempts import Outcome, Positions, Reason
 from berth.plugins.volumes.volumebinding import plugin as volumebinding
 from berth.ranking import view
 from berth_binder import attempt, conflictcheck, core, decisions, preemption, takeover

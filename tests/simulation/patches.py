@@ -16,8 +16,9 @@ from typing import Any, Final
 
 import structlog
 
-from berth.kube import clock
-from berth.process import configuration, sessions
+from berth import clock
+from berth.lifecycle import sessions
+from berth.profiles import configuration
 from simulation.configurations import POINTS
 from simulation.loop import OWNER, START_SECONDS, VirtualLoop
 

@@ -11,10 +11,10 @@ from typing import Any, Final
 
 import msgspec
 
-from berth.api.messages import Positions
 from berth.bus.interface import PubAck
 from berth.bus.topology import CLUSTER, CONTROL, DECISIONS, PENDING, RANKED, bucket_prefix, bucket_stream
-from berth.sim.kinds import LEASES, NODES, PODS, Route
+from berth.messages.attempts import Positions
+from berth_sim.kinds import LEASES, NODES, PODS, Route
 from simulation.loop import SimulatedProcess
 from simulation.truth import READ_KINDS, simulated
 from simulation.world import World

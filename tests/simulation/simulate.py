@@ -14,9 +14,9 @@ from typing import Any, Final
 import structlog
 
 from berth.bus.settings import TopologySettings
-from berth.process import clients
-from berth.process.settings import Numbers
+from berth.lifecycle import clients
 from berth.ranking.view import View
+from berth.settings.settings import Numbers
 from berth_binder import apicalls
 from berth_binder.cache import Cache
 from berth_binder.conflictcheck import ConflictCheck

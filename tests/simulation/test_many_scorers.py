@@ -13,7 +13,7 @@ from tempfile import TemporaryDirectory
 import pytest
 
 from berth.framework.profile import Profile
-from berth.process.configuration import profiles_of, read_configuration
+from berth.profiles.configuration import profiles_of, read_configuration
 from harness.worlds.many_scorers import PROFILE, ManyScorers
 from harness.worlds.placements import Placements, Scenario, per_kind, scenarios
 

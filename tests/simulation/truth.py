@@ -19,14 +19,14 @@ from berth.api.kinds import (
     Kind,
 )
 from berth.api.pod import Pod, bound_at, is_finished
-from berth.api.subjects import Attempt, Term, Uid
 from berth.cluster.snapshot import Snapshot
 from berth.framework.cycle import Ranking, check, rank
 from berth.framework.profile import Profile
 from berth.framework.status import Status
 from berth.kube.listwatch import ObjectDecoder, Undecodable
-from berth.sim.kinds import BY_ADDRESS
-from berth.sim.store import Store, StoredObject
+from berth.messages.subjects import Attempt, Term, Uid
+from berth_sim.kinds import BY_ADDRESS
+from berth_sim.store import Store, StoredObject
 
 READ_KINDS: Final[tuple[Kind[Any], ...]] = (
     NODE, NAMESPACE, POD, POD_DISRUPTION_BUDGET, STORAGE_CLASS, PERSISTENT_VOLUME, PERSISTENT_VOLUME_CLAIM,

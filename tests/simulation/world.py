@@ -10,17 +10,17 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from berth.api.config.configuration import KubeSchedulerConfiguration
+from berth.clock import Clock
 from berth.framework.profile import Profile
-from berth.kube.clock import Clock
-from berth.process.configuration import profiles_of
-from berth.process.lifecycle import Process
-from berth.process.settings import Numbers, Settings
+from berth.lifecycle.process import Process
+from berth.profiles.configuration import profiles_of
 from berth.ranking.ranker import Ranker
-from berth.sim.kinds import NAMESPACES, NODES, PODS, PRIORITY_CLASSES
-from berth.sim.nodes import Kubelet, KubeletSettings
+from berth.settings.settings import Numbers, Settings
 from berth_binder import service as binder_service
 from berth_binder.settings import binder_settings
 from berth_scorer import service as scorer_service
+from berth_sim.kinds import NAMESPACES, NODES, PODS, PRIORITY_CLASSES
+from berth_sim.nodes import Kubelet, KubeletSettings
 from berth_watcher import service as watcher_service
 from berth_watcher.settings import watcher_settings
 from simulation import patches

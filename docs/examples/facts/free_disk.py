@@ -8,11 +8,11 @@ from typing import ClassVar
 import msgspec
 
 from berth.api.config.types import Point
-from berth.api.livedata import LiveSource
 from berth.api.pod import Pod
 from berth.cluster.nodes import NodeInfo, Nodes
 from berth.framework.interface import PreScorePlugin, ScorePlugin
 from berth.framework.status import SUCCESS, CycleState, StateKey, Status
+from berth.messages.livedata import LiveSource
 from berth.plugins.factory import PluginFactory
 
 DISKS = LiveSource(bucket="facts", name="disks")

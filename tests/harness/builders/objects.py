@@ -8,7 +8,7 @@ from typing import Any
 from berth.api.meta import ObjectMeta
 from berth.api.node import UNSCHEDULABLE_TAINT, Node, NodeSpec, NodeStatus, Taint
 from berth.api.pod import Container, Pod, PodSpec, PodStatus, Quantities, ResourceRequirements
-from berth.api.subjects import Attempt, Term, Uid
+from berth.messages.subjects import Attempt, Term, Uid
 
 ROOM: Quantities = {"cpu": "4", "memory": "8Gi", "ephemeral-storage": "100Gi", "pods": "110"}
 

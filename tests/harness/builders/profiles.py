@@ -35,7 +35,7 @@ from berth.framework.status import CycleState
 from berth.plugins.presets import DEFAULT
 from berth.plugins.prioritysort import PrioritySort
 from berth.plugins.registry import BUILT_IN
-from berth.process.configuration import known_plugins, profiles_of
+from berth.profiles.configuration import known_plugins, profiles_of
 
 
 def default_profile() -> Profile:

@@ -15,8 +15,6 @@ from typing import Any, Final, Protocol, TypeVar
 
 import msgspec
 
-from berth.api.errors import BerthError
-from berth.api.subjects import service_subject
 from berth.bus.admin import NAMED_IN_POSITIONS, WITH_POSITIONS
 from berth.bus.interface import (
     MESSAGE_ID,
@@ -49,6 +47,8 @@ from berth.bus.topology import (
     declared_consumers,
     declared_streams,
 )
+from berth.errors import BerthError
+from berth.messages.subjects import service_subject
 from harness.fakes.bus_clock import BusClock, LoopClock
 from harness.fakes.memory_queue import MemoryDeliveries, WorkQueue
 from harness.fakes.memory_streams import MemoryReader, MemoryStream, is_subject, matches

@@ -9,10 +9,10 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Final, Protocol
 
-from berth.api.errors import BerthError
 from berth.bus.consumer import Credit
 from berth.bus.interface import BusRefusedError, ConsumerState, MissingError, StoredMessage
 from berth.bus.topology import ConsumerSpec
+from berth.errors import BerthError
 from harness.fakes.bus_clock import BusClock
 
 

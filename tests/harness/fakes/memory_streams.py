@@ -9,7 +9,6 @@ from datetime import datetime, timedelta
 from functools import lru_cache
 from typing import Final, Generic, TypeVar
 
-from berth.api.errors import BerthError
 from berth.bus.interface import (
     MESSAGE_ID,
     PubAck,
@@ -25,6 +24,7 @@ from berth.bus.topology import (
     StreamSpec,
 )
 from berth.bus.wire import message_size
+from berth.errors import BerthError
 from harness.fakes.bus_clock import BusClock
 from harness.fakes.memory_queue import WorkQueue
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from berth.process.metrics import METRICS, CounterName, GaugeName, HistogramName, Kind
+from berth.observability.metrics import METRICS, CounterName, GaugeName, HistogramName, Kind
 
 
 class RecordingMeter:

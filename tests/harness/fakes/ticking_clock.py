@@ -11,7 +11,7 @@ LOOP_PASSES = 25
 
 
 class TickingClock:
-    """A `berth.kube.clock.Clock` whose time moves only when a test moves it."""
+    """A `berth.clock.Clock` whose time moves only when a test moves it."""
 
     def __init__(self) -> None:
         self._now = 1000.0

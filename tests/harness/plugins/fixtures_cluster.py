@@ -6,8 +6,8 @@ from collections.abc import AsyncIterator, Iterator
 
 import pytest
 
-from berth.sim.cluster import SimulatedCluster
-from berth.sim.faults import Compact, Reject
+from berth_sim.cluster import SimulatedCluster
+from berth_sim.faults import Compact, Reject
 from harness.plugins.left_out import require
 from harness.servers.control_plane import NOBODY, ControlPlane, assets_folder, control_plane
 from harness.worlds.kubernetes_api import KubernetesApi, bare_api

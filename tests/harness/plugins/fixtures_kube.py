@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from berth.kube.client import KubeClient
-from berth.sim.cluster import SimulatedCluster, kubeconfig
-from berth.sim.faults import Compact
+from berth_sim.cluster import SimulatedCluster, kubeconfig
+from berth_sim.faults import Compact
 from harness.worlds.kubernetes_api import KubernetesApi
 from harness.worlds.kubernetes_api import kubernetes_api as connected
 

@@ -64,7 +64,7 @@ def _serving(
     *arguments: object, folder: Path, environment: Mapping[str, str] | None = None
 ) -> Iterator[RunningConsole]:
     clean = {name: value for name, value in os.environ.items() if not name.startswith("BERTH_NATS")}
-    command = [sys.executable, "-m", "berth.cli", *map(str, arguments)]
+    command = [sys.executable, "-m", "berth_cli", *map(str, arguments)]
     if "--port" not in command:
         command += ["--port", "0"]
     printed, said = folder / "page.out", folder / "page.err"

@@ -16,9 +16,9 @@ from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Final
 
-from berth.bus.accounts import DOMAIN, nats_conf
 from berth.bus.settings import BusSettings, NatsCredentials, TopologySettings
 from berth.bus.topology import Names
+from berth_cli.pipeline.accounts import DOMAIN, nats_conf
 from harness.servers.child_processes import spawn, stop
 from harness.servers.nats_server import NatsServer, nats_server
 

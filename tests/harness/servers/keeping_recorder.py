@@ -15,15 +15,15 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
-from berth.recording.file import Recording, RecordingError, read_recording
-from berth.recording.segments import segments_in
+from berth_cli.recording.file import Recording, RecordingError, read_recording
+from berth_cli.recording.segments import segments_in
 
 SECONDS = 60.0
 
 
 def record(*arguments: object) -> list[str]:
     """The command, with these arguments."""
-    return [sys.executable, "-m", "berth.cli", "record", *map(str, arguments)]
+    return [sys.executable, "-m", "berth_cli", "record", *map(str, arguments)]
 
 
 def environment(**given: str) -> dict[str, str]:

@@ -23,7 +23,7 @@ from collections.abc import Callable, Iterator, Sequence
 from http.client import HTTPException
 from pathlib import Path
 
-from berth.bus.server import ServerSettings, config_text, find_nats_server, server_address
+from berth_cli.pipeline.natsserver import ServerSettings, config_text, find_nats_server, server_address
 from harness.servers.child_processes import die_with_parent, free_ports
 from harness.servers.control_plane import StartError
 

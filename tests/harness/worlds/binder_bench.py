@@ -8,13 +8,13 @@ from typing import Any
 
 import msgspec
 
-from berth.api.messages import Candidate, Decision, Ranked
 from berth.api.node import Node
 from berth.api.pod import Pod, PodStatus
-from berth.api.subjects import Attempt, Epoch, Term, Uid
-from berth.kube.clock import Backoff
+from berth.clock import Backoff
 from berth.kube.listwatch import Deleted, ReflectorEvent, Upserted
-from berth.process.configuration import profiles_of, read_configuration
+from berth.messages.attempts import Candidate, Decision, Ranked
+from berth.messages.subjects import Attempt, Epoch, Term, Uid
+from berth.profiles.configuration import profiles_of, read_configuration
 from berth_binder.cache import NODES, PODS, Cache
 from berth_binder.core import BinderCore
 from berth_binder.events import (

@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from berth.api.messages import Ranked
 from berth.api.pod import Pod, PodCondition, PodStatus
 from berth.kube.listwatch import Deleted, Listed, Upserted
+from berth.messages.attempts import Ranked
 from berth_binder.cache import PODS
 from berth_binder.events import (
     Ack,

@@ -10,19 +10,19 @@ from typing import Any, TypeVar
 from unittest.mock import patch
 
 from berth.api.config.configuration import KubeSchedulerConfiguration
-from berth.api.messages import Candidate, Decision, Outcome, Ranked, decode
 from berth.api.pod import Pod
-from berth.api.subjects import Attempt, Term, Uid
 from berth.bus.interface import Bus, Session
 from berth.bus.stages import publish_ranked
+from berth.clock import Backoff
 from berth.kube.client import KubeClient
-from berth.kube.clock import Backoff
 from berth.kube.writes import get_pod
 from berth.leader.onecluster import claim_cluster, read_cluster_id
 from berth.leader.session import LeaderSession
-from berth.process.configuration import read_configuration
-from berth.process.lifecycle import Process
-from berth.process.settings import LeaderElectionSettings, Settings
+from berth.lifecycle.process import Process
+from berth.messages.attempts import Candidate, Decision, Outcome, Ranked, decode
+from berth.messages.subjects import Attempt, Term, Uid
+from berth.profiles.configuration import read_configuration
+from berth.settings.settings import LeaderElectionSettings, Settings
 from berth_binder.service import Clients, serve_on
 from berth_binder.settings import BinderSettings, CoreSettings
 from harness.fakes.recording_meter import RecordingMeter

@@ -17,8 +17,10 @@ from datetime import UTC, datetime, timedelta
 
 import msgspec
 
-from berth.api.livedata import Bandwidth, encode_bandwidth
-from berth.api.messages import (
+from berth.bus.interface import Bus, Session
+from berth.bus.stages import publish_decision
+from berth.bus.topology import BANDWIDTH, CLUSTER
+from berth.messages.attempts import (
     Candidate,
     DeadLetter,
     Decision,
@@ -31,10 +33,8 @@ from berth.api.messages import (
     encode_watermark,
     watermark_key,
 )
-from berth.api.subjects import Term, key
-from berth.bus.interface import Bus, Session
-from berth.bus.stages import publish_decision
-from berth.bus.topology import BANDWIDTH, CLUSTER
+from berth.messages.livedata import Bandwidth, encode_bandwidth
+from berth.messages.subjects import Term, key
 from harness.builders.objects import a_node, a_pod, first_attempt
 
 TERM = Term(1)

@@ -13,7 +13,7 @@ from typing import TypeVar
 
 import aiohttp
 
-from berth.sim.nodes import node_manifest, pod_manifest
+from berth_sim.nodes import node_manifest, pod_manifest
 from harness.worlds.kubernetes_api import STRATEGIC_PATCH, Answer, KubernetesApi, kubernetes_api
 
 T = TypeVar("T")

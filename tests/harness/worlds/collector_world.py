@@ -9,15 +9,15 @@ from datetime import UTC, datetime, timedelta
 
 import msgspec
 
-from berth.api.livedata import BANDWIDTH, Bandwidth, BandwidthQuery, LiveSource, decode_bandwidth
-from berth.api.messages import MirrorEntry, encode_entry
 from berth.api.meta import ObjectMeta
 from berth.api.node import Node, NodeAddress, NodeStatus
-from berth.api.subjects import Term, key
 from berth.bus.interface import Session
 from berth.cluster.buckets import LiveDataReader
 from berth.cluster.snapshot import Snapshot
-from berth.process.lifecycle import Process
+from berth.lifecycle.process import Process
+from berth.messages.attempts import MirrorEntry, encode_entry
+from berth.messages.livedata import BANDWIDTH, Bandwidth, BandwidthQuery, LiveSource, decode_bandwidth
+from berth.messages.subjects import Term, key
 from berth_metrics_collector.service import serve
 from berth_metrics_collector.settings import CollectorSettings
 from harness.fakes.bus_clock import ManualClock

@@ -9,10 +9,10 @@ from contextlib import suppress
 from nats.aio.client import Client
 from nats.errors import Error as NatsError
 
-from berth.bus.accounts import DOMAIN, OWN, users
 from berth.bus.session import NatsSession
 from berth.bus.settings import TopologySettings
 from berth.bus.topology import declared_streams
+from berth_cli.pipeline.accounts import DOMAIN, OWN, users
 from harness.servers.nats_server import NatsServer
 
 OUTSIDE = tuple(user.name for user in users() if user.account != OWN)

@@ -25,7 +25,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final, Self
 
-from berth.bus.server import find_nats_server
+from berth_cli.pipeline.natsserver import find_nats_server
 from harness.servers.child_processes import free_ports, spawn, stop
 from harness.servers.control_plane import ControlPlane
 from harness.worlds import manifests

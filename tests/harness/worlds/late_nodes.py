@@ -9,7 +9,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from berth.sim.nodes import node_manifest, pod_manifest
+from berth_sim.nodes import node_manifest, pod_manifest
 from faults.judge import Judge, judging
 from harness.servers.control_plane import ControlPlane
 from harness.servers.nats_server import nats_server

@@ -17,13 +17,13 @@ from typing import Final
 
 import msgspec
 
-from berth.api.livedata import Bandwidth
-from berth.api.messages import Decision, Outcome, Pending, Ranked
 from berth.api.node import Node
 from berth.api.pod import Pod
-from berth.api.subjects import Attempt, Epoch, Term, Uid
 from berth.framework.profile import Profile
 from berth.kube.listwatch import Upserted
+from berth.messages.attempts import Decision, Outcome, Pending, Ranked
+from berth.messages.livedata import Bandwidth
+from berth.messages.subjects import Attempt, Epoch, Term, Uid
 from berth.plugins.networktraffic.plugin import NetworkTraffic
 from berth.ranking.ranker import Ranker
 from berth.ranking.view import View

@@ -16,8 +16,8 @@ from pathlib import Path
 
 import aiohttp
 
-from berth.sim.cluster import SimulatedCluster
-from berth.sim.nodes import node_manifests
+from berth_sim.cluster import SimulatedCluster
+from berth_sim.nodes import node_manifests
 from harness.servers.child_processes import free_ports
 from harness.servers.exporter import Exporter
 from harness.servers.extender import recording_extender

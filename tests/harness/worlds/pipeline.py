@@ -25,7 +25,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from berth.bus.interface import Session
-from berth.cli.bus import connect_bus
+from berth_cli.bus import connect_bus
 from harness.servers.child_processes import die_with_parent, free_ports
 
 PROC = Path("/proc")
@@ -57,7 +57,7 @@ class BerthUp:
         self.temporary.mkdir(parents=True, exist_ok=True)
         self.ready_file.unlink(missing_ok=True)  # that of an earlier run stays until this run removes it
         environment = {**os.environ, **self._environment, MARK: self._mark, "TMPDIR": str(self.temporary)}
-        command = [sys.executable, "-m", "berth.cli", "up", "--ready-file", str(self.ready_file), *self._arguments]
+        command = [sys.executable, "-m", "berth_cli", "up", "--ready-file", str(self.ready_file), *self._arguments]
         with (self.folder / "stdout").open("ab") as out, (self.folder / "stderr").open("ab") as err:
             self._process = subprocess.Popen(
                 command,
@@ -111,7 +111,7 @@ class BerthUp:
     @property
     def fork_server(self) -> int:
         """The process that has imported the services and forks them."""
-        return next(pid for pid in self.living() if "berth.cli.pipeline.forkserver" in _command(pid))
+        return next(pid for pid in self.living() if "berth_cli.pipeline.forkserver" in _command(pid))
 
     def pid_of(self, identity: str) -> int | None:
         """The process that has this identity, such as the holder of a Lease."""
@@ -260,6 +260,6 @@ def _name(pid: int) -> str:
     if Path(command[0] if command else "").name == "nats-server":
         return "nats-server"
     module = command[2] if command[1:2] == ["-m"] else ""
-    if module == "berth.sim":
+    if module == "berth_sim":
         return "cluster"
     return command[command.index("--identity") + 1].rpartition("_")[2] if "--identity" in command else ""

@@ -35,7 +35,7 @@ def on_terminal(words: Sequence[object], columns: int, environment: Mapping[str,
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
     unset = {"COLUMNS", "LINES", "FORCE_COLOR", "TTY_COMPATIBLE"}
     inherited = {name: value for name, value in (environment or os.environ).items() if name not in unset}
-    command = [sys.executable, "-m", "berth.cli", *map(str, words)]
+    command = [sys.executable, "-m", "berth_cli", *map(str, words)]
     with subprocess.Popen(
         command, stdin=theirs, stdout=theirs, stderr=subprocess.STDOUT, env={**inherited, "TERM": "xterm"}
     ) as process:

@@ -15,8 +15,11 @@ from uuid import NAMESPACE_DNS, uuid5
 
 import msgspec
 
-from berth.api.livedata import Bandwidth, encode_bandwidth
-from berth.api.messages import (
+from berth.api.pod import Pod
+from berth.bus.interface import Entry, StoredMessage
+from berth.cluster.buckets import LiveDataReader
+from berth.framework.profile import Profile
+from berth.messages.attempts import (
     Decision,
     MirrorEntry,
     Outcome,
@@ -30,16 +33,13 @@ from berth.api.messages import (
     encode_watermark,
     watermark_key,
 )
-from berth.api.pod import Pod
-from berth.api.subjects import Attempt, PodSubject, Term
-from berth.bus.interface import Entry, StoredMessage
-from berth.cluster.buckets import LiveDataReader
-from berth.framework.profile import Profile
-from berth.process.configuration import read_configuration
+from berth.messages.livedata import Bandwidth, encode_bandwidth
+from berth.messages.subjects import Attempt, PodSubject, Term
+from berth.profiles.configuration import read_configuration
 from berth.ranking.ranker import Ranker
 from berth.ranking.view import View
-from berth.recording.configuration import recorded_configuration
-from berth.recording.file import Begun, Ended, Recorded, Recording, RecordingWriter, Source, header, recorded
+from berth_cli.recording.configuration import recorded_configuration
+from berth_cli.recording.file import Begun, Ended, Recorded, Recording, RecordingWriter, Source, header, recorded
 from harness.builders.objects import a_container, a_node, a_pod
 from harness.builders.profiles import default_profile
 

@@ -31,7 +31,7 @@ from typing import Final
 from urllib.parse import quote
 
 from berth.bus.interface import Session
-from berth.cli.bus import connect_bus
+from berth_cli.bus import connect_bus
 from harness.servers.child_processes import free_ports, stop
 from harness.servers.control_plane import ControlPlane
 from harness.servers.nats_server import NatsServer, nats_server
@@ -242,7 +242,7 @@ async def scaled_pipeline(plane: ControlPlane, folder: Path, least: int) -> Asyn
             "BERTH_NATS_URL": bus.address,
             "BERTH_CONFIG": str(config),
         }
-        command = [sys.executable, "-m", "berth.cli", "bus", "apply", "--nats", bus.address]
+        command = [sys.executable, "-m", "berth_cli", "bus", "apply", "--nats", bus.address]
         await asyncio.to_thread(subprocess.run, command, check=True, capture_output=True, timeout=READY_SECONDS)
         api = {"BERTH_KUBECONFIG": str(plane.kubeconfig_path)}
         pods = {

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import yaml
 
-from berth.bus.accounts import API, DOMAIN, User, publishes, subscribes, users
+from berth_cli.pipeline.accounts import API, DOMAIN, User, publishes, subscribes, users
 
 PAGE = Path(__file__).parents[3] / "docs" / "security.md"
 RIGHTS = Path(__file__).parents[3] / "docs" / "rights" / "berth.yaml"

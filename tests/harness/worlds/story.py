@@ -20,7 +20,7 @@ from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequen
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
-from berth.sim.nodes import node_manifest
+from berth_sim.nodes import node_manifest
 from harness.worlds.cluster_user import ClusterUser, node_of
 
 ACT_SECONDS = 60.0

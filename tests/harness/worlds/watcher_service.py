@@ -10,14 +10,14 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-from berth.api.errors import BerthError
-from berth.api.messages import Decision, Outcome, Pending, decode
-from berth.api.subjects import Attempt
 from berth.bus.interface import Bus, Delivery, Session
 from berth.bus.stages import publish_decision
-from berth.process.configuration import read_configuration
-from berth.process.lifecycle import Process
-from berth.process.settings import LeaderElectionSettings, Settings
+from berth.errors import BerthError
+from berth.lifecycle.process import Process
+from berth.messages.attempts import Decision, Outcome, Pending, decode
+from berth.messages.subjects import Attempt
+from berth.profiles.configuration import read_configuration
+from berth.settings.settings import LeaderElectionSettings, Settings
 from berth_watcher.service import serve_on
 from berth_watcher.settings import watcher_settings
 from harness.fakes.recording_meter import RecordingMeter

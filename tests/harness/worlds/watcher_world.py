@@ -6,17 +6,17 @@ from datetime import UTC, datetime, timedelta
 
 import msgspec
 
-from berth.api.livedata import LiveBucket
-from berth.api.messages import Decision, MirrorEntry, Outcome, Pending, decode_entry, encode_entry
 from berth.api.meta import ObjectMeta
 from berth.api.node import Node
 from berth.api.pod import Pod, PodSchedulingGate, PodStatus
-from berth.api.subjects import Attempt, Term, Uid
 from berth.api.workloads import Namespace
 from berth.bus.interface import Entry
 from berth.framework.profile import Profile
 from berth.kube.listwatch import Deleted, Listed, Upserted
-from berth.process.configuration import profiles_of, read_configuration
+from berth.messages.attempts import Decision, MirrorEntry, Outcome, Pending, decode_entry, encode_entry
+from berth.messages.livedata import LiveBucket
+from berth.messages.subjects import Attempt, Term, Uid
+from berth.profiles.configuration import profiles_of, read_configuration
 from berth_watcher.core import WatcherCore
 from berth_watcher.events import (
     BucketComplete,

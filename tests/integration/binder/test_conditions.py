@@ -3,7 +3,7 @@
 import pytest
 
 from berth.kube.writes import get_pod
-from berth.process.lifecycle import Process
+from berth.lifecycle.process import Process
 from berth_binder.eventrecorder import ConditionRecord, EventBudget, EventRecorder
 from harness.fakes.recording_meter import RecordingMeter
 from harness.plugins.fixtures_kube import Cluster

@@ -11,8 +11,8 @@ import pytest
 from berth.api.config.configuration import ExtenderConfiguration
 from berth.api.meta import ObjectMeta
 from berth.api.pod import Pod
+from berth.clock import SteadyClock
 from berth.extenders.client import Extenders
-from berth.kube.clock import SteadyClock
 from berth.leader.session import NoLongerLeadingError
 from berth_binder import apicalls
 from berth_binder.apicalls import bind_by_extender

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from berth.api.messages import Outcome
+from berth.messages.attempts import Outcome
 from harness.fakes.memory_bus import MemoryBus
 from harness.plugins.fixtures_kube import Cluster
 from harness.worlds.binder_world import BinderWorld, binder_world, has_fence

@@ -5,9 +5,9 @@ from datetime import UTC, datetime
 import pytest
 
 from berth.api.config.load import load
-from berth.api.livedata import Bandwidth, encode_bandwidth
-from berth.api.messages import Outcome, Reason
-from berth.api.subjects import key
+from berth.messages.attempts import Outcome, Reason
+from berth.messages.livedata import Bandwidth, encode_bandwidth
+from berth.messages.subjects import key
 from berth.plugins.networktraffic.args import query_of
 from berth.plugins.presets import DEFAULT
 from berth.plugins.registry import BUILT_IN

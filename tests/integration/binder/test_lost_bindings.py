@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from berth.api.messages import Outcome
 from berth.cluster.nodes import node_info
 from berth.kube.client import KubeClient
 from berth.kube.errors import ApiUnreachableError, Response
+from berth.messages.attempts import Outcome
 from berth_binder import service
 from berth_binder.cache import Cache
 from harness.plugins.fixtures_bus import BusUnderTest

@@ -4,9 +4,9 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from berth.api.messages import Outcome
 from berth.bus.interface import BusRefusedError
 from berth.bus.orphans import OrphanCheck
+from berth.messages.attempts import Outcome
 from berth_binder import runner
 from berth_binder.runner import BinderRunner
 from harness.fakes.memory_bus import MemoryBus

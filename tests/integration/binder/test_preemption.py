@@ -8,13 +8,13 @@ from datetime import timedelta
 
 import pytest
 
-from berth.api.messages import Decision, Outcome, Preemption, Victim
 from berth.api.pod import Pod
-from berth.kube.clock import Backoff
-from berth.sim.faults import Clear, Fail, LoseAnswer, Reject
+from berth.clock import Backoff
+from berth.messages.attempts import Decision, Outcome, Preemption, Victim
 from berth_binder.apicalls import evict_pods
 from berth_binder.events import EvictPods
 from berth_binder.settings import CoreSettings
+from berth_sim.faults import Clear, Fail, LoseAnswer, Reject
 from harness.plugins.fixtures_bus import BusUnderTest
 from harness.plugins.fixtures_kube import Cluster
 from harness.worlds.binder_world import QUICK, BinderWorld, binder_world

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from berth.api.messages import Outcome, Preemption, Victim
 from berth.kube.client import KubeClient
 from berth.kube.errors import Response
+from berth.messages.attempts import Outcome, Preemption, Victim
 from berth_binder import apicalls
 from berth_binder.core import BinderCore
 from harness.plugins.fixtures_bus import BusUnderTest

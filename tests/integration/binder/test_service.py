@@ -8,7 +8,7 @@ from datetime import timedelta
 import pytest
 from msgspec import structs
 
-from berth.api.messages import Outcome, Reason
+from berth.messages.attempts import Outcome, Reason
 from harness.plugins.fixtures_bus import BusUnderTest
 from harness.plugins.fixtures_kube import Cluster
 from harness.worlds.binder_world import QUICK, BinderWorld, binder_world

@@ -8,9 +8,9 @@ from datetime import timedelta
 import msgspec
 import pytest
 
-from berth.api.messages import DeadLetter, Outcome, Ranked, decode
 from berth.bus.stages import publish_ranked
-from berth.sim.faults import Clear, CutWatches, Delay, Fail, LoseAnswer, Reject
+from berth.messages.attempts import DeadLetter, Outcome, Ranked, decode
+from berth_sim.faults import Clear, CutWatches, Delay, Fail, LoseAnswer, Reject
 from harness.fakes.memory_bus import MemoryBus
 from harness.plugins.fixtures_bus import BusUnderTest
 from harness.plugins.fixtures_kube import Cluster

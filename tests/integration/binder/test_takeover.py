@@ -10,7 +10,6 @@ from functools import partial
 
 import pytest
 
-from berth.api.messages import Outcome, Preemption, Victim
 from berth.api.pod import Pod, is_marked_for_preemption
 from berth.bus.session import NatsBus
 from berth.bus.settings import BusSettings
@@ -19,13 +18,14 @@ from berth.kube.errors import Response
 from berth.kube.informers import Informers
 from berth.leader.onecluster import claim_cluster, read_cluster_id
 from berth.leader.session import LeaderSession
-from berth.process.clients import cluster_informers
-from berth.process.lifecycle import Process
-from berth.sim.faults import Clear, CutWatches, Delay, Fail
+from berth.lifecycle.clients import cluster_informers
+from berth.lifecycle.process import Process
+from berth.messages.attempts import Outcome, Preemption, Victim
 from berth_binder import apicalls
 from berth_binder.cache import Cache, fence_epoch
 from berth_binder.service import observe
 from berth_binder.takeover import FENCED_KEY, TakenOver, Takeover
+from berth_sim.faults import Clear, CutWatches, Delay, Fail
 from harness.fakes.recording_meter import RecordingMeter
 from harness.plugins.fixtures_bus import BusUnderTest
 from harness.plugins.fixtures_kube import Cluster

@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from berth.api.messages import Outcome
+from berth.messages.attempts import Outcome
 from harness.plugins.fixtures_bus import BusUnderTest
 from harness.plugins.fixtures_kube import Cluster
 from harness.worlds.binder_world import SELECTED, VolumeWorld, binder_world

@@ -6,17 +6,17 @@ from pathlib import Path
 
 import pytest
 
-from berth.api.errors import TemporaryError
 from berth.bus.interface import BusRefusedError
 from berth.bus.session import NatsBus
 from berth.bus.settings import BusSettings
-from berth.cli.bus import connect_bus
-from berth.cli.pipeline.access import find_folder
-from berth.cli.pipeline.pipeline import working_folder
-from berth.cli.pipeline.programs import nats_server
-from berth.cli.pipeline.servers import ANY_PORT, check_nats_server, embedded_nats, is_free
-from berth.cli.pipeline.supervisor import Supervisor
-from berth.process.exits import UsageError
+from berth.errors import TemporaryError
+from berth.exits import UsageError
+from berth_cli.bus import connect_bus
+from berth_cli.pipeline.access import find_folder
+from berth_cli.pipeline.pipeline import working_folder
+from berth_cli.pipeline.programs import nats_server
+from berth_cli.pipeline.servers import ANY_PORT, check_nats_server, embedded_nats, is_free
+from berth_cli.pipeline.supervisor import Supervisor
 from harness.servers.child_processes import free_ports
 from harness.servers.nats_server import NatsServer
 

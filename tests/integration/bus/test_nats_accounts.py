@@ -9,9 +9,9 @@ from collections.abc import AsyncIterator, Iterable, Iterator
 import pytest
 from nats.aio.msg import Msg
 
-from berth.bus.accounts import DOMAIN, nats_conf
 from berth.bus.session import NatsBus, NatsSession
 from berth.bus.settings import BusSettings, NatsCredentials
+from berth_cli.pipeline.accounts import DOMAIN, nats_conf
 from harness.servers.bus_users import USERS, inbox_of, password_of
 from harness.servers.nats_server import NatsServer, nats_server
 from harness.worlds.hostile_clients import (

@@ -13,12 +13,12 @@ from pathlib import Path
 
 import pytest
 
-from berth.bus.accounts import nats_conf
 from berth.bus.connection import Connection
 from berth.bus.interface import BusRefusedError
-from berth.bus.server import find_nats_server
 from berth.bus.session import NatsBus, NatsSession
-from berth.sim.cluster import SimulatedCluster
+from berth_cli.pipeline.accounts import nats_conf
+from berth_cli.pipeline.natsserver import find_nats_server
+from berth_sim.cluster import SimulatedCluster
 from harness.servers.bus_users import (
     SERVICES,
     USERS,
@@ -162,7 +162,7 @@ def ask(server: NatsServer, user: str, **settings: str) -> subprocess.CompletedP
     told = {"BERTH_NATS_URL": server.address, "BERTH_NATS_USER": user, "BERTH_NATS_PASSWORD": password_of(user)}
     told |= {"BERTH_NATS_INBOX_PREFIX": inbox_of(user)}
     plain = {name: text for name, text in os.environ.items() if not name.startswith("BERTH_")}
-    command = [sys.executable, "-m", "berth.cli", "queue"]
+    command = [sys.executable, "-m", "berth_cli", "queue"]
     return subprocess.run(
         command, capture_output=True, text=True, timeout=SECONDS, check=False, env=plain | told | settings
     )

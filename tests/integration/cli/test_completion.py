@@ -14,16 +14,16 @@ import typer
 from typer.testing import CliRunner
 
 from berth import __version__
-from berth.cli.app import COMMANDS, KUBECTL_COMMANDS, app_with, completed, needed
-from berth.cli.options import KubectlPlugin, PodArgument, PodNamespace, parse_pod
-from berth.process.exits import UsageError
+from berth.exits import UsageError
+from berth_cli.app import COMMANDS, KUBECTL_COMMANDS, app_with, completed, needed
+from berth_cli.options import KubectlPlugin, PodArgument, PodNamespace, parse_pod
 
 PROGRAMS = {
-    one.name: one.value for one in entry_points(group="console_scripts") if one.value.startswith("berth.cli.")
+    one.name: one.value for one in entry_points(group="console_scripts") if one.value.startswith("berth_cli.")
 } | {
-    "berth": "berth.cli.__main__:main",
-    "kubectl-berth": "berth.cli.__main__:kubectl_main",
-    "kubectl_complete-berth": "berth.cli.__main__:kubectl_complete_main",
+    "berth": "berth_cli.__main__:main",
+    "kubectl-berth": "berth_cli.__main__:kubectl_main",
+    "kubectl_complete-berth": "berth_cli.__main__:kubectl_complete_main",
 }
 
 
@@ -50,7 +50,7 @@ def run(*words: str, env: dict[str, str]) -> subprocess.CompletedProcess[str]:
 
 
 def test_the_wheel_has_the_programs():
-    written = Path(__file__).parents[3] / "shared" / "pyproject.toml"
+    written = Path(__file__).parents[3] / "shared" / "cli" / "pyproject.toml"
     assert all(f'{name} = "{value}"' in written.read_text() for name, value in PROGRAMS.items())
 
 

@@ -14,19 +14,19 @@ import aiohttp
 import pytest
 
 from berth.api.config.configuration import KubeSchedulerConfiguration
-from berth.api.messages import Candidate, encode
-from berth.cli.bus import NatsServer
-from berth.cli.console import askagain, pages
-from berth.cli.console.askagain import AlreadyAskingError, AskAgain
-from berth.cli.console.feed import Feed
-from berth.cli.console.guard import COOKIE, HEADERS, SESSION, Guard, trusted_proxy
-from berth.cli.console.hub import MOST_PAGES
-from berth.cli.console.pages import page_files, serving
-from berth.cli.console.server import ConsoleServer
-from berth.cli.options import PodName
-from berth.process.configuration import read_configuration
-from berth.process.readers import Secret
-from berth.ranking.shadowmessages import ShadowComparison, ShadowResult, ShownRanking
+from berth.messages.attempts import Candidate, encode
+from berth.messages.shadow import ShadowComparison, ShadowResult, ShownRanking
+from berth.profiles.configuration import read_configuration
+from berth.settings.readers import Secret
+from berth_cli.bus import NatsServer
+from berth_cli.console import askagain, pages
+from berth_cli.console.askagain import AlreadyAskingError, AskAgain
+from berth_cli.console.feed import Feed
+from berth_cli.console.guard import COOKIE, HEADERS, SESSION, Guard, trusted_proxy
+from berth_cli.console.hub import MOST_PAGES
+from berth_cli.console.pages import page_files, serving
+from berth_cli.console.server import ConsoleServer
+from berth_cli.options import PodName
 from harness.builders.objects import a_node
 
 TOKEN = "a-token-that-nobody-guesses"  # noqa: S105 - of these tests
@@ -270,7 +270,7 @@ async def test_a_page_is_sent_frames_and_one_too_many_is_refused(open_console: C
         assert await stream.content.readline() == b"\n"
         assert await stream.content.readline() == b'data: {"now":5}\n'
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr("berth.cli.console.hub.MOST_PAGES", 1)
+            patch.setattr("berth_cli.console.hub.MOST_PAGES", 1)
             assert (await open_console.ask("/api/stream"))[0] == 503
             refused = '{"error":"opening the console: 1 pages are open already: close one of them"}'
             assert await open_console.ask("/api/room") == (503, refused)

@@ -18,15 +18,15 @@ class CtrlC:
 
 sys.meta_path.insert(0, CtrlC())
 sys.argv = ["berth", "plugin", "list"]
-from berth.cli.__main__ import main
+from berth_cli.__main__ import main
 main()
 """
 
 WORKING = """
 import asyncio, os, signal, sys
 import typer
-from berth.cli.options import run_command, until_stopped
-from berth.process.exits import UsageError
+from berth_cli.options import run_command, until_stopped
+from berth.exits import UsageError
 
 def send(name):
     os.kill(os.getpid(), getattr(signal, name))
@@ -100,7 +100,7 @@ def test_a_signal_that_was_ignored_at_the_start_stays_ignored(name):
 
 
 def berth(*words, stdout=subprocess.PIPE, **other):
-    command = [sys.executable, "-m", "berth.cli", *words]
+    command = [sys.executable, "-m", "berth_cli", *words]
     return subprocess.run(command, stdout=stdout, stderr=subprocess.PIPE, text=True, timeout=60, check=False, **other)
 
 
@@ -142,7 +142,7 @@ def test_output_that_cannot_be_written_is_an_error_on_one_line(words, files):
 )
 def test_a_standard_stream_that_is_closed_is_as_dev_null(words, stream, code):
     def ends(redirection):
-        command = ["sh", "-c", f'exec "$@" {stream}{redirection}', "sh", sys.executable, "-m", "berth.cli", *words]
+        command = ["sh", "-c", f'exec "$@" {stream}{redirection}', "sh", sys.executable, "-m", "berth_cli", *words]
         done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
         return done.returncode, done.stdout, done.stderr
 
@@ -152,7 +152,7 @@ def test_a_standard_stream_that_is_closed_is_as_dev_null(words, stream, code):
 
 
 def test_a_reader_that_has_enough_ends_the_command_silently(files):
-    command = [sys.executable, "-m", "berth.cli", "simulate", *files, "-o", "json"]
+    command = [sys.executable, "-m", "berth_cli", "simulate", *files, "-o", "json"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         assert process.stdout.readline().startswith("{")
         process.stdout.close()

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from berth.cli.pipeline.forkserver import ForkServer, NotForkedError
-from berth.cli.pipeline.supervisor import Program, Supervisor
+from berth_cli.pipeline.forkserver import ForkServer, NotForkedError
+from berth_cli.pipeline.supervisor import Program, Supervisor
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="other systems start each service by itself")
 

@@ -8,14 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from berth.cli.pluginpackage import files_of, name_problem
+from berth_cli.pluginpackage import files_of, name_problem
 
 ROOT = Path(__file__).parents[3]
 TIMEOUT = 100
 
 
 def berth(*words: str, folder: Path, path: str = "") -> subprocess.CompletedProcess[str]:
-    return ran("-m", "berth.cli", *words, folder=folder, path=path)
+    return ran("-m", "berth_cli", *words, folder=folder, path=path)
 
 
 def ran(*words: str, folder: Path, path: str = "") -> subprocess.CompletedProcess[str]:

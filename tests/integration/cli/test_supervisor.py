@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from berth.cli.pipeline import supervisor as module
-from berth.cli.pipeline.supervisor import ChildRefusedError, Program, Supervisor
+from berth_cli.pipeline import supervisor as module
+from berth_cli.pipeline.supervisor import ChildRefusedError, Program, Supervisor
 
 FOREVER = "import time; print('up', flush=True); time.sleep(600)"
 
@@ -116,7 +116,7 @@ async def test_a_child_logs_to_its_file(reported, tmp_path):
 async def test_children_end_with_a_parent_that_is_killed(tmp_path):
     code = f"""
 import asyncio, os, sys
-from berth.cli.pipeline.supervisor import Program, Supervisor
+from berth_cli.pipeline.supervisor import Program, Supervisor
 async def main():
     async with Supervisor(print) as supervisor:
         supervisor.start(Program(name="child", command=(sys.executable, "-c", {FOREVER!r})))

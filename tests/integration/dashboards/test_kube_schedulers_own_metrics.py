@@ -16,7 +16,7 @@ import pytest
 from prometheus_client import Metric
 from prometheus_client.parser import text_string_to_metric_families
 
-from berth.process.metrics import METRICS
+from berth.observability.metrics import METRICS
 from harness.servers.child_processes import free_ports, spawn, stop
 from harness.servers.control_plane import ControlPlane, assets_folder
 from harness.worlds.cluster_user import ClusterUser, eventually

@@ -16,11 +16,11 @@ import yaml
 
 from berth import __version__
 from berth.api.resources import value
-from berth.bus.accounts import users
 from berth.bus.settings import TopologySettings
 from berth.bus.topology import declared_consumers
-from berth.process.configuration import read_configuration
-from berth.process.metrics import METRICS
+from berth.observability.metrics import METRICS
+from berth.profiles.configuration import read_configuration
+from berth_cli.pipeline.accounts import users
 from harness.worlds.manifests import (
     KUBERNETES,
     MAKE_SECRETS,

@@ -24,7 +24,7 @@ from berth.kube.writes import (
     patch_event,
 )
 from berth.kube.writes import cut as cut_note
-from berth.sim.faults import Fail, LoseAnswer
+from berth_sim.faults import Fail, LoseAnswer
 from harness.fakes.scripted_server import cut, scripted_server, stream
 from harness.plugins.fixtures_kube import Cluster
 from harness.servers.child_processes import free_ports

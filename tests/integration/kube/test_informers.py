@@ -11,7 +11,7 @@ import pytest
 from berth.api.kinds import NODE, POD, WATCHED_KINDS
 from berth.kube.informers import FRESH_SECONDS, Informers
 from berth.kube.listwatch import Upserted
-from berth.sim.faults import Clear, Fail, LoseAnswer
+from berth_sim.faults import Clear, Fail, LoseAnswer
 from harness.fakes.ticking_clock import TickingClock
 from harness.plugins.fixtures_kube import Cluster
 

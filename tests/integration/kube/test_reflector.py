@@ -24,7 +24,7 @@ from berth.kube.listwatch import (
     Upserted,
     list_objects,
 )
-from berth.sim.faults import Compact, Fail, Reject
+from berth_sim.faults import Compact, Fail, Reject
 from harness.fakes.scripted_server import cut, scripted_server, stream
 from harness.plugins.fixtures_kube import Cluster
 

@@ -24,8 +24,8 @@ from berth.leader.lease import (
     write_annotations,
 )
 from berth.leader.onecluster import OtherBus, OtherBusWatch
-from berth.process.settings import LeaseSettings
-from berth.sim.faults import Delay, Fail, LoseAnswer, Reject
+from berth.settings.settings import LeaseSettings
+from berth_sim.faults import Delay, Fail, LoseAnswer, Reject
 from harness.plugins.fixtures_kube import Cluster
 
 ENOUGH = 15.0

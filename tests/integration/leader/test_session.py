@@ -11,9 +11,9 @@ from berth.kube.client import KubeClient
 from berth.leader import session as leader_session
 from berth.leader.lease import LeaseObservations
 from berth.leader.session import LeaderSession, NoLongerLeadingError, NotLeadingError, lead
-from berth.process.lifecycle import Process
-from berth.process.settings import LeaderElectionSettings, Settings
-from berth.sim.faults import Reject
+from berth.lifecycle.process import Process
+from berth.settings.settings import LeaderElectionSettings, Settings
+from berth_sim.faults import Reject
 from harness.fakes.memory_bus import MemoryBus, MemorySession
 from harness.fakes.recording_meter import RecordingMeter
 from harness.fakes.ticking_clock import TickingClock

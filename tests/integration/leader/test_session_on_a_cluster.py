@@ -3,8 +3,8 @@
 import asyncio
 
 from berth.leader.session import lead
-from berth.process.lifecycle import Process
-from berth.process.settings import LeaderElectionSettings, Settings
+from berth.lifecycle.process import Process
+from berth.settings.settings import LeaderElectionSettings, Settings
 from harness.fakes.memory_bus import MemoryBus
 from harness.fakes.recording_meter import RecordingMeter
 

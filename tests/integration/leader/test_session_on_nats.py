@@ -8,9 +8,9 @@ import pytest
 from berth.bus.session import NatsBus
 from berth.bus.settings import BusSettings
 from berth.leader.session import LeaderSession, NotLeadingError, lead
-from berth.process.lifecycle import Process, run_until
-from berth.process.sessions import sessions
-from berth.process.settings import LeaderElectionSettings, Settings
+from berth.lifecycle.process import Process, run_until
+from berth.lifecycle.sessions import sessions
+from berth.settings.settings import LeaderElectionSettings, Settings
 from harness.fakes.recording_meter import RecordingMeter
 
 ELECTION = LeaderElectionSettings(

@@ -6,12 +6,12 @@ from datetime import timedelta
 
 import pytest
 
-from berth.api.livedata import BandwidthQuery
-from berth.sim.cluster import SimulatedCluster
-from berth.sim.nodes import node_manifests, pod_manifest
-from berth.sim.prometheus import LINK_BYTES, SCRAPE_SECONDS
+from berth.messages.livedata import BandwidthQuery
 from berth_metrics_collector.prometheus import Prometheus, PrometheusError
 from berth_metrics_collector.queries import inventory_queries, traffic_queries
+from berth_sim.cluster import SimulatedCluster
+from berth_sim.nodes import node_manifests, pod_manifest
+from berth_sim.prometheus import LINK_BYTES, SCRAPE_SECONDS
 from harness.worlds.collector_world import collecting, node_at
 
 

@@ -9,8 +9,8 @@ import pytest
 
 from berth.bus.interface import Session
 from berth.bus.session import NatsBus
-from berth.cli.services import attention, seen
-from berth.sim.cluster import SimulatedCluster
+from berth_cli.services import attention, seen
+from berth_sim.cluster import SimulatedCluster
 from harness.servers.bus_users import Services, bus_of_users, services, settings_of
 from harness.worlds.cluster_user import cluster_user, eventually
 

@@ -7,9 +7,9 @@ import subprocess
 import sys
 from pathlib import Path
 
-from berth.process.health import Health, health_server
-from berth.process.metrics import PrometheusMeter
-from berth.process.settings import HealthSettings
+from berth.observability.health import Health, health_server
+from berth.observability.metrics import PrometheusMeter
+from berth.settings.settings import HealthSettings
 from harness.servers.child_processes import free_ports
 
 PROGRAM = Path(__file__).parents[3] / "deploy" / "healthy.py"

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from berth.sim.cluster import SimulatedCluster
+from berth_sim.cluster import SimulatedCluster
 from harness.servers.bus_users import SERVICES, bus_of_users, services
 from harness.worlds.cluster_user import cluster_user
 

@@ -57,7 +57,7 @@ def folder(tmp_path: Path, server: NatsServer) -> Path:
 def berth(*words: str, folder: Path, **variables: str) -> subprocess.CompletedProcess[str]:
     others = {name: value for name, value in os.environ.items() if not name.startswith(("BERTH_", "NATS_"))}
     environment = {**others, "XDG_CONFIG_HOME": str(folder), "TMPDIR": str(folder), **variables}
-    command = [sys.executable, "-m", "berth.cli", *words]
+    command = [sys.executable, "-m", "berth_cli", *words]
     return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False, env=environment)
 
 

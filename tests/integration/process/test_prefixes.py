@@ -18,12 +18,12 @@ import pytest
 from nats.aio.client import Client
 from nats.aio.msg import Msg
 
-from berth.bus.accounts import OWN, nats_conf, publishes, subscribes, users
 from berth.bus.interface import MissingError
 from berth.bus.session import NatsBus, NatsSession
 from berth.bus.settings import BusSettings, NatsCredentials, TopologySettings
 from berth.bus.topology import BUCKETS, declared_streams
-from berth.sim.cluster import SimulatedCluster
+from berth_cli.pipeline.accounts import OWN, nats_conf, publishes, subscribes, users
+from berth_sim.cluster import SimulatedCluster
 from harness.servers.bus_users import Services, bus_of_users, inbox_of, password_of, passwords_of, services, settings_of
 from harness.servers.child_processes import free_ports
 from harness.servers.nats_server import NatsServer, nats_server
@@ -154,7 +154,7 @@ async def test_at_the_hub_each_berth_at_a_leaf_node_is_reached_by_its_domain_and
 
 
 def permissions(*arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "berth.cli", "bus", "permissions", *arguments]
+    command = [sys.executable, "-m", "berth_cli", "bus", "permissions", *arguments]
     environment = {**os.environ, **variables}
     return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False, env=environment)
 

@@ -17,9 +17,9 @@ from harness.servers.small_disk import FILLER, small_disk
 PROGRAM = """
 import asyncio, sys, time
 import numpy  # its library has threads that were there before anybody thought of signals
-from berth.api.errors import TemporaryError
-from berth.process.lifecycle import run
-from berth.process.sources import SettingsError, read_settings
+from berth.errors import TemporaryError
+from berth.lifecycle.process import run
+from berth.settings.sources import SettingsError, read_settings
 
 async def polite(process):
     process.health.condition("work").ready()

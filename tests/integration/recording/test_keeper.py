@@ -19,7 +19,7 @@ from pathlib import Path
 import pytest
 
 from berth.bus.interface import Session
-from berth.recording.file import read_recording
+from berth_cli.recording.file import read_recording
 from harness.plugins.fixtures_bus import BusUnderTest, real_bus_under_test
 from harness.servers.child_processes import free_ports
 from harness.servers.keeping_recorder import KeepingRecorder, environment, keeping_recorder, readable, record, take

@@ -15,15 +15,15 @@ from pathlib import Path
 
 import pytest
 
-from berth.api.errors import BerthError
-from berth.api.messages import Decision, Outcome, encode
-from berth.api.queue import QUEUE, QueueAnswer, WaitingPod
 from berth.bus.interface import BusLostError, Endpoint, Session
-from berth.cli.options import first_error
-from berth.cli.waiting import queue_pages
-from berth.recording import recorder
-from berth.recording.file import Recording, RecordingWriter, header, is_recording, read_recording
-from berth.recording.recorder import Recorder
+from berth.errors import BerthError
+from berth.messages.attempts import Decision, Outcome, encode
+from berth.messages.queue import QUEUE, QueueAnswer, WaitingPod
+from berth_cli.options import first_error
+from berth_cli.recording import recorder
+from berth_cli.recording.file import Recording, RecordingWriter, header, is_recording, read_recording
+from berth_cli.recording.recorder import Recorder
+from berth_cli.waiting import queue_pages
 from harness.plugins.fixtures_bus import BusUnderTest, real_bus_under_test
 from harness.servers.keeping_recorder import environment
 from harness.servers.nats_server import NatsServer
@@ -194,7 +194,7 @@ async def test_a_recording_goes_through_a_pipe(own_nats_server: NatsServer):
 
 
 def berth(*arguments: str, given: bytes = b"") -> subprocess.CompletedProcess[bytes]:
-    command = [sys.executable, "-m", "berth.cli", *arguments]
+    command = [sys.executable, "-m", "berth_cli", *arguments]
     return subprocess.run(command, input=given, capture_output=True, timeout=60, check=False, env=environment())
 
 

@@ -13,25 +13,25 @@ import pytest
 
 from berth.api.config.configuration import ExtenderConfiguration, ExtenderTls
 from berth.api.config.extenders import shown_url
-from berth.api.errors import PermanentError
-from berth.api.messages import Candidate, DeadLetter, MirrorEntry, Pending, Ranked, decode, encode_entry
 from berth.api.meta import ObjectMeta
 from berth.api.node import Node, NodeStatus
 from berth.api.pod import Container, Pod, PodSpec, ResourceRequirements
-from berth.api.subjects import Term, key
 from berth.api.trimming import with_whole
 from berth.bus.stages import publish_pending
 from berth.bus.tries import TryCounter
+from berth.errors import PermanentError
 from berth.extenders.client import Extenders, tls_context
 from berth.extenders.wire import ExtenderError
 from berth.framework.cycle import ToExtend
 from berth.framework.extending import NO_CANDIDATE, Evictions
 from berth.framework.interface import Nomination
 from berth.framework.status import Code
-from berth.process.configuration import profiles_of, read_configuration
-from berth.process.lifecycle import Process
-from berth.process.settings import Numbers, Settings
+from berth.lifecycle.process import Process
+from berth.messages.attempts import Candidate, DeadLetter, MirrorEntry, Pending, Ranked, decode, encode_entry
+from berth.messages.subjects import Term, key
+from berth.profiles.configuration import profiles_of, read_configuration
 from berth.ranking.ranker import Ranker
+from berth.settings.settings import Numbers, Settings
 from berth_scorer import service
 from berth_scorer.backlog import SUSPECT_DELIVERIES
 from berth_scorer.service import serve

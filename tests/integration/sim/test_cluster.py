@@ -15,12 +15,12 @@ import aiohttp
 import pytest
 import yaml
 
-from berth.sim import cluster as snapshot
-from berth.sim.__main__ import parser
-from berth.sim.cluster import SimulatedCluster, SnapshotError
-from berth.sim.kinds import ABSENT_KINDS, BY_ADDRESS, NAMESPACES, NODES, PODS, SimulatedKind
-from berth.sim.kubectl import human_duration
-from berth.sim.nodes import ZONE_LABEL, KubeletSettings, node_manifest, node_manifests, pod_manifest
+from berth_sim import cluster as snapshot
+from berth_sim.__main__ import parser
+from berth_sim.cluster import SimulatedCluster, SnapshotError
+from berth_sim.kinds import ABSENT_KINDS, BY_ADDRESS, NAMESPACES, NODES, PODS, SimulatedKind
+from berth_sim.kubectl import human_duration
+from berth_sim.nodes import ZONE_LABEL, KubeletSettings, node_manifest, node_manifests, pod_manifest
 from harness.worlds.kubernetes_api import KubernetesApi
 from harness.worlds.kubernetes_api import kubernetes_api as connected
 
@@ -271,7 +271,7 @@ def test_simulated_nodes_are_spread_over_three_zones():
 
 def test_command_prints_its_address_and_ends_on_sigterm(tmp_path: Path):
     kubeconfig = tmp_path / "kubeconfig"
-    command = [sys.executable, "-m", "berth.sim", "--nodes", "3", "--kubeconfig-out", str(kubeconfig)]
+    command = [sys.executable, "-m", "berth_sim", "--nodes", "3", "--kubeconfig-out", str(kubeconfig)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         printed = json.loads(process.stdout.readline())
@@ -284,14 +284,14 @@ def test_command_prints_its_address_and_ends_on_sigterm(tmp_path: Path):
 def test_command_reports_a_port_in_use():
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = str(taken.getsockname()[1])
-        command = [sys.executable, "-m", "berth.sim", "--port", port]
+        command = [sys.executable, "-m", "berth_sim", "--port", port]
         ended = subprocess.run(command, capture_output=True, text=True, timeout=20, check=False)
     assert ended.returncode == 3
     assert ended.stderr.startswith(f"starting the simulated cluster on 127.0.0.1:{port}: ")
 
 
 def test_command_reports_a_missing_snapshot():
-    command = [sys.executable, "-m", "berth.sim", "--load", "/nowhere/cluster.json"]
+    command = [sys.executable, "-m", "berth_sim", "--load", "/nowhere/cluster.json"]
     ended = subprocess.run(command, capture_output=True, text=True, timeout=20, check=False)
     assert ended.returncode == 2
     assert ended.stderr.startswith("reading snapshot '/nowhere/cluster.json': ")

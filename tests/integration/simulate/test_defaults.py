@@ -12,9 +12,9 @@ import pytest
 
 from berth.api.pod import Pod
 from berth.api.resources import milli_value
-from berth.simulate.admission import StoredObjects, stored
-from berth.simulate.documents import documents
-from berth.simulate.objects import ObjectReader, as_pod
+from berth_cli.simulate.admission import StoredObjects, stored
+from berth_cli.simulate.documents import documents
+from berth_cli.simulate.objects import ObjectReader, as_pod
 from harness.servers.control_plane import ControlPlane
 from harness.worlds.kubernetes_api import KubernetesApi, kubernetes_api
 

@@ -6,9 +6,9 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from berth.api.messages import Ranked, decode
-from berth.process.configuration import profiles_of, read_configuration
-from berth.process.lifecycle import Process
+from berth.lifecycle.process import Process
+from berth.messages.attempts import Ranked, decode
+from berth.profiles.configuration import profiles_of, read_configuration
 from berth.ranking.ranker import Ranker
 from berth_scorer.service import serve
 from harness.fakes.memory_bus import MemoryBus, MemorySession

@@ -2,7 +2,7 @@
 
 import pytest
 
-from berth.api.errors import BerthError
+from berth.errors import BerthError
 from berth_watcher import runner
 from harness.plugins.fixtures_bus import BusUnderTest
 from harness.plugins.fixtures_kube import Cluster

@@ -4,7 +4,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from berth.api.messages import Outcome, Pending
+from berth.messages.attempts import Outcome, Pending
 from berth_watcher import runner
 from harness.fakes.memory_bus import MemoryBus
 from harness.plugins.fixtures_bus import BusUnderTest

@@ -5,7 +5,7 @@ from datetime import timedelta
 
 import pytest
 
-from berth.process.health import Progress
+from berth.observability.health import Progress
 from berth_watcher import runner, service
 from berth_watcher.core import WatcherCore
 from harness.fakes.memory_bus import MemoryBus

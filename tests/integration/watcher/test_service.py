@@ -7,10 +7,10 @@ from datetime import timedelta
 import msgspec
 import pytest
 
-from berth.api.messages import Outcome, Ranked, decode_entry
 from berth.api.pod import Pod
 from berth.bus.stages import publish_ranked
-from berth.process.settings import Numbers
+from berth.messages.attempts import Outcome, Ranked, decode_entry
+from berth.settings.settings import Numbers
 from harness.plugins.fixtures_bus import BusUnderTest
 from harness.plugins.fixtures_kube import Cluster
 from harness.worlds.watcher_service import WatcherWorld, watcher_world

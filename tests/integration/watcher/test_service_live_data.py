@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from berth.api.livedata import Bandwidth, encode_bandwidth, utc_time
-from berth.api.messages import Outcome, Positions
-from berth.api.subjects import key
+from berth.messages.attempts import Outcome, Positions
+from berth.messages.livedata import Bandwidth, encode_bandwidth, utc_time
+from berth.messages.subjects import key
 from berth.plugins.networktraffic.args import query_of
-from berth.process.configuration import read_configuration
+from berth.profiles.configuration import read_configuration
 from harness.plugins.fixtures_bus import BusUnderTest
 from harness.plugins.fixtures_kube import Cluster
 from harness.worlds.watcher_service import WatcherWorld, watcher_world

@@ -2,8 +2,8 @@
 
 import pytest
 
-from berth.api.decoding import parse_resource_version, version_number
-from berth.api.errors import DecodeError
+from berth.decoding import parse_resource_version, version_number
+from berth.errors import DecodeError
 
 
 def test_versions_compare_as_numbers():

@@ -4,10 +4,17 @@ from datetime import UTC, datetime
 
 import pytest
 
-from berth.api.livedata import Bandwidth, annotated_rate, bytes_per_second, decode_bandwidth, encode_bandwidth, utc_time
 from berth.api.meta import ObjectMeta
 from berth.api.pod import Pod
 from berth.api.resources import QuantityError
+from berth.messages.livedata import (
+    Bandwidth,
+    annotated_rate,
+    bytes_per_second,
+    decode_bandwidth,
+    encode_bandwidth,
+    utc_time,
+)
 
 T0 = datetime(2026, 1, 1, tzinfo=UTC)
 

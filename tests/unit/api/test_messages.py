@@ -7,8 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from berth.api.errors import DecodeError
-from berth.api.messages import (
+from berth.api.meta import ObjectMeta
+from berth.api.pod import Pod, PodSpec
+from berth.errors import DecodeError
+from berth.messages.attempts import (
     SCHEMA,
     AttemptReport,
     Candidate,
@@ -37,9 +39,7 @@ from berth.api.messages import (
     watermark_key,
     within_bounds,
 )
-from berth.api.meta import ObjectMeta
-from berth.api.pod import Pod, PodSpec
-from berth.api.subjects import Term
+from berth.messages.subjects import Term
 
 words = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
 counts = st.integers(min_value=0, max_value=10**15 - 1)

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from berth.api.errors import DecodeError
-from berth.api.subjects import (
+from berth.errors import DecodeError
+from berth.messages.subjects import (
     Attempt,
     Epoch,
     PodSubject,

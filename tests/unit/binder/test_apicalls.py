@@ -7,10 +7,10 @@ from datetime import timedelta
 import pytest
 
 from berth.api.pod import Pod
-from berth.kube.clock import SteadyClock
+from berth.clock import SteadyClock
 from berth.kube.errors import Response
 from berth.kube.writes import pod_path
-from berth.process.tracing import Tracing
+from berth.observability.tracing import Tracing
 from berth_binder.apicalls import ApiRequests, count_binding
 from berth_binder.events import BindingAnswer, PostBinding
 from harness.fakes.recording_meter import RecordingMeter

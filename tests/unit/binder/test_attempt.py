@@ -2,7 +2,7 @@
 
 import msgspec
 
-from berth.api.subjects import Attempt
+from berth.messages.subjects import Attempt
 from berth_binder.attempt import DecidedAttempts, RankedQueue
 from berth_binder.events import RankedDelivery
 from harness.worlds.binder_bench import delivery, make_pod, ranked

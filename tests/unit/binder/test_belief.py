@@ -5,8 +5,8 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from berth.api.messages import Outcome, Reason
 from berth.api.pod import Toleration
+from berth.messages.attempts import Outcome, Reason
 from berth_binder.events import RejectRanked
 from harness.worlds.binder_bench import Bench, at_version, labelled, make_pod, posts, ranked, reads
 

@@ -3,11 +3,11 @@
 import msgspec
 import pytest
 
-from berth.api.messages import Candidate, Outcome, Ranked, Reason
 from berth.api.meta import ObjectMeta
 from berth.api.pod import Pod, PodCondition, PodSpec
 from berth.framework.profile import Profile, WeightedScore
 from berth.kube.listwatch import Current, Upserted
+from berth.messages.attempts import Candidate, Outcome, Ranked, Reason
 from berth.plugins.additional.freecapacity import FreeCapacity
 from berth.plugins.additional.tenantspread import TenantSpread, TenantSpreadArgs
 from berth.plugins.prioritysort import PrioritySort

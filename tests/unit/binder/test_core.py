@@ -10,9 +10,9 @@ from datetime import timedelta
 import msgspec
 import pytest
 
-from berth.api.messages import AttemptReport, Decision, Outcome, Positions, Reason, Rejection, decode, encode
 from berth.api.trimming import trim
 from berth.kube.listwatch import Deleted, Listed, Upserted
+from berth.messages.attempts import AttemptReport, Decision, Outcome, Positions, Reason, Rejection, decode, encode
 from berth_binder.attempt import MOST_HELD
 from berth_binder.cache import NODES, PODS
 from berth_binder.conflictcheck import NodeChoice

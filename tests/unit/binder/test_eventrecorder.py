@@ -8,11 +8,11 @@ from datetime import UTC, datetime
 import msgspec
 import pytest
 
-from berth.api.messages import Decision, Outcome, Preemption, Victim
 from berth.api.pod import Pod, PodCondition, PodStatus
 from berth.kube.errors import Response
 from berth.kube.writes import MAX_NOTE_BYTES, condition_patch
-from berth.process.lifecycle import Process
+from berth.lifecycle.process import Process
+from berth.messages.attempts import Decision, Outcome, Preemption, Victim
 from berth_binder.eventrecorder import (
     SERIES_SECONDS,
     ConditionRecord,

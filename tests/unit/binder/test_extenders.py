@@ -5,8 +5,8 @@ from __future__ import annotations
 import msgspec
 
 from berth.api.config.configuration import ExtenderConfiguration
-from berth.api.messages import Outcome
 from berth.api.pod import Container, Pod, ResourceRequirements
+from berth.messages.attempts import Outcome
 from berth_binder.events import Effect, PostBinding
 from berth_binder.settings import CoreSettings
 from harness.worlds.binder_bench import BACKOFF, Bench, make_pod, posts, ranked, reads

@@ -5,7 +5,6 @@ The rule: docs/protocol.md, 5, *Waiting*.
 
 import pytest
 
-from berth.api.messages import Outcome
 from berth.api.pod import Pod
 from berth.framework.interface import (
     ClaimName,
@@ -18,6 +17,7 @@ from berth.framework.interface import (
 )
 from berth.framework.status import SUCCESS, Code, Status
 from berth.kube.listwatch import Upserted
+from berth.messages.attempts import Outcome
 from berth_binder.cache import NODES
 from berth_binder.events import WriteVolumes
 from harness.worlds.binder_bench import Bench, make_node, make_pod, posts, ranked

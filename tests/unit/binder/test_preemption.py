@@ -5,11 +5,11 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from berth.api.messages import Outcome, Preemption, Ranked, Reason, Victim
 from berth.api.meta import LabelSelector, ObjectMeta
 from berth.api.pod import Pod, PodCondition, PodStatus
 from berth.api.workloads import BudgetStatus, PodDisruptionBudget, SelectorSpec
 from berth.kube.listwatch import Deleted, Upserted
+from berth.messages.attempts import Outcome, Preemption, Ranked, Reason, Victim
 from berth_binder.cache import PODS
 from berth_binder.events import ClearNomination, Effect, EvictPods
 from harness.worlds.binder_bench import Bench, at_version, make_pod, nominated, on_node, posts, ranked

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 
 import pytest
 
-from berth.api.messages import Preemption, Victim
 from berth.api.pod import Pod, priority_of
+from berth.messages.attempts import Preemption, Victim
 from harness.plugins.long_runs import often
 from harness.worlds.binder_bench import ranked
 from harness.worlds.binder_by_chance import NODES, ROOM, RandomBinderWorld

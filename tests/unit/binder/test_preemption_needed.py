@@ -9,8 +9,8 @@ import msgspec
 import pytest
 
 from berth.api.config.configuration import ExtenderConfiguration
-from berth.api.messages import Outcome, Preemption, Ranked, Reason, Victim
 from berth.api.pod import Pod
+from berth.messages.attempts import Outcome, Preemption, Ranked, Reason, Victim
 from berth_binder.events import Effect, EvictPods
 from harness.worlds.binder_bench import Bench, at_version, gated, labelled, make_pod, on_node, ranked, reads
 

@@ -2,9 +2,9 @@
 
 import pytest
 
-from berth.api.messages import Preemption, Victim
 from berth.api.pod import ClaimSource, Volume
 from berth.kube.listwatch import Upserted
+from berth.messages.attempts import Preemption, Victim
 from berth_binder.events import Effect, PostBinding, SetAside, TimerFired, VolumesAnswer
 from berth_binder.settings import CoreSettings
 from harness.builders.volumes import a_claim, a_class, kind_of

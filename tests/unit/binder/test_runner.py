@@ -4,8 +4,8 @@ import asyncio
 
 from msgspec import structs
 
-from berth.api.messages import Decision, Outcome, Preemption, Victim
-from berth.process.lifecycle import Process
+from berth.lifecycle.process import Process
+from berth.messages.attempts import Decision, Outcome, Preemption, Victim
 from berth_binder import runner
 from berth_binder.cache import Cache, ForeignBindings
 from berth_binder.runner import clear_gauges, count_decision, report_foreign_bindings, set_gauges

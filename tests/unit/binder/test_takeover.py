@@ -3,8 +3,8 @@
 import pytest
 
 from berth.api.pod import Pod, PodCondition
-from berth.api.subjects import Epoch
 from berth.kube.listwatch import Upserted
+from berth.messages.subjects import Epoch
 from berth_binder.cache import PODS, Cache, fence_epoch
 from berth_binder.takeover import consumer_of, former_consumers, needs_fence
 from harness.worlds.binder_bench import make_pod

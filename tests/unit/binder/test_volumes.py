@@ -5,11 +5,11 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from berth.api.messages import Outcome, Reason
 from berth.api.pod import ClaimSource, Pod, Volume
 from berth.api.volumes import PersistentVolume, PersistentVolumeClaim, StorageClass
 from berth.framework.interface import ClaimName, KeepVolume, SelectNode
 from berth.kube.listwatch import Deleted, Upserted
+from berth.messages.attempts import Outcome, Reason
 from berth.plugins.volumes.volumebinding.claimmatcher import SELECTED_NODE
 from berth_binder.events import NO_ANSWER, PostBinding, VolumesAnswer, WriteVolumes
 from harness.builders.objects import a_node

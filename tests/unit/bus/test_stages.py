@@ -5,12 +5,22 @@ from datetime import UTC, datetime
 import msgspec
 import pytest
 
-from berth.api.messages import Candidate, DeadLetter, Decision, Outcome, Pending, Positions, Ranked, Rejection, decode
 from berth.api.meta import ObjectMeta
 from berth.api.pod import Pod, PodSpec
 from berth.bus.settings import TopologySettings
 from berth.bus.stages import publish_dead_letter, publish_decision, publish_pending, publish_ranked
 from berth.bus.topology import DEAD, DECISIONS, PENDING, RANKED
+from berth.messages.attempts import (
+    Candidate,
+    DeadLetter,
+    Decision,
+    Outcome,
+    Pending,
+    Positions,
+    Ranked,
+    Rejection,
+    decode,
+)
 from harness.fakes.memory_bus import MemoryBus, MemorySession
 
 LIMIT = 64 * 1024

@@ -7,18 +7,18 @@ from datetime import UTC, datetime
 import msgspec
 import pytest
 
-from berth.api.messages import Decision, MirrorEntry, Outcome, Pending, Rejection, encode_entry
 from berth.api.pod import Pod
-from berth.api.queue import QueueAnswer, QueuedPodDetail, WaitingPod
 from berth.bus.interface import Endpoint, Session
 from berth.bus.stages import publish_decision, publish_pending
-from berth.cli.console.answers import pod_queue_json
-from berth.cli.options import OutputFormat, PodName
-from berth.cli.remedies.asking import ANOTHER_POD, NO_POD, OTHER_CONFIGURATION, Advisory, advice_on
-from berth.cli.remedies.groups import advise_groups, group_lines, grouped
-from berth.cli.waiting import print_detail
 from berth.cluster.snapshot import Snapshot
-from berth.process.configuration import profiles_of, read_configuration
+from berth.messages.attempts import Decision, MirrorEntry, Outcome, Pending, Rejection, encode_entry
+from berth.messages.queue import QueueAnswer, QueuedPodDetail, WaitingPod
+from berth.profiles.configuration import profiles_of, read_configuration
+from berth_cli.console.answers import pod_queue_json
+from berth_cli.options import OutputFormat, PodName
+from berth_cli.remedies.asking import ANOTHER_POD, NO_POD, OTHER_CONFIGURATION, Advisory, advice_on
+from berth_cli.remedies.groups import advise_groups, group_lines, grouped
+from berth_cli.waiting import print_detail
 from harness.builders.objects import a_node, a_pod, first_attempt
 from harness.fakes.memory_bus import MemoryBus
 from harness.worlds.printed import printed

@@ -9,9 +9,9 @@ import pytest
 import yaml
 from typer.testing import CliRunner
 
-from berth.cli.commands.config import app, configured, extenders_not_asked
 from berth.plugins.presets import PRESETS
 from berth.plugins.registry import BUILT_IN
+from berth_cli.commands.config import app, configured, extenders_not_asked
 
 ARTICLES = Path(__file__).parents[2] / "data" / "articles"
 HEAD = "apiVersion: kubescheduler.config.k8s.io/v1\nkind: KubeSchedulerConfiguration\n"
@@ -174,7 +174,7 @@ def test_a_removed_plugin_is_allowed_only_in_the_providers_whole_list(written, f
 
 
 def test_a_minus_is_standard_input():
-    command = [sys.executable, "-m", "berth.cli", "config", "check", "-"]
+    command = [sys.executable, "-m", "berth_cli", "config", "check", "-"]
     done = subprocess.run(command, input=HEAD, capture_output=True, text=True, timeout=60, check=False)
     assert (done.returncode, done.stdout) == (0, "standard input: fine, schedules pods of berth\n")
 

@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from berth.cli.app import app_with
+from berth.lifecycle.start import start
 from berth.plugins.presets import PRESETS
-from berth.process.start import start
+from berth_cli.app import app_with
 
 FILE = Path(__file__).parents[2] / "data" / "articles" / "node-score-label.yaml"
 DEPRECATED = (

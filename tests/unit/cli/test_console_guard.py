@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from berth.cli.console.guard import SESSION, Guard, is_loopback, name_of_host, read_token, trusted_proxy
-from berth.process.exits import UsageError
-from berth.process.readers import Secret
+from berth.exits import UsageError
+from berth.settings.readers import Secret
+from berth_cli.console.guard import SESSION, Guard, is_loopback, name_of_host, read_token, trusted_proxy
 
 NOW = 1_800_000_000.0
 TOKEN = Secret("a-token-that-nobody-guesses")

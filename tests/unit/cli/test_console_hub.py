@@ -7,7 +7,7 @@ from contextlib import ExitStack
 
 import pytest
 
-from berth.cli.console.hub import MOST_PAGES, MOST_WAITING, Hub, TooManyPagesError
+from berth_cli.console.hub import MOST_PAGES, MOST_WAITING, Hub, TooManyPagesError
 
 
 class Counted:

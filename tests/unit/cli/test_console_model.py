@@ -8,8 +8,9 @@ from datetime import UTC, datetime, timedelta
 import msgspec
 import pytest
 
-from berth.api.livedata import Bandwidth, encode_bandwidth
-from berth.api.messages import (
+from berth.bus.interface import Entry, ServiceInstance, StoredMessage, StreamState
+from berth.bus.topology import BANDWIDTH, CLUSTER
+from berth.messages.attempts import (
     DeadLetter,
     Decision,
     MirrorEntry,
@@ -21,14 +22,13 @@ from berth.api.messages import (
     encode_watermark,
     watermark_key,
 )
-from berth.api.subjects import Term, key
-from berth.bus.interface import Entry, ServiceInstance, StoredMessage, StreamState
-from berth.bus.topology import BANDWIDTH, CLUSTER
-from berth.cli.console import nodetable
-from berth.cli.console.decisionlog import KEPT, MOST_IN_A_FRAME, MOST_NAMES, OTHERS, TEXT_CHARACTERS, WINDOW_SECONDS
-from berth.cli.console.model import ConsoleModel
-from berth.cli.console.nodetable import CORDONED
-from berth.cli.mirror import MirrorReader
+from berth.messages.livedata import Bandwidth, encode_bandwidth
+from berth.messages.subjects import Term, key
+from berth_cli.console import nodetable
+from berth_cli.console.decisionlog import KEPT, MOST_IN_A_FRAME, MOST_NAMES, OTHERS, TEXT_CHARACTERS, WINDOW_SECONDS
+from berth_cli.console.model import ConsoleModel
+from berth_cli.console.nodetable import CORDONED
+from berth_cli.mirror import MirrorReader
 from harness.builders.objects import a_node, a_pod, first_attempt
 
 NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)

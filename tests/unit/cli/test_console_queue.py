@@ -7,11 +7,11 @@ from itertools import pairwise
 
 import pytest
 
-from berth.api.errors import TemporaryError
-from berth.api.queue import QueueAnswer, decode_page_request
 from berth.bus.interface import Endpoint
-from berth.cli.console.answers import MOST_REQUESTS, waiting_json
-from berth.cli.console.queuerefreshes import MOST_LISTS, REFRESH_SECONDS, QueueRefreshes, WantedList
+from berth.errors import TemporaryError
+from berth.messages.queue import QueueAnswer, decode_page_request
+from berth_cli.console.answers import MOST_REQUESTS, waiting_json
+from berth_cli.console.queuerefreshes import MOST_LISTS, REFRESH_SECONDS, QueueRefreshes, WantedList
 from harness.fakes.memory_bus import MemoryBus
 from harness.fakes.ticking_clock import TickingClock
 

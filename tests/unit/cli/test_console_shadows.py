@@ -5,19 +5,19 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from berth.api.messages import Candidate, Outcome, Rejection, encode
 from berth.bus.interface import ServiceInstance
-from berth.cli.console.model import ConsoleModel
-from berth.cli.console.shadowlog import DIFFERENCES_KEPT, MOST_SHADOWS, ShadowLog
-from berth.cli.options import NotFoundError, PodName
-from berth.cli.services import activity, seen
-from berth.ranking.shadowmessages import (
+from berth.messages.attempts import Candidate, Outcome, Rejection, encode
+from berth.messages.shadow import (
     MOST_COMPARISON_BYTES,
     ShadowComparison,
     ShadowFigures,
     ShadowResult,
     ShownRanking,
 )
+from berth_cli.console.model import ConsoleModel
+from berth_cli.console.shadowlog import DIFFERENCES_KEPT, MOST_SHADOWS, ShadowLog
+from berth_cli.options import NotFoundError, PodName
+from berth_cli.services import activity, seen
 
 WEB = PodName(namespace="default", name="web-0")
 

@@ -6,11 +6,11 @@ from datetime import UTC, datetime, timedelta
 import msgspec
 import pytest
 
-from berth.api.messages import Candidate, Decision, Outcome, Preemption, Reason, Rejection, Victim
-from berth.cli.console.answers import sentences_of
-from berth.cli.explain import decision_json, decision_lines
-from berth.cli.lookup import EvictionRecord, ExplainedDecision
-from berth.cli.options import PodName
+from berth.messages.attempts import Candidate, Decision, Outcome, Preemption, Reason, Rejection, Victim
+from berth_cli.console.answers import sentences_of
+from berth_cli.explain import decision_json, decision_lines
+from berth_cli.lookup import EvictionRecord, ExplainedDecision
+from berth_cli.options import PodName
 from harness.worlds.printed import printed, words
 
 AT = datetime(2026, 1, 1, 12, tzinfo=UTC)

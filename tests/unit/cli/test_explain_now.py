@@ -5,22 +5,22 @@ from datetime import timedelta
 
 import msgspec
 
-from berth.api.livedata import Bandwidth, encode_bandwidth, utc_time
-from berth.api.messages import MirrorEntry, Watermark, encode_entry, encode_watermark, watermark_key
 from berth.api.meta import ObjectMeta
 from berth.api.node import Node, NodeSpec, NodeStatus, Taint
 from berth.api.pod import Container, Pod, PodSpec, ResourceRequirements
-from berth.api.subjects import Attempt
-from berth.cli.commands.top import newest, node_lines
-from berth.cli.explain import RankedNow, ranked_now_json, ranked_now_lines, rejections_of
-from berth.cli.lookup import find_pod
-from berth.cli.mirror import open_mirror
-from berth.cli.options import parse_pod
-from berth.cli.remedies.telling import remedies_of
 from berth.cluster.snapshot import Snapshot
 from berth.framework.cycle import rank_every_node
 from berth.framework.status import Code, Status
-from berth.process.configuration import profiles_of, read_configuration
+from berth.messages.attempts import MirrorEntry, Watermark, encode_entry, encode_watermark, watermark_key
+from berth.messages.livedata import Bandwidth, encode_bandwidth, utc_time
+from berth.messages.subjects import Attempt
+from berth.profiles.configuration import profiles_of, read_configuration
+from berth_cli.commands.top import newest, node_lines
+from berth_cli.explain import RankedNow, ranked_now_json, ranked_now_lines, rejections_of
+from berth_cli.lookup import find_pod
+from berth_cli.mirror import open_mirror
+from berth_cli.options import parse_pod
+from berth_cli.remedies.telling import remedies_of
 from harness.fakes.memory_bus import MemoryBus
 from harness.worlds.printed import printed, words
 

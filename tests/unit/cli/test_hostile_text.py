@@ -14,22 +14,22 @@ import pytest
 import yaml
 from rich.live import Live
 
-from berth.api.messages import Candidate, DeadLetter, Decision, Outcome, Ranked, Rejection, encode
 from berth.api.meta import ObjectMeta
 from berth.api.pod import Pod, PodSpec
-from berth.api.queue import Helping, QueueAnswer, QueuedPodDetail, WaitingPod
 from berth.bus.interface import ServiceInstance
-from berth.cli import rendering
-from berth.cli.commands.dead import StoredLetter, letter_lines, letters_table
-from berth.cli.commands.top import NodeLine, Overview, overview_lines
-from berth.cli.commands.trace import TracePrinter
-from berth.cli.explain import decision_lines
-from berth.cli.lookup import ExplainedDecision
-from berth.cli.options import OutputFormat, PodName
-from berth.cli.rendering import note, plain, print_json, print_line, print_rich, print_yaml
-from berth.cli.timeline import TracedMessage, as_json, stage_table, subject_table
-from berth.cli.unplaced import whose
-from berth.cli.waiting import detail_lines, queue_table
+from berth.messages.attempts import Candidate, DeadLetter, Decision, Outcome, Ranked, Rejection, encode
+from berth.messages.queue import Helping, QueueAnswer, QueuedPodDetail, WaitingPod
+from berth_cli import rendering
+from berth_cli.commands.dead import StoredLetter, letter_lines, letters_table
+from berth_cli.commands.top import NodeLine, Overview, overview_lines
+from berth_cli.commands.trace import TracePrinter
+from berth_cli.explain import decision_lines
+from berth_cli.lookup import ExplainedDecision
+from berth_cli.options import OutputFormat, PodName
+from berth_cli.rendering import note, plain, print_json, print_line, print_rich, print_yaml
+from berth_cli.timeline import TracedMessage, as_json, stage_table, subject_table
+from berth_cli.unplaced import whose
+from berth_cli.waiting import detail_lines, queue_table
 
 NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)
 EVIL = "a\x1b[2J\x1b]8;;http://evil\x07b\x9b1m\u202ec\nforged: line\r\x00[bold]"
@@ -186,6 +186,6 @@ def test_names_in_files_and_configurations(tmp_path: Path):
         ("config", "check", "config.yaml"),
     ):
         done = subprocess.run(
-            [sys.executable, "-m", "berth.cli", *words], cwd=tmp_path, capture_output=True, text=True, check=False
+            [sys.executable, "-m", "berth_cli", *words], cwd=tmp_path, capture_output=True, text=True, check=False
         )
         check(done.stdout + done.stderr)

@@ -5,14 +5,14 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from berth.api.messages import Decision, MirrorEntry, Outcome, Pending, Preemption, Victim, encode_entry
 from berth.api.meta import ObjectMeta
 from berth.api.pod import Pod, PodSpec
 from berth.bus.interface import Session
 from berth.bus.stages import publish_decision, publish_pending
-from berth.cli.lookup import config_in_use, last_decision
-from berth.cli.options import NotFoundError, parse_pod
-from berth.cli.services import what_stops
+from berth.messages.attempts import Decision, MirrorEntry, Outcome, Pending, Preemption, Victim, encode_entry
+from berth_cli.lookup import config_in_use, last_decision
+from berth_cli.options import NotFoundError, parse_pod
+from berth_cli.services import what_stops
 from harness.fakes.memory_bus import MemoryBus
 
 

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 import typer
 
-from berth.cli.app import COMMANDS, app_with
-from berth.cli.rendering import fitting_widths, new_table, plain
+from berth_cli.app import COMMANDS, app_with
+from berth_cli.rendering import fitting_widths, new_table, plain
 from harness.worlds.printed import on_terminal, printed
 
 WIDTH = 80

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from berth.cli.natscontext import context_settings
-from berth.process.exits import UsageError
+from berth.exits import UsageError
+from berth_cli.natscontext import context_settings
 
 # As nats 0.2 writes them: every field is there, most of them empty.
 EMPTY = dict.fromkeys(

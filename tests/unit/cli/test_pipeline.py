@@ -9,10 +9,10 @@ from datetime import timedelta
 
 import pytest
 
-from berth.api.errors import BerthError, TemporaryError
-from berth.cli.pipeline import room, servers
-from berth.cli.pipeline.pipeline import working_folder
-from berth.process.settings import NatsSettings
+from berth.errors import BerthError, TemporaryError
+from berth.settings.settings import NatsSettings
+from berth_cli.pipeline import room, servers
+from berth_cli.pipeline.pipeline import working_folder
 
 
 @pytest.fixture(autouse=True)

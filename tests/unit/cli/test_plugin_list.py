@@ -6,11 +6,11 @@ import re
 from typer.testing import CliRunner
 
 from berth.api.config.types import Point
-from berth.cli.commands.plugin import app, listed_as
 from berth.framework.interface import FilterPlugin
 from berth.plugins.factory import PluginFactory
 from berth.plugins.registry import BUILT_IN
-from berth.process.configuration import PluginBuildError
+from berth.profiles.configuration import PluginBuildError
+from berth_cli.commands.plugin import app, listed_as
 
 
 def typed(*words: str) -> str:

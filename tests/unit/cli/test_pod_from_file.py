@@ -7,9 +7,9 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from berth.cli.lookup import POD_BYTES, read_pod
-from berth.cli.options import PodName
-from berth.process.exits import UsageError
+from berth.exits import UsageError
+from berth_cli.lookup import POD_BYTES, read_pod
+from berth_cli.options import PodName
 from harness.builders.objects import a_pod
 
 POD = PodName(namespace="default", name="web")

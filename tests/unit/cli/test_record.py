@@ -15,11 +15,11 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from berth.cli.commands.record import app
-from berth.process.configuration import read_configuration
-from berth.recording.configuration import recorded_configuration
-from berth.recording.file import Begun, RecordingWriter, header, read_recording, recorded
-from berth.recording.segments import Segment, SegmentFolder
+from berth.profiles.configuration import read_configuration
+from berth_cli.commands.record import app
+from berth_cli.recording.configuration import recorded_configuration
+from berth_cli.recording.file import Begun, RecordingWriter, header, read_recording, recorded
+from berth_cli.recording.segments import Segment, SegmentFolder
 
 
 def record(*words: object):
@@ -114,7 +114,7 @@ def test_less_than_was_asked_for_is_a_note(folder: Path, tmp_path: Path):
 
 
 def test_a_recorder_that_has_ended_is_a_note(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("berth.cli.commands.record.SILENT", timedelta(milliseconds=1))
+    monkeypatch.setattr("berth_cli.commands.record.SILENT", timedelta(milliseconds=1))
     done = record("--since", "1m", "--from", folder, "-o", tmp_path / "f")
     assert done.exit_code == 0
     assert re.fullmatch(
@@ -132,7 +132,7 @@ def test_a_file_that_exists_is_left_alone(folder: Path, tmp_path: Path):
 
 PAUSED = """
 import signal, time
-from berth.recording.file import RecordingWriter
+from berth_cli.recording.file import RecordingWriter
 
 def pause(writer, reason):
     writer.flush()
@@ -142,7 +142,7 @@ def pause(writer, reason):
 RecordingWriter.end = pause
 signal.signal(signal.SIGINT, signal.default_int_handler)  # whatever the tests were started with
 signal.signal(signal.SIGHUP, signal.SIG_DFL)
-from berth.cli.__main__ import main
+from berth_cli.__main__ import main
 main()
 """
 """The command, which pauses when it has written all but the end."""
@@ -213,8 +213,8 @@ def test_a_full_disk_leaves_no_file_and_promises_none(folder: Path, tmp_path: Pa
 
 GONE = """
 from contextlib import contextmanager
-from berth.recording import cut
-from berth.recording.file import RecordingWriter
+from berth_cli.recording import cut
+from berth_cli.recording.file import RecordingWriter
 
 choose, opened, removed = cut.choose, cut.opened_recording, []
 
@@ -234,7 +234,7 @@ def opening(path):
 
 cut.choose, cut.opened_recording = chosen, opening
 RecordingWriter.has_frame = property(lambda writer: True)
-from berth.cli.__main__ import main
+from berth_cli.__main__ import main
 main()
 """
 """The command, beside a recorder that removes a segment before anything was written, or after the first segment was."""
@@ -279,7 +279,7 @@ def test_names_are_masked_in_what_is_taken(folder: Path, tmp_path: Path):
 
 
 def to_standard_output(folder: Path, **options: object) -> subprocess.Popen[bytes]:
-    command = [sys.executable, "-m", "berth.cli", "record", "--since", "5m", "--from", str(folder), "-o", "-"]
+    command = [sys.executable, "-m", "berth_cli", "record", "--since", "5m", "--from", str(folder), "-o", "-"]
     return subprocess.Popen(command, stderr=subprocess.PIPE, **options)
 
 

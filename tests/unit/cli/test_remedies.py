@@ -6,7 +6,6 @@ from dataclasses import replace
 
 import pytest
 
-from berth.api.messages import Rejection
 from berth.api.meta import LabelSelector, SelectorRequirement
 from berth.api.node import UNSCHEDULABLE_TAINT, Taint
 from berth.api.pod import (
@@ -22,11 +21,12 @@ from berth.api.pod import (
     Toleration,
     TopologySpreadConstraint,
 )
-from berth.cli.remedies.refusals import TEXT_CHARACTERS
-from berth.cli.remedies.remedy import remedy_lines
-from berth.cli.remedies.resources import amount, room_for
-from berth.cli.remedies.telling import MOST_REMEDIES, TOLD, remedies_of
 from berth.cluster.snapshot import Snapshot
+from berth.messages.attempts import Rejection
+from berth_cli.remedies.refusals import TEXT_CHARACTERS
+from berth_cli.remedies.remedy import remedy_lines
+from berth_cli.remedies.resources import amount, room_for
+from berth_cli.remedies.telling import MOST_REMEDIES, TOLD, remedies_of
 from harness.builders.objects import a_node, a_pod, pod_requesting
 from harness.builders.profiles import default_profile
 from harness.builders.volumes import a_claim, a_class, a_volume, add_objects, pod_with_claims

@@ -2,10 +2,10 @@
 
 import pytest
 
-from berth.cli.options import parse_pod
-from berth.cli.rendering import amount_of_bytes, duration, per_second, short_attempt
-from berth.process.exits import UsageError
-from berth.process.settings import short_identity
+from berth.exits import UsageError
+from berth.settings.settings import short_identity
+from berth_cli.options import parse_pod
+from berth_cli.rendering import amount_of_bytes, duration, per_second, short_attempt
 
 UUID = "08d73f09-8861-42e0-81fd-655f5624f11e"
 

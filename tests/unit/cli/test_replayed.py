@@ -13,23 +13,23 @@ import aiohttp
 import pytest
 from typer.testing import CliRunner
 
-from berth.api.livedata import Bandwidth, encode_bandwidth
-from berth.api.queue import WaitingPod
-from berth.cli.commands.replay import app
-from berth.cli.console.guard import HEADERS, Guard
-from berth.cli.console.pages import serving
-from berth.cli.options import NotFoundError, PodName
-from berth.cli.rendering import clock
-from berth.cli.replayed import film
-from berth.cli.replayed.comparison import RecordedSource, TwoClusters
-from berth.cli.replayed.decisions import RecordedDecisions
-from berth.cli.replayed.film import Film, film_times
-from berth.cli.replayed.server import ReplayServer
-from berth.process.configuration import profiles_of
-from berth.process.exits import UsageError
-from berth.recording.configuration import configuration_of
-from berth.recording.file import Recording, Waiting, read_recording
-from berth.recording.history import Fate, History, recorded_end
+from berth.exits import UsageError
+from berth.messages.livedata import Bandwidth, encode_bandwidth
+from berth.messages.queue import WaitingPod
+from berth.profiles.configuration import profiles_of
+from berth_cli.commands.replay import app
+from berth_cli.console.guard import HEADERS, Guard
+from berth_cli.console.pages import serving
+from berth_cli.options import NotFoundError, PodName
+from berth_cli.recording.configuration import configuration_of
+from berth_cli.recording.file import Recording, Waiting, read_recording
+from berth_cli.recording.history import Fate, History, recorded_end
+from berth_cli.rendering import clock
+from berth_cli.replayed import film
+from berth_cli.replayed.comparison import RecordedSource, TwoClusters
+from berth_cli.replayed.decisions import RecordedDecisions
+from berth_cli.replayed.film import Film, film_times
+from berth_cli.replayed.server import ReplayServer
 from harness.builders.objects import a_container, a_node, a_pod
 from harness.builders.profiles import default_profile, packing_profiles
 from harness.plugins.long_runs import often
@@ -394,7 +394,7 @@ def test_what_is_not_there_is_said(world: RecordedWorld):
 
 
 def test_only_the_first_pods_are_listed_and_the_others_counted(world: RecordedWorld, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("berth.cli.replayed.comparison.MOST_LISTED", 1)
+    monkeypatch.setattr("berth_cli.replayed.comparison.MOST_LISTED", 1)
     for number in range(6):
         world.one_by_one(small(f"web-{number}"))
     shown = clusters(world.recording, packing_profiles())

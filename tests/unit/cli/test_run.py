@@ -6,11 +6,11 @@ from datetime import UTC, datetime
 
 import pytest
 
-from berth.api.livedata import Bandwidth, encode_bandwidth
-from berth.cli.commands.run import first_samples, traffic_summary
-from berth.cli.pipeline import access, programs
-from berth.cli.pipeline.programs import write_traffic_configuration
-from berth.process.configuration import read_configuration
+from berth.messages.livedata import Bandwidth, encode_bandwidth
+from berth.profiles.configuration import read_configuration
+from berth_cli.commands.run import first_samples, traffic_summary
+from berth_cli.pipeline import access, programs
+from berth_cli.pipeline.programs import write_traffic_configuration
 from harness.fakes.memory_bus import MemoryBus
 
 TRAFFIC = {"a": 1e6, "b": 40e6, "c": 3e6, "d": 20e6}

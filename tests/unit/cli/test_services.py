@@ -3,7 +3,7 @@
 import pytest
 
 from berth.bus.interface import ServiceInstance
-from berth.cli.services import activity, attention, gone, queue_lines, seen
+from berth_cli.services import activity, attention, gone, queue_lines, seen
 
 PROFILES = {"berth": "b1", "late": "l1"}
 

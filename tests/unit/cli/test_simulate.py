@@ -1,8 +1,8 @@
 """The table of berth simulate: a line a pod, and a summary."""
 
-from berth.cli.commands.simulate import row_of, summary_of
-from berth.cli.commands.simulate import table_of as table_of_rows
-from berth.simulate.engine import NodeRejection, PodReport, ReportCounts
+from berth_cli.commands.simulate import row_of, summary_of
+from berth_cli.commands.simulate import table_of as table_of_rows
+from berth_cli.simulate.engine import NodeRejection, PodReport, ReportCounts
 from harness.worlds.printed import printed, words
 
 FULL = NodeRejection(plugin="NodeResourcesFit", reasons=("Insufficient cpu",))

@@ -5,7 +5,10 @@ from datetime import UTC, datetime
 import msgspec
 import pytest
 
-from berth.api.messages import (
+from berth.api.meta import ObjectMeta
+from berth.api.pod import Pod
+from berth.bus.stages import publish_dead_letter, publish_decision, publish_pending
+from berth.messages.attempts import (
     Candidate,
     DeadLetter,
     Decision,
@@ -17,13 +20,10 @@ from berth.api.messages import (
     Victim,
     encode,
 )
-from berth.api.meta import ObjectMeta
-from berth.api.pod import Pod
-from berth.bus.stages import publish_dead_letter, publish_decision, publish_pending
-from berth.cli.commands.run import MessageCounts
-from berth.cli.commands.trace import stored_messages
-from berth.cli.options import parse_pod
-from berth.cli.timeline import (
+from berth_cli.commands.run import MessageCounts
+from berth_cli.commands.trace import stored_messages
+from berth_cli.options import parse_pod
+from berth_cli.timeline import (
     TracedMessage,
     as_json,
     candidates_of,

@@ -5,8 +5,8 @@ from datetime import UTC, datetime, timedelta
 import msgspec
 
 from berth.bus.interface import ConsumerState, ServiceInstance, StreamState
-from berth.cli.commands.top import NodeLine, Overview, as_json, overview_lines
-from berth.cli.rendering import natural
+from berth_cli.commands.top import NodeLine, Overview, as_json, overview_lines
+from berth_cli.rendering import natural
 from harness.worlds.printed import printed, words
 
 NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)

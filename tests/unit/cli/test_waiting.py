@@ -6,15 +6,17 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from berth.api.messages import Decision, Outcome, Pending, encode
 from berth.api.meta import ObjectMeta
 from berth.api.pod import Pod, PodSpec, PodStatus
-from berth.api.queue import Helping, PageRequest, QueueAnswer, QueuedPodDetail, WaitingPod, decode_page_request
 from berth.bus.interface import Endpoint, Session
 from berth.bus.stages import publish_decision, publish_pending
-from berth.cli.console.answers import why_json
-from berth.cli.options import NotFoundError, PodName
-from berth.cli.unplaced import (
+from berth.exits import UsageError
+from berth.messages.attempts import Decision, Outcome, Pending, encode
+from berth.messages.queue import Helping, PageRequest, QueueAnswer, QueuedPodDetail, WaitingPod, decode_page_request
+from berth.profiles.configuration import read_configuration
+from berth_cli.console.answers import why_json
+from berth_cli.options import NotFoundError, PodName
+from berth_cli.unplaced import (
     KnownByDecision,
     KnownByWatcher,
     ask_the_cluster,
@@ -22,9 +24,7 @@ from berth.cli.unplaced import (
     explanation_of,
     whose,
 )
-from berth.cli.waiting import NobodyLeadsError, detail_lines, leading_watcher, queue_table, queued_pod, read_queue
-from berth.process.configuration import read_configuration
-from berth.process.exits import UsageError
+from berth_cli.waiting import NobodyLeadsError, detail_lines, leading_watcher, queue_table, queued_pod, read_queue
 from harness.fakes.memory_bus import MemoryBus
 from harness.worlds.printed import printed, words
 

@@ -5,10 +5,10 @@ from datetime import UTC, datetime, timedelta
 import msgspec
 import pytest
 
-from berth.api.errors import DecodeError
-from berth.api.livedata import Bandwidth, LiveSource, encode_bandwidth
 from berth.cluster.buckets import LiveDataReader
 from berth.cluster.snapshot import Snapshot
+from berth.errors import DecodeError
+from berth.messages.livedata import Bandwidth, LiveSource, encode_bandwidth
 from harness.builders.objects import a_node, a_pod
 
 T0 = datetime(2026, 1, 1, tzinfo=UTC)

@@ -5,14 +5,14 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from berth.api.errors import DecodeError
 from berth.api.kinds import PLUGIN_KINDS
-from berth.api.messages import MirrorEntry, encode_entry
 from berth.api.meta import LabelSelector, ObjectMeta
-from berth.api.subjects import Term
 from berth.api.workloads import LabelsSpec, ReplicaSet, SelectorSpec, Service
 from berth.cluster.buckets import MirroredSnapshot, ObjectChanged
 from berth.cluster.snapshot import Objects, Snapshot
+from berth.errors import DecodeError
+from berth.messages.attempts import MirrorEntry, encode_entry
+from berth.messages.subjects import Term
 
 
 def a_service(name: str, namespace: str = "default", version: str = "1", **selector: str) -> Service:

@@ -10,7 +10,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from berth.api.kinds import PLUGIN_KINDS
-from berth.api.livedata import Bandwidth
 from berth.api.meta import ObjectMeta
 from berth.api.selectors import MATCHES_NOTHING, AffinityTerm, AffinityTermKind, LabelMatcher, PodSelector, Requirement
 from berth.api.workloads import Namespace
@@ -19,6 +18,7 @@ from berth.cluster.nodes import node_info
 from berth.cluster.placedpods import PlacedPods
 from berth.cluster.snapshot import Snapshot
 from berth.cluster.topologycounts import PodsMatching, PodsWithTerm
+from berth.messages.livedata import Bandwidth
 from berth.plugins.networktraffic.traffic import TrafficEstimates
 from harness.builders.objects import a_node, pod_requesting
 from harness.builders.random_clusters import QUERY, SOURCE, events, nodes, pods, snapshots

@@ -12,13 +12,13 @@ sys.path.insert(0, str(Path(__file__).parents[3] / "docs" / "generate"))
 
 import flames
 
-RUN = "<module> (berth/cli/forkserver.py:298);Runner.run (asyncio/runners.py:118)"
+RUN = "<module> (berth_cli/forkserver.py:298);Runner.run (asyncio/runners.py:118)"
 RAW = (
     f"{RUN};Scorer._rank (berth_scorer/service.py:10);rank (/x/src/berth/framework/cycle.py:7) 600",
     f"{RUN};Scorer._rank (berth_scorer/service.py:12);rank (/x/src/berth/framework/cycle.py:9) 300",
     f"{RUN};Scorer._rank (berth_scorer/service.py:12);<genexpr> (/x/site-packages/numpy/core.py:1) 50",
     f"{RUN} 50",
-    "Thread.run (threading.py:982);Watchdog._look (berth/process/shutdown.py:107) 4000",
+    "Thread.run (threading.py:982);Watchdog._look (berth/lifecycle/shutdown.py:107) 4000",
 )
 
 

@@ -9,7 +9,6 @@ import msgspec
 import numpy as np
 import pytest
 
-from berth.api.messages import Candidate, Rejection
 from berth.api.node import Taint
 from berth.api.pod import (
     Affinity,
@@ -21,7 +20,6 @@ from berth.api.pod import (
     PodStatus,
     SelectorRequirement,
 )
-from berth.api.subjects import Attempt, Term, Uid
 from berth.cluster.nodes import node_info
 from berth.cluster.snapshot import Snapshot
 from berth.framework.cycle import check, rank
@@ -40,6 +38,8 @@ from berth.framework.interface import (
     VectorScorePlugin,
 )
 from berth.framework.status import SKIP, SUCCESS, Code, StateKey, Status, Verdicts
+from berth.messages.attempts import Candidate, Rejection
+from berth.messages.subjects import Attempt, Term, Uid
 from harness.builders.objects import a_node, a_pod, first_attempt, pod_requesting
 from harness.builders.profiles import default_profile, profile_of
 

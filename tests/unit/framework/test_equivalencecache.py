@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 from berth.api.meta import ObjectMeta
 from berth.api.node import ContainerImage, NodeStatus
 from berth.api.pod import Container, Pod
-from berth.api.subjects import Attempt, Term, Uid
 from berth.api.trimming import as_placed
 from berth.cluster.snapshot import Snapshot
 from berth.framework.cycle import check, rank
@@ -22,12 +21,13 @@ from berth.framework.equivalencecache import EquivalenceCache
 from berth.framework.interface import FilterPlugin, NormalizePlugin, Reads
 from berth.framework.profile import Profile, WeightedScore
 from berth.framework.status import SUCCESS
+from berth.messages.subjects import Attempt, Term, Uid
 from berth.plugins.additional.nodelabel import NodeScoreLabelArgs
 from berth.plugins.additional.tenantspread import TenantSpreadArgs
 from berth.plugins.networktraffic.args import NetworkTrafficArgs
 from berth.plugins.presets import EVERY_GATE
 from berth.plugins.registry import BUILT_IN
-from berth.process.configuration import profiles_of, read_configuration
+from berth.profiles.configuration import profiles_of, read_configuration
 from harness.builders.objects import ROOM, a_node, a_pod, first_attempt, pod_requesting
 from harness.builders.profiles import default_profile, profile_of
 from harness.builders.random_clusters import QUERY, Event, events, histories, placing, pods, replayed, snapshots, times

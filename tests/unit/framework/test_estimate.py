@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from berth.api.messages import Candidate
 from berth.cluster.snapshot import Snapshot
 from berth.framework.cycle import rank
 from berth.framework.interface import NormalizePlugin, Reads, ScorePlugin
 from berth.framework.scoring import counted_pods_of, default_normalize
+from berth.messages.attempts import Candidate
 from berth.plugins.additional.tenantspread import TenantSpread, TenantSpreadArgs
 from berth.plugins.noderesources.fit import NodeResourcesFit, NodeResourcesFitArgs
 from berth.plugins.noderesources.scoringstrategy import ResourceWeight, ScoringStrategy

@@ -5,7 +5,7 @@ from datetime import UTC, datetime, timedelta, timezone
 
 import pytest
 
-from berth.kube.clock import Backoff, micro_time, whole_seconds
+from berth.clock import Backoff, micro_time, whole_seconds
 
 SECOND = timedelta(seconds=1)
 

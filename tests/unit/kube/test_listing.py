@@ -8,9 +8,9 @@ from itertools import pairwise
 
 import pytest
 
-from berth.api.errors import TemporaryError
 from berth.api.kinds import POD
 from berth.api.pod import Pod
+from berth.errors import TemporaryError
 from berth.kube.errors import Response
 from berth.kube.listwatch import LARGEST_PAGE, OBJECTS_IN_A_STEP, PAGE_BYTES, PAGE_SIZE, list_objects
 

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from berth.api.errors import DecodeError
 from berth.api.kinds import POD
 from berth.api.trimming import LAST_APPLIED
+from berth.errors import DecodeError
 from berth.kube.errors import StatusObject
 from berth.kube.listwatch import Current, Deleted, LineSplitter, ObjectDecoder, Undecodable, Upserted
 

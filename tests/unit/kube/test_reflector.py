@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from berth.api.errors import DecodeError
+from berth.errors import DecodeError
 from berth.kube.informers import ReflectorPositions
 
 

@@ -18,7 +18,7 @@ from berth.leader.lease import (
     observe,
     released_record,
 )
-from berth.process.settings import LeaseSettings, own_identity
+from berth.settings.settings import LeaseSettings, own_identity
 
 NOON = datetime(2026, 11, 21, 12, 0, 0, 5, tzinfo=UTC)
 SETTINGS = LeaseSettings()

@@ -7,12 +7,12 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from berth.api.errors import TemporaryError
 from berth.bus.interface import BusLostError
+from berth.errors import TemporaryError
 from berth.leader import loop
 from berth.leader.loop import lead_until_stopped
 from berth.leader.session import NotLeadingError
-from berth.process.lifecycle import Process
+from berth.lifecycle.process import Process
 from harness.fakes.memory_bus import MemoryBus
 from harness.fakes.recording_meter import RecordingMeter
 from harness.fakes.ticking_clock import TickingClock

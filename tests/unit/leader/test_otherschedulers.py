@@ -10,8 +10,8 @@ from berth.kube.errors import ApiUnreachableError, Response
 from berth.leader.otherschedulers import OtherSchedulers
 from berth.leader.samepods import LeaseName
 from berth.leader.session import NotLeadingError, lead
-from berth.process.lifecycle import Process
-from berth.process.settings import Settings
+from berth.lifecycle.process import Process
+from berth.settings.settings import Settings
 from harness.fakes.memory_bus import MemoryBus
 from harness.fakes.recording_meter import RecordingMeter
 from harness.fakes.ticking_clock import TickingClock

@@ -3,7 +3,7 @@
 import pytest
 
 from berth.leader.samepods import leases_of_others, warning_about
-from berth.process.settings import LeaderElectionSettings
+from berth.settings.settings import LeaderElectionSettings
 
 KUBE_SCHEDULERS = {"resource_namespace": "kube-system", "resource_name": "kube-scheduler"}
 DEFAULT = "default-scheduler"

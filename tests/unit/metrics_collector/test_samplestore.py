@@ -2,8 +2,8 @@
 
 from datetime import UTC, datetime, timedelta
 
-from berth.api.livedata import Bandwidth, encode_bandwidth
 from berth.bus.interface import Entry
+from berth.messages.livedata import Bandwidth, encode_bandwidth
 from berth_metrics_collector.samplestore import SampleStore
 
 T0 = datetime(2026, 1, 1, tzinfo=UTC)

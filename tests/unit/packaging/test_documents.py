@@ -10,7 +10,7 @@ import pytest
 
 ROOT = Path(__file__).parents[3]
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "services").glob("*/README.md")])
-SOURCES = sorted([*(ROOT / "shared/src").rglob("*.py"), *(ROOT / "services").glob("*/src/**/*.py")])
+SOURCES = sorted([*(ROOT / "shared").glob("*/src/**/*.py"), *(ROOT / "services").glob("*/src/**/*.py")])
 OURS = re.compile(r"`(berth(?:_[a-z]+)*(?:\.[a-z_0-9]+)+(?:\.[A-Za-z_]+)*)`")
 LINK = re.compile(r"\]\((?!https?:|mailto:)([^)#\s]*)(?:#([^)\s]*))?\)")
 SUBJECT = re.compile(r"berth\.(pending|ranked|decision|dead|service|yaml)\b|berth\.[\w.]*\.(yaml|yml|json)$")
@@ -75,6 +75,8 @@ def test_rules_that_the_code_cites_are_written_down():
         page: set(re.findall(r"^## (\d+)\.", (ROOT / f"docs/{page}.md").read_text(), flags=re.MULTILINE))
         for page in ("protocol", "design")
     }
+    rules = (ROOT / "docs/protocol.md").read_text()
+    sections["protocol"] |= set(re.findall(r"^(\d+\.\d+)\. ", rules, flags=re.MULTILINE))
     promises = set(re.findall(r"^(\d+)\. ", (ROOT / "docs/design.md").read_text(), flags=re.MULTILINE))
     sections["design"] |= {f"3.{number}" for number in promises}
     cited = {match for path in SOURCES for match in CITED.findall(path.read_text())}

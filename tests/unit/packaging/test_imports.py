@@ -6,12 +6,12 @@ import sys
 import pytest
 
 NATS, HTTP, LOGS, ARRAYS = "nats", "aiohttp", "structlog", "numpy"
-SETTINGS = "from berth.process.sources import read_settings"
+SETTINGS = "from berth.settings.sources import read_settings"
 REGISTRY = "from berth.plugins.registry import BUILT_IN"
 
 
 def command(*names: str) -> str:
-    return f"from berth.cli.app import app_with; app_with({names})"
+    return f"from berth_cli.app import app_with; app_with({names})"
 
 
 def in_order(statement: str) -> list[str]:
@@ -30,9 +30,9 @@ def imported(statement: str) -> set[str]:
     ("statement", "unneeded"),
     [
         pytest.param(SETTINGS, {NATS, HTTP, LOGS, ARRAYS}, id="settings, which name presets"),
-        pytest.param(REGISTRY, {NATS, HTTP, LOGS, "berth.plugins.v1_18.scores"}, id="plugins of this release"),
+        pytest.param(REGISTRY, {NATS, HTTP, LOGS, "berth_plugins_1_18.scores"}, id="plugins of this release"),
         pytest.param(
-            "from berth.cli import app", {NATS, HTTP, LOGS, ARRAYS, "berth.cli.commands.up"}, id="the command"
+            "from berth_cli import app", {NATS, HTTP, LOGS, ARRAYS, "berth_cli.commands.up"}, id="the command"
         ),
         pytest.param(command("up"), {NATS, HTTP, LOGS}, id="up, until its servers start"),
         pytest.param(command("bus"), {NATS, HTTP, LOGS, ARRAYS}, id="bus permissions"),
@@ -53,22 +53,22 @@ def test_a_start_imports_no_library_that_it_does_not_need(statement, unneeded):
         "import berth_scorer.__main__",
         "import berth_binder.__main__",
         "import berth_metrics_collector.__main__",
-        f"import berth.cli.__main__; {command('why')}",
+        f"import berth_cli.__main__; {command('why')}",
     ],
 )
 def test_every_program_is_prepared_before_it_imports_numpy(statement):
     modules = in_order(statement)
     assert modules.index("berth.bootstrap") < modules.index(ARRAYS)
     of_berth = [
-        name for name in modules if name.startswith("berth.") and name not in {"berth.cli", "berth.cli.__main__"}
+        name for name in modules if name.startswith("berth.") and name not in {"berth_cli", "berth_cli.__main__"}
     ]
     assert of_berth[0] == "berth.bootstrap"
 
 
 def test_every_command_is_imported_for_the_help():
     modules = imported(command("plugin"))
-    assert "berth.cli.commands.plugin" in modules
-    assert "berth.cli.commands.up" not in modules
-    program = [sys.executable, "-m", "berth.cli", "--help"]
+    assert "berth_cli.commands.plugin" in modules
+    assert "berth_cli.commands.up" not in modules
+    program = [sys.executable, "-m", "berth_cli", "--help"]
     text = subprocess.run(program, capture_output=True, text=True, timeout=60, check=True).stdout
     assert all(name in text for name in ("up", "run", "why", "trace", "top", "simulate", "bus", "config", "plugin"))

@@ -28,8 +28,8 @@ from berth.plugins.noderesources.fit import NodeResourcesFitArgs
 from berth.plugins.noderesources.scoringstrategy import ResourceWeight, ScoringStrategy, Shape, ShapePoint
 from berth.plugins.podtopologyspread.plugin import PodTopologySpreadArgs
 from berth.plugins.registry import BUILT_IN
-from berth.plugins.v1_18.registry import as_of_1_18
-from berth.plugins.v1_18.scores import PodTopologySpreadArgsV118
+from berth_plugins_1_18.registry import as_of_1_18
+from berth_plugins_1_18.scores import PodTopologySpreadArgsV118
 from harness.builders.random_clusters import QUERY, node_affinities, pods, snapshots
 from harness.builders.random_objects import NODE_NAMES
 from harness.plugins.long_runs import often

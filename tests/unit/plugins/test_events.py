@@ -18,7 +18,7 @@ from berth.framework.interface import EnqueueExtensions
 from berth.framework.profile import POINT_TYPES, REFUSING
 from berth.plugins.networktraffic.args import NetworkTrafficArgs
 from berth.plugins.registry import BUILT_IN
-from berth.plugins.v1_18.registry import as_of_1_18
+from berth_plugins_1_18.registry import as_of_1_18
 from harness.builders.objects import a_container, a_node, a_pod, pod_requesting
 from harness.builders.profiles import profile_of
 from harness.worlds.queueing_hints import may_help

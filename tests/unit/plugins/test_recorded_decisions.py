@@ -15,7 +15,6 @@ import numpy as np
 
 from berth.api.config.load import load
 from berth.api.kinds import PLUGIN_KINDS
-from berth.api.messages import Candidate
 from berth.api.meta import ObjectMeta
 from berth.api.node import Node
 from berth.api.pod import Pod, is_bound
@@ -23,6 +22,7 @@ from berth.api.workloads import Namespace
 from berth.cluster.snapshot import Snapshot
 from berth.framework.cycle import check, rank
 from berth.framework.profile import Profile, build_profiles
+from berth.messages.attempts import Candidate
 from berth.plugins.presets import DEFAULT
 from berth.plugins.registry import BUILT_IN
 from harness.builders.objects import first_attempt

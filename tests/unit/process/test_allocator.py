@@ -12,7 +12,7 @@ FAULTS = """
 import resource, sys
 import numpy as np
 if sys.argv[1] == "kept":
-    from berth.process.lifecycle import keep_freed_memory
+    from berth.lifecycle.process import keep_freed_memory
     assert keep_freed_memory()
 def cycle():
     arrays = [np.zeros(5000) + 1 for _ in range(16)]
@@ -27,7 +27,7 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
 PEAK = """
 import re, sys
 from pathlib import Path
-from berth.process.lifecycle import give_back_memory, keep_freed_memory
+from berth.lifecycle.process import give_back_memory, keep_freed_memory
 def mebibytes():
     return int(re.search(r"VmRSS:\\s+(\\d+) kB", Path("/proc/self/status").read_text())[1]) // 1024
 assert keep_freed_memory()

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
+from berth.exits import Exit, exit_for
 from berth.kube.errors import ApiUnreachableError, KubeconfigError
-from berth.process.clients import kube_client, nats_bus
-from berth.process.exits import Exit, exit_for
-from berth.process.sources import SettingsError, read_settings
-from berth.sim.cluster import SimulatedCluster, kubeconfig
+from berth.lifecycle.clients import kube_client, nats_bus
+from berth.settings.sources import SettingsError, read_settings
+from berth_sim.cluster import SimulatedCluster, kubeconfig
 from harness.fakes.recording_meter import RecordingMeter
 
 

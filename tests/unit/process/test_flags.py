@@ -2,8 +2,8 @@
 
 import pytest
 
-from berth.process.sources import read_settings, variables
-from berth.process.start import service_command
+from berth.lifecycle.start import service_command
+from berth.settings.sources import read_settings, variables
 
 
 async def serve_nothing(_process, _configuration) -> None:
@@ -16,7 +16,7 @@ def typed(monkeypatch):
 
     def run(line: str) -> dict[str, str] | int:
         given = []
-        monkeypatch.setattr("berth.process.start.start", lambda flags, **_: given.append(dict(flags)) or 0)
+        monkeypatch.setattr("berth.lifecycle.start.start", lambda flags, **_: given.append(dict(flags)) or 0)
         main = service_command("test", about="For tests.", serve=serve_nothing)
         monkeypatch.setattr("sys.argv", ["berth-test", *line.split()])
         with pytest.raises(SystemExit) as ended:

@@ -7,8 +7,8 @@ from pathlib import Path
 import aiohttp
 import pytest
 
-from berth.process.exits import Exit, exit_for
-from berth.process.health import (
+from berth.exits import Exit, exit_for
+from berth.observability.health import (
     MOST_CONNECTIONS,
     ONCE,
     Health,
@@ -18,8 +18,8 @@ from berth.process.health import (
     health_server,
     write_when_working,
 )
-from berth.process.metrics import PrometheusMeter
-from berth.process.settings import HealthSettings
+from berth.observability.metrics import PrometheusMeter
+from berth.settings.settings import HealthSettings
 from harness.fakes.ticking_clock import TickingClock
 
 
@@ -108,7 +108,7 @@ async def test_half_open_requests_silence_nobody(asked):
 
 
 async def test_connection_that_finishes_no_request_ends_at_its_deadline(asked, monkeypatch):
-    monkeypatch.setattr("berth.process.health.CONNECTION_SECONDS", 0.05)
+    monkeypatch.setattr("berth.observability.health.CONNECTION_SECONDS", 0.05)
     reader, writer = await asyncio.open_connection("127.0.0.1", asked.port)
     writer.write(b"GET /readyz HTTP/1.1\r\n")
     async with asyncio.timeout(60):
@@ -148,7 +148,7 @@ def test_the_ready_file_is_written_once_everything_works(tmp_path: Path):
 
 def test_same_wait_is_logged_every_ten_seconds_and_a_new_one_at_once(monkeypatch):
     said, clock = [], TickingClock()
-    monkeypatch.setattr("berth.process.health.log.info", lambda sentence, **_: said.append(sentence))
+    monkeypatch.setattr("berth.observability.health.log.info", lambda sentence, **_: said.append(sentence))
     waiting = WaitReporter(Health().condition("nats"), clock)
     for _ in range(11):
         waiting.waiting("waiting for NATS")

@@ -12,10 +12,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from berth.api.decoding import MAX_NESTING, decoding, number
-from berth.api.errors import DecodeError
-from berth.api.livedata import Bandwidth, LiveSource, decode_bandwidth, decode_fact
-from berth.api.messages import (
+from berth.api.meta import ObjectMeta
+from berth.api.pod import Container, Pod, PodSpec, ResourceRequirements
+from berth.bus.consumer import metadata_of
+from berth.bus.interface import Entry, StoredMessage
+from berth.cluster.buckets import LiveDataReader, MirroredSnapshot
+from berth.cluster.snapshot import Snapshot
+from berth.decoding import MAX_NESTING, decoding, number
+from berth.errors import DecodeError
+from berth.leader.term import number_in_control
+from berth.messages.attempts import (
     Candidate,
     DeadLetter,
     Decision,
@@ -33,14 +39,8 @@ from berth.api.messages import (
     decode_watermark,
     encode,
 )
-from berth.api.meta import ObjectMeta
-from berth.api.pod import Container, Pod, PodSpec, ResourceRequirements
-from berth.api.subjects import Attempt, PodSubject, Term, parse_key, unescape
-from berth.bus.consumer import metadata_of
-from berth.bus.interface import Entry, StoredMessage
-from berth.cluster.buckets import LiveDataReader, MirroredSnapshot
-from berth.cluster.snapshot import Snapshot
-from berth.leader.term import number_in_control
+from berth.messages.livedata import Bandwidth, LiveSource, decode_bandwidth, decode_fact
+from berth.messages.subjects import Attempt, PodSubject, Term, parse_key, unescape
 from berth.ranking.view import View
 from harness.plugins.long_runs import often
 

@@ -4,7 +4,7 @@ import asyncio
 
 from structlog.testing import capture_logs
 
-from berth.process import lifecycle
+from berth.lifecycle import process as lifecycle
 
 
 async def test_a_cancellation_that_a_library_loses_is_made_again(monkeypatch):

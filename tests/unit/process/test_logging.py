@@ -9,8 +9,8 @@ import warnings
 import pytest
 import structlog
 
-from berth.process import logging as service_logging
-from berth.process.settings import LogSettings
+from berth.observability import logging as service_logging
+from berth.settings.settings import LogSettings
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ from typing import get_args
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from berth.process.metrics import METRICS, CounterName, GaugeName, HistogramName, PrometheusMeter
+from berth.observability.metrics import METRICS, CounterName, GaugeName, HistogramName, PrometheusMeter
 from harness.fakes.recording_meter import RecordingMeter
 
 ROOT = Path(__file__).parents[3]
@@ -32,7 +32,7 @@ def test_every_metric_is_named_as_prometheus_asks_and_explained():
 def test_every_metric_of_the_table_is_counted_somewhere():
     sources = [
         path.read_text()
-        for folder in (ROOT / "shared/src", ROOT / "services")
+        for folder in (ROOT / "shared", ROOT / "services")
         for path in folder.rglob("*.py")
         if path.name != "meter.py"
     ]

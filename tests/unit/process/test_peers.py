@@ -7,11 +7,8 @@ import pytest
 from structlog.testing import capture_logs
 
 from berth.api.config.encode import ConfigurationDigests
-from berth.api.errors import DecodeError
-from berth.api.messages import decode_versioned, encode
-from berth.process.health import Health
-from berth.process.lifecycle import Process
-from berth.process.peers import (
+from berth.errors import DecodeError
+from berth.lifecycle.peers import (
     EVERY_SECONDS,
     FORGOTTEN_SECONDS,
     GONE_SECONDS,
@@ -25,8 +22,11 @@ from berth.process.peers import (
     PeerReporter,
     Peers,
 )
-from berth.process.sessions import present
-from berth.process.settings import Settings
+from berth.lifecycle.process import Process
+from berth.lifecycle.sessions import present
+from berth.messages.attempts import decode_versioned, encode
+from berth.observability.health import Health
+from berth.settings.settings import Settings
 from harness.fakes.memory_bus import MemoryBus
 from harness.fakes.recording_meter import RecordingMeter
 from harness.fakes.ticking_clock import TickingClock
@@ -177,7 +177,7 @@ def test_differences_that_anybody_announces_by_the_thousand_are_not_all_looked_a
     known = peers()
     for number in range(MAX_PEERS):
         known.hear(scorer(f"s{number}", profiles={f"p{number}-{each}": "x" for each in range(256)}), 0.0)
-    with patch("berth.process.peers.Difference", side_effect=Difference) as made:
+    with patch("berth.lifecycle.peers.Difference", side_effect=Difference) as made:
         assert len(known.differences(100.0)) == MAX_DIFFERENCES
     assert made.call_count <= 2 * MAX_DIFFERENCES
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from berth.process.safetext import lines, one_line, without_passwords
+from berth.safetext import lines, one_line, without_passwords
 
 
 @pytest.mark.parametrize(

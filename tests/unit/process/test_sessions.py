@@ -6,7 +6,6 @@ from contextlib import aclosing
 import pytest
 from structlog.testing import capture_logs
 
-from berth.api.errors import BerthError, TemporaryError
 from berth.bus.interface import (
     BusLostError,
     BusRefusedError,
@@ -16,8 +15,9 @@ from berth.bus.interface import (
     UnansweredError,
     Unstored,
 )
-from berth.process.lifecycle import Process
-from berth.process.sessions import (
+from berth.errors import BerthError, TemporaryError
+from berth.lifecycle.process import Process
+from berth.lifecycle.sessions import (
     Refusals,
     StoreWatch,
     UndecodableReporter,
@@ -182,7 +182,7 @@ class DifferentBus(MemoryBus):
 
 async def test_what_differs_is_said_once_and_looked_at_again_without_end(process, time_passes, monkeypatch):
     said = []
-    monkeypatch.setattr("berth.process.health.log.info", lambda sentence, **_: said.append(sentence))
+    monkeypatch.setattr("berth.observability.health.log.info", lambda sentence, **_: said.append(sentence))
     bus = DifferentBus()
     bus.apply()
     async with aclosing(sessions(bus, name="s", process=process, apply_when_missing=True)) as each:

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from berth.process.readers import Secret
-from berth.process.settings import Settings, broken_rules
-from berth.process.sources import SettingsError, leaves, misspelt, read_settings
+from berth.settings.readers import Secret
+from berth.settings.settings import Settings, broken_rules
+from berth.settings.sources import SettingsError, leaves, misspelt, read_settings
 
 
 def problems_of(**given) -> tuple[str, ...]:

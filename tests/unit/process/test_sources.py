@@ -3,7 +3,7 @@
 import re
 from pathlib import Path
 
-from berth.process.sources import variables
+from berth.settings.sources import variables
 from berth_metrics_collector.settings import CA_VARIABLE, HEADERS_VARIABLE, INTERVAL_VARIABLE, TOKEN_VARIABLE
 
 PAGE = (Path(__file__).parents[3] / "docs" / "configuration.md").read_text()

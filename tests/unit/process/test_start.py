@@ -9,10 +9,10 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from berth.process.configuration import for_everybody, problems_in_services, read_configuration
-from berth.process.exits import Exit
-from berth.process.sources import SettingsError
-from berth.process.start import old_ways, read_all, start
+from berth.exits import Exit
+from berth.lifecycle.start import old_ways, read_all, start
+from berth.profiles.configuration import for_everybody, problems_in_services, read_configuration
+from berth.settings.sources import SettingsError
 
 
 class ForeignArgs(msgspec.Struct):
@@ -105,7 +105,9 @@ def test_how_an_older_file_was_read_is_said(tmp_path):
 
 
 def test_wrong_usage_is_exit_code_2_also_when_standard_error_is_closed():
-    service = "from berth.process.start import start; raise SystemExit(start({'nats.url': 'x'}, name='w', serve=None))"
+    service = (
+        "from berth.lifecycle.start import start; raise SystemExit(start({'nats.url': 'x'}, name='w', serve=None))"
+    )
     command = ["sh", "-c", 'exec "$@" 2>&-', "sh", sys.executable, "-c", service]
     assert subprocess.run(command, timeout=60, check=False).returncode == Exit.USAGE
 

@@ -19,7 +19,7 @@ from berth.framework.status import SUCCESS, Status
 from berth.plugins.factory import PluginFactory
 from berth.plugins.presets import DEFAULT
 from berth.plugins.registry import RegistryError, with_third_party
-from berth.process.configuration import GROUP, PluginBuildError, third_party_plugins
+from berth.profiles.configuration import GROUP, PluginBuildError, third_party_plugins
 from harness.builders.objects import a_node, a_pod, first_attempt
 from harness.worlds.queueing_hints import may_help
 

@@ -7,7 +7,8 @@ from datetime import UTC, datetime, timedelta
 import msgspec
 import pytest
 
-from berth.api.messages import (
+from berth.bus.interface import Entry, StoredMessage
+from berth.messages.attempts import (
     Candidate,
     Decision,
     Heard,
@@ -18,8 +19,7 @@ from berth.api.messages import (
     encode,
     encode_entry,
 )
-from berth.api.subjects import Term
-from berth.bus.interface import Entry, StoredMessage
+from berth.messages.subjects import Term
 from berth.ranking import alignedview
 from berth.ranking.alignedview import HOLD_SECONDS, AlignedView
 from berth.ranking.view import View

@@ -5,7 +5,8 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from berth.api.messages import (
+from berth.framework.status import SUCCESS, Code, Status
+from berth.messages.attempts import (
     NAME_CHARACTERS,
     Candidate,
     DecisionSummary,
@@ -16,7 +17,14 @@ from berth.api.messages import (
     decode,
     encode,
 )
-from berth.framework.status import SUCCESS, Code, Status
+from berth.messages.shadow import (
+    SHOWN_CANDIDATES,
+    SHOWN_REJECTIONS,
+    TEXT_CHARACTERS,
+    ShadowComparison,
+    ShadowResult,
+    SkipReason,
+)
 from berth.ranking import comparison
 from berth.ranking.comparison import (
     MOST_PLUGINS,
@@ -25,14 +33,6 @@ from berth.ranking.comparison import (
     compare,
     refusing_plugins,
     why_not_compared,
-)
-from berth.ranking.shadowmessages import (
-    SHOWN_CANDIDATES,
-    SHOWN_REJECTIONS,
-    TEXT_CHARACTERS,
-    ShadowComparison,
-    ShadowResult,
-    SkipReason,
 )
 from harness.builders.objects import a_pod, first_attempt
 from harness.builders.profiles import default_profile

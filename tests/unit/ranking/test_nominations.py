@@ -7,10 +7,10 @@ from datetime import UTC, datetime
 import msgspec
 import pytest
 
-from berth.api.messages import Candidate, Decision, Outcome, Preemption, Ranked
 from berth.api.pod import Pod, PodStatus
-from berth.api.subjects import Attempt
 from berth.cluster.snapshot import Snapshot
+from berth.messages.attempts import Candidate, Decision, Outcome, Preemption, Ranked
+from berth.messages.subjects import Attempt
 from berth.ranking.view import NominationProposals, Proposals
 from harness.builders.objects import a_node, a_pod
 

@@ -5,11 +5,11 @@ from datetime import UTC, datetime, timedelta
 import msgspec
 import pytest
 
-from berth.api.messages import Candidate, Decision, Outcome, Ranked, encode
 from berth.api.meta import ObjectMeta
 from berth.api.node import Node
 from berth.api.pod import Pod
 from berth.cluster.snapshot import Snapshot
+from berth.messages.attempts import Candidate, Decision, Outcome, Ranked, encode
 from berth.ranking.view import EXPIRED_NAMED, LIFETIME, Proposals, View
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)

@@ -7,17 +7,6 @@ from datetime import UTC, datetime
 import msgspec
 import pytest
 
-from berth.api.messages import (
-    DecisionSummary,
-    MirrorEntry,
-    Outcome,
-    Pending,
-    Ranked,
-    Victim,
-    decode,
-    encode,
-    encode_entry,
-)
 from berth.api.meta import LabelSelector
 from berth.api.pod import (
     Affinity,
@@ -30,11 +19,22 @@ from berth.api.pod import (
     PreferredNodeTerm,
     SelectorRequirement,
 )
-from berth.api.subjects import Term
 from berth.bus.interface import Entry
 from berth.framework.cycle import Ranking, rank
 from berth.framework.interface import ExplainingPlugin, VectorFilterPlugin
 from berth.framework.status import SUCCESS, Status, Verdicts
+from berth.messages.attempts import (
+    DecisionSummary,
+    MirrorEntry,
+    Outcome,
+    Pending,
+    Ranked,
+    Victim,
+    decode,
+    encode,
+    encode_entry,
+)
+from berth.messages.subjects import Term
 from berth.ranking import ranker
 from berth.ranking.ranker import Ranker
 from berth.ranking.view import View

@@ -17,24 +17,24 @@ import pytest
 from berth.api.config.configuration import KubeSchedulerConfiguration
 from berth.api.config.load import load
 from berth.api.config.types import API_VERSION, KIND, Point
-from berth.api.livedata import EGRESS_ANNOTATION, INGRESS_ANNOTATION, LINK_CAPACITY_ANNOTATION
-from berth.api.messages import Decision, MirrorEntry, Outcome, Ranked, decode, decode_entry, encode, encode_entry
 from berth.api.pod import Pod
-from berth.api.queue import IN_FLIGHT, QUEUES, WaitingPod
-from berth.api.subjects import Attempt, Term
 from berth.api.volumes import BETA_STORAGE_CLASS, BIND_COMPLETED, MIGRATED_PLUGINS
 from berth.cluster.nodes import NodeInfo
 from berth.framework.interface import ScorePlugin
 from berth.framework.profile import Profile
 from berth.framework.status import CycleState
+from berth.messages.attempts import Decision, MirrorEntry, Outcome, Ranked, decode, decode_entry, encode, encode_entry
+from berth.messages.livedata import EGRESS_ANNOTATION, INGRESS_ANNOTATION, LINK_CAPACITY_ANNOTATION
+from berth.messages.queue import IN_FLIGHT, QUEUES, WaitingPod
+from berth.messages.subjects import Attempt, Term
 from berth.plugins.factory import Args, PluginFactory, with_args
 from berth.plugins.presets import PRESETS
-from berth.process.configuration import GROUP, known_plugins, profiles_of
-from berth.recording.anonymised import Anonymiser
-from berth.recording.configuration import configuration_of, recorded_configuration
-from berth.recording.file import Recorded, Source, Waiting, header, recorded
-from berth.recording.mask import Mask, without_names
-from berth.recording.replay import Replay, ReplayCounts
+from berth.profiles.configuration import GROUP, known_plugins, profiles_of
+from berth_cli.recording.anonymised import Anonymiser
+from berth_cli.recording.configuration import configuration_of, recorded_configuration
+from berth_cli.recording.file import Recorded, Source, Waiting, header, recorded
+from berth_cli.recording.mask import Mask, without_names
+from berth_cli.recording.replay import Replay, ReplayCounts
 from berth_watcher.queue import Stage
 from harness.builders.objects import a_pod
 from harness.plugins.long_runs import often
@@ -214,7 +214,7 @@ POOLS = """\
 @pytest.fixture
 def foreign_plugin(monkeypatch: pytest.MonkeyPatch) -> None:
     point = EntryPoint(name="Pools", value=f"{__name__}:FACTORY", group=GROUP)
-    monkeypatch.setattr("berth.process.configuration.entry_points", lambda group: [point])
+    monkeypatch.setattr("berth.profiles.configuration.entry_points", lambda group: [point])
 
 
 @pytest.mark.usefixtures("foreign_plugin")

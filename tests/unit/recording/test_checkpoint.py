@@ -8,12 +8,12 @@ from random import Random
 
 import pytest
 
-from berth.api.messages import Outcome, Ranked, Watermark, decode, encode_watermark, watermark_key
 from berth.api.pod import Pod
-from berth.api.subjects import Term
-from berth.recording.checkpoint import Checkpoint
-from berth.recording.file import Begun, Recorded, Recording, Source
-from berth.recording.replay import Replay, ReplayCounts
+from berth.messages.attempts import Outcome, Ranked, Watermark, decode, encode_watermark, watermark_key
+from berth.messages.subjects import Term
+from berth_cli.recording.checkpoint import Checkpoint
+from berth_cli.recording.file import Begun, Recorded, Recording, Source
+from berth_cli.recording.replay import Replay, ReplayCounts
 from harness.builders.objects import a_pod
 from harness.builders.profiles import default_profile
 from harness.plugins.long_runs import often

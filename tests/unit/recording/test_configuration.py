@@ -17,9 +17,9 @@ from berth.api.config.configuration import (
 )
 from berth.api.config.encode import digests
 from berth.plugins.presets import PRESETS
-from berth.process.configuration import profiles_of, read_configuration
-from berth.recording.configuration import configuration_of, recorded_configuration
-from berth.recording.file import Header, RecordingError, header
+from berth.profiles.configuration import profiles_of, read_configuration
+from berth_cli.recording.configuration import configuration_of, recorded_configuration
+from berth_cli.recording.file import Header, RecordingError, header
 
 SECRET = "hunter2"  # noqa: S105 - found nowhere
 

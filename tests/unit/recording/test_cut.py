@@ -14,10 +14,10 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from berth.api.queue import WaitingPod
-from berth.process.exits import UsageError
-from berth.recording import cut, segments
-from berth.recording.file import (
+from berth.exits import UsageError
+from berth.messages.queue import WaitingPod
+from berth_cli.recording import cut, segments
+from berth_cli.recording.file import (
     Begun,
     Header,
     Recorded,
@@ -30,7 +30,7 @@ from berth.recording.file import (
     recorded,
     unchanged,
 )
-from berth.recording.segments import Segment, SegmentFolder, locked_folder
+from berth_cli.recording.segments import Segment, SegmentFolder, locked_folder
 
 START = datetime(2026, 1, 1, 10, tzinfo=UTC)
 LENGTH = 60

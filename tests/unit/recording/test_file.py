@@ -14,10 +14,10 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from berth.api.queue import WaitingPod
-from berth.process.exits import UsageError
-from berth.recording import file as recording_file
-from berth.recording.file import (
+from berth.exits import UsageError
+from berth.messages.queue import WaitingPod
+from berth_cli.recording import file as recording_file
+from berth_cli.recording.file import (
     MOST_FRAME_BYTES,
     Begun,
     Ended,

@@ -11,14 +11,14 @@ from pathlib import Path
 
 import pytest
 
-from berth.api.errors import TemporaryError
-from berth.api.queue import QueueAnswer, WaitingPod
 from berth.bus.interface import Session
-from berth.process.configuration import read_configuration
-from berth.recording import cut, keeper
-from berth.recording.file import Recorded, Recording, RecordingWriteError, read_recording
-from berth.recording.keeper import Keeper
-from berth.recording.segments import Segment, SegmentFolder, segments_in
+from berth.errors import TemporaryError
+from berth.messages.queue import QueueAnswer, WaitingPod
+from berth.profiles.configuration import read_configuration
+from berth_cli.recording import cut, keeper
+from berth_cli.recording.file import Recorded, Recording, RecordingWriteError, read_recording
+from berth_cli.recording.keeper import Keeper
+from berth_cli.recording.segments import Segment, SegmentFolder, segments_in
 from harness.fakes.memory_bus import MemoryBus, MemorySession
 
 SECONDS = 20.0

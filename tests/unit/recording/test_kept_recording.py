@@ -7,14 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from berth.api.messages import Decision, Outcome, Ranked
 from berth.bus.topology import CLUSTER, DECISIONS, RANKED
-from berth.process.configuration import profiles_of
-from berth.recording.anonymised import Anonymiser
-from berth.recording.configuration import configuration_of
-from berth.recording.file import Recording, read_recording
-from berth.recording.history import decoded
-from berth.recording.replay import Replay, ReplayCounts
+from berth.messages.attempts import Decision, Outcome, Ranked
+from berth.profiles.configuration import profiles_of
+from berth_cli.recording.anonymised import Anonymiser
+from berth_cli.recording.configuration import configuration_of
+from berth_cli.recording.file import Recording, read_recording
+from berth_cli.recording.history import decoded
+from berth_cli.recording.replay import Replay, ReplayCounts
 
 FILE = Path(__file__).parents[2] / "data/recordings/preemption-and-volumes.berth"
 RANKINGS = 95

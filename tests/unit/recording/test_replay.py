@@ -11,12 +11,12 @@ import pytest
 
 from berth.api.config.load import load
 from berth.api.config.types import API_VERSION, KIND
-from berth.api.messages import Heard, Outcome, Ranked, decode, encode
 from berth.framework.profile import Profile
+from berth.messages.attempts import Heard, Outcome, Ranked, decode, encode
 from berth.plugins.presets import DEFAULT
-from berth.process.configuration import known_plugins, profiles_of
-from berth.recording.file import Begun, Recorded, recorded
-from berth.recording.replay import Replay, ReplayCounts, Replayed, differences
+from berth.profiles.configuration import known_plugins, profiles_of
+from berth_cli.recording.file import Begun, Recorded, recorded
+from berth_cli.recording.replay import Replay, ReplayCounts, Replayed, differences
 from harness.builders.profiles import default_profile
 from harness.plugins.long_runs import often
 from harness.worlds.recorded_world import RecordedWorld

@@ -7,14 +7,14 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from berth.api.errors import TemporaryError
-from berth.api.messages import Decision, Outcome, decode, encode
-from berth.api.queue import QueueAnswer, WaitingPod
 from berth.bus.interface import BusLostError, Session
-from berth.recording import recorder
-from berth.recording.file import Waiting, recorded
-from berth.recording.history import RecordedQueue, all_decisions
-from berth.recording.recorder import ask_who_waits
+from berth.errors import TemporaryError
+from berth.messages.attempts import Decision, Outcome, decode, encode
+from berth.messages.queue import QueueAnswer, WaitingPod
+from berth_cli.recording import recorder
+from berth_cli.recording.file import Waiting, recorded
+from berth_cli.recording.history import RecordedQueue, all_decisions
+from berth_cli.recording.recorder import ask_who_waits
 from harness.fakes.memory_bus import MemoryBus, MemorySession
 from harness.worlds.recorded_world import START, a_recording
 

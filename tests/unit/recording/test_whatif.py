@@ -10,17 +10,17 @@ import pytest
 
 from berth.api.config.load import load
 from berth.api.config.types import API_VERSION, KIND
-from berth.api.livedata import EGRESS_ANNOTATION, Bandwidth
-from berth.api.messages import Outcome, Ranked, decode
 from berth.api.pod import Pod
 from berth.cluster.snapshot import Snapshot
 from berth.framework.profile import Profile
+from berth.messages.attempts import Outcome, Ranked, decode
+from berth.messages.livedata import EGRESS_ANNOTATION, Bandwidth
 from berth.plugins.presets import DEFAULT
-from berth.process.configuration import known_plugins, profiles_of
-from berth.recording.file import Recording
-from berth.recording.history import Fate, History, recorded_end
-from berth.recording.measures import BusiestNodes, Traffic
-from berth.recording.whatif import RunResult, WhatIf, what_if
+from berth.profiles.configuration import known_plugins, profiles_of
+from berth_cli.recording.file import Recording
+from berth_cli.recording.history import Fate, History, recorded_end
+from berth_cli.recording.measures import BusiestNodes, Traffic
+from berth_cli.recording.whatif import RunResult, WhatIf, what_if
 from harness.builders.objects import a_container, a_node, a_pod
 from harness.builders.profiles import default_profile, packing_profiles
 from harness.builders.volumes import a_claim, a_class, pod_with_claims

@@ -3,9 +3,9 @@
 from dataclasses import dataclass
 from datetime import timedelta
 
-from berth.api.messages import Pending, Positions
 from berth.api.meta import ObjectMeta
 from berth.api.pod import Pod
+from berth.messages.attempts import Pending, Positions
 from berth_scorer.backlog import Backlog, PendingDelivery
 
 HERE = Positions(cluster=10, decisions=10)

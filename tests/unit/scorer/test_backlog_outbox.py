@@ -5,10 +5,10 @@ from datetime import UTC, datetime
 
 import pytest
 
-from berth.api.messages import Pending, Ranked
 from berth.api.meta import ObjectMeta
 from berth.api.pod import Pod
 from berth.bus.interface import PubAck, StoreFullError, UnansweredError
+from berth.messages.attempts import Pending, Ranked
 from berth_scorer.backlog import Outbox, PendingDelivery, SentRankings
 from harness.fakes.recording_meter import RecordingMeter
 

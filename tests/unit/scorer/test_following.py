@@ -8,11 +8,11 @@ from datetime import timedelta
 
 import msgspec
 
-from berth.api.messages import Ranked
 from berth.bus.stages import publish_ranked
 from berth.cluster.buckets import LiveDataReader
 from berth.cluster.snapshot import Snapshot
-from berth.process.sessions import UndecodableReporter
+from berth.lifecycle.sessions import UndecodableReporter
+from berth.messages.attempts import Ranked
 from berth_scorer.following import follow
 from harness.builders.objects import a_pod
 from harness.fakes.recording_meter import RecordingMeter

@@ -1,9 +1,9 @@
 """Among which messages namespaces take turns: pods that QueueSort puts at one place but for their age."""
 
-from berth.api.messages import Pending
 from berth.api.meta import ObjectMeta
 from berth.api.pod import Pod, PodSpec
 from berth.framework.interface import QueueSortPlugin
+from berth.messages.attempts import Pending
 from berth.plugins.prioritysort import PrioritySort
 from berth_scorer.service import rank_of
 

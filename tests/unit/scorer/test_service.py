@@ -9,7 +9,14 @@ from datetime import timedelta
 import msgspec
 import pytest
 
-from berth.api.messages import (
+from berth.api.meta import ObjectMeta
+from berth.api.node import Node, NodeStatus
+from berth.api.pod import Container, Pod, PodSpec, ResourceRequirements
+from berth.bus.interface import BusRefusedError, TooLargeError
+from berth.bus.stages import publish_pending, publish_ranked
+from berth.bus.tries import TryCounter
+from berth.lifecycle.process import Process
+from berth.messages.attempts import (
     Candidate,
     DeadLetter,
     Heard,
@@ -21,21 +28,15 @@ from berth.api.messages import (
     encode,
     encode_entry,
 )
-from berth.api.meta import ObjectMeta
-from berth.api.node import Node, NodeStatus
-from berth.api.pod import Container, Pod, PodSpec, ResourceRequirements
-from berth.api.subjects import Term, key
-from berth.bus.interface import BusRefusedError, TooLargeError
-from berth.bus.stages import publish_pending, publish_ranked
-from berth.bus.tries import TryCounter
-from berth.process.configuration import profiles_of, read_configuration
-from berth.process.lifecycle import Process
-from berth.process.settings import Numbers, Settings
+from berth.messages.subjects import Term, key
+from berth.profiles.configuration import profiles_of, read_configuration
 from berth.ranking.ranker import Ranker
 from berth.ranking.view import View
+from berth.settings.settings import Numbers, Settings
 from berth_scorer import service
 from berth_scorer.backlog import Outbox
 from berth_scorer.service import serve
+from harness.fakes.jumping_loop import LoopTime
 from harness.fakes.recording_meter import RecordingMeter
 
 NOWHERE = Positions()
@@ -80,7 +81,7 @@ def make_ranker(identity="s1", **other):
 @asynccontextmanager
 async def scorer(bus, ranker=None, *, max_unacked=64, **numbers):
     settings = Settings(numbers=Numbers(scorer_hold=max_unacked, **numbers))
-    process = Process(name="scorer", metrics=RecordingMeter(), settings=settings)
+    process = Process(name="scorer", metrics=RecordingMeter(), clock=LoopTime(), settings=settings)
     task = asyncio.create_task(serve(process, bus, ranker or make_ranker()))
     try:
         await until(lambda: asyncio.sleep(0, process.health.is_ready))

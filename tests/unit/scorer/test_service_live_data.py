@@ -9,18 +9,19 @@ from datetime import UTC, datetime, timedelta
 import msgspec
 
 from berth.api.config.load import load
-from berth.api.livedata import Bandwidth, encode_bandwidth
-from berth.api.messages import MirrorEntry, Pending, Positions, Ranked, decode, encode_entry
-from berth.api.subjects import Term, key
 from berth.bus.stages import publish_pending
 from berth.framework.profile import build_profiles
+from berth.lifecycle.process import Process
+from berth.messages.attempts import MirrorEntry, Pending, Positions, Ranked, decode, encode_entry
+from berth.messages.livedata import Bandwidth, encode_bandwidth
+from berth.messages.subjects import Term, key
 from berth.plugins.networktraffic.args import query_of
 from berth.plugins.presets import DEFAULT
 from berth.plugins.registry import BUILT_IN
-from berth.process.lifecycle import Process
 from berth.ranking.ranker import Ranker
 from berth_scorer.service import serve
 from harness.builders.objects import a_node, a_pod
+from harness.fakes.jumping_loop import LoopTime
 from harness.fakes.recording_meter import RecordingMeter
 
 CONFIG = """\
@@ -39,7 +40,7 @@ async def scoring(bus):
     ranker = Ranker(
         profiles=build_profiles(configuration, BUILT_IN), config=configuration.digest, identity="s1", best=8
     )
-    process = Process(name="scorer", metrics=RecordingMeter())
+    process = Process(name="scorer", metrics=RecordingMeter(), clock=LoopTime())
     task = asyncio.create_task(serve(process, bus, ranker))
     async with asyncio.timeout(5):
         while not process.health.is_ready:  # noqa: ASYNC110 - the bus has no event for it

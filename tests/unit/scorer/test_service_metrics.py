@@ -8,16 +8,17 @@ from datetime import UTC, datetime
 
 import msgspec
 
-from berth.api.messages import MirrorEntry, Pending, Watermark, encode_entry, encode_watermark, watermark_key
-from berth.api.subjects import Term, key
 from berth.bus.stages import publish_pending
 from berth.bus.topology import CLUSTER
-from berth.process.configuration import profiles_of, read_configuration
-from berth.process.lifecycle import Process
+from berth.lifecycle.process import Process
+from berth.messages.attempts import MirrorEntry, Pending, Watermark, encode_entry, encode_watermark, watermark_key
+from berth.messages.subjects import Term, key
+from berth.profiles.configuration import profiles_of, read_configuration
 from berth.ranking.ranker import Ranker
 from berth.ranking.view import View
 from berth_scorer.service import PLUGINS_EVERY, serve, set_gauges
 from harness.builders.objects import a_node, a_pod, pod_requesting
+from harness.fakes.jumping_loop import LoopTime
 from harness.fakes.memory_bus import MemoryBus
 from harness.fakes.recording_meter import RecordingMeter
 
@@ -38,7 +39,7 @@ async def scoring(*nodes: str):
     ranker = Ranker(
         profiles=profiles_of(configuration), config=configuration.digest, identity="s1", best=8, explain=None
     )
-    process = Process(name="scorer", metrics=RecordingMeter())
+    process = Process(name="scorer", metrics=RecordingMeter(), clock=LoopTime())
     task = asyncio.create_task(serve(process, bus, ranker))
     try:
         yield process.metrics, session

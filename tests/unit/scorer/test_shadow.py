@@ -11,7 +11,12 @@ from dataclasses import dataclass, replace
 import msgspec
 import pytest
 
-from berth.api.messages import (
+from berth.api.node import Node
+from berth.api.pod import Pod
+from berth.bus.interface import Session
+from berth.bus.stages import publish_pending
+from berth.lifecycle.process import Process
+from berth.messages.attempts import (
     Candidate,
     Decision,
     MirrorEntry,
@@ -23,19 +28,15 @@ from berth.api.messages import (
     encode,
     encode_entry,
 )
-from berth.api.node import Node
-from berth.api.pod import Pod
-from berth.api.subjects import Term, key
-from berth.bus.interface import Session
-from berth.bus.stages import publish_pending
-from berth.process.configuration import profiles_of, read_configuration
-from berth.process.lifecycle import Process
+from berth.messages.shadow import ShadowComparison
+from berth.messages.subjects import Term, key
+from berth.profiles.configuration import profiles_of, read_configuration
 from berth.ranking.ranker import Ranker
-from berth.ranking.shadowmessages import ShadowComparison
 from berth_scorer import shadow as shadow_module
 from berth_scorer.service import serve
 from berth_scorer.shadow import serve_shadow
 from harness.builders.objects import a_node, a_pod, pod_requesting
+from harness.fakes.jumping_loop import LoopTime
 from harness.fakes.memory_bus import MemoryBus
 from harness.fakes.recording_meter import RecordingMeter
 
@@ -78,7 +79,7 @@ def ranker_of(file=None) -> Ranker:
 async def shadowing(bus: MemoryBus, session: Session, ranker: Ranker) -> AsyncIterator[Running]:
     heard: list[ShadowComparison] = []
     await session.subscribe("berth.shadow.>", lambda _, data, __: heard.append(decode(data, ShadowComparison)))
-    process = Process(name="shadow", metrics=RecordingMeter())
+    process = Process(name="shadow", metrics=RecordingMeter(), clock=LoopTime())
     task = asyncio.create_task(serve_shadow(process, bus, ranker, "packed"))
     try:
         await until(lambda: process.health.is_ready)
@@ -90,7 +91,7 @@ async def shadowing(bus: MemoryBus, session: Session, ranker: Ranker) -> AsyncIt
 
 @asynccontextmanager
 async def live_scorer(bus: MemoryBus) -> AsyncIterator[None]:
-    process = Process(name="scorer", metrics=RecordingMeter())
+    process = Process(name="scorer", metrics=RecordingMeter(), clock=LoopTime())
     task = asyncio.create_task(serve(process, bus, replace(ranker_of(), identity="scorer-1")))
     try:
         await until(lambda: process.health.is_ready)

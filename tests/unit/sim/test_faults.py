@@ -5,8 +5,8 @@ from collections.abc import AsyncIterator
 import aiohttp
 import pytest
 
-from berth.sim.cluster import SimulatedCluster
-from berth.sim.faults import Clear, CutWatches, Delay, Fail, LoseAnswer, Reject
+from berth_sim.cluster import SimulatedCluster
+from berth_sim.faults import Clear, CutWatches, Delay, Fail, LoseAnswer, Reject
 from harness.worlds.kubernetes_api import KubernetesApi
 from harness.worlds.kubernetes_api import kubernetes_api as connected
 

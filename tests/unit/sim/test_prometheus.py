@@ -9,9 +9,9 @@ from datetime import UTC, datetime, timedelta
 import aiohttp
 import pytest
 
-from berth.sim.cluster import SimulatedCluster
-from berth.sim.nodes import node_manifests
-from berth.sim.prometheus import LINK_BYTES
+from berth_sim.cluster import SimulatedCluster
+from berth_sim.nodes import node_manifests
+from berth_sim.prometheus import LINK_BYTES
 
 
 class Clock:

@@ -5,9 +5,9 @@ import json
 import msgspec
 import pytest
 
-from berth.api.errors import DecodeError
 from berth.api.pod import Pod
-from berth.simulate.documents import decode
+from berth.errors import DecodeError
+from berth_cli.simulate.documents import decode
 
 DECODER = msgspec.json.Decoder(Pod)
 

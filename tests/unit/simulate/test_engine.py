@@ -15,7 +15,7 @@ from berth.framework.status import Status
 from berth.plugins.noderesources.fit import FACTORY as FIT
 from berth.plugins.podtopologyspread.plugin import FACTORY as SPREAD
 from berth.plugins.schedulinggates import SchedulingGates
-from berth.simulate.engine import NodeRejection, PodReport, Simulation
+from berth_cli.simulate.engine import NodeRejection, PodReport, Simulation
 from harness.builders.objects import a_container, a_node, a_pod
 from harness.builders.profiles import default_profile, profile_of
 

@@ -6,9 +6,9 @@ import msgspec
 
 from berth.api.pod import Pod
 from berth.framework.profile import Profile
-from berth.process.configuration import profiles_of, read_configuration
-from berth.simulate.engine import Simulation
-from berth.simulate.inputs import read_inputs
+from berth.profiles.configuration import profiles_of, read_configuration
+from berth_cli.simulate.engine import Simulation
+from berth_cli.simulate.inputs import read_inputs
 from harness.worlds.oracle import (
     PROFILES,
     clusters,

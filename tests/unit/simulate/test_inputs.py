@@ -9,8 +9,8 @@ import yaml
 
 from berth.api.volumes import PersistentVolumeClaim
 from berth.api.workloads import ReplicaSet, Service
-from berth.process.configuration import profiles_of, read_configuration
-from berth.simulate.inputs import InputError, read_inputs
+from berth.profiles.configuration import profiles_of, read_configuration
+from berth_cli.simulate.inputs import InputError, read_inputs
 
 PROFILES = dict(profiles_of(read_configuration(None)))
 

@@ -4,8 +4,8 @@ import json
 
 import pytest
 
-from berth.simulate.documents import documents
-from berth.simulate.workloads import with_pods
+from berth_cli.simulate.documents import documents
+from berth_cli.simulate.workloads import with_pods
 
 CONTAINERS = [{"name": "main", "image": "pause"}]
 SELECTOR = {"matchLabels": {"app": "web"}}

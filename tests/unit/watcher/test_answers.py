@@ -6,9 +6,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from berth.api.messages import Outcome, Positions
-from berth.api.queue import PageRequest, PodRequest, QueueAnswer, QueuedPodDetail
-from berth.api.subjects import Uid
+from berth.messages.attempts import Outcome, Positions
+from berth.messages.queue import PageRequest, PodRequest, QueueAnswer, QueuedPodDetail
+from berth.messages.subjects import Uid
 from berth_watcher.answers import MESSAGE_CHARACTERS, PODS_ON_A_PAGE
 from berth_watcher.events import DrainRead, RetryRequested
 from berth_watcher.runner import endpoints

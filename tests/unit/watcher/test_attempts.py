@@ -2,7 +2,7 @@
 
 from datetime import UTC, datetime
 
-from berth.api.messages import Outcome
+from berth.messages.attempts import Outcome
 from berth_watcher.events import (
     AttemptLookedUp,
     LookUpAttempt,

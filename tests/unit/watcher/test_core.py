@@ -4,8 +4,8 @@ import random
 
 import pytest
 
-from berth.api.messages import Outcome, Positions, encode
 from berth.kube.listwatch import Undecodable
+from berth.messages.attempts import Outcome, Positions, encode
 from berth_watcher.events import AttemptLookedUp, PublishDeadLetter, Warn
 from harness.plugins.long_runs import often
 from harness.worlds.watcher_world import WatcherUnderTest, a_node, a_pod, attempt, foreign_value

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import msgspec
 
-from berth.api.messages import Decision, Outcome
 from berth.api.meta import LabelSelector
 from berth.api.pod import Affinity, Pod, PodAffinity, PodAffinityTerm, Toleration
 from berth.api.trimming import with_whole
+from berth.messages.attempts import Decision, Outcome
 from berth_watcher.events import FoundDecision, FoundInFlight, StreamsRead, Warn
 from harness.worlds.watcher_world import EPOCH, WatcherUnderTest, a_pod, attempt
 

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from berth.process.lifecycle import Process
+from berth.lifecycle.process import Process
 from berth_watcher import runner
 from berth_watcher.events import KeyWritten
 from berth_watcher.runner import WatcherParts, WatcherRunner

@@ -6,8 +6,8 @@ from datetime import timedelta
 
 from msgspec import structs
 
-from berth.api.messages import Decision, Outcome, Positions
 from berth.bus.interface import StoredMessage
+from berth.messages.attempts import Decision, Outcome, Positions
 from berth_watcher.events import CountScheduled
 from berth_watcher.metrics import Gauges, count_decision, count_published, count_scheduled
 from harness.fakes.recording_meter import RecordingMeter

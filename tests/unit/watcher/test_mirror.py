@@ -8,13 +8,13 @@ import sys
 import msgspec
 import pytest
 
-from berth.api.messages import decode_entry, decode_watermark
 from berth.api.meta import ObjectMeta
 from berth.api.node import Node
 from berth.api.pod import Pod, PodCondition, PodSpec, PodStatus, Toleration
-from berth.api.subjects import Term
 from berth.bus.interface import Entry
 from berth.kube.listwatch import Current, Listed, ListedPart
+from berth.messages.attempts import decode_entry, decode_watermark
+from berth.messages.subjects import Term
 from berth_watcher.events import (
     BucketEntryRead,
     KeyLookedUp,

@@ -1,7 +1,7 @@
 """Pods go by priority, then age, into the window; and which pods are not queued at all."""
 
-from berth.api.messages import Outcome, Positions
 from berth.kube.listwatch import Deleted
+from berth.messages.attempts import Outcome, Positions
 from berth_watcher import queue
 from berth_watcher.settings import AttemptSettings
 from harness.worlds.watcher_world import WatcherUnderTest, a_node, a_pod

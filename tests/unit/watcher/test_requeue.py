@@ -4,10 +4,10 @@ import time
 
 import pytest
 
-from berth.api.messages import Outcome, Positions
 from berth.api.pod import Pod
 from berth.framework.events import Action, ClusterEvent, Resource
 from berth.kube.listwatch import Deleted, Listed, Upserted
+from berth.messages.attempts import Outcome, Positions
 from berth_watcher.requeue import MAX_EVENTS, EventLog
 from berth_watcher.settings import AttemptSettings, RequeueSettings
 from berth_watcher.store import ObjectStore

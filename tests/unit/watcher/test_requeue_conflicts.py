@@ -1,7 +1,7 @@
 """After a conflict a pod goes to the front of its priority, once the reflectors have shown what it was about."""
 
-from berth.api.messages import Outcome, Reason
 from berth.kube.listwatch import Current
+from berth.messages.attempts import Outcome, Reason
 from berth_watcher.events import AttemptLookedUp
 from berth_watcher.requeue import VersionGate
 from berth_watcher.settings import AttemptSettings

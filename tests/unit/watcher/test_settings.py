@@ -6,10 +6,10 @@ import msgspec
 
 from berth.api.config.configuration import EVERY_NODE
 from berth.api.config.load import load
-from berth.api.messages import Outcome
+from berth.messages.attempts import Outcome
 from berth.plugins.presets import DEFAULT
 from berth.plugins.registry import BUILT_IN
-from berth.process.settings import Settings
+from berth.settings.settings import Settings
 from berth_watcher.settings import watcher_settings
 from harness.worlds.watcher_world import WatcherUnderTest, a_pod
 

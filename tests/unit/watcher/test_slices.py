@@ -7,10 +7,10 @@ from itertools import chain, repeat
 
 import msgspec
 
-from berth.api.messages import Outcome, Positions
 from berth.framework.events import Action, ClusterEvent, EventHint, Resource
 from berth.framework.interface import EnqueueExtensions, FilterPlugin
 from berth.framework.status import SUCCESS, Status
+from berth.messages.attempts import Outcome, Positions
 from berth_watcher import core, requeue
 from berth_watcher.effects import Inbox
 from berth_watcher.events import StreamsRead

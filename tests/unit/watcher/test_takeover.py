@@ -4,9 +4,9 @@ from datetime import timedelta
 
 import pytest
 
-from berth.api.messages import Decision, Outcome, Pending, Positions, Ranked
-from berth.api.subjects import PodSubject, Term
 from berth.bus.stages import publish_decision, publish_pending, publish_ranked
+from berth.messages.attempts import Decision, Outcome, Pending, Positions, Ranked
+from berth.messages.subjects import PodSubject, Term
 from berth_watcher.events import FoundDecision, FoundInFlight, LookUpAttempt, StepDown, StreamsRead
 from berth_watcher.settings import AttemptSettings
 from berth_watcher.takeover import holds, read_streams

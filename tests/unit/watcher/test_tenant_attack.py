@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import msgspec
 
-from berth.api.messages import Outcome, Positions
 from berth.api.pod import Affinity, Pod, PodAffinity, PodAffinityTerm
+from berth.messages.attempts import Outcome, Positions
 from berth_watcher.settings import AttemptSettings
 from harness.worlds.watcher_world import WatcherUnderTest, a_node, a_pod
 

@@ -14,13 +14,13 @@ from hypothesis import strategies as st
 
 from berth.api.config.configuration import ExtenderConfiguration
 from berth.api.config.types import Point
-from berth.api.livedata import BANDWIDTH, Bandwidth, LiveSource, encode_bandwidth
-from berth.api.messages import Outcome
 from berth.api.meta import LabelSelector, SelectorRequirement
 from berth.api.pod import Affinity, NodeAffinity, NodeSelector, NodeSelectorTerm, Pod, PodAffinity, PodAffinityTerm
 from berth.framework.events import Action, ClusterEvent, LiveDataUpdate, Resource
 from berth.framework.extending import EXTENDER
 from berth.framework.profile import Profile
+from berth.messages.attempts import Outcome
+from berth.messages.livedata import BANDWIDTH, Bandwidth, LiveSource, encode_bandwidth
 from berth.plugins.additional.nodelabel import NodeFilterLabelArgs
 from berth.plugins.additional.tenantspread import TenantSpreadArgs
 from berth.plugins.interpodaffinity import plugin
@@ -29,7 +29,7 @@ from berth.plugins.nodeaffinity import NodeAffinityArgs
 from berth.plugins.noderesources.amountsindex import MAX_COLUMNS
 from berth.plugins.noderesources.fit import NodeResourcesFitArgs
 from berth.plugins.registry import BUILT_IN
-from berth.plugins.v1_18.registry import as_of_1_18
+from berth_plugins_1_18.registry import as_of_1_18
 from berth_watcher.hints import QueuePlugins, UnschedulablePods
 from berth_watcher.queue import EventClock, QueuedPod, Timestamp
 from berth_watcher.store import RESOURCES, ObjectChange, cluster_events

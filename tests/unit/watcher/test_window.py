@@ -1,8 +1,8 @@
 """The window is counted per profile, and what holds published pods up is said."""
 
-from berth.api.messages import Outcome
-from berth.api.subjects import Attempt
-from berth.process.configuration import profiles_of, read_configuration
+from berth.messages.attempts import Outcome
+from berth.messages.subjects import Attempt
+from berth.profiles.configuration import profiles_of, read_configuration
 from berth_watcher.events import AttemptLookedUp, Note, Warn
 from berth_watcher.settings import AttemptSettings
 from harness.worlds.watcher_world import WatcherUnderTest, a_pod

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import berth.bootstrap  # noqa: F401 - before the others
-from berth.process.start import service_command
+from berth.lifecycle.start import service_command
 from berth_binder.service import serve
 
 main = service_command(

@@ -14,15 +14,15 @@ from typing import Any, Final, TypeVar
 
 import msgspec
 
-from berth.api.decoding import version_number
-from berth.api.errors import BerthError, DecodeError
 from berth.api.meta import ObjectMeta
 from berth.api.pod import Pod, is_marked_for_preemption
+from berth.clock import Clock
+from berth.decoding import version_number
+from berth.errors import BerthError, DecodeError
 from berth.extenders.client import Extenders, HttpExtender
 from berth.extenders.wire import ExtenderError
 from berth.framework.interface import KeepVolume, Write
 from berth.kube.client import KubeClient
-from berth.kube.clock import Clock
 from berth.kube.errors import ApiUnreachableError, Response, missing_right
 from berth.kube.writes import (
     bind,
@@ -36,10 +36,10 @@ from berth.kube.writes import (
     select_node,
     unmark_victim,
 )
-from berth.process.logging import get_logger, verbose
-from berth.process.metrics import Meter
-from berth.process.settings import V_STEP
-from berth.process.tracing import Span, Tracing
+from berth.observability.logging import get_logger, verbose
+from berth.observability.metrics import Meter
+from berth.observability.tracing import Span, Tracing
+from berth.settings.settings import V_STEP
 from berth_binder.events import (
     NO_ANSWER,
     Answer,

@@ -15,12 +15,12 @@ from enum import Enum
 from itertools import count
 from typing import Final
 
-from berth.api.decoding import version_number
-from berth.api.messages import Candidate, Decision
 from berth.api.pod import Pod
-from berth.api.subjects import Term
+from berth.clock import Backoff
+from berth.decoding import version_number
 from berth.framework.status import Status
-from berth.kube.clock import Backoff
+from berth.messages.attempts import Candidate, Decision
+from berth.messages.subjects import Term
 from berth_binder.decisions import EvictionPlan, Placement, Verdict
 from berth_binder.events import (
     GetPod,

@@ -14,12 +14,12 @@ from typing import Any, Final
 
 import msgspec
 
-from berth.api.decoding import version_number
 from berth.api.kinds import PLUGIN_KINDS
 from berth.api.node import Node
 from berth.api.pod import Pod, bound_at, bound_at_text, is_bound, is_finished, is_gone_while_unbound
 from berth.api.workloads import Namespace
 from berth.cluster.snapshot import Snapshot
+from berth.decoding import version_number
 from berth.kube.listwatch import (
     Current,
     Deleted,

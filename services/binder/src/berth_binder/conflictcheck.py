@@ -12,8 +12,15 @@ from dataclasses import dataclass
 
 import msgspec
 
-from berth.api.decoding import version_number
-from berth.api.messages import (
+from berth.api.pod import Pod, is_gated, is_gone_while_unbound
+from berth.api.trimming import changed_since
+from berth.decoding import version_number
+from berth.framework.cycle import check
+from berth.framework.plugincalls import PluginFailure
+from berth.framework.profile import Profile
+from berth.framework.scoring import counted_pods_of
+from berth.framework.status import Code, Status
+from berth.messages.attempts import (
     Candidate,
     Outcome,
     Ranked,
@@ -22,14 +29,7 @@ from berth.api.messages import (
     by_best_estimate,
     explaining_candidates,
 )
-from berth.api.pod import Pod, is_gated, is_gone_while_unbound
-from berth.api.subjects import Attempt
-from berth.api.trimming import changed_since
-from berth.framework.cycle import check
-from berth.framework.plugincalls import PluginFailure
-from berth.framework.profile import Profile
-from berth.framework.scoring import counted_pods_of
-from berth.framework.status import Code, Status
+from berth.messages.subjects import Attempt
 from berth_binder.cache import PODS, Cache
 from berth_binder.decisions import (
     CHANGED,

@@ -17,12 +17,12 @@ from contextlib import AbstractContextManager, nullcontext
 from http import HTTPStatus
 from typing import Final, TypeVar
 
-from berth.api.decoding import version_number
-from berth.api.messages import Decision, Outcome, Ranked, Reason
 from berth.api.pod import Pod
-from berth.api.subjects import Epoch
+from berth.decoding import version_number
 from berth.framework.profile import Profile
 from berth.framework.status import Code, Status
+from berth.messages.attempts import Decision, Outcome, Ranked, Reason
+from berth.messages.subjects import Epoch
 from berth_binder.attempt import AttemptPhase, BindingAttempt, BindingQueue, DecidedAttempts
 from berth_binder.cache import Cache
 from berth_binder.conflictcheck import ConflictCheck

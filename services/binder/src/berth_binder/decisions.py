@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import msgspec
 
-from berth.api.messages import Candidate, Decision, Outcome, Preemption, Ranked, Reason, Rejection, within_bounds
 from berth.api.pod import Pod, is_gated, is_gone_while_unbound
-from berth.api.subjects import Epoch
 from berth.api.trimming import changed_since
 from berth.framework.status import Status
+from berth.messages.attempts import Candidate, Decision, Outcome, Preemption, Ranked, Reason, Rejection, within_bounds
+from berth.messages.subjects import Epoch
 
 
 class Verdict(msgspec.Struct, frozen=True, kw_only=True):

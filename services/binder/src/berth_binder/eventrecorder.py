@@ -20,16 +20,16 @@ from typing import Any, Final
 
 import msgspec
 
-from berth.api.errors import BerthError
-from berth.api.messages import Decision, Outcome
 from berth.api.meta import ObjectMeta
 from berth.api.pod import Pod, PodCondition
+from berth.clock import micro_time, whole_seconds
+from berth.errors import BerthError
 from berth.kube.client import KubeClient
-from berth.kube.clock import micro_time, whole_seconds
 from berth.kube.errors import Response, missing_right
 from berth.kube.writes import condition_patch, create_event, cut, get_pod, patch_event, patch_pod_status
-from berth.process.lifecycle import Process
-from berth.process.logging import get_logger
+from berth.lifecycle.process import Process
+from berth.messages.attempts import Decision, Outcome
+from berth.observability.logging import get_logger
 from berth_binder.settings import EventSettings
 
 log = get_logger()

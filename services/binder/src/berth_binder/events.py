@@ -14,10 +14,10 @@ from typing import Any, Final
 
 import msgspec
 
-from berth.api.messages import Decision, Ranked
 from berth.api.pod import Pod
-from berth.api.subjects import Attempt
 from berth.framework.interface import Write
+from berth.messages.attempts import Decision, Ranked
+from berth.messages.subjects import Attempt
 
 NO_ANSWER: Final = 0
 """The status of a request that was not answered."""

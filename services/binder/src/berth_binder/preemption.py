@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Final
 
-from berth.api.messages import Outcome, Preemption, Ranked, Reason, Victim
 from berth.api.pod import Pod, is_being_preempted, priority_of
 from berth.cluster.nodes import node_info
 from berth.framework.cycle import any_feasible_node, check
@@ -20,6 +19,7 @@ from berth.framework.plugincalls import PluginFailure
 from berth.framework.preemption import confirm
 from berth.framework.profile import Profile
 from berth.framework.status import Code
+from berth.messages.attempts import Outcome, Preemption, Ranked, Reason, Victim
 from berth_binder.cache import Cache
 from berth_binder.decisions import GONE, EvictionPlan, RecheckError, Verdict, refused
 from berth_binder.events import ApiRequest, ClearNomination, EvictionAnswer, EvictPods

@@ -12,10 +12,6 @@ from typing import Any, Final, TypeVar
 
 import msgspec
 
-from berth.api.errors import BerthError, DecodeError, TemporaryError
-from berth.api.livedata import LiveSource
-from berth.api.messages import DeadLetter, Decision, Outcome, Ranked, UnknownSchemaError, attempt_of, decode
-from berth.api.subjects import Attempt, Epoch, key
 from berth.bus.interface import (
     BusLostError,
     Deliveries,
@@ -30,19 +26,23 @@ from berth.bus.stages import StagedMessage, decision_message, publish_dead_lette
 from berth.bus.topology import COMMITS, RANKED
 from berth.bus.tries import BegunTries, TryCounter
 from berth.cluster.buckets import LiveDataReader
+from berth.errors import BerthError, DecodeError, TemporaryError
 from berth.extenders.client import Extenders
 from berth.framework.profile import Profile
 from berth.kube.client import KubeClient
 from berth.kube.informers import Informers
 from berth.leader.session import LeaderSession
 from berth.leader.term import CONTROL, number_in_control, term_key
-from berth.process.health import Progress
-from berth.process.lifecycle import Process, run_until
-from berth.process.logging import get_logger, verbose
-from berth.process.metrics import GaugeName, Meter, result_of
-from berth.process.sessions import Refusals, UndecodableReporter, follow_live
-from berth.process.settings import V_RESULT, V_STEP
-from berth.process.tracing import TRACEPARENT, Span, trace_id_of
+from berth.lifecycle.process import Process, run_until
+from berth.lifecycle.sessions import Refusals, UndecodableReporter, follow_live
+from berth.messages.attempts import DeadLetter, Decision, Outcome, Ranked, UnknownSchemaError, attempt_of, decode
+from berth.messages.livedata import LiveSource
+from berth.messages.subjects import Attempt, Epoch, key
+from berth.observability.health import Progress
+from berth.observability.logging import get_logger, verbose
+from berth.observability.metrics import GaugeName, Meter, result_of
+from berth.observability.tracing import TRACEPARENT, Span, trace_id_of
+from berth.settings.settings import V_RESULT, V_STEP
 from berth_binder.apicalls import ApiRequests
 from berth_binder.cache import Cache, ForeignBindings
 from berth_binder.core import BinderCore

@@ -13,11 +13,11 @@ from berth.extenders.client import Extenders
 from berth.kube.client import KubeClient
 from berth.kube.listwatch import ReflectorEvent, Undecodable
 from berth.leader.loop import lead_until_stopped
-from berth.process.clients import cluster_informers, kube_client, nats_bus
-from berth.process.configuration import profiles_of
-from berth.process.health import Progress
-from berth.process.lifecycle import Process
-from berth.process.logging import get_logger
+from berth.lifecycle.clients import cluster_informers, kube_client, nats_bus
+from berth.lifecycle.process import Process
+from berth.observability.health import Progress
+from berth.observability.logging import get_logger
+from berth.profiles.configuration import profiles_of
 from berth_binder.cache import Cache
 from berth_binder.eventrecorder import EventBudget, EventRecorder
 from berth_binder.runner import BinderParts, BinderRunner

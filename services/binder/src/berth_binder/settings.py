@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Final
 
-from berth.kube.clock import Backoff
-from berth.process.settings import Settings
+from berth.clock import Backoff
+from berth.settings.settings import Settings
 
 API_BACKOFF: Final = Backoff(initial=timedelta(milliseconds=100), maximum=timedelta(seconds=5))
 """After requests for one pod that failed. An API server that fails over is back within a few hundred milliseconds; the

@@ -20,21 +20,21 @@ from http import HTTPStatus
 from itertools import islice
 from typing import Final
 
-from berth.api.decoding import version_number
-from berth.api.errors import DecodeError, TemporaryError
 from berth.api.kinds import POD
-from berth.api.messages import Message, check_names, decode
 from berth.api.pod import Pod, is_gone_while_unbound
-from berth.api.subjects import Epoch, all_of
 from berth.bus.interface import BusLostError, BusRefusedError, Session
 from berth.bus.topology import CONTROL, RANKED
+from berth.clock import Clock
+from berth.decoding import version_number
+from berth.errors import DecodeError, TemporaryError
 from berth.kube.client import KubeClient
-from berth.kube.clock import Clock
 from berth.kube.errors import ApiUnreachableError, Response, missing_right, refusal
 from berth.kube.informers import Informers
 from berth.kube.writes import decode_pod, fence, get_pod
 from berth.leader.session import LeaderSession, NoLongerLeadingError
-from berth.process.logging import get_logger
+from berth.messages.attempts import Message, check_names, decode
+from berth.messages.subjects import Epoch, all_of
+from berth.observability.logging import get_logger
 from berth_binder.cache import PODS, Cache, fence_epoch
 from berth_binder.events import leaves_open
 

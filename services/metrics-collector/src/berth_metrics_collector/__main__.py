@@ -6,9 +6,9 @@ import os
 
 import berth.bootstrap  # noqa: F401 - before the others
 from berth.api.config.configuration import KubeSchedulerConfiguration
-from berth.process.clients import nats_bus
-from berth.process.lifecycle import Process
-from berth.process.start import service_command
+from berth.lifecycle.clients import nats_bus
+from berth.lifecycle.process import Process
+from berth.lifecycle.start import service_command
 from berth_metrics_collector.queries import configured_queries, maximum_ages
 from berth_metrics_collector.service import serve
 from berth_metrics_collector.settings import collector_settings

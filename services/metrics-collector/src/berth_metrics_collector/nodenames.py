@@ -15,14 +15,14 @@ from typing import Final
 
 import msgspec
 
-from berth.api.decoding import decode_json
-from berth.api.errors import DecodeError
-from berth.api.livedata import LINK_CAPACITY_ANNOTATION, MAX_RATE, Bandwidth, annotated_rate
-from berth.api.messages import decode_entry
 from berth.api.node import Node
-from berth.api.subjects import parse_key
 from berth.bus.interface import Entry
-from berth.process.logging import get_logger
+from berth.decoding import decode_json
+from berth.errors import DecodeError
+from berth.messages.attempts import decode_entry
+from berth.messages.livedata import LINK_CAPACITY_ANNOTATION, MAX_RATE, Bandwidth, annotated_rate
+from berth.messages.subjects import parse_key
+from berth.observability.logging import get_logger
 from berth_metrics_collector.prometheus import SampleRow
 from berth_metrics_collector.samples import Target, TargetSample, parse_value
 

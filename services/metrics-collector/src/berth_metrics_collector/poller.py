@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import Any, Final, Protocol
 
-from berth.api.livedata import BandwidthQuery
-from berth.process.logging import get_logger
-from berth.process.metrics import Meter
+from berth.messages.livedata import BandwidthQuery
+from berth.observability.logging import get_logger
+from berth.observability.metrics import Meter
 from berth_metrics_collector.nodenames import MatchedSamples, NodeNames, host_names, match_samples
 from berth_metrics_collector.prometheus import PrometheusError, SampleRow
 from berth_metrics_collector.queries import inventory_queries, traffic_queries

@@ -25,8 +25,8 @@ from requests.exceptions import ChunkedEncodingError, ContentDecodingError, JSON
 from urllib3.exceptions import ProtocolError, ReadTimeoutError, SSLError
 from urllib3.util.retry import Retry
 
-from berth.api.errors import TemporaryError
-from berth.process.logging import get_logger
+from berth.errors import TemporaryError
+from berth.observability.logging import get_logger
 from berth.tls import requests_adapter
 from berth_metrics_collector.settings import PrometheusAccess
 

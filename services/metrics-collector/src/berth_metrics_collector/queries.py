@@ -15,7 +15,7 @@ from datetime import timedelta
 from typing import Final
 
 from berth.api.config.configuration import KubeSchedulerConfiguration, ProfileConfiguration
-from berth.api.livedata import BandwidthQuery
+from berth.messages.livedata import BandwidthQuery
 from berth.plugins.networktraffic.args import NetworkTrafficArgs, maximum_age_of, query_of
 from berth.plugins.networktraffic.plugin import NAME
 

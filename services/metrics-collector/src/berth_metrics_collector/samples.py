@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Final
 
-from berth.api.livedata import Bandwidth, utc_time
+from berth.messages.livedata import Bandwidth, utc_time
 from berth_metrics_collector.prometheus import SampleRow
 
 MIN_SCRAPES: Final = 4

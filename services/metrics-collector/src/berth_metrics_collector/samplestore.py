@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Final
 
-from berth.api.errors import DecodeError
-from berth.api.livedata import Bandwidth, decode_bandwidth
-from berth.api.subjects import key, parse_key
 from berth.bus.interface import Entry
+from berth.errors import DecodeError
+from berth.messages.livedata import Bandwidth, decode_bandwidth
+from berth.messages.subjects import key, parse_key
 
 MAX_CLOCK_SKEW: Final = timedelta(minutes=5)
 """A stored sample that is newer by more than this was made with a wrong clock, and is overwritten."""

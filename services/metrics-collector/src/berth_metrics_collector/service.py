@@ -8,8 +8,6 @@ from contextlib import AsyncExitStack
 from datetime import UTC, datetime
 from typing import Final
 
-from berth.api.errors import TemporaryError
-from berth.api.livedata import BandwidthQuery, encode_bandwidth
 from berth.bus.interface import (
     BucketReader,
     Bus,
@@ -19,10 +17,12 @@ from berth.bus.interface import (
     WrongLastSequenceError,
 )
 from berth.bus.topology import BANDWIDTH, CLUSTER
-from berth.process.health import Condition
-from berth.process.lifecycle import Process, run_until
-from berth.process.logging import get_logger
-from berth.process.sessions import present, serve_each_session
+from berth.errors import TemporaryError
+from berth.lifecycle.process import Process, run_until
+from berth.lifecycle.sessions import present, serve_each_session
+from berth.messages.livedata import BandwidthQuery, encode_bandwidth
+from berth.observability.health import Condition
+from berth.observability.logging import get_logger
 from berth_metrics_collector.nodenames import MatchedSamples, MirroredNodes
 from berth_metrics_collector.poller import Poller, Reporter
 from berth_metrics_collector.prometheus import Prometheus

@@ -8,8 +8,8 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Final, TypeVar
 
-from berth.process import readers
-from berth.process.exits import UsageError
+from berth.exits import UsageError
+from berth.settings import readers
 
 T = TypeVar("T")
 

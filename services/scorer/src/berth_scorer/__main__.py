@@ -6,13 +6,13 @@ from dataclasses import replace
 
 import berth.bootstrap  # noqa: F401 - before the others
 from berth.api.config.configuration import KubeSchedulerConfiguration
-from berth.process.clients import nats_bus
-from berth.process.configuration import profiles_of
-from berth.process.lifecycle import Process
-from berth.process.settings import V_SCORE
-from berth.process.start import service_command
+from berth.lifecycle.clients import nats_bus
+from berth.lifecycle.process import Process
+from berth.lifecycle.start import service_command
+from berth.messages.shadow import SHADOW_SERVICE
+from berth.profiles.configuration import profiles_of
 from berth.ranking.ranker import Ranker, explain
-from berth.ranking.shadowmessages import SHADOW_SERVICE
+from berth.settings.settings import V_SCORE
 from berth_scorer.service import serve
 from berth_scorer.shadow import serve_shadow
 

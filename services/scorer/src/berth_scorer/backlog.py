@@ -13,16 +13,16 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from berth.api.errors import BerthError, PermanentError
-from berth.api.messages import DeadLetter, Pending, Positions, Ranked
 from berth.api.trimming import WHOLE
 from berth.bus.interface import BusLostError, Delivery, PubAck, Session, UnansweredError
 from berth.bus.stages import StagedMessage, publish_dead_letter, ranked_message
 from berth.bus.topology import RANKED
-from berth.process.logging import get_logger, verbose
-from berth.process.metrics import Meter
-from berth.process.settings import V_STEP
-from berth.process.tracing import trace_id_of
+from berth.errors import BerthError, PermanentError
+from berth.messages.attempts import DeadLetter, Pending, Positions, Ranked
+from berth.observability.logging import get_logger, verbose
+from berth.observability.metrics import Meter
+from berth.observability.tracing import trace_id_of
+from berth.settings.settings import V_STEP
 
 SUSPECT_DELIVERIES: Final = 4
 """From this delivery on, a message may be the one that ends scorers. It is ranked alone (docs/protocol.md, 6)."""

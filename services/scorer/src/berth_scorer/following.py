@@ -8,11 +8,11 @@ from contextlib import AsyncExitStack
 from datetime import timedelta
 from typing import Final, Protocol
 
-from berth.api.subjects import all_of
 from berth.bus.interface import BucketReader, Entry, Session, StoredMessage, StreamReader
 from berth.bus.topology import CLUSTER, DECISIONS, RANKED
 from berth.cluster.buckets import LiveDataReader
-from berth.process.sessions import UndecodableReporter, follow_live
+from berth.lifecycle.sessions import UndecodableReporter, follow_live
+from berth.messages.subjects import all_of
 
 DECISIONS_READ: Final = 2
 """How far back DECISIONS is read at the start, in lifetimes of a proposal, so that no decided proposal counts."""

@@ -13,11 +13,8 @@ from typing import Final, TypeVar
 import msgspec
 
 from berth.api.config.configuration import ExtenderConfiguration
-from berth.api.errors import BerthError, DecodeError, TemporaryError
-from berth.api.messages import Pending, Ranked, UnknownSchemaError, attempt_of, decode
 from berth.api.node import Node
 from berth.api.pod import Pod
-from berth.api.subjects import key
 from berth.bus.interface import (
     Bus,
     BusLostError,
@@ -31,6 +28,7 @@ from berth.bus.topology import CLUSTER, DECISIONS, PENDING, SCORER, TRIES
 from berth.bus.tries import BegunTries, TryCounter
 from berth.cluster.buckets import LiveDataReader
 from berth.cluster.nodes import node_info
+from berth.errors import BerthError, DecodeError, TemporaryError
 from berth.extenders.client import Extenders
 from berth.extenders.wire import ExtenderError
 from berth.framework.cycle import ToExtend
@@ -38,15 +36,17 @@ from berth.framework.extending import Extension
 from berth.framework.interface import Nomination
 from berth.framework.plugincalls import ONE_TIME, PluginFailure, SortKey, Timing, default_sort_key, run_sort_key
 from berth.framework.profile import Profile
-from berth.process.health import Condition
-from berth.process.lifecycle import Process, run_until
-from berth.process.logging import get_logger, verbose
-from berth.process.metrics import Meter, point_of, status_of
-from berth.process.sessions import Refusals, UndecodableReporter, present, serve_each_session
-from berth.process.settings import V_STEP
-from berth.process.tracing import TRACEPARENT, Span, trace_id_of
+from berth.lifecycle.process import Process, run_until
+from berth.lifecycle.sessions import Refusals, UndecodableReporter, present, serve_each_session
+from berth.messages.attempts import Pending, Ranked, UnknownSchemaError, attempt_of, decode
+from berth.messages.subjects import key
+from berth.observability.health import Condition
+from berth.observability.logging import get_logger, verbose
+from berth.observability.metrics import Meter, point_of, status_of
+from berth.observability.tracing import TRACEPARENT, Span, trace_id_of
 from berth.ranking.ranker import Ranker
 from berth.ranking.view import View
+from berth.settings.settings import V_STEP
 from berth_scorer.backlog import RETRY_DELAY, Backlog, Outbox, PendingDelivery
 from berth_scorer.following import follow
 
@@ -116,6 +116,7 @@ class Scorer:
         self._metrics = process.metrics
         self._undecodable = UndecodableReporter(process.metrics)
         self._peers = process.peers
+        self._clock = process.clock
         self._now = process.clock.now
         self._tracing = process.tracing
         self._lifetime = process.settings.numbers.proposal
@@ -171,7 +172,7 @@ class Scorer:
 
     def on_decisions(self, batch: Sequence[StoredMessage], position: int) -> None:
         """Take them into the view."""
-        for problem in self._view.apply_decisions(batch, position, time.monotonic()):
+        for problem in self._view.apply_decisions(batch, position, self._now()):
             self._warn(problem, DECISIONS)
         self._view_moved()
 
@@ -189,7 +190,7 @@ class Scorer:
 
     def count_ranked(self, stored: StoredMessage) -> None:
         """Take it into the view."""
-        self._warn(self._view.apply_ranked(stored.data, stored.sequence, time.monotonic()), stored.subject)
+        self._warn(self._view.apply_ranked(stored.data, stored.sequence, self._now()), stored.subject)
 
     def _warn(self, problem: str, subject: str) -> None:
         if problem:
@@ -227,9 +228,7 @@ class Scorer:
             log.info("pod received", **about, trace_id=trace_id_of(delivery.headers), delivered=delivery.delivered)
         if not self._outbox.hold(delivery):
             return
-        item = PendingDelivery(
-            delivery=delivery, pending=pending, taken_at=time.monotonic(), rank=rank_of(profile, pending)
-        )
+        item = PendingDelivery(delivery=delivery, pending=pending, taken_at=self._now(), rank=rank_of(profile, pending))
         self._backlog.add(item, self._view.positions)
         self._changed.set()
 
@@ -240,12 +239,12 @@ class Scorer:
 
         What is published in a slice goes out together.
         """
-        slice_ends = time.monotonic() + SLICE_SECONDS
+        slice_ends = self._now() + SLICE_SECONDS
         while True:
-            now = time.monotonic()
+            now = self._now()
             if now >= slice_ends:
                 await asyncio.sleep(0)
-                now = time.monotonic()
+                now = self._now()
                 slice_ends = now + SLICE_SECONDS
             if self._alone.locked():
                 async with self._alone:
@@ -253,7 +252,7 @@ class Scorer:
             item = self._backlog.pop(self._view.positions, now)
             if item is None:
                 await self._wait()
-                slice_ends = time.monotonic() + SLICE_SECONDS
+                slice_ends = self._now() + SLICE_SECONDS
             elif self._is_to_be_extended(item):
                 self._asking[item.delivery.sequence] = item
                 tasks.create_task(self._rank_extended(item), name=f"extend {item.pending.attempt}")
@@ -265,7 +264,7 @@ class Scorer:
     async def _wait(self) -> None:
         """Wait for a message, or, while messages wait for positions, for more of the view, or until one is due."""
         self._changed.clear()
-        due = self._backlog.due_in(time.monotonic())
+        due = self._backlog.due_in(self._now())
         # Not asyncio.timeout, which takes 8 µs: this waits once a pod.
         timer = None if due is None else asyncio.get_running_loop().call_later(due, self._changed.set)
         try:
@@ -293,7 +292,7 @@ class Scorer:
         """Take back what NATS did not answer; the session may be another one than that of the tries."""
         refusals = Refusals("cannot take back a count of tries")
         while True:
-            await asyncio.sleep(HEARTBEAT.total_seconds())
+            await self._clock.sleep(HEARTBEAT.total_seconds())
             with refusals.logged_once():
                 await self._tries.settle()
 
@@ -426,7 +425,7 @@ class Scorer:
 
     def _rank_timed(self, item: PendingDelivery, timing: Timing, extension: Extension | None) -> Ranked:
         """The ranking; for some pods each plugin is timed too."""
-        now, pending = time.monotonic(), item.pending
+        now, pending = self._now(), item.pending
         self._metrics.observe("berth_hold_duration_seconds", now - item.taken_at)
         if self._answered % PLUGINS_EVERY:
             return self._ranker.answer(pending, self._view, now, timing, extension)
@@ -451,8 +450,8 @@ class Scorer:
 
     async def _heartbeat(self) -> None:
         while True:
-            await asyncio.sleep(HEARTBEAT.total_seconds())
-            self._view.expire(time.monotonic())
+            await self._clock.sleep(HEARTBEAT.total_seconds())
+            self._view.expire(self._now())
             set_gauges(self._metrics, self._view, held=len(self._outbox))
             self._outbox.send_in_progress()
 

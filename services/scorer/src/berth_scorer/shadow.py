@@ -16,16 +16,23 @@ from dataclasses import dataclass
 from importlib.metadata import version
 from typing import Final
 
-from berth.api.errors import BerthError, DecodeError
-from berth.api.messages import DecisionSummary, Pending, Positions, Ranked, attempt_of, decode, encode
 from berth.bus.interface import Bus, BusLostError, Entry, Session, StoredMessage
 from berth.bus.topology import CLUSTER
 from berth.cluster.buckets import LiveDataReader
+from berth.errors import BerthError, DecodeError
 from berth.framework.cycle import check
-from berth.process.health import Condition
-from berth.process.lifecycle import Process, run_until
-from berth.process.logging import get_logger
-from berth.process.sessions import UndecodableReporter, serve_each_session
+from berth.lifecycle.process import Process, run_until
+from berth.lifecycle.sessions import UndecodableReporter, serve_each_session
+from berth.messages.attempts import DecisionSummary, Pending, Positions, Ranked, attempt_of, decode, encode
+from berth.messages.shadow import (
+    MOST_COMPARISON_BYTES,
+    SHADOW_SERVICE,
+    ShadowComparison,
+    ShadowResult,
+    SkipReason,
+)
+from berth.observability.health import Condition
+from berth.observability.logging import get_logger
 from berth.ranking.alignedview import AlignedView, Applied
 from berth.ranking.comparison import (
     AwaitedDecisions,
@@ -36,13 +43,6 @@ from berth.ranking.comparison import (
     why_not_compared,
 )
 from berth.ranking.ranker import Ranker
-from berth.ranking.shadowmessages import (
-    MOST_COMPARISON_BYTES,
-    SHADOW_SERVICE,
-    ShadowComparison,
-    ShadowResult,
-    SkipReason,
-)
 from berth.ranking.view import View
 from berth_scorer.following import follow
 from berth_scorer.service import HEARTBEAT, SLICE_SECONDS
@@ -109,6 +109,8 @@ class Shadow:
         self.name = name
         self._session = session
         self._ranker = ranker
+        self._clock = process.clock
+        self._now = process.clock.now
         self._metrics = process.metrics
         self._health = process.health
         self._undecodable = UndecodableReporter(process.metrics)
@@ -149,7 +151,7 @@ class Shadow:
                 stack=stack,
                 tasks=tasks,
             )
-            self._note(self._aligned.release(time.monotonic()))
+            self._note(self._aligned.release(self._now()))
             self._is_reading = True
             tasks.create_task(self._follow_rankings(), name="compare")
             tasks.create_task(self._heartbeat(), name="heartbeat")
@@ -160,12 +162,12 @@ class Shadow:
 
     def on_mirror(self, entries: Sequence[Entry], position: int) -> None:
         """Hold them until a live ranking has counted them."""
-        self._aligned.add_mirror(entries, position, time.monotonic())
+        self._aligned.add_mirror(entries, position, self._now())
         self._arrived()
 
     def on_decisions(self, batch: Sequence[StoredMessage], position: int) -> None:
         """Hold them until a live ranking has counted them."""
-        self._aligned.add_decisions(batch, position, time.monotonic())
+        self._aligned.add_decisions(batch, position, self._now())
         self._arrived()
 
     def on_live_data(self, bucket: str, position: int) -> None:
@@ -177,7 +179,7 @@ class Shadow:
         if self._is_reading:
             self._changed.set()
         else:
-            self._note(self._aligned.release(time.monotonic()))
+            self._note(self._aligned.release(self._now()))
 
     def _note(self, applied: Applied) -> None:
         """Warn of what cannot be decoded, and conclude the comparisons whose Decision was read."""
@@ -193,7 +195,7 @@ class Shadow:
 
     def count_ranked(self, stored: StoredMessage) -> None:
         """Take it into the view."""
-        problem = self._view.apply_ranked(stored.data, stored.sequence, time.monotonic())
+        problem = self._view.apply_ranked(stored.data, stored.sequence, self._now())
         if problem:
             self._undecodable.report(stored.subject, problem)
 
@@ -212,23 +214,23 @@ class Shadow:
         if len(self._waiting) >= MOST_KEPT:
             self._waiting.popleft()
             self._skip(SkipReason.BUSY)
-        self._waiting.append(_ArrivedRanking(stored, time.monotonic()))
+        self._waiting.append(_ArrivedRanking(stored, self._now()))
         self._changed.set()
 
     async def _follow_rankings(self) -> None:
         """Compare one pod after the other, in the order of the stream; other tasks run between slices."""
-        slice_ends = time.monotonic() + SLICE_SECONDS
+        slice_ends = self._now() + SLICE_SECONDS
         while True:
-            now = time.monotonic()
+            now = self._now()
             if now >= slice_ends:
                 await asyncio.sleep(0)
-                now = time.monotonic()
+                now = self._now()
                 slice_ends = now + SLICE_SECONDS
             self._note(self._aligned.let_go(now, is_idle=not self._waiting))
             due_at = self._handle_first(now)
             if due_at is not None:
                 await self._wait(due_at)
-                slice_ends = time.monotonic() + SLICE_SECONDS
+                slice_ends = self._now() + SLICE_SECONDS
 
     def _handle_first(self, now: float) -> float | None:
         """Handle the oldest live ranking if it is due; returns until when to wait for something to do, if anything."""
@@ -254,7 +256,7 @@ class Shadow:
         self._changed.clear()
         timer = None
         if until != float("inf"):
-            delay = max(0.0, until - time.monotonic())
+            delay = max(0.0, until - self._now())
             timer = asyncio.get_running_loop().call_later(delay, self._changed.set)
         try:
             await self._changed.wait()
@@ -341,8 +343,8 @@ class Shadow:
 
     async def _heartbeat(self) -> None:
         while True:
-            await asyncio.sleep(HEARTBEAT.total_seconds())
-            now = time.monotonic()
+            await self._clock.sleep(HEARTBEAT.total_seconds())
+            now = self._now()
             self._view.expire(now)
             if overdue := self._awaited.expire(now):
                 self._skip(SkipReason.UNDECIDED, overdue)

@@ -1,4 +1,4 @@
-"""What the leader answers about the pods that wait: pages of its queue, and one pod in full (``berth.api.queue``).
+"""What the leader answers about the pods that wait: pages of its queue, and one pod in full (``berth.messages.queue``).
 
 Nothing here changes anything. Among 200,000 pods a page takes up to 3 ms, which is the way to its first pod, and one
 pod 0.01 ms (docs/adr/0023-an-admin-asks-where-people-may-not.md).
@@ -12,9 +12,11 @@ from typing import Final, Protocol
 
 import msgspec
 
-from berth.api.messages import Outcome
 from berth.api.pod import priority_of
-from berth.api.queue import (
+from berth.framework.events import ClusterEvent
+from berth.framework.profile import Profile
+from berth.messages.attempts import Outcome
+from berth.messages.queue import (
     IN_FLIGHT,
     Helping,
     PageRequest,
@@ -23,8 +25,6 @@ from berth.api.queue import (
     QueuedPodDetail,
     WaitingPod,
 )
-from berth.framework.events import ClusterEvent
-from berth.framework.profile import Profile
 from berth_watcher.hints import VICTIM_DELETED
 from berth_watcher.queue import (
     QUEUES,

@@ -14,10 +14,10 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterable
 from typing import Final
 
-from berth.api.messages import DeadLetter, DecisionSummary, Outcome, Pending
 from berth.api.pod import Pod, is_bound, name_of
 from berth.api.podlimits import MOST_BYTES, cycle_milliseconds
-from berth.api.subjects import Attempt, Term
+from berth.messages.attempts import DeadLetter, DecisionSummary, Outcome, Pending
+from berth.messages.subjects import Attempt, Term
 from berth_watcher.events import (
     CONSUMERS,
     CountScheduled,

@@ -17,16 +17,16 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import datetime
 from typing import Any, Final
 
-from berth.api.livedata import LiveBucket
-from berth.api.messages import DecisionSummary, Outcome, Positions, watermark_key
 from berth.api.meta import KubernetesObject
 from berth.api.pod import Pod, changed
-from berth.api.subjects import Attempt, Term, key
 from berth.framework.events import pod_update_actions
 from berth.framework.plugincalls import PluginFailure
 from berth.framework.profile import Profile
 from berth.framework.status import SUCCESS, Status
 from berth.kube.listwatch import Listed, ListedPart, ReflectorEvent, Undecodable
+from berth.messages.attempts import DecisionSummary, Outcome, Positions, watermark_key
+from berth.messages.livedata import LiveBucket
+from berth.messages.subjects import Attempt, Term, key
 from berth_watcher.answers import RETRIED_FROM, QueueAnswers
 from berth_watcher.attempts import Attempts, is_news
 from berth_watcher.events import (

@@ -7,8 +7,6 @@ from collections import deque
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
 from typing import Any, Final
 
-from berth.api.errors import BerthError, PermanentError, TemporaryError
-from berth.api.subjects import Attempt
 from berth.bus.interface import (
     BusLostError,
     MissingError,
@@ -20,13 +18,15 @@ from berth.bus.interface import (
 )
 from berth.bus.stages import pending_message, publish_dead_letter
 from berth.bus.topology import CLUSTER, PENDING, RANKED
+from berth.errors import BerthError, PermanentError, TemporaryError
 from berth.kube.client import KubeClient
 from berth.kube.writes import get_pod
 from berth.leader.session import LeaderSession, NoLongerLeadingError
-from berth.process.lifecycle import Process
-from berth.process.logging import get_logger, verbose
-from berth.process.settings import V_STEP
-from berth.process.tracing import TRACEPARENT, Span, UnexportedSpan, trace_id_of, trace_of_pod
+from berth.lifecycle.process import Process
+from berth.messages.subjects import Attempt
+from berth.observability.logging import get_logger, verbose
+from berth.observability.tracing import TRACEPARENT, Span, UnexportedSpan, trace_id_of, trace_of_pod
+from berth.settings.settings import V_STEP
 from berth_watcher.events import (
     REFLECTOR_EVENTS,
     AttemptLookedUp,

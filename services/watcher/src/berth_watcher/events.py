@@ -13,13 +13,13 @@ from typing import Final, Literal
 
 import msgspec
 
-from berth.api.livedata import LiveBucket
-from berth.api.messages import DeadLetter, DecisionSummary, Pending
 from berth.api.meta import KubernetesObject
 from berth.api.pod import Pod
-from berth.api.subjects import Attempt, PodSubject, Uid
 from berth.bus.interface import Entry
 from berth.kube.listwatch import Current, Deleted, Listed, ListedPart, ReflectorEvent, Undecodable, Upserted
+from berth.messages.attempts import DeadLetter, DecisionSummary, Pending
+from berth.messages.livedata import LiveBucket
+from berth.messages.subjects import Attempt, PodSubject, Uid
 
 
 class DecisionReceived(msgspec.Struct, frozen=True, kw_only=True):

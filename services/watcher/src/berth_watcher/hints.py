@@ -20,7 +20,6 @@ from datetime import datetime
 from functools import partial
 from typing import Final, TypeVar
 
-from berth.api.messages import Outcome
 from berth.api.pod import Pod
 from berth.framework.events import (
     Action,
@@ -49,6 +48,7 @@ from berth.framework.plugincalls import (
 )
 from berth.framework.profile import Profile
 from berth.framework.status import SUCCESS, Status
+from berth.messages.attempts import Outcome
 from berth_watcher.events import Effect, Warn
 from berth_watcher.queue import EventClock, Place, QueuedPod
 

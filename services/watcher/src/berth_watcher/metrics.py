@@ -1,6 +1,6 @@
 """The watcher's metrics: what is counted as it happens, and the gauges that only the leader sets.
 
-Names and meanings are in ``berth.process.metrics``.
+Names and meanings are in ``berth.observability.metrics``.
 """
 
 from __future__ import annotations
@@ -10,10 +10,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from berth.api.messages import DecisionSummary
 from berth.bus.interface import StoredMessage
 from berth.bus.topology import DECISIONS, PENDING
-from berth.process.metrics import GaugeName, Meter, result_of
+from berth.messages.attempts import DecisionSummary
+from berth.observability.metrics import GaugeName, Meter, result_of
 from berth_watcher.events import CountScheduled, PublishPending, Service
 
 GAUGES: Final[tuple[GaugeName, ...]] = (

@@ -20,14 +20,14 @@ from typing import Final
 
 import msgspec
 
-from berth.api.errors import DecodeError
-from berth.api.messages import WATERMARK, MirrorEntry, Watermark, decode_entry, encode_entry, encode_watermark
 from berth.api.meta import KubernetesObject
 from berth.api.pod import Pod, PodStatus, bound_at_text, disruption_condition, is_being_preempted, is_bound
 from berth.api.podlimits import MOST_BYTES, pod_affinity_counts, refusal
-from berth.api.subjects import Term
 from berth.api.trimming import as_placed, smaller_forms
 from berth.bus.interface import Entry
+from berth.errors import DecodeError
+from berth.messages.attempts import WATERMARK, MirrorEntry, Watermark, decode_entry, encode_entry, encode_watermark
+from berth.messages.subjects import Term
 from berth_watcher.events import Effect, LookUpKey, PurgeKey, StepDown, Warn, WriteKey
 from berth_watcher.store import nominated_node, without_version
 

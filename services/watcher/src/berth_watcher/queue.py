@@ -23,11 +23,11 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from berth.api.messages import DecisionSummary, Outcome, Positions
 from berth.api.pod import Pod, is_gone_while_unbound
 from berth.api.podlimits import refusal
-from berth.api.subjects import Attempt, PodSubject, Uid
 from berth.framework.plugincalls import PluginFailure, PluginTimeout, SortKey
+from berth.messages.attempts import DecisionSummary, Outcome, Positions
+from berth.messages.subjects import Attempt, PodSubject, Uid
 
 UNKNOWN_PLUGIN: Final = "(unknown)"
 """In place of the names in Decisions that are no plugin's of the profile."""

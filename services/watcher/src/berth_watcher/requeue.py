@@ -18,11 +18,11 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-from berth.api.decoding import version_number
-from berth.api.livedata import BANDWIDTH, FACTS
-from berth.api.messages import DecisionSummary, Outcome, Positions, Reason
 from berth.api.node import Node
+from berth.decoding import version_number
 from berth.framework.events import ClusterEvent, LiveDataUpdate, node_update_actions
+from berth.messages.attempts import DecisionSummary, Outcome, Positions, Reason
+from berth.messages.livedata import BANDWIDTH, FACTS
 from berth_watcher.hints import QueuePlugins, Step, UnschedulablePods
 from berth_watcher.queue import WAITING_FOR_EVENT, EventClock, QueuedPod, Stage, Timestamp
 from berth_watcher.settings import RequeueSettings

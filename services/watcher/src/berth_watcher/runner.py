@@ -16,11 +16,6 @@ from typing import Final
 
 import msgspec
 
-from berth.api.errors import DecodeError
-from berth.api.livedata import LiveBucket
-from berth.api.messages import DecisionSummary, decode
-from berth.api.queue import POD, QUEUE, RETRY, QueueAnswer, decode_page_request, decode_pod_request
-from berth.api.subjects import Term
 from berth.bus.interface import (
     BucketReader,
     Endpoint,
@@ -31,14 +26,19 @@ from berth.bus.interface import (
 )
 from berth.bus.orphans import CHECK_SECONDS, OrphanCheck
 from berth.bus.topology import CLUSTER, CONTROL, DECISIONS, DRAIN_KEY, PENDING, SCORER
+from berth.errors import DecodeError
 from berth.framework.profile import Profile
 from berth.kube.client import KubeClient
 from berth.kube.informers import Informers
 from berth.leader.session import LeaderSession
-from berth.process.health import Progress
-from berth.process.lifecycle import Process, run_until
-from berth.process.logging import get_logger
-from berth.process.sessions import Refusals
+from berth.lifecycle.process import Process, run_until
+from berth.lifecycle.sessions import Refusals
+from berth.messages.attempts import DecisionSummary, decode
+from berth.messages.livedata import LiveBucket
+from berth.messages.queue import POD, QUEUE, RETRY, QueueAnswer, decode_page_request, decode_pod_request
+from berth.messages.subjects import Term
+from berth.observability.health import Progress
+from berth.observability.logging import get_logger
 from berth_watcher.answers import RETRIED_FROM
 from berth_watcher.core import WatcherCore
 from berth_watcher.effects import EffectRunner, Inbox

@@ -12,12 +12,12 @@ from berth.kube.client import KubeClient
 from berth.leader.loop import lead_until_stopped
 from berth.leader.otherschedulers import OtherSchedulers
 from berth.leader.samepods import leases_of_others, warning_about
-from berth.process.clients import cluster_informers, kube_client, nats_bus
-from berth.process.configuration import profiles_of
-from berth.process.health import Progress
-from berth.process.lifecycle import Process
-from berth.process.logging import get_logger
-from berth.process.sessions import STORE
+from berth.lifecycle.clients import cluster_informers, kube_client, nats_bus
+from berth.lifecycle.process import Process
+from berth.lifecycle.sessions import STORE
+from berth.observability.health import Progress
+from berth.observability.logging import get_logger
+from berth.profiles.configuration import profiles_of
 from berth_watcher.queue import waits
 from berth_watcher.runner import TAKEOVER, WatcherParts, WatcherRunner, endpoints
 from berth_watcher.settings import WatcherSettings, watcher_settings

@@ -1,6 +1,6 @@
 """The watcher's own numbers: how long pods wait for what, and how much is done at once.
 
-The numbers that the services share are in ``berth.process.settings`` (docs/protocol.md, 7).
+The numbers that the services share are in ``berth.settings.settings`` (docs/protocol.md, 7).
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ from datetime import timedelta
 from typing import Final
 
 from berth.api.config.configuration import KubeSchedulerConfiguration
-from berth.kube.clock import Backoff
-from berth.process.settings import V_STEP, Settings
+from berth.clock import Backoff
+from berth.settings.settings import V_STEP, Settings
 
 POD_BACKOFF: Final = Backoff(initial=timedelta(seconds=1), maximum=timedelta(seconds=10), jitter_ratio=0)
 """kube-scheduler's back-off of a pod after a failed attempt, with its defaults."""

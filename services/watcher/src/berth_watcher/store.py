@@ -12,16 +12,13 @@ from typing import Final
 
 import msgspec
 
-from berth.api.decoding import check_size, decode_json, structure_of, version_number
-from berth.api.errors import DecodeError
 from berth.api.kinds import NODE, PLUGIN_KINDS, WATCHED_KINDS
-from berth.api.livedata import BANDWIDTH, FACT_BYTES, FACTS, LiveBucket, LiveSource
-from berth.api.messages import DeadLetter
 from berth.api.meta import KubernetesObject
 from berth.api.node import Node
 from berth.api.pod import Pod, is_bound, is_finished, priority_of
 from berth.api.resources import PODS, pod_requests, read_amounts
-from berth.api.subjects import PodSubject, parse_key
+from berth.decoding import check_size, decode_json, structure_of, version_number
+from berth.errors import DecodeError
 from berth.framework.events import (
     NO_ACTION,
     Action,
@@ -33,6 +30,9 @@ from berth.framework.events import (
     pod_update_actions,
 )
 from berth.kube.listwatch import Deleted, Listed, ListedPart, ReflectorEvent, Undecodable, Upserted
+from berth.messages.attempts import DeadLetter
+from berth.messages.livedata import BANDWIDTH, FACT_BYTES, FACTS, LiveBucket, LiveSource
+from berth.messages.subjects import PodSubject, parse_key
 from berth_watcher.events import Effect, LiveDataReceived, PublishDeadLetter, Warn
 
 BY_NAME = frozenset(kind.name for kind in WATCHED_KINDS if not kind.is_namespaced)

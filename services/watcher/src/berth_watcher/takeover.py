@@ -11,12 +11,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
-from berth.api.errors import DecodeError
-from berth.api.messages import DecisionSummary, Pending, Ranked, decode
 from berth.api.pod import Pod
-from berth.api.subjects import Attempt, PodSubject, all_of
 from berth.bus.interface import Session, StoredMessage
 from berth.bus.topology import DECISIONS, PENDING, RANKED
+from berth.errors import DecodeError
+from berth.messages.attempts import DecisionSummary, Pending, Ranked, decode
+from berth.messages.subjects import Attempt, PodSubject, all_of
 from berth_watcher.events import DecisionReceived, FoundDecision, FoundInFlight, StreamsRead
 from berth_watcher.queue import QueuedPod
 

@@ -9,11 +9,11 @@ from berth.api.config.encode import as_document
 from berth.api.config.load import load
 from berth.api.config.types import Point
 from berth.framework.profile import build_profiles
+from berth.lifecycle.start import read_all
 from berth.plugins.presets import CURRENT_RELEASE, PRESETS, UnknownPresetError, preset
 from berth.plugins.registry import BUILT_IN
-from berth.process.configuration import read_configuration
-from berth.process.sources import SettingsError
-from berth.process.start import read_all
+from berth.profiles.configuration import read_configuration
+from berth.settings.sources import SettingsError
 
 ARTICLES = Path(__file__).parents[3] / "data" / "articles"
 

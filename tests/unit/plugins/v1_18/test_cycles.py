@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 
 from berth.framework.cycle import check, rank
 from berth.framework.profile import Profile
-from berth.process.configuration import profiles_of, read_configuration
+from berth.profiles.configuration import profiles_of, read_configuration
 from harness.builders.objects import first_attempt
 from harness.builders.random_clusters import events, pods, snapshots
 from harness.plugins.long_runs import often

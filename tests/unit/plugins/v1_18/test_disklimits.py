@@ -23,7 +23,7 @@ from berth.api.volumes import (
 from berth.cluster.nodes import Nodes, node_info
 from berth.cluster.snapshot import Snapshot
 from berth.framework.status import CycleState
-from berth.plugins.v1_18.disklimits import AzureDiskLimits, DiskLimits, EBSLimits, GCEPDLimits
+from berth_plugins_1_18.disklimits import AzureDiskLimits, DiskLimits, EBSLimits, GCEPDLimits
 from harness.builders.objects import a_node, a_pod
 
 SOURCES = {

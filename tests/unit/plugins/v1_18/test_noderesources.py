@@ -4,7 +4,7 @@ import pytest
 
 from berth.api.pod import Container, ResourceRequirements
 from berth.cluster.snapshot import Snapshot
-from berth.plugins.v1_18.noderesources import (
+from berth_plugins_1_18.noderesources import (
     BalancedAllocationV118,
     NodeResourceLimits,
     NodeResourcesLeastAllocated,

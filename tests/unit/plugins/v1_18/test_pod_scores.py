@@ -17,8 +17,8 @@ from berth.api.pod import (
 from berth.api.workloads import LabelsSpec, ReplicaSet, ReplicationController, SelectorSpec, Service, StatefulSet
 from berth.cluster.snapshot import Snapshot
 from berth.plugins.interpodaffinity.plugin import InterPodAffinityArgs
-from berth.plugins.v1_18.scores import InterPodAffinityV118, PodTopologySpreadArgsV118, PodTopologySpreadV118
-from berth.plugins.v1_18.selectorspread import DefaultPodTopologySpread
+from berth_plugins_1_18.scores import InterPodAffinityV118, PodTopologySpreadArgsV118, PodTopologySpreadV118
+from berth_plugins_1_18.selectorspread import DefaultPodTopologySpread
 from harness.builders.objects import a_node, a_pod
 from harness.builders.profiles import points
 

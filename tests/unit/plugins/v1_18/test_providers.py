@@ -8,11 +8,11 @@ import pytest
 from berth.api.config.configuration import KubeSchedulerConfiguration
 from berth.api.config.load import ConfigurationError
 from berth.api.config.types import Plugins, Point
+from berth.lifecycle.start import read_all
 from berth.plugins.presets import PRESETS, gates_for
-from berth.plugins.v1_18.providers import GateError
-from berth.process.configuration import MOST_DISKS_VARIABLE, known_plugins, profiles_of, read_configuration
-from berth.process.sources import SettingsError
-from berth.process.start import read_all
+from berth.profiles.configuration import MOST_DISKS_VARIABLE, known_plugins, profiles_of, read_configuration
+from berth.settings.sources import SettingsError
+from berth_plugins_1_18.providers import GateError
 
 ARTICLE = json.loads((Path(__file__).parents[3] / "data" / "articles" / "algorithm-provider.json").read_text())
 HEAD = "apiVersion: kubescheduler.config.k8s.io/v1\nkind: KubeSchedulerConfiguration\n"

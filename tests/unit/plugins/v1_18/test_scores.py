@@ -12,8 +12,8 @@ from berth.api.pod import NodeAffinity as Affine
 from berth.cluster.snapshot import Snapshot
 from berth.plugins.imagelocality import MIB
 from berth.plugins.nodeaffinity import NodeAffinityArgs
-from berth.plugins.v1_18.preferavoidpods import ANNOTATION, NodePreferAvoidPods
-from berth.plugins.v1_18.scores import ImageLocalityV118, NodeAffinityV118, TaintTolerationV118
+from berth_plugins_1_18.preferavoidpods import ANNOTATION, NodePreferAvoidPods
+from berth_plugins_1_18.scores import ImageLocalityV118, NodeAffinityV118, TaintTolerationV118
 from harness.builders.objects import a_node, a_pod
 from harness.builders.profiles import points
 

@@ -1,0 +1,141 @@
+"""The ``berth`` command: its subcommands, and how it ends."""
+
+from __future__ import annotations
+
+import io
+import os
+import sys
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from importlib import import_module
+from typing import Annotated, Final
+
+import typer
+from typer import completion
+
+from berth import __version__
+from berth.exits import Exit, open_closed_streams
+from berth.settings.sources import WrongUsage, go_forms, what_is_wrong
+from berth_cli.options import KubectlPlugin
+from berth_cli.rendering import OutputError, ReaderGoneError, StandardOutput, note, print_line, print_text
+
+COMMANDS: Final = {
+    "up": "Run the whole pipeline in the foreground, until Ctrl-C.",
+    "run": "See berth work: it places pods on a simulated cluster.",
+    "why": "Print why a pod is on its node, or on none.",
+    "trace": "Print a pod's messages in order, with the times between them.",
+    "top": "Print queues, services, nodes, and what needs attention.",
+    "console": "Serve a page that shows the cluster live.",
+    "queue": "The pods that wait: list them, or say why one does.",
+    "dead": "Dead letters: messages that could not be read, or failed.",
+    "drain": "Publish no more pods, and end when nothing is under way.",
+    "simulate": "Print where pods would go.",
+    "record": "Write what is on the bus into a file, for berth replay.",
+    "replay": "Make the rankings of a recording again, and compare.",
+    "bus": "The bus: streams, buckets and consumers.",
+    "config": "Configuration files (KubeSchedulerConfiguration).",
+    "plugin": "Plugins: list them, or start your own.",
+    "completion": "Print a script that completes commands and flags.",
+}
+"""The modules of ``berth_cli.commands`` that have an ``app``, with the first line of their help, in its order.
+
+To import them all takes 0.7 s of CPU time, ``trace`` alone a third of it; the help and a wrong name need none.
+"""
+KUBECTL_COMMANDS: Final = ("why", "trace", "top", "queue", "dead")
+"""Those of ``kubectl berth``: what is asked about pods. The others have no part in a cluster that runs."""
+COMPLETE: Final = "_BERTH_COMPLETE"
+"""The variable by which a shell asks for completions, as ``berth completion`` prints it."""
+WORDS: Final = ("COMP_WORDS", "_TYPER_COMPLETE_ARGS")
+"""The variables that have the words typed so far: bash's, and the other shells'."""
+
+
+def app_with(names: Iterable[str] = COMMANDS, *, listed: Iterable[str] = ()) -> typer.Typer:
+    """The command with these subcommands, and with others of which only the help and completion know."""
+    app = typer.Typer(
+        help="A Kubernetes scheduler made of small services that meet on NATS.",
+        no_args_is_help=True,
+        pretty_exceptions_enable=False,
+        add_completion=False,
+        rich_markup_mode=None,
+    )
+    app.callback()(root)
+    for name in names:
+        app.add_typer(import_module(f"berth_cli.commands.{name}").app)
+    for name in listed:
+        app.command(name, help=COMMANDS[name])(_nothing)
+    return app
+
+
+def _nothing() -> None:
+    """In place of a command that no words name."""
+
+
+def _print_version(value: bool) -> None:  # noqa: FBT001 - typer hands it so
+    if value:
+        print_line(f"berth {__version__}")
+        raise typer.Exit
+
+
+def root(
+    *,
+    version: Annotated[
+        bool, typer.Option("--version", help="Print the version.", callback=_print_version, is_eager=True)
+    ] = False,
+) -> None:
+    """What all commands have in common."""
+    del version  # its callback has printed it
+
+
+def needed(words: Sequence[str], commands: Iterable[str]) -> Sequence[str]:
+    """The command that these words name, if they do: before it there can only be flags that run none."""
+    return words[:1] if words and words[0] in commands else ()
+
+
+def completed(commands: Iterable[str], environment: Mapping[str, str] = os.environ) -> Sequence[str]:
+    """The commands that can complete what is typed: a shell waits for the answer at every Tab."""
+    typed = next((environment[name].split() for name in WORDS if name in environment), [])[1:]
+    if len(typed) == 1:  # perhaps not to its end
+        return [name for name in commands if name.startswith(typed[0])]
+    return needed(typed, commands)
+
+
+def main(args: Sequence[str], *, kubectl: bool = False) -> int:
+    """Run the command; returns its exit code. Errors are one line on standard error.
+
+    ``kubectl``: as its plugin, which takes names as kubectl takes them.
+    """
+    commands, name = (KUBECTL_COMMANDS, "kubectl berth") if kubectl else (COMMANDS, "berth")
+    open_closed_streams()
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout = StandardOutput.of(sys.stdout)
+    try:
+        return _run(args, commands, name, KubectlPlugin() if kubectl else None)
+    except OutputError as error:
+        note(str(error))
+        return Exit.UNREACHABLE
+    except ReaderGoneError:
+        return Exit.READER_GONE
+
+
+def _remedy(args: Sequence[str], commands: Collection[str], command: str) -> str:
+    """Where the right use is told. kubectl's plugin has not all commands: people look for the others there too."""
+    first = next((word for word in args if not word.startswith("-")), "")
+    return f"`berth {first}` is one" if first in {*COMMANDS} - {*commands} else f"see {command} --help"
+
+
+def _run(args: Sequence[str], commands: Collection[str], name: str, obj: KubectlPlugin | None) -> int:
+    if COMPLETE in os.environ:
+        completion.completion_init()  # type: ignore[attr-defined]  # typer has no public name for it
+        named = completed(commands)
+    else:
+        named = needed(args, commands)
+    app = app_with(named, listed=() if named else commands)
+    try:
+        code = app(args=go_forms([*args]), prog_name=name, complete_var=COMPLETE, standalone_mode=False, obj=obj)
+    except WrongUsage as error:
+        if error.ctx is not None and error.message == error.ctx.get_help():  # there were no words
+            print_text(error.message)
+            return Exit.USAGE
+        command = error.ctx.command_path if error.ctx else name
+        note(f"{what_is_wrong(error)}: {_remedy(args, commands, command)}", by=command)
+        return Exit.USAGE
+    return code if isinstance(code, int) else Exit.DONE

@@ -1,0 +1,180 @@
+"""A command's session on NATS: the address and who it is there, from a flag or ``BERTH_NATS_*``."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Annotated, Final
+
+import typer
+
+from berth.bus.interface import BusLostError, BusRefusedError, MissingError, Session
+from berth.bus.settings import IMPORTED_DOMAIN
+from berth.errors import BerthError
+from berth.exits import UsageError
+from berth.settings.settings import NatsSettings, Settings
+from berth.settings.sources import SettingsError, read_settings
+from berth_cli.natscontext import context_settings
+from berth_cli.pipeline import access
+
+NatsUrl = Annotated[
+    str | None,
+    typer.Option(
+        "--nats",
+        metavar="URL",
+        help=f"The address of NATS; by default BERTH_NATS_URL, else {NatsSettings().url}.",
+        show_default=False,
+    ),
+]
+
+
+PREFIX_VARIABLE: Final = "BERTH_NATS_PREFIX"
+
+NatsContext = Annotated[
+    str | None,
+    typer.Option(
+        "--context",
+        metavar="NAME",
+        help="Server and credentials of a context of the NATS CLI (~/.config/nats/context/NAME.json).",
+        envvar="NATS_CONTEXT",
+        show_default=False,
+    ),
+]
+
+
+@dataclass(frozen=True, slots=True)
+class NatsServer:
+    """The server that a command asks, as its flags name it."""
+
+    url: str | None = None
+    context: str | None = None
+
+
+@asynccontextmanager
+async def open_session(server: NatsServer, *, name: str, user: str = access.PEOPLE) -> AsyncIterator[Session]:
+    """A session for a command; ``user`` is the one that it is at the embedded server of a pipeline.
+
+    Raises:
+        UsageError: the address, or a setting in ``BERTH_NATS_*``, cannot be used.
+        BusLostError: NATS does not answer.
+        MissingError: this NATS has no streams of berth, or no JetStream.
+    """
+    try:
+        session = await connect_bus(server.url, name=f"berth-{name}", user=user, context=server.context)
+    except BusLostError as exc:
+        raise BusLostError(f"{exc}: start `berth up`, or name the server with --nats") from exc
+    try:
+        if not session.bus_id:
+            what = "reading NATS: it has no streams of berth, or no JetStream"
+            remedy = "start `berth up`, run `berth bus apply`, or name its JetStream domain with BERTH_NATS_DOMAIN"
+            raise MissingError(f"{what}: {remedy}")
+        yield session
+    finally:
+        await session.close()
+
+
+@asynccontextmanager
+async def open_admin_session(server: NatsServer, *, name: str) -> AsyncIterator[Session]:
+    """A session for a command that changes something, as NATS's user `apply`. Raises as :func:`open_session`.
+
+    Raises:
+        UsageError: the user may not do that.
+    """
+    async with open_session(server, name=name, user=access.APPLY) as session:
+        try:
+            yield session
+        except BusRefusedError as error:
+            what = str(error).partition(": give this user")[0]
+            raise UsageError(f"{what}: this is an admin's command: connect as NATS's user {access.APPLY!r}") from error
+
+
+async def connect_bus(  # noqa: PLR0913 - which server, and who this is there
+    url: str | None,
+    *,
+    name: str = "berth",
+    user: str = access.PEOPLE,
+    place: Path | None = None,
+    context: str | None = None,
+    is_own: bool = False,
+) -> Session:
+    """A session for a command. User, password and the like come from ``BERTH_NATS_*``, as for the services.
+
+    With a context of the NATS CLI they come from there, and of ``BERTH_NATS_*`` only the prefix, which it has not.
+
+    The embedded server of a pipeline, of the same user of the machine, is reached with the password that is in its
+    folder for ``user``, unless ``BERTH_NATS_*`` names who this is. ``place`` is as in ``find_folder``. ``is_own``: it
+    is this process's own pipeline, whoever ``BERTH_NATS_*`` names.
+
+    Raises:
+        UsageError: the address, or one of these settings, cannot be used, or the server refuses this user.
+        BusLostError: no server answers.
+    """
+    try:
+        flags = {**(context_settings(context) if context else {}), **({"nats.url": url} if url else {})}
+        settings = read_settings(flags=flags, environment=_without_nats() if context else None)
+        folder = None if context else access.find_folder(settings.nats.url, place)
+        if folder is not None and (is_own or is_anonymous(settings.nats)):
+            own = {"BERTH_NATS_URL": settings.nats.url, **access.environment(folder, user, settings.nats.prefix)}
+            settings = read_settings(environment=_without_nats() | own)
+    except SettingsError as exc:
+        raise UsageError("; ".join(exc.problems)) from exc
+    from berth.lifecycle.clients import nats_bus  # noqa: PLC0415 - 0.3 s, in which `berth up` has servers to start
+
+    try:
+        return await nats_bus(settings).connect(name=name)
+    except BusRefusedError as exc:
+        if (domain := await _domain_of(settings, name)) is not None:
+            raise UsageError(_wrong_domain(settings, domain)) from exc
+        says_nothing = not url and not context and is_anonymous(settings.nats)
+        raise UsageError(f"{exc}{_ELSEWHERE if says_nothing else ''}") from exc
+
+
+_ELSEWHERE: Final = "; a `berth up` that found the port taken prints its own address: name it with --nats"
+
+
+async def _domain_of(settings: Settings, name: str) -> str | None:
+    """The JetStream domain in which this user finds berth's streams, where that is another than the one that is set."""
+    from berth.lifecycle.clients import nats_bus  # noqa: PLC0415 - as in connect_bus
+
+    for domain in {"", IMPORTED_DOMAIN} - {settings.nats.domain}:
+        nats = replace(settings.nats, domain=domain)
+        try:
+            session = await nats_bus(replace(settings, nats=nats)).connect(name=name)
+        except BerthError:
+            continue
+        await session.close()
+        if session.bus_id:
+            return domain
+    return None
+
+
+def _wrong_domain(settings: Settings, domain: str) -> str:
+    who = f"user {settings.nats.user!r}" if settings.nats.user else "this user"
+    if not domain:
+        set_to = f"BERTH_NATS_DOMAIN={settings.nats.domain}"
+        return f"reading NATS: the account of {who} has berth's streams itself: leave {set_to} away"
+    what = f"has no streams; it imports those of berth, under the JetStream domain {domain!r}"
+    return f"reading NATS: the account of {who} {what}: set BERTH_NATS_DOMAIN={domain}"
+
+
+def _without_nats() -> dict[str, str]:
+    """The environment without who this is and where; which berth it is remains."""
+    names = (name for name in os.environ if name == PREFIX_VARIABLE or not name.startswith("BERTH_NATS_"))
+    return {name: os.environ[name] for name in names}
+
+
+def is_anonymous(nats: NatsSettings) -> bool:
+    """Whether a client with these settings says nothing about who it is."""
+    return not (nats.user or nats.token or nats.credentials_file or nats.cert_file)
+
+
+async def apply_bus(url: str, *, is_own: bool = False) -> None:
+    """Create or update the streams, buckets and consumers that berth declares. ``is_own`` is as in `connect_bus`."""
+    session = await connect_bus(url, user=access.APPLY, is_own=is_own)
+    try:
+        await session.apply()
+    finally:
+        await session.close()

@@ -1,0 +1,110 @@
+"""Why a node: those that were possible, the binder's estimate, and the runner-up (docs/protocol.md, 5)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Final, Protocol
+
+from berth.messages.attempts import Candidate, Decision, by_best_estimate
+
+_NAMED: Final = 3
+"""Nodes that a sentence names; of more, it has the number."""
+_NOMINATED: Final = "nominated for the pod, and no other node was tried"
+
+
+class TriedNodes(Protocol):
+    """What a ranking says about the nodes that it tried: a message, or the result of a cycle."""
+
+    @property
+    def candidates(self) -> Sequence[Candidate]: ...
+    @property
+    def feasible(self) -> int: ...
+    @property
+    def evaluated(self) -> int: ...
+    @property
+    def nodes(self) -> int | None: ...
+    @property
+    def nominated_first(self) -> bool: ...
+
+
+def possible_nodes(ranking: TriedNodes, be: str) -> str:
+    """How many nodes passed the filters, of those that were tried. ``be``: are, were."""
+    untried = (ranking.nodes or 0) - ranking.evaluated
+    if untried > 0 and ranking.nominated_first and ranking.candidates:
+        is_or_was = "is" if be == "are" else "was"
+        others = "the other one" if untried == 1 else f"the {untried} others"
+        return f"the nominated {ranking.candidates[0].node} {is_or_was} possible and was tried first, without {others}"
+    possible = f"{ranking.feasible} of {ranking.evaluated} nodes {be} possible"
+    return f"{possible}, enough without the {untried} others" if untried > 0 else possible
+
+
+def chosen_candidate(decision: Decision) -> Candidate | None:
+    """The candidate that became the pod's node, if the Decision has one."""
+    return next((each for each in decision.candidates if decision.node and each.node == decision.node), None)
+
+
+def shown_candidates(candidates: Sequence[Candidate], chosen: str = "") -> list[Candidate]:
+    """Those that a table shows: the ones with every plugin's points, the chosen one and the runner-up."""
+    order = by_best_estimate(candidates)
+    best = {each.node for each in order[:2]} | {chosen}
+    return [each for each in candidates if each.scores or each.node in best or len(candidates) <= _NAMED]
+
+
+def estimate_text(candidate: Candidate) -> str:
+    """The estimate with its arithmetic: ``88 (90 - 1 x 2 newcomers)``."""
+    number, loss = candidate.newcomers, candidate.loss
+    if not number:
+        return f"{candidate.total}"
+    what = ("newcomer" if number == 1 else "newcomers") if number > 0 else ("pod gone" if number == -1 else "pods gone")
+    sign = "-" if (loss < 0) == (number < 0) else "+"
+    return f"{candidate.estimate:g} ({candidate.total} {sign} {abs(loss):g} x {abs(number)} {what})"
+
+
+def choice_lines(decision: Decision) -> Iterator[str]:
+    """Why this node and not another one, and the runner-up; nothing for a pod that is on none of the candidates."""
+    chosen = chosen_candidate(decision)
+    if chosen is None:
+        return
+    order = by_best_estimate(decision.candidates)
+    place = order.index(chosen)
+    if place:
+        yield f"{_names(order[:place])} came first, but did not pass the filters any more"
+    if chosen.newcomers or chosen is not decision.candidates[0]:
+        yield f"{chosen.node} was taken with {estimate_text(chosen)}"
+    if place + 1 < len(order):
+        yield _runner_up(chosen, order[place + 1])
+    elif len(order) == 1:
+        alone = decision.nominated_first and (decision.nodes or 0) > 1
+        yield f"{chosen.node} was {_NOMINATED if alone else 'the only one possible'}"
+
+
+def _names(candidates: Sequence[Candidate]) -> str:
+    if len(candidates) > _NAMED:
+        return f"{len(candidates)} nodes"
+    return ", ".join(each.node for each in candidates)
+
+
+def _runner_up(chosen: Candidate, second: Candidate) -> str:
+    if chosen.estimate == second.estimate:
+        return f"runner-up: {second.node} with {estimate_text(second)} as well; {_behind(chosen, second)}"
+    less = f"{chosen.estimate - second.estimate:g} less"
+    better = "" if second.newcomers else ", ".join(_advantages(chosen, second))
+    return f"runner-up: {second.node} with {estimate_text(second)}, {less}{f' ({better})' if better else ''}"
+
+
+def _behind(chosen: Candidate, second: Candidate) -> str:
+    """What decided between equal estimates."""
+    if chosen.newcomers != second.newcomers:
+        return "more pods came there"
+    if chosen.total != second.total:
+        return "it was ranked behind"
+    if chosen.pods != second.pods:
+        return f"it has {second.pods} pods, and {chosen.node} {chosen.pods}"
+    return "the best nodes were equal, and one of them was taken by the pod's uid"
+
+
+def _advantages(chosen: Candidate, second: Candidate) -> Iterator[str]:
+    for plugin, points in chosen.scores.items() if second.scores else ():
+        other = second.scores.get(plugin, 0)
+        if points != other:
+            yield f"{plugin} {points} against {other}"

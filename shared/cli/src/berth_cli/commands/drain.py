@@ -1,0 +1,153 @@
+"""``berth drain``: no pod is published any more; ends when nothing is under way. ``--stop`` undoes it.
+
+The key ``drain`` in the bucket ``control`` says so, which every leading watcher reads. So a drained pipeline stays so
+when services are started anew; only the loss of NATS's store ends it too.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import getpass
+import socket
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Annotated, Final
+
+import msgspec
+import typer
+
+from berth.bus.interface import Session
+from berth.bus.topology import CONTROL, DRAIN_KEY, PENDING, RANKED
+from berth.errors import BerthError
+from berth_cli.bus import NatsContext, NatsServer, NatsUrl, open_admin_session
+from berth_cli.options import (
+    Output,
+    OutputFormat,
+    countable_seconds,
+    print_document,
+    run_command,
+)
+from berth_cli.rendering import note, print_rich
+from berth_cli.services import leader, seen
+from berth_cli.waiting import WATCHER
+
+app = typer.Typer()
+
+LOOK_SECONDS: Final = 0.5
+"""Between two looks at the streams."""
+LEADERLESS_LOOKS: Final = 6
+"""After so many without an answer no watcher leads. One that is busy may be late with its answer."""
+
+Stop = Annotated[bool, typer.Option("--stop", help="Publish pods again.")]
+Timeout = Annotated[
+    float | None,
+    typer.Option(
+        metavar="SECONDS",
+        help="Seconds to wait at most; it stays drained after that.",
+        min=0,
+        show_default=False,
+        callback=countable_seconds,
+    ),
+]
+
+
+class NotEmptyError(BerthError):
+    """Something is still under way at the deadline; the exit code is 1."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UnderWay:
+    """What is under way. ``leads``: whether a watcher leads; ``heard``: whether it publishes no more."""
+
+    pending: int
+    ranked: int
+    in_flight: int
+    waiting: int
+    leads: bool
+    heard: bool
+
+    @property
+    def is_empty(self) -> bool:
+        return not (self.pending or self.ranked or self.in_flight)
+
+    def __str__(self) -> str:
+        told = "" if self.heard or not self.leads else "the watcher has not stopped publishing yet; "
+        nobody = "" if self.leads else "; no watcher leads"
+        return f"{told}{self.pending} pods to be ranked, {self.ranked} to be bound; {self.waiting} wait{nobody}"
+
+
+@app.command()
+def drain(
+    *,
+    stop: Stop = False,
+    timeout: Timeout = None,
+    output: Output = OutputFormat.TABLE,
+    nats: NatsUrl = None,
+    nats_context: NatsContext = None,
+) -> None:
+    """Publish no more pods, and end when nothing is under way. Needs NATS's user `apply`, an admin's.
+
+    It stays so until `berth drain --stop`, also when services are started anew. A service alone is drained by SIGTERM.
+    """
+    server = NatsServer(nats, nats_context)
+    run_command(_stop(server, output) if stop else _drain(server, timeout, output))
+
+
+async def _stop(server: NatsServer, output: OutputFormat) -> None:
+    async with open_admin_session(server, name="drain") as session:
+        entry = await session.get(CONTROL, DRAIN_KEY)
+        was_draining = entry is not None and entry.data is not None
+        if was_draining:
+            await session.purge(CONTROL, DRAIN_KEY)
+    if output.is_document:
+        print_document({"draining": False, "was_draining": was_draining}, output)
+    else:
+        print_rich("pods are published again" if was_draining else "it was not drained")
+
+
+async def _drain(server: NatsServer, most_seconds: float | None, output: OutputFormat) -> None:
+    async with open_admin_session(server, name="drain") as session:
+        about = {"since": datetime.now(UTC), "by": f"{getpass.getuser()}@{socket.gethostname()}"}
+        await session.put(CONTROL, DRAIN_KEY, msgspec.json.encode(about))
+        note("no pod is published until `berth drain --stop`; Ctrl-C ends only this command")
+        found = await _until_empty(session, most_seconds)
+    if output.is_document:
+        print_document({"draining": True, "empty": True, "waiting": found.waiting}, output)
+    else:
+        print_rich(f"drained: nothing is under way, {found.waiting} pods wait; `berth drain --stop` goes on")
+
+
+async def _until_empty(session: Session, most_seconds: float | None) -> UnderWay:
+    """Look until nothing is under way, and say each change.
+
+    Raises:
+        NotEmptyError: there still is at the deadline.
+    """
+    loop = asyncio.get_running_loop()
+    end = None if most_seconds is None else loop.time() + most_seconds
+    said, leaderless = "", 0
+    while True:
+        found_now = await read_what_is_under_way(session)
+        leaderless = 0 if found_now.leads else leaderless + 1
+        if found_now.is_empty and (found_now.heard or leaderless >= LEADERLESS_LOOKS):
+            return found_now
+        if str(found_now) != said:
+            said = str(found_now)
+            note(said)
+        if end is not None and loop.time() >= end:
+            raise NotEmptyError(f"draining: not empty after {most_seconds:g} s: {found_now}: see `berth top`")
+        await asyncio.sleep(LOOK_SECONDS)
+
+
+async def read_what_is_under_way(session: Session) -> UnderWay:
+    """What is under way now."""
+    watcher = leader(seen(await session.services(WATCHER)), "watcher")
+    pending, ranked = [(await session.state(stream)).messages for stream in (PENDING, RANKED)]
+    return UnderWay(
+        pending=pending,
+        ranked=ranked,
+        in_flight=sum(watcher.said.in_flight.values()) if watcher else 0,
+        waiting=sum(watcher.said.queues.values()) if watcher else 0,
+        leads=watcher is not None,
+        heard=watcher is not None and watcher.said.draining,
+    )

@@ -1,0 +1,145 @@
+"""``berth queue``: the pods that wait, by queue, and why one of them waits. The leading watcher answers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, Final
+
+import typer
+
+from berth.api.config.configuration import KubeSchedulerConfiguration
+from berth.exits import UsageError
+from berth.messages.queue import IN_FLIGHT, QUEUES, QueueAnswer
+from berth_cli.bus import NatsContext, NatsServer, NatsUrl, open_session
+from berth_cli.commands.config import Gates, Provider, ServicesConfig, configured
+from berth_cli.options import (
+    NotFoundError,
+    Output,
+    OutputFormat,
+    PodArgument,
+    PodNamespace,
+    parse_pod,
+    print_document,
+    run_command,
+)
+from berth_cli.remedies.asking import advice_on
+from berth_cli.remedies.groups import advise_groups, group_lines
+from berth_cli.remedies.remedy import Advice
+from berth_cli.rendering import plain, print_rich
+from berth_cli.services import DRAINING, what_stops
+from berth_cli.waiting import may_be_helped, print_detail, queue_counts, queue_json, queue_table, queued_pod, read_queue
+
+app = typer.Typer(name="queue", help="The pods that wait: list them, or say why one does.", invoke_without_command=True)
+LIMIT: Final = 1000
+"""Pods in a list, unless another number is given: a person reads fewer, and 200,000 take minutes to print."""
+
+OneQueue = Annotated[
+    str | None,
+    typer.Option("--queue", metavar="QUEUE", help=f"Only {', '.join(QUEUES)} or '{IN_FLIGHT}'.", show_default=False),
+]
+ListedNamespace = Annotated[
+    str | None, typer.Option("-n", "--namespace", metavar="NS", help="Only this namespace.", show_default=False)
+]
+ShownAdvice = Annotated[
+    bool,
+    typer.Option("--advice/--no-advice", help="Whether to say what would help, for which the mirror is read."),
+]
+Limit = Annotated[int, typer.Option("--limit", metavar="N", help="Pods at most; 0 is all.", min=0)]
+
+
+@app.callback()
+@app.command("list")
+def list_queue(  # noqa: PLR0913 - one parameter a flag, given by name
+    context: typer.Context,
+    *,
+    queue: OneQueue = None,
+    namespace: ListedNamespace = None,
+    limit: Limit = LIMIT,
+    advice: ShownAdvice = True,
+    config: ServicesConfig = None,
+    algorithm_provider: Provider = None,
+    feature_gates: Gates = None,
+    output: Output = OutputFormat.TABLE,
+    nats: NatsUrl = None,
+    nats_context: NatsContext = None,
+) -> None:
+    """List the pods that wait, by queue.
+
+    Active, backoff, unschedulable, gated; and those in flight. What would help those that nodes refuse.
+    """
+    if context.invoked_subcommand is None:
+        configuration = configured(config, algorithm_provider, feature_gates)
+        asked = _QueueAsked(NatsServer(nats, nats_context), output, configuration)
+        run_command(_list(asked, queue=queue, namespace=namespace, limit=limit, advice=advice))
+
+
+@dataclass(frozen=True, slots=True)
+class _QueueAsked:
+    """Where and how a person asks, as the flags have it."""
+
+    server: NatsServer
+    output: OutputFormat
+    configuration: KubeSchedulerConfiguration
+
+
+async def _list(asked: _QueueAsked, *, queue: str | None, namespace: str | None, limit: int, advice: bool) -> None:
+    if queue is not None and queue not in {*QUEUES, IN_FLIGHT}:
+        raise UsageError(f"listing queue {queue!r}: want one of {', '.join(QUEUES)}, {IN_FLIGHT!r}")
+    async with open_session(asked.server, name="queue") as session:
+        answer, complete = await read_queue(session, queue=queue or "", namespace=namespace or "", limit=limit)
+        if not asked.output.is_document:
+            _print_list(answer, queue, namespace, complete=complete)
+        refused = answer.pods if advice else []
+        groups = await advise_groups(session, refused, asked.configuration)
+    if asked.output.is_document:
+        document = {**queue_json(answer, complete=complete), "groups": [group.as_json() for group in groups]}
+        print_document(document, asked.output)
+    else:
+        print_rich(*group_lines(groups))
+
+
+def _print_list(answer: QueueAnswer, queue: str | None, namespace: str | None, *, complete: bool) -> None:
+    print_rich(queue_counts(answer))
+    if answer.draining:
+        print_rich(plain(DRAINING, "yellow"))
+    if answer.pods:
+        print_rich("", queue_table(answer))
+    elif namespace is not None or queue is not None:
+        where = f" in namespace {namespace!r}" if namespace is not None else ""
+        print_rich("", plain(f"no pod waits{where}{f' as {queue!r}' if queue is not None else ''}", "yellow"))
+    if not complete:
+        print_rich(f"and more: these are the first {len(answer.pods)}, --limit 0 prints all")
+
+
+@app.command("why")
+def why(  # noqa: PLR0913 - one parameter a flag, given by name
+    pod: PodArgument,
+    *,
+    namespace: PodNamespace = None,
+    config: ServicesConfig = None,
+    algorithm_provider: Provider = None,
+    feature_gates: Gates = None,
+    output: Output = OutputFormat.TABLE,
+    nats: NatsUrl = None,
+    nats_context: NatsContext = None,
+) -> None:
+    """Print why a pod waits, and what ends that.
+
+    What would help, the plugins that rejected it, and the events they wait for.
+    """
+    configuration = configured(config, algorithm_provider, feature_gates)
+    run_command(_why(pod, namespace, _QueueAsked(NatsServer(nats, nats_context), output, configuration)))
+
+
+async def _why(pod: str, namespace: str | None, asked: _QueueAsked) -> None:
+    name = parse_pod(pod, namespace)
+    async with open_session(asked.server, name="queue") as session:
+        answer = await queued_pod(session, name)
+        if answer.detail is None:
+            raise NotFoundError(
+                f"looking for pod {str(name)!r}: it does not wait for berth: `berth why {name}` says where it is"
+            )
+        stuck, advice = await what_stops(session), Advice()
+        if may_be_helped(answer.detail):
+            advice = await advice_on(session, name, asked.configuration, answer.detail.object)
+    print_detail(answer, answer.detail, stuck, advice, asked.output)

@@ -1,0 +1,435 @@
+"""``berth record``: writes what is on the bus into a file, until Ctrl-C; ``berth replay`` asks it again."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Annotated, Final, TypeVar
+
+import msgspec
+import typer
+
+from berth.api.config.configuration import KubeSchedulerConfiguration
+from berth.api.resources import QuantityError, value
+from berth.bus.interface import Session
+from berth.bus.topology import DECISIONS
+from berth.errors import DecodeError
+from berth.exits import Exit, UsageError
+from berth.messages.attempts import Decision, decode
+from berth.settings import readers
+from berth_cli.bus import NatsContext, NatsServer, NatsUrl, open_session
+from berth_cli.commands.config import Gates, Provider, configured
+from berth_cli.options import reporting_errors, run_command, stoppable, until_stopped
+from berth_cli.recording import cut
+from berth_cli.recording.anonymised import Anonymiser
+from berth_cli.recording.configuration import configuration_of, recorded_configuration
+from berth_cli.recording.file import Change, Header, RecordingError, RecordingWriter, header, unchanged
+from berth_cli.recording.recorder import Recorder
+from berth_cli.rendering import amount_of_bytes, duration, note, print_line
+from berth_cli.waiting import queue_pages
+
+app = typer.Typer()
+
+LONGEST: Final = timedelta(days=7)
+_read_duration: Final = readers.duration(1, LONGEST.total_seconds())
+SHORTEST_KEPT: Final = timedelta(seconds=10)
+_read_kept: Final = readers.duration(SHORTEST_KEPT.total_seconds(), LONGEST.total_seconds())
+KEEP_SIZE: Final = "1Gi"
+LEAST_SIZE: Final = "1Mi"
+MOST_SIZE: Final = "1Ti"
+_STANDARD_OUTPUT: Final = Path("-")
+
+File = Annotated[
+    Path,
+    typer.Option(
+        "-o",
+        "--output",
+        metavar="FILE",
+        help="The file to write, a new one; - is standard output. With --keep a folder.",
+        show_default=False,
+    ),
+]
+For = Annotated[
+    str | None,
+    typer.Option(
+        "--for", metavar="DURATION", help="End after this: 30s, 10m, 1h. Without it Ctrl-C ends it.", show_default=False
+    ),
+]
+Keep = Annotated[
+    str | None,
+    typer.Option(
+        "--keep",
+        metavar="DURATION",
+        help="Record until stopped, and keep the last 30m, 1h, 24h in the folder of -o.",
+        show_default=False,
+    ),
+]
+KeepSize = Annotated[
+    str | None,
+    typer.Option(
+        "--keep-size", metavar="BYTES", help=f"With --keep: at most this, by default {KEEP_SIZE}.", show_default=False
+    ),
+]
+Since = Annotated[
+    str | None,
+    typer.Option(
+        "--since",
+        metavar="DURATION",
+        help="Write the last 30m of what a `berth record --keep` has in the folder of --from.",
+        show_default=False,
+    ),
+]
+From = Annotated[
+    Path | None,
+    typer.Option("--from", metavar="FOLDER", help="With --since: the folder of --keep.", show_default=False),
+]
+Until = Annotated[
+    str | None,
+    typer.Option(
+        "--until",
+        metavar="TIME",
+        help="With --since: count back from 2026-11-25T10:15:00Z; by default from the newest message.",
+        show_default=False,
+    ),
+]
+Anonymise = Annotated[
+    bool,
+    typer.Option(
+        "--anonymise", help="Mask every name: of pods, nodes, namespaces, labels, images, and those in texts."
+    ),
+]
+Config = Annotated[
+    Path | None,
+    typer.Option(
+        "--config",
+        metavar="FILE",
+        help="The configuration of the services, which goes into the recording.",
+        envvar="BERTH_CONFIG",
+        show_default=False,
+    ),
+]
+
+
+@app.command()
+def record(  # noqa: PLR0913 - one parameter a flag, given by name
+    context: typer.Context,
+    *,
+    output: File,
+    lasts: For = None,
+    keep: Keep = None,
+    keep_size: KeepSize = None,
+    since: Since = None,
+    folder: From = None,
+    until: Until = None,
+    anonymise: Anonymise = False,
+    config: Config = None,
+    algorithm_provider: Provider = None,
+    feature_gates: Gates = None,
+    nats: NatsUrl = None,
+    nats_context: NatsContext = None,
+) -> None:
+    """Write what is on the bus into a file, for berth replay.
+
+    The cluster as scorers see it, then every change, and every pod's messages. With --keep it goes on until it is
+    stopped, and keeps the last hour, of which --since makes a file.
+    """
+    with reporting_errors():
+        _refuse_together(context, output)
+    if since is not None and folder is not None:
+        with reporting_errors():
+            wanted = _Wanted(folder, _read(_read_duration, "--since", since), _time_of(until), anonymise=anonymise)
+            _cut(wanted, output)
+        return
+    configuration = configured(config, algorithm_provider, feature_gates)
+    server = NatsServer(nats, nats_context)
+    if keep is not None:
+        from berth_cli.keeping import Keeping  # noqa: PLC0415 - 0.2 s, which the others need not wait for
+
+        with reporting_errors():
+            keeping = Keeping(
+                folder=output,
+                keep=_read(_read_kept, "--keep", keep),
+                most_bytes=_read(_size, "--keep-size", keep_size or KEEP_SIZE),
+                configuration=configuration,
+                server=server,
+                on_connected=lambda session: _compare(session, configuration),
+            )
+        run_command(keeping.run(), interrupted=Exit.DONE)
+        return
+    with reporting_errors():
+        given = None if lasts is None else _read(_read_duration, "--for", lasts)
+        if output == _STANDARD_OUTPUT:
+            _refuse_a_terminal()
+        elif output.exists():  # before NATS is asked; the writer looks again
+            raise _taken(output)
+    run_command(_record(output, given, configuration, server, anonymise=anonymise))
+
+
+_FLAGS: Final = {
+    "lasts": "--for",
+    "keep": "--keep",
+    "keep_size": "--keep-size",
+    "since": "--since",
+    "folder": "--from",
+    "until": "--until",
+    "anonymise": "--anonymise",
+    "config": "--config",
+    "algorithm_provider": "--algorithm-provider",
+    "feature_gates": "--feature-gates",
+    "nats": "--nats",
+    "nats_context": "--context",
+}
+_OF_A_CUT: Final = {"--since", "--from", "--until", "--anonymise"}
+
+
+def _refuse_together(context: typer.Context, output: Path) -> None:
+    """Of variables each use takes what it needs.
+
+    Raises:
+        UsageError: flags do not belong together.
+    """
+    sources = {flag: context.get_parameter_source(name) for name, flag in _FLAGS.items()}
+    given = {flag for flag, source in sources.items() if source is not None and source.name == "COMMANDLINE"}
+    if "--since" in given:
+        if "--from" not in given:
+            raise UsageError("--since takes from what `berth record --keep` has: name its folder with --from")
+        others = sorted(given - _OF_A_CUT)
+        if others:
+            raise UsageError(f"--since reads a folder, and asks neither NATS nor services: leave {others[0]} away")
+        return
+    if alone := sorted(given & {"--from", "--until"}):
+        raise UsageError(f"{alone[0]} belongs to --since, which is missing")
+    if "--keep" not in given:
+        if "--keep-size" in given:
+            raise UsageError("--keep-size belongs to --keep, which is missing")
+    elif output == _STANDARD_OUTPUT:
+        raise UsageError("--keep writes into a folder: name one in place of -o -")
+    elif "--for" in given:
+        raise UsageError("--keep records until it is stopped: leave --for away")
+    elif "--anonymise" in given:
+        why = "masking for as long as that would remember the word for every name"
+        raise UsageError(
+            f"--keep keeps names, since {why}: give --anonymise with --since, which masks what it takes out"
+        )
+
+
+T = TypeVar("T")
+
+
+def _read(reader: readers.Reader[T], flag: str, given: str) -> T:
+    """Raises: UsageError: of the flag's text."""
+    try:
+        return reader(given)
+    except ValueError as exc:
+        raise UsageError(f"{flag}: {exc}") from exc
+
+
+def _size(given: str) -> int:
+    try:
+        size = value(given)
+    except QuantityError:
+        raise ValueError(f"want bytes such as 500M or {KEEP_SIZE}, got {given!r:.80}") from None
+    if not value(LEAST_SIZE) <= size <= value(MOST_SIZE):
+        raise ValueError(f"want {LEAST_SIZE}..{MOST_SIZE}, got {given:.80}")
+    return size
+
+
+def _time_of(until: str | None) -> datetime | None:
+    return None if until is None else _read(_time, "--until", until)
+
+
+def _time(given: str) -> datetime:
+    with suppress(ValueError):
+        time = datetime.fromisoformat(given)
+        if time.tzinfo is not None:
+            return time
+    raise ValueError(f"want a time with its zone, such as 2026-11-25T10:15:00Z, got {given!r:.80}")
+
+
+@dataclass(frozen=True, slots=True)
+class _Wanted:
+    """What is to be taken from a folder."""
+
+    folder: Path
+    since: timedelta
+    until: datetime | None
+    anonymise: bool
+
+
+_TRIES: Final = 5
+"""A recorder that writes much removes a segment every second, and it takes about as long to look through many."""
+
+
+def _cut(wanted: _Wanted, output: Path) -> None:
+    for _ in range(_TRIES - 1):
+        with suppress(cut.SegmentGoneError):
+            return _take(wanted, output)
+    return _take(wanted, output)
+
+
+def _take(wanted: _Wanted, output: Path) -> None:
+    chosen = cut.choose(wanted.folder, wanted.since, wanted.until)
+    head = msgspec.structs.replace(chosen.head, follows="")
+    change: Change = unchanged
+    if wanted.anonymise:
+        anonymiser = Anonymiser(configuration_of(chosen.head, str(chosen.segments[0].path)))
+        head, change = anonymiser.header(head), anonymiser.of
+    with stoppable(), _writer(output, head) as writer:
+        written = cut.write(chosen, writer, change)
+    begin, newest = written.begin, written.newest
+    if chosen.less:
+        asked = duration(wanted.since.total_seconds())
+        note(f"less than {asked} is there, from {begin.isoformat(timespec='seconds')}: {chosen.less}")
+    silent = (datetime.now(UTC) - newest).total_seconds()
+    if wanted.until is None and silent > SILENT.total_seconds():
+        note(f"its newest message is {duration(silent)} old: the recorder has ended, or NATS is away from it")
+    size = amount_of_bytes(writer.written)
+    said = f"took {duration((newest - begin).total_seconds())}, {writer.messages} messages, {size} to"
+    if output == _STANDARD_OUTPUT:
+        note(f"{said} standard output")
+    else:
+        print_line(f"{said} {output}")
+
+
+SILENT: Final = timedelta(minutes=1)
+"""A recorder that reads hears a watermark of each kind every half minute."""
+
+
+@contextmanager
+def _writer(output: Path, head: Header) -> Iterator[RecordingWriter]:
+    """A recording that has another name until the block is over, and is removed when that fails.
+
+    Raises:
+        UsageError: it cannot be created, something has its name, or standard output is a terminal.
+    """
+    if output == _STANDARD_OUTPUT:
+        _refuse_a_terminal()
+        writer = _to_standard_output(head)
+        try:
+            yield writer
+        except cut.SegmentGoneError as exc:
+            if writer.written:  # it cannot be begun anew
+                raise RecordingError(str(exc)) from exc
+            raise
+        return
+    if os.path.lexists(output):
+        raise _taken(output)
+    try:
+        descriptor, name = tempfile.mkstemp(prefix="berth-", suffix=".part", dir=output.parent)
+    except OSError as exc:
+        raise UsageError(f"writing {str(output)!r}: {exc.strerror}") from exc
+    writer = RecordingWriter.into(str(output), os.fdopen(descriptor, "wb", buffering=0), head)
+    try:
+        yield writer
+        _put_in_place(Path(name), output)
+    finally:
+        writer.drop()
+        Path(name).unlink(missing_ok=True)
+
+
+def _put_in_place(file: Path, output: Path) -> None:
+    """Give a file another name, unless something has that.
+
+    Raises:
+        UsageError: something has, or no file can have it.
+    """
+    try:
+        try:
+            output.hardlink_to(file)
+        except FileExistsError as exc:
+            raise _taken(output) from exc
+        except OSError:  # a file system without links
+            file.rename(output)
+    except OSError as exc:
+        raise UsageError(f"writing {str(output)!r}: {exc.strerror}") from exc
+
+
+def _taken(output: Path) -> UsageError:
+    return UsageError(f"writing {str(output)!r}: it exists already: remove it, or name another file")
+
+
+def _refuse_a_terminal() -> None:
+    """Raises: UsageError: standard output is one."""
+    if sys.stdout.isatty():
+        raise UsageError("writing a recording to a terminal: redirect standard output into a file, or name one")
+
+
+def _to_standard_output(head: Header) -> RecordingWriter:
+    out = os.fdopen(os.dup(sys.stdout.fileno()), "wb", buffering=0)
+    return RecordingWriter.into("standard output", out, head, is_pipe=True)
+
+
+async def _record(
+    file: Path,
+    lasts: timedelta | None,
+    configuration: KubeSchedulerConfiguration,
+    server: NatsServer,
+    *,
+    anonymise: bool,
+) -> None:
+    anonymiser = Anonymiser(configuration) if anonymise else None
+    async with open_session(server, name="record") as session:
+        head = header(
+            at=(await session.state(DECISIONS)).now,
+            bus_id=session.bus_id,
+            config=configuration.digest,
+            release=configuration.release,
+            configuration=recorded_configuration(configuration),
+        )
+        head = head if anonymiser is None else anonymiser.header(head)
+        is_out = file == _STANDARD_OUTPUT
+        writer = _to_standard_output(head) if is_out else RecordingWriter.create(file, head)
+        recorder = Recorder(session, writer, queue_pages, unchanged if anonymiser is None else anonymiser.of)
+        began = time.monotonic()
+        reason = "it failed"
+        try:
+            reason = await until_stopped(_run(recorder, file, lasts)) or "it was stopped"
+            await recorder.ask_again()
+            await _compare(session, configuration)
+        finally:
+            try:
+                recorder.end(reason)
+            finally:
+                if not (writer.written or is_out):
+                    await asyncio.to_thread(file.unlink, missing_ok=True)
+    size = amount_of_bytes(writer.written)
+    lasted, to = duration(time.monotonic() - began), "standard output" if is_out else file
+    (note if is_out else print_line)(f"recorded {writer.messages} messages in {lasted} to {to}, {size}: {reason}")
+
+
+async def _run(recorder: Recorder, file: Path, lasts: timedelta | None) -> str:
+    until = "for " + duration(lasts.total_seconds()) if lasts else "until Ctrl-C"
+    to = "standard output" if file == _STANDARD_OUTPUT else file
+
+    def on_begun(missing: str) -> None:
+        if missing:
+            note(missing)
+        note(f"recording to {to} {until}")
+
+    try:
+        async with asyncio.timeout(lasts.total_seconds() if lasts else None):
+            return await recorder.run(on_begun=on_begun)
+    except TimeoutError:
+        return "its time was over"
+
+
+async def _compare(session: Session, configuration: KubeSchedulerConfiguration) -> None:
+    """Say when the services decide under another configuration than the one that was recorded."""
+    stored = await session.last(DECISIONS, "berth.decision.>")
+    try:
+        used = decode(stored.data, Decision).config if stored is not None else ""
+    except DecodeError:
+        return
+    if used not in {"", configuration.digest}:
+        note(
+            f"the recording has configuration {configuration.digest}, the services decide under {used}: "
+            "no ranking can be made again: name theirs with --config, --algorithm-provider and --feature-gates"
+        )

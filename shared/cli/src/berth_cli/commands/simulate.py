@@ -1,0 +1,234 @@
+"""``berth simulate``: places pods on a cluster described in files, with any configuration."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Final
+
+import typer
+from rich.table import Table
+from rich.text import Text
+from typer.core import TyperCommand
+
+from berth.api.config.configuration import KubeSchedulerConfiguration
+from berth.exits import Exit
+from berth.profiles.configuration import profiles_of
+from berth_cli.commands.config import Gates, Provider, configured, extenders_not_asked
+from berth_cli.options import Output, OutputFormat, print_document, reporting_errors
+from berth_cli.recording.cluster import objects_of_recording
+from berth_cli.rendering import new_table, note, plain, print_rich
+from berth_cli.simulate.engine import PodReport, ReportCounts, Simulation
+from berth_cli.simulate.inputs import InputError, counted, read_inputs
+
+app = typer.Typer()
+
+_PLUGINS: Final = 3
+"""The number of scoring plugins in a row."""
+_FILE_FLAGS: Final = ("--cluster", "--pods")
+
+
+class SeveralFilesCommand(TyperCommand):
+    """A command whose file flags take several values, as from a shell's ``*``: ``--cluster nodes.yaml pods.yaml``."""
+
+    def parse_args(self, ctx: typer.Context, args: list[str]) -> list[str]:  # type: ignore[override]  # typer hands its own Context
+        return super().parse_args(ctx, list(_repeat_flags(args)))
+
+
+def _repeat_flags(args: Iterable[str]) -> Iterator[str]:
+    """Write the flag before each of its files."""
+    flag, files = "", 0
+    for arg in args:
+        if arg.startswith("-") and arg != "-":
+            flag, files = (arg, 0) if arg in _FILE_FLAGS else ("", 0)
+        elif flag:
+            files += 1
+            yield from (flag,) if files > 1 else ()
+        yield arg
+
+
+Cluster = Annotated[
+    list[str],
+    typer.Option(
+        "--cluster",
+        metavar="FILE...",
+        help="The cluster's objects, as kubectl get prints them, or a recording.",
+        show_default=False,
+    ),
+]
+Pods = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--pods",
+        metavar="FILE...",
+        help="The pods to place, and workloads whose pods are to be placed; - is standard input.",
+        show_default=False,
+    ),
+]
+Pending = Annotated[bool, typer.Option("--pending", help="Place the pending pods of the cluster.")]
+Config = Annotated[
+    Path | None,
+    typer.Option(
+        "--config",
+        metavar="FILE",
+        envvar="BERTH_CONFIG",
+        help="A KubeSchedulerConfiguration (v1).",
+        show_default=False,
+    ),
+]
+Independent = Annotated[
+    bool, typer.Option("--independent", help="Place each pod alone; without it each sees the earlier ones.")
+]
+MustFit = Annotated[bool, typer.Option("--must-fit", help="End with 1 when a pod gets no node, or there is no pod.")]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Options:
+    cluster: Sequence[str]
+    pods: Sequence[str]
+    pending: bool
+    independent: bool
+    must_fit: bool
+    output: OutputFormat
+
+
+@app.command(cls=SeveralFilesCommand)
+def simulate(  # noqa: PLR0913 - one parameter a flag, given by name
+    *,
+    cluster: Cluster,
+    pods: Pods = None,
+    pending: Pending = False,
+    config: Config = None,
+    algorithm_provider: Provider = None,
+    feature_gates: Gates = None,
+    independent: Independent = False,
+    must_fit: MustFit = False,
+    output: Output = OutputFormat.TABLE,
+) -> None:
+    """Print where pods would go. Needs no bus and no cluster.
+
+    With each plugin's scores and each node's rejection.
+    """
+    if not pods and not pending:
+        note("nothing to place: name files with --pods, or take the pending pods of the cluster with --pending")
+        raise typer.Exit(Exit.USAGE)
+    configuration = configured(config, algorithm_provider, feature_gates)
+    options = _Options(
+        cluster=cluster, pods=pods or (), pending=pending, independent=independent, must_fit=must_fit, output=output
+    )
+    with reporting_errors():
+        answer = _simulate(configuration, options)
+    if not answer:
+        raise typer.Exit(Exit.NO)
+
+
+def _simulate(configuration: KubeSchedulerConfiguration, options: _Options) -> bool:
+    """Whether no plugin failed, and with --must-fit every pod got a node."""
+    profiles = profiles_of(configuration)
+    try:
+        inputs = read_inputs(
+            options.cluster,
+            options.pods,
+            profiles,
+            with_pending=options.pending,
+            other_form=objects_of_recording,
+        )
+    except InputError as error:
+        for problem in error.problems:
+            note(problem)
+        raise typer.Exit(Exit.USAGE) from error
+    for sentence in (*inputs.notes, *extenders_not_asked(configuration)):
+        note(sentence)
+    simulation = Simulation(snapshot=inputs.snapshot, profiles=profiles)
+    place = simulation.independently if options.independent else simulation.in_queue_order
+    counts = _print(place(inputs.pods), options.output, simulation)
+    for pod, problem in simulation.failures.items():
+        note(f"{pod}: {problem}")
+    if not counts.pods:
+        note("no pods to place")
+    return not simulation.failures and not (options.must_fit and (counts.placed < counts.pods or not counts.pods))
+
+
+def _print(reports: Iterator[PodReport], output: OutputFormat, simulation: Simulation) -> ReportCounts:
+    """Print the reports: as JSON one by one, as a table at the end."""
+    counts, rows = ReportCounts(), []
+    for report in reports:
+        counts.add(report)
+        if output.is_document:
+            print_document(report, output, one_of_many=True)
+        else:
+            rows.append(row_of(report, nominated_first=report.pod in simulation.nominated_first))
+    if rows:
+        print_rich(table_of(rows), "", summary_of(counts))
+    return counts
+
+
+@dataclass(frozen=True, slots=True)
+class ReportRow:
+    """The cells of a pod. The report itself is not kept: it has every node, and so is far larger."""
+
+    pod: str
+    profile: str
+    node: Text
+    possible: str
+    because: Text
+
+
+def row_of(report: PodReport, *, nominated_first: bool = False) -> ReportRow:
+    """The pod's node and its highest scores, or the reason why there is none.
+
+    ``nominated_first``: the nominated node was tried, and no other.
+    """
+    if nominated_first and report.bound is not None:
+        return ReportRow(report.pod, report.profile, _node(report), "1 of 1", plain("nominated for it, tried alone"))
+    evaluated = len(report.feasible) + len(report.rejections)
+    possible = f"{len(report.feasible)} of {evaluated}" if evaluated else ""
+    return ReportRow(report.pod, report.profile, _node(report), possible, _because(report))
+
+
+def table_of(rows: list[ReportRow]) -> Table:
+    """A line a pod; with a column for the profile if there are several."""
+    several = len({row.profile for row in rows}) > 1
+    headings = ("POD", *(("PROFILE",) if several else ()), "NODE", "POSSIBLE", "BECAUSE")
+    table = new_table(*headings, numbers=("POSSIBLE",))
+    for row in rows:
+        profile = (plain(row.profile),) if several else ()
+        table.add_row(plain(row.pod), *profile, row.node, plain(row.possible), row.because)
+    return table
+
+
+def summary_of(counts: ReportCounts) -> Text:
+    nowhere = counts.pods - counts.placed - counts.nominated
+    parts = [f"placed {counts.placed} of {counted(counts.pods, 'pod')}, on {counted(len(counts.nodes), 'node')}"]
+    parts += [f"{counts.nominated} would preempt pods"] if counts.nominated else []
+    parts += [f"{nowhere} fit nowhere"] if nowhere else []
+    return plain("; ".join(parts), "bold")
+
+
+def _node(report: PodReport) -> Text:
+    if report.bound is not None:
+        return plain(report.bound, "green")
+    return plain(f"({report.nominated})", "yellow") if report.nominated is not None else plain("-", "red")
+
+
+def _because(report: PodReport) -> Text:
+    if report.nominated is not None:
+        return plain(f"evicting {', '.join(report.victims) or 'no pods'}: {report.message}", "yellow")
+    if report.bound is None:
+        return plain(report.message or "", "red")
+    if len(report.feasible) == 1:
+        return plain("the only one possible")
+    return plain(f"{report.totals[report.bound]}{_runner_up(report)}: {_points(report, report.bound)}")
+
+
+def _runner_up(report: PodReport) -> str:
+    others = ((total, node) for node, total in report.totals.items() if node != report.bound)
+    total, node = max(others, key=lambda other: other[0])
+    return f" ({node} {total})"
+
+
+def _points(report: PodReport, node: str) -> str:
+    points = sorted(((by_node[node], plugin) for plugin, by_node in report.scores.items()), key=lambda x: (-x[0], x[1]))
+    more = ", ..." if len(points) > _PLUGINS else ""
+    return ", ".join(f"{plugin} {score}" for score, plugin in points[:_PLUGINS]) + more

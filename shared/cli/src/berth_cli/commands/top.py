@@ -1,0 +1,447 @@
+"""``berth top``: queues, lag, services and nodes; live on a terminal, else printed once."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+import termios
+import tty
+from collections import Counter, deque
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager, contextmanager, suppress
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Annotated, Final
+
+import typer
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+
+from berth.api.resources import CPU, MEMORY
+from berth.bus.interface import ServiceInstance, Session, StoredMessage, StreamReader, StreamState
+from berth.bus.stages import OUTCOME
+from berth.bus.topology import BANDWIDTH, DEAD, DECISIONS, PENDING, RANKED
+from berth.cluster.nodes import node_info
+from berth.errors import TemporaryError
+from berth.exits import Exit
+from berth.settings.settings import process_label, short_identity
+from berth_cli.bus import NatsContext, NatsServer, NatsUrl, open_session
+from berth_cli.mirror import MirrorReader, newest, open_mirror
+from berth_cli.options import Output, OutputFormat, countable_seconds, first_error, print_document, run_command
+from berth_cli.rendering import (
+    amount_of_bytes,
+    duration,
+    is_current,
+    natural,
+    new_table,
+    open_console,
+    per_second,
+    plain,
+    print_rich,
+)
+from berth_cli.services import OWN_FIGURES, activity, attention, gone, queue_lines, seen
+from berth_cli.timeline import with_meaning
+
+app = typer.Typer()
+
+SLOW = timedelta(seconds=5)
+"""A message that waits longer is yellow; the usual wait is milliseconds."""
+WINDOW: Final = timedelta(seconds=10)
+"""The time over which Decisions are counted: long enough for a steady rate, short enough to read at the start."""
+
+STREAMS: Final = (PENDING, RANKED, DECISIONS, DEAD)
+
+FEWEST_NODES: Final = 3
+"""The number of nodes on the smallest terminal."""
+
+Watch = Annotated[
+    bool | None,
+    typer.Option(
+        "--watch/--once",
+        help="Refresh until q or Ctrl-C, or print once; by default --watch on a terminal.",
+        show_default=False,
+    ),
+]
+
+Interval = Annotated[
+    float,
+    typer.Option(
+        "--interval",
+        metavar="SECONDS",
+        help="Seconds between two refreshes.",
+        min=0.2,
+        callback=countable_seconds,
+    ),
+]
+
+
+@app.command()
+def top(
+    *,
+    watch: Watch = None,
+    interval: Interval = 2.0,
+    output: Output = OutputFormat.TABLE,
+    nats: NatsUrl = None,
+    nats_context: NatsContext = None,
+) -> None:
+    """Print queues, services, nodes, and what needs attention.
+
+    With lag, leaders, digests of configurations, and the pods and bandwidth of each node.
+    """
+    watches = open_console().is_terminal and output is OutputFormat.TABLE if watch is None else watch
+    server = NatsServer(nats, nats_context)
+    work = _watch(server, output, timedelta(seconds=interval)) if watches else _once(server, output)
+    run_command(work, interrupted=Exit.DONE)
+
+
+async def _once(server: NatsServer, output: OutputFormat) -> None:
+    async with _overview_reader(server) as reader:
+        overview = await reader.read()
+    if output.is_document:
+        print_document(as_json(overview), output)
+    else:
+        print_rich(*overview_lines(overview, rows=None))
+
+
+async def _watch(server: NatsServer, output: OutputFormat, interval: timedelta) -> None:
+    console = open_console()
+    if output.is_document or not console.is_terminal:
+        async with _overview_reader(server) as reader:
+            while True:
+                _print(await reader.read(), output)
+                await asyncio.sleep(interval.total_seconds())
+    screen = _Screen(console)
+    with Live(console=console, screen=True, auto_refresh=False) as live, _pressed(b"q") as quitting:
+        while not quitting.is_set():
+            try:
+                async with _overview_reader(server) as reader:
+                    while not quitting.is_set():
+                        live.update(screen.show(await reader.read()), refresh=True)
+                        await _wait_for(quitting, interval)
+            except* TemporaryError as gone:
+                if screen.is_empty:  # nothing was ever read: the command ends with the reason
+                    raise
+                live.update(screen.show_again(gone), refresh=True)
+                await _wait_for(quitting, interval)
+
+
+async def _wait_for(event: asyncio.Event, most: timedelta) -> None:
+    with suppress(TimeoutError):
+        await asyncio.wait_for(event.wait(), most.total_seconds())
+
+
+class _Screen:
+    """What the terminal shows: the last overview, as many nodes as fit, and why it is no newer."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._last: Overview | None = None
+
+    @property
+    def is_empty(self) -> bool:
+        return self._last is None
+
+    def show(self, overview: Overview) -> RenderableType:
+        self._last = overview
+        return self._fitting(overview)
+
+    def show_again(self, gone: BaseExceptionGroup[TemporaryError]) -> RenderableType:
+        reason = " ".join(str(first_error(gone)).split())
+        line = plain(f"not refreshed: {reason}; trying again", "red")
+        return line if self._last is None else Group(line, self._fitting(self._last, lines=2))
+
+    def _fitting(self, overview: Overview, *, lines: int = 0) -> RenderableType:
+        others = len(self._console.render_lines(Group(*overview_lines(overview, rows=0)))) + lines
+        rows = max(FEWEST_NODES, self._console.height - others)
+        return Group(*overview_lines(overview, rows=rows))
+
+
+@contextmanager
+def _pressed(key: bytes) -> Iterator[asyncio.Event]:
+    """Set when the key is pressed on the terminal; what is typed is not shown meanwhile."""
+    event, terminal = asyncio.Event(), sys.stdin
+    if not terminal.isatty():
+        yield event
+        return
+
+    def read() -> None:
+        typed = os.read(terminal.fileno(), 1024)
+        if key in typed:
+            event.set()
+        if not typed:  # the terminal has gone
+            loop.remove_reader(terminal)
+
+    loop, before = asyncio.get_running_loop(), termios.tcgetattr(terminal)
+    tty.setcbreak(terminal)
+    loop.add_reader(terminal, read)
+    try:
+        yield event
+    finally:
+        loop.remove_reader(terminal)
+        termios.tcsetattr(terminal, termios.TCSADRAIN, before)
+
+
+def _print(overview: Overview, output: OutputFormat) -> None:
+    if output.is_document:
+        print_document(as_json(overview), output, one_of_many=True)
+    else:
+        print_rich(*overview_lines(overview, rows=None), "")
+
+
+@asynccontextmanager
+async def _overview_reader(server: NatsServer) -> AsyncIterator[OverviewReader]:
+    async with (
+        open_session(server, name="top") as session,
+        open_mirror(session, also=(BANDWIDTH,)) as mirror,
+        session.read_stream(DECISIONS, since=WINDOW) as decisions,
+    ):
+        reader = OverviewReader(session, mirror)
+        counting = asyncio.create_task(reader.count(decisions))
+        await decisions.caught_up.wait()
+        try:
+            yield reader
+        finally:
+            counting.cancel()
+            await asyncio.gather(counting, return_exceptions=True)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeLine:
+    """A node: pods, requested and allocatable millicores and bytes, bytes per second and when they were measured."""
+
+    name: str
+    pods: int
+    cpu: tuple[float, float]
+    memory: tuple[float, float]
+    receive: float | None = None
+    transmit: float | None = None
+    sampled_at: datetime | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Overview:
+    """The state at a time of NATS's clock. ``outcomes`` counts the Decisions of the last ``window``."""
+
+    now: datetime
+    streams: Sequence[StreamState]
+    services: Sequence[ServiceInstance]
+    watermarks: Mapping[str, datetime]
+    outcomes: Mapping[str, int]
+    window: timedelta
+    nodes: Sequence[NodeLine]
+
+    def age(self, then: datetime | None) -> float | None:
+        """Seconds since a time; ``None`` for never."""
+        return None if then is None else max(0.0, (self.now - then).total_seconds())
+
+
+class OverviewReader:
+    """Reads the state repeatedly on one session."""
+
+    def __init__(self, session: Session, mirror: MirrorReader) -> None:
+        self._session = session
+        self._mirror = mirror
+        self._decided: deque[tuple[datetime, str]] = deque()
+
+    async def count(self, decisions: StreamReader) -> None:
+        """Count Decisions as they arrive."""
+        async for batch in decisions.batches():
+            self._decided.extend((stored.time, outcome_of(stored)) for stored in batch)
+            self._forget(self._decided[-1][0] if self._decided else None)
+
+    def _forget(self, now: datetime | None) -> None:
+        while now is not None and self._decided and now - self._decided[0][0] > WINDOW:
+            self._decided.popleft()
+
+    async def read(self) -> Overview:
+        """The state now. Raises as :meth:`Session.state`."""
+        streams = [await self._session.state(stream) for stream in STREAMS]
+        now = streams[-1].now
+        self._forget(now)
+        return Overview(
+            now=now,
+            streams=streams,
+            services=await self._session.services(),
+            watermarks=dict(self._mirror.watermarks),
+            outcomes=Counter(outcome for _, outcome in self._decided),
+            window=WINDOW,
+            nodes=list(node_lines(self._mirror)),
+        )
+
+
+def outcome_of(stored: StoredMessage) -> str:
+    """The outcome in a Decision's header, so that its payload need not be decoded."""
+    return stored.headers.get(OUTCOME, "unknown")
+
+
+def node_lines(mirror: MirrorReader) -> list[NodeLine]:
+    """The nodes of the mirror."""
+    return [line for name in mirror.snapshot.node_names() if (line := _node_line(mirror, name)) is not None]
+
+
+def _node_line(mirror: MirrorReader, name: str) -> NodeLine | None:
+    info = node_info(mirror.snapshot, name)
+    if info is None:
+        return None
+    sample = newest(mirror.bandwidth.get(name, {}).values())
+    return NodeLine(
+        name=name,
+        pods=info.pods,
+        cpu=(info.requested(CPU), info.allocatable(CPU)),
+        memory=(info.requested(MEMORY), info.allocatable(MEMORY)),
+        receive=sample.receive if sample else None,
+        transmit=sample.transmit if sample else None,
+        sampled_at=sample.sampled_at if sample else None,
+    )
+
+
+def overview_lines(overview: Overview, *, rows: int | None) -> Iterator[RenderableType]:
+    """As text; ``rows`` is the number of nodes that fit on the screen, ``None``: all."""
+    yield queues(overview)
+    yield _flow(overview)
+    processes = seen(overview.services)
+    yield from map(plain, queue_lines(processes))
+    yield ""
+    yield services(overview)
+    yield ""
+    sentences = attention(processes)
+    yield from (plain(sentence, "yellow") for sentence in sentences)
+    if sentences:
+        yield ""
+    yield from _nodes(overview, rows)
+
+
+def queues(overview: Overview) -> Table:
+    """A line a stream: its messages, the state of its consumer, the age of the oldest message."""
+    numbers = ("MSGS", "PENDING", "UNACKED", "REDELIVERED", "OLDEST", "SIZE")
+    table = new_table("STREAM", "CONSUMER", *numbers, numbers=numbers)
+    for state in overview.streams:
+        size = amount_of_bytes(state.bytes)
+        for consumer in state.consumers or (None,):
+            consumer_cells = (
+                ("", "", "", "")
+                if consumer is None
+                else (consumer.name, str(consumer.undelivered), str(consumer.unacknowledged), str(consumer.redelivered))
+            )
+            cells = (state.stream, consumer_cells[0], str(state.messages), *consumer_cells[1:])
+            table.add_row(*map(plain, cells), _oldest(overview, state), plain(size))
+    return table
+
+
+def _oldest(overview: Overview, state: StreamState) -> Text:
+    age = overview.age(state.first_time)
+    if age is None:
+        return plain("")
+    slow = state.consumers and age > SLOW.total_seconds()
+    return plain(duration(age), "yellow" if slow or state.stream == "dead" else "")
+
+
+def _flow(overview: Overview) -> Text:
+    """The rate of Decisions, and the lag of the mirror."""
+    seconds = overview.window.total_seconds()
+    numbers = sorted(overview.outcomes.items())
+    outcomes = ", ".join(with_meaning(outcome, f"{outcome} {number}") for outcome, number in numbers) or "none"
+    bound = overview.outcomes.get("bound", 0)
+    line = plain(f"decisions of the last {seconds:g} s: {outcomes}; {bound / seconds:.0f} pods/s bound; mirror ")
+    age = overview.age(min(overview.watermarks.values(), default=None))
+    if age is None:
+        return line.append("without a watermark: no watcher has written yet", style="yellow")
+    if is_current(age):
+        return line.append(f"current (confirmed {duration(age)} ago)")
+    return line.append(f"{duration(age)} behind", style="yellow")
+
+
+def services(overview: Overview) -> Table:
+    """A line a process that answers, with its own figures; then those that have gone.
+
+    Versions are shown when they differ, so that the table is readable at 80 columns.
+    """
+    processes = seen(overview.services)
+    versions = ("VERSION",) if len({instance.version for instance in overview.services}) > 1 else ()
+    table = new_table("WHO", *versions, "CONFIG", "STATE", "SAYS")
+    for one, instance in zip(processes, overview.services, strict=True):
+        figures = {name: value for name, value in instance.stats.items() if name not in OWN_FIGURES}
+        stats = ", ".join(f"{name.replace('_', ' ')} {_short(value)}" for name, value in figures.items())
+        version = (instance.version,) if versions else ()
+        cells = (process_label(one.service, one.name), *version, one.said.configuration, activity(one), stats)
+        table.add_row(*map(plain, cells))
+    for each in gone(processes):
+        silent = f"gone: silent for {duration(each.seconds)}"
+        who = plain(process_label(each.service, short_identity(each.identity)))
+        table.add_row(who, *("" for _ in versions), "", plain(silent, "yellow"))
+    if not overview.services:
+        table.add_row(plain("no service answers", "yellow"))
+    return table
+
+
+def _short(value: object) -> str:
+    if isinstance(value, float):
+        return f"{value:.1f}"
+    return f"{len(value)}" if isinstance(value, Mapping) else str(value)
+
+
+def _nodes(overview: Overview, rows: int | None) -> Iterator[RenderableType]:
+    chosen = sorted(overview.nodes, key=lambda node: (-node.pods, natural(node.name)))
+    shown = chosen if rows is None else chosen[:rows]
+    yield nodes_table(overview, shown)
+    if len(shown) < len(chosen):
+        yield plain(f"and {len(chosen) - len(shown)} nodes more, with {shown[-1].pods if shown else 0} pods or fewer")
+
+
+def nodes_table(overview: Overview, nodes: Sequence[NodeLine]) -> Table:
+    """A line a node, those with the most pods first; with traffic if it is measured."""
+    measured = any(node.sampled_at for node in overview.nodes)
+    traffic = ("RECEIVE", "TRANSMIT", "AGE") if measured else ()
+    numbers = ("PODS", "CPU", "MEMORY", *traffic)
+    table = new_table("NODE", *numbers, numbers=numbers)
+    for node in nodes:
+        age = overview.age(node.sampled_at)
+        rates = (per_second(node.receive), per_second(node.transmit), "" if age is None else duration(age))
+        cells = (node.name, str(node.pods), _share(*node.cpu), _share(*node.memory), *(rates if measured else ()))
+        table.add_row(*map(plain, cells))
+    return table
+
+
+def _share(requested: float, allocatable: float) -> str:
+    return f"{100 * requested / allocatable:.0f} %" if allocatable else "-"
+
+
+def as_json(overview: Overview) -> dict[str, object]:
+    """As JSON: all nodes, ages in seconds."""
+    return {
+        "now": overview.now,
+        "streams": [_stream_json(overview, state) for state in overview.streams],
+        "decisions": {"window_seconds": overview.window.total_seconds(), "outcomes": overview.outcomes},
+        "mirror_age_seconds": overview.age(min(overview.watermarks.values(), default=None)),
+        "services": overview.services,
+        "attention": attention(seen(overview.services)),
+        "nodes": [_node_json(overview, node) for node in sorted(overview.nodes, key=lambda node: natural(node.name))],
+    }
+
+
+def _stream_json(overview: Overview, state: StreamState) -> dict[str, object]:
+    return {
+        "stream": state.stream,
+        "messages": state.messages,
+        "bytes": state.bytes,
+        "last_sequence": state.last_sequence,
+        "oldest_age_seconds": overview.age(state.first_time),
+        "consumers": state.consumers,
+    }
+
+
+def _node_json(overview: Overview, node: NodeLine) -> dict[str, object]:
+    return {
+        "node": node.name,
+        "pods": node.pods,
+        "cpu_millicores": {"requested": node.cpu[0], "allocatable": node.cpu[1]},
+        "memory_bytes": {"requested": node.memory[0], "allocatable": node.memory[1]},
+        "bandwidth": {
+            "receive_bytes_per_second": node.receive,
+            "transmit_bytes_per_second": node.transmit,
+            "age_seconds": overview.age(node.sampled_at),
+        },
+    }

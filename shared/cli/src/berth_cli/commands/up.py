@@ -1,0 +1,257 @@
+"""``berth up``: the whole pipeline in the foreground until Ctrl-C."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated, Final
+
+import typer
+
+from berth.api.config.configuration import KubeSchedulerConfiguration
+from berth.api.pod import DEFAULT_SCHEDULER
+from berth.bus.topology import Names
+from berth.errors import BerthError
+from berth.exits import Exit, ReadyFileError, UsageError, write_ready_file
+from berth.leader.samepods import leases_of_others, warning_about
+from berth.profiles.configuration import file_values
+from berth.settings import readers
+from berth.settings.settings import NatsSettings
+from berth.settings.sources import misspelt, read_settings
+from berth_cli.bus import is_anonymous
+from berth_cli.commands.config import Gates, Provider, configured_for_services, kubeconfig_of
+from berth_cli.options import reporting_errors, run_command, until_stopped
+from berth_cli.pipeline import access
+from berth_cli.pipeline.pipeline import PipelineOptions, pipeline
+from berth_cli.pipeline.programs import ShadowOptions
+from berth_cli.pipeline.servers import ANY_PORT, DEFAULT_PORT, MOST_NODES
+from berth_cli.rendering import note, print_line
+
+app = typer.Typer()
+
+NODES: Final = 100
+"""Of a simulated cluster."""
+
+Kubeconfig = Annotated[
+    Path | None,
+    typer.Option("--kubeconfig", metavar="FILE", help="The cluster; without it one is simulated.", show_default=False),
+]
+Nats = Annotated[
+    str | None,
+    typer.Option(
+        "--nats", metavar="URL", help="Address of a NATS server; without it one is embedded.", show_default=False
+    ),
+]
+Config = Annotated[
+    Path | None, typer.Option("--config", metavar="FILE", help="A KubeSchedulerConfiguration (v1).", show_default=False)
+]
+Verbosity = Annotated[
+    int,
+    typer.Option(
+        "-v",
+        "--v",
+        metavar="N",
+        help="How much the services log: 2 results, 4 steps, 6 messages, requests.",
+        min=0,
+        max=10,
+    ),
+]
+
+
+@app.command()
+def up(  # noqa: PLR0913, PLR0917 - one parameter a flag, given by name
+    kubeconfig: Kubeconfig = None,
+    nats: Nats = None,
+    config: Config = None,
+    algorithm_provider: Provider = None,
+    feature_gates: Gates = None,
+    nats_port: Annotated[
+        int | None,
+        typer.Option(
+            metavar="PORT",
+            help="Port of the embedded NATS; by default 4222 if it is free, else any.",
+            min=1,
+            max=65_535,
+            show_default=False,
+        ),
+    ] = None,
+    scorers: Annotated[int, typer.Option(metavar="N", help="Number of scorers.", min=1, max=256)] = 1,
+    shadow: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME=FILE",
+            help="Compare another configuration with the live one, and bind nothing by it; repeatable.",
+            show_default=False,
+        ),
+    ] = None,
+    nodes: Annotated[
+        int | None,
+        typer.Option(
+            metavar="N",
+            help=f"Nodes of the simulated cluster; {NODES} if not given.",
+            min=0,
+            max=MOST_NODES,
+            show_default=False,
+        ),
+    ] = None,
+    verbosity: Verbosity = 0,
+    leader_elect: Annotated[
+        str | None, typer.Option(metavar="[=true|false]", help="Elect leaders by Lease; false if nothing else runs.")
+    ] = None,
+    allow_other_scheduler: Annotated[
+        str | None,
+        typer.Option(metavar="[=true|false]", help="Schedule beside a live scheduler of the same pods."),
+    ] = None,
+    ready_file: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE", help="A file that is written when all services are ready, and removed at the end."
+        ),
+    ] = None,
+) -> None:
+    """Run the whole pipeline in the foreground, until Ctrl-C.
+
+    Prints `ready` when it schedules. Ctrl-C ends every process.
+    """
+    configuration = configured_for_services(config, algorithm_provider, feature_gates)
+    for sentence in configuration.converted:
+        note(f"{config}: {sentence}")
+    for sentence in misspelt(os.environ):
+        note(sentence)
+    shadows = _shadows(shadow or (), configuration, algorithm_provider, feature_gates)
+    given = {} if allow_other_scheduler is None else {"allow_other_scheduler": allow_other_scheduler}
+    with reporting_errors():
+        settings = read_settings(flags=given, file=file_values(configuration))
+    cluster = kubeconfig or kubeconfig_of(configuration)
+    with reporting_errors():
+        _want_simulation(nodes, cluster, kubeconfig)
+    warning = warning_about(settings.leader_election, configuration.scheduler_names)
+    if cluster is not None and warning is not None:
+        note(f"warning: {warning}")
+    options = PipelineOptions(
+        kubeconfig=cluster,
+        nats=nats,
+        nats_ports=(nats_port,) if nats_port is not None else (DEFAULT_PORT, ANY_PORT),
+        config=config,
+        algorithm_provider=algorithm_provider,
+        feature_gates=feature_gates,
+        scorers=scorers,
+        shadows=shadows,
+        nodes=NODES if nodes is None else nodes,
+        default_scheduler=_for_pods_that_name_none(configuration),
+        verbosity=verbosity,
+        leader_elect=leader_elect,
+        leases_of_others=leases_of_others(settings.leader_election, configuration.scheduler_names),
+        allow_other_scheduler=settings.allow_other_scheduler,
+    )
+    run_command(_up(options, ready_file=ready_file), interrupted=Exit.DONE)
+
+
+def _shadows(
+    given: Sequence[str], live: KubeSchedulerConfiguration, provider: str | None, gates: str | None
+) -> tuple[ShadowOptions, ...]:
+    """The shadows that are asked for; each has a profile of the live configuration at least."""
+    found: dict[str, ShadowOptions] = {}
+    for text in given:
+        with reporting_errors():
+            shadow = _shadow_of(text)
+            if shadow.name in found:
+                raise UsageError(f"--shadow {text!r}: there are two shadows called {shadow.name!r}: rename one of them")
+        configuration = configured_for_services(shadow.config, provider, gates)
+        with reporting_errors():
+            if not set(configuration.scheduler_names) & set(live.scheduler_names):
+                names = ", ".join(live.scheduler_names)
+                raise UsageError(f"--shadow {text!r}: it has no profile of the live configuration ({names}): add one")
+        found[shadow.name] = shadow
+    return tuple(found.values())
+
+
+def _shadow_of(text: str) -> ShadowOptions:
+    """``cheap=cheap.yaml``.
+
+    Raises:
+        UsageError: it is written otherwise.
+    """
+    name, equals, file = text.partition("=")
+    if not equals or not file:
+        raise UsageError(f"--shadow {text!r}: want NAME=FILE")
+    try:
+        return ShadowOptions(name=readers.shadow_name(name), config=Path(file))
+    except ValueError as error:
+        raise UsageError(f"--shadow {text!r}: its name: {error}") from error
+
+
+def _want_simulation(nodes: int | None, cluster: Path | None, flag: Path | None) -> None:
+    """A given cluster has the nodes that it has.
+
+    Raises:
+        UsageError: it is to have others.
+    """
+    if nodes is not None and cluster is not None:
+        given = "--kubeconfig" if flag is not None else "clientConnection.kubeconfig of the configuration"
+        raise UsageError(f"--nodes {nodes}: it is for a simulated cluster, and {given} names another: leave one out")
+
+
+def _for_pods_that_name_none(configuration: KubeSchedulerConfiguration) -> str:
+    """What a simulated cluster, where nobody else schedules, gives as schedulerName to pods without one."""
+    names = [profile.scheduler_name for profile in configuration.profiles]
+    return DEFAULT_SCHEDULER if DEFAULT_SCHEDULER in names else names[0]
+
+
+async def _up(options: PipelineOptions, *, ready_file: Path | None) -> None:
+    """Run the pipeline until it is stopped; every process has ended when this returns."""
+    if ready_file is not None:
+        _remove_old(ready_file)
+    await until_stopped(_run_pipeline(options, ready_file))
+
+
+async def _run_pipeline(options: PipelineOptions, ready_file: Path | None) -> None:
+    async with pipeline(options, note) as running:
+        note(f"NATS at {running.nats}, cluster of {running.kubeconfig}")
+        if running.options.users is not None:
+            password, names = access.password_file(running.options.users, access.PEOPLE), Names(running.options.prefix)
+            user = names.word(access.PEOPLE)
+            client = f'nats --server {running.nats} --user {user} --password "$(cat {password})"'
+            if names.prefix:
+                client = f"{client} --inbox-prefix _INBOX_{user}"
+            note(f"the NATS CLI: {client} sub '{names.subject('berth.>')}'")
+        elif is_anonymous(read_settings().nats):
+            note(f"warning: {running.nats} lets berth in without a user, and so everybody: see `berth bus permissions`")
+        if running.nats != NatsSettings().url:
+            note(f"berth why, trace, top and console find it with --nats {running.nats} (or BERTH_NATS_URL)")
+        else:
+            note("`berth console` shows it in a browser")
+        await running.ready()
+        print_line("ready")
+        with _announced(ready_file):
+            await asyncio.Event().wait()
+
+
+@contextmanager
+def _announced(ready_file: Path | None) -> Iterator[None]:
+    """The ready file exists in the block."""
+    if ready_file is None:
+        yield
+        return
+    try:
+        write_ready_file(ready_file)
+    except ReadyFileError as error:
+        raise BerthError(str(error)) from error
+    try:
+        yield
+    finally:
+        ready_file.unlink(missing_ok=True)
+
+
+def _remove_old(path: Path) -> None:
+    """Remove the ready file of an earlier run.
+
+    Raises:
+        UsageError: its folder does not exist.
+    """
+    if not path.parent.is_dir():
+        raise UsageError(f"--ready-file {str(path)!r}: there is no folder {str(path.parent)!r}")
+    path.unlink(missing_ok=True)

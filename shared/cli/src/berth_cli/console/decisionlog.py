@@ -1,0 +1,329 @@
+"""The last Decisions and dead letters, and what is counted of them: outcomes, profiles, namespaces, times by stage.
+
+All of it is bounded: lines, seconds that are counted, and names in each of them.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Final
+
+import msgspec
+
+from berth.api.pod import unix_seconds
+from berth.bus.interface import StoredMessage, StreamState
+from berth.errors import DecodeError
+from berth.messages.attempts import DeadLetter, Message, Outcome, decode
+from berth.messages.subjects import Attempt
+from berth_cli.timeline import reason_of_attempt
+
+KEPT: Final = 1000
+"""Decisions that a page has when it is opened."""
+MOST_IN_A_FRAME: Final = 500
+"""Decisions that a page is sent at once: with 1,000 a second a tick may come 0.4 s late, and all are listed. Of more
+the newest are sent, and the others are counted."""
+DEAD_KEPT: Final = 50
+WINDOW_SECONDS: Final = 60
+"""The time over which is counted: a minute shows bursts, and is soon right after a start."""
+MOST_NAMES: Final = 200
+"""Namespaces or profiles that are counted apart in a second; the others are counted together."""
+OTHERS: Final = "(others)"
+NAMES_SHOWN: Final = 12
+MOST_SAMPLES: Final = 4000
+"""Bound pods whose times are kept for percentiles."""
+TEXT_CHARACTERS: Final = 300
+NAME_CHARACTERS: Final = 253
+
+
+class DecidedAttempt(Message, frozen=True, kw_only=True):
+    """What the page shows of a Decision in a list. Its candidates are skipped when it is decoded."""
+
+    attempt: str
+    profile: str
+    outcome: Outcome
+    namespace: str
+    pod: str
+    uid: str
+    node: str = ""
+    reason: str = ""
+    message: str = ""
+    asked_at: datetime | None = None
+    ranked_at: datetime | None = None
+
+
+class DecisionLine(msgspec.Struct, frozen=True, array_like=True):
+    """A Decision on the page. Times are Unix seconds of NATS's clock, of which ``created`` has whole ones.
+
+    ``tries`` is the number of the attempt in the watcher's term; ``None``: unknown.
+    """
+
+    at: float
+    namespace: str
+    pod: str
+    profile: str
+    outcome: str
+    node: str
+    text: str
+    created: float | None
+    asked: float | None
+    ranked: float | None
+    tries: int | None
+
+
+class DeadLine(msgspec.Struct, frozen=True, array_like=True):
+    """A dead letter on the page. ``sequence`` is its number in the stream."""
+
+    at: float
+    subject: str
+    service: str
+    reason: str
+    sequence: int
+
+
+class DeadKept(msgspec.Struct, frozen=True, kw_only=True):
+    """How many dead letters NATS keeps, and the number of the oldest: those before it are no more."""
+
+    letters: int = 0
+    first: int = 0
+
+
+class StageTimes(msgspec.Struct, frozen=True, kw_only=True):
+    """Seconds that a stage took: the median and the 99th percentile."""
+
+    p50: float
+    p99: float
+
+
+class DecisionFigures(msgspec.Struct, frozen=True, kw_only=True):
+    """What is counted of the Decisions of the last ``seconds``.
+
+    ``series``: by outcome, the number in each of these seconds, the oldest first. ``repeated`` are Decisions on a pod
+    that had been decided on before. ``waited`` counts whole seconds, since a pod's creation has no finer time.
+    """
+
+    seconds: int
+    outcomes: dict[str, int]
+    profiles: dict[str, int]
+    namespaces: dict[str, int]
+    series: dict[str, list[int]]
+    repeated: int
+    bound: int
+    waited: StageTimes | None
+    ranked: StageTimes | None
+    decided: StageTimes | None
+
+
+@dataclass(slots=True)
+class _Second:
+    """The Decisions of one second of NATS's clock."""
+
+    outcomes: Counter[str] = field(default_factory=Counter)
+    profiles: Counter[str] = field(default_factory=Counter)
+    namespaces: Counter[str] = field(default_factory=Counter)
+    repeated: int = 0
+
+
+CreationOf = Callable[[str], str | None]
+"""By a pod's uid, its creationTimestamp; ``None``: the mirror has no such pod."""
+
+
+class DecisionLog:
+    """Decisions as they arrive, and what a page has still to be sent of them."""
+
+    def __init__(self) -> None:
+        self.unreadable = 0
+        self._lines: deque[DecisionLine] = deque(maxlen=KEPT)
+        self._arrived: deque[tuple[float, DecidedAttempt]] = deque(maxlen=KEPT)
+        self._held: deque[tuple[float, DecidedAttempt]] = deque(maxlen=KEPT)
+        self._dropped = 0
+        self._seconds: dict[int, _Second] = {}
+        self._times: deque[tuple[float, float | None, float | None, float | None]] = deque(maxlen=MOST_SAMPLES)
+
+    def add(self, stored: StoredMessage) -> None:
+        """A Decision was stored."""
+        try:
+            decided = decode(stored.data, DecidedAttempt)
+            at = stored.time.timestamp()
+            for time in (decided.asked_at, decided.ranked_at):
+                _ = time and time.timestamp()  # not every date is a time
+        except (DecodeError, OverflowError, ValueError):
+            self.unreadable += 1
+            return
+        self._dropped += len(self._arrived) == KEPT
+        self._arrived.append((at, decided))
+        self._count(at, decided)
+
+    def lines(self) -> list[DecisionLine]:
+        """The last ones that :meth:`new_lines` has made."""
+        return list(self._lines)
+
+    def new_lines(self, creation_of: CreationOf) -> tuple[list[DecisionLine], int]:
+        """Those since the last call, and how many more there were.
+
+        A Decision is held until the next call: by then the mirror has the pod, which says when it was created.
+        """
+        ready, self._held, self._arrived = self._held, self._arrived, deque(maxlen=KEPT)
+        left_out, self._dropped = self._dropped + max(0, len(ready) - MOST_IN_A_FRAME), 0
+        lines = [_line_of(at, decided, creation_of) for at, decided in ready]
+        self._lines.extend(lines)
+        for line in lines:
+            if line.outcome == Outcome.BOUND:
+                self._times.append((line.at, *_stage_seconds(line)))
+        return lines[-MOST_IN_A_FRAME:], left_out
+
+    def figures(self, now: float) -> DecisionFigures:
+        """What is counted up to now, on NATS's clock. The present second is not over, and is left out."""
+        end = int(now)
+        begin = end - WINDOW_SECONDS
+        for second in [one for one in self._seconds if one < begin]:
+            del self._seconds[second]
+        counted = [(second, counts) for second, counts in self._seconds.items() if second < end]
+        outcomes = _sum(counts.outcomes for _, counts in counted)
+        times = [each for each in self._times if each[0] >= begin]
+        return DecisionFigures(
+            seconds=WINDOW_SECONDS,
+            outcomes=dict(outcomes),
+            profiles=_most(_sum(counts.profiles for _, counts in counted)),
+            namespaces=_most(_sum(counts.namespaces for _, counts in counted)),
+            series={name: self._series(name, begin) for name in outcomes},
+            repeated=sum(counts.repeated for _, counts in counted),
+            bound=len(times),
+            waited=_percentiles([each[1] for each in times]),
+            ranked=_percentiles([each[2] for each in times]),
+            decided=_percentiles([each[3] for each in times]),
+        )
+
+    def _series(self, outcome: str, begin: int) -> list[int]:
+        nothing = _Second()
+        return [self._seconds.get(begin + i, nothing).outcomes[outcome] for i in range(WINDOW_SECONDS)]
+
+    def _count(self, at: float, decided: DecidedAttempt) -> None:
+        if len(self._seconds) > 2 * WINDOW_SECONDS and int(at) not in self._seconds:
+            del self._seconds[min(self._seconds)]
+        second = self._seconds.setdefault(int(at), _Second())
+        second.outcomes[decided.outcome] += 1
+        _count_name(second.profiles, decided.profile)
+        _count_name(second.namespaces, decided.namespace)
+        second.repeated += (_number_of(decided.attempt) or 1) > 1
+
+
+class DeadLetters:
+    """The last dead letters of those that NATS keeps."""
+
+    def __init__(self) -> None:
+        self.kept = DeadKept()
+        self._counted_to = 0
+        self._sent = self.kept
+        self._lines: deque[DeadLine] = deque(maxlen=DEAD_KEPT)
+        self._new: deque[DeadLine] = deque(maxlen=DEAD_KEPT)
+
+    def add(self, stored: StoredMessage) -> None:
+        """A dead letter was stored. What cannot be read is shown as that: a dead letter is never left out."""
+        try:
+            letter = decode(stored.data, DeadLetter)
+            subject, service, reason = letter.subject, letter.service, letter.reason
+        except DecodeError as error:
+            subject, service, reason = stored.subject, "", str(error)
+        texts = _cut(subject), _cut(service), _cut(reason)
+        line = DeadLine(stored.time.timestamp(), *texts, stored.sequence)
+        self._lines.append(line)
+        self._new.append(line)
+        if stored.sequence > self._counted_to:  # one more than the stream had at the last look
+            self._counted_to = stored.sequence
+            self.kept = DeadKept(letters=self.kept.letters + 1, first=self.kept.first)
+
+    def looked_at(self, state: StreamState) -> None:
+        """The stream has these letters and no others."""
+        first = state.first_sequence if state.messages else state.last_sequence + 1
+        since = sum(line.sequence > state.last_sequence for line in self._lines)  # they came after the answer was made
+        self._counted_to = max(self._counted_to, state.last_sequence)
+        self.kept = DeadKept(letters=state.messages + since, first=first)
+        for lines in (self._lines, self._new):
+            while lines and lines[0].sequence < first:
+                lines.popleft()
+
+    def lines(self) -> list[DeadLine]:
+        return list(self._lines)
+
+    def new_lines(self) -> list[DeadLine]:
+        """Those since the last call."""
+        new = list(self._new)
+        self._new.clear()
+        return new
+
+    def changed_kept(self) -> DeadKept | None:
+        """How many there are, if that has changed since the last call."""
+        if self.kept == self._sent:
+            return None
+        self._sent = self.kept
+        return self.kept
+
+
+def _line_of(at: float, decided: DecidedAttempt, creation_of: CreationOf) -> DecisionLine:
+    created = creation_of(decided.uid)
+    return DecisionLine(
+        at=at,
+        namespace=decided.namespace[:NAME_CHARACTERS],
+        pod=decided.pod[:NAME_CHARACTERS],
+        profile=decided.profile[:NAME_CHARACTERS],
+        outcome=decided.outcome,
+        node=decided.node[:NAME_CHARACTERS],
+        text=_cut(reason_of_attempt(decided.reason, decided.message)),
+        created=None if created is None or (time := unix_seconds(created)) <= 0 else time,
+        asked=decided.asked_at.timestamp() if decided.asked_at else None,
+        ranked=decided.ranked_at.timestamp() if decided.ranked_at else None,
+        tries=_number_of(decided.attempt),
+    )
+
+
+def _stage_seconds(line: DecisionLine) -> tuple[float | None, float | None, float | None]:
+    """From created to published, from there to ranked, and to the Decision."""
+    return (
+        None if (waited := _between(line.created, line.asked)) is None else float(int(waited)),
+        _between(line.asked, line.ranked),
+        _between(line.ranked, line.at),
+    )
+
+
+def _between(begin: float | None, end: float | None) -> float | None:
+    return None if begin is None or end is None else max(0.0, end - begin)
+
+
+def _number_of(attempt: str) -> int | None:
+    try:
+        return Attempt.parse(attempt).n
+    except DecodeError:
+        return None
+
+
+def _count_name(counts: Counter[str], name: str) -> None:
+    name = name[:NAME_CHARACTERS]
+    counts[name if name in counts or len(counts) < MOST_NAMES else OTHERS] += 1
+
+
+def _sum(counts: Iterable[Counter[str]]) -> Counter[str]:
+    total: Counter[str] = Counter()
+    for each in counts:
+        total.update(each)
+    return total
+
+
+def _most(counts: Counter[str]) -> dict[str, int]:
+    """The most frequent ones; the rest together."""
+    shown = dict(counts.most_common(NAMES_SHOWN))
+    rest = counts.total() - sum(shown.values())
+    return {**shown, **({OTHERS: shown.get(OTHERS, 0) + rest} if rest else {})}
+
+
+def _percentiles(values: Sequence[float | None]) -> StageTimes | None:
+    known = sorted(value for value in values if value is not None)
+    if not known:
+        return None
+    return StageTimes(p50=known[len(known) // 2], p99=known[min(len(known) - 1, len(known) * 99 // 100)])
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= TEXT_CHARACTERS else f"{text[:TEXT_CHARACTERS]}..."

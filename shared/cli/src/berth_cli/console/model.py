@@ -1,0 +1,249 @@
+"""What the page shows, and the frames that bring it there: everything once, then what changed.
+
+Nothing here reads the bus, a clock or a socket: :mod:`berth_cli.console.feed` puts in what it reads, and takes frames.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+import msgspec
+
+from berth.bus.interface import ServiceInstance, StoredMessage, StreamState
+from berth.settings.settings import process_label
+from berth_cli.console.decisionlog import DeadKept, DeadLetters, DeadLine, DecisionFigures, DecisionLine, DecisionLog
+from berth_cli.console.nodetable import NodeChanges, NodeFacts, NodeLoad, NodeTable, TrafficSample
+from berth_cli.console.shadowlog import DifferenceLine, ShadowLine, ShadowLog
+from berth_cli.mirror import MirrorReader
+from berth_cli.rendering import is_current
+from berth_cli.services import activity, attention, leader, seen
+
+MOST_SENTENCES: Final = 50
+"""Processes and sentences that a frame lists."""
+SENTENCE_CHARACTERS: Final = 600
+
+
+class ServiceState(msgspec.Struct, frozen=True, kw_only=True):
+    """A service that answers."""
+
+    name: str
+    state: str
+
+
+class Services(msgspec.Struct, frozen=True, kw_only=True):
+    """What the services say: the queues of the leading watcher, its windows, and what a person should look at."""
+
+    queues: dict[str, int]
+    in_flight: dict[str, int]
+    window: dict[str, int]
+    draining: bool
+    attention: list[str]
+    processes: list[ServiceState]
+
+
+class BusState(msgspec.Struct, frozen=True, kw_only=True):
+    """Whether the bus is read, and why not. ``since``: Unix seconds of this machine's clock."""
+
+    connected: bool
+    reason: str = ""
+    since: float = 0.0
+
+
+class Frame(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What a page is sent: all of it (``whole``), or what changed since the frame before.
+
+    ``now`` is NATS's clock in Unix seconds. ``labels`` are texts with their numbers from ``labels_from`` on.
+    ``left_out`` are Decisions that were too many to be sent. What is ``None`` has not changed.
+    """
+
+    whole: bool = False
+    now: float = 0.0
+    bus: BusState | None = None
+    labels_from: int = 0
+    labels: list[str] = []
+    nodes: list[NodeFacts] = []
+    loads: list[NodeLoad] = []
+    traffic: list[TrafficSample] = []
+    gone: list[int] = []
+    decisions: list[DecisionLine] = []
+    left_out: int = 0
+    dead: list[DeadLine] = []
+    dead_kept: DeadKept | None = None
+    figures: DecisionFigures | None = None
+    services: Services | None = None
+    shadows: list[ShadowLine] | None = None
+    differences: list[DifferenceLine] = []
+    mirror_age: float | None = None
+    mirror_is_current: bool = True
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether it says nothing but the time."""
+        return msgspec.structs.replace(self, now=0.0) == _EMPTY
+
+
+_EMPTY: Final = Frame()
+
+
+class ConsoleModel:
+    """The state of the page. While the bus is away it stays as it was, marked as such."""
+
+    def __init__(self) -> None:
+        self.bus = BusState(connected=False, reason="connecting to NATS")
+        self._mirror = MirrorReader()
+        self._nodes = NodeTable(self._mirror)
+        self._decisions = DecisionLog()
+        self._dead = DeadLetters()
+        self.shadows = ShadowLog()
+        self._services: Services | None = None
+        self._figures: DecisionFigures | None = None
+        self._sent_services: Services | None = None
+        self._sent_bus: BusState | None = None
+
+    @property
+    def mirror(self) -> MirrorReader:
+        """The mirror that the nodes are read from."""
+        return self._mirror
+
+    @property
+    def unreadable(self) -> int:
+        """Decisions, differences of shadows, and entries of the mirror that could not be decoded."""
+        return self._decisions.unreadable + self._mirror.unreadable + self.shadows.unreadable
+
+    def connected(self, mirror: MirrorReader, *, at: float) -> None:
+        """The bus is read anew: everything from before is replaced, since the store may be another one."""
+        self.bus = BusState(connected=True, since=at)
+        self._mirror = mirror
+        self._nodes = NodeTable(mirror)
+        self._nodes.changes(with_traffic=True)
+        self._decisions = DecisionLog()
+        self._dead = DeadLetters()
+        self._figures = None
+
+    def disconnected(self, reason: str, *, at: float) -> None:
+        """The bus is away. Repeated calls keep the time of the first."""
+        since = self.bus.since if not self.bus.connected and self.bus.since else at
+        self.bus = BusState(connected=False, reason=reason[:SENTENCE_CHARACTERS], since=since)
+
+    def decided(self, batch: Sequence[StoredMessage]) -> None:
+        """Decisions were stored."""
+        for stored in batch:
+            self._decisions.add(stored)
+
+    def buried(self, batch: Sequence[StoredMessage]) -> None:
+        """Dead letters were stored."""
+        for stored in batch:
+            self._dead.add(stored)
+
+    def counted_dead(self, state: StreamState) -> None:
+        """The stream of dead letters has these."""
+        self._dead.looked_at(state)
+
+    def heard(self, instances: Sequence[ServiceInstance]) -> None:
+        """The services answered with their statistics."""
+        processes = seen(instances)
+        self.shadows.seen(processes)
+        watcher = leader(processes, "watcher")
+        said = watcher.said if watcher is not None else None
+        self._services = Services(
+            queues=dict(said.queues) if said else {},
+            in_flight=dict(said.in_flight) if said else {},
+            window=dict(said.window) if said else {},
+            draining=any(one.said.draining for one in processes),
+            attention=[text[:SENTENCE_CHARACTERS] for text in attention(processes)[:MOST_SENTENCES]],
+            processes=[
+                ServiceState(name=process_label(one.service, one.name), state=activity(one)[:SENTENCE_CHARACTERS])
+                for one in processes[:MOST_SENTENCES]
+            ],
+        )
+
+    def changes(self, *, now: float, every_second: bool) -> Frame:
+        """What changed since the last call. ``every_second``: traffic and, while the bus is read, figures too."""
+        lines, left_out = self._decisions.new_lines(self._created)
+        counts = every_second and self.bus.connected  # nothing is known of the time in which nothing is read
+        if counts:
+            self._figures = self._decisions.figures(now)
+        services = self._services if self._services != self._sent_services else None
+        bus = self.bus if self.bus != self._sent_bus else None
+        self._sent_services, self._sent_bus = self._services, self.bus
+        return self._frame(
+            self._nodes.changes(with_traffic=every_second),
+            now=now,
+            bus=bus,
+            decisions=lines,
+            left_out=left_out,
+            dead=self._dead.new_lines(),
+            dead_kept=self._dead.changed_kept(),
+            figures=self._figures if counts else None,
+            services=services,
+            shadows=self.shadows.changed_shadows(),
+            differences=self.shadows.new_lines(),
+        )
+
+    def settle(self, *, now: float) -> None:
+        """Have all that was read in the next :meth:`whole`, and not once more in the frames after it."""
+        for _ in range(2):  # Decisions are held for a call
+            self.changes(now=now, every_second=True)
+
+    def whole(self, *, now: float) -> Frame:
+        """All of it, as of the last :meth:`changes`: the frames that follow go on from here."""
+        frame = self._frame(
+            self._nodes.whole(),
+            now=now,
+            bus=self.bus,
+            decisions=self._decisions.lines(),
+            left_out=0,
+            dead=self._dead.lines(),
+            dead_kept=self._dead.kept,
+            figures=self._figures,
+            services=self._services,
+            shadows=self.shadows.shadows(),
+            differences=self.shadows.lines(),
+        )
+        return msgspec.structs.replace(frame, whole=True)
+
+    def _frame(  # noqa: PLR0913 - the fields of a frame
+        self,
+        nodes: NodeChanges,
+        *,
+        now: float,
+        bus: BusState | None,
+        decisions: list[DecisionLine],
+        left_out: int,
+        dead: list[DeadLine],
+        dead_kept: DeadKept | None,
+        figures: DecisionFigures | None,
+        services: Services | None,
+        shadows: list[ShadowLine] | None,
+        differences: list[DifferenceLine],
+    ) -> Frame:
+        age = self._mirror_age(now) if figures is not None else None
+        return Frame(
+            now=now,
+            bus=bus,
+            labels_from=nodes.labels_from,
+            labels=nodes.labels,
+            nodes=nodes.facts,
+            loads=nodes.loads,
+            traffic=nodes.traffic,
+            gone=nodes.gone,
+            decisions=decisions,
+            left_out=left_out,
+            dead=dead,
+            dead_kept=dead_kept,
+            figures=figures,
+            services=services,
+            shadows=shadows,
+            differences=differences,
+            mirror_age=age,
+            mirror_is_current=age is None or is_current(age),
+        )
+
+    def _created(self, uid: str) -> str | None:
+        placed = self._mirror.snapshot.placed(uid)
+        return None if placed is None else placed.pod.metadata.creation_timestamp
+
+    def _mirror_age(self, now: float) -> float | None:
+        complete = self._mirror.oldest_watermark()
+        return None if complete is None else max(0.0, now - complete.timestamp())

@@ -1,0 +1,216 @@
+"""The nodes as the page shows them: what each is, what is requested on it, and its traffic.
+
+Only rows that changed are made anew, so that a busy cluster costs the same as its changes do.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import Final, Protocol
+
+import msgspec
+
+from berth.api.resources import CPU, MEMORY
+from berth.cluster.nodes import NodeInfo, info_of_row
+from berth.cluster.snapshot import Snapshot
+from berth.messages.livedata import Bandwidth
+from berth.plugins.podtopologyspread.constraints import ZONE
+from berth_cli.mirror import newest
+
+CORDONED: Final = 1
+NOT_READY: Final = 2
+"""Flags of a node."""
+MOST_LABELS: Final = 48
+"""Labels of a node that the page can filter by."""
+MOST_TEXTS: Final = 50_000
+"""Different labels that are known. Further ones are left out, so that labels that change for ever cost nothing."""
+MOST_CHARACTERS: Final = 253
+"""Of a name, a label or a profile: what Kubernetes allows of a name. Longer ones are cut."""
+MOST_PROFILES: Final = 16
+"""Profiles whose pods are counted on a node."""
+HOSTNAME: Final = "kubernetes.io/hostname"
+"""A label that repeats the name: the filter finds names too."""
+
+
+class NodeFacts(msgspec.Struct, frozen=True, array_like=True):
+    """What a node is. ``cpu`` in millicores, ``memory`` in bytes, ``pods``: allocatable. ``labels`` are numbers."""
+
+    row: int
+    name: str
+    zone: str
+    cpu: int
+    memory: int
+    pods: int
+    flags: int
+    labels: list[int]
+
+
+class NodeLoad(msgspec.Struct, frozen=True, array_like=True):
+    """What is on a node: pods, the sums of their requests, and how many pods each profile has there."""
+
+    row: int
+    pods: int
+    cpu: int
+    memory: int
+    profiles: dict[str, int]
+
+
+class TrafficSample(msgspec.Struct, frozen=True, array_like=True):
+    """A node's newest sample: bytes per second, and when it was taken (Unix seconds). All ``None``: there is none."""
+
+    row: int
+    receive: float | None
+    transmit: float | None
+    capacity: float | None
+    sampled_at: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeChanges:
+    """What changed since the last look, or everything. ``labels`` are the texts from number ``labels_from`` on."""
+
+    labels_from: int = 0
+    labels: list[str] = field(default_factory=list)
+    facts: list[NodeFacts] = field(default_factory=list)
+    loads: list[NodeLoad] = field(default_factory=list)
+    traffic: list[TrafficSample] = field(default_factory=list)
+    gone: list[int] = field(default_factory=list)
+
+
+class NodeSource(Protocol):
+    """What the nodes are read from: the mirror, or a run of a recording."""
+
+    @property
+    def snapshot(self) -> Snapshot: ...
+    @property
+    def bandwidth(self) -> Mapping[str, Mapping[str, Bandwidth]]:
+        """Samples by node and query."""
+
+
+class NodeTable:
+    """The nodes of one mirror. A new mirror needs a new table, since rows differ."""
+
+    def __init__(self, mirror: NodeSource) -> None:
+        self._mirror = mirror
+        self._version = 0
+        self._facts: dict[int, NodeFacts] = {}
+        self._loads: dict[int, NodeLoad] = {}
+        self._traffic: dict[int, TrafficSample] = {}
+        self._samples: dict[int, Bandwidth] = {}
+        self._labels: dict[str, int] = {}
+
+    def __len__(self) -> int:
+        return len(self._facts)
+
+    def whole(self) -> NodeChanges:
+        """Everything as of the last :meth:`changes`."""
+        return NodeChanges(
+            labels=list(self._labels),
+            facts=list(self._facts.values()),
+            loads=list(self._loads.values()),
+            traffic=list(self._traffic.values()),
+        )
+
+    def changes(self, *, with_traffic: bool) -> NodeChanges:
+        """What changed since the last call. ``with_traffic``: samples too, for which every node is looked at."""
+        snapshot = self._mirror.snapshot
+        changed, self._version = snapshot.changed_since(self._version), snapshot.version
+        known_labels = len(self._labels)
+        rows: Iterable[int] = range(snapshot.size)
+        if changed is not None:
+            rows = sorted(changed.nodes | changed.pods)
+        facts, loads, gone = [], [], []
+        for row in rows:
+            info = info_of_row(snapshot, row)
+            if info is None:
+                if self._forget(row):
+                    gone.append(row)
+                continue
+            if (fact := self._facts_of(info)) != self._facts.get(row):
+                facts.append(fact)
+            if (load := _load_of(info)) != self._loads.get(row):
+                loads.append(load)
+        self._facts.update((each.row, each) for each in facts)
+        self._loads.update((each.row, each) for each in loads)
+        labels = list(islice(self._labels, known_labels, None))
+        return NodeChanges(
+            labels_from=known_labels if labels else 0,
+            labels=labels,
+            facts=facts,
+            loads=loads,
+            traffic=self._new_traffic() if with_traffic else [],
+            gone=gone,
+        )
+
+    def _forget(self, row: int) -> bool:
+        """Whether the row had a node."""
+        for kept in (self._loads, self._traffic, self._samples):
+            kept.pop(row, None)
+        return self._facts.pop(row, None) is not None
+
+    def _facts_of(self, info: NodeInfo) -> NodeFacts:
+        before = self._facts.get(info.row)
+        if before is not None and before.name != info.name:  # the row has another node
+            self._forget(info.row)
+        labels = {key: value for key, value in info.labels.items() if key != HOSTNAME}
+        texts = sorted(_cut(f"{key}={value}") for key, value in labels.items())[:MOST_LABELS]
+        columns = info.snapshot.columns
+        return NodeFacts(
+            row=info.row,
+            name=_cut(info.name),
+            zone=_cut(info.labels.get(ZONE, "")),
+            cpu=info.allocatable(CPU),
+            memory=info.allocatable(MEMORY),
+            pods=info.allowed_pods,
+            flags=CORDONED * info.unschedulable + NOT_READY * (not columns.ready[info.row]),
+            labels=[number for text in texts if (number := self._number_of(text)) is not None],
+        )
+
+    def _number_of(self, label: str) -> int | None:
+        if label not in self._labels and len(self._labels) < MOST_TEXTS:
+            self._labels[label] = len(self._labels)
+        return self._labels.get(label)
+
+    def _new_traffic(self) -> list[TrafficSample]:
+        found = []
+        for row, facts in self._facts.items():
+            sample = newest(self._mirror.bandwidth.get(facts.name, {}).values())
+            if sample is self._samples.get(row):
+                continue
+            if sample is None:
+                del self._samples[row]
+            else:
+                self._samples[row] = sample
+            self._traffic[row] = _traffic_of(row, sample)
+            found.append(self._traffic[row])
+        return found
+
+
+def _load_of(info: NodeInfo) -> NodeLoad:
+    profiles = Counter(placed.pod.spec.scheduler_name for placed in info.placed())
+    return NodeLoad(
+        row=info.row,
+        pods=info.pods,
+        cpu=info.requested(CPU),
+        memory=info.requested(MEMORY),
+        profiles={_cut(name): pods for name, pods in profiles.most_common(MOST_PROFILES)},
+    )
+
+
+def _traffic_of(row: int, sample: Bandwidth | None) -> TrafficSample:
+    if sample is None:
+        return TrafficSample(row=row, receive=None, transmit=None, capacity=None, sampled_at=None)
+    return TrafficSample(
+        row=row,
+        receive=sample.receive,
+        transmit=sample.transmit,
+        capacity=sample.capacity,
+        sampled_at=sample.sampled_at.timestamp(),
+    )
+
+
+def _cut(text: str) -> str:
+    return text[:MOST_CHARACTERS]

@@ -1,0 +1,246 @@
+"""What every page of the console's kind has: its files, who may look, its headers, errors as answers, a port.
+
+:mod:`berth_cli.console.server` answers for the live console, :mod:`berth_cli.replayed.server` for a recording.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from contextlib import asynccontextmanager
+from importlib.resources import files
+from typing import Final
+
+import msgspec
+from aiohttp import web
+
+from berth.errors import BerthError, TemporaryError
+from berth.exits import UsageError
+from berth.observability.health import BoundedConnection
+from berth.safetext import in_json, one_line, without_passwords
+from berth_cli.console.guard import COOKIE, HEADERS, LONGEST_TOKEN, SESSION, Guard, is_loopback
+from berth_cli.options import NotFoundError, PodName, parse_pod
+from berth_cli.rendering import note, print_line
+from berth_cli.waiting import NobodyLeadsError
+
+IDLE_SECONDS: Final = 30.0
+"""For which a connection that asks nothing is kept."""
+WRONG_TOKEN_SECONDS: Final = 0.5
+"""Before a wrong token is refused; one at a time, so that guessing is slow whoever guesses."""
+SHUTDOWN_SECONDS: Final = 1.0
+CONTENT_TYPES: Final = {
+    ".html": "text/html",
+    ".css": "text/css",
+    ".js": "text/javascript",
+    ".svg": "image/svg+xml",
+}
+OPEN_PATHS: Final = frozenset({"/", "/login", "/livez", "/readyz"})
+"""What may be asked for without being let in; so may the page's files, which are the same for everybody."""
+PROBES: Final = frozenset({"/livez", "/readyz"})
+"""Asked by the kubelet at the pod's address, which is no name of the page. They tell nothing."""
+
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
+class GuardedPage:
+    """A page that begins with one of the files, ``index``, for those whom the guard lets in."""
+
+    def __init__(self, guard: Guard, index: str) -> None:
+        self._guard = guard
+        self._index_file = index
+        self._files = page_files()
+        self._wrong_token = asyncio.Lock()
+
+    def application(self, routes: Iterable[web.RouteDef]) -> web.Application:
+        """The page with further routes. There is nothing but GET, except for what a person asks for by a button."""
+        app = web.Application(middlewares=[self._checked], client_max_size=4 * LONGEST_TOKEN)
+        app.router.add_get("/", self._index)
+        app.router.add_get("/page/{name}", self._file)
+        app.router.add_post("/login", self._login)
+        app.router.add_post("/logout", self._logout)
+        app.router.add_get("/livez", self._ok)
+        app.router.add_get("/readyz", self._ok)
+        app.router.add_get("/api/session", self._session)
+        app.router.add_routes(routes)
+        return app
+
+    # --- before every answer
+
+    @web.middleware
+    async def _checked(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        """Refuse what may not be asked; errors that berth raises on purpose become an answer."""
+        try:
+            response = await self._why_refused(request) or await handler(request)
+        except web.HTTPException as error:
+            response = _error_answer(error.status, error.reason)
+        except BerthError as error:
+            response = _error_answer(_status_of(error), without_passwords(one_line(str(error))))
+        if not response.prepared:  # a stream has its headers already
+            response.headers.update(HEADERS)
+        return response
+
+    async def _why_refused(self, request: web.Request) -> web.Response | None:
+        path, host = request.path, request.headers.get("Host")
+        if path in PROBES:
+            return None
+        if not self._guard.knows(host):
+            return _error_answer(421, f"no console under the name {host or ''!r:.300}: name it with --allowed-host")
+        if request.method not in {"GET", "HEAD"} and not self._guard.same_origin(request.headers.get("Origin"), host):
+            return _error_answer(403, "a POST has to come from the console's own page (Origin)")
+        if self.may_look(request):
+            _admit(request)
+            return None
+        if self._guard.is_guess(request.headers):
+            await self._hold_up()
+        if path in OPEN_PATHS or path.startswith("/page/"):
+            return None
+        return _error_answer(401, "who are you? Type the token at the console's first page")
+
+    def may_look(self, request: web.Request) -> bool:
+        """Whether the guard lets in who asks, at this time."""
+        cookie = request.cookies.get(COOKIE)
+        return self._guard.may_look(request.headers, cookie, request.remote or "", now=time.time())
+
+    async def _hold_up(self) -> None:
+        """Before a wrong token is refused."""
+        async with self._wrong_token:
+            await asyncio.sleep(WRONG_TOKEN_SECONDS)
+
+    # --- the page
+
+    async def _index(self, request: web.Request) -> web.Response:
+        return self._static(self._index_file if self.may_look(request) else "login.html")
+
+    async def _file(self, request: web.Request) -> web.Response:
+        return self._static(request.match_info["name"])
+
+    def _static(self, name: str) -> web.Response:
+        found = self._files.get(name)
+        if found is None:
+            raise web.HTTPNotFound
+        body, content_type = found
+        return web.Response(body=body, content_type=content_type, charset="utf-8")
+
+    async def _ok(self, _request: web.Request) -> web.Response:
+        return web.Response(text="ok")
+
+    async def _login(self, request: web.Request) -> web.Response:
+        if request.content_type != "application/x-www-form-urlencoded":
+            raise web.HTTPUnsupportedMediaType
+        given = (await request.post()).get("token")
+        if not isinstance(given, str) or not self._guard.is_token(given.strip()):
+            await self._hold_up()
+            return _error_answer(403, "that is not the token")
+        response = json_answer({"login": True})
+        response.set_cookie(
+            COOKIE,
+            self._guard.new_session(now=time.time()),
+            max_age=int(SESSION.total_seconds()),
+            path="/",
+            httponly=True,
+            samesite="Strict",
+            secure=request.headers.get("Origin", "").startswith("https://"),
+        )
+        return response
+
+    async def _logout(self, _request: web.Request) -> web.Response:
+        response = json_answer({"login": True})
+        response.del_cookie(COOKIE, path="/")
+        return response
+
+    async def _session(self, _request: web.Request) -> web.Response:
+        """Whether there is something to log out of; who may not look is told so before."""
+        return json_answer({"login": self._guard.token is not None})
+
+
+@asynccontextmanager
+async def serving(application: web.Application, host: str, port: int) -> AsyncIterator[int]:
+    """Serve inside the block; yields the port.
+
+    Raises:
+        UsageError: it is not possible to listen there.
+    """
+    runner = web.AppRunner(
+        application, access_log=None, shutdown_timeout=SHUTDOWN_SECONDS, keepalive_timeout=IDLE_SECONDS
+    )
+    await runner.setup()
+    try:
+        answers, strangers = runner.server, dict[BoundedConnection, None]()
+        assert answers is not None  # noqa: S101 - the runner is set up
+        try:
+            listening = await asyncio.get_running_loop().create_server(
+                lambda: BoundedConnection(answers(), strangers), host, port
+            )
+        except OSError as error:
+            reason = error.strerror or str(error)
+            raise UsageError(f"listening on {host!r} port {port}: {reason}: choose others with --host, --port") from (
+                error
+            )
+        try:
+            yield int(listening.sockets[0].getsockname()[1])
+        finally:
+            listening.close()
+    finally:
+        await runner.cleanup()
+
+
+def _admit(request: web.Request) -> None:
+    """Its connection is one of somebody who may look."""
+    connection = request.transport.get_protocol() if request.transport is not None else None
+    if isinstance(connection, BoundedConnection):
+        connection.admit()
+
+
+async def serve(
+    application: web.Application, guard: Guard, port: int, what: str, work: Callable[[], Awaitable[object]]
+) -> None:
+    """Serve, say where, and work until cancelled. Raises as :func:`serving` and the work."""
+    async with serving(application, guard.host, port) as listening:
+        shown = guard.host if ":" not in guard.host else f"[{guard.host}]"
+        print_line(f"{what} at http://{shown}:{listening}/")
+        if not is_loopback(guard.host):
+            note("it speaks plain HTTP: put a proxy with TLS before it where others could listen")
+        await work()
+
+
+def page_files() -> dict[str, tuple[bytes, str]]:
+    """The files of the page by name, with their types: read once, so that no request names a path."""
+    folder = files("berth_cli.console") / "page"
+    return {
+        each.name: (each.read_bytes(), CONTENT_TYPES[suffix])
+        for each in folder.iterdir()
+        if (suffix := f".{each.name.rpartition('.')[2]}") in CONTENT_TYPES
+    }
+
+
+def pod_of(request: web.Request) -> PodName:
+    """The pod that a path names. Raises UsageError: no pod has such a name."""
+    return parse_pod(request.match_info["name"], request.match_info["namespace"])
+
+
+def _status_of(error: BerthError) -> int:
+    if isinstance(error, NotFoundError):
+        return 404
+    if isinstance(error, UsageError):
+        return 400
+    return 503 if isinstance(error, TemporaryError | NobodyLeadsError) else 500
+
+
+def _error_answer(status: int, text: str) -> web.Response:
+    return json_answer({"error": text}, status=status)
+
+
+def json_answer(document: object, *, status: int = 200) -> web.Response:
+    """A document as JSON."""
+    return encoded_answer(safe_json(document), status=status)
+
+
+def safe_json(document: object) -> bytes:
+    """JSON in which nothing is invisible or turns the direction of text."""
+    return in_json(msgspec.json.encode(document).decode()).encode()
+
+
+def encoded_answer(body: bytes, *, status: int = 200) -> web.Response:
+    """An answer of JSON that is there already."""
+    return web.Response(body=body, status=status, content_type="application/json", charset="utf-8")

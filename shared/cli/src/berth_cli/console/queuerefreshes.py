@@ -1,0 +1,83 @@
+"""Answers about the queue for all pages: whatever lists they show, the watcher is asked for one after the other.
+
+A refresh is what one answer takes: a few requests to the leading watcher. One begins a second after the other at the
+earliest, and its answer is for every page that asks for the same list meanwhile.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Final
+
+from berth.clock import Clock, SteadyClock
+from berth.errors import TemporaryError
+from berth_cli.console.answers import Document
+
+REFRESH_SECONDS: Final = 1.0
+"""Between the beginnings of two refreshes, and for which an answer is kept."""
+MOST_LISTS: Final = 16
+"""Different lists that are asked for at the same time; each waits for those before it."""
+ANSWER_SECONDS: Final = 20.0
+"""That a page waits for its list."""
+
+
+@dataclass(frozen=True, slots=True)
+class WantedList:
+    """The pods of a queue and of a namespace; empty: of all."""
+
+    queue: str = ""
+    namespace: str = ""
+
+
+class QueueRefreshes:
+    """Lists of pods that wait, of which ``read`` reads one."""
+
+    def __init__(self, read: Callable[[WantedList], Awaitable[Document]], clock: Clock | None = None) -> None:
+        self._read = read
+        self._clock = clock or SteadyClock()
+        self._one_at_a_time = asyncio.Lock()
+        self._next_at = self._clock.now()
+        self._kept: dict[WantedList, tuple[float, Document]] = {}
+        self._asking: dict[WantedList, asyncio.Task[Document]] = {}
+
+    async def answer(self, wanted: WantedList) -> Document:
+        """The list, read now or at most a second ago.
+
+        Raises:
+            TemporaryError: too many different lists are asked for, or it took too long.
+            BerthError: as ``read``.
+        """
+        now = self._clock.now()
+        self._kept = {each: kept for each, kept in self._kept.items() if now - kept[0] < REFRESH_SECONDS}
+        if wanted in self._kept:
+            return self._kept[wanted][1]
+        task = self._asking.get(wanted) or self._begin(wanted)
+        try:
+            async with asyncio.timeout(ANSWER_SECONDS):
+                return await asyncio.shield(task)
+        except TimeoutError as error:
+            raise TemporaryError(f"listing the pods that wait: it took more than {ANSWER_SECONDS:g} s") from error
+
+    def _begin(self, wanted: WantedList) -> asyncio.Task[Document]:
+        if len(self._asking) >= MOST_LISTS:
+            raise TemporaryError("listing the pods that wait: too many different lists are asked for: try again soon")
+        task = self._asking[wanted] = asyncio.create_task(self._refresh(wanted))
+        task.add_done_callback(lambda ended: self._ended(wanted, ended))
+        return task
+
+    async def _refresh(self, wanted: WantedList) -> Document:
+        async with self._one_at_a_time:
+            if (pause := self._next_at - self._clock.now()) > 0:
+                await self._clock.sleep(pause)
+            begun_at = self._clock.now()
+            self._next_at = begun_at + REFRESH_SECONDS
+            answer = await self._read(wanted)
+            self._kept[wanted] = begun_at, answer
+            return answer
+
+    def _ended(self, wanted: WantedList, task: asyncio.Task[Document]) -> None:
+        del self._asking[wanted]
+        if not task.cancelled():
+            task.exception()  # so that nothing is logged when nobody waits for it any more

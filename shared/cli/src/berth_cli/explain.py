@@ -1,0 +1,415 @@
+"""Explains a pod's placement from its last Decision, or from a cycle that ran just now, as text and as JSON."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+from rich.console import RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from berth.api.pod import Pod
+from berth.errors import DecodeError
+from berth.framework.cycle import EveryNode
+from berth.framework.status import SUCCESS, Status
+from berth.messages.attempts import Candidate, Decision, Outcome, Rejection
+from berth.messages.subjects import Attempt
+from berth.settings.settings import short_identity
+from berth_cli.choice import choice_lines, possible_nodes, shown_candidates
+from berth_cli.lookup import EvictionRecord, ExplainedDecision
+from berth_cli.remedies.remedy import Remedy, remedy_lines
+from berth_cli.rendering import (
+    clock,
+    duration,
+    indented,
+    is_current,
+    new_table,
+    plain,
+)
+from berth_cli.timeline import OUTCOME_STYLES, reason_text
+
+Weights = Mapping[str, int]
+"""The weight of each score plugin; empty when unknown."""
+_GATED = "gated"
+_WORDS = re.compile(r"[A-Z]+(?![a-z])|[A-Z][a-z0-9]+|[^A-Z_]+")
+_BECAME = {
+    Outcome.BOUND: "is on {node}",
+    Outcome.UNSCHEDULABLE: "waits, no node is possible",
+    Outcome.CONFLICT: "is ranked again after a conflict",
+    Outcome.PREEMPTING: "waits for evicted pods to end on {node}",
+    Outcome.GONE: "is gone: deleted, or bound by another client",
+    Outcome.WAITING: "waits to be bound to {node}",
+    Outcome.ERROR: "failed and is tried again",
+}
+
+
+def decision_lines(
+    decided: ExplainedDecision, weights: Weights, *, has_details: bool = True
+) -> Iterator[RenderableType]:
+    """The Decision as text: outcome, times, the best nodes, and the plugins that rejected the others.
+
+    ``has_details``: with what plugins say about their points.
+    """
+    decision = decided.decision
+    yield headline(decided)
+    yield indented(_when(decided))
+    if decision.evaluated:
+        yield indented(_evaluated(decision))
+    yield ""
+    if decision.candidates:
+        shown = shown_candidates(decision.candidates, decision.node)
+        yield candidates_table(shown, weights=weights, chosen=decision.node, among=decision.candidates)
+        if decision.outcome is Outcome.BOUND:
+            yield from map(plain, choice_lines(decision))
+        yield from candidate_details(shown) if has_details else ()
+    if decision.rejections:
+        yield rejections_table(decision.rejections)
+    if decided.preemption is not None:
+        yield plain(_preemption_line(decided, decided.preemption))
+    if decision.blockers and decision.outcome is Outcome.UNSCHEDULABLE:
+        yield plain(f"rejected by {', '.join(decision.blockers)}: requeued when a change may make the pod fit")
+
+
+def headline(decided: ExplainedDecision) -> Text:
+    """The state of the pod, in a sentence."""
+    decision = decided.decision
+    line = plain(f"{decision.namespace}/{decision.pod} ", "bold")
+    style = OUTCOME_STYLES.get(decision.outcome, "") or "not bold"
+    return line.append_text(plain(_evicted(decided) or _left(decided) or _became(decision), style))
+
+
+def _evicted(decided: ExplainedDecision) -> str:
+    found = decided.evicted_for
+    return (
+        "" if found is None else f"was evicted from {found.preemption.node} for {found.pod} {decided.since(found.at)}"
+    )
+
+
+def _left(decided: ExplainedDecision) -> str:
+    return f"was on {decided.decision.node}, and is no more: deleted, or finished" if decided.has_left else ""
+
+
+def _became(decision: Decision) -> str:
+    reason = reason_text(decision)
+    words = _BECAME[decision.outcome].format(node=decision.node)
+    return f"{words}: {reason}" if reason else words
+
+
+def _when(decided: ExplainedDecision) -> str:
+    decision = decided.decision
+    by = f"attempt {_number(decision.attempt)} by {short_identity(decision.scorer)}" if decision.scorer else ""
+    parts = [f"decided {decided.since(decided.at)} at {clock(decided.at)}", *_times(decided), by]
+    return ", ".join(filter(None, parts))
+
+
+def _times(decided: ExplainedDecision) -> Iterator[str]:
+    """How long each step took, where the Decision has the times."""
+    asked, ranked = decided.decision.asked_at, decided.decision.ranked_at
+    if asked is not None and ranked is not None:
+        yield f"ranked {_took(asked, ranked)} after the request"
+    if ranked is not None:
+        yield f"decided {_took(ranked, decided.at)} later"
+
+
+def _took(begin: datetime, end: datetime) -> str:
+    return duration(max(0.0, (end - begin).total_seconds()))
+
+
+def _number(attempt: str) -> str:
+    try:
+        return str(Attempt.parse(attempt).n)
+    except DecodeError:
+        return attempt
+
+
+def _evaluated(decision: Decision) -> str:
+    return f"{possible_nodes(decision, 'were')}{_data(decision.view_age_seconds)}"
+
+
+def _data(age: float | None) -> str:
+    """How old the view was; what was confirmed a short while ago is the newest state, as far as anybody knows."""
+    if age is None:
+        return ""
+    if is_current(age):
+        return "; the data was current when it was decided"
+    return f"; the data was {duration(age)} old when it was decided, so a watcher or a scorer was behind"
+
+
+def _preemption_line(decided: ExplainedDecision, record: EvictionRecord) -> str:
+    names = ", ".join(f"{victim.namespace}/{victim.name}" for victim in record.preemption.victims)
+    return f"preempted pods on {record.preemption.node} {decided.since(record.at)}: {names}"
+
+
+def decision_json(decided: ExplainedDecision, weights: Weights) -> dict[str, object]:
+    """The Decision as JSON, with its age and with scores without their weights."""
+    decision = decided.decision
+    return {
+        "pod": f"{decision.namespace}/{decision.pod}",
+        "uid": decision.uid,
+        "outcome": decision.outcome,
+        "node": decision.node,
+        "reason": decision.reason,
+        "message": decision.message,
+        "attempt": decision.attempt,
+        "epoch": decision.epoch,
+        "profile": decision.profile,
+        "config": decision.config,
+        "scorer": decision.scorer,
+        "asked_at": decision.asked_at,
+        "ranked_at": decision.ranked_at,
+        "decided_at": decided.at,
+        "age_seconds": (decided.now - decided.at).total_seconds(),
+        "view_age_seconds": decision.view_age_seconds,
+        "evaluated": decision.evaluated,
+        "feasible": decision.feasible,
+        "nodes": decision.nodes,
+        "nominated_first": decision.nominated_first,
+        "candidates": [candidate_json(candidate, weights) for candidate in decision.candidates],
+        "rejections": decision.rejections,
+        "blockers": decision.blockers,
+        "preemption": None if decided.preemption is None else _preemption_json(decided.preemption),
+        "evicted_for": None if decided.evicted_for is None else _evicted_json(decided.evicted_for),
+        "has_left": decided.has_left,
+    }
+
+
+def _preemption_json(record: EvictionRecord) -> dict[str, object]:
+    preemption = record.preemption
+    return {
+        "node": preemption.node,
+        "victims": preemption.victims,
+        "violations": preemption.violations,
+        "at": record.at,
+    }
+
+
+def _evicted_json(evicted: EvictionRecord) -> dict[str, object]:
+    return {"pod": str(evicted.pod), "uid": evicted.uid, "node": evicted.preemption.node, "at": evicted.at}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankedNow:
+    """The result of a cycle that ran just now.
+
+    Attributes:
+        node: the node of the pod in the mirror; empty when it has none.
+        found_in: where the pod was found.
+        view_age_seconds: seconds since the mirror was confirmed; ``None`` without a watermark.
+        in_flight: the number of ranked pods that are not bound yet; the cycle does not count them.
+        gated: the Status of PreEnqueue.
+        config: digest of the configuration of this cycle.
+        services_config: digest of the configuration of the services.
+        remedies: what would help, if no node is possible.
+    """
+
+    pod: Pod
+    node: str
+    found_in: str
+    weights: Weights
+    every: EveryNode
+    view_age_seconds: float | None
+    in_flight: int = 0
+    gated: Status = SUCCESS
+    config: str = ""
+    services_config: str = ""
+    remedies: Sequence[Remedy] = ()
+
+
+def ranked_now_lines(now: RankedNow) -> Iterator[RenderableType]:
+    """As text: every node with its scores, or with the plugin that rejected it."""
+    ranking, metadata = now.every.ranking, now.pod.metadata
+    yield plain(f"{metadata.namespace}/{metadata.name} ", "bold").append_text(plain(_headline_now(now), "not bold"))
+    yield indented(_mirror_line(now))
+    if ranking.error:
+        yield indented(ranking.error, "red")
+        return
+    if ranking.candidates:
+        yield ""
+        yield candidates_table(ranking.candidates, weights=now.weights)
+        yield from candidate_details(ranking.candidates)
+    rejected = now.every.detail.node_to_status
+    if rejected:
+        yield from ("", rejections_table(rejections_of(rejected)), "", rejected_nodes_table(rejected))
+    yield from remedy_lines(now.remedies)
+
+
+def _headline_now(now: RankedNow) -> str:
+    ranking = now.every.ranking
+    stands = f"is on {now.node}; " if now.node else "is on no node; "
+    if not now.gated.is_success:
+        stands = f"is gated and not scheduled ({gate_text(now.gated)}); without that, "
+    if ranking.error:
+        return f"{stands}ranked now it would fail"
+    if not ranking.candidates:
+        return f"{stands}ranked now it would wait: {ranking.message}"
+    return f"{stands}ranked now it would go to {ranking.candidates[0].node}"
+
+
+def _mirror_line(now: RankedNow) -> str:
+    ranking, age = now.every.ranking, now.view_age_seconds
+    view = "the mirror has no watermark, its age is unknown" if age is None else f"the data is {_how_old(age)}"
+    uncounted = f", {now.in_flight} ranked pods that are not bound yet are not counted" if now.in_flight else ""
+    return f"{possible_nodes(ranking, 'are')}; {view}{uncounted}; the pod is from {now.found_in}"
+
+
+def _how_old(age: float) -> str:
+    return "current" if is_current(age) else f"{duration(age)} old, so the watcher is behind"
+
+
+def rejections_of(rejected: Mapping[str, Status]) -> list[Rejection]:
+    """The rejections by plugin and reason, the most frequent first."""
+    nodes: dict[tuple[str, str], list[str]] = {}
+    for node, status in rejected.items():
+        for reason in status.reasons:
+            nodes.setdefault((status.plugin, reason), []).append(node)
+    groups = sorted(nodes.items(), key=lambda group: (-len(group[1]), group[0]))
+    return [
+        Rejection(plugin=plugin, reason=reason, nodes=len(names), examples=names[:3])
+        for (plugin, reason), names in groups
+    ]
+
+
+def rejected_nodes_table(rejected: Mapping[str, Status]) -> Table:
+    """A line a node: the plugin that rejected it, and its reasons."""
+    table = new_table("REJECTED", "PLUGIN", "REASON")
+    for node, status in sorted(rejected.items()):
+        table.add_row(*map(plain, (node, status.plugin, ", ".join(status.reasons))))
+    return table
+
+
+def ranked_now_json(now: RankedNow) -> dict[str, object]:
+    """The same for programs."""
+    ranking, metadata = now.every.ranking, now.pod.metadata
+    return {
+        "pod": f"{metadata.namespace}/{metadata.name}",
+        "uid": metadata.uid,
+        "node": now.node,
+        "found_in": now.found_in,
+        "view_age_seconds": now.view_age_seconds,
+        "view_is_current": now.view_age_seconds is not None and is_current(now.view_age_seconds),
+        "on_the_way": now.in_flight,
+        "evaluated": ranking.evaluated,
+        "feasible": ranking.feasible,
+        "nodes": ranking.nodes,
+        "nominated_first": ranking.nominated_first,
+        "candidates": [candidate_json(candidate, now.weights) for candidate in ranking.candidates],
+        "refused": list(_refused_json(now.every.detail.node_to_status)),
+        "message": ranking.message,
+        "error": ranking.error,
+        "gated": None if now.gated.is_success else {"plugin": now.gated.plugin, "reasons": now.gated.reasons},
+        "config": now.config,
+        "services_config": now.services_config,
+        "remedies": list(now.remedies),
+    }
+
+
+def _refused_json(rejected: Mapping[str, Status]) -> Iterable[dict[str, object]]:
+    for node, status in sorted(rejected.items()):
+        yield {"node": node, "plugin": status.plugin, "reasons": status.reasons, "code": status.code.name}
+
+
+def gated_lines(pod: Pod, status: Status) -> Text:
+    """As text: the plugin that gates the pod, and its reasons."""
+    metadata = pod.metadata
+    name = plain(f"{metadata.namespace}/{metadata.name} ", "bold")
+    return name.append_text(plain(f"is gated and not scheduled: {gate_text(status)}", "yellow not bold"))
+
+
+def gate_text(status: Status) -> str:
+    """The plugin of the Status, with its reasons."""
+    return f"{status.plugin}: {', '.join(status.reasons)}"
+
+
+def gated_json(pod: Pod, status: Status) -> dict[str, object]:
+    """The same for programs."""
+    metadata = pod.metadata
+    return {
+        "pod": f"{metadata.namespace}/{metadata.name}",
+        "uid": metadata.uid,
+        "outcome": _GATED,
+        "node": "",
+        "message": ", ".join(status.reasons),
+        "blockers": [status.plugin],
+    }
+
+
+def candidates_table(
+    candidates: Sequence[Candidate],
+    *,
+    weights: Weights | None = None,
+    chosen: str = "",
+    among: Sequence[Candidate] | None = None,
+) -> Table:
+    """A line a node: place, name, total, each plugin's score x weight, pods, loss; the chosen one is green.
+
+    ``among``: the whole list, if these are only some of it; the places are those in it. Loss is what one more pod like
+    this one costs there. Once the binder has counted, another column has the pods that it counted more.
+    """
+    plugins, has_newcomers = score_plugins(candidates), any(each.newcomers for each in candidates)
+    last = ("PODS", "LOSS", "NEWCOMERS") if has_newcomers else ("PODS", "LOSS")
+    table = new_table("", "NODE", "TOTAL", *map(_heading, plugins), *last)
+    for column in table.columns[2:]:
+        column.justify = "right"
+    places = {each.node: each.place or place for place, each in enumerate(among or candidates, start=1)}
+    for candidate in candidates:
+        points = (_points(candidate.scores.get(plugin), (weights or {}).get(plugin)) for plugin in plugins)
+        counts = (str(candidate.pods), f"{candidate.loss:g}", str(candidate.newcomers))[: len(last)]
+        cells = (str(places[candidate.node]), candidate.node, str(candidate.total), *points, *counts)
+        table.add_row(*map(plain, cells), style="green" if candidate.node == chosen else "")
+    return table
+
+
+def candidate_details(candidates: Iterable[Candidate]) -> list[Text]:
+    """Explanations that plugins added to their scores, a line each."""
+    return [
+        plain(f"{candidate.node}  {plugin}: {text}")
+        for candidate in candidates
+        for plugin, text in candidate.details.items()
+    ]
+
+
+def score_plugins(candidates: Iterable[Candidate]) -> list[str]:
+    """The plugins that scored, by name."""
+    return sorted({plugin for candidate in candidates for plugin in candidate.scores})
+
+
+def _points(points: int | None, weight: int | None) -> str:
+    if points is None:
+        return "-"
+    return f"{points // weight} x {weight}" if weight else str(points)
+
+
+def _heading(plugin: str) -> str:
+    """A plugin's name on several lines: the column is as wide as its longest word."""
+    return "\n".join(_WORDS.findall(plugin)) or plugin
+
+
+def candidate_json(candidate: Candidate, weights: Weights) -> dict[str, object]:
+    """A node with its scores, as JSON."""
+    return {
+        "node": candidate.node,
+        **({"place": candidate.place} if candidate.place else {}),
+        "total": candidate.total,
+        "pods": candidate.pods,
+        "loss": candidate.loss,
+        "newcomers": candidate.newcomers,
+        "estimate": candidate.estimate,
+        "scores": {name: _scored(points, weights.get(name)) for name, points in candidate.scores.items()},
+        "details": candidate.details,
+    }
+
+
+def _scored(points: int, weight: int | None) -> dict[str, int | None]:
+    return {"points": points, "weight": weight, "score": points // weight if weight else None}
+
+
+def rejections_table(rejections: Iterable[Rejection]) -> Table:
+    """The number of rejected nodes by plugin and reason, with some of their names."""
+    table = new_table("NODES", "PLUGIN", "REASON", "FOR EXAMPLE", numbers=("NODES",))
+    for rejection in rejections:
+        cells = (str(rejection.nodes), rejection.plugin, rejection.reason, ", ".join(rejection.examples))
+        table.add_row(*map(plain, cells))
+    return table

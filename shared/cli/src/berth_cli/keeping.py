@@ -1,0 +1,150 @@
+"""`berth record --keep` as it runs: until it is stopped, over losses of NATS and of its store, with its health port."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, field
+from datetime import timedelta
+from pathlib import Path
+from typing import Final
+
+from berth.api.config.configuration import KubeSchedulerConfiguration
+from berth.bus.interface import BusRefusedError, Session
+from berth.errors import BerthError, TemporaryError
+from berth.exits import UsageError
+from berth.observability.health import Condition, Health, HealthPortError, health_server
+from berth.observability.metrics import PrometheusMeter
+from berth.safetext import one_line, without_passwords
+from berth.settings.sources import SettingsError, read_settings
+from berth_cli.bus import NatsServer, open_session
+from berth_cli.options import first_error, until_stopped
+from berth_cli.recording.keeper import Keeper
+from berth_cli.recording.segments import locked_folder
+from berth_cli.rendering import amount_of_bytes, duration, note, print_line
+from berth_cli.waiting import queue_pages
+
+RETRY_SECONDS: Final = 1.0
+MISSED: Final = 6
+"""So often in a row nobody says which pods wait until that is worth a line: services that start do not lead at once."""
+
+OnConnected = Callable[[Session], Awaitable[None]]
+"""Called when the first session has been opened."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Keeping:
+    """A recorder that keeps the last while, as its flags have it."""
+
+    folder: Path
+    keep: timedelta
+    most_bytes: int
+    configuration: KubeSchedulerConfiguration
+    server: NatsServer
+    on_connected: OnConnected
+    _health: Health = field(init=False, default_factory=Health)
+    _nats: Condition = field(init=False)
+    _disk: Condition = field(init=False)
+    _has_read: bool = field(init=False, default=False)
+    _disk_failed: bool = field(init=False, default=False)
+    _missed: int = field(init=False, default=0)
+
+    def __post_init__(self) -> None:
+        self._nats = self._health.condition("nats", "reading NATS: not yet at the end of what it has")
+        self._disk = self._health.condition("disk", "writing: no segment yet")
+
+    async def run(self) -> None:
+        """Record until stopped.
+
+        Raises:
+            UsageError: the folder or the health port cannot be used, or, of the first session, the address or the user.
+        """
+        with locked_folder(self.folder, keep=self.keep, most_bytes=self.most_bytes) as folder:
+            keeper = Keeper(
+                folder,
+                self.configuration,
+                queue_pages,
+                keep=self.keep,
+                on_disk=self._on_disk,
+                on_missing=self._on_missing,
+            )
+            try:
+                async with _serving(self._health):
+                    await until_stopped(self._read(keeper))
+            finally:
+                keeper.close()
+            count, size = folder.summary
+        print_line(f"{count} segments in {self.folder}, {amount_of_bytes(size)}: it was stopped")
+
+    async def _read(self, keeper: Keeper) -> None:
+        while True:
+            try:
+                async with open_session(self.server, name="record") as session:
+                    if not self._has_read:
+                        await self.on_connected(session)
+                    await keeper.follow(session, on_begun=self._begun)
+            except (BerthError, BaseExceptionGroup) as error:
+                cause = first_error(error)
+                if not self._may_come_back(cause):
+                    raise
+                self._lost(without_passwords(one_line(str(cause))))
+            await asyncio.sleep(RETRY_SECONDS)
+
+    def _may_come_back(self, error: BaseException) -> bool:
+        """A session was there before, or NATS is only away; what is wrong from the start ends the command."""
+        is_away = isinstance(error, TemporaryError | BusRefusedError)
+        return is_away or (isinstance(error, BerthError) and self._has_read)
+
+    def _begun(self) -> None:
+        if self._has_read:
+            note("NATS is back")
+        else:
+            most = amount_of_bytes(self.most_bytes)
+            note(f"keeping the last {duration(self.keep.total_seconds())} in {self.folder}, {most} at most")
+        self._has_read = True
+        self._nats.ready()
+
+    def _lost(self, reason: str) -> None:
+        if self._nats.is_ready or self._nats.sentence != reason:
+            note(f"{reason}; trying again")
+        self._nats.waiting(reason)
+
+    def _on_missing(self, missing: str) -> None:
+        self._missed = self._missed + 1 if missing else 0
+        if self._missed == MISSED:
+            note(f"{without_passwords(one_line(missing))}; asking again")
+
+    def _on_disk(self, reason: str) -> None:
+        if reason and not self._disk_failed:
+            note(f"{reason}; nothing is recorded until there is room")
+        elif not reason and self._disk_failed:
+            note(f"there is room again in {self.folder}: recording")
+        self._disk_failed = bool(reason)
+        if reason:
+            self._disk.waiting(reason)
+        else:
+            self._disk.ready()
+
+
+@asynccontextmanager
+async def _serving(health: Health) -> AsyncIterator[None]:
+    """Answer /livez and /readyz in the block, if BERTH_HEALTH_PORT says where, as that of the image does.
+
+    Raises:
+        UsageError: the setting cannot be used, or the port is taken.
+    """
+    try:
+        settings = read_settings().health
+    except SettingsError as exc:
+        raise UsageError("; ".join(exc.problems)) from exc
+    if not settings.port:
+        yield
+        return
+    async with AsyncExitStack() as stack:
+        try:
+            await stack.enter_async_context(health_server(settings, health, PrometheusMeter()))
+        except HealthPortError as exc:
+            what = str(exc).partition(": choose another")[0]
+            raise UsageError(f"{what}: choose another with BERTH_HEALTH_PORT") from exc
+        yield

@@ -1,0 +1,68 @@
+"""Contexts of the NATS CLI: where a server is and who asks it, as ``nats context add`` has written it.
+
+A file ``~/.config/nats/context/NAME.json``, under ``$XDG_CONFIG_HOME`` if that is set. The context that ``nats context
+select`` has chosen is not taken by itself: berth's commands find the embedded server of ``berth up`` without one.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+
+from berth.decoding import MALFORMED
+from berth.exits import UsageError
+
+SETTINGS: Final[Mapping[str, str]] = {
+    "url": "nats.url",
+    "user": "nats.user",
+    "password": "nats.password",
+    "token": "nats.token",
+    "creds": "nats.credentials_file",
+    "nkey": "nats.nkey_seed_file",
+    "cert": "nats.cert_file",
+    "key": "nats.key_file",
+    "ca": "nats.ca_file",
+    "jetstream_domain": "nats.domain",
+    "inbox_prefix": "nats.inbox_prefix",
+}
+"""The setting of each field of a context."""
+FILES: Final = frozenset({"creds", "nkey", "cert", "key", "ca"})
+REFUSED: Final = ("user_jwt", "nsc", "socks_proxy", "jetstream_api_prefix", "tls_first", "windows_cert_store")
+"""Fields that change how a server is reached and that berth has no setting for."""
+
+
+def context_settings(name: str) -> Mapping[str, str]:
+    """The settings of a context, by path.
+
+    Raises:
+        UsageError: there is no such context, or it has something that berth cannot do.
+    """
+    folder = Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config") / "nats" / "context"
+    path = folder / f"{name}.json"
+    if Path(name).name != name:
+        raise UsageError(f"reading the NATS context {name!r}: want the name of a file in {folder}, without .json")
+    fields = _read(path, name, folder)
+    if refused := [field for field in REFUSED if fields.get(field)]:
+        raise UsageError(f"reading the NATS context {name!r}: berth cannot connect with its {', '.join(refused)}")
+    found = {field: str(fields[field]) for field in SETTINGS if fields.get(field)}
+    return {SETTINGS[field]: _path(text) if field in FILES else text for field, text in found.items()}
+
+
+def _read(path: Path, name: str, folder: Path) -> Mapping[str, Any]:
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=dict[str, Any])
+    except FileNotFoundError as error:
+        there = ", ".join(sorted(each.stem for each in folder.glob("*.json"))) or "none"
+        raise UsageError(f"reading the NATS context {name!r}: {folder} has {there}") from error
+    except OSError as error:
+        raise UsageError(f"reading the NATS context {name!r}: {path}: {error.strerror or error}") from error
+    except MALFORMED as error:
+        raise UsageError(f"reading the NATS context {name!r}: {path} is no JSON object: {error}") from error
+
+
+def _path(text: str) -> str:
+    return str(Path(text).expanduser())

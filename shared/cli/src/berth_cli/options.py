@@ -1,0 +1,243 @@
+"""Shared by the commands: the output format, names of pods, errors and exit codes.
+
+An error that berth raises on purpose is one line on standard error and an exit code (docs/design.md, 7).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from collections.abc import Coroutine, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Annotated, Any, Final, TypeVar
+
+import typer
+
+from berth.errors import BerthError
+from berth.exits import Exit, UsageError, exit_for
+from berth.messages.subjects import PREFIX, escape_dotted, escape_token
+from berth.settings.readers import object_name
+from berth_cli.rendering import note, print_json, print_yaml
+
+T = TypeVar("T")
+DEFAULT_NAMESPACE = "default"
+
+
+class OutputFormat(StrEnum):
+    """The form of a command's output."""
+
+    TABLE = "table"
+    JSON = "json"
+    YAML = "yaml"
+
+    @property
+    def is_document(self) -> bool:
+        """Whether programs read it."""
+        return self is not OutputFormat.TABLE
+
+
+Output = Annotated[
+    OutputFormat, typer.Option("-o", "--output", help="A table for people, or JSON or YAML for programs.")
+]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KubectlPlugin:
+    """Set as the object of the command's context when kubectl has started it: names are taken as kubectl takes them."""
+
+
+def _pod_as_kubectl_has_it(context: typer.Context, value: str) -> str:
+    """``pod/web`` is the pod ``web``, as in ``kubectl get pod/web``."""
+    if isinstance(context.obj, KubectlPlugin):
+        kind, slash, name = value.partition("/")
+        if slash and kind.lower() in {"pod", "pods", "po"}:
+            return name
+    return value
+
+
+def _namespace_as_kubectl_has_it(context: typer.Context, value: str | None) -> str | None:
+    """For kubectl it is that of the kubeconfig's context, unless one is given."""
+    if value is None and isinstance(context.obj, KubectlPlugin) and not context.resilient_parsing:
+        from berth.kube.credentials import Kubeconfig  # noqa: PLC0415 - for kubectl alone
+
+        return Kubeconfig(os.environ.get("BERTH_KUBECONFIG")).namespace() or None
+    return value
+
+
+PodArgument = Annotated[
+    str,
+    typer.Argument(
+        metavar="NAMESPACE/POD", help="The pod; or its name alone.", show_default=False, callback=_pod_as_kubectl_has_it
+    ),
+]
+PodNamespace = Annotated[
+    str | None,
+    typer.Option(
+        "-n",
+        "--namespace",
+        metavar="NS",
+        help=f"The namespace of a pod that is named alone; by default {DEFAULT_NAMESPACE!r}.",
+        show_default=False,
+        callback=_namespace_as_kubectl_has_it,
+    ),
+]
+
+
+LONGEST_SECONDS: Final = 366 * 24 * 3600
+"""Of an option: a year. What is much longer no clock can count."""
+
+
+def countable_seconds(seconds: float | None) -> float | None:
+    """For options of seconds: ``nan`` passes every bound of them, and ``inf`` every lower one."""
+    if seconds is not None and not seconds <= LONGEST_SECONDS:
+        raise typer.BadParameter(f"want at most {LONGEST_SECONDS} seconds, got {seconds:g}")
+    return seconds
+
+
+class NotFoundError(BerthError):
+    """There is no such pod or message; the exit code is 1."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PodName:
+    """Namespace and name of a pod."""
+
+    namespace: str
+    name: str
+
+    def __str__(self) -> str:
+        return f"{self.namespace}/{self.name}"
+
+    def filter(self, stage: str) -> str:
+        """The subjects of the pod's messages of a stage (``*``: of all), of whichever profile."""
+        return f"{PREFIX}.{stage}.*.{escape_token(self.namespace)}.{escape_dotted(self.name)}"
+
+
+def parse_pod(text: str, namespace: str | None = None) -> PodName:
+    """Parse ``namespace/name``, or a name alone in the given namespace, else in ``default``.
+
+    Raises:
+        UsageError: it is neither, or no pod can have that name.
+    """
+    named, slash, name = text.rpartition("/")
+    if not name or (slash and not named) or "/" in named:
+        raise UsageError(
+            f"reading the pod {text!r}: want NAMESPACE/POD, or POD in the namespace {namespace or DEFAULT_NAMESPACE}"
+        )
+    if slash and namespace is not None and namespace != named:
+        raise UsageError(f"reading the pod {text!r}: it names another namespace than -n {namespace}")
+    namespace = named or namespace or DEFAULT_NAMESPACE
+    for part in (namespace, name):
+        try:
+            object_name(part)
+        except ValueError as exc:
+            raise UsageError(f"reading the pod {text!r}: no pod has such a name: {exc}") from exc
+    return PodName(namespace=namespace, name=name)
+
+
+def print_document(value: object, output: OutputFormat, *, one_of_many: bool = False) -> None:
+    """A document for programs. ``one_of_many``: in a stream of them, so that JSON is a line each."""
+    if output is OutputFormat.YAML:
+        print_yaml(value, one_of_many=one_of_many)
+    else:
+        print_json(value, indent=0 if one_of_many else 2)
+
+
+def run_command(work: Coroutine[Any, Any, T], *, interrupted: Exit = Exit.NO) -> T:
+    """Run a command to its end. ``interrupted`` is its exit code after Ctrl-C."""
+    try:
+        with reporting_errors(), _interruptible():
+            return asyncio.run(work)
+    except KeyboardInterrupt as error:
+        raise typer.Exit(interrupted) from error
+
+
+@contextmanager
+def reporting_errors() -> Iterator[None]:
+    """Errors that berth raises on purpose in the block become a line and an exit code."""
+    try:
+        yield
+    except BaseExceptionGroup as group:
+        raise _as_exit(first_error(group)) from group
+    except BerthError as error:
+        raise _as_exit(error) from error
+
+
+@contextmanager
+def _interruptible() -> Iterator[None]:
+    """Ctrl-C raises KeyboardInterrupt in the block. Outside it ends the process (:mod:`berth_cli.__main__`)."""
+    before = signal.getsignal(signal.SIGINT)
+    if before is signal.SIG_DFL:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+_STOPPING: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+@contextmanager
+def stoppable() -> Iterator[None]:
+    """Ctrl-C, SIGTERM and SIGHUP end the block, which cleans up, and then the command, with the exit code for no.
+
+    For work without an event loop. A signal that is ignored stays ignored, as in :func:`until_stopped`.
+    """
+
+    def stop(_number: int, _frame: object) -> None:
+        raise KeyboardInterrupt
+
+    before = {number: signal.getsignal(number) for number in _STOPPING}
+    try:
+        for number, handler in before.items():
+            if handler is not signal.SIG_IGN:
+                signal.signal(number, stop)
+        yield
+    except KeyboardInterrupt as error:
+        note("stopped")
+        raise typer.Exit(Exit.NO) from error
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+async def until_stopped(work: Coroutine[Any, Any, T]) -> T | None:
+    """Run until the end of the work, or until Ctrl-C, SIGTERM or SIGHUP (the terminal was closed).
+
+    ``None``: it was stopped. Also then the work has ended, and has cleaned up. An error of it is raised, also one after
+    the signal. A signal that is ignored stays ignored, as SIGHUP under ``nohup``, and SIGINT of a shell's background
+    job.
+    """
+    loop, task = asyncio.get_running_loop(), asyncio.ensure_future(work)
+    stopping = asyncio.Event()  # not task.cancelling(): a timeout in the work cancels it too
+
+    def stop() -> None:
+        if not stopping.is_set() and not task.done():
+            stopping.set()
+            task.cancel()
+            note("stopping")
+
+    for number in _STOPPING:
+        if signal.getsignal(number) is not signal.SIG_IGN:
+            loop.add_signal_handler(number, stop)
+    await asyncio.gather(task, return_exceptions=True)
+    return None if stopping.is_set() and task.cancelled() else task.result()
+
+
+def first_error(group: BaseException) -> BaseException:
+    """The first error of a group that is no group."""
+    error = group
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return error
+
+
+def _as_exit(error: BaseException) -> BaseException:
+    if not isinstance(error, BerthError):
+        return error
+    note(" ".join(str(error).split()))
+    return typer.Exit(exit_for(error))

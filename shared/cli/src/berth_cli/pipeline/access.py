@@ -1,0 +1,95 @@
+"""Users of the embedded NATS server: random passwords in the pipeline's private folder, found there by the commands.
+
+The server listens on the loopback address only, but every process of every user of the machine reaches that. The
+pipeline may hold the credentials of a real cluster, so each client needs a password.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import tempfile
+from collections.abc import Mapping
+from itertools import chain
+from pathlib import Path
+from typing import Final
+
+from berth_cli.pipeline.accounts import DOMAIN, nats_conf, users
+
+FOLDER_PREFIX: Final = "berth-of-"
+"""Working folders of pipelines: ``berth-of-<pid>-...`` in the folder for temporary files."""
+APPLY: Final = "apply"
+PEOPLE: Final = "people"
+_CREDENTIALS: Final = "credentials"
+_ADDRESS: Final = "address"
+_LIMITS: Final = "limits"
+
+
+def create_passwords(folder: Path, prefix: str = "") -> str:
+    """Write a random password for each user; return the server's configuration of accounts, with the passwords."""
+    private = folder / _CREDENTIALS
+    private.mkdir(mode=0o700, exist_ok=True)
+    lines = []
+    for user in users(prefix):
+        password = secrets.token_hex(24)
+        _write(private / user.names.own_word(user.name), password)
+        lines.append(f'{user.name}_PASSWORD: "{password}"\n')
+    return "".join(lines) + nats_conf(prefix)
+
+
+def announce_address(folder: Path, address: str) -> None:
+    """Write where the server listens, so that commands of the same user find its passwords."""
+    _write(folder / _CREDENTIALS / _ADDRESS, address)
+
+
+def write_limits(folder: Path, variables: Mapping[str, str]) -> None:
+    """Write the sizes of streams, which services and commands must have in common."""
+    _write(folder / _CREDENTIALS / _LIMITS, "".join(f"{name}={value}\n" for name, value in variables.items()))
+
+
+def _limits(folder: Path) -> dict[str, str]:
+    """What was written there."""
+    lines = (folder / _CREDENTIALS / _LIMITS).read_text(encoding="utf-8").splitlines()
+    return dict(line.split("=", 1) for line in lines)
+
+
+def password_file(folder: Path, user: str) -> Path:
+    """The file with the user's password."""
+    return folder / _CREDENTIALS / user
+
+
+def environment(folder: Path, user: str, prefix: str = "") -> Mapping[str, str]:
+    """The settings of a service that connects as this user, which is named without prefix."""
+    known = next(one for one in users(prefix) if one.names.own_word(one.name) == user)
+    return {
+        "BERTH_NATS_USER": known.name,
+        "BERTH_NATS_PASSWORD_FILE": str(password_file(folder, user)),
+        "BERTH_NATS_INBOX_PREFIX": known.inbox,
+        "BERTH_NATS_DOMAIN": "" if known.is_own else DOMAIN,
+        "BERTH_NATS_PREFIX": prefix,
+        **_limits(folder),
+    }
+
+
+def find_folder(address: str, place: Path | None = None) -> Path | None:
+    """The folder of the pipeline whose embedded server listens there. Folders of other users do not count.
+
+    ``place``: the folder for temporary files of the process that started it, if it is another one.
+    """
+    # Of a full TMPDIR Python makes no folder for temporary files; what is in it can be read all the same.
+    places = {Path(name) for name in (place or os.environ.get("TMPDIR"), place or tempfile.gettempdir()) if name}
+    for file in chain.from_iterable(each.glob(f"{FOLDER_PREFIX}*/{_CREDENTIALS}/{_ADDRESS}") for each in places):
+        try:
+            is_own = file.stat().st_uid == file.parent.stat().st_uid == os.getuid()
+            if is_own and file.read_text(encoding="utf-8") == address:
+                return file.parent.parent
+        except OSError:  # another user's folder, or one that is being removed
+            continue
+    return None
+
+
+def _write(path: Path, text: str) -> None:
+    """Write a file that only its owner may read."""
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600)
+    with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+        file.write(text)

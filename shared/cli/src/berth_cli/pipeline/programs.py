@@ -1,0 +1,165 @@
+"""The programs of a pipeline, with their command lines: NATS, a simulated cluster, the services."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Final
+
+from berth.bus.settings import MEBIBYTE, TopologySettings
+from berth.bus.topology import reserved_bytes
+from berth.settings.settings import NatsSettings
+from berth_cli.pipeline import access
+from berth_cli.pipeline.natsserver import ServerSettings, config_text, find_nats_server
+from berth_cli.pipeline.room import free_bytes, stream_limits
+from berth_cli.pipeline.supervisor import Program
+
+_NEED_THE_API: Final = frozenset({"berth_watcher", "berth_binder"})
+"""The services that use the API server; the others use NATS only and get no credentials."""
+_USERS: Final = {
+    "berth_watcher": "watcher",
+    "berth_binder": "binder",
+    "berth_scorer": "scorer",
+    "berth_metrics_collector": "collector",
+}
+"""The user of NATS of each service. A shadow is a scorer with another."""
+_SHADOW: Final = "shadow"
+SERVICE_MODULES: Final = tuple(_USERS)
+_TRAFFIC_CONFIGURATION: Final = """\
+apiVersion: kubescheduler.config.k8s.io/v1
+kind: KubeSchedulerConfiguration
+profiles:
+- schedulerName: berth
+  plugins:
+    multiPoint:
+      enabled:
+      - name: NetworkTraffic
+  pluginConfig:
+  - name: NetworkTraffic
+    args:
+      url: {url}
+      deviceName: eth0
+      timeRange: 5
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShadowOptions:
+    """A shadow: its name, and the configuration that it compares."""
+
+    name: str
+    config: Path
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServiceOptions:
+    """The flags that all services of a pipeline get."""
+
+    nats: str
+    kubeconfig: Path
+    config: Path | None
+    algorithm_provider: str | None
+    feature_gates: str | None
+    verbosity: int
+    identity: str
+    """Unique for this pipeline. A restarted service with the same identity takes its Lease again at once; this is
+    allowed only after its former process has ended."""
+    ready: Path
+    """The folder of the services' ready files."""
+    extra: tuple[str, ...] = ()
+    """Further flags of the services that use the API server."""
+    users: Path | None = None
+    """The working folder with the passwords of an embedded NATS server; ``None`` for a given one."""
+    prefix: str = ""
+    """The prefix of this berth's names on the bus."""
+
+
+def services(options: ServiceOptions, *, scorers: int, shadows: Sequence[ShadowOptions] = ()) -> Iterable[Program]:
+    """Watcher, binder, metrics collector, scorers and shadows."""
+    yield _service("berth_watcher", "watcher", options)
+    yield _service("berth_binder", "binder", options)
+    yield _service("berth_metrics_collector", "metrics-collector", options)
+    for number in range(1, scorers + 1):
+        yield _service("berth_scorer", f"scorer-{number}", options)
+    for shadow in shadows:
+        flags, own = ("--shadow", shadow.name), replace(options, config=shadow.config)
+        yield _service("berth_scorer", f"shadow-{shadow.name}", own, user=_SHADOW, flags=flags)
+
+
+def _service(module: str, name: str, options: ServiceOptions, *, user: str = "", flags: Sequence[str] = ()) -> Program:
+    command: Sequence[str] = (
+        *(sys.executable, "-m", module),
+        *("--nats", options.nats),
+        *(("--kubeconfig", str(options.kubeconfig)) if module in _NEED_THE_API else ()),
+        *(("--config", str(options.config)) if options.config is not None else ()),
+        *(("--algorithm-provider", options.algorithm_provider) if options.algorithm_provider is not None else ()),
+        *(("--feature-gates", options.feature_gates) if options.feature_gates is not None else ()),
+        *("-v", str(options.verbosity)),
+        *("--identity", f"{options.identity}_{name}"),
+        *("--ready-file", str(options.ready / name)),
+        *(options.extra if module in _NEED_THE_API else ()),
+        *flags,
+    )
+    user = user or _USERS[module]
+    environment = access.environment(options.users, user, options.prefix) if options.users is not None else {}
+    return Program(name=name, command=command, environment=environment, module=module)
+
+
+def ready_file(options: ServiceOptions, program: Program) -> Path:
+    """The file that a service writes when it is ready."""
+    return options.ready / program.name
+
+
+GO_THREADS: Final = "GOMAXPROCS"
+CORES_PER_THREAD: Final = 4
+"""Of the machine, for each thread that runs Go code in NATS. It has work for one beside the services, and others only
+look for some. On two cores, with one thread in place of two, it takes 0.49 to 0.59 ms of CPU a pod in place of 0.71 to
+0.76, and 340 and 411 pods a second are bound in place of 323 and 360 (``bench.run --nodes 1000 --pods 2000``)."""
+
+
+def nats_server(folder: Path, port: int, *, name: str, settings: NatsSettings | None = None) -> Program:
+    """The embedded NATS server, with its configuration and its store in the folder."""
+    config, settings = folder / "nats-server.conf", settings or NatsSettings()
+    prefix, limits = settings.prefix, stream_limits(free_bytes(folder), settings, os.environ)
+    # A small disk must not keep it from starting: what is set aside is more than what streams take.
+    store_bytes = 2 * (reserved_bytes(TopologySettings()) + sum(map(int, limits.values())) * MEBIBYTE)
+    text = config_text(ServerSettings(store=folder / "nats", port=port, name=name, store_bytes=store_bytes))
+    config.touch(mode=0o600)
+    config.write_text(text + access.create_passwords(folder, prefix), encoding="utf-8")
+    access.write_limits(folder, limits)
+    command = (str(find_nats_server()), "--config", str(config))
+    threads = os.environ.get(GO_THREADS) or str(max(1, (os.cpu_count() or 1) // CORES_PER_THREAD))
+    return Program(
+        name="nats-server",
+        command=command,
+        environment={GO_THREADS: threads},
+        log=folder / "nats.log",
+        stops_last=True,
+    )
+
+
+def simulated_cluster(folder: Path, port: int, *, nodes: int, default_scheduler: str) -> Program:
+    """The simulated cluster, which writes its kubeconfig into the folder.
+
+    ``default_scheduler``: the schedulerName of pods that name none; only berth schedules there.
+    """
+    command = (
+        *(sys.executable, "-m", "berth_sim"),
+        *("--port", str(port)),
+        *("--nodes", str(nodes)),
+        *("--default-scheduler", default_scheduler),
+        *("--kubeconfig-out", str(folder / "kubeconfig")),
+    )
+    return Program(name="cluster", command=command, log=folder / "cluster.log", stops_last=True)
+
+
+def write_traffic_configuration(folder: Path, cluster: str) -> Path:
+    """Write a configuration with NetworkTraffic and the default plugins, on the Prometheus of the simulated cluster."""
+    from berth_sim.prometheus import PREFIX  # noqa: PLC0415 - an HTTP server, which no other option needs
+
+    path = folder / "berth.yaml"
+    path.write_text(_TRAFFIC_CONFIGURATION.format(url=f"{cluster}{PREFIX}"), encoding="utf-8")
+    return path

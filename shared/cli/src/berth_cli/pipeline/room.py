@@ -1,0 +1,89 @@
+"""The room for a pipeline's files: what its streams may take, and which folder has too little before NATS refuses."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+from collections.abc import AsyncIterator, Container, Mapping
+from contextlib import asynccontextmanager
+from datetime import timedelta
+from pathlib import Path
+from typing import Final
+
+from berth.bus.settings import MEBIBYTE
+from berth.errors import BerthError
+from berth.settings.settings import NatsSettings
+from berth_cli.pipeline.supervisor import Report
+
+LEAST: Final = 16 * MEBIBYTE
+"""Bytes below which no NATS server is started: twice what `berth run` takes with 1,000 pods."""
+SCARCE: Final = 32 * MEBIBYTE
+"""Bytes below which a start is warned. Four times what `berth run` takes with 1,000 pods; each Decision takes more."""
+FULL: Final = MEBIBYTE
+"""Bytes below which the folder counts as full: NATS writes blocks, and needs some before the last byte is taken."""
+INTERVAL: Final = timedelta(seconds=1)
+_SHARES: Final[Mapping[str, int]] = {"cluster_mebibytes": 2, "decisions_mebibytes": 4, "ranked_mebibytes": 8}
+"""Which part of the free bytes each of the large stores may take at most: a half, a quarter, an eighth. Decisions then
+drop the oldest before the disk is full; the other two hold what is there now, and do not grow with time."""
+_REMEDY: Final = "remove files there, or start again with TMPDIR set to another folder"
+
+
+def want_room(folder: Path) -> None:
+    """Check that a NATS server can be started on the folder.
+
+    Raises:
+        BerthError: it has less than ``LEAST`` free.
+    """
+    if (free := free_bytes(folder)) < LEAST:
+        what = f"{folder.parent} has {_mebibytes(free)} free, and NATS needs {_mebibytes(LEAST)} there"
+        raise BerthError(f"starting NATS: {what}: {_REMEDY}")
+
+
+def stream_limits(free: int, nats: NatsSettings, environment: Container[str]) -> dict[str, str]:
+    """The variables of the large stores' sizes: what the user has set, else as much as fits into the free bytes."""
+    limits = {}
+    for name, share in _SHARES.items():
+        variable, size = f"BERTH_NATS_{name.upper()}", getattr(nats, name)
+        fitting = max(1, free // share // MEBIBYTE)
+        limits[variable] = str(size if variable in environment else min(size, fitting))
+    return limits
+
+
+@asynccontextmanager
+async def watched_room(folder: Path, report: Report, *, interval: timedelta = INTERVAL) -> AsyncIterator[None]:
+    """Report in the block when the disk of the folder becomes full, and when there is room again."""
+    place = folder.parent
+    free = free_bytes(folder)
+    if FULL <= free < SCARCE:
+        report(f"warning: {place} has {_mebibytes(free)} free, and the pipeline's files grow with every pod: {_REMEDY}")
+    watching = asyncio.create_task(_watch(folder, report, interval))
+    try:
+        yield
+    finally:
+        watching.cancel()
+        await asyncio.gather(watching, return_exceptions=True)
+
+
+async def _watch(folder: Path, report: Report, interval: timedelta) -> None:
+    was_full = False
+    while True:
+        free = free_bytes(folder)
+        is_full = free < FULL
+        if is_full and not was_full:
+            report(
+                f"{folder.parent} is full ({_mebibytes(free)} free): NATS stores no messages there, and pods wait "
+                f"until there is room: {_REMEDY}"
+            )
+        elif was_full and not is_full:
+            report(f"{folder.parent} has room again ({_mebibytes(free)} free)")
+        was_full = is_full
+        await asyncio.sleep(interval.total_seconds())
+
+
+def free_bytes(folder: Path) -> int:
+    """What a process of this user can still write there."""
+    return shutil.disk_usage(folder).free
+
+
+def _mebibytes(count: int) -> str:
+    return f"{count / MEBIBYTE:.1f} MiB"

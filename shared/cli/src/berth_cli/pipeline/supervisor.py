@@ -1,0 +1,182 @@
+"""Child processes of one foreground process: started, restarted with back-off when they end, stopped together.
+
+Each child ends with its parent, also when the parent is killed: the kernel does it (Linux), and berth's own services
+watch their parent too (``BERTH_PARENT_PID``).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import timedelta
+from pathlib import Path
+from types import TracebackType
+from typing import Final, Self
+
+from berth.clock import Backoff
+from berth.exits import UsageError
+from berth_cli.pipeline.forkserver import ForkedChild, ForkServer, NotForkedError, die_with_parent
+
+BACKOFF: Final = Backoff(initial=timedelta(seconds=0.5), maximum=timedelta(seconds=10), jitter_ratio=0)
+"""Back-off before a restart: short at first, so that a killed child restarts soon; then longer, to save CPU."""
+SETTLED: Final = timedelta(seconds=30)
+"""The back-off is reset after a child has run this long."""
+GRACE: Final = timedelta(seconds=12)
+"""From SIGTERM to SIGKILL: a service ends within 10 s."""
+USAGE: Final = 2
+"""The exit code for wrong settings, after which a restart does not help."""
+LAST_BYTES: Final = 16 * 1024
+LAST_LINES: Final = 20
+"""Lines of the log that are printed when a program has ended: enough for a traceback."""
+
+Report = Callable[[str], None]
+Child = asyncio.subprocess.Process | ForkedChild
+
+
+class ChildRefusedError(UsageError):
+    """A child rejects its settings; a restart would not help."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Program:
+    """A child: its name, its command line, and additions to its environment."""
+
+    name: str
+    command: Sequence[str]
+    environment: Mapping[str, str] = field(default_factory=dict)
+    log: Path | None = None
+    """The file for its output; ``None``: the parent's output."""
+    stops_last: bool = False
+    """Whether it stops last, because the others need it while they stop."""
+    module: str | None = None
+    """The module that the command line runs, for a program that may be forked instead."""
+
+
+class Supervisor:
+    """Keeps programs running inside its block; leaving the block stops them all.
+
+    The block ends with :class:`ChildRefusedError` (in a group) when a child rejects its settings.
+    ``forked``: the modules of programs that are forked where that is possible (Linux); they are imported meanwhile.
+    """
+
+    def __init__(self, report: Report, *, forked: Sequence[str] = ()) -> None:
+        self._report = report
+        self._forked = forked if sys.platform == "linux" else ()
+        self._fork_server: ForkServer | None = None
+        self._running: dict[str, Child] = {}
+        self._group = asyncio.TaskGroup()
+        self._keepers: dict[bool, list[asyncio.Task[None]]] = {False: [], True: []}
+        self.restarts = 0
+
+    async def __aenter__(self) -> Self:
+        if self._forked:
+            self._fork_server = await ForkServer.start(self._forked)
+        await self._group.__aenter__()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            await _cancelled(self._keepers[False])
+        finally:
+            for keeper in self._keepers[True]:
+                keeper.cancel()
+            try:
+                await self._group.__aexit__(kind, error, trace)
+            finally:
+                if self._fork_server is not None:
+                    await self._fork_server.close()
+
+    def start(self, program: Program) -> None:
+        """Start the program, and restart it when it ends."""
+        keeper = self._group.create_task(self._keep(program), name=program.name)
+        self._keepers[program.stops_last].append(keeper)
+
+    def pid(self, name: str) -> int | None:
+        """The process id of a child; ``None`` when it does not run."""
+        process = self._running.get(name)
+        return None if process is None else process.pid
+
+    async def _keep(self, program: Program) -> None:
+        """Run the program again and again."""
+        failures = 0
+        while True:
+            started = asyncio.get_running_loop().time()
+            code = await self._run_once(program)
+            for line in last_log_lines(program) if code >= 0 else ():  # the log of a killed process has no reason
+                self._report(f"{program.name}: {line}")
+            if code == USAGE:
+                raise ChildRefusedError(f"{program.name} cannot start with these settings, see its output above")
+            if asyncio.get_running_loop().time() - started > SETTLED.total_seconds():
+                failures = 0
+            failures += 1
+            pause = BACKOFF.after(failures)
+            self.restarts += 1
+            self._report(f"{program.name} ended ({_ending(code)}); restarting it in {pause:g} s")
+            await asyncio.sleep(pause)
+
+    async def _run_once(self, program: Program) -> int:
+        process = await self._start(program)
+        self._running[program.name] = process
+        try:
+            return await process.wait()
+        finally:
+            del self._running[program.name]
+            await _end(process)
+
+    async def _start(self, program: Program) -> Child:
+        environment = {**os.environ, **program.environment}
+        if self._fork_server is not None and program.module in self._forked:
+            with contextlib.suppress(NotForkedError):  # then as any other program
+                return await self._fork_server.fork(program.name, program.command, environment, program.log)
+        output = program.log.open("ab") if program.log is not None else None
+        try:
+            return await asyncio.create_subprocess_exec(
+                *program.command,
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                env={**environment, "BERTH_PARENT_PID": str(os.getpid())},
+                start_new_session=True,  # Ctrl-C goes to the parent only, which stops the children in order
+                preexec_fn=die_with_parent if sys.platform == "linux" else None,
+            )
+        finally:
+            if output is not None:
+                output.close()
+
+
+async def _cancelled(tasks: Sequence[asyncio.Task[None]]) -> None:
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def _end(process: Child) -> None:
+    """Send SIGTERM, later SIGKILL, and wait for the end, also when this task is being cancelled."""
+    if process.returncode is not None:
+        return
+    process.send_signal(signal.SIGTERM)
+    try:
+        await asyncio.wait_for(asyncio.shield(process.wait()), GRACE.total_seconds())
+    except TimeoutError:
+        process.kill()
+        await process.wait()
+
+
+def last_log_lines(program: Program) -> list[str]:
+    """The end of the program's log file; empty if it has none."""
+    if program.log is None or not program.log.exists():
+        return []
+    with program.log.open("rb") as log:
+        log.seek(max(0, log.seek(0, os.SEEK_END) - LAST_BYTES))
+        return log.read().decode(errors="replace").splitlines()[-LAST_LINES:]
+
+
+def _ending(code: int) -> str:
+    return f"killed by {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"

@@ -1,0 +1,262 @@
+"""A recording without names: each message decoded, its texts masked field by field, and written again.
+
+What is no field that berth knows is left out, as it is when a message is decoded. What cannot be decoded becomes an
+empty object, which cannot be decoded either. Facts are of any shape, and become empty objects too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from datetime import timedelta
+from enum import Enum
+from typing import Any, Final, TypeVar, overload
+
+import msgspec
+
+from berth.api.config.configuration import KubeSchedulerConfiguration
+from berth.api.config.encode import in_full
+from berth.api.kinds import WATCHED_KINDS
+from berth.api.meta import NOT_KEPT
+from berth.bus.topology import BANDWIDTH, CLUSTER, DECISIONS, FACTS, PENDING, RANKED
+from berth.decoding import decode_json
+from berth.errors import DecodeError
+from berth.messages.attempts import (
+    WATERMARK,
+    Decision,
+    Message,
+    Pending,
+    Ranked,
+    decode,
+    decode_entry,
+    decode_watermark,
+    encode,
+    encode_entry,
+    encode_watermark,
+)
+from berth.messages.livedata import (
+    EGRESS_ANNOTATION,
+    INGRESS_ANNOTATION,
+    LINK_CAPACITY_ANNOTATION,
+    decode_bandwidth,
+    encode_bandwidth,
+)
+from berth.messages.subjects import PodSubject, key, parse_key
+from berth.plugins.networktraffic.args import NetworkTrafficArgs, query_of
+from berth.plugins.registry import BUILT_IN
+from berth_cli.recording.configuration import recorded_configuration
+from berth_cli.recording.file import Header, Recorded, Source, Waiting, recorded
+from berth_cli.recording.mask import Mask
+
+S = TypeVar("S", bound=msgspec.Struct)
+
+_EMPTY: Final = b"{}"
+_STREAMS: Final[Mapping[Source, type[Message]]] = {PENDING: Pending, RANKED: Ranked, DECISIONS: Decision}
+_RATES: Final = frozenset({INGRESS_ANNOTATION, EGRESS_ANNOTATION, LINK_CAPACITY_ANNOTATION})
+_DECODERS: Final[Mapping[str, msgspec.json.Decoder[Any]]] = {
+    kind.name: msgspec.json.Decoder(kind.struct) for kind in WATCHED_KINDS
+}
+
+
+class Anonymiser:
+    """The masks of one recording, and how each kind of message gets them."""
+
+    def __init__(self, configuration: KubeSchedulerConfiguration, mask: Mask | None = None) -> None:
+        self._mask = mask or Mask(_plugin_names(recorded_configuration(configuration)))
+        self._texts = {**_by_field(self._mask), "scorer": self._scorer}
+        self._scorers: dict[str, str] = {}
+        self._queries = dict(self._masked_queries(configuration))
+        self._configuration = configuration
+
+    def header(self, head: Header) -> Header:
+        """The header with masked names; it is one of services with this configuration."""
+        return msgspec.structs.replace(
+            head,
+            bus_id=self._mask.name(head.bus_id),
+            config=self._mask.name(head.config),
+            configuration=self._masked_configuration(),
+            anonymised=True,
+        )
+
+    @overload
+    def of(self, record: Recorded) -> Recorded: ...
+
+    @overload
+    def of(self, record: Waiting) -> Waiting: ...
+
+    def of(self, record: Recorded | Waiting) -> Recorded | Waiting:
+        """The record with masked names."""
+        return self._list(record) if isinstance(record, Waiting) else self._message(record)
+
+    def _list(self, waiting: Waiting) -> Waiting:
+        decisions = list(map(self._message, waiting.decisions))
+        return msgspec.structs.replace(waiting, pods=list(map(self._struct, waiting.pods)), decisions=decisions)
+
+    def _message(self, record: Recorded) -> Recorded:
+        try:
+            subject = self._subject(record)
+        except DecodeError:
+            return self._with(record, f"unreadable.{record.sequence}", _EMPTY)
+        return self._with(record, subject, self._payload(record))
+
+    @staticmethod
+    def _with(record: Recorded, subject: str, payload: bytes | None) -> Recorded:
+        return recorded(record.source, record.sequence, record.time, subject, payload)
+
+    def _subject(self, record: Recorded) -> str:
+        if record.source in _STREAMS:
+            pod = PodSubject.parse(record.subject)
+            names = {each: self._mask.name(getattr(pod, each)) for each in ("profile", "namespace", "pod")}
+            return str(msgspec.structs.replace(pod, **names))
+        kind, name = parse_key(record.subject)
+        if record.source == BANDWIDTH:
+            kind = self._queries.get(kind, self._mask.name(kind))
+        elif record.source == FACTS:
+            kind = self._mask.name(kind)
+        elif kind not in {*_DECODERS, WATERMARK}:
+            raise DecodeError(f"decoding key {record.subject!r:.80}: want a kind that berth reads")
+        return key(kind, self._mask.name(name))
+
+    def _payload(self, record: Recorded) -> bytes | None:
+        payload = record.payload
+        if payload is None:
+            return None
+        try:
+            if record.source in _STREAMS:
+                return encode(self._struct(decode(payload, _STREAMS[record.source])))
+            if record.source == CLUSTER:
+                return self._mirrored(parse_key(record.subject)[0], payload)
+            return encode_bandwidth(decode_bandwidth(payload)) if record.source == BANDWIDTH else _EMPTY
+        except DecodeError:
+            return _EMPTY
+
+    def _mirrored(self, kind: str, payload: bytes) -> bytes:
+        if kind == WATERMARK:
+            return encode_watermark(self._struct(decode_watermark(payload)))
+        entry = self._struct(decode_entry(payload))
+        thing = self._struct(decode_json(_DECODERS[kind], entry.object, "a mirrored object"))
+        return encode_entry(msgspec.structs.replace(entry, object=msgspec.Raw(msgspec.json.encode(thing))))
+
+    def _struct(self, thing: S) -> S:
+        """The value with masked texts; ``whole``, which only extenders read, is left out."""
+        changed = {}
+        for name in thing.__struct_fields__:
+            value = getattr(thing, name)
+            masked = NOT_KEPT if name == "whole" else self._masked(value, name)
+            if masked is not value:
+                changed[name] = masked
+        return msgspec.structs.replace(thing, **changed) if changed else thing
+
+    def _masked(self, value: Any, field: str) -> Any:
+        """The value of a field, or a part of it."""
+        if isinstance(value, str):
+            return value if isinstance(value, Enum) else self._texts.get(field, self._mask.name)(value)
+        if isinstance(value, msgspec.Struct):
+            return self._struct(value)
+        if isinstance(value, list):
+            return [self._masked(each, field) for each in value]
+        if isinstance(value, dict):
+            return {self._mask.name(each): self._under(each, given, field) for each, given in value.items()}
+        return value
+
+    def _under(self, name: str, value: Any, field: str) -> Any:
+        is_rate = field == "annotations" and name in _RATES
+        return self._mask.quantity(value) if is_rate else self._masked(value, field)
+
+    def _scorer(self, identity: str) -> str:
+        return self._scorers.setdefault(identity, f"scorer-{len(self._scorers) + 1}")
+
+    # --- the configuration
+
+    def _masked_queries(self, configuration: KubeSchedulerConfiguration) -> Mapping[str, str]:
+        """The names of queries in keys, which are hashes of their addresses, by what they were."""
+        found = {}
+        for profile in configuration.profiles:
+            for args in profile.args.values():
+                if isinstance(args, NetworkTrafficArgs):
+                    masked = msgspec.structs.replace(
+                        args,
+                        url=args.url and self._mask.url(args.url),
+                        ip=args.ip and self._mask.url(args.ip),
+                        node_label=self._mask.name(args.node_label),
+                    )
+                    found[query_of(args).token] = query_of(masked).token
+        return found
+
+    def _masked_configuration(self) -> dict[str, Any]:
+        document = recorded_configuration(self._configuration)
+        masked: dict[str, Any] = self._document(document, "")
+        for profile, written in zip(self._configuration.profiles, masked["profiles"], strict=True):
+            for plugin in written["pluginConfig"]:
+                if plugin["name"] not in BUILT_IN:
+                    kept = {name: plugin["args"][name] for name in ("apiVersion", "kind")}
+                    plugin["args"] = kept | self._foreign(profile.args[plugin["name"]])
+        return masked
+
+    def _foreign(self, value: Any) -> Any:
+        """Arguments of a plugin from elsewhere, of which nothing says what is in them: every text is a name.
+
+        The fields keep their names, and the keys of a mapping do not: they may be values of a label.
+        """
+        if isinstance(value, msgspec.Struct):
+            fields = ((field.encode_name, getattr(value, field.name)) for field in msgspec.structs.fields(type(value)))
+            return {name: self._foreign(given) for name, given in fields if given is not None}
+        if isinstance(value, Mapping):
+            return {self._mask.value(str(name)): self._foreign(given) for name, given in value.items()}
+        if isinstance(value, list | tuple):
+            return [self._foreign(each) for each in value]
+        written = in_full(value)
+        return self._mask.value(written) if isinstance(written, str) and not isinstance(value, timedelta) else written
+
+    def _document(self, value: Any, field: str) -> Any:
+        if isinstance(value, Mapping):
+            return {name: self._document(each, name) for name, each in value.items()}
+        if isinstance(value, list | tuple):
+            return [self._document(each, field) for each in value]
+        if not isinstance(value, str) or field in _KEPT_SETTINGS or not value:
+            return value
+        if field in {"url", "ip", "urlPrefix"}:
+            return self._mask.url(value)
+        return self._mask.quantity(value) if field in _AMOUNTS else self._mask.value(value)
+
+
+_KEPT_SETTINGS: Final = frozenset(
+    {
+        "apiVersion",
+        "kind",
+        "leaseDuration",
+        "renewDeadline",
+        "retryPeriod",
+        "httpTimeout",
+        "range",
+        "maximumAge",
+        "devices",
+        "deviceName",
+    }
+)
+"""What these are of a configuration says nothing about whose it is."""
+_AMOUNTS: Final = frozenset({"podBandwidth", "capacity"})
+
+
+def _plugin_names(document: Mapping[str, Any]) -> list[str]:
+    return [
+        str(ref["name"])
+        for profile in document["profiles"]
+        for ref in (
+            *profile["pluginConfig"],
+            *(ref for point in profile["plugins"].values() for ref in point["enabled"]),
+        )
+    ]
+
+
+def _by_field(mask: Mask) -> Mapping[str, Callable[[str], str]]:
+    """How the texts of a field are masked; those of any other are names."""
+    kinds: Mapping[Callable[[str], str], str] = {
+        mask.attempt: "attempt",
+        mask.value: "labels match_labels node_selector selector values value",
+        mask.text: "message reason error details queue stage",
+        mask.time: "creation_timestamp deletion_timestamp start_time last_transition_time bound_at disrupted_pods",
+        mask.quantity: "requests limits overhead allocatable capacity maximum_volume_size",
+        mask.version: "resource_version resource_versions",
+        mask.address: "host_ip",
+    }
+    return {field: masked for masked, fields in kinds.items() for field in fields.split()}

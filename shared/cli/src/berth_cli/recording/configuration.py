@@ -1,0 +1,66 @@
+"""The configuration of the services in a recording: what the rankings were made with."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any, Final
+
+import msgspec
+
+from berth.api.config.configuration import ClientConnection, KubeSchedulerConfiguration
+from berth.api.config.encode import as_document
+from berth.api.config.load import ConfigurationError, load
+from berth.plugins.factory import PluginFactory
+from berth.plugins.presets import PRESETS
+from berth.profiles.configuration import known_plugins
+from berth_cli.recording.file import Header, RecordingError
+
+_RELEASES: Final = {preset.release: preset for preset in PRESETS.values()}
+"""A preset of each release; it only says which plugins there are, since the document names those that run."""
+
+
+def recorded_configuration(configuration: KubeSchedulerConfiguration) -> dict[str, Any]:
+    """The configuration as a document, without what may be secret or is of one machine only."""
+    return as_document(
+        replace(
+            configuration,
+            client_connection=ClientConnection(),
+            extenders=tuple(
+                replace(each, url_prefix=each.name, tls=replace(each.tls, key_pem=b"", key_file=""))
+                for each in configuration.extenders
+            ),
+        )
+    )
+
+
+def configuration_of(header: Header, name: str) -> KubeSchedulerConfiguration:
+    """The configuration of a recording, with the digest that it has in its messages.
+
+    Raises:
+        RecordingError: it cannot be used here; the text has every problem.
+    """
+    release = _RELEASES.get(header.release)
+    if release is None:
+        known = ", ".join(_RELEASES)
+        raise RecordingError(f"{name}: its plugins are of release {header.release!r:.40}, and here are {known}")
+    try:
+        read = load(
+            _text(header.configuration),
+            known=_named_freely(known_plugins(release=release.release)),
+            preset=release.plugins,
+            source=f"the configuration in {name}",
+        )
+    except ConfigurationError as error:
+        raise RecordingError("; ".join(str(error).splitlines())) from error
+    return replace(read, release=release.release, digest=header.config)
+
+
+def _named_freely(known: Mapping[str, PluginFactory]) -> Mapping[str, PluginFactory]:
+    """The plugins, those too that v1 no longer has: a document names all that its preset had."""
+    return {name: replace(each, only_in_presets=False) for name, each in known.items()}
+
+
+def _text(document: Mapping[str, Any]) -> str:
+    """JSON is YAML too."""
+    return msgspec.json.encode(document).decode()

@@ -1,0 +1,586 @@
+"""The file of a recording: lines of JSON, compressed in frames, of which each is whole or is not read.
+
+A frame is a member of a gzip file, so ``zcat FILE`` shows a recording to people. A frame ends with its checksum, and
+the writer begins a new one every second: a recorder that is killed leaves a file whose complete frames can be read,
+and no record is ever read in part.
+
+The first line is the :class:`Header`. Then come messages in the order in which the recorder read them, which is that of
+each stream, but not one order of all streams. :class:`Begun` follows the messages that were there already; soon after
+it comes who waited then (:class:`Waiting`). :class:`Ended` is last; without it the recorder was killed or could not
+write, or the file was copied in part.
+"""
+
+from __future__ import annotations
+
+import gzip
+import os
+import zlib
+from base64 import b64decode, b64encode
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from datetime import datetime
+from io import RawIOBase
+from pathlib import Path
+from typing import Annotated, Any, BinaryIO, Final, Literal, Protocol, TypeVar, overload
+
+import msgspec
+
+from berth import __version__
+from berth.decoding import check_size, decode_json, decoding
+from berth.errors import BerthError, DecodeError
+from berth.exits import UsageError
+from berth.messages.queue import WaitingPod
+
+SCHEMA: Final = 1
+"""The shape of the file. One that an older reader would misunderstand gets the next number."""
+KIND: Final = "berth-recording"
+MOST_BYTES: Final = 1 << 30
+"""Of all lines, uncompressed: a replay holds them in memory. 100,000 pods on 1,000 nodes take about as much. The
+recorder ends there."""
+MOST_RECORDS: Final = 5_000_000
+_OTHER_RECORDS: Final = 1000
+"""More than the header, the begin, the end, and what arrives before the recorder looks at the size."""
+FRAME_BYTES: Final = 1 << 20
+"""Uncompressed, after which a frame is written. A larger one compresses little better."""
+MOST_FRAME_BYTES: Final = 96 << 20
+"""A frame has at most one message more than ``FRAME_BYTES``, and NATS takes none above 64 MiB."""
+_MOST_PODS: Final = 10_000
+"""Of one record of pods that wait: a recorder writes a hundred."""
+_READ_BYTES: Final = 1 << 18
+_COMPRESSION: Final = 3
+"""A third of the time of gzip's default, and a file larger by a tenth."""
+_GZIP: Final = 31
+"""zlib's number for a gzip member with its header."""
+_MAGIC: Final = b"\x1f\x8b"
+
+Source = Literal["PENDING", "RANKED", "DECISIONS", "cluster", "bandwidth", "facts"]
+Sequence = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
+
+
+class RecordingError(UsageError):
+    """A file that cannot be read as a recording: what is wrong, where, and what to do."""
+
+
+class RecordingWriteError(BerthError):
+    """The file cannot be written any more, as on a full disk. What was written before can be read."""
+
+
+class Header(msgspec.Struct, frozen=True, kw_only=True):
+    """What a recording is. ``configuration`` is that of the services, as ``berth config show`` prints it."""
+
+    kind: str
+    schema: int
+    berth: str
+    at: Annotated[datetime, msgspec.Meta(tz=True)]
+    """By NATS's clock."""
+    bus_id: str
+    config: str
+    """The digest of the configuration in messages."""
+    release: str
+    """The release whose plugins it has."""
+    configuration: dict[str, Any]
+    anonymised: bool = False
+    """Names are masked, also in the configuration."""
+    follows: str = ""
+    """Of a segment of ``berth record --keep``: the one after whose last message its changes begin, if there is one."""
+
+
+class Recorded(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag_field="record", tag="message"):
+    """A message of a stream, or an entry of a bucket.
+
+    ``subject`` is the subject, or the key in the bucket. ``data`` is JSON, ``null`` for a removal. What is no JSON is
+    in ``base64``: others may write to the bus.
+    """
+
+    source: Source
+    sequence: Sequence
+    time: datetime
+    subject: str
+    data: msgspec.Raw = msgspec.Raw(b"null")
+    base64: str | None = None
+
+    @property
+    def payload(self) -> bytes | None:
+        """The bytes; ``None`` for a removal."""
+        if self.base64 is not None:
+            return b64decode(self.base64, validate=True)
+        data = bytes(self.data)
+        return None if data == _NULL else data
+
+    def check(self) -> None:
+        """Raises: DecodeError: it is no message, though it has the form of one."""
+        _check_zone(self.time)
+        if self.base64 is not None:
+            with decoding("a recording's base64"):
+                b64decode(self.base64, validate=True)
+
+
+def _check_zone(time: datetime) -> None:
+    if time.tzinfo is None:
+        raise DecodeError(f"decoding a recording: want times with a zone, got {time}")
+
+
+class Waiting(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag_field="record", tag="waiting"):
+    """Pods that waited at a time, as the leading watcher said: some are on no stream, and no change tells of them.
+
+    ``decisions`` has the last Decision on each, where DECISIONS still had it; ``more`` counts pods that waited besides
+    and that no further record has.
+    """
+
+    at: datetime
+    pods: Annotated[list[WaitingPod], msgspec.Meta(max_length=_MOST_PODS)]
+    decisions: Annotated[list[Recorded], msgspec.Meta(max_length=_MOST_PODS)] = []
+    draining: bool = False
+    more: int = 0
+
+    def check(self) -> None:
+        """Raises: DecodeError: a time has no zone, or a Decision is none of DECISIONS or no message."""
+        for time in (self.at, *(pod.since for pod in self.pods)):
+            _check_zone(time)
+        for decision in self.decisions:
+            decision.check()
+            if decision.source != "DECISIONS":
+                raise DecodeError(f"decoding pods that wait: want Decisions of DECISIONS, got one of {decision.source}")
+
+
+class Begun(msgspec.Struct, frozen=True, kw_only=True, tag_field="record", tag="begun"):
+    """Everything that was stored when the recorder started has been read, up to these sequences; then come changes."""
+
+    positions: dict[Source, Sequence]
+
+
+class Ended(msgspec.Struct, frozen=True, kw_only=True, tag_field="record", tag="ended"):
+    """The end of a recording that was not cut off. ``reason`` is why it ended."""
+
+    messages: int
+    reason: str
+
+
+Record = Recorded | Waiting | Begun | Ended
+
+
+class Change(Protocol):
+    """What is written in place of a record."""
+
+    @overload
+    def __call__(self, record: Recorded, /) -> Recorded: ...
+
+    @overload
+    def __call__(self, record: Waiting, /) -> Waiting: ...
+
+
+R = TypeVar("R", Recorded, Waiting)
+
+
+def unchanged(record: R) -> R:
+    return record
+
+
+_NULL: Final = b"null"
+_encoder: Final = msgspec.json.Encoder()
+_header_decoder: Final = msgspec.json.Decoder(Header)
+_decoder: Final = msgspec.json.Decoder(Record)
+_raw_decoder: Final = msgspec.json.Decoder(msgspec.Raw)
+
+
+class _Version(msgspec.Struct):
+    """Enough of a header to say which berth can read the rest."""
+
+    kind: str = ""
+    schema: int = 0
+    berth: str = ""
+
+
+_version_decoder: Final = msgspec.json.Decoder(_Version)
+
+
+def recorded(source: Source, sequence: int, time: datetime, subject: str, data: bytes | None) -> Recorded:
+    """A record of a message. ``data`` is ``None`` for a removal."""
+    if data is None:
+        return Recorded(source=source, sequence=sequence, time=time, subject=subject)
+    if _fits_in_a_line(data):
+        return Recorded(source=source, sequence=sequence, time=time, subject=subject, data=msgspec.Raw(data))
+    return Recorded(source=source, sequence=sequence, time=time, subject=subject, base64=b64encode(data).decode())
+
+
+def _fits_in_a_line(data: bytes) -> bool:
+    """Whether it is JSON, and no ``null``, which stands for a removal."""
+    if b"\n" in data or b"\r" in data or data.strip() == _NULL:
+        return False
+    try:
+        check_size(data, "a message", most=len(data))
+        decode_json(_raw_decoder, data, "a message")
+        data.decode()  # msgspec does not check texts that it skips
+    except (DecodeError, UnicodeDecodeError):
+        return False
+    return True
+
+
+def header(  # noqa: PLR0913 - one parameter a member, given by name
+    *,
+    at: datetime,
+    bus_id: str,
+    config: str,
+    release: str,
+    configuration: dict[str, Any],
+    anonymised: bool = False,
+    follows: str = "",
+) -> Header:
+    """The header of a recording of this version."""
+    return Header(
+        kind=KIND,
+        schema=SCHEMA,
+        berth=__version__,
+        at=at,
+        bus_id=bus_id,
+        config=config,
+        release=release,
+        configuration=configuration,
+        anonymised=anonymised,
+        follows=follows,
+    )
+
+
+class RecordingWriter:
+    """Writes a new file, or into a pipe. What was added is safe after ``flush``; ``close`` flushes what is left.
+
+    Attributes:
+        messages: how many were added.
+        size: bytes of all lines, uncompressed.
+        written: bytes of the file.
+    """
+
+    def __init__(self, name: str, file: RawIOBase, *, is_pipe: bool = False) -> None:
+        self._name = name
+        self._file = file
+        self._is_pipe = is_pipe
+        self._is_behind = False
+        """Whether something was written that may not be on the disk."""
+        self._failed = ""
+        """Why something could not be written. Then nothing more is: the file ends before what it would lack."""
+        self._lines: list[bytes] = []
+        self._waiting = 0
+        self.messages = 0
+        self.size = 0
+        self.written = 0
+
+    @classmethod
+    def create(cls, path: Path, head: Header) -> RecordingWriter:
+        """A new file that only its owner may read: pods' names and labels are in it.
+
+        Raises:
+            UsageError: there is a file of that name, or none can be created.
+        """
+        try:
+            descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        except FileExistsError as exc:
+            raise UsageError(f"writing {str(path)!r}: it exists already: remove it, or name another file") from exc
+        except OSError as exc:
+            raise UsageError(f"writing {str(path)!r}: {exc.strerror}") from exc
+        return cls.into(str(path), os.fdopen(descriptor, "wb", buffering=0), head)
+
+    @classmethod
+    def into(cls, name: str, file: RawIOBase, head: Header, *, is_pipe: bool = False) -> RecordingWriter:
+        """A recording that begins in an open file without a buffer, such as standard output."""
+        writer = cls(name, file, is_pipe=is_pipe)
+        writer._add(_encoder.encode(head))
+        return writer
+
+    def add(self, record: Record) -> None:
+        self.messages += isinstance(record, Recorded)
+        self._add(_encoder.encode(record))
+
+    @property
+    def is_full(self) -> bool:
+        """Whether a replay would not read more."""
+        return self.size > MOST_BYTES - MOST_FRAME_BYTES or self.messages > MOST_RECORDS - _OTHER_RECORDS
+
+    @property
+    def has_frame(self) -> bool:
+        """Whether what was added is enough for a frame."""
+        return self._waiting >= FRAME_BYTES
+
+    def flush(self) -> None:
+        """Write what was added, to the disk.
+
+        Raises:
+            RecordingWriteError: it cannot be written. The file ends with the last frame that was.
+        """
+        self.write_frames()
+        if self._is_pipe or not self._is_behind:
+            return
+        try:
+            os.fsync(self._file.fileno())
+        except OSError as exc:
+            raise self._fail(exc) from exc
+        self._is_behind = False
+
+    def write_frames(self) -> None:
+        """Write what was added, in frames, and leave to the system when it is on the disk. Raises as :meth:`flush`."""
+        lines, self._lines, self._waiting = self._lines, [], 0
+        if self._failed:
+            raise RecordingWriteError(self._failed)
+        try:
+            for frame in _in_frames(lines):
+                self._write(gzip.compress(frame, _COMPRESSION, mtime=0))
+        except OSError as exc:
+            self._remove_part()
+            raise self._fail(exc) from exc
+
+    def _fail(self, error: OSError) -> RecordingWriteError:
+        self._failed = f"writing {self._name!r}: {error.strerror}"
+        return RecordingWriteError(self._failed)
+
+    def _write(self, frame: bytes) -> None:
+        rest = memoryview(frame)
+        while rest:
+            rest = rest[self._file.write(rest) or 0 :]
+        self.written += len(frame)
+        self._is_behind = True
+
+    def _remove_part(self) -> None:
+        """Remove the begin of a frame."""
+        with suppress(OSError):  # a device or a pipe
+            os.ftruncate(self._file.fileno(), self.written)
+            self._file.seek(self.written)
+
+    def end(self, reason: str) -> None:
+        """Write the end, so that the recording is known to be whole, and close the file.
+
+        Raises:
+            RecordingWriteError: it cannot be written, or something before could not. Then it has no end.
+        """
+        self.add(Ended(messages=self.messages, reason=reason))
+        self.close()
+
+    def drop(self) -> None:
+        """Close the file without what was not flushed."""
+        with suppress(OSError):
+            self._file.close()
+
+    def close(self) -> None:
+        try:
+            self.flush()
+        finally:
+            with suppress(OSError):  # of what could not be written
+                self._file.close()
+
+    def _add(self, line: bytes) -> None:
+        self._lines.append(line + b"\n")
+        self._waiting += len(line) + 1
+        self.size += len(line) + 1
+
+
+def _in_frames(lines: list[bytes]) -> Iterator[bytes]:
+    """The lines in parts of about ``FRAME_BYTES``: a reader takes no frame that expands without end."""
+    part: list[bytes] = []
+    size = 0
+    for line in lines:
+        part.append(line)
+        size += len(line)
+        if size >= FRAME_BYTES:
+            yield b"".join(part)
+            part, size = [], 0
+    if part:
+        yield b"".join(part)
+
+
+@dataclass(slots=True, kw_only=True)
+class Recording:
+    """A recording in memory: of each source the messages in the order of their sequences.
+
+    ``begun`` is ``None`` when the recorder was ended before it had read what was there. ``is_cut``: it has no end.
+    """
+
+    header: Header
+    messages: dict[Source, list[Recorded]] = field(default_factory=dict)
+    waiting: list[Waiting] = field(default_factory=list)
+    begun: Begun | None = None
+    is_cut: bool = True
+
+    def of(self, source: Source) -> list[Recorded]:
+        """The messages of a source."""
+        return self.messages.get(source, [])
+
+    def position(self, source: Source) -> int:
+        """Up to where the source had been read when changes began."""
+        return self.begun.positions.get(source, 0) if self.begun is not None else 0
+
+    @property
+    def last_time(self) -> datetime:
+        """Of the newest message, by NATS's clock."""
+        return max((there[-1].time for there in self.messages.values() if there), default=self.header.at)
+
+
+def is_recording(name: str) -> bool:
+    """Whether the file begins as recordings do; false for one that cannot be read."""
+    try:
+        with Path(name).open("rb") as file:
+            return file.read(len(_MAGIC)) == _MAGIC
+    except OSError:
+        return False
+
+
+def read_recording(path: Path) -> Recording:
+    """The whole recording, or its beginning when it was cut off.
+
+    Raises:
+        RecordingError: it cannot be read, is none, is damaged, is of a newer version, or is too large.
+    """
+    try:
+        with path.open("rb") as file:
+            return read_opened(str(path), file)
+    except OSError as exc:
+        raise RecordingError(f"{path}: reading: {exc.strerror or exc}") from exc
+
+
+def read_opened(name: str, file: BinaryIO) -> Recording:
+    """The same of an open file, such as standard input. Raises as :func:`read_recording`, and OSError."""
+    head, records = _opened(name, file)
+    recording = Recording(header=head)
+    for record in records:
+        if isinstance(record, Begun):
+            recording.begun = record
+        elif isinstance(record, Ended):
+            recording.is_cut = False
+        elif isinstance(record, Waiting):
+            recording.waiting.append(record)
+        else:
+            recording.messages.setdefault(record.source, []).append(record)
+    return recording
+
+
+@contextmanager
+def opened_recording(path: Path) -> Iterator[tuple[Header, Iterator[Record]]]:
+    """The header, and what follows, read and checked as it is asked for.
+
+    Raises:
+        FileNotFoundError: there is no such file.
+        RecordingError: as :func:`read_recording`; also in the block, while records are read.
+    """
+    try:
+        with path.open("rb") as file:
+            yield _opened(str(path), file)
+    except FileNotFoundError:
+        raise
+    except OSError as exc:
+        raise RecordingError(f"{path}: reading: {exc.strerror or exc}") from exc
+
+
+def lines_of(path: Path) -> Iterator[bytes]:
+    """The lines of all whole frames, not decoded; none of a file that is no recording. Raises as `opened_recording`."""
+    try:
+        with path.open("rb") as file:
+            yield from _lines(str(path), file)
+    except FileNotFoundError:
+        raise
+    except OSError as exc:
+        raise RecordingError(f"{path}: reading: {exc.strerror or exc}") from exc
+
+
+def _opened(name: str, file: BinaryIO) -> tuple[Header, Iterator[Record]]:
+    lines = _lines(name, file)
+    first = next(lines, None)
+    if first is None:
+        raise RecordingError(f"{name}: want a recording of `berth record`, got {_what_it_is(file)}")
+    return _header(name, first), _records(name, lines)
+
+
+def _records(name: str, lines: Iterator[bytes]) -> Iterator[Record]:
+    order = _Order()
+    for count, line in enumerate(lines, start=2):
+        if count > MOST_RECORDS:
+            raise RecordingError(f"{name}: want at most {MOST_RECORDS} records, got more: record for a shorter time")
+        try:
+            record = decode_json(_decoder, line, f"line {count}")
+            order.check(record)
+        except DecodeError as exc:
+            raise RecordingError(f"{name}: {exc}: {_COPY_AGAIN}") from exc
+        yield record
+
+
+class _Order:
+    """What holds of a recording besides the form of each record."""
+
+    def __init__(self) -> None:
+        self._last: dict[Source, int] = {}
+        self._has_ended = False
+
+    def check(self, record: Record) -> None:
+        """Raises: DecodeError."""
+        if self._has_ended:
+            raise DecodeError("decoding a recording: want nothing after its end, got more")
+        if isinstance(record, Recorded | Waiting):
+            record.check()
+        if not isinstance(record, Recorded):
+            self._has_ended = isinstance(record, Ended)
+            return
+        before = self._last.get(record.source, -1)
+        if record.sequence <= before:
+            wanted = f"want sequences of {record.source} that rise"
+            raise DecodeError(f"decoding a recording: {wanted}, got {record.sequence} after {before}")
+        self._last[record.source] = record.sequence
+
+
+_COPY_AGAIN: Final = "copy the file again, or record again"
+
+
+def _header(name: str, line: bytes) -> Header:
+    try:
+        version = decode_json(_version_decoder, line, "its first line")
+        if version.kind != KIND:
+            raise RecordingError(f"{name}: want a recording of `berth record`, got another gzip file")
+        if version.schema != SCHEMA:
+            by = f", written by berth {version.berth:.40}" if version.berth else ""
+            wanted = f"want a recording of schema {SCHEMA}, got {version.schema}{by}"
+            raise RecordingError(f"{name}: {wanted}: read it with that version")
+        return decode_json(_header_decoder, line, "its header")
+    except DecodeError as exc:
+        raise RecordingError(f"{name}: want a recording of `berth record`: {exc}") from exc
+
+
+def _what_it_is(file: BinaryIO) -> str:
+    if not file.seekable():  # a pipe
+        return "something else"
+    file.seek(0)
+    start = file.read(len(_MAGIC))
+    if not start:
+        return "an empty file"
+    return "one that was ended within its first second" if start == _MAGIC else "another file"
+
+
+def _lines(name: str, file: BinaryIO) -> Iterator[bytes]:
+    """The lines of all complete frames. One that was cut off ends them; a damaged one is an error."""
+    total = 0
+    for frame in _frames(name, file):
+        total += len(frame)
+        if total > MOST_BYTES:
+            raise RecordingError(f"{name}: want at most {MOST_BYTES} bytes, got more: record for a shorter time")
+        if not frame.endswith(b"\n"):
+            raise RecordingError(f"{name}: want frames of whole lines: {_COPY_AGAIN}")
+        yield from frame.splitlines()
+
+
+def _frames(name: str, file: BinaryIO) -> Iterator[bytes]:
+    waiting, read_to = b"", 0
+    while True:
+        expander, parts, size, began = zlib.decompressobj(_GZIP), [], 0, read_to - len(waiting)
+        while not expander.eof:
+            if not waiting:
+                waiting = file.read(_READ_BYTES)
+                read_to += len(waiting)
+            is_at_end = not waiting
+            try:
+                parts.append(expander.decompress(waiting, FRAME_BYTES))
+            except zlib.error as exc:
+                if began == 0 and not waiting.startswith(_MAGIC):
+                    return
+                raise RecordingError(f"{name}: damaged in the frame at byte {began}: {exc}: {_COPY_AGAIN}") from exc
+            if is_at_end and not parts[-1] and not expander.eof:
+                return  # at its end, or cut off in a frame
+            waiting = expander.unconsumed_tail or expander.unused_data
+            size += len(parts[-1])
+            if size > MOST_FRAME_BYTES:
+                raise RecordingError(f"{name}: want frames of {MOST_FRAME_BYTES} bytes at most, got more")
+        yield b"".join(parts)

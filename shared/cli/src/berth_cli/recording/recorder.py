@@ -1,0 +1,252 @@
+"""Records a bus: what is stored, then every change, until it is told to end.
+
+It reads as a user who may only look: Direct Get, and the copies that streams publish of what they store. The queues
+PENDING and RANKED are read in the same way, so messages are recorded that are gone at once.
+
+A pod that waits may be on no stream: one that is gated never was, and one that fits nowhere is on PENDING only while it
+is tried. Nothing changes as long as it waits. The watcher has them all; it is asked as people ask it (`berth queue`),
+page by page, one request at a time. Of anything else no service knows.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from contextlib import AsyncExitStack, aclosing, asynccontextmanager, suppress
+from datetime import timedelta
+from time import monotonic
+from typing import Final
+
+from berth.bus.interface import BucketReader, BusLostError, Entry, OrderedReader, Session, StoredMessage, StreamReader
+from berth.bus.topology import BANDWIDTH, CLUSTER, DECISIONS, FACTS, PENDING, RANKED
+from berth.errors import BerthError, DecodeError
+from berth.messages.attempts import DecisionSummary, decode
+from berth.messages.queue import QueueAnswer, WaitingPod
+from berth.messages.subjects import PodSubject
+from berth_cli.recording.file import (
+    Begun,
+    Change,
+    Recorded,
+    RecordingWriteError,
+    RecordingWriter,
+    Source,
+    Waiting,
+    recorded,
+    unchanged,
+)
+
+FLUSH: Final = timedelta(seconds=1)
+"""Between two writes: what a recorder that is killed loses."""
+DECISIONS_BEFORE: Final = timedelta(minutes=2)
+"""How old the oldest Decisions are that a recording begins with. A scorer that starts reads as many."""
+MOST_PODS: Final = 50_000
+"""Of one list: 500 pages, which take the watcher less than a second of a processor."""
+MOST_DECISION_BYTES: Final = 32 << 20
+"""Of the Decisions of one list. After that it has pods with their reasons only."""
+LONGEST: Final = timedelta(seconds=20)
+"""How long the watcher is asked for one list."""
+LONGEST_AT_THE_END: Final = timedelta(seconds=5)
+"""The same when the recorder is about to end, and somebody waits for that."""
+ASK_AGAIN: Final = timedelta(milliseconds=500)
+"""Until the watcher is asked once more which pods wait."""
+
+_STREAMS: Final[tuple[Source, ...]] = (PENDING, RANKED, DECISIONS)
+_BUCKETS: Final[tuple[Source, ...]] = (CLUSTER, BANDWIDTH, FACTS)
+
+OnBegun = Callable[[str], None]
+"""Called with what is not known of the pods that wait; empty: nothing."""
+OnRecords = Callable[[list[Recorded]], None]
+AskQueue = Callable[[Session], AsyncGenerator[QueueAnswer, None]]
+"""The pages of the leading watcher's queue. Raises a BerthError where nobody answers."""
+OnWaiting = Callable[[Waiting], None]
+
+
+class BusReading:
+    """Reads every source of a recording: what is stored, then what follows. ``received`` gets it batch by batch."""
+
+    def __init__(self, session: Session, received: OnRecords) -> None:
+        self._session = session
+        self._received = received
+        self._readers: dict[Source, OrderedReader] = {}
+
+    @property
+    def begun(self) -> Begun:
+        """Up to where each source has been received."""
+        return Begun(positions={name: each.position for name, each in self._readers.items()})
+
+    @asynccontextmanager
+    async def following(self) -> AsyncIterator[None]:
+        """When the block starts, everything that was stored has been received; in it, what follows is.
+
+        The queues come first: what moves on meanwhile is met in the next stream, and not missed.
+
+        Raises:
+            BusLostError: the connection is lost.
+        """
+        async with AsyncExitStack() as stack:
+            tasks = await stack.enter_async_context(asyncio.TaskGroup())
+            for source in _STREAMS:
+                since = DECISIONS_BEFORE if source == DECISIONS else None
+                stream = await stack.enter_async_context(self._session.read_stream(source, since=since))
+                self._readers[source] = stream
+                stack.callback(tasks.create_task(self._follow_stream(source, stream), name=source).cancel)
+                await stream.caught_up.wait()
+            for source in _BUCKETS:
+                bucket = await stack.enter_async_context(self._session.read_bucket(source))
+                self._readers[source] = bucket
+                stack.callback(tasks.create_task(self._follow_bucket(source, bucket), name=source).cancel)
+                await bucket.caught_up.wait()
+            yield
+
+    async def _follow_stream(self, source: Source, reader: StreamReader) -> None:
+        async for batch in reader.batches():
+            self._received([_of_stream(source, message) for message in batch])
+
+    async def _follow_bucket(self, source: Source, reader: BucketReader) -> None:
+        async for batch in reader.batches():
+            self._received([_of_bucket(source, entry) for entry in batch])
+
+
+class Recorder:
+    """Writes what a session reads, and who waits when it begins and ends.
+
+    ``ask``: how the watcher is asked. ``change``: what is written in place of each record.
+    """
+
+    def __init__(self, session: Session, writer: RecordingWriter, ask: AskQueue, change: Change = unchanged) -> None:
+        self._session = session
+        self._ask = ask
+        self._reading = BusReading(session, self._add)
+        self._change = change
+        self._writer = writer
+        self._wake = asyncio.Event()
+
+    async def run(self, *, on_begun: OnBegun) -> str:
+        """Record until cancelled, or until the recording is as large as a replay reads; returns why it ended.
+
+        ``on_begun`` is called once everything that was stored has been read and written, and who waits is known.
+
+        Raises:
+            BusLostError: the connection is lost. What was recorded before is written.
+            RecordingWriteError: it cannot be written.
+        """
+        async with self._reading.following(), asyncio.TaskGroup() as tasks:
+            self._writer.add(self._reading.begun)
+            self._writer.flush()
+            asking = tasks.create_task(self._who_waits(on_begun), name="who waits")
+            while not self._writer.is_full:
+                await self._next_flush()
+            asking.cancel()
+        return "the recording is as large as a replay reads"
+
+    async def ask_again(self) -> None:
+        """Write who waits at the end: a pod that came and was not tried has no message."""
+        with suppress(BusLostError):
+            if not self._writer.is_full:
+                await ask_who_waits(self._session, self._ask, self._waits, longest=LONGEST_AT_THE_END)
+
+    def end(self, reason: str) -> None:
+        """Write the end, so that the recording is known to be whole.
+
+        Raises:
+            RecordingWriteError: it cannot be written, or something before could not. Then it has no end.
+        """
+        try:
+            self._writer.end(reason)
+        except RecordingWriteError as exc:
+            if not self._writer.written:
+                raise
+            raise RecordingWriteError(f"{exc}: what was written before can be replayed") from exc
+
+    async def _who_waits(self, on_begun: OnBegun) -> None:
+        missing = await ask_who_waits(self._session, self._ask, self._waits)
+        if missing:  # a watcher that is busy may be late once
+            await asyncio.sleep(ASK_AGAIN.total_seconds())
+            missing = await ask_who_waits(self._session, self._ask, self._waits)
+        self._writer.flush()
+        on_begun(missing)
+
+    def _waits(self, waiting: Waiting) -> None:
+        self._writer.add(self._change(waiting))
+
+    def _add(self, records: list[Recorded]) -> None:
+        for record in records:
+            self._writer.add(self._change(record))
+        if self._writer.has_frame:
+            self._wake.set()
+
+    async def _next_flush(self) -> None:
+        self._wake.clear()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(FLUSH.total_seconds()):
+                await self._wake.wait()
+        self._writer.flush()
+
+
+# --- who waits
+
+
+async def ask_who_waits(
+    session: Session, ask: AskQueue, received: OnWaiting, *, longest: timedelta | None = None
+) -> str:
+    """Hand on who waits, page by page; returns why it is not known, empty for done.
+
+    Raises:
+        BusLostError: the connection is lost.
+    """
+    try:
+        async with aclosing(_lists(session, ask, longest or LONGEST)) as lists:
+            async for waiting in lists:
+                waiting.check()
+                received(waiting)
+    except BusLostError:
+        raise
+    except BerthError as error:
+        return f"which pods wait is not recorded: {error}"
+    return ""
+
+
+async def _lists(session: Session, ask: AskQueue, longest: timedelta) -> AsyncGenerator[Waiting, None]:
+    """Each page with the last Decisions on its pods; the last one says how many pods are missing."""
+    until, count, queued, room = monotonic() + longest.total_seconds(), 0, 0, MOST_DECISION_BYTES
+    async with aclosing(ask(session)) as pages:
+        async for page in pages:
+            if page.now is None:
+                raise DecodeError("decoding an answer about the queue: want the time of it, got none")
+            count += len(page.pods)
+            queued += sum(pod.queue in page.queues for pod in page.pods)
+            decisions: list[Recorded] = []
+            if room > 0:
+                decisions = [each async for each in _last_decisions(session, page.pods)]
+                room -= sum(len(each.data) + len(each.base64 or "") for each in decisions)
+            ends = page.next is None or count >= MOST_PODS or monotonic() > until
+            more = max(0, sum(page.queues.values()) - queued) if ends and page.next is not None else 0
+            yield Waiting(at=page.now, pods=page.pods, decisions=decisions, draining=page.draining, more=more)
+            if ends:
+                return
+
+
+async def _last_decisions(session: Session, pods: list[WaitingPod]) -> AsyncIterator[Recorded]:
+    """Those on these pods; one on a pod that had the name before is left out."""
+    uids = {
+        str(PodSubject(stage="decision", profile=pod.profile, namespace=pod.namespace, pod=pod.name)): pod.uid
+        for pod in pods
+    }
+    async for stored in session.last_of_each(DECISIONS, list(uids)):
+        try:
+            uid = decode(stored.data, DecisionSummary).uid
+        except DecodeError:
+            continue
+        if uid == uids.get(stored.subject):
+            yield recorded(DECISIONS, stored.sequence, stored.time, stored.subject, stored.data)
+
+
+# --- records
+
+
+def _of_stream(source: Source, message: StoredMessage) -> Recorded:
+    return recorded(source, message.sequence, message.time, message.subject, message.data)
+
+
+def _of_bucket(source: Source, entry: Entry) -> Recorded:
+    return recorded(source, entry.sequence, entry.time, entry.key, entry.data)

@@ -1,0 +1,499 @@
+"""Makes every ranking of a recording again, from what its scorer had read, and compares.
+
+Each scorer of the recording has a view again (:class:`berth.ranking.view.View`). Before a ranking the view gets what
+that scorer had read by then: the mirror, Decisions and live data up to the message's ``positions``, and its peers'
+rankings up to ``heard``. Then the scorer's own code runs (:class:`berth.ranking.ranker.Ranker`). What counts from there
+on is the recorded ranking, so that one difference does not cause others.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import nullcontext, suppress
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
+from heapq import merge
+from itertools import zip_longest
+from typing import Final
+
+import msgspec
+
+from berth.bus.interface import Entry, StoredMessage
+from berth.bus.topology import BANDWIDTH, CLUSTER, DECISIONS, FACTS, PENDING, RANKED
+from berth.cluster.buckets import LiveDataReader
+from berth.errors import DecodeError
+from berth.framework.extending import is_interested
+from berth.framework.profile import Profile
+from berth.messages.attempts import (
+    Candidate,
+    DecisionSummary,
+    Outcome,
+    Pending,
+    Positions,
+    Preemption,
+    Ranked,
+    attempt_of,
+    decode,
+)
+from berth.messages.livedata import LiveSource
+from berth.messages.subjects import Attempt, parse_key
+from berth.ranking.ranker import Ranker
+from berth.ranking.view import LIFETIME, View
+from berth_cli.recording.file import Recorded, Recording, Source
+from berth_cli.recording.mask import without_names
+from berth_cli.recording.ties import recorded_ties
+
+_NOT_READ: Final = Positions(cluster=2**53)
+"""Positions that no view reaches."""
+_TOLERANCE: Final = timedelta(seconds=2)
+"""By how much a scorer may be off, by NATS's times of messages, when a proposal expires: it looks once a second."""
+_NAMED: Final = 3
+"""Candidates that a difference names."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecordedRanking:
+    """A RANKED message, its sequence in the stream, and when NATS stored it."""
+
+    message: Ranked
+    sequence: int
+    at: datetime
+
+    @property
+    def was_ranked(self) -> bool:
+        """Whether a cycle ran: without one the answer is an error that names no nodes."""
+        return not self.message.error or self.message.nodes is not None or self.message.evaluated > 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Replayed:
+    """A ranking that was made again. ``differences`` are sentences; none: it is equal.
+
+    ``left_out`` is why it was not made again; then ``again`` is ``None``.
+    """
+
+    ranking: RecordedRanking
+    again: Ranked | None = None
+    differences: tuple[str, ...] = ()
+    left_out: str = ""
+
+
+@dataclass(slots=True, kw_only=True)
+class ReplayCounts:
+    """The numbers of a replay: equal ones by scorer, left out ones by reason."""
+
+    equal: Counter[str] = field(default_factory=Counter)
+    different: int = 0
+    left_out: Counter[str] = field(default_factory=Counter)
+
+    def add(self, one: Replayed) -> None:
+        if one.left_out:
+            self.left_out[one.left_out] += 1
+        elif one.differences:
+            self.different += 1
+        else:
+            self.equal[one.ranking.message.scorer] += 1
+
+
+class Replay:
+    """A recording and the profiles of its configuration; the scorers' ``numbers.best`` and ``numbers.proposal``.
+
+    Attributes:
+        rankings: every RANKED that can be decoded, in stream order.
+        unreadable: how many cannot.
+    """
+
+    def __init__(
+        self, recording: Recording, profiles: Mapping[str, Profile], *, best: int, lifetime: timedelta = LIFETIME
+    ) -> None:
+        self.rankings: list[RecordedRanking] = []
+        self.unreadable = 0
+        self._header = recording.header
+        self._profiles = profiles
+        self._lifetime = lifetime
+        self._ranker = Ranker(profiles=profiles, config=recording.header.config, identity="", best=best, explained=256)
+        self._views: dict[str, ScorersView] = {}
+        self._named: dict[str, set[int]] = {}
+        """Of each scorer, how many nodes it named where more were feasible: as many as it names at most."""
+        self._gaps = RecordingGaps(recording)
+        self._read(recording.of(RANKED))
+        self._sources = RecordedSources(recording, self.rankings)
+
+    def run(self) -> Iterator[Replayed]:
+        """Every ranking, in stream order."""
+        for ranking in self.rankings:
+            yield self.make_again(ranking)
+
+    def make_again(self, ranking: RecordedRanking) -> Replayed:
+        """Make the next ranking of its scorer again; afterwards it counts in that scorer's view."""
+        scorer = self.view_of(ranking.message.scorer)
+        scorer.advance(ranking)
+        left_out = self._why_left_out(ranking)
+        if left_out:
+            scorer.count(ranking)
+            return Replayed(ranking=ranking, left_out=left_out)
+        again = self._rank(ranking.message, scorer.view)
+        scorer.count(ranking)
+        found = differences(ranking.message, again, masked=self._header.anonymised)
+        return Replayed(ranking=ranking, again=again, differences=tuple(found))
+
+    def view_of(self, scorer: str) -> ScorersView:
+        """The view of a scorer, as it was at its last ranking that was made again."""
+        if scorer not in self._views:
+            self._views[scorer] = ScorersView(self._sources, scorer, self._ranker.live_sources, self._lifetime)
+        return self._views[scorer]
+
+    def _read(self, records: Sequence[Recorded]) -> None:
+        for record in records:
+            try:
+                message = decode(record.payload or b"", Ranked)
+                attempt_of(message)
+            except DecodeError:
+                self.unreadable += 1
+            else:
+                self.rankings.append(RecordedRanking(message=message, sequence=record.sequence, at=record.time))
+                if message.feasible > len(message.candidates) > 0:
+                    self._named.setdefault(message.scorer, set()).add(len(message.candidates))
+
+    def _rank(self, message: Ranked, view: View) -> Ranked:
+        """As the scorer did. A rejection on a view that was behind is one again."""
+        pending = Pending(
+            config=message.config,
+            attempt=message.attempt,
+            profile=message.profile,
+            pod=message.pod,
+            failures=message.failures,
+            after=_NOT_READ if message.behind else Positions(),
+        )
+        ranker = self._ranker
+        if (most := self._most_named(message)) is not None:
+            ranker = replace(ranker, best=most, small=0)
+        with recorded_ties(message, view.snapshot) if self._header.anonymised else nullcontext():
+            return ranker.answer(pending, view, 0.0)
+
+    def _most_named(self, message: Ranked) -> int | None:
+        """How many nodes its scorer named at most then, as far as the recording shows it."""
+        known = (most for most in self._named.get(message.scorer, ()) if most >= len(message.candidates))
+        return min(known, default=None)
+
+    def _why_left_out(self, ranking: RecordedRanking) -> str:
+        message = ranking.message
+        if not message.heard.pending:
+            return "ranked by a version that does not say what it had heard"
+        if not ranking.was_ranked:
+            return "not ranked: it failed before"
+        profile = self._profiles.get(message.profile)
+        if message.config != self._header.config or profile is None:
+            return f"ranked under another configuration ({message.config:.12})"
+        return self._why_not_recorded(message, profile) or self._gaps.why_unknown(ranking)
+
+    def _why_not_recorded(self, message: Ranked, profile: Profile) -> str:
+        """What the ranking depends on, and no recording of this kind has; else nothing."""
+        if any(extender.is_asked and is_interested(extender, message.pod) for extender in profile.extenders):
+            return "extenders were asked, whose answers are not on the bus"
+        if self._header.anonymised and any(source.bucket == FACTS for source in profile.live_sources):
+            return "facts, of any shape, are not in an anonymised recording"
+        if message.evaluated < (message.nodes or 0) and not message.nominated_first:
+            return "percentageOfNodesToScore: which nodes were searched depends on the scorer's earlier pods"
+        return ""
+
+
+class RecordingGaps:
+    """What a recording does not have of what a scorer had read: what came before its begin, or after its end."""
+
+    def __init__(self, recording: Recording) -> None:
+        self._begun = recording.begun
+        self._ends = {
+            source: max(recording.position(source), recording.of(source)[-1].sequence if recording.of(source) else 0)
+            for source in POSITIONED
+        }
+        self._begins = {source: recording.position(source) for source in (CLUSTER, BANDWIDTH, FACTS)}
+        self._unknown = dict(_proposed_before(recording))
+        self._missed = list(_missed(recording))
+
+    def why_unknown(self, ranking: RecordedRanking) -> str:
+        """Why the ranking cannot be made again, if something is missing for it; else nothing."""
+        positions = ranking.message.positions
+        if self._begun is None:
+            return "the recorder was ended before it had read the cluster"
+        if any(0 < getattr(positions, source) < self._begins[source] for source in self._begins):
+            return _BEFORE
+        if any(getattr(positions, name) > self._ends[source] for source, name in POSITIONED.items()):
+            return "ranked on what was not recorded any more"
+        if any(timedelta(0) <= ranking.at - at <= 2 * LIFETIME for at in self._missed):
+            return "ranked within a minute of rankings that the recorder missed"
+        for uid, (mirrored, since) in list(self._unknown.items()):
+            if ranking.at - since > 2 * LIFETIME:
+                del self._unknown[uid]
+            elif positions.cluster < mirrored:
+                return _BEFORE
+        return ""
+
+
+POSITIONED: Final[Mapping[Source, str]] = {
+    CLUSTER: "cluster",
+    DECISIONS: "decisions",
+    BANDWIDTH: "bandwidth",
+    FACTS: "facts",
+}
+"""The sources that ``Positions`` names."""
+_BEFORE: Final = "ranked before everything that counted then was recorded"
+
+
+def _proposed_before(recording: Recording) -> Iterator[tuple[str, tuple[int, datetime]]]:
+    """Pods that counted on a node when the recording began, though it has no RANKED of them.
+
+    With each the position from which on the mirror shows what became of it, and when it was decided.
+    """
+    ranked = {uid for record in recording.of(RANKED) if (uid := _uid_in(record))}
+    first_mirrored: dict[str, int] = {}
+    for record in recording.of(CLUSTER):
+        kind, name = _kind_and_name(record.subject)
+        if kind == "pod":
+            first_mirrored.setdefault(name, record.sequence)
+    for record in recording.of(DECISIONS):
+        if record.sequence > recording.position(DECISIONS):
+            return
+        decision = _decision_in(record)
+        if decision is None or decision.outcome not in {Outcome.BOUND, Outcome.PREEMPTING}:
+            continue
+        uid = Attempt.parse(decision.attempt).uid
+        mirrored = first_mirrored.get(uid, _NOT_READ.cluster)
+        if uid not in ranked and mirrored > recording.position(CLUSTER):
+            yield uid, (mirrored, record.time)
+
+
+def _missed(recording: Recording) -> Iterator[datetime]:
+    """When rankings were stored that are not in the recording: NATS drops copies for a reader that is too slow."""
+    before = recording.position(RANKED)
+    for record in recording.of(RANKED):
+        if record.sequence <= before:
+            continue
+        if record.sequence > before + 1:
+            yield record.time
+        before = record.sequence
+
+
+class _Attempted(msgspec.Struct):
+    """Enough of a message to say which pod it is about."""
+
+    attempt: str
+
+
+_attempted: Final = msgspec.json.Decoder(_Attempted)
+
+
+def _uid_in(record: Recorded) -> str:
+    try:
+        return Attempt.parse(_attempted.decode(record.payload or b"").attempt).uid
+    except (DecodeError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return ""
+
+
+def _decision_in(record: Recorded) -> DecisionSummary | None:
+    try:
+        decision = decode(record.payload or b"", DecisionSummary)
+        Attempt.parse(decision.attempt)
+    except DecodeError:
+        return None
+    return decision
+
+
+def _kind_and_name(key: str) -> tuple[str, str]:
+    try:
+        return parse_key(key)
+    except DecodeError:
+        return "", ""
+
+
+class RecordedSources:
+    """The messages of a recording by position, as several views read them."""
+
+    def __init__(self, recording: Recording, rankings: Sequence[RecordedRanking]) -> None:
+        self._records = {source: recording.of(source) for source in (*POSITIONED, PENDING)}
+        self._sequences = {source: [one.sequence for one in there] for source, there in self._records.items()}
+        self._rankings = rankings
+        self._ranked = [one.sequence for one in rankings]
+
+    def up_to(self, source: Source, begin: int, position: int) -> tuple[Sequence[Recorded], int]:
+        """The messages from an index on that are not after the position, and the index of the next one."""
+        end = max(begin, bisect_right(self._sequences[source], position))
+        return self._records[source][begin:end], end
+
+    def rankings_up_to(self, begin: int, position: int) -> tuple[Sequence[RecordedRanking], int]:
+        """The same of RANKED."""
+        end = max(begin, bisect_right(self._ranked, position))
+        return self._rankings[begin:end], end
+
+    def last_pending(self, position: int) -> Recorded | None:
+        """The newest message of PENDING that is not after the position."""
+        end = bisect_right(self._sequences[PENDING], position)
+        return self._records[PENDING][end - 1] if end else None
+
+
+class ScorersView:
+    """The view of one scorer of a recording."""
+
+    def __init__(
+        self, sources: RecordedSources, scorer: str, live_sources: Collection[LiveSource], lifetime: timedelta
+    ) -> None:
+        self.view = View()
+        self._lifetime = lifetime
+        self._sources = sources
+        self._scorer = scorer
+        self._live = LiveDataReader(self.view.snapshot.live, live_sources)
+        self._next: dict[Source, int] = {}
+        self._proposed_at: dict[str, datetime] = {}
+        """By uid, when it was last proposed, or said to wait."""
+        self._expiring: list[str] = []
+        """Pods whose proposals expire before the next ranking."""
+
+    def advance(self, ranking: RecordedRanking) -> None:
+        """Read what the scorer had read when it made this ranking, in the order of NATS's times."""
+        message, heard = ranking.message, ranking.message.heard
+        read: list[Sequence[tuple[datetime, Source, Recorded | RecordedRanking]]] = []
+        for source, name in POSITIONED.items():
+            records, self._next[source] = self._sources.up_to(
+                source, self._next.get(source, 0), getattr(message.positions, name)
+            )
+            read.append([(each.time, source, each) for each in records])
+        rankings, self._next[RANKED] = self._sources.rankings_up_to(self._next.get(RANKED, 0), heard.ranked)
+        read.append([(each.at, RANKED, each) for each in rankings if each.message.scorer != self._scorer])
+        self._expiring = list(heard.expired)
+        for _, source, each in merge(*read, key=lambda item: item[0]):
+            self._apply(source, each)
+        pending = self._sources.last_pending(heard.pending)
+        if pending is not None:
+            self.view.received(pending.sequence, pending.time)
+        for uid in self._expiring:
+            self.view.proposals.withdraw(uid)
+
+    def count(self, ranking: RecordedRanking) -> None:
+        """The scorer's own ranking counts from now on; one that failed before a cycle ran does not."""
+        if ranking.was_ranked:
+            self._count(ranking)
+
+    def _count(self, ranking: RecordedRanking) -> None:
+        self._expire_before(Attempt.parse(ranking.message.attempt).uid, ranking.at, is_proposed=True)
+        self.view.proposals.ranked(ranking.message, 0.0)
+
+    def _expire_before(self, uid: str, at: datetime, *, is_proposed: bool) -> None:
+        """A message about a pod comes: one whose proposal expired, and that is old enough by now, expired before it."""
+        old = at - self._proposed_at.get(uid, at)
+        if uid in self._expiring and old >= self._lifetime - _TOLERANCE:
+            self._expiring.remove(uid)
+            self.view.proposals.withdraw(uid)
+        if is_proposed:
+            self._proposed_at[uid] = at
+
+    def _apply(self, source: Source, each: Recorded | RecordedRanking) -> None:
+        if isinstance(each, RecordedRanking):
+            self._count(each)
+        elif source == CLUSTER:
+            self.view.apply_mirror([_entry(each)], each.sequence)
+        elif source == DECISIONS:
+            self._apply_decision(each)
+        elif source in (BANDWIDTH, FACTS):
+            self._apply_live(source, each)
+
+    def _apply_decision(self, record: Recorded) -> None:
+        decision = _decision_in(record)
+        if decision is not None:
+            is_proposed = decision.outcome in {Outcome.WAITING, Outcome.PREEMPTING}
+            self._expire_before(Attempt.parse(decision.attempt).uid, record.time, is_proposed=is_proposed)
+        stored = StoredMessage(
+            subject=record.subject, sequence=record.sequence, data=record.payload or b"", time=record.time
+        )
+        self.view.apply_decisions([stored], record.sequence, 0.0)
+
+    def _apply_live(self, bucket: Source, record: Recorded) -> None:
+        with suppress(DecodeError):  # the scorer kept the former value too
+            self._live.apply(bucket, record.subject, record.payload, record.time)
+        self.view.reached(bucket, record.sequence)
+
+
+def _entry(record: Recorded) -> Entry:
+    return Entry(key=record.subject, sequence=record.sequence, data=record.payload, time=record.time)
+
+
+NOT_COMPARED: Final = (
+    "the order of nodes that are equally good: a hash of names that are masked; the recorded one is taken",
+    "names in sentences, the order of their parts, and the text of errors",
+)
+"""In an anonymised recording."""
+
+
+def differences(recorded: Ranked, again: Ranked, *, masked: bool = False) -> Iterator[str]:
+    """What is not equal in two rankings of an attempt, a sentence each. ``masked``: of an anonymised recording."""
+    said: Callable[[str], object] = without_names if masked else str
+    is_cut = _is_cut(recorded, again)
+    yield from _candidate_differences(recorded.candidates, again.candidates, is_cut=is_cut)
+    for name in ("evaluated", "feasible", "nodes", "nominated_first"):
+        yield from _difference(name, getattr(recorded, name), getattr(again, name))
+    if not is_cut and said(recorded.message) != said(again.message):
+        yield from _difference("message", recorded.message, again.message)
+    if not is_cut and (recorded.error != again.error if not masked else bool(recorded.error) != bool(again.error)):
+        yield from _difference("error", recorded.error, again.error)
+    for name in ("proposals_counted", "behind", "clears_nomination"):
+        yield from _difference(name, getattr(recorded, name), getattr(again, name))
+    yield from _difference("rejections", _reasons(recorded, said), _reasons(again, said))
+    yield from _difference("blockers", recorded.blockers, again.blockers)
+    yield from _difference("preemption", _evictions(recorded.preemption), _evictions(again.preemption))
+
+
+def _is_cut(recorded: Ranked, again: Ranked) -> bool:
+    """Whether the message was cut to the size that NATS takes: then it has no plugin's points, and fewer nodes."""
+    return any(each.scores for each in again.candidates) and not any(each.scores for each in recorded.candidates)
+
+
+def _candidate_differences(recorded: Sequence[Candidate], again: Sequence[Candidate], *, is_cut: bool) -> Iterator[str]:
+    names, others = [each.node for each in recorded], [each.node for each in again]
+    if is_cut:
+        others = others[: len(names)]
+    if names != others:
+        place = next(at for at, (one, other) in enumerate(zip_longest(names, others)) if one != other)
+        yield f"nodes: recorded {_named(names, place)}, again {_named(others, place)}"
+    by_node = {each.node: each for each in again}
+    different = (each for each in recorded if each.node in by_node and not _same(each, by_node[each.node]))
+    for each in list(different)[:_NAMED]:
+        yield f"{each.node}: recorded {_points(each)}, again {_points(by_node[each.node])}"
+
+
+def _named(names: Sequence[str], place: int) -> str:
+    """A few names from the first place that differs."""
+    shown = names[place : place + _NAMED]
+    return (
+        f"{', '.join(shown)}{', ...' if len(names) > place + _NAMED else ''} from place {place + 1}"
+        if shown
+        else "none"
+    )
+
+
+def _same(one: Candidate, other: Candidate) -> bool:
+    alike = (one.total, one.pods, one.loss) == (other.total, other.pods, other.loss)
+    return alike and (not one.scores or one.scores == other.scores)
+
+
+def _points(candidate: Candidate) -> str:
+    by_plugin = ", ".join(f"{name} {points}" for name, points in candidate.scores.items())
+    counted = f"{candidate.pods} pods, loss {candidate.loss:g}"
+    return f"{candidate.total} with {counted}{f' ({by_plugin})' if by_plugin else ''}"
+
+
+def _reasons(ranked: Ranked, said: Callable[[str], object]) -> list[str]:
+    """Without the nodes that are named as examples: those are the first ones in the scorer's own order."""
+    return sorted(f"{each.nodes} {each.plugin}: {said(each.reason)}" for each in ranked.rejections)
+
+
+def _evictions(preemption: Preemption | None) -> str:
+    if preemption is None:
+        return ""
+    victims = ", ".join(f"{victim.namespace}/{victim.name}" for victim in preemption.victims)
+    return f"on {preemption.node} of {victims or 'no pods'}, {preemption.violations} against budgets"
+
+
+def _difference(name: str, recorded: object, again: object) -> Iterator[str]:
+    if recorded != again:
+        yield f"{name}: recorded {recorded or 'none'}, again {again or 'none'}"

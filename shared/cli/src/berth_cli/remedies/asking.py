@@ -1,0 +1,86 @@
+"""What would help one pod: its last Decision, the pod itself where it can be found, and the nodes of the mirror."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterable, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Final
+
+from berth.api.config.configuration import KubeSchedulerConfiguration
+from berth.api.pod import Pod
+from berth.bus.interface import Session
+from berth.bus.topology import DECISIONS
+from berth.cluster.snapshot import Snapshot
+from berth.errors import DecodeError
+from berth.framework.profile import Profile
+from berth.messages.attempts import Decision, Outcome, decode
+from berth.messages.livedata import LiveSource
+from berth.profiles.configuration import profiles_of
+from berth_cli.lookup import pod_on_the_bus
+from berth_cli.mirror import open_mirror
+from berth_cli.options import PodName
+from berth_cli.remedies.remedy import Advice
+from berth_cli.remedies.resources import room_for
+from berth_cli.remedies.telling import remedies_of
+
+OTHER_CONFIGURATION: Final = (
+    "what would help is not known, since the pod was refused under another configuration: name it with --config, "
+    "--algorithm-provider and --feature-gates"
+)
+NO_POD: Final = "how much the pod asks for is not known: no watcher that leads says it"
+ANOTHER_POD: Final = "what would help is not known: the last Decision is on an earlier pod of this name"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Advisory:
+    """What advice on any pod follows from. ``profiles`` are those of the configuration, made once."""
+
+    session: Session
+    snapshot: Snapshot
+    digest: str
+    profiles: Mapping[str, Profile]
+
+    async def on(self, name: PodName, pod: Pod | None = None) -> Advice:
+        """What would help this pod; nothing for one whose last Decision is not that it fits nowhere.
+
+        ``pod``: the pod, where the watcher has told it already.
+        """
+        stored = await self.session.last(DECISIONS, name.filter("decision"))
+        try:
+            decision = decode(stored.data, Decision) if stored is not None else None
+        except DecodeError:
+            return Advice()
+        if decision is None or decision.outcome is not Outcome.UNSCHEDULABLE:
+            return Advice()
+        profile = self.profiles.get(decision.profile)
+        if decision.config != self.digest or profile is None:
+            return Advice(missing=OTHER_CONFIGURATION)
+        if pod is None and (found := await pod_on_the_bus(self.session, name, self.snapshot)) is not None:
+            pod = found.pod
+        if pod is not None and pod.uid != decision.uid:
+            return Advice(missing=ANOTHER_POD)
+        if pod is None:
+            return Advice(remedies=room_for(decision.rejections, self.snapshot), missing=NO_POD)
+        return Advice(remedies=remedies_of(pod, self.snapshot, profile))
+
+
+@asynccontextmanager
+async def open_advisory(session: Session, configuration: KubeSchedulerConfiguration) -> AsyncIterator[Advisory]:
+    """For a command, with a mirror that is read for it."""
+    profiles = profiles_of(configuration)
+    async with open_mirror(session, sources=sources_of_filters(profiles.values())) as mirror:
+        yield Advisory(session=session, snapshot=mirror.snapshot, digest=configuration.digest, profiles=profiles)
+
+
+def sources_of_filters(profiles: Iterable[Profile]) -> set[LiveSource]:
+    """The live data that filters read: without it a mirror does not show what they refuse."""
+    return {source for profile in profiles for source in profile.live_sources_of_filters}
+
+
+async def advice_on(
+    session: Session, name: PodName, configuration: KubeSchedulerConfiguration, pod: Pod | None = None
+) -> Advice:
+    """What would help one pod, by a mirror that is read for it. ``pod`` as in :meth:`Advisory.on`."""
+    async with open_advisory(session, configuration) as advisory:
+        return await advisory.on(name, pod)

@@ -1,0 +1,79 @@
+"""Unschedulable pods by what refused them: one of each group stands for it, with what would help."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from rich.console import RenderableType
+
+from berth.api.config.configuration import KubeSchedulerConfiguration
+from berth.bus.interface import Session
+from berth.messages.queue import WaitingPod
+from berth_cli.options import PodName
+from berth_cli.remedies.asking import open_advisory
+from berth_cli.remedies.remedy import Advice
+from berth_cli.rendering import indented, plain
+
+MOST_GROUPS: Final = 5
+"""Groups about which is asked, those of the most pods."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RefusedGroup:
+    """Pods that the same plugins refused; the advice is that on the ``example``."""
+
+    plugins: tuple[str, ...]
+    pods: int
+    example: PodName
+    advice: Advice
+
+    def as_json(self) -> dict[str, object]:
+        return {
+            "plugins": self.plugins,
+            "pods": self.pods,
+            "example": str(self.example),
+            **self.advice.as_json(),
+        }
+
+
+def grouped(pods: Iterable[WaitingPod]) -> list[tuple[tuple[str, ...], list[WaitingPod]]]:
+    """The unschedulable pods by the plugins that refused them, the largest groups first."""
+    groups: dict[tuple[str, ...], list[WaitingPod]] = {}
+    for pod in pods:
+        if pod.queue == "unschedulable" and pod.plugins:
+            groups.setdefault(tuple(pod.plugins), []).append(pod)
+    return sorted(groups.items(), key=lambda group: (-len(group[1]), group[0]))
+
+
+async def advise_groups(
+    session: Session, pods: Sequence[WaitingPod], configuration: KubeSchedulerConfiguration
+) -> list[RefusedGroup]:
+    """What would help one pod of each group; the mirror is read if there is any."""
+    groups = grouped(pods)[:MOST_GROUPS]
+    if not groups:
+        return []
+    async with open_advisory(session, configuration) as advisory:
+        return [
+            RefusedGroup(plugins=plugins, pods=len(of), example=example, advice=await advisory.on(example))
+            for plugins, of in groups
+            if (example := PodName(namespace=of[0].namespace, name=of[0].name))
+        ]
+
+
+def group_lines(groups: Iterable[RefusedGroup]) -> Iterator[RenderableType]:
+    """The groups as text; those of which nothing is known are left out."""
+    missing: dict[str, None] = {}
+    for group in groups:
+        if group.advice.missing:
+            missing[group.advice.missing] = None
+        if not group.advice.remedies:
+            continue
+        pods = str(group.example) if group.pods == 1 else f"{group.pods} pods, such as {group.example}"
+        yield ""
+        yield plain(f"{pods}, refused by {', '.join(group.plugins)}: what would help")
+        yield from (indented(remedy.sentence) for remedy in group.advice.remedies)
+    if missing:
+        yield ""
+        yield from map(plain, missing)

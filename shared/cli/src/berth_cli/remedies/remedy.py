@@ -1,0 +1,64 @@
+"""One thing that keeps a pod from nodes, and what would help in all, as text and as JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Final
+
+import msgspec
+from rich.console import RenderableType
+
+from berth_cli.rendering import indented
+
+MOST_REMEDIES: Final = 8
+"""Of a pod: a person reads no more, and messages of others may have reasons without number."""
+HEADING: Final = "what would help, by the present state of the cluster:"
+
+
+class Remedy(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One thing that keeps a pod from nodes, and what would have to be different.
+
+    ``about`` is the resource, taint, label, port or claim. ``nodes``: how many it keeps the pod from; ``alone``: on how
+    many of them nothing else does. ``amounts``, of a resource, in millicores or base units: ``asked``, ``largest`` (the
+    most that one of the nodes has), and ``free`` of ``allocatable`` on the node with the most free, which is the first
+    of the ``examples``.
+    """
+
+    plugin: str
+    about: str
+    text: str
+    nodes: int
+    alone: int = 0
+    examples: list[str] = []
+    amounts: dict[str, int] = {}
+
+    @property
+    def sentence(self) -> str:
+        """The text after the plugin's name, if it is about one."""
+        return f"{self.plugin}: {self.text}" if self.plugin else self.text
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Advice:
+    """What would help a pod. ``missing``: why more is not known, and what would change that; empty if all is."""
+
+    remedies: list[Remedy] = field(default_factory=list)
+    missing: str = ""
+
+    def as_json(self) -> dict[str, object]:
+        return {"remedies": self.remedies, **({"missing": self.missing} if self.missing else {})}
+
+    def lines(self) -> Iterator[RenderableType]:
+        """The same as text."""
+        yield from remedy_lines(self.remedies)
+        if self.missing:
+            yield indented(self.missing)
+
+
+def remedy_lines(remedies: Iterable[Remedy]) -> Iterator[RenderableType]:
+    """As text, under the heading; nothing if there are none."""
+    for number, remedy in enumerate(remedies):
+        if not number:
+            yield HEADING
+        yield indented(remedy.sentence)

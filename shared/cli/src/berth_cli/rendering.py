@@ -1,0 +1,277 @@
+"""Output of commands: lines and tables for people, JSON for programs, and the formats of names, times and amounts.
+
+Results go to standard output, progress and errors to standard error. What a terminal would obey is escaped, since names
+and messages come from others (:mod:`berth.safetext`).
+"""
+
+from __future__ import annotations
+
+import io
+import math
+import os
+import re
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from datetime import datetime, timedelta
+from typing import Final, Self
+
+import msgspec
+from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
+from rich.measure import Measurement
+from rich.padding import Padding
+from rich.segment import Segment
+from rich.table import Table
+from rich.text import Text
+
+from berth.errors import TemporaryError
+from berth.safetext import in_json, lines, one_line, without_passwords
+
+WIDE: Final = 240
+"""The width of a table, in columns, without a terminal: long names stay whole for ``grep``."""
+
+
+def print_line(line: str) -> None:
+    """One line on standard output."""
+    print_text(one_line(line))
+
+
+def print_text(text: str) -> None:
+    """Lines on standard output, flushed, because a program may wait for them."""
+    sys.stdout.write(f"{lines(text)}\n")
+    sys.stdout.flush()
+
+
+def note(line: str, *, by: str = "berth") -> None:
+    """One line on standard error."""
+    with suppress(OSError):  # a terminal that was closed must not keep a command from ending as it should
+        sys.stderr.write(f"{by}: {without_passwords(one_line(line))}\n")
+        sys.stderr.flush()
+
+
+class OutputError(TemporaryError):
+    """Standard output cannot be written, as on a full disk."""
+
+
+class ReaderGoneError(Exception):
+    """The program that read standard output has ended, as ``head`` does when it has its lines."""
+
+
+class StandardOutput(io.TextIOWrapper):
+    """Standard output whose errors are told from other files' errors. After the first one, all output is dropped."""
+
+    @classmethod
+    def of(cls, stream: io.TextIOWrapper) -> Self:
+        """Take the place of the stream."""
+        form = {"encoding": stream.encoding, "errors": stream.errors}
+        line_buffering, write_through = bool(stream.line_buffering), bool(stream.write_through)
+        return cls(stream.detach(), **form, line_buffering=line_buffering, write_through=write_through)
+
+    def write(self, text: str, /) -> int:
+        if text == "":  # by which the parser of the flags tries whether it may, and drops an error
+            return 0
+        with self._checked():
+            return super().write(text)
+
+    def flush(self) -> None:
+        with self._checked():
+            super().flush()
+
+    @contextmanager
+    def _checked(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as exc:
+            nowhere = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(nowhere, self.fileno())
+            os.close(nowhere)
+            if isinstance(exc, BrokenPipeError):
+                raise ReaderGoneError from exc
+            raise OutputError(f"writing to standard output: {exc.strerror or exc}") from exc
+
+
+def print_json(value: object, *, indent: int = 2) -> None:
+    """One JSON document; without an indent it is one line, for a stream of documents."""
+    data = msgspec.json.encode(value)
+    print_text(in_json((msgspec.json.format(data, indent=indent) if indent else data).decode()))
+
+
+def print_yaml(value: object, *, one_of_many: bool = False) -> None:
+    """One YAML document with JSON's values; each of many begins with its mark."""
+    import yaml  # noqa: PLC0415 - most commands print none
+
+    # Through JSON, so that times and the like are written as there.
+    plain_value = msgspec.json.decode(in_json(msgspec.json.encode(value).decode()))
+    text = yaml.safe_dump(plain_value, sort_keys=False, allow_unicode=True, width=WIDE)
+    print_text(f"---\n{text.rstrip()}" if one_of_many else text.rstrip())
+
+
+def open_console() -> Console:
+    """A console that wraps at the terminal's width, and not at all without a terminal."""
+    console = _SafeConsole(highlight=False)
+    return console if console.is_terminal else _SafeConsole(highlight=False, width=WIDE)
+
+
+class _SafeConsole(Console):
+    """A console that escapes control characters in all text; its own control codes stay."""
+
+    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterator[Segment]:
+        for text, style, control in super().render(renderable, options):
+            yield Segment(text if control else lines(text), style and style.update_link(None), control)
+
+
+def print_rich(*parts: RenderableType) -> None:
+    """Print the parts, one below the other."""
+    console = open_console()
+    if console.is_terminal:
+        _print(console, parts)
+        return
+    with console.capture() as captured:
+        _print(console, parts)
+    for line in captured.get().split("\n")[:-1]:
+        print_line(line.rstrip())  # without the padding of table cells
+
+
+def _print(console: Console, parts: Iterable[RenderableType]) -> None:
+    for part in parts:
+        console.print(plain(part) if isinstance(part, str) else part)
+
+
+_GAP: Final = 2
+"""Spaces between two columns."""
+
+
+class FittingTable(Table):
+    """A table whose lines break between words: names stay whole as long as the longest of each column fit.
+
+    In a narrow terminal the gaps get smaller and numbers are parted from their units before a name is cut. Rich itself
+    takes from the widest columns, and cuts words that are wider than what is left.
+    """
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        gap, measured = _GAP, self._measured(console, options, whole_numbers=True)
+        if sum(words for words, _ in measured) > options.max_width - gap * (len(measured) - 1):
+            gap, measured = 1, self._measured(console, options, whole_numbers=False)
+        self.padding = (0, gap, 0, 0)
+        for column, width in zip(
+            self.columns, fitting_widths(measured, options.max_width - gap * (len(measured) - 1)), strict=True
+        ):
+            column.width = width
+        # Rich counts a gap after the last column too, and prints none.
+        yield from super().__rich_console__(console, options.update_width(options.max_width + gap))
+
+    def _measured(self, console: Console, options: ConsoleOptions, *, whole_numbers: bool) -> list[tuple[int, int]]:
+        """The width of the longest word and of the longest line of each column.
+
+        ``whole_numbers``: numbers stay beside their units.
+        """
+        widths = []
+        for column in self.columns:
+            parts = [Measurement.get(console, options, part) for part in (column.header, *column.cells)]
+            whole = max(part.maximum for part in parts)
+            keeps_lines = whole_numbers and column.justify == "right"
+            widths.append((whole if keeps_lines else max(part.minimum for part in parts), whole))
+        return widths
+
+
+def fitting_widths(measured: Sequence[tuple[int, int]], room: int) -> list[int]:
+    """The widths of columns, of which the longest word and the longest line are given, in so much room.
+
+    The widest columns are broken first, and within words only where the words of all columns do not fit.
+    """
+    if sum(words for words, _ in measured) > room:
+        measured = [(1, words) for words, _ in measured]
+    level = max((whole for _, whole in measured), default=0)
+    while sum(widths := [max(words, min(whole, level)) for words, whole in measured]) > room and level > 1:
+        level -= 1
+    return widths
+
+
+def new_table(*names: str, numbers: tuple[str, ...] = ()) -> Table:
+    """A table without lines; columns of numbers are aligned to the right."""
+    table = FittingTable(box=None, padding=(0, _GAP, 0, 0), pad_edge=False, header_style="bold")
+    for name in names:
+        table.add_column(stacked(name.split("\n")), justify="right" if name in numbers else "left", overflow="fold")
+    return table
+
+
+def plain(text: str, style: str = "") -> Text:
+    """One line of text that is printed unchanged, also where it looks like markup."""
+    return Text(one_line(text), style=style)
+
+
+def stacked(parts: Iterable[str]) -> Text:
+    """A line for each part, in one cell."""
+    return Text("\n".join(map(one_line, parts)))
+
+
+def indented(text: str, style: str = "") -> Padding:
+    """Indented text, also in its wrapped lines."""
+    return Padding(plain(text, style), (0, 0, 0, 2))
+
+
+CURRENT_WITHIN: Final = timedelta(seconds=35)
+"""A mirror is current if its oldest watermark is younger than this: for a kind without changes, the watch sends a
+bookmark only every 20 to 30 s."""
+
+_UID_SHOWN: Final = 4
+_MINUTE: Final = 60
+_HOUR: Final = 3600
+_TEN: Final = 10
+_AMOUNTS: Final = ("B", "kB", "MB", "GB", "TB", "PB")
+_THOUSAND: Final = 1000
+_DIGITS: Final = re.compile(r"(\d+)")
+
+
+def natural(name: str) -> list[tuple[int, str]]:
+    """A sort key by which ``node-9`` comes before ``node-10``."""
+    return [(int(part), "") if part.isdigit() else (0, part) for part in _DIGITS.split(name)]
+
+
+def short_attempt(attempt: str) -> str:
+    """An attempt with its uid cut: ``0f8f...1.1``."""
+    uid, *rest = attempt.rsplit(".", 2)
+    return f"{uid[:_UID_SHOWN]}...{'.'.join(rest)}" if len(uid) > 2 * _UID_SHOWN else attempt
+
+
+def duration(seconds: float) -> str:
+    """A length of time in a suitable unit: ``3.1 ms``, ``4.2 s``, ``2 min 5 s``, ``1 h 3 min``."""
+    if seconds < 1:
+        return f"{seconds * 1000:.1f} ms"
+    if seconds < _MINUTE:
+        return f"{seconds:.1f} s"
+    whole = round(seconds)
+    if whole < _HOUR:
+        return f"{whole // _MINUTE} min {whole % _MINUTE} s"
+    return f"{whole // _HOUR} h {whole % _HOUR // _MINUTE} min"
+
+
+def ago(then: datetime, now: datetime) -> str:
+    """How long ago something was; 0 where clocks differ."""
+    return f"{duration(max(0.0, (now - then).total_seconds()))} ago"
+
+
+def is_current(age: float) -> bool:
+    """Whether a mirror that was confirmed so many seconds ago is current."""
+    return age <= CURRENT_WITHIN.total_seconds()
+
+
+def clock(at: datetime) -> str:
+    """The local time of day, to the millisecond."""
+    return at.astimezone().strftime("%H:%M:%S.%f")[:-3]
+
+
+def per_second(amount: float | None) -> str:
+    """Bytes per second: ``12.3 MB/s``; empty for unknown."""
+    return "" if amount is None else f"{_scaled(amount)}/s"
+
+
+def amount_of_bytes(amount: float) -> str:
+    """Bytes: ``1.4 GB``."""
+    return _scaled(amount)
+
+
+def _scaled(amount: float) -> str:
+    step = min(len(_AMOUNTS) - 1, int(math.log(amount, _THOUSAND))) if amount >= 1 else 0
+    value = amount / _THOUSAND**step
+    return f"{value:.1f} {_AMOUNTS[step]}" if step and value < _TEN else f"{value:.0f} {_AMOUNTS[step]}"

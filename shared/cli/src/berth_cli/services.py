@@ -1,0 +1,243 @@
+"""What the services' statistics say: who leads, which pods wait where, and what a person should look at.
+
+Every figure is a service's own, read with NATS's service protocol.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import msgspec
+
+from berth.bus.interface import STORES_NOTHING, ServiceInstance, Session
+from berth.decoding import MALFORMED
+from berth.messages.queue import QUEUES
+from berth.messages.shadow import ShadowFigures, ShadowResult
+from berth.settings.settings import process_label, short_identity
+from berth_cli.rendering import duration
+
+READY: Final = "ok"
+DRAINING: Final = "draining: no pod is published until `berth drain --stop`"
+
+NOBODY: Final[Mapping[str, str]] = {
+    "watcher": "no watcher answers: no pod is published, and the mirror becomes old",
+    "scorer": "no scorer answers: nothing is ranked",
+    "binder": "no binder answers: nothing is bound",
+}
+NOBODY_LEADS: Final[Mapping[str, str]] = {
+    "watcher": "no watcher leads: no pod is published, and the mirror becomes old",
+    "binder": "no binder leads: nothing is bound",
+}
+
+
+class Leading(msgspec.Struct, frozen=True):
+    """A leadership: its term or epoch, and how long it has lasted."""
+
+    number: int
+    seconds: float
+
+
+class Stalled(msgspec.Struct, frozen=True):
+    """Pods of a profile that have waited for a service for longer than an attempt takes."""
+
+    profile: str
+    waits_for: str
+    pods: int
+
+
+class Gone(msgspec.Struct, frozen=True):
+    """A process that ended without announcing it, as another process reports."""
+
+    service: str
+    identity: str
+    seconds: float
+
+
+class Statistics(msgspec.Struct, frozen=True):
+    """The part of a service's statistics that this module reads."""
+
+    configuration: str = ""
+    profiles: dict[str, str] = msgspec.field(default_factory=dict)
+    settings: str = ""
+    readiness: str = READY
+    gone: list[Gone] = msgspec.field(default_factory=list)
+    leading: Leading | None = None
+    queues: dict[str, int] = msgspec.field(default_factory=dict)
+    in_flight: dict[str, int] = msgspec.field(default_factory=dict)
+    window: dict[str, int] = msgspec.field(default_factory=dict)
+    stalled: list[Stalled] = msgspec.field(default_factory=list)
+    draining: bool = False
+    shadow: ShadowFigures | None = None
+
+
+OWN_FIGURES: Final = frozenset(field.name for field in msgspec.structs.fields(Statistics)) | {"differences"}
+"""What is shown elsewhere than among a service's own figures."""
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """A process that answers."""
+
+    service: str
+    """``watcher``, ``scorer``, ``binder``, ``metrics-collector``, ``shadow``."""
+    name: str
+    """Its identity, as short as it is still told apart."""
+    identity: str
+    said: Statistics
+
+
+def seen(instances: Iterable[ServiceInstance]) -> list[Seen]:
+    """The processes with what they say; what cannot be read of it is left out."""
+    return [
+        Seen(
+            service=one.service.removeprefix("berth-"),
+            name=short_identity(one.identity),
+            identity=one.identity,
+            said=_read(one.stats),
+        )
+        for one in instances
+    ]
+
+
+def _read(stats: Mapping[str, object]) -> Statistics:
+    try:
+        return msgspec.convert(dict(stats), Statistics)
+    except MALFORMED:
+        return Statistics()
+
+
+def activity(one: Seen) -> str:
+    """What a process does: leads, stands by, is ready, or why it is not."""
+    if one.said.readiness != READY:
+        return one.said.readiness
+    if one.said.leading is not None:
+        word = "term" if one.service == "watcher" else "epoch"
+        return f"leads for {duration(one.said.leading.seconds)}, {word} {one.said.leading.number}"
+    if one.said.shadow is not None:
+        return compared(one.said.shadow)
+    return "stands by" if one.service in NOBODY_LEADS else "ready"
+
+
+def compared(figures: ShadowFigures) -> str:
+    """What a shadow has found, in a few words."""
+    if not figures.compared:
+        return "compares, nothing yet"
+    equal = figures.results.get(ShadowResult.EQUAL, 0)
+    skipped = sum(figures.skipped.values())
+    rest = f", {skipped} skipped" if skipped else ""
+    return f"{equal / figures.compared:.1%} of {figures.compared} pods as live{rest}".replace("%", " %")
+
+
+def gone(processes: Sequence[Seen]) -> list[Gone]:
+    """Processes that others have seen, that do not answer, and that did not stop; the longest silent last."""
+    here = {one.identity for one in processes}
+    found: dict[str, Gone] = {}
+    for each in (each for one in processes for each in one.said.gone if each.identity not in here):
+        known = found.get(each.identity)
+        if known is None or each.seconds < known.seconds:
+            found[each.identity] = each
+    return sorted(found.values(), key=lambda each: (each.seconds, each.identity))
+
+
+def leader(processes: Iterable[Seen], service: str) -> Seen | None:
+    """The process that leads; of two, while one ends, the later one."""
+    leading = [(one.said.leading.number, one) for one in processes if one.service == service and one.said.leading]
+    return max(leading, key=lambda each: each[0], default=(0, None))[1]
+
+
+async def what_stops(session: Session) -> str:
+    """Why no pod moves: NATS stores nothing for a service, or one is missing; empty when neither is so."""
+    processes = seen(await session.services())
+    states = [one.said.readiness for one in processes]
+    full = (state.removeprefix("not ready: ") for state in states if STORES_NOTHING in state)
+    return next(full, "") or "; ".join(missing(processes))
+
+
+def queue_lines(processes: Sequence[Seen]) -> Iterator[str]:
+    """The leading watcher's queues, and each profile's window."""
+    watcher = leader(processes, "watcher")
+    if watcher is None or not watcher.said.queues:
+        return
+    said = watcher.said
+    yield "waiting pods: " + ", ".join(f"{queue} {said.queues[queue]}" for queue in QUEUES if queue in said.queues)
+    yield "in flight: " + ", ".join(
+        f"{profile} {pods} of {said.window.get(profile, 0)}" for profile, pods in sorted(said.in_flight.items())
+    )
+
+
+def attention(processes: Sequence[Seen]) -> list[str]:
+    """What a person should look at, a sentence each; empty when all is well."""
+    return [
+        *missing(processes),
+        *(DRAINING for one in processes if one.said.draining),
+        *(
+            f"{process_label(one.service, one.name)}: {one.said.readiness}"
+            for one in processes
+            if one.said.readiness != READY
+        ),
+        *_stalled(processes),
+        *_configurations(processes),
+        *(_silence(each) for each in gone(processes)),
+    ]
+
+
+def _silence(one: Gone) -> str:
+    who = process_label(one.service, short_identity(one.identity))
+    return f"{who} has not been heard of for {duration(one.seconds)}, and did not stop"
+
+
+def missing(processes: Sequence[Seen]) -> Iterator[str]:
+    """A sentence for each service of which none answers or, where one has to, none leads."""
+    here = {one.service for one in processes}
+    yield from (sentence for service, sentence in NOBODY.items() if service not in here)
+    for service, sentence in NOBODY_LEADS.items():
+        if service in here and leader(processes, service) is None:
+            yield sentence
+
+
+def _stalled(processes: Sequence[Seen]) -> Iterator[str]:
+    watcher = leader(processes, "watcher")
+    if watcher is None:
+        return
+    for each in watcher.said.stalled:
+        used, slots = watcher.said.in_flight.get(each.profile, 0), watcher.said.window.get(each.profile, 0)
+        full = f", and its window is full ({used} of {slots})" if used >= slots > 0 else ""
+        pods = "1 pod" if each.pods == 1 else f"{each.pods} pods"
+        wait = "waits" if each.pods == 1 else "wait"
+        why = _why(processes, each)
+        yield f"{pods} of profile {each.profile!r} {wait} for a {each.waits_for}{full}: {why}"
+
+
+def _why(processes: Sequence[Seen], stalled: Stalled) -> str:
+    service, profile = stalled.waits_for, stalled.profile
+    there = [one for one in processes if one.service == service]
+    if not there:
+        return "none answers"
+    knowing = [one for one in there if profile in one.said.profiles or not one.said.profiles]
+    if not knowing:
+        return f"none of the {len(there)} that answer has this profile in its configuration"
+    if service in NOBODY_LEADS and leader(processes, service) is None:
+        return "none leads"
+    ready = [one for one in knowing if one.said.readiness == READY]
+    if not ready:
+        return f"none that has the profile is ready ({knowing[0].name}: {knowing[0].said.readiness})"
+    return f"{', '.join(one.name for one in ready)} should take them: see the log there"
+
+
+def _configurations(processes: Sequence[Seen]) -> Iterator[str]:
+    """A sentence for each profile of which not all have the same, and one for the other settings."""
+    telling = [one for one in processes if one.said.configuration]
+    for profile in sorted({profile for one in telling for profile in one.said.profiles}):
+        yield from _divided(f"profile {profile!r}", [(one, one.said.profiles.get(profile, "")) for one in telling])
+    yield from _divided("settings outside the profiles", [(one, one.said.settings) for one in telling])
+
+
+def _divided(what: str, digests: Iterable[tuple[Seen, str]]) -> Iterator[str]:
+    sides: dict[str, list[str]] = {}
+    for one, digest in digests:
+        sides.setdefault(digest, []).append(process_label(one.service, one.name))
+    if len(sides) > 1:
+        told = [f"{digest or 'missing'} in {', '.join(who)}" for digest, who in sorted(sides.items(), reverse=True)]
+        yield f"not the same everywhere: {what}: {'; '.join(told)}"

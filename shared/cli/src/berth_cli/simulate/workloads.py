@@ -1,0 +1,231 @@
+"""Creates the pods of Deployments, ReplicaSets, StatefulSets and Jobs, as their controllers do.
+
+A Deployment ``web`` of 3 replicas becomes a ReplicaSet and its pods ``web-0``, ``web-1`` and ``web-2``.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
+from typing import Annotated, Any, Final
+
+import msgspec
+
+from berth.api.meta import LabelSelector, ObjectMeta, Trimmed
+from berth.errors import DecodeError
+from berth_cli.simulate.documents import Document, decode
+from berth_cli.simulate.objects import DEFAULT_NAMESPACE
+
+VERSIONS: Final[Mapping[str, str]] = {
+    "Deployment": "apps/v1",
+    "ReplicaSet": "apps/v1",
+    "StatefulSet": "apps/v1",
+    "Job": "batch/v1",
+}
+"""The workloads whose pods are created, with their versions."""
+_HASH_LENGTH: Final = 10
+Count = Annotated[int, msgspec.Meta(ge=0, le=2**31 - 1)]
+"""A number of pods: the API server takes no negative one."""
+
+
+class PodTemplate(Trimmed, frozen=True, kw_only=True):
+    """The metadata and the spec of each pod."""
+
+    metadata: ObjectMeta = ObjectMeta()
+    spec: dict[str, Any] = msgspec.field(default_factory=dict)
+
+
+class VolumeClaimTemplate(Trimmed, frozen=True, kw_only=True):
+    """A claim of each pod of a StatefulSet."""
+
+    metadata: ObjectMeta
+    spec: dict[str, Any] = msgspec.field(default_factory=dict)
+
+
+class Ordinals(Trimmed, frozen=True, kw_only=True):
+    """The number of the first pod of a StatefulSet."""
+
+    start: Count = 0
+
+
+class TemplateSpec(Trimmed, frozen=True, kw_only=True):
+    """The template of a workload's pods."""
+
+    template: PodTemplate = PodTemplate()
+
+
+class WorkloadSpec(TemplateSpec, frozen=True, kw_only=True):
+    """The number of pods and their template; the kind decides which fields are used."""
+
+    replicas: Count = 1
+    parallelism: Count = 1
+    completions: Count | None = None
+    suspend: bool = False
+    selector: LabelSelector | None = None
+    volume_claim_templates: list[VolumeClaimTemplate] | None = None
+    ordinals: Ordinals = Ordinals()
+
+
+class Workload(Trimmed, frozen=True, kw_only=True):
+    """A Deployment, ReplicaSet, StatefulSet or Job."""
+
+    metadata: ObjectMeta
+    spec: WorkloadSpec = WorkloadSpec()
+
+
+class TemplatedWorkload(Trimmed, frozen=True, kw_only=True):
+    """The part of a workload that its pods are made of."""
+
+    metadata: ObjectMeta
+    spec: TemplateSpec = TemplateSpec()
+
+
+_decoder: Final = msgspec.json.Decoder(Workload)
+_template_decoder: Final = msgspec.json.Decoder(TemplatedWorkload)
+Labels = dict[str, str]
+
+
+def with_pods(documents: Iterable[Document], problems: list[str]) -> Iterator[Document]:
+    """The documents, with workloads replaced by their pods; each error in a workload is added to ``problems``."""
+    for document in documents:
+        if document.kind not in VERSIONS or document.api_version not in ("", VERSIONS[document.kind]):
+            yield document
+            continue
+        workload, reasons = _read(document.raw)
+        problems.extend(f"{document.where} ({document.kind}): {reason}" for reason in reasons)
+        if workload is None:
+            continue
+        namespace = workload.metadata.namespace or DEFAULT_NAMESPACE
+        where = f"{document.where} ({document.kind} {namespace}/{workload.metadata.name})"
+        yield from _Controller(where=where, kind=document.kind, workload=workload, namespace=namespace).documents()
+
+
+def _read(raw: bytes) -> tuple[Workload | None, list[str]]:
+    """The workload, and its errors. With errors it is one pod of its template, if that can be read, for the pod's."""
+    reasons: list[str] = []
+    workload = None
+    try:
+        workload = decode(_decoder, raw)
+    except DecodeError as exc:
+        reasons.append(str(exc))
+        with suppress(DecodeError):
+            templated = decode(_template_decoder, raw)
+            spec = WorkloadSpec(template=templated.spec.template)
+            workload = Workload(metadata=templated.metadata, spec=spec)
+    if workload is not None and not workload.metadata.name:
+        return None, [*reasons, "metadata.name: missing: give it a name"]
+    return workload, reasons
+
+
+class _Controller(msgspec.Struct, frozen=True, kw_only=True):
+    """Creates the objects of one workload."""
+
+    where: str
+    kind: str
+    workload: Workload
+    namespace: str
+
+    def documents(self) -> Iterator[Document]:
+        """The owner, if plugins read its kind, then the pods and their claims."""
+        if self._is_of_a_deployment:
+            return
+        if self.kind != "Job" and self.workload.spec.selector is not None:
+            metadata = {"name": self._owner, "namespace": self.namespace, "uid": self._owner_uid}
+            selector = msgspec.to_builtins(self.workload.spec.selector)
+            selector["matchLabels"] = {**selector.get("matchLabels", {}), **self._hash_label}
+            yield self._document(self._owner_kind, {"metadata": metadata, "spec": {"selector": selector}}, "apps/v1")
+        for number in self._numbers():
+            yield from self._claims(f"{self.workload.metadata.name}-{number}")
+            yield self._pod(number)
+
+    @property
+    def _is_of_a_deployment(self) -> bool:
+        """Whether it is the ReplicaSet of a Deployment in the files, which already creates the pods."""
+        return any(
+            owner.kind == "Deployment" and owner.controller for owner in self.workload.metadata.owner_references or ()
+        )
+
+    @property
+    def _owner_kind(self) -> str:
+        return "ReplicaSet" if self.kind == "Deployment" else self.kind
+
+    @property
+    def _owner(self) -> str:
+        name = self.workload.metadata.name
+        return f"{name}-{self._hash}" if self.kind == "Deployment" else name
+
+    @property
+    def _owner_uid(self) -> str:
+        uid = self.workload.metadata.uid
+        return uid if uid and self.kind != "Deployment" else f"{self._owner_kind}/{self.namespace}/{self._owner}"
+
+    @property
+    def _hash(self) -> str:
+        return hashlib.sha256(msgspec.json.encode(self.workload.spec.template)).hexdigest()[:_HASH_LENGTH]
+
+    @property
+    def _hash_label(self) -> Labels:
+        return {"pod-template-hash": self._hash} if self.kind == "Deployment" else {}
+
+    def _numbers(self) -> range:
+        spec = self.workload.spec
+        if self.kind == "Job":
+            at_once = spec.parallelism if spec.completions is None else min(spec.parallelism, spec.completions)
+            return range(0 if spec.suspend else at_once)
+        return range(spec.ordinals.start, spec.ordinals.start + spec.replicas)
+
+    def _pod(self, number: int) -> Document:
+        template, name = self.workload.spec.template, f"{self.workload.metadata.name}-{number}"
+        api_version = VERSIONS[self._owner_kind]
+        owner = {"apiVersion": api_version, "kind": self._owner_kind, "name": self._owner, "uid": self._owner_uid}
+        metadata = {
+            "name": name,
+            "namespace": self.namespace,
+            "labels": {**(template.metadata.labels or {}), **self._labels(name, number)},
+            "annotations": template.metadata.annotations,
+            "ownerReferences": [{**owner, "controller": True}],
+        }
+        return self._document("Pod", {"metadata": metadata, "spec": self._spec(name)}, "v1", place="spec.template")
+
+    def _labels(self, name: str, number: int) -> Labels:
+        """The labels that its controller adds to a pod."""
+        match self.kind:
+            case "StatefulSet":
+                return {
+                    "apps.kubernetes.io/pod-index": str(number),
+                    "controller-revision-hash": f"{self.workload.metadata.name}-{self._hash}",
+                    "statefulset.kubernetes.io/pod-name": name,
+                }
+            case "Job":
+                job = {"job-name": self.workload.metadata.name}
+                return {**job, "batch.kubernetes.io/job-name": self.workload.metadata.name}
+            case _:
+                return self._hash_label
+
+    def _spec(self, pod: str) -> dict[str, Any]:
+        """The template's spec, with the claims of a StatefulSet instead of its volumes of the same names."""
+        spec, claims = self.workload.spec.template.spec, self.workload.spec.volume_claim_templates or ()
+        if not claims:
+            return spec
+        names = [claim.metadata.name for claim in claims]
+        kept = [one for one in spec.get("volumes") or [] if not (isinstance(one, dict) and one.get("name") in names)]
+        claimed = [{"name": name, "persistentVolumeClaim": {"claimName": f"{name}-{pod}"}} for name in names]
+        return {**spec, "volumes": [*kept, *claimed]}
+
+    def _claims(self, pod: str) -> Iterator[Document]:
+        for at, claim in enumerate(self.workload.spec.volume_claim_templates or ()):
+            metadata = {
+                "name": f"{claim.metadata.name}-{pod}",
+                "namespace": self.namespace,
+                "labels": claim.metadata.labels,
+                "annotations": claim.metadata.annotations,
+            }
+            body = {"metadata": metadata, "spec": claim.spec}
+            yield self._document("PersistentVolumeClaim", body, "v1", place=f"spec.volumeClaimTemplates[{at}]")
+
+    def _document(self, kind: str, body: dict[str, Any], api_version: str, *, place: str = "") -> Document:
+        where = f"{self.where}: {place}" if place else self.where
+        return Document(
+            where=where, api_version=api_version, kind=kind, raw=msgspec.json.encode(body), is_generated=True
+        )

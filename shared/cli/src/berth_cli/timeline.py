@@ -1,0 +1,267 @@
+"""The messages of one pod in order of time, as text and as JSON.
+
+A message that was deleted from its stream is restored from the pod's Decision, which has most of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Final
+
+from rich.table import Table
+from rich.text import Text
+
+from berth.api.meta import ObjectMeta
+from berth.api.pod import Pod
+from berth.errors import DecodeError
+from berth.messages.attempts import (
+    Candidate,
+    DeadLetter,
+    Decision,
+    Message,
+    Outcome,
+    Pending,
+    Ranked,
+    Reason,
+    decode,
+)
+from berth.settings.settings import short_identity
+from berth_cli.choice import chosen_candidate, estimate_text, possible_nodes
+from berth_cli.options import PodName
+from berth_cli.rendering import clock, duration, new_table, plain, short_attempt
+
+_LONGEST_LINE = 160
+OUTCOME_STYLES: Mapping[Outcome, str] = {
+    Outcome.BOUND: "green",
+    Outcome.UNSCHEDULABLE: "yellow",
+    Outcome.CONFLICT: "yellow",
+    Outcome.ERROR: "red",
+}
+_RANKED_AGAIN: Final = " (ranked again)"
+_REASONS: Mapping[Reason, str] = {
+    Reason.NO_CANDIDATE: "none of the best nodes was feasible any more at binding",
+    Reason.CHANGED: "it was changed or gated after the ranking",
+    Reason.PROPOSALS: "proposals for pods that are not bound yet use the same resources",
+    Reason.BEHIND: "the scorer had not read the newest state of the cluster",
+    Reason.VICTIMS: "the pods on that node changed after the ranking, and so did the victims",
+    Reason.FITS: "a node has become free for it, so that no pod has to be evicted",
+    Reason.VIEW: "the scorer did not know all nodes, or its view was old, so that no pod was evicted",
+    Reason.VOLUMES: "a volume or a claim of the pod changed after the ranking",
+}
+"""The text for each reason of a conflict."""
+_COMPLETE: Final = frozenset({Reason.CHANGED, Reason.VICTIMS})
+"""Reasons after which the binder's message would repeat the sentence above."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TracedMessage:
+    """A message as received, or restored from the pod's Decision; then it has no ``data``.
+
+    ``at`` is in seconds, on the same clock for all messages of a table.
+    """
+
+    at: float
+    subject: str
+    data: bytes = b""
+    recalled: Message | None = None
+
+    @property
+    def stage(self) -> str:
+        """``pending``, ``ranked``, ``decision`` or ``dead``; empty for other subjects."""
+        return next(iter(self.subject.split(".")[1:2]), "")
+
+    def message(self) -> Message:
+        """Decode it.
+
+        Raises:
+            DecodeError: it cannot be decoded.
+        """
+        if self.recalled is not None:
+            return self.recalled
+        match self.stage:
+            case "pending":
+                return decode(self.data, Pending)
+            case "ranked":
+                return decode(self.data, Ranked)
+            case "decision":
+                return decode(self.data, Decision)
+            case "dead":
+                return decode(self.data, DeadLetter)
+            case _:
+                raise DecodeError(f"decoding {self.subject!r}: not a subject of a pod's messages")
+
+
+def with_recalled(messages: Iterable[TracedMessage]) -> list[TracedMessage]:
+    """The messages in order of time, with those restored from a Decision."""
+    received = list(messages)
+    known = {(traced.stage, attempt) for traced in received if (attempt := _attempt(traced)) is not None}
+    added: dict[tuple[str, str], TracedMessage] = {}
+    for traced in received:
+        for earlier in _recalled_by(traced):
+            added.setdefault((earlier.stage, _attempt(earlier) or ""), earlier)
+    missing = [traced for key, traced in added.items() if key not in known]
+    return sorted((*received, *missing), key=lambda traced: traced.at)
+
+
+def _recalled_by(traced: TracedMessage) -> Iterator[TracedMessage]:
+    decision = _read(traced)
+    if not isinstance(decision, Decision):
+        return
+    pod = Pod(metadata=ObjectMeta(name=decision.pod, namespace=decision.namespace, uid=decision.uid))
+    if decision.asked_at is not None:
+        pending = Pending(attempt=decision.attempt, profile=decision.profile, pod=pod)
+        yield _recalled("pending", decision.asked_at, traced, pending)
+    if decision.ranked_at is not None:
+        yield _recalled("ranked", decision.ranked_at, traced, _ranked_of(decision, pod))
+
+
+def _recalled(stage: str, at: datetime, by: TracedMessage, message: Message) -> TracedMessage:
+    prefix, _, rest = by.subject.split(".", 2)
+    return TracedMessage(at=at.timestamp(), subject=f"{prefix}.{stage}.{rest}", recalled=message)
+
+
+def _ranked_of(decision: Decision, pod: Pod) -> Ranked:
+    """The Ranked message as far as the Decision has it; the rejections are those of the Decision."""
+    found = bool(decision.candidates)
+    return Ranked(
+        attempt=decision.attempt,
+        profile=decision.profile,
+        pod=pod,
+        scorer=decision.scorer,
+        evaluated=decision.evaluated,
+        feasible=decision.feasible,
+        nodes=decision.nodes,
+        nominated_first=decision.nominated_first,
+        candidates=decision.candidates,
+        error=decision.message if not found and decision.outcome is Outcome.ERROR else "",
+        message="" if found else "no node is possible",
+        view_age_seconds=decision.view_age_seconds,
+    )
+
+
+def _attempt(traced: TracedMessage) -> str | None:
+    message = _read(traced)
+    return message.attempt if isinstance(message, Pending | Ranked | Decision) else None
+
+
+def subject_table(messages: list[TracedMessage]) -> Table:
+    """A line a message: milliseconds since the first, subject, description."""
+    table = new_table("", "", "")
+    table.show_header = False
+    for traced in messages:
+        table.add_row(plain(f"+{(traced.at - messages[0].at) * 1000:7.1f} ms"), plain(traced.subject), describe(traced))
+    return table
+
+
+def stage_table(messages: list[TracedMessage]) -> Table:
+    """A line a message: the time of day, the time since the one before, stage, description."""
+    table = new_table("TIME", "SINCE", "STAGE", "", numbers=("SINCE",))
+    for traced, before in zip(messages, (None, *messages), strict=False):
+        table.add_row(*stage_row(traced, before))
+    return table
+
+
+def stage_row(traced: TracedMessage, before: TracedMessage | None) -> tuple[Text, Text, Text, Text]:
+    """One line of :func:`stage_table`."""
+    at = plain(clock(datetime.fromtimestamp(traced.at, UTC)))
+    since = plain("" if before is None else f"+{duration(max(0.0, traced.at - before.at))}")
+    return at, since, plain(traced.stage), describe(traced)
+
+
+def trace_json(pod: PodName, messages: list[TracedMessage]) -> dict[str, object]:
+    """A pod's messages in order, as JSON."""
+    documents = [as_json(message, before) for message, before in zip(messages, (None, *messages), strict=False)]
+    return {"pod": str(pod), "messages": documents}
+
+
+def as_json(traced: TracedMessage, before: TracedMessage | None) -> dict[str, object]:
+    readable = _read(traced)
+    return {
+        "at": datetime.fromtimestamp(traced.at, UTC),
+        "since_seconds": None if before is None else round(traced.at - before.at, 6),
+        "subject": traced.subject,
+        "stage": traced.stage,
+        "said": describe(traced).plain,
+        "recalled": traced.recalled is not None,
+        "message": readable if readable is not None and traced.recalled is None else None,
+    }
+
+
+def describe(traced: TracedMessage) -> Text:
+    """The description of a message."""
+    match _read(traced):
+        case Pending() as pending:
+            return plain(f"attempt {short_attempt(pending.attempt)} waits for a node")
+        case Ranked() as ranked:
+            return plain(f"{short_identity(ranked.scorer)}: {_ranking(ranked)}")
+        case Decision() as decision:
+            words = plain(with_meaning(decision.outcome, decision.outcome), OUTCOME_STYLES.get(decision.outcome, ""))
+            if decision.node:
+                words.append_text(plain(f" {decision.node}"))
+            if (chosen := chosen_candidate(decision)) is not None and chosen.newcomers:
+                words.append_text(plain(f" with {estimate_text(chosen)}"))
+            if decision.preemption is not None and decision.preemption.victims:
+                victims = ", ".join(f"{one.namespace}/{one.name}" for one in decision.preemption.victims)
+                words.append_text(plain(f" (evicted {victims})"))
+            if why := reason_text(decision):
+                words.append_text(plain(f"{':' if decision.outcome is Outcome.CONFLICT else ''} {why}"))
+            return words
+        case DeadLetter() as letter:
+            return plain(f"dead letter of the {letter.service}: {letter.reason}", "red")
+        case _:
+            return plain(f"cannot be read: {traced.data[:_LONGEST_LINE]!r}", "red")
+
+
+def with_meaning(outcome: str, text: str) -> str:
+    """The text about an outcome; what a conflict means for the pod is added."""
+    return f"{text}{_RANKED_AGAIN}" if outcome == Outcome.CONFLICT else text
+
+
+def reason_text(decision: Decision) -> str:
+    """The text for an attempt's reason, and its message."""
+    return reason_of_attempt(decision.reason, decision.message)
+
+
+def reason_of_attempt(reason: str, message: str) -> str:
+    """The same of these two."""
+    if reason not in set(Reason):
+        return ": ".join(filter(None, (reason, message)))
+    known = Reason(reason)
+    return ": ".join(filter(None, (_REASONS[known], "" if known in _COMPLETE else message)))
+
+
+def candidates_of(messages: list[TracedMessage]) -> list[Candidate]:
+    """The nodes of the last ranking among the messages, with their newcomers if it was decided."""
+    for traced in reversed(messages):
+        message = _read(traced)
+        if isinstance(message, Ranked | Decision) and message.candidates:
+            return message.candidates
+    return []
+
+
+def node_of(messages: list[TracedMessage]) -> str:
+    """The node that the pod was bound to; empty when it was not."""
+    for traced in reversed(messages):
+        message = _read(traced)
+        if isinstance(message, Decision) and message.outcome is Outcome.BOUND:
+            return message.node
+    return ""
+
+
+def _read(traced: TracedMessage) -> Message | None:
+    try:
+        return traced.message()
+    except DecodeError:
+        return None
+
+
+def _ranking(ranked: Ranked) -> str:
+    if ranked.error:
+        return f"failed: {ranked.error}"
+    if not ranked.candidates:
+        return ranked.message
+    first = ranked.candidates[0]
+    best = "" if ranked.nominated_first and ranked.nodes != 1 else f", best {first.node} with {first.total}"
+    return f"{possible_nodes(ranked, 'are')}{best}"

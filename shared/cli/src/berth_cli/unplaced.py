@@ -1,0 +1,135 @@
+"""A pod on which there may be no Decision: then what the leading watcher knows, else the API server, says why.
+
+A forgotten ``schedulerName`` is the usual reason: then berth has never seen the pod, and the cluster says whose it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from berth.api.pod import Pod, is_gone_while_unbound
+from berth.bus.interface import Session
+from berth.errors import BerthError
+from berth.kube.credentials import is_configured
+from berth.messages.queue import QueueAnswer, QueuedPodDetail
+from berth_cli.lookup import ExplainedDecision, check_it_is_the_last, get_pod_from_api, last_decision
+from berth_cli.options import NotFoundError, PodName
+from berth_cli.services import seen
+from berth_cli.waiting import NobodyLeadsError, queued_pod
+
+_KEPT: Final = "Decisions are kept for an hour"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PodInCluster:
+    """A pod as the API server has it, and what follows from that."""
+
+    pod: Pod
+    sentence: str
+
+    def as_json(self) -> dict[str, object]:
+        metadata, spec = self.pod.metadata, self.pod.spec
+        return {
+            "pod": f"{metadata.namespace}/{metadata.name}",
+            "uid": metadata.uid,
+            "outcome": "",
+            "node": spec.node_name,
+            "scheduler": spec.scheduler_name,
+            "message": self.sentence,
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KnownByDecision:
+    """A pod with a Decision. ``pod`` is as the watcher has it, which is not asked about a pod on its node."""
+
+    decided: ExplainedDecision
+    pod: Pod | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KnownByWatcher:
+    """A pod that waits, on which there is no Decision."""
+
+    answer: QueueAnswer
+    detail: QueuedPodDetail
+
+
+async def explanation_of(session: Session, name: PodName) -> KnownByDecision | KnownByWatcher:
+    """What is known of the last pod of this name. A Decision on an earlier one does not explain it.
+
+    Raises:
+        NotFoundError: there is no Decision on it, and the watcher does not know it.
+        DecodeError: the Decision cannot be decoded.
+    """
+    try:
+        decided = await last_decision(session, name)
+    except NotFoundError:
+        answer = await ask_the_watcher(session, name)
+        if answer is None or answer.detail is None:
+            raise
+        return KnownByWatcher(answer=answer, detail=answer.detail)
+    if decided.is_on_its_node:
+        return KnownByDecision(decided=decided)
+    answer = None
+    with suppress(BerthError):  # the Decision is there all the same
+        answer = await ask_the_watcher(session, name)
+    if answer is None or answer.detail is None:
+        await check_it_is_the_last(session, decided)
+        return KnownByDecision(decided=decided)
+    if answer.detail.pod.uid != decided.decision.uid:
+        return KnownByWatcher(answer=answer, detail=answer.detail)
+    return KnownByDecision(decided=decided, pod=answer.detail.object)
+
+
+async def ask_the_watcher(session: Session, name: PodName) -> QueueAnswer | None:
+    """What the leading watcher knows; None: it does not know the pod, or none leads."""
+    try:
+        answer = await queued_pod(session, name)
+    except NobodyLeadsError:
+        return None
+    return answer if answer.detail is not None else None
+
+
+async def ask_the_cluster(
+    session: Session, name: PodName, kubeconfig: Path | None, profiles: Collection[str], nothing: NotFoundError
+) -> PodInCluster:
+    """The pod as the cluster of the kubeconfig has it; without one, that of KUBECONFIG or ``~/.kube/config``.
+
+    Raises:
+        NotFoundError: there is no such pod, or no cluster that could be asked; the text is that of ``nothing`` and why.
+    """
+    if kubeconfig is None and not is_configured():
+        raise NotFoundError(f"{nothing}: no cluster was asked: name one with --kubeconfig")
+    try:
+        pod = await get_pod_from_api(session, name, kubeconfig)
+    except NotFoundError as error:
+        raise NotFoundError(f"{nothing}; the API server has no such pod") from error
+    except BerthError as error:
+        if kubeconfig is not None:
+            raise
+        raise NotFoundError(f"{nothing}; could not look it up in the cluster: {error}") from error
+    return PodInCluster(pod=pod, sentence=whose(pod, await profiles_of_services(session) or profiles))
+
+
+async def profiles_of_services(session: Session) -> set[str]:
+    """The profiles that the running services have."""
+    return {profile for one in seen(await session.services()) for profile in one.said.profiles}
+
+
+def whose(pod: Pod, profiles: Collection[str]) -> str:
+    """Why berth says nothing about a pod."""
+    spec, scheduler = pod.spec, pod.spec.scheduler_name
+    ours = ", ".join(sorted(profiles))
+    if scheduler not in profiles:
+        where = f"; it is on {spec.node_name}" if spec.node_name else ""
+        return f"is not berth's: its schedulerName is {scheduler!r}, and berth schedules those with {ours}{where}"
+    if spec.node_name:
+        return f"is on {spec.node_name}; no Decision says why: it was placed before ({_KEPT}), or by another client"
+    if is_gone_while_unbound(pod):
+        return f"is not scheduled any more: it has ended, or is being deleted (phase {pod.status.phase or 'unknown'})"
+    return "waits for berth, and no watcher has taken it yet: see `berth top`"

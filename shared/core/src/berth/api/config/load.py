@@ -1,0 +1,179 @@
+"""Loading: from the text of a file to the configuration, or to every problem in it."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from datetime import timedelta
+
+import msgspec
+
+from berth.api.config.configuration import (
+    EVERY_NODE,
+    ClientConnection,
+    KubeSchedulerConfiguration,
+    LeaderElection,
+)
+from berth.api.config.decode import Problems, parse_yaml, read_struct
+from berth.api.config.encode import go_duration
+from berth.api.config.extenders import complete_extenders, without_ignored_resources
+from berth.api.config.profiles import KnownPlugin, PluginSetting, complete_profiles
+from berth.api.config.types import (
+    API_GROUP,
+    API_VERSION,
+    KIND,
+    File,
+    FileClientConnection,
+    FileLeaderElection,
+    FileProfile,
+    Plugins,
+    Point,
+)
+from berth.api.config.versions import NOT_HERE, to_v1
+from berth.errors import BerthError
+
+_IGNORED = ("parallelism", "enableProfiling", "enableContentionProfiling", "delayCacheUntilActive")
+_IGNORED_CONNECTION = ("acceptContentTypes", "contentType")
+_JITTER = 1.2
+"""The factor by which client-go may lengthen the retry period; a retry must still come before the deadline."""
+
+
+class ConfigurationError(BerthError):
+    """The configuration cannot be used. ``problems`` holds every reason, each with its path."""
+
+    def __init__(self, problems: list[str], *, source: str = "") -> None:
+        self.problems = tuple(problems)
+        super().__init__("\n".join(f"{source}: {problem}" if source else problem for problem in problems))
+
+
+def default_configuration(known: Mapping[str, KnownPlugin], preset: Plugins) -> KubeSchedulerConfiguration:
+    """The configuration without a file: one profile, schedulerName ``berth``, the preset's plugins."""
+    return load(f"apiVersion: {API_VERSION}\nkind: {KIND}\n", known=known, preset=preset)
+
+
+def load(
+    text: str, *, known: Mapping[str, KnownPlugin], preset: Plugins, source: str = ""
+) -> KubeSchedulerConfiguration:
+    """Read a file's text.
+
+    Raises:
+        ConfigurationError: with every problem at once.
+    """
+    problems = Problems()
+    document = parse_yaml(text, problems)
+    configuration = _read(document, known, preset, problems) if document is not None else None
+    if problems or configuration is None:
+        raise ConfigurationError(problems, source=source)
+    return configuration
+
+
+def _read(
+    document: dict[str, object], known: Mapping[str, KnownPlugin], preset: Plugins, problems: Problems
+) -> KubeSchedulerConfiguration | None:
+    conversion = to_v1(document)
+    problems.extend(conversion.problems)
+    _check_identity(conversion.document, problems)
+    file = read_struct(conversion.document, File, "", problems)
+    if file is None:
+        return None
+    configuration = _complete(file, known, preset, problems)
+    if problems:
+        return None
+    return replace(configuration, digest=_digest(document, preset), converted=tuple(conversion.done))
+
+
+def _check_identity(document: dict[str, object], problems: Problems) -> None:
+    version, kind = document.get("apiVersion"), document.get("kind")
+    if isinstance(version, str) and version != API_VERSION:
+        hint = "; write v1, or a version back to v1alpha1" if version.startswith(API_GROUP) else ""
+        problems.append(f"apiVersion: want {API_VERSION!r}, got {version!r}{hint}")
+    if isinstance(kind, str) and kind != KIND:
+        problems.append(f"kind: want {KIND!r}, got {kind!r}")
+
+
+def _complete(
+    file: File, known: Mapping[str, KnownPlugin], preset: Plugins, problems: Problems
+) -> KubeSchedulerConfiguration:
+    if file.parallelism is not None and file.parallelism <= 0:
+        problems.add("parallelism", "more than 0", file.parallelism)
+    problems.check_range("percentageOfNodesToScore", file.percentage_of_nodes_to_score, 0, 100)
+    percentage = file.percentage_of_nodes_to_score or EVERY_NODE
+    plugged = PluginSetting(known=known, preset=preset, percentage_of_nodes_to_score=percentage)
+    initial = file.pod_initial_backoff_seconds if file.pod_initial_backoff_seconds is not None else 1
+    longest = file.pod_max_backoff_seconds if file.pod_max_backoff_seconds is not None else 10
+    if initial < 1:
+        problems.add("podInitialBackoffSeconds", "at least 1", initial)
+    if longest < initial:
+        problems.add("podMaxBackoffSeconds", f"at least podInitialBackoffSeconds ({initial})", longest)
+    extenders = file.extenders or []
+    return KubeSchedulerConfiguration(
+        extenders=complete_extenders(extenders, problems),
+        profiles=without_ignored_resources(complete_profiles(file.profiles, plugged, problems), extenders),
+        leader_election=_leader_election(file.leader_election, problems),
+        client_connection=_client_connection(file.client_connection, problems),
+        percentage_of_nodes_to_score=percentage,
+        pod_initial_backoff=timedelta(seconds=initial),
+        pod_max_backoff=timedelta(seconds=longest),
+        ignored=_ignored(file, known),
+    )
+
+
+def _digest(document: dict[str, object], preset: Plugins) -> str:
+    """Files of equal content have equal digests, whatever their layout."""
+    return hashlib.sha256(msgspec.json.encode((document, preset), order="deterministic")).hexdigest()[:12]
+
+
+def _ignored(file: File, known: Mapping[str, KnownPlugin]) -> tuple[str, ...]:
+    given = msgspec.to_builtins(file)
+    connection = given["clientConnection"]
+    return (
+        *(name for name in _IGNORED if given.get(name) is not None),
+        *(f"clientConnection.{name}" for name in _IGNORED_CONNECTION if connection.get(name) is not None),
+        *(path for index, profile in enumerate(file.profiles or ()) for path in _of_profile(profile, index, known)),
+    )
+
+
+def _of_profile(profile: FileProfile, index: int, known: Mapping[str, KnownPlugin]) -> Iterator[str]:
+    """Disabled plugins of kube-scheduler that berth does not have."""
+    sets = {**{str(point): profile.plugins.at(point) for point in Point}, "multiPoint": profile.plugins.multi_point}
+    for place, chosen in sets.items():
+        for number, ref in enumerate(chosen.disabled or ()):
+            if ref.name in NOT_HERE and ref.name not in known:
+                yield f"profiles[{index}].plugins.{place}.disabled[{number}] ({ref.name})"
+
+
+def _leader_election(given: FileLeaderElection, problems: Problems) -> LeaderElection:
+    default = LeaderElection()
+    made = LeaderElection(
+        leader_elect=default.leader_elect if given.leader_elect is None else given.leader_elect,
+        lease_duration=given.lease_duration or default.lease_duration,
+        renew_deadline=given.renew_deadline or default.renew_deadline,
+        retry_period=given.retry_period or default.retry_period,
+        resource_name=given.resource_name or default.resource_name,
+        resource_namespace=given.resource_namespace or default.resource_namespace,
+    )
+    if made.leader_elect:
+        _check_election(made, given.resource_lock, problems)
+    return made
+
+
+def _check_election(made: LeaderElection, lock: str | None, problems: Problems) -> None:
+    """Without election, its settings are not checked, as in kube-scheduler."""
+    if lock not in (None, "", "leases"):
+        problems.add("leaderElection.resourceLock", "'leases'", lock)
+    if made.renew_deadline >= made.lease_duration:
+        limit, got = go_duration(made.lease_duration), go_duration(made.renew_deadline)
+        problems.append(f"leaderElection.renewDeadline: want less than leaseDuration ({limit}), got {got}")
+    if made.renew_deadline <= made.retry_period * _JITTER:
+        limit, got = go_duration(made.renew_deadline), go_duration(made.retry_period)
+        problems.append(
+            f"leaderElection.retryPeriod: want less than renewDeadline ({limit}) divided by {_JITTER}, got {got}"
+        )
+
+
+def _client_connection(given: FileClientConnection, problems: Problems) -> ClientConnection:
+    if given.burst is not None and given.burst < 0:
+        problems.add("clientConnection.burst", "0 or more", given.burst)
+    limit = given.qps if given.qps is not None and given.qps > 0 else None
+    return ClientConnection(kubeconfig=given.kubeconfig or "", qps=limit, burst=given.burst or None)

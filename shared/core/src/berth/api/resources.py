@@ -1,0 +1,223 @@
+"""Quantities (``500m``, ``1.5Gi``, ``2e3``) as whole numbers, and the requests of a pod.
+
+Quantities are rounded up as Kubernetes rounds them; requests are summed over the containers as kubelet and
+kube-scheduler do it.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from fractions import Fraction
+from functools import lru_cache
+from typing import Final
+
+from berth.api.pod import Container, PodSpec, Quantities, ResourceRequirements
+from berth.errors import PermanentError
+
+CPU: Final = "cpu"
+MEMORY: Final = "memory"
+EPHEMERAL_STORAGE: Final = "ephemeral-storage"
+PODS: Final = "pods"
+
+DEFAULT_CPU_MILLICORES: Final = 100
+"""What scores count for a container without a cpu request."""
+DEFAULT_MEMORY_BYTES: Final = 200 * 1024 * 1024
+"""The same for memory."""
+_DEFAULTS: Final[Mapping[str, int]] = {CPU: DEFAULT_CPU_MILLICORES, MEMORY: DEFAULT_MEMORY_BYTES}
+
+Amounts = dict[str, int]
+"""Resource to amount: cpu in millicores, everything else in base units."""
+ReportProblem = Callable[[str], None]
+"""Called with a sentence, path first, for each quantity that cannot be read; it counts as 0."""
+
+MAX_VALUE: Final = 2**63 - 1
+"""Kubernetes keeps values in an int64; larger ones are cut to it."""
+
+_DECIMAL: Final = {"n": -9, "u": -6, "m": -3, "": 0, "k": 3, "M": 6, "G": 9, "T": 12, "P": 15, "E": 18}
+_BINARY: Final = {"Ki": 10, "Mi": 20, "Gi": 30, "Ti": 40, "Pi": 50, "Ei": 60}
+_MAX_EXPONENT: Final = 64
+"""Beyond it every value is 0, one unit, or cut: no need to build the number."""
+_MAX_PLAIN_DIGITS: Final = 15
+"""Such a number times 1000 is below MAX_VALUE."""
+_MILLI: Final = 1000
+_FORM: Final = re.compile(
+    r"([+-]?)([0-9]{1,64}(?:\.[0-9]{0,64})?|\.[0-9]{1,64})(?:[eE]([+-]?[0-9]{1,6})|([KMGTPE]i|[numkMGTPE]?))"
+)
+
+
+class QuantityError(PermanentError):
+    """A text that is no quantity."""
+
+
+def value(quantity: str | float) -> int:
+    """The quantity in base units (bytes, counts), rounded up.
+
+    Raises:
+        QuantityError: it is none.
+    """
+    return _rounded_up(quantity, 1)
+
+
+def milli_value(quantity: str | float) -> int:
+    """The quantity in thousandths (millicores for cpu), rounded up.
+
+    Raises:
+        QuantityError: it is none.
+    """
+    return _rounded_up(quantity, 1000)
+
+
+def of_resource(resource: str, quantity: str | float) -> int:
+    """The quantity in the unit that columns use: millicores for cpu, base units for everything else.
+
+    Raises:
+        QuantityError: it is none.
+    """
+    return milli_value(quantity) if resource == "cpu" else value(quantity)
+
+
+@lru_cache(maxsize=8192)
+def _rounded_up(quantity: str | float, scale: int) -> int:
+    text = str(quantity)
+    digits = text.removesuffix("m")
+    if len(digits) <= _MAX_PLAIN_DIGITS and digits.isascii() and digits.isdigit():  # 1 us in place of 7
+        return int(digits) * scale if digits is text else -(-int(digits) * scale // _MILLI)
+    exact = _exact(text) * scale
+    return max(-MAX_VALUE, min(MAX_VALUE, math.ceil(exact) if exact > 0 else math.floor(exact)))
+
+
+def _exact(text: str) -> Fraction:
+    form = _FORM.fullmatch(text)
+    if form is None:
+        raise QuantityError(f"want a quantity such as 500m or 2Gi, got {text!r}")
+    sign, digits, exponent, suffix = form.groups()
+    return Fraction(f"{sign}{digits}") * _factor(exponent, suffix or "")
+
+
+def _factor(exponent: str | None, suffix: str) -> Fraction:
+    if exponent is not None:
+        return Fraction(10) ** max(-_MAX_EXPONENT, min(_MAX_EXPONENT, int(exponent)))
+    if suffix in _BINARY:
+        return Fraction(1 << _BINARY[suffix])
+    return Fraction(10) ** _DECIMAL[suffix]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Requests:
+    """A pod's requests.
+
+    ``amounts`` is what must fit. ``nonzero_cpu`` and ``nonzero_memory`` (millicores, bytes) are what scores count: a
+    container that names no request counts with a default there. ``problems`` lists quantities that cannot be read.
+    """
+
+    amounts: Amounts = field(default_factory=dict)
+    nonzero_cpu: int = 0
+    nonzero_memory: int = 0
+    problems: tuple[str, ...] = ()
+
+
+def pod_requests(spec: PodSpec) -> Requests:
+    """The pod's requests; a quantity that cannot be read counts as 0 and is named in ``problems``."""
+    problems: list[str] = []
+    containers = _requests_of(spec.containers, "spec.containers", problems.append)
+    init_containers = _requests_of(spec.init_containers, "spec.initContainers", problems.append)
+    sidecars = [_is_sidecar(container) for container in spec.init_containers or ()]
+    pod_level = _pod_level(spec.resources, problems.append)
+    overhead = read_amounts(spec.overhead, "spec.overhead", problems.append)
+
+    def total(defaults: Mapping[str, int]) -> Amounts:
+        amounts = _over_time(_defaulted(containers, defaults), _defaulted(init_containers, defaults), sidecars)
+        return _sum(amounts | pod_level, overhead)
+
+    amounts = total({})
+    missing = {name: amount for name, amount in _DEFAULTS.items() if not (pod_level and name in amounts)}
+    nonzero = total(missing)
+    return Requests(
+        amounts=amounts,
+        nonzero_cpu=nonzero.get(CPU, 0),
+        nonzero_memory=nonzero.get(MEMORY, 0),
+        problems=tuple(problems),
+    )
+
+
+def is_scalar(resource: str) -> bool:
+    """Whether the resource is an extended one, huge pages or attachable volumes: counted only where it is named."""
+    return ("/" in resource and not resource.startswith("requests.")) or resource.startswith(
+        ("hugepages-", "attachable-volumes-")
+    )
+
+
+def is_extended(resource: str) -> bool:
+    """Whether the resource is an extended one, such as ``example.com/gpu``."""
+    return "/" in resource and "kubernetes.io/" not in resource and not resource.startswith("requests.")
+
+
+def is_counted(resource: str) -> bool:
+    """Whether scheduling counts the resource at all: cpu, memory, ephemeral storage and scalars."""
+    return resource in (CPU, MEMORY, EPHEMERAL_STORAGE) or is_scalar(resource)
+
+
+def read_amounts(quantities: Quantities | None, path: str, report: ReportProblem) -> Amounts:
+    """Quantities as amounts; one that cannot be read counts as 0 and is reported. Negative ones count as 0."""
+    amounts: Amounts = {}
+    for resource, quantity in (quantities or {}).items():
+        try:
+            amounts[resource] = max(0, of_resource(resource, quantity))
+        except QuantityError as exc:
+            amounts[resource] = 0
+            report(f"{path}.{resource}: {exc}")
+    return amounts
+
+
+def _is_sidecar(container: Container) -> bool:
+    return container.restart_policy == "Always"
+
+
+def _requests_of(containers: list[Container] | None, path: str, report: ReportProblem) -> list[Amounts]:
+    return [
+        read_amounts(
+            container.resources.requests if container.resources else None, f"{path}[{i}].resources.requests", report
+        )
+        for i, container in enumerate(containers or ())
+    ]
+
+
+def _pod_level(resources: ResourceRequirements | None, report: ReportProblem) -> Amounts:
+    """Requests of the pod as a whole take the place of its containers': of cpu, memory and huge pages, no others."""
+    amounts = read_amounts(resources.requests if resources else None, "spec.resources.requests", report)
+    return {name: n for name, n in amounts.items() if name in _DEFAULTS or name.startswith("hugepages-")}
+
+
+def _defaulted(containers: Iterable[Amounts], defaults: Mapping[str, int]) -> list[Amounts]:
+    """A default counts where the key is absent; an explicit 0 stays 0."""
+    return [{**defaults, **amounts} for amounts in containers]
+
+
+def _over_time(containers: Iterable[Amounts], init_containers: Iterable[Amounts], sidecars: Iterable[bool]) -> Amounts:
+    """The most that runs at once: init containers in turn beside the sidecars before them, then all containers."""
+    running: Amounts = {}
+    peak: Amounts = {}
+    for amounts, sidecar in zip(init_containers, sidecars, strict=True):
+        if sidecar:
+            running = _sum(running, amounts)
+            peak = _max(peak, running)
+        else:
+            peak = _max(peak, _sum(running, amounts))
+    for amounts in containers:
+        running = _sum(running, amounts)
+    return _max(peak, running)
+
+
+def _sum(left: Amounts, right: Amounts) -> Amounts:
+    if not left or not right:  # of most pods, which have neither init containers nor overhead
+        return left or right
+    return {name: left.get(name, 0) + right.get(name, 0) for name in left.keys() | right.keys()}
+
+
+def _max(left: Amounts, right: Amounts) -> Amounts:
+    if not left:
+        return right
+    return {name: max(left.get(name, 0), right.get(name, 0)) for name in left.keys() | right.keys()}

@@ -1,0 +1,339 @@
+"""Applies the declared streams, buckets and consumers to the server, and reports differences."""
+
+from __future__ import annotations
+
+import contextlib
+import uuid
+from collections.abc import AsyncIterator
+from datetime import UTC, datetime, timedelta
+from typing import Final
+
+from berth.bus.connection import Connection
+from berth.bus.interface import (
+    BusRefusedError,
+    ConsumerState,
+    MissingError,
+    StoreFullError,
+    StreamState,
+    WrongLastSequenceError,
+)
+from berth.bus.jetstream import (
+    ApiResponse,
+    ConsumerInfo,
+    ConsumerList,
+    ConsumerNames,
+    StreamInfo,
+    api_request,
+    get_entry,
+    nanoseconds,
+    put_entry,
+    stream_info,
+)
+from berth.bus.settings import MEBIBYTE, TopologySettings
+from berth.bus.topology import (
+    BANDWIDTH,
+    BUCKETS,
+    BUS_ID_KEY,
+    CLUSTER,
+    CONTROL,
+    DECISIONS,
+    FACTS,
+    PENDING,
+    PROBE,
+    RANKED,
+    STORED_PREFIX,
+    UNLIMITED,
+    ConsumerSpec,
+    StreamSpec,
+    bucket_stream,
+    declared_consumer,
+    declared_consumers,
+    declared_streams,
+    reserved_bytes,
+)
+from berth.errors import TemporaryError
+from berth.messages.subjects import PREFIX
+
+BUS_ID_CHARACTERS: Final = 64
+"""Of ``bus.id``: twice what berth writes."""
+PROBE_BYTES: Final = 512 * 1024
+"""What must fit: more than a stream's first blocks and index."""
+NAMED_IN_POSITIONS: Final = (*map(bucket_stream, (CLUSTER, BANDWIDTH, FACTS)), DECISIONS)
+WITH_POSITIONS: Final = (PENDING, RANKED, DECISIONS)
+HOW_TO_APPLY: Final = "`berth bus apply` brings it in line"
+
+
+async def apply(connection: Connection) -> str:
+    """Create or update everything that is declared; returns ``bus.id``."""
+    topology = connection.settings.topology
+    await _delete_positions_of_what_is_gone(connection)
+    for stream in declared_streams(topology):
+        await _apply_stream(connection, stream)
+    for consumer in declared_consumers(topology):
+        await _write_consumer(connection, consumer, action="")
+    return await _create_bus_id(connection)
+
+
+async def _delete_positions_of_what_is_gone(connection: Connection) -> None:
+    """Delete the streams whose messages name positions, if one of those that they name is missing.
+
+    Made anew it begins at 1, so that what was read before would count as read for ever
+    (docs/adr/0029-a-lost-position-takes-its-messages-along.md). Streams without a message stay: another client may be
+    creating them.
+    """
+    known = {name: await _last_sequence(connection, name) for name in (*NAMED_IN_POSITIONS, *WITH_POSITIONS)}
+    if all(known[name] is not None for name in NAMED_IN_POSITIONS):
+        return
+    for name in WITH_POSITIONS:
+        if known[name]:
+            with contextlib.suppress(MissingError):
+                there = connection.names.stream(name)
+                await api_request(connection, f"STREAM.DELETE.{there}", None, ApiResponse)
+
+
+async def _last_sequence(connection: Connection, name: str) -> int | None:
+    """The last sequence of a stream; ``None`` if it is missing."""
+    try:
+        return (await stream_info(connection, connection.names.stream(name))).state.last_seq
+    except MissingError:
+        return None
+
+
+async def remake(connection: Connection, name: str) -> bool:
+    """Delete and apply everything if there is room and the server has given the stream up."""
+    unstored = connection.stores.unstored().get(name)
+    if unstored is None or unstored.answered:
+        return False
+    stream = connection.names.stream(bucket_stream(name) if name in BUCKETS else name)
+    info = await stream_info(connection, stream)
+    if info.created is None or (info.ts or datetime.now(UTC)) - info.created < timedelta(seconds=unstored.since):
+        connection.lose(f"{name} was made anew by another client")
+        return False
+    if not await _has_room(connection):
+        return False
+    for one in declared_streams(connection.settings.topology):
+        with contextlib.suppress(MissingError):
+            await api_request(connection, f"STREAM.DELETE.{one.name}", None, ApiResponse)
+    await apply(connection)
+    connection.lose(f"the server had given {name} up: everything was made anew")
+    return True
+
+
+async def _has_room(connection: Connection) -> bool:
+    """Whether a stream that is made now stores what is published to it."""
+    probe, subject = connection.names.stream(PROBE), connection.names.subject(f"{PREFIX}.{PROBE}")
+    config = {
+        "name": probe,
+        "subjects": [subject],
+        "storage": connection.settings.topology.storage,
+        "num_replicas": connection.settings.topology.replicas,
+        "max_bytes": PROBE_BYTES * 2,
+        "max_msgs": 1,
+    }
+    with contextlib.suppress(MissingError):
+        await api_request(connection, f"STREAM.DELETE.{probe}", None, ApiResponse)
+    try:
+        await api_request(connection, f"STREAM.CREATE.{probe}", config, StreamInfo)
+        await connection.request(subject, bytes(PROBE_BYTES))
+        stored = (await stream_info(connection, probe)).state.messages
+    except TemporaryError:
+        return False
+    finally:
+        with contextlib.suppress(TemporaryError):
+            await api_request(connection, f"STREAM.DELETE.{probe}", None, ApiResponse)
+    return stored > 0
+
+
+async def verify(connection: Connection) -> None:
+    """Raise for the first missing stream or consumer, or else for all differences."""
+    topology = connection.settings.topology
+    found: list[str] = []
+    for stream in declared_streams(topology):
+        existing = (await stream_info(connection, stream.name)).config
+        found += differences(f"stream {stream.name}", stream_config(stream, topology), existing)
+    for consumer in declared_consumers(topology):
+        subject = f"CONSUMER.INFO.{consumer.stream}.{consumer.name}"
+        info = await api_request(connection, subject, None, ConsumerInfo)
+        found += differences(f"consumer {consumer.stream} {consumer.name}", consumer_config(consumer), info.config)
+    if found:
+        raise BusRefusedError(f"verifying the bus: {'; '.join(found)}: {HOW_TO_APPLY}")
+
+
+async def read_bus_id(connection: Connection) -> str:
+    """``bus.id``, empty when the bucket or the key is missing."""
+    try:
+        found = await get_entry(connection, CONTROL, BUS_ID_KEY)
+    except MissingError:
+        return ""
+    return (found.data or b"").decode(errors="replace")[:BUS_ID_CHARACTERS] if found else ""
+
+
+async def create_consumer(connection: Connection, stream: str, name: str) -> None:
+    """Create a declared consumer.
+
+    Raises:
+        BusRefusedError: it exists with other settings, or another consumer takes the stream.
+    """
+    consumer = declared_consumer(connection.settings.topology, stream, name)
+    if consumer is None:
+        raise BusRefusedError(f"creating consumer {name!r} of {stream}: no consumer of that name is declared there")
+    await _write_consumer(connection, consumer, action="create")
+
+
+async def delete_consumer(connection: Connection, stream: str, name: str) -> None:
+    """Delete a consumer if it exists."""
+    try:
+        await api_request(connection, f"CONSUMER.DELETE.{stream}.{name}", None, ApiResponse)
+    except MissingError:
+        return
+
+
+async def consumer_names(connection: Connection, stream: str) -> list[str]:
+    """The names of the stream's consumers, ephemeral ones included."""
+    names: list[str] = []
+    while True:
+        page = await api_request(connection, f"CONSUMER.NAMES.{stream}", {"offset": len(names)}, ConsumerNames)
+        names += page.consumers or []
+        if not page.consumers or len(names) >= page.total:
+            return names
+
+
+async def stream_state(connection: Connection, name: str) -> StreamState:
+    """The stream with its durable consumers."""
+    there = connection.names.stream(name)
+    stream = await stream_info(connection, there)
+    state = stream.state
+    return StreamState(
+        stream=name,
+        messages=state.messages,
+        bytes=state.bytes,
+        last_sequence=state.last_seq,
+        first_sequence=state.first_seq,
+        now=stream.ts or datetime.now(UTC),
+        first_time=state.first_ts if state.messages else None,
+        created=stream.created,
+        consumers=tuple([_consumer_state(one) async for one in _consumers(connection, there) if _is_durable(one)]),
+    )
+
+
+async def _consumers(connection: Connection, stream: str) -> AsyncIterator[ConsumerInfo]:
+    """All consumers of the stream, page by page."""
+    seen = 0
+    while True:
+        page = await api_request(connection, f"CONSUMER.LIST.{stream}", {"offset": seen}, ConsumerList)
+        for consumer in page.consumers or []:
+            yield consumer
+        seen += len(page.consumers or [])
+        if not page.consumers or seen >= page.total:
+            return
+
+
+def _is_durable(consumer: ConsumerInfo) -> bool:
+    return bool(consumer.config.get("durable_name"))
+
+
+def _consumer_state(consumer: ConsumerInfo) -> ConsumerState:
+    return ConsumerState(
+        name=consumer.name,
+        undelivered=consumer.num_pending,
+        unacknowledged=consumer.num_ack_pending,
+        acknowledged_to=consumer.ack_floor.stream_seq,
+        redelivered=consumer.num_redelivered,
+    )
+
+
+async def _apply_stream(connection: Connection, stream: StreamSpec) -> None:
+    config = stream_config(stream, connection.settings.topology)
+    try:
+        existing = (await stream_info(connection, stream.name)).config
+    except MissingError:
+        await _create_stream(connection, stream.name, config)
+        return
+    if differences(stream.name, config, existing):
+        await api_request(connection, f"STREAM.UPDATE.{stream.name}", existing | config, StreamInfo)
+
+
+async def _create_stream(connection: Connection, name: str, config: dict[str, object]) -> None:
+    """Create it. The errors of a server that cannot have streams name the remedy.
+
+    Raises:
+        MissingError: JetStream does not answer.
+        StoreFullError: there is less room than the streams set aside.
+    """
+    settings = connection.settings
+    try:
+        await api_request(connection, f"STREAM.CREATE.{name}", config, StreamInfo)
+    except MissingError as exc:
+        where = f"domain {settings.domain!r} of {settings.addresses}" if settings.domain else settings.addresses
+        remedy = "start nats-server with -js, or enable JetStream for this account"
+        raise MissingError(f"creating the stream {name}: no JetStream answers at {where}: {remedy}") from exc
+    except StoreFullError as exc:
+        size = reserved_bytes(settings.topology) // MEBIBYTE
+        remedy = "raise max_file_store there, or lower BERTH_NATS_DECISIONS_MEBIBYTES, _CLUSTER_ and _RANKED_MEBIBYTES"
+        raise StoreFullError(f"{exc}: berth's streams set {size} MiB aside on a server: {remedy}") from exc
+
+
+async def _write_consumer(connection: Connection, consumer: ConsumerSpec, *, action: str) -> None:
+    request = {"stream_name": consumer.stream, "config": consumer_config(consumer), "action": action}
+    await api_request(connection, f"CONSUMER.CREATE.{consumer.stream}.{consumer.name}", request, ConsumerInfo)
+
+
+async def _create_bus_id(connection: Connection) -> str:
+    """Create ``bus.id`` unless it exists; a client that loses the race reads the other's id."""
+    created = uuid.uuid4().hex
+    try:
+        await put_entry(connection, CONTROL, BUS_ID_KEY, created.encode(), expected=0)
+    except WrongLastSequenceError:
+        return await read_bus_id(connection)
+    return created
+
+
+# --- the declaration as configurations
+
+
+def stream_config(stream: StreamSpec, settings: TopologySettings) -> dict[str, object]:
+    """The declared stream as JetStream's stream configuration."""
+    return {
+        "name": stream.name,
+        "description": stream.description,
+        "subjects": list(stream.subjects),
+        "retention": stream.retention,
+        "discard": stream.discard,
+        "storage": settings.storage,
+        "num_replicas": settings.replicas,
+        "max_consumers": UNLIMITED,
+        "max_msgs": UNLIMITED,
+        "max_msgs_per_subject": stream.max_msgs_per_subject,
+        "max_bytes": stream.max_bytes,
+        "max_age": nanoseconds(stream.max_age),
+        "max_msg_size": settings.message_bytes,
+        "duplicate_window": nanoseconds(settings.duplicate_window),
+        "allow_direct": True,
+        "allow_rollup_hdrs": False,
+        "allow_msg_ttl": stream.key_value,
+        "deny_delete": stream.key_value,
+        "republish": {"src": stream.subjects[0], "dest": STORED_PREFIX + stream.subjects[0]},
+    }
+
+
+def consumer_config(consumer: ConsumerSpec) -> dict[str, object]:
+    """The declared consumer as JetStream's consumer configuration."""
+    return {
+        "name": consumer.name,
+        "durable_name": consumer.name,
+        "deliver_policy": "all",
+        "ack_policy": "explicit",
+        "ack_wait": nanoseconds(consumer.ack_wait),
+        "max_deliver": UNLIMITED,
+        "max_ack_pending": UNLIMITED,
+        "replay_policy": "instant",
+    }
+
+
+def differences(name: str, declared: dict[str, object], existing: dict[str, object]) -> list[str]:
+    """All differences, each with both values. The server's response omits fields with their zero value."""
+    return [
+        f"{name}: {key}: want {value!r}, got {existing.get(key)!r}"
+        for key, value in declared.items()
+        if existing.get(key, type(value)()) != value
+    ]

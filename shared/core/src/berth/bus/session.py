@@ -1,0 +1,388 @@
+"""The bus on a NATS server: :class:`NatsBus` opens sessions, :class:`NatsSession` forwards each call to its module.
+
+Registration with NATS's service protocol is here too, so that ``nats micro ls`` and ``nats micro stats`` show the
+running services.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+import uuid
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final
+
+import msgspec
+
+from berth.bus import admin, jetstream, ordered
+from berth.bus import consumer as consuming
+from berth.bus.connection import Connection, Traffic
+from berth.bus.consumer import NatsDeliveries
+from berth.bus.interface import (
+    NO_METADATA,
+    Bus,
+    BusLostError,
+    BusRefusedError,
+    Endpoint,
+    Entry,
+    MessageListener,
+    PubAck,
+    ServiceInstance,
+    Session,
+    Stats,
+    StoredListener,
+    StoredMessage,
+    StreamState,
+    UnansweredError,
+    Unstored,
+)
+from berth.bus.ordered import ALL, NatsReader
+from berth.bus.settings import BusSettings
+from berth.bus.topology import STORED_PREFIX, Names
+from berth.bus.wire import Listener, Msg
+from berth.decoding import decode_json
+from berth.errors import BerthError, DecodeError
+from berth.messages.subjects import service_subject
+
+
+class NatsBus(Bus):
+    """Opens sessions with one set of settings."""
+
+    def __init__(self, settings: BusSettings | None = None, traffic: Traffic | None = None) -> None:
+        """Check the settings. ``traffic`` is told about each message, for the log.
+
+        Raises:
+            BusRefusedError: with all errors at once.
+        """
+        self.settings = settings or BusSettings()
+        self._traffic = traffic
+        if problems := self.settings.problems():
+            raise BusRefusedError(f"reading the bus settings: {'; '.join(problems)}")
+
+    async def connect(self, *, name: str) -> NatsSession:
+        """A new client, as :meth:`berth.bus.interface.Bus.connect` describes."""
+        connection = Connection(self.settings, name, self._traffic)
+        await connection.open()
+        try:
+            return NatsSession(connection, await admin.read_bus_id(connection))
+        except UnansweredError as exc:
+            await connection.close()
+            raise BusLostError(f"connecting as {name!r}: {exc}") from exc
+        except BaseException:
+            await connection.close()
+            raise
+
+
+class NatsSession(Session):
+    """One client on one connection. :class:`berth.bus.interface.Session` documents every call."""
+
+    def __init__(self, connection: Connection, bus_id: str) -> None:
+        self._connection = connection
+        self._names = connection.names
+        self._bus_id = bus_id
+
+    @property
+    def bus_id(self) -> str:
+        return self._bus_id
+
+    @property
+    def lost(self) -> asyncio.Event:
+        return self._connection.lost
+
+    @property
+    def max_message_bytes(self) -> int:
+        return self._connection.max_message_bytes
+
+    async def close(self) -> None:
+        await self._connection.close()
+
+    def publish(
+        self,
+        subject: str,
+        data: bytes,
+        *,
+        message_id: str | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> Coroutine[Any, Any, PubAck]:
+        on = self._names.subject(subject)
+        return jetstream.publish(self._connection, on, data, message_id=message_id, headers=headers)
+
+    def publish_soon(
+        self,
+        subject: str,
+        data: bytes,
+        *,
+        message_id: str | None = None,
+        headers: Mapping[str, str] | None = None,
+        on_answer: Callable[[PubAck | BerthError], None],
+    ) -> None:
+        named = jetstream.with_message_id(headers, message_id)
+        jetstream.publish_soon(self._connection, self._names.subject(subject), data, named, on_answer)
+
+    def consume(self, stream: str, consumer: str, *, max_unacked: int) -> AbstractAsyncContextManager[NatsDeliveries]:
+        return consuming.consume(self._connection, self._names.stream(stream), consumer, max_unacked)
+
+    def read_stream(
+        self,
+        stream: str,
+        *,
+        filters: tuple[str, ...] = ALL,
+        since: timedelta | None = None,
+        after: int | None = None,
+    ) -> AbstractAsyncContextManager[NatsReader[StoredMessage]]:
+        subjects = filters if filters == ALL else tuple(map(self._names.filter, filters))
+        return ordered.read_stream(self._connection, self._names.stream(stream), subjects, since, after).open()
+
+    def read_bucket(
+        self, bucket: str, *, filters: tuple[str, ...] = ALL
+    ) -> AbstractAsyncContextManager[NatsReader[Entry]]:
+        return ordered.read_bucket(self._connection, bucket, filters).open()
+
+    def scan(self, stream: str, subject: str, *, after: int = 0) -> AsyncIterator[StoredMessage]:
+        return jetstream.scan(self._connection, self._names.stream(stream), self._names.filter(subject), after)
+
+    def last_of_each(self, stream: str, subjects: Sequence[str]) -> AsyncIterator[StoredMessage]:
+        on = [self._names.filter(one) for one in subjects]
+        return jetstream.last_of_each(self._connection, self._names.stream(stream), on)
+
+    async def last(self, stream: str, subject: str) -> StoredMessage | None:
+        return await jetstream.last_message(self._connection, self._names.stream(stream), self._names.filter(subject))
+
+    async def get(self, bucket: str, key: str) -> Entry | None:
+        return await jetstream.get_entry(self._connection, bucket, key)
+
+    async def put(self, bucket: str, key: str, data: bytes, *, expected: int | None = None) -> int:
+        return await jetstream.put_entry(self._connection, bucket, key, data, expected)
+
+    def put_soon(
+        self, bucket: str, key: str, data: bytes, *, expected: int | None, on_answer: Callable[[int | BerthError], None]
+    ) -> None:
+        jetstream.put_entry_soon(self._connection, bucket, key, data, expected=expected, on_answer=on_answer)
+
+    async def purge(self, bucket: str, key: str, *, expected: int | None = None) -> int:
+        return await jetstream.purge_entry(self._connection, bucket, key, expected)
+
+    async def subscribe(self, subject: str, listener: MessageListener) -> None:
+        def on_message(message: Msg) -> None:
+            listener(self._names.own_subject(message.subject), message.data, message.headers)
+
+        await self._connection.subscribe(self._names.subject(subject), on_message)
+
+    async def subscribe_stored(self, subject: str, listener: StoredListener) -> None:
+        def on_copy(message: Msg) -> None:
+            if (stored := jetstream.stored_copy(message, self._names)) is not None:
+                listener(stored)
+
+        await self._connection.subscribe(STORED_PREFIX + self._names.subject(subject), on_copy)
+
+    async def broadcast(self, subject: str, data: bytes) -> None:
+        await self._connection.publish(self._names.subject(subject), data)
+
+    async def apply(self) -> None:
+        self._bus_id = await admin.apply(self._connection)
+
+    def unstored(self) -> Mapping[str, Unstored]:
+        return self._connection.stores.unstored()
+
+    async def remake(self, name: str) -> bool:
+        return await admin.remake(self._connection, name)
+
+    async def verify(self) -> None:
+        await admin.verify(self._connection)
+
+    async def create_consumer(self, stream: str, consumer: str) -> None:
+        await admin.create_consumer(self._connection, self._names.stream(stream), consumer)
+
+    async def consumers(self, stream: str) -> list[str]:
+        return await admin.consumer_names(self._connection, self._names.stream(stream))
+
+    async def delete_consumer(self, stream: str, consumer: str) -> None:
+        await admin.delete_consumer(self._connection, self._names.stream(stream), consumer)
+
+    async def register(  # noqa: PLR0913 - as in the interface
+        self,
+        service: str,
+        *,
+        identity: str,
+        version: str,
+        stats: Stats,
+        metadata: Mapping[str, str] = NO_METADATA,
+        endpoints: Sequence[Endpoint] = (),
+    ) -> None:
+        about = {**metadata, "identity": identity}
+        await _register(self._connection, service, about, version=version, stats=stats, endpoints=endpoints)
+
+    async def ask(self, subject: str, data: bytes) -> bytes:
+        return (await self._connection.request(self._names.subject(subject), data)).data
+
+    async def state(self, stream: str) -> StreamState:
+        return await admin.stream_state(self._connection, stream)
+
+    async def services(self, service: str = "") -> list[ServiceInstance]:
+        return await _services(self._connection, service)
+
+
+# --- NATS's service protocol
+
+ENDPOINT: Final = "status"
+ALL_ANSWERS_SECONDS: Final = 0.5
+"""Total wait for answers; the number of services is unknown."""
+NEXT_ANSWER_SECONDS: Final = 0.2
+"""After this long without an answer no further one is expected."""
+
+BERTHS: Final = "berth-"
+"""What the names of services begin with, after the prefix of their berth."""
+_PREFIX: Final = "$SRV"
+_TYPES: Final = "io.nats.micro.v1"
+_QUEUE: Final = "q"
+_ERROR_CHARACTERS: Final = 200
+"""Of the last error in an endpoint's figures: it may quote a request."""
+
+
+class _Counted:
+    """An endpoint's answers and the figures about them that the protocol asks for; times are in nanoseconds."""
+
+    def __init__(self, endpoint: Endpoint) -> None:
+        self._endpoint = endpoint
+        self._requests = self._errors = self._nanoseconds = 0
+        self._last_error = ""
+
+    def answer(self, request: bytes) -> bytes:
+        """The answer as JSON."""
+        self._requests += 1
+        begun = time.perf_counter_ns()
+        try:
+            answer = self._endpoint.answer(request)
+            if error := self._endpoint.error_of(answer):
+                self._count_error(error)
+            return msgspec.json.encode(answer)
+        except Exception as error:
+            self._count_error(f"{type(error).__name__}: {error}")
+            raise
+        finally:
+            self._nanoseconds += time.perf_counter_ns() - begun
+
+    def figures(self) -> dict[str, object]:
+        """Since the service began. Requests for these figures are not among them."""
+        return {
+            "num_requests": self._requests,
+            "num_errors": self._errors,
+            "last_error": self._last_error,
+            "processing_time": self._nanoseconds,
+            "average_processing_time": self._nanoseconds // max(self._requests, 1),
+        }
+
+    def _count_error(self, error: str) -> None:
+        self._errors += 1
+        self._last_error = error[:_ERROR_CHARACTERS]
+
+
+async def _register(  # noqa: PLR0913 - what a service says about itself
+    connection: Connection,
+    service: str,
+    metadata: dict[str, str],
+    *,
+    version: str,
+    stats: Stats,
+    endpoints: Sequence[Endpoint],
+) -> None:
+    """Register; the first endpoint answers with the stats: ``nats req berth.service.<service>.<identity> ''``."""
+    instance = uuid.uuid4().hex
+    names = connection.names
+    name = names.word(service)
+    about = {"name": name, "id": instance, "version": version, "metadata": metadata}
+    own = names.subject(service_subject(service, metadata["identity"]))
+    counted = {own: _Counted(Endpoint(name=ENDPOINT, answer=lambda _request: stats()))}
+    subjects = {ENDPOINT: own}
+    for one in endpoints:
+        asked = service_subject(service, metadata["identity"], one.name, for_admins=one.for_admins)
+        subjects[one.name] = names.subject(asked)
+        counted[subjects[one.name]] = _Counted(one)
+    listed = [{"name": name, "subject": subject, "queue_group": _QUEUE} for name, subject in subjects.items()]
+    description = f"berth: {service.removeprefix(BERTHS)}"
+    started = datetime.now(UTC).isoformat().replace("+00:00", "Z")
+
+    def ping() -> object:
+        return {**about, "type": f"{_TYPES}.ping_response"}
+
+    def info() -> object:
+        told = [{**endpoint, "metadata": {}} for endpoint in listed]
+        return {**about, "type": f"{_TYPES}.info_response", "description": description, "endpoints": told}
+
+    def listed_stats() -> object:
+        told: list[dict[str, object]] = [{**endpoint, **counted[endpoint["subject"]].figures()} for endpoint in listed]
+        told[0]["data"] = stats()
+        return {**about, "type": f"{_TYPES}.stats_response", "started": started, "endpoints": told}
+
+    for verb, answer in (("PING", ping), ("INFO", info), ("STATS", listed_stats)):
+        for called in (verb, f"{verb}.{name}", f"{verb}.{name}.{instance}"):
+            connection.subscribe_soon(f"{_PREFIX}.{called}", _answering(connection, _whatever_is_asked(answer)))
+    for subject, answers in counted.items():
+        connection.subscribe_soon(subject, _answering(connection, answers.answer))
+    await connection.flush(connection.settings.answer_timeout)
+
+
+def _whatever_is_asked(answer: Callable[[], object]) -> Callable[[bytes], bytes]:
+    return lambda _request: msgspec.json.encode(answer())
+
+
+def _answering(connection: Connection, answer: Callable[[bytes], bytes]) -> Listener:
+    """A listener that answers each request."""
+
+    def on_request(message: Msg) -> None:
+        if message.reply:
+            with contextlib.suppress(BusLostError):
+                connection.send(message.reply, answer(message.data))
+
+    return on_request
+
+
+class _EndpointInfo(msgspec.Struct, frozen=True):
+    data: dict[str, object] | None = None
+
+
+class _ServiceStats(msgspec.Struct, frozen=True, kw_only=True):
+    name: str
+    id: str
+    version: str = ""
+    metadata: dict[str, str] | None = None
+    endpoints: list[_EndpointInfo] | None = None
+
+
+_stats_decoder: Final = msgspec.json.Decoder(_ServiceStats)
+
+
+async def _services(connection: Connection, service: str) -> list[ServiceInstance]:
+    """All services, or those of the name, that answer a request for stats; what cannot be decoded is left out."""
+    answers: asyncio.Queue[Msg] = asyncio.Queue()
+    names = connection.names
+    inbox = connection.new_inbox()
+    subscription = await connection.subscribe(inbox, answers.put_nowait)
+    found = []
+    try:
+        connection.send(f"{_PREFIX}.STATS.{names.word(service) if service else ''}".rstrip("."), reply=inbox)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(ALL_ANSWERS_SECONDS):
+                while True:
+                    found.append(await asyncio.wait_for(answers.get(), NEXT_ANSWER_SECONDS))
+    finally:
+        connection.unsubscribe(subscription)
+    instances = (one for message in found if (one := _instance(message.data, names)))
+    return sorted(instances, key=lambda one: (one.service, one.identity))
+
+
+def _instance(data: bytes, names: Names) -> ServiceInstance | None:
+    """The instance; ``None`` for a service of another berth, or another program's."""
+    try:
+        answer = decode_json(_stats_decoder, data, "statistics")
+    except DecodeError:
+        return None
+    if not answer.name.startswith(names.word(BERTHS)):
+        return None
+    identity = (answer.metadata or {}).get("identity", answer.id)
+    stats = next((endpoint.data for endpoint in answer.endpoints or () if endpoint.data), {})
+    service = names.own_word(answer.name)
+    return ServiceInstance(service=service, identity=identity, version=answer.version, stats=stats)

@@ -1,0 +1,239 @@
+"""Streams, buckets and shared consumers, declared once. Only data: ``admin`` applies it to the server.
+
+The rule: docs/protocol.md, 2.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import timedelta
+from functools import lru_cache
+from typing import Final, Literal
+
+from berth.bus.settings import TopologySettings
+from berth.messages.subjects import all_of
+
+PENDING: Final = "PENDING"
+RANKED: Final = "RANKED"
+DECISIONS: Final = "DECISIONS"
+DEAD: Final = "dead"
+
+CLUSTER: Final = "cluster"
+BANDWIDTH: Final = "bandwidth"
+FACTS: Final = "facts"
+CONTROL: Final = "control"
+TRIES: Final = "tries"
+"""Rankings that scorers have begun and not finished. A bucket of its own: scorers may not write to ``control``."""
+COMMITS: Final = "commits"
+"""Bindings that the binder has begun and not finished. A bucket of its own: only the binder may write to it."""
+BUCKETS: Final = (CLUSTER, BANDWIDTH, FACTS, TRIES, COMMITS, CONTROL)
+_TRIES_AGE: Final = timedelta(hours=1)
+"""A count expires after this, when its pod is gone."""
+
+SCORER: Final = "scorer"
+"""The durable of PENDING that all scorers share."""
+BINDER_PREFIX: Final = "binder-"
+"""The durables of RANKED, one per epoch: ``binder-<epoch>``."""
+
+PROBE: Final = "berth-room"
+"""A stream that a watcher makes for a moment, to see whether the server has room."""
+
+DRAIN_KEY: Final = "drain"
+"""In ``control``: while it exists, no pod is published to PENDING."""
+BUS_ID_KEY: Final = "bus.id"
+"""Key of ``control``: identifies the store, so that every client notices a new one."""
+
+STORED_PREFIX: Final = "stored."
+"""A stream republishes what it has stored under this prefix: ``stored.berth.ranked...``, ``stored.$KV.cluster...``."""
+
+UNLIMITED: Final = -1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StreamSpec:
+    """A stream as declared. A limit of -1 and an age of zero mean unlimited."""
+
+    name: str
+    subjects: tuple[str, ...]
+    description: str
+    retention: Literal["workqueue", "limits"] = "limits"
+    discard: Literal["old", "new"] = "old"
+    max_msgs_per_subject: int = UNLIMITED
+    max_age: timedelta = timedelta(0)
+    max_bytes: int = UNLIMITED
+    key_value: bool = False
+    """A bucket: keys can be rolled up, single messages can expire, and messages cannot be deleted without a marker."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConsumerSpec:
+    """A durable pull consumer: explicit acks, unlimited redelivery, any number of unacknowledged messages."""
+
+    stream: str
+    name: str
+    ack_wait: timedelta
+
+
+def bucket_stream(bucket: str) -> str:
+    """The stream under a bucket."""
+    return f"{_BUCKETS_STREAM}{bucket}"
+
+
+def bucket_prefix(bucket: str) -> str:
+    """The prefix that makes a key of the bucket a subject."""
+    return f"{_KEYS}{bucket}."
+
+
+class Names:
+    """What the names of one berth are on the server: with a prefix, which keeps several berths on one server apart.
+
+    Above ``berth.bus`` every berth uses the names without prefix, in what it publishes, reads and writes down.
+    """
+
+    __slots__ = ("_before_key", "_before_subject", "_before_word", "prefix")
+
+    def __init__(self, prefix: str = "") -> None:
+        self.prefix: Final = prefix
+        self._before_subject: Final = f"{prefix}." if prefix else ""
+        self._before_word: Final = f"{prefix}-" if prefix else ""
+        self._before_key: Final = f"{_KEYS}{self._before_word}"
+
+    def subject(self, subject: str) -> str:
+        """``east.berth.pending...`` for ``berth.pending...``. Of each pod's message, so it must stay cheap."""
+        return self._before_subject + subject if subject else ""  # refused, as without prefix
+
+    def filter(self, subject: str) -> str:
+        """The same for whatever a stream can be searched for: also for keys, and ``>``, which is all of the stream."""
+        if subject.startswith(_KEYS):
+            return self._before_key + subject.removeprefix(_KEYS)
+        return subject if subject == _ALL else self.subject(subject)
+
+    def own_subject(self, subject: str) -> str:
+        """The subject or key of the server without prefix; another berth's stays as it is."""
+        if not self.prefix:
+            return subject
+        if subject.startswith(self._before_key):
+            return _KEYS + subject.removeprefix(self._before_key)
+        return subject.removeprefix(self._before_subject)
+
+    def word(self, name: str) -> str:
+        """The name of a stream, bucket, service, account or user: ``east-PENDING`` for ``PENDING``."""
+        return self._before_word + name
+
+    def own_word(self, name: str) -> str:
+        """The name without prefix; a name of another berth stays as it is."""
+        return name.removeprefix(self._before_word)
+
+    def stream(self, name: str) -> str:
+        """A stream, also one under a bucket: ``KV_east-cluster`` for ``KV_cluster``."""
+        if name.startswith(_BUCKETS_STREAM):
+            return bucket_stream(self.word(name.removeprefix(_BUCKETS_STREAM)))
+        return self.word(name)
+
+    def own_stream(self, name: str) -> str:
+        """The server's stream without prefix."""
+        if not self.prefix:
+            return name
+        if name.startswith(_BUCKETS_STREAM):
+            return bucket_stream(self.own_word(name.removeprefix(_BUCKETS_STREAM)))
+        return self.own_word(name)
+
+    def store_of(self, subject: str) -> str:
+        """The declared stream or bucket that has the server's subject, by its name without prefix; else the subject."""
+        tokens = self.own_subject(subject).split(".")
+        if tokens[0] == "$KV":
+            return tokens[1]
+        return _BY_STAGE.get(tokens[1], subject) if len(tokens) > 1 else subject
+
+
+_BUCKETS_STREAM: Final = "KV_"
+_KEYS: Final = "$KV."
+_ALL: Final = ">"
+
+_BY_STAGE: Final[Mapping[str, str]] = {"pending": PENDING, "ranked": RANKED, "decision": DECISIONS, "dead": DEAD}
+
+
+@lru_cache(maxsize=8)
+def declared_streams(settings: TopologySettings) -> tuple[StreamSpec, ...]:
+    """Every stream, those of the buckets included. ``control`` is last: a client that finds it finds all of them.
+
+    Names and subjects are those of the server, with the prefix.
+    """
+    names = Names(settings.prefix)
+    return (
+        _work_queue(names, PENDING, "pending", "pods that wait to be ranked", settings.pending_bytes),
+        _work_queue(names, RANKED, "ranked", "ranked pods that wait to be bound", settings.ranked_bytes),
+        StreamSpec(
+            name=names.stream(DECISIONS),
+            subjects=(names.subject(all_of("decision")),),
+            description="berth: what became of every attempt",
+            max_age=settings.decisions_age,
+            max_bytes=settings.decisions_bytes,
+        ),
+        StreamSpec(
+            name=names.stream(DEAD),
+            subjects=(names.subject(all_of("dead")),),
+            description="berth: messages that could not be decoded or that failed, with the reason",
+            max_age=settings.dead_age,
+            max_bytes=settings.dead_bytes,
+        ),
+        _bucket(names.word(CLUSTER), settings.cluster_bytes),
+        *(_bucket(names.word(name), settings.live_bytes) for name in (BANDWIDTH, FACTS)),
+        *(_bucket(names.word(name), settings.control_bytes, max_age=_TRIES_AGE) for name in (TRIES, COMMITS)),
+        _bucket(names.word(CONTROL), settings.control_bytes),
+    )
+
+
+def reserved_bytes(settings: TopologySettings) -> int:
+    """What a server with one copy of each stream sets aside: it refuses a stream for which there is less."""
+    return sum(stream.max_bytes for stream in declared_streams(settings))
+
+
+def stream_subjects(settings: TopologySettings, name: str) -> tuple[str, ...]:
+    """The subjects of a declared stream; for any other name one that no stream has."""
+    return next((one.subjects for one in declared_streams(settings) if one.name == name), (name,))
+
+
+@lru_cache(maxsize=8)
+def declared_consumers(settings: TopologySettings) -> tuple[ConsumerSpec, ...]:
+    """The consumers that ``apply`` creates."""
+    stream = Names(settings.prefix).stream(PENDING)
+    return (ConsumerSpec(stream=stream, name=SCORER, ack_wait=settings.scorer_ack_wait),)
+
+
+def declared_consumer(settings: TopologySettings, stream: str, name: str) -> ConsumerSpec | None:
+    """The declared consumer of that name; ``None`` when there is none on that stream."""
+    if stream == Names(settings.prefix).stream(RANKED) and name.startswith(BINDER_PREFIX):
+        return ConsumerSpec(stream=stream, name=name, ack_wait=settings.binder_ack_wait)
+    return next((one for one in declared_consumers(settings) if (one.stream, one.name) == (stream, name)), None)
+
+
+def _work_queue(names: Names, name: str, stage: str, what: str, max_bytes: int) -> StreamSpec:
+    """One message per subject: a pod's newer attempt replaces the older one, even when that has been delivered.
+
+    A full one refuses further pods, so that none is dropped: they wait where they come from.
+    """
+    return StreamSpec(
+        name=names.stream(name),
+        subjects=(names.subject(all_of(stage)),),
+        description=f"berth: {what}",
+        retention="workqueue",
+        discard="new",
+        max_msgs_per_subject=1,
+        max_bytes=max_bytes,
+    )
+
+
+def _bucket(name: str, max_bytes: int, *, max_age: timedelta = timedelta(0)) -> StreamSpec:
+    """Configured as the NATS CLI does it, so that ``nats kv`` works."""
+    return StreamSpec(
+        name=bucket_stream(name),
+        subjects=(f"{bucket_prefix(name)}>",),
+        description=f"berth: bucket {name}",
+        discard="new",
+        max_msgs_per_subject=1,
+        max_age=max_age,
+        max_bytes=max_bytes,
+        key_value=True,
+    )

@@ -1,0 +1,418 @@
+"""Node columns: one array per column, one element per row, changed in place; and the host ports taken per row.
+
+Amounts are float64, because whole numbers up to 2**53 are exact there and division is ten times faster than in int64.
+Label values and lists of taints are interned, so that a selector or toleration is evaluated once per value, not once
+per node.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections import Counter, OrderedDict
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Final, NamedTuple, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from berth.api.node import Node, Taint, is_ready
+from berth.api.pod import PodSpec
+from berth.api.resources import (
+    CPU,
+    EPHEMERAL_STORAGE,
+    MEMORY,
+    PODS,
+    Amounts,
+    ReportProblem,
+    Requests,
+    is_counted,
+    read_amounts,
+)
+from berth.api.selectors import whole_number
+
+Scalar = TypeVar("Scalar", bound=np.generic)
+
+Amount = npt.NDArray[np.float64]
+
+TaintSet = tuple[Taint, ...]
+
+RowRequests = Callable[[], Iterable[Requests]]
+
+# The code of a row whose node lacks the label.
+ABSENT: Final = -1
+
+# The name hash of a row without a node.
+NO_NODE: Final = np.uint64(0)
+
+_EXACT: Final = 2.0**53
+
+_FIRST_CAPACITY: Final = 64
+
+# Columns of label keys; more than the selectors of a cluster use. The least recently used column is dropped above it.
+_MAX_COLUMNS: Final = 256
+
+# Unused values that a column may keep before it is rebuilt.
+_SLACK: Final = 1024
+
+
+class Rows:
+    """Assigns each name a row until it is released; released rows are reused.
+
+    ``size`` is one more than the highest row ever used; rows beyond it are empty.
+    """
+
+    def __init__(self) -> None:
+        self._rows: dict[str, int] = {}
+        self._free: list[int] = []
+        self.names: list[str] = []  # empty text where the row is free
+
+    @property
+    def size(self) -> int:
+        return len(self.names)
+
+    def of(self, name: str) -> int | None:
+        return self._rows.get(name)
+
+    def of_all(self, names: Iterable[str]) -> list[int | None]:
+        rows = self._rows
+        return [rows.get(name) for name in names]
+
+    def claim(self, name: str) -> int:
+        """The row of the name; a new one if it has no row yet."""
+        row = self._rows.get(name)
+        if row is not None:
+            return row
+        row = self._free.pop() if self._free else self.size
+        if row == self.size:
+            self.names.append(name)
+        else:
+            self.names[row] = name
+        self._rows[name] = row
+        return row
+
+    def release(self, name: str) -> None:
+        row = self._rows.pop(name)
+        self.names[row] = ""
+        self._free.append(row)
+
+
+class NodeColumns:
+    """Columns of ``capacity`` rows.
+
+    Attributes:
+        allocatable: resource to float64[capacity]; cpu in millicores, other resources in base units.
+        requested: the same for the requests of placed pods.
+        nonzero_cpu: float64[capacity], millicores that scores count (a default for pods without a request).
+        nonzero_memory: the same in bytes.
+        pods: float64[capacity], number of placed pods.
+        allowed_pods: float64[capacity], allocatable number of pods.
+        exists: bool[capacity], whether the row has a node; other columns of a row without one are undefined.
+        unschedulable: bool[capacity], cordoned.
+        ready: bool[capacity], the condition Ready is True or absent.
+        taints: int32[capacity], index into ``taint_sets.sets``.
+        name_hash: uint64[capacity], equal in every process; NO_NODE for a row without a node.
+        tie_hash: as ``name_hash``; orders equally good nodes. A replay sets it where names are masked.
+        names_written: number of writes to ``name_hash``.
+    """
+
+    def __init__(self) -> None:
+        self.capacity = _FIRST_CAPACITY
+        self.allocatable: dict[str, Amount] = {name: self._zeros() for name in (CPU, MEMORY, EPHEMERAL_STORAGE)}
+        self.requested: dict[str, Amount] = {name: self._zeros() for name in (CPU, MEMORY, EPHEMERAL_STORAGE)}
+        self.nothing = self._zeros()
+        self.nonzero_cpu = self._zeros()
+        self.nonzero_memory = self._zeros()
+        self.pods = self._zeros()
+        self.allowed_pods = self._zeros()
+        self.exists: npt.NDArray[np.bool_] = np.zeros(self.capacity, dtype=np.bool_)
+        self.unschedulable: npt.NDArray[np.bool_] = np.zeros(self.capacity, dtype=np.bool_)
+        self.ready: npt.NDArray[np.bool_] = np.zeros(self.capacity, dtype=np.bool_)
+        self.taints: npt.NDArray[np.int32] = np.zeros(self.capacity, dtype=np.int32)
+        self.name_hash: npt.NDArray[np.uint64] = np.zeros(self.capacity, dtype=np.uint64)
+        self.tie_hash: npt.NDArray[np.uint64] = np.zeros(self.capacity, dtype=np.uint64)
+        self.names_written = 0
+        self.taint_sets = TaintSets()
+        self.labels = LabelColumns()
+
+    def reserve(self, rows: int) -> None:
+        """Make room for at least this many rows, by doubling."""
+        if rows <= self.capacity:
+            return
+        while self.capacity < rows:
+            self.capacity *= 2
+        self._grow()
+
+    def write_node(self, row: int, node: Node, rows: int, report: ReportProblem) -> None:
+        """Write a node's row; ``rows`` is the number of rows in use."""
+        amounts = read_amounts(node.status.allocatable, "status.allocatable", report)
+        self._write_allocatable(row, {name: n for name, n in amounts.items() if is_counted(name)})
+        self.allowed_pods[row] = amounts.get(PODS, 0)
+        self.exists[row] = True
+        self.unschedulable[row] = node.spec.unschedulable
+        self.ready[row] = is_ready(node)
+        self.taints[row] = self.taint_sets.intern(node.spec.taints)
+        self.name_hash[row] = self.tie_hash[row] = hash_of(node.metadata.name)
+        self.names_written += 1
+        self.labels.write(row, node.metadata.labels or {}, rows)
+
+    def clear_node(self, row: int, rows: int) -> None:
+        """Remove a node from its row; pods placed there stay counted."""
+        self._write_allocatable(row, {})
+        self.allowed_pods[row] = 0
+        self.exists[row] = False
+        self.name_hash[row] = NO_NODE
+        self.names_written += 1
+        self.unschedulable[row] = False
+        self.ready[row] = False
+        self.taints[row] = 0
+        self.labels.write(row, {}, rows)
+
+    def count(self, row: int, requests: Requests, by: int, all_requests: RowRequests) -> None:
+        """Add a pod's requests to a row (``by`` 1) or subtract them (-1).
+
+        ``all_requests`` yields the requests of all pods on the row afterwards. It is called only if a sum is too large
+        to be exact.
+        """
+        cpu = self.nonzero_cpu.item(row) + by * requests.nonzero_cpu  # Python's ints: NumPy's take twice as long.
+        memory = self.nonzero_memory.item(row) + by * requests.nonzero_memory
+        self.pods[row] = self.pods.item(row) + by
+        self.nonzero_cpu[row], self.nonzero_memory[row] = cpu, memory
+        for resource, amount in requests.amounts.items():
+            if amount and is_counted(resource):
+                self._request(resource, row, by * amount, all_requests)
+        if cpu >= _EXACT or memory >= _EXACT or by * -requests.nonzero_memory >= _EXACT:
+            self.nonzero_cpu[row] = sum(each.nonzero_cpu for each in all_requests())
+            self.nonzero_memory[row] = sum(each.nonzero_memory for each in all_requests())
+
+    def _request(self, resource: str, row: int, amount: int, all_requests: RowRequests) -> None:
+        column = self.requested.get(resource)
+        if column is None:
+            column = self.requested[resource] = self._zeros()
+        before = column.item(row)
+        column[row] = after = before + amount
+        if before >= _EXACT or after >= _EXACT:  # not exact: add up again, so that the order of events has no effect
+            column[row] = sum(each.amounts.get(resource, 0) for each in all_requests())
+
+    def _write_allocatable(self, row: int, amounts: Amounts) -> None:
+        for resource in amounts.keys() - self.allocatable.keys():
+            self.allocatable[resource] = self._zeros()
+        for resource, column in self.allocatable.items():
+            column[row] = amounts.get(resource, 0)
+
+    def _zeros(self) -> Amount:
+        return np.zeros(self.capacity, dtype=np.float64)
+
+    def _grow(self) -> None:
+        for amounts in (self.allocatable, self.requested):
+            amounts.update({name: grown(column, self.capacity) for name, column in amounts.items()})
+        self.nothing = self._zeros()
+        self.nonzero_cpu = grown(self.nonzero_cpu, self.capacity)
+        self.nonzero_memory = grown(self.nonzero_memory, self.capacity)
+        self.pods = grown(self.pods, self.capacity)
+        self.allowed_pods = grown(self.allowed_pods, self.capacity)
+        self.exists = grown(self.exists, self.capacity)
+        self.unschedulable = grown(self.unschedulable, self.capacity)
+        self.ready = grown(self.ready, self.capacity)
+        self.taints = grown(self.taints, self.capacity)
+        self.name_hash = grown(self.name_hash, self.capacity)
+        self.tie_hash = grown(self.tie_hash, self.capacity)
+        self.labels.grow(self.capacity)
+
+
+class LabelColumns:
+    """The columns of all keys in use. Codes are valid until the next change: do not keep them.
+
+    A key that no node has costs one look-up, because a pod may name thousands.
+    """
+
+    def __init__(self) -> None:
+        self._columns: OrderedDict[str, LabelColumn] = OrderedDict()
+        self._keys: Counter[str] = Counter()  # key to number of rows that have it
+        self._keys_of_row: dict[int, tuple[str, ...]] = {}
+        self._absent = LabelColumn(_FIRST_CAPACITY)
+
+    def of(self, key: str, labels: Iterable[tuple[int, Mapping[str, str]]], capacity: int) -> LabelColumn:
+        """The column of a key, built from every row's labels on first use."""
+        column = self._columns.get(key)
+        if column is None:
+            if key not in self._keys:
+                return self._absent
+            column = self._columns[key] = LabelColumn(capacity)
+            for row, present in labels:
+                column.set(row, present.get(key))
+            if len(self._columns) > _MAX_COLUMNS:
+                self._columns.popitem(last=False)
+        else:
+            self._columns.move_to_end(key)
+        return column
+
+    def write(self, row: int, labels: Mapping[str, str], rows: int) -> None:
+        """Write a row's labels to every column; drop a column with too many unused values."""
+        self._count_keys(row, tuple(labels))
+        for key, column in list(self._columns.items()):
+            column.set(row, labels.get(key))
+            if len(column.values) > 2 * rows + _SLACK:
+                del self._columns[key]
+
+    def grow(self, capacity: int) -> None:
+        self._absent.grow(capacity)
+        for column in self._columns.values():
+            column.grow(capacity)
+
+    def _count_keys(self, row: int, keys: tuple[str, ...]) -> None:
+        before = self._keys_of_row.get(row, ())
+        if keys == before:
+            return
+        self._keys.update(keys)
+        for key in before:
+            self._keys[key] -= 1
+            if not self._keys[key]:
+                del self._keys[key]
+        if keys:
+            self._keys_of_row[row] = keys
+        else:
+            del self._keys_of_row[row]
+
+
+class LabelColumn:
+    """The values of one label key. ``codes``: int32[rows], index into ``values``, or ABSENT."""
+
+    def __init__(self, capacity: int) -> None:
+        self.codes: npt.NDArray[np.int32] = np.full(capacity, ABSENT, dtype=np.int32)
+        self.values: list[str] = []
+        self._ids: dict[str, int] = {}
+        self._whole_numbers: npt.NDArray[np.int64] = np.zeros(0, dtype=np.int64)
+        self._is_whole: npt.NDArray[np.bool_] = np.zeros(0, dtype=np.bool_)
+
+    @property
+    def whole_numbers(self) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_]]:
+        """By code: each value as Gt and Lt read it, and whether it is a whole number.
+
+        Parsed once per value, because a pod may compare thousands of times.
+        """
+        new = [whole_number(value) for value in self.values[len(self._is_whole) :]]
+        if new:
+            numbers = np.array([number or 0 for number in new], dtype=np.int64)
+            self._whole_numbers = np.concatenate((self._whole_numbers, numbers))
+            self._is_whole = np.concatenate((self._is_whole, [number is not None for number in new]))
+        return self._whole_numbers, self._is_whole
+
+    def code_of(self, value: str) -> int | None:
+        """The code of a value that some row has had, or ABSENT."""
+        return self._ids.get(value)
+
+    def set(self, row: int, value: str | None) -> None:
+        self.codes[row] = ABSENT if value is None else self._intern(value)
+
+    def grow(self, capacity: int) -> None:
+        self.codes = grown(self.codes, capacity, ABSENT)
+
+    def _intern(self, value: str) -> int:
+        code = self._ids.get(value)
+        if code is None:
+            code = self._ids[value] = len(self.values)
+            self.values.append(value)
+        return code
+
+
+class TaintSets:
+    """Interned lists of taints; number 0 is the empty list."""
+
+    def __init__(self) -> None:
+        self._ids: dict[tuple[tuple[str, str, str], ...], int] = {(): 0}
+        self.sets: list[TaintSet] = [()]
+
+    def intern(self, taints: list[Taint] | None) -> int:
+        key = tuple((t.key, t.value, t.effect) for t in taints or ())
+        number = self._ids.get(key)
+        if number is None:
+            number = self._ids[key] = len(self.sets)
+            self.sets.append(tuple(taints or ()))
+        return number
+
+
+def grown(column: npt.NDArray[Scalar], capacity: int, empty: Any = 0) -> npt.NDArray[Scalar]:
+    """The column with room for ``capacity`` rows; new rows hold ``empty``."""
+    wider = np.full(capacity, empty, dtype=column.dtype)
+    wider[: len(column)] = column
+    return wider
+
+
+def hash_of(name: str) -> int:
+    """64 bits, equal for equal text in every process and on every machine."""
+    return int.from_bytes(hashlib.blake2b(name.encode(errors="replace"), digest_size=8).digest(), "little")
+
+
+Mask = npt.NDArray[np.bool_]
+EVERY_ADDRESS: Final = "0.0.0.0"  # noqa: S104 - how Kubernetes writes all addresses of a node; nothing is bound here
+# Up to this many rows are checked one by one; above it, all rows that have the port are visited.
+_FEW: Final = 64
+
+
+class HostPort(NamedTuple):
+    """A port of a node, on one of its addresses or on all."""
+
+    protocol: str
+    port: int
+    address: str
+
+    def conflicts(self, other: HostPort) -> bool:
+        """Whether both cannot be in use on one node."""
+        if (self.protocol, self.port) != (other.protocol, other.port):
+            return False
+        return self.address == other.address or EVERY_ADDRESS in (self.address, other.address)
+
+
+def host_ports(spec: PodSpec) -> tuple[HostPort, ...]:
+    """The host ports of a running pod: those of its containers and sidecars."""
+    sidecars = [container for container in spec.init_containers or () if container.restart_policy == "Always"]
+    return tuple(
+        HostPort(port.protocol or "TCP", port.host_port, port.host_ip or EVERY_ADDRESS)
+        for container in (*sidecars, *(spec.containers or ()))
+        for port in container.ports or ()
+        if port.host_port > 0
+    )
+
+
+class HostPorts:
+    """The ports taken on each row, and the rows that have each port."""
+
+    def __init__(self) -> None:
+        self._taken: dict[tuple[str, int], dict[int, Counter[str]]] = {}
+
+    def count(self, ports: Iterable[HostPort], row: int, by: int) -> None:
+        """Add the ports of a pod to a row (``by`` 1) or remove them (-1)."""
+        for protocol, port, address in ports:
+            rows = self._taken.setdefault((protocol, port), {})
+            addresses = rows.setdefault(row, Counter())
+            addresses[address] += by
+            if not addresses[address]:
+                del addresses[address]
+            if not addresses:
+                del rows[row]
+            if not rows:
+                del self._taken[protocol, port]
+
+    def are_free(self, wanted: Iterable[HostPort], row: int) -> bool:
+        """Whether no pod on the row has one of these ports."""
+        return not any(_conflicts(port, self._rows_of(port).get(row)) for port in wanted)
+
+    def taken_mask(self, wanted: Iterable[HostPort], rows: npt.NDArray[np.intp], size: int) -> Mask:
+        """bool[rows]: whether a pod on the row has one of these ports; ``size``: rows of the Snapshot."""
+        if len(rows) <= _FEW:
+            wanted = tuple(wanted)
+            return np.array([not self.are_free(wanted, row) for row in rows.tolist()], dtype=np.bool_)
+        taken: Mask = np.zeros(size, dtype=np.bool_)
+        for port in wanted:
+            having = self._rows_of(port)
+            taken[[row for row, addresses in having.items() if _conflicts(port, addresses)]] = True
+        return taken[rows]
+
+    def _rows_of(self, port: HostPort) -> dict[int, Counter[str]]:
+        return self._taken.get((port.protocol, port.port), {})
+
+
+def _conflicts(port: HostPort, addresses: Counter[str] | None) -> bool:
+    if not addresses:
+        return False
+    return port.address == EVERY_ADDRESS or port.address in addresses or EVERY_ADDRESS in addresses

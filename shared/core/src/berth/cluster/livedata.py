@@ -1,0 +1,147 @@
+"""Live data of nodes beside a Snapshot: the last sample of each query as columns, and facts as JSON.
+
+Samples may arrive before their node and outlive it, so they are kept by node name and written to its row on request.
+Nothing here raises: undecodable values are rejected earlier.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from itertools import takewhile
+from typing import TypeVar
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from berth.cluster.columns import NO_NODE, NodeColumns, Rows, grown
+from berth.messages.livedata import Bandwidth
+
+T = TypeVar("T")
+
+Amount = npt.NDArray[np.float64]
+
+
+class LiveData:
+    """Live data of all nodes.
+
+    ``now`` is the newest time (Unix seconds) that NATS has put on a received message. Ages are computed from it,
+    because NATS is the only clock that all services share.
+    """
+
+    def __init__(self, rows: Rows, columns: NodeColumns) -> None:
+        self._rows = rows
+        self._columns = columns
+        self._bandwidth: dict[str, BandwidthColumns] = {}
+        self._facts: dict[str, dict[str, msgspec.Raw]] = {}
+        self.now = 0.0
+
+    def observe_time(self, now: float) -> None:
+        """Advance ``now`` to the time of a received message (Unix seconds)."""
+        self.now = max(self.now, now)
+
+    def bandwidth(self, query: str) -> BandwidthColumns:
+        """The samples of a query, by its token; empty without any."""
+        known = self._bandwidth.get(query)
+        if known is None:
+            known = self._bandwidth[query] = BandwidthColumns(self._rows, self._columns)
+        known.refresh()
+        return known
+
+    def set_bandwidth(self, query: str, node: str, sample: Bandwidth | None) -> None:
+        """Set a node's newest sample of a query; ``None`` removes it."""
+        self.bandwidth(query).set(node, sample)
+
+    def fact(self, source: str, node: str) -> msgspec.Raw | None:
+        """The newest fact of a source about a node, as JSON."""
+        return self._facts.get(source, {}).get(node)
+
+    def facts(self, source: str) -> Mapping[str, msgspec.Raw]:
+        """All facts of a source by node, including nodes missing from the Snapshot."""
+        return self._facts.get(source, {})
+
+    def set_fact(self, source: str, node: str, fact: msgspec.Raw | None) -> None:
+        """Set a node's newest fact of a source; ``None`` removes it."""
+        if fact is not None:
+            self._facts.setdefault(source, {})[node] = fact
+        elif source in self._facts:
+            self._facts[source].pop(node, None)
+
+
+class BandwidthColumns:
+    """The samples of one query.
+
+    Attributes:
+        receive, transmit, capacity: float64[capacity], bytes per second; NaN if unknown.
+        sampled_at: float64[capacity], Unix seconds of the sample; NaN without one.
+        version: increases with every row written.
+    """
+
+    def __init__(self, rows: Rows, columns: NodeColumns) -> None:
+        self._rows = rows
+        self._columns = columns
+        self._samples: dict[str, Bandwidth] = {}
+        self._names: npt.NDArray[np.uint64] = np.zeros(columns.capacity, dtype=np.uint64)
+        self.receive, self.transmit, self.capacity, self.sampled_at = (_unknown(columns.capacity) for _ in range(4))
+        self._names_seen = 0
+        self.version = 0
+        self._changed: dict[int, int] = {}  # row to the version that wrote it last, in that order
+
+    def set(self, node: str, sample: Bandwidth | None) -> None:
+        """Set the node's newest sample; ``None`` removes it."""
+        if sample is None:
+            self._samples.pop(node, None)
+        else:
+            self._samples[node] = sample
+        row = self._rows.of(node)
+        if row is not None and row < len(self._names):
+            self._write(row, sample)
+
+    def sample(self, node: str) -> Bandwidth | None:
+        return self._samples.get(node)
+
+    def samples(self) -> Mapping[str, Bandwidth]:
+        """All samples by node, including nodes missing from the Snapshot."""
+        return self._samples
+
+    def refresh(self) -> None:
+        """Bring the columns in line with rows that were added, freed or reassigned."""
+        if len(self._names) != self._columns.capacity:
+            self._grow()
+        if self._names_seen == self._columns.names_written:
+            return
+        self._names_seen = self._columns.names_written
+        other = np.flatnonzero(self._names != self._columns.name_hash)
+        for row in other.tolist():
+            name = self._rows.names[row] if row < self._rows.size else ""
+            self._names[row] = self._columns.name_hash[row]
+            self._write(row, self._samples.get(name))
+
+    def changed_since(self, version: int) -> list[int]:
+        """The rows written after a version."""
+        recent = takewhile(lambda item: item[1] > version, reversed(self._changed.items()))
+        return [row for row, _ in recent]
+
+    def _write(self, row: int, sample: Bandwidth | None) -> None:
+        self.receive[row] = _or_nan(sample.receive if sample else None)
+        self.transmit[row] = _or_nan(sample.transmit if sample else None)
+        self.capacity[row] = _or_nan(sample.capacity if sample else None)
+        self.sampled_at[row] = sample.sampled_at.timestamp() if sample else np.nan
+        self.version += 1
+        self._changed.pop(row, None)
+        self._changed[row] = self.version
+
+    def _grow(self) -> None:
+        capacity = self._columns.capacity
+        self._names = grown(self._names, capacity, NO_NODE)
+        self.receive, self.transmit = grown(self.receive, capacity, np.nan), grown(self.transmit, capacity, np.nan)
+        self.capacity = grown(self.capacity, capacity, np.nan)
+        self.sampled_at = grown(self.sampled_at, capacity, np.nan)
+
+
+def _unknown(capacity: int) -> Amount:
+    return np.full(capacity, np.nan, dtype=np.float64)
+
+
+def _or_nan(amount: float | None) -> float:
+    return np.nan if amount is None else amount

@@ -1,0 +1,252 @@
+"""Pods in a Snapshot: their equivalence classes, and the placed and nominated pods per node.
+
+Values derived from a spec are computed once for all pods with an equal spec. Equal parts of pods are kept once too: at
+50,000 pods of 400 workloads a pod takes 0.8 KB instead of 4.3 KB.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TypeVar
+from weakref import WeakValueDictionary
+
+import msgspec
+
+from berth.api.meta import ObjectMeta
+from berth.api.pod import Affinity, NodeAffinity, Pod, PodSpec, Toleration, Volume
+from berth.api.podlimits import MOST_BYTES, MOST_VOLUMES, is_within_limits, refusal
+from berth.api.resources import Requests, pod_requests
+from berth.api.selectors import (
+    AffinityTerms,
+    NodeTerm,
+    NodeTerms,
+    WeightedNodeTerm,
+    compile_affinity_terms,
+    compile_node_labels,
+    compile_node_selector,
+    compile_preferred,
+)
+from berth.cluster.columns import HostPort, host_ports
+from berth.cluster.topologycounts import PodGroup
+
+_encode = msgspec.json.Encoder().encode
+
+
+class EquivalenceClasses:
+    """Interns classes and drops those without references."""
+
+    def __init__(self) -> None:
+        self._classes: WeakValueDictionary[bytes, EquivalenceClass] = WeakValueDictionary()
+        self._last: tuple[PodSpec, EquivalenceClass] | None = None
+
+    def __len__(self) -> int:
+        return len(self._classes)
+
+    def of(self, pod: Pod, *, placed: bool = False) -> EquivalenceClass:
+        """The class of a pod, without the node's name of a placed pod."""
+        spec = pod.spec
+        if self._last is not None and self._last[0] is spec and not (placed and spec.node_name):
+            return self._last[1]  # A pod is ranked, then placed: its spec is encoded once.
+        found = self._intern(spec, placed=placed)
+        if not placed:
+            self._last = (spec, found)
+        return found
+
+    def _intern(self, spec: PodSpec, *, placed: bool) -> EquivalenceClass:
+        if spec.volumes is not None or (placed and spec.node_name):
+            node_name = "" if placed else spec.node_name
+            spec = msgspec.structs.replace(spec, volumes=None, node_name=node_name)
+        key = _encode(spec)
+        known = self._classes.get(key)
+        if known is None:
+            known = self._classes[key] = EquivalenceClass(key, spec)
+        return known
+
+
+class EquivalenceClass:
+    """A spec and the values derived from it. Names, uids, labels, the node and volumes are not part of a class."""
+
+    def __init__(self, key: bytes, spec: PodSpec) -> None:
+        self.key = key
+        self.spec = spec
+        self._affinity_terms: dict[str, AffinityTerms] = {}
+
+    def affinity_terms(self, namespace: str) -> AffinityTerms:
+        """Compiled pod affinity and anti-affinity of the pods of a namespace."""
+        known = self._affinity_terms.get(namespace)
+        if known is None:
+            known = self._affinity_terms[namespace] = compile_affinity_terms(self.spec.affinity, namespace)
+        return known
+
+    def refusal(self, pod: Pod) -> str:
+        """Why pods of this class are refused; empty if they are not. Parts are counted once per class."""
+        volumes = pod.spec.volumes
+        within = (
+            self._is_within_limits
+            and len(volumes or ()) <= MOST_VOLUMES
+            and len(self.key) + len(_encode(pod.metadata)) + len(_encode(volumes)) <= MOST_BYTES
+        )
+        return "" if within else refusal(pod)
+
+    @cached_property
+    def _is_within_limits(self) -> bool:
+        # Limits of the parts that belong to the class.
+        return is_within_limits(self.spec)
+
+    @cached_property
+    def requests(self) -> Requests:
+        return pod_requests(self.spec)
+
+    @property
+    def tolerations(self) -> tuple[Toleration, ...]:
+        """Tolerated taints."""
+        return tuple(self.spec.tolerations or ())
+
+    @cached_property
+    def host_ports(self) -> tuple[HostPort, ...]:
+        """Host ports of the pods."""
+        return host_ports(self.spec)
+
+    @cached_property
+    def node_labels(self) -> NodeTerm | None:
+        """Compiled nodeSelector, or None."""
+        return compile_node_labels(self.spec.node_selector) if self.spec.node_selector else None
+
+    @cached_property
+    def required_nodes(self) -> NodeTerms | None:
+        """Compiled required node affinity, or None."""
+        required = self._node_affinity.required_during_scheduling_ignored_during_execution
+        return compile_node_selector(required) if required is not None else None
+
+    def allows(self, name: str, labels: Mapping[str, str]) -> bool:
+        """Whether nodeSelector and required node affinity match a node."""
+        selector, required = self.node_labels, self.required_nodes
+        return (selector is None or selector.matches(name, labels)) and (
+            required is None or required.matches(name, labels)
+        )
+
+    @cached_property
+    def preferred_nodes(self) -> tuple[WeightedNodeTerm, ...]:
+        """Compiled preferred node affinity."""
+        return compile_preferred(self._node_affinity.preferred_during_scheduling_ignored_during_execution)
+
+    @property
+    def _node_affinity(self) -> NodeAffinity:
+        return (self.spec.affinity or Affinity()).node_affinity or NodeAffinity()
+
+
+T = TypeVar("T")
+
+
+class PlacedPod(msgspec.Struct, frozen=True, kw_only=True):
+    """A pod counted on a row. A Struct, because there is one per pod of the cluster.
+
+    ``bound_at``: Unix seconds of its binding; ``None`` for an assumed or proposed pod.
+    """
+
+    pod: Pod
+    row: int
+    pod_class: EquivalenceClass
+    group: PodGroup
+    bound_at: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NominatedPod:
+    """A pod with a nominated node: cycles of pods of the same or a lower priority count it there."""
+
+    pod: Pod
+    node: str
+
+
+class PodVolumes:
+    """The placed pods with volumes; pods without volumes cost nothing."""
+
+    def __init__(self) -> None:
+        self._on_row: dict[int, dict[str, Pod]] = {}
+        self._counts: Counter[int] = Counter()
+        self._users: Counter[tuple[str, str]] = Counter()
+
+    def count(self, pod: Pod, row: int, by: int) -> None:
+        """Add a pod to a row (1) or remove it (-1)."""
+        if not pod.spec.volumes:
+            return
+        self._counts[row] += by * len(pod.spec.volumes)
+        if by > 0:
+            self._on_row.setdefault(row, {})[pod.uid] = pod
+        else:
+            self._leave(pod.uid, row)
+        for volume in pod.spec.volumes:
+            if volume.persistent_volume_claim is not None:
+                self._use((pod.metadata.namespace, volume.persistent_volume_claim.claim_name), by)
+
+    def on_row(self, row: int) -> Collection[Pod]:
+        """The pods with volumes on a row."""
+        return self._on_row.get(row, {}).values()
+
+    def count_on(self, row: int) -> int:
+        """The number of their volumes; a volume of several pods counts several times."""
+        return self._counts[row]
+
+    @property
+    def rows(self) -> Collection[int]:
+        """The rows with such pods."""
+        return self._on_row.keys()
+
+    def is_used(self, namespace: str, claim: str) -> bool:
+        """Whether a placed pod uses the claim; claims of ephemeral volumes do not count."""
+        return (namespace, claim) in self._users
+
+    def _leave(self, uid: str, row: int) -> None:
+        there = self._on_row.get(row, {})
+        there.pop(uid, None)
+        if not there:
+            self._on_row.pop(row, None)
+            del self._counts[row]
+
+    def _use(self, claim: tuple[str, str], by: int) -> None:
+        self._users[claim] += by
+        if self._users[claim] <= 0:
+            del self._users[claim]
+
+
+def deduplicated(pod: Pod, pod_class: EquivalenceClass, group: PodGroup) -> Pod:
+    """The pod with parts equal to its class's spec or its group's last metadata replaced by those objects.
+
+    The node's name is left out, and volumes that no plugin reads (tokens, configuration).
+    """
+    metadata = _metadata(pod.metadata, group)
+    group.last = metadata
+    return msgspec.structs.replace(pod, metadata=metadata, spec=_spec(pod.spec, pod_class))
+
+
+def _metadata(own: ObjectMeta, group: PodGroup) -> ObjectMeta:
+    last = group.last
+    if last is None:
+        return own
+    return msgspec.structs.replace(
+        own,
+        namespace=last.namespace,
+        creation_timestamp=_either(own.creation_timestamp, last.creation_timestamp),
+        labels=_either(own.labels, last.labels),
+        annotations=_either(own.annotations, last.annotations),
+        owner_references=_either(own.owner_references, last.owner_references),
+    )
+
+
+def _spec(own: PodSpec, pod_class: EquivalenceClass) -> PodSpec:
+    volumes = [volume for volume in own.volumes or () if _has_source(volume)]
+    return msgspec.structs.replace(pod_class.spec, volumes=volumes) if volumes else pod_class.spec
+
+
+def _has_source(volume: Volume) -> bool:
+    """Whether some plugin reads its type of source; other types are not decoded."""
+    return volume != Volume(name=volume.name)
+
+
+def _either(own: T, other: T) -> T:
+    """The second if both are equal, so that only one is kept."""
+    return other if own == other else own

@@ -1,0 +1,476 @@
+"""The cluster's state as a cycle reads it: node columns, changed in place as events arrive (docs/design.md, 5).
+
+Events may arrive in any order: a pod may be placed before its node exists. Malformed objects never raise: an unparsable
+quantity counts as 0 and is reported in ``problems``. Objects of other kinds (claims, volumes, Services, ...) are kept
+for plugins, which look them up by name or namespace. As with kube-scheduler's AssumeCache, such an object can be
+assumed to have changed before the watch shows it.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Final, Generic, Protocol, TypeVar
+
+import msgspec
+
+from berth.api.meta import ObjectMeta
+from berth.api.node import Node
+from berth.api.pod import Pod
+from berth.api.workloads import Namespace
+from berth.cluster.columns import HostPorts, LabelColumn, NodeColumns, Rows
+from berth.cluster.images import Images
+from berth.cluster.livedata import LiveData
+from berth.cluster.pods import EquivalenceClass, EquivalenceClasses, NominatedPod, PlacedPod, PodVolumes, deduplicated
+from berth.cluster.topologycounts import PodGroups
+
+
+class NamedObject(Protocol):
+    """Any Kubernetes object."""
+
+    @property
+    def metadata(self) -> ObjectMeta: ...
+
+
+T = TypeVar("T", bound=NamedObject)
+
+
+class Objects(Generic[T]):
+    """The objects of one kind, by key: the uid or name. ``version`` increases with every change.
+
+    An object may be added before the previous one of its name is removed.
+    """
+
+    def __init__(self, kind: type[T]) -> None:
+        self.kind = kind
+        self.version = 0
+        self._by_key: dict[str, T] = {}
+        self._by_namespace: dict[str, dict[str, T]] = {}
+        self._actual: dict[str, T] = {}
+
+    def __len__(self) -> int:
+        return len(self._by_key)
+
+    def __iter__(self) -> Iterator[T]:
+        return iter(self._by_key.values())
+
+    @property
+    def keys(self) -> frozenset[str]:
+        return frozenset(self._by_key)
+
+    def set(self, key: str, obj: T) -> None:
+        """Add or update an object. A new resourceVersion alone is no change."""
+        metadata = msgspec.structs.replace(obj.metadata, resource_version="")
+        obj = msgspec.structs.replace(obj, metadata=metadata)  # type: ignore[type-var]  # all kinds are Structs
+        if self._actual.get(key, self._by_key.get(key)) != obj:
+            self.remove(key)
+            self._put(key, obj)
+
+    def remove(self, key: str) -> None:
+        """Remove an object; an unknown key is ignored."""
+        self._actual.pop(key, None)
+        obj = self._by_key.pop(key, None)
+        if obj is None:
+            return
+        self.version += 1
+        names = self._by_namespace[obj.metadata.namespace]
+        if names.get(obj.metadata.name) is obj:
+            del names[obj.metadata.name]
+
+    def assume(self, key: str, obj: T) -> None:
+        """Show an object as it is about to be written, until it changes or is restored."""
+        actual = self.api_object(key)
+        if actual is not None:
+            self.remove(key)
+            self._put(key, obj)
+            self._actual[key] = actual
+
+    def restore(self, key: str) -> None:
+        """Show the object of the API server again."""
+        actual = self._actual.get(key)
+        if actual is not None:
+            self.remove(key)
+            self._put(key, actual)
+
+    def restore_all(self) -> None:
+        """Show all objects as the API server has them."""
+        for key in list(self._actual):
+            self.restore(key)
+
+    def api_object(self, key: str) -> T | None:
+        """The object as the watch showed it last, ignoring assumptions."""
+        return self._actual.get(key, self._by_key.get(key))
+
+    def named(self, name: str, namespace: str = "") -> T | None:
+        return self._by_namespace.get(namespace, {}).get(name)
+
+    def in_namespace(self, namespace: str) -> Collection[T]:
+        return self._by_namespace.get(namespace, {}).values()
+
+    def _put(self, key: str, obj: T) -> None:
+        self._by_key[key] = obj
+        self._by_namespace.setdefault(obj.metadata.namespace, {})[obj.metadata.name] = obj
+        self.version += 1
+
+
+NODE: Final = 1  # the node object: labels, taints, allocatable, images, existence
+
+PODS: Final = 2  # pods placed on the node
+
+# A placed pod was updated without effect on a sum or count of the row: the time of its binding, or its annotations.
+PODS_UPDATED: Final = 4
+
+_MAX_PROBLEMS: Final = 256
+
+D = TypeVar("D")
+
+
+@dataclass(frozen=True, slots=True)
+class ChangedRows:
+    """Rows whose node object changed, rows with pods placed or removed, rows with updated pods.
+
+    A row may be in several of these.
+    """
+
+    nodes: frozenset[int]
+    pods: frozenset[int]
+    pods_updated: frozenset[int] = frozenset()
+
+
+class Snapshot:
+    """Nodes, the pods on them, nominated pods and namespaces.
+
+    Attributes:
+        columns: the numbers of all nodes, by row.
+        rows: assigns each node its row.
+        groups: pods by labels and row.
+        images: images by row.
+        host_ports: taken ports by row.
+        pod_volumes: pods with volumes by row.
+        live: live data of nodes.
+        problems: the latest values that could not be parsed.
+    """
+
+    def __init__(self) -> None:
+        self.columns = NodeColumns()
+        self.rows = Rows()
+        self.groups = PodGroups(self.labels_of_namespace)
+        self.groups.reserve(self.columns.capacity)
+        self.images = Images()
+        self.host_ports = HostPorts()
+        self.pod_volumes = PodVolumes()
+        self.live = LiveData(self.rows, self.columns)
+        self.problems: deque[str] = deque(maxlen=_MAX_PROBLEMS)
+        self._changes = ChangeLog()
+        self._classes = EquivalenceClasses()
+        self._nodes: dict[int, Node] = {}
+        self._placed: dict[str, PlacedPod] = {}
+        self._on_row: dict[int, dict[str, PlacedPod]] = {}
+        self._nominated: dict[str, NominatedPod] = {}
+        self._nominated_to: dict[str, dict[str, NominatedPod]] = {}  # by node
+        self._namespaces: dict[str, Mapping[str, str]] = {}
+        self._supposing = 0
+        self._objects: dict[type[Any], Objects[Any]] = {}
+        self._derived: dict[Hashable, Any] = {}
+
+    # Events
+
+    def set_node(self, node: Node) -> None:
+        row = self._claim(node.metadata.name)
+        before, node = self._nodes.get(row), self._with_shared_images(node)
+        self._nodes[row] = node
+        if before is None or _differ(before, node):
+            self.columns.write_node(row, node, self.size, self._problem_of(f"node {node.metadata.name}"))
+            self.images.write(row, before.status.images if before else None, node.status.images)
+            self._changes.add(row, NODE)
+
+    def remove_node(self, name: str) -> None:
+        """Remove a node; pods placed on it stay counted until they are removed."""
+        row = self.rows.of(name)
+        node = self._nodes.pop(row, None) if row is not None else None
+        if row is None or node is None:
+            return
+        self.columns.clear_node(row, self.size)
+        self.images.write(row, node.status.images, None)
+        self._changes.add(row, NODE)
+        self._release_if_empty(row)
+
+    def set_namespace(self, namespace: Namespace) -> None:
+        labels = namespace.metadata.labels or {}
+        if self._namespaces.get(namespace.metadata.name) != labels:
+            self._namespaces[namespace.metadata.name] = labels
+            self.groups.namespaces += 1
+
+    def remove_namespace(self, name: str) -> None:
+        if self._namespaces.pop(name, None) is not None:
+            self.groups.namespaces += 1
+
+    def place(self, pod: Pod, node: str, *, bound_at: float | None = None) -> None:
+        """Count the pod on the node, which need not exist yet; a pod placed elsewhere is removed there.
+
+        ``bound_at``: Unix seconds of its binding; ``None`` for an assumed or proposed pod.
+        """
+        pod_class = self._classes.of(pod, placed=True)
+        group = self.groups.of(pod)
+        uid = pod.uid
+        before = self._placed.get(uid)
+        if before is not None and before.row != self.rows.of(node):
+            self.remove_pod(uid)
+            before = None
+        row = self._claim(node)
+        kept = deduplicated(pod, pod_class, group)
+        placed = PlacedPod(pod=kept, row=row, pod_class=pod_class, group=group, bound_at=bound_at)
+        if before is None:
+            self._add(placed)
+            if pod_class.requests.problems:
+                self._note_problems(placed)
+        elif before.pod_class is pod_class and before.group is group:
+            self._placed[uid] = self._on_row[row][uid] = placed
+            if before.bound_at != bound_at or before.pod != kept:
+                self._changes.add(row, PODS_UPDATED)
+        else:
+            self._take_off(before)
+            self._add(placed)
+
+    def remove_pod(self, uid: str) -> None:
+        """Stop counting the pod; an unknown uid is ignored."""
+        placed = self._placed.get(uid)
+        if placed is not None:
+            self._take_off(placed)
+            self._release_if_empty(placed.row)
+
+    def nominate(self, pod: Pod, node: str) -> None:
+        """Nominate a pod to a node: cycles of pods of the same or a lower priority count it there."""
+        before = self._nominated.get(pod.uid)
+        if before is not None and before.node != node:
+            self.end_nomination(pod.uid)
+        nominated = self._nominated[pod.uid] = NominatedPod(pod=pod, node=node)
+        self._nominated_to.setdefault(node, {})[pod.uid] = nominated
+
+    def end_nomination(self, uid: str) -> None:
+        """Clear the pod's nomination, if any."""
+        nominated = self._nominated.pop(uid, None)
+        if nominated is None:
+            return
+        there = self._nominated_to[nominated.node]
+        del there[uid]
+        if not there:
+            del self._nominated_to[nominated.node]
+
+    @contextmanager
+    def supposing(self, *, placed: Iterable[tuple[Pod, str]] = (), removed: Iterable[str] = ()) -> Iterator[None]:
+        """The state as if some pods were removed and others placed; restored afterwards."""
+        placing, removing = list(placed), list(removed)
+        touched = [*removing, *(pod.uid for pod, _ in placing)]
+        before = {uid: (self._placed.get(uid), self.node_of(uid)) for uid in touched}
+        self._supposing += 1
+        try:
+            for uid in removing:
+                self.remove_pod(uid)
+            for pod, node in placing:
+                self.place(pod, node)
+            yield
+        finally:
+            self._supposing -= 1
+            self._restore(before)
+
+    # Queries
+
+    @property
+    def size(self) -> int:
+        """The number of rows, including rows without a node."""
+        return self.rows.size
+
+    @property
+    def version(self) -> int:
+        """Increases with every change of a row."""
+        return self._changes.version
+
+    def changed_since(self, version: int) -> ChangedRows | None:
+        """The rows changed after a version, or None if too many changes were made since."""
+        return self._changes.since(version)
+
+    def class_of(self, pod: Pod) -> EquivalenceClass:
+        """The equivalence class of a pending pod; the caller keeps it as long as needed."""
+        return self._classes.of(pod)
+
+    def has_node(self, name: str) -> bool:
+        row = self.rows.of(name)
+        return row is not None and row in self._nodes
+
+    def node_names(self) -> list[str]:
+        return [node.metadata.name for node in self._nodes.values()]
+
+    @property
+    def node_count(self) -> int:
+        return len(self._nodes)
+
+    @property
+    def pod_count(self) -> int:
+        """The number of placed pods."""
+        return len(self._placed)
+
+    def node_at(self, row: int) -> Node | None:
+        """The node of a row, or None."""
+        return self._nodes.get(row)
+
+    def node_of(self, uid: str) -> str | None:
+        """The node on which the pod is placed."""
+        placed = self._placed.get(uid)
+        return None if placed is None else self.rows.names[placed.row]
+
+    def placed(self, uid: str) -> PlacedPod | None:
+        """The pod as it is placed."""
+        return self._placed.get(uid)
+
+    def placed_on_row(self, row: int) -> Collection[PlacedPod]:
+        return self._on_row.get(row, {}).values()
+
+    def pods_on(self, node: str) -> int:
+        """The number of pods placed on the node, without nominated ones."""
+        row = self.rows.of(node)
+        return 0 if row is None else len(self._on_row.get(row, ()))
+
+    def nominations(self) -> Collection[NominatedPod]:
+        """All nominated pods; one that is also placed counts where it is placed."""
+        return self._nominated.values()
+
+    def nominations_to(self, node: str) -> Collection[NominatedPod]:
+        """Pods nominated to one node."""
+        return self._nominated_to.get(node, {}).values()
+
+    @property
+    def nominated_nodes(self) -> Collection[str]:
+        """The nodes with nominated pods; not all need to exist."""
+        return self._nominated_to.keys()
+
+    def labels_of_namespace(self, name: str) -> Mapping[str, str]:
+        """The namespace's labels; empty if it is unknown."""
+        return self._namespaces.get(name, {})
+
+    def objects(self, kind: type[T]) -> Objects[T]:
+        """The objects of another kind, by type, filled from the watch or the mirror."""
+        known: Objects[T] | None = self._objects.get(kind)
+        if known is None:
+            known = self._objects[kind] = Objects(kind)
+        return known
+
+    def derived(self, key: Hashable, make: Callable[[], D]) -> D:
+        """A value that a plugin or cycle computes once and keeps for the life of the Snapshot."""
+        if key not in self._derived:
+            self._derived[key] = make()
+        made: D = self._derived[key]
+        return made
+
+    def label_column(self, key: str) -> LabelColumn:
+        """The column of a label key, built on first use."""
+        labels = ((row, node.metadata.labels or {}) for row, node in self._nodes.items())
+        return self.columns.labels.of(key, labels, self.columns.capacity)
+
+    def _claim(self, node: str) -> int:
+        row = self.rows.of(node)
+        if row is not None:
+            return row
+        row = self.rows.claim(node)
+        self.columns.reserve(self.size)
+        self.groups.reserve(self.columns.capacity)
+        return row
+
+    def _with_shared_images(self, node: Node) -> Node:
+        if not node.status.images:
+            return node
+        status = msgspec.structs.replace(node.status, images=self.images.deduplicated(node.status.images))
+        return msgspec.structs.replace(node, status=status)
+
+    def _release_if_empty(self, row: int) -> None:
+        if row not in self._nodes and row not in self._on_row:
+            self.rows.release(self.rows.names[row])
+
+    def _add(self, placed: PlacedPod) -> None:
+        uid, row = placed.pod.metadata.uid, placed.row
+        there = self._on_row.get(row)
+        if there is None:
+            there = self._on_row[row] = {}
+        there[uid] = self._placed[uid] = placed
+        self._count(placed, 1)
+
+    def _take_off(self, placed: PlacedPod) -> None:
+        there = self._on_row[placed.row]
+        del self._placed[placed.pod.uid], there[placed.pod.uid]
+        self._count(placed, -1)
+        if not there:
+            del self._on_row[placed.row]
+
+    def _count(self, placed: PlacedPod, by: int) -> None:
+        requests, row = placed.pod_class.requests, placed.row
+        self.columns.count(row, requests, by, lambda: [each.pod_class.requests for each in self.placed_on_row(row)])
+        self.host_ports.count(placed.pod_class.host_ports, placed.row, by)
+        self.groups.count(placed.group, placed.row, by)
+        self.pod_volumes.count(placed.pod, placed.row, by)
+        self._changes.add(placed.row, PODS)
+
+    def _restore(self, before: Mapping[str, tuple[PlacedPod | None, str | None]]) -> None:
+        for uid in before:
+            self.remove_pod(uid)
+        for placed, node in before.values():
+            if placed is not None and node is not None:
+                self._add(msgspec.structs.replace(placed, row=self._claim(node)))
+
+    def _note_problems(self, placed: PlacedPod) -> None:
+        if not self._supposing:
+            whose = f"pod {placed.pod.key}"
+            self.problems.extend(f"{whose}: {problem}; counted as 0" for problem in placed.pod_class.requests.problems)
+
+    def _problem_of(self, whose: str) -> Callable[[str], None]:
+        return lambda problem: self.problems.append(f"{whose}: {problem}; counted as 0")
+
+
+_NOTHING_CHANGED: Final = ChangedRows(frozenset(), frozenset())
+
+
+class ChangeLog:
+    """A bounded log of (row, kind). A version is the number of entries ever written."""
+
+    def __init__(self, bound: int = 4096) -> None:
+        self._bound = bound
+        self._dropped = 0
+        self._entries: list[tuple[int, int]] = []
+
+    @property
+    def version(self) -> int:
+        """The version after the last entry."""
+        return self._dropped + len(self._entries)
+
+    def add(self, row: int, kind: int) -> None:
+        """Record a change of this kind on the row."""
+        self._entries.append((row, kind))
+        if len(self._entries) >= 2 * self._bound:
+            del self._entries[: self._bound]
+            self._dropped += self._bound
+
+    def since(self, version: int) -> ChangedRows | None:
+        """The changes after the version, or None if the log no longer reaches back to it."""
+        if version < self._dropped:
+            return None
+        entries = self._entries[version - self._dropped :]
+        if not entries:
+            return _NOTHING_CHANGED
+        return ChangedRows(
+            frozenset(row for row, kind in entries if kind & NODE),
+            frozenset(row for row, kind in entries if kind & PODS),
+            frozenset(row for row, kind in entries if kind & PODS_UPDATED),
+        )
+
+
+def _differ(before: Node, now: Node) -> bool:
+    """Whether two states of a node differ in anything that plugins read; its resourceVersion does not count."""
+    old, new = before.metadata, now.metadata
+    return (before.spec, before.status, old.labels, old.annotations, old.creation_timestamp) != (
+        now.spec,
+        now.status,
+        new.labels,
+        new.annotations,
+        new.creation_timestamp,
+    )

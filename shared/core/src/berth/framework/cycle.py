@@ -1,0 +1,447 @@
+"""The scheduling cycle: finds the best nodes for a pod in a Snapshot by a profile, or why there is none.
+
+``rank`` is the scorer's cycle. ``check`` runs the filters on one node, as the binder does before it commits.
+``rank_every_node`` is the cycle with a result for every node, for ``berth why`` and ``berth simulate``.
+``nodes_to_extend`` has the nodes about which HTTP extenders are to be asked before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field
+from typing import Final
+
+import msgspec
+import numpy as np
+
+from berth.api.pod import Pod
+from berth.api.podlimits import refusal
+from berth.cluster.nodes import Nodes, info_of_row, node_info
+from berth.cluster.snapshot import Snapshot
+from berth.framework.equivalencecache import ClassResults, EquivalenceCache
+from berth.framework.extending import Extension
+from berth.framework.filtering import (
+    FeasibleNodes,
+    PreFiltered,
+    filter_node,
+    filter_node_with,
+    nominated_pods,
+    pre_filter,
+)
+from berth.framework.interface import Nomination, PostFilterResult
+from berth.framework.plugincalls import PluginFailure, Timing, call, no_clock
+from berth.framework.preemption import post_filter
+from berth.framework.profile import Profile, nodes_to_find
+from berth.framework.scoring import BestNodes, Scored, best_first, counted_pods, losses, score
+from berth.framework.status import NO_NODES, Code, Diagnosis, FilterColumn, Status, unavailable
+from berth.messages.attempts import Candidate, Rejection
+from berth.messages.subjects import Attempt
+
+BEST: Final = 32
+"""How many nodes a ranking names. So many that the binder always finds one, however many scorers there are
+(ADR 22)."""
+
+
+class Ranking(msgspec.Struct, frozen=True, kw_only=True):
+    """The best nodes, or why there is none, or why ranking failed: exactly one of candidates, message, error.
+
+    When a single node is feasible it is not scored, as in kube-scheduler: its candidate has total 0 and no scores.
+    ``unschedulable_plugins`` have rejected nodes, as they are or after evictions; the events of theirs may help
+    the pod. ``evaluated`` is how many of the ``nodes`` of the Snapshot were tried; ``nominated_first``: only the pod's
+    nominated node, since it is feasible. ``nomination`` is the result of PostFilter when there is no candidate;
+    ``clears_nomination``: the pod's nominated node does not help it.
+    """
+
+    candidates: tuple[Candidate, ...] = ()
+    evaluated: int = 0
+    feasible: int = 0
+    nodes: int | None = None
+    nominated_first: bool = False
+    rejections: tuple[Rejection, ...] = ()
+    unschedulable_plugins: tuple[str, ...] = ()
+    message: str = ""
+    error: str = ""
+    nomination: Nomination | None = None
+    clears_nomination: bool = False
+    only: frozenset[str] | None = None
+    """The only nodes that can be feasible, by PreFilter; None when all can."""
+
+
+@dataclass(slots=True)
+class Detail:
+    """The result for every node of one cycle; filled in on request.
+
+    ``node_to_status``: by rejected node, the plugin and the reasons. ``scores``: by plugin and node the points after
+    NormalizeScore, times the plugin's weight. A node that is the only feasible one is not scored.
+    """
+
+    node_to_status: dict[str, Status] = field(default_factory=dict)
+    scores: dict[str, dict[str, int]] = field(default_factory=dict)
+
+    def add_diagnosis(self, diagnosis: Diagnosis, names: Sequence[str]) -> None:
+        """``names``: the node of each row."""
+        rows = ((row, entry.status) for entry in diagnosis.entries for row in entry.rows.tolist())
+        self.node_to_status.update({names[row]: status for row, status in sorted(rows, key=lambda pair: pair[0])})
+
+    def add_scores(self, scored: Scored, names: Sequence[str]) -> None:
+        """``names``: the feasible nodes, in the order of the scores."""
+        for plugin, column in scored.parts.items():
+            self.scores[plugin] = dict(zip(names, column.tolist(), strict=True))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EveryNode:
+    """``ranking`` has every feasible node as a candidate, best first; ``detail`` has the reasons of the others."""
+
+    ranking: Ranking
+    detail: Detail
+
+
+def rank(  # noqa: PLR0913 - the pod and its cluster, and the options, each by name
+    pod: Pod,
+    snapshot: Snapshot,
+    profile: Profile,
+    *,
+    attempt: Attempt,
+    best: int = BEST,
+    explained: int = BEST,
+    detail: Detail | None = None,
+    may_preempt: bool = True,
+    timing: Timing | None = None,
+    extension: Extension | None = None,
+    unasked: bool = False,
+    evictions: list[Nomination] | None = None,
+    also: str = "",
+) -> Ranking:
+    """Run the whole cycle; a pod that is placed does not count against itself.
+
+    ``best``: how many nodes the ranking names; the first ``explained`` of them with every plugin's points.
+    ``may_preempt``: run PostFilter when no node is feasible. ``timing`` and ``detail`` are filled in.
+    ``extension``: what extenders have answered about the pod; ``unasked``: nodes that they were not asked about count.
+    ``evictions`` is filled in with those that would make room and about which extenders may be asked, the best first.
+    ``also``: this node is named too if it is scored, with its points, however far from the best it is.
+
+    A plugin's failure ends in ``error``, with the plugin's name; so does a pod of which a cycle cannot take so much.
+    Nothing is raised.
+    """
+    count = snapshot.node_count
+    pod_class = snapshot.class_of(pod)
+    if too_much := pod_class.refusal(pod):
+        return Ranking(error=too_much)
+    problems = pod_class.requests.problems
+    if problems:
+        return Ranking(error=unreadable(problems), evaluated=0)
+    if count == 0:
+        return Ranking(message=NO_NODES, clears_nomination=True)
+    timing = timing or Timing(no_clock)
+    try:
+        with _without_itself(pod, snapshot):
+            timing.begin("PreFilter")
+            results = EquivalenceCache.of(snapshot, profile).results_of(pod)
+            found = pre_filter(pod, snapshot, profile, results.new_state(), results.pre_filtered)
+            timing.end(found.rejection.code if found.rejection is not None else Code.SUCCESS)
+            cycle = _Cycle(
+                pod,
+                snapshot,
+                profile,
+                results,
+                found,
+                explained,
+                detail,
+                may_preempt,
+                timing,
+                extension,
+                unasked,
+                evictions,
+                also,
+            )
+            return _rank(cycle, attempt, best)
+    except PluginFailure as failure:
+        timing.fail()
+        return Ranking(error=str(failure), evaluated=count)
+
+
+@dataclass(frozen=True, slots=True)
+class ToExtend:
+    """The nodes that pass all filters, and the pod's nominated node if that is one of them."""
+
+    nodes: tuple[str, ...] = ()
+    nominated: str = ""
+
+    @property
+    def all(self) -> tuple[str, ...]:
+        """Every node that may be asked about; the nominated one is not always among those that a search found."""
+        return tuple(dict.fromkeys((*self.nodes, self.nominated))) if self.nominated else self.nodes
+
+
+def nodes_to_extend(pod: Pod, snapshot: Snapshot, profile: Profile, *, search: bool = True) -> ToExtend:
+    """The nodes about which extenders are to be asked: none when ``rank`` needs no answer of theirs.
+
+    ``search``: as many as the profile's percentage asks for; otherwise all that pass. Nothing is raised.
+    """
+    if refusal(pod) or snapshot.class_of(pod).requests.problems or not snapshot.node_count:
+        return ToExtend()
+    try:
+        with _without_itself(pod, snapshot):
+            results = EquivalenceCache.of(snapshot, profile).results_of(pod)
+            found = pre_filter(pod, snapshot, profile, results.new_state(), results.pre_filtered)
+            if found.rejection is not None:
+                return ToExtend()
+            cycle = _Cycle(pod, snapshot, profile, results, found, 0, None, False, Timing(no_clock), None, False)
+            feasible = FeasibleNodes(pod, snapshot, profile, found, results.refresh_filters())
+            feasible.find()
+    except PluginFailure:
+        return ToExtend()
+    rows = np.flatnonzero(feasible.mask)
+    nominated = snapshot.rows.of(pod.status.nominated_node_name)
+    if search and len(rows):
+        rows = _found(cycle, feasible, len(rows))[0].rows
+    names = tuple(snapshot.rows.names[row] for row in rows.tolist())
+    is_feasible = nominated is not None and bool(feasible.mask[nominated])
+    return ToExtend(names, pod.status.nominated_node_name if is_feasible else "")
+
+
+def check(pod: Pod, node: str, snapshot: Snapshot, profile: Profile) -> Status:
+    """All filters on one node, nominated pods included; a pod that is placed does not count against itself.
+
+    Success, the first filter's rejection, or an error that names what failed.
+    """
+    problems = snapshot.class_of(pod).requests.problems
+    if problems:
+        return Status.error(unreadable(problems))
+    try:
+        with _without_itself(pod, snapshot):
+            return _check(pod, node, snapshot, profile)
+    except PluginFailure as failure:
+        return Status.error(str(failure))
+
+
+def any_feasible_node(pod: Pod, snapshot: Snapshot, profile: Profile) -> str:
+    """A node on which the pod passes all filters, nominated pods included; empty when there is none.
+
+    Raises:
+        PluginFailure: a plugin failed.
+    """
+    if snapshot.class_of(pod).requests.problems:
+        return ""
+    with _without_itself(pod, snapshot):
+        results = EquivalenceCache.of(snapshot, profile).results_of(pod)
+        found = pre_filter(pod, snapshot, profile, results.new_state(), results.pre_filtered)
+        if found.rejection is not None:
+            return ""
+        feasible = FeasibleNodes(pod, snapshot, profile, found, results.refresh_filters())
+        feasible.find()
+        rows = np.flatnonzero(feasible.mask)
+        return snapshot.rows.names[rows[0]] if len(rows) else ""
+
+
+def rank_every_node(pod: Pod, snapshot: Snapshot, profile: Profile, *, attempt: Attempt) -> EveryNode:
+    """The cycle with a result for every node. A failed plugin is in ``ranking.error``; then ``detail`` is empty."""
+    detail = Detail()
+    count = max(1, snapshot.node_count)
+    ranking = rank(pod, snapshot, profile, attempt=attempt, best=count, explained=count, detail=detail)
+    return EveryNode(ranking=ranking, detail=Detail() if ranking.error else detail)
+
+
+def unreadable(problems: tuple[str, ...]) -> str:
+    """The error for a pod whose quantities cannot be parsed."""
+    return f"parsing {'; '.join(problems)}"
+
+
+@dataclass(frozen=True, slots=True)
+class _Cycle:
+    """The parts of one cycle, after PreFilter."""
+
+    pod: Pod
+    snapshot: Snapshot
+    profile: Profile
+    results: ClassResults
+    found: PreFiltered
+    explained: int
+    detail: Detail | None
+    may_preempt: bool
+    timing: Timing
+    extension: Extension | None
+    unasked: bool
+    evictions: list[Nomination] | None = None
+    also: str = ""
+
+
+def _rank(cycle: _Cycle, attempt: Attempt, best: int) -> Ranking:
+    snapshot, rejection = cycle.snapshot, cycle.found.rejection
+    if rejection is not None:
+        return _rejected_by_pre_filter(cycle, rejection)
+    cycle.timing.begin("Filter")
+    cached = cycle.results.refresh_filters()
+    feasible = FeasibleNodes(cycle.pod, snapshot, cycle.profile, cycle.found, cached)
+    feasible.find()
+    cycle.timing.end()
+    if cycle.detail is not None:
+        cycle.detail.add_diagnosis(feasible.diagnosis(), snapshot.rows.names)
+    passed = feasible.mask
+    if cycle.extension is not None:
+        feasible.mask = passed & cycle.extension.mask(snapshot, unasked=cycle.unasked)
+    count = int(np.count_nonzero(feasible.mask))
+    if count == 0:
+        diagnosis = feasible.diagnosis()
+        if cycle.extension is not None:
+            cycle.extension.diagnose(passed, snapshot, diagnosis)
+        return _none_feasible(cycle, diagnosis, diagnosis.message(), cached.columns)
+    nominated = _nominated(cycle, feasible)
+    nodes, evaluated = _found(cycle, feasible, count) if nominated is None else (nominated, 1)
+    return Ranking(
+        candidates=_candidates(cycle, nodes, attempt, best),
+        evaluated=evaluated,
+        feasible=len(nodes),
+        nodes=snapshot.node_count,
+        nominated_first=nominated is not None,
+        only=cycle.found.nodes,
+    )
+
+
+def _nominated(cycle: _Cycle, feasible: FeasibleNodes) -> Nodes | None:
+    """The pod's nominated node, if it is feasible: then no other node is evaluated, as in kube-scheduler."""
+    row = cycle.snapshot.rows.of(cycle.pod.status.nominated_node_name)
+    if row is None or not feasible.mask[row]:
+        return None
+    return Nodes(cycle.snapshot, np.array([row], dtype=np.intp))
+
+
+def _found(cycle: _Cycle, feasible: FeasibleNodes, count: int) -> tuple[Nodes, int]:
+    """The nodes to score, and how many were evaluated to find them: all, unless the profile has a percentage."""
+    snapshot, profile = cycle.snapshot, cycle.profile
+    evaluated = snapshot.node_count if cycle.found.nodes is None else len(cycle.found.nodes)
+    searched = cycle.extension is not None  # the search found the nodes that extenders were asked about
+    wanted = count if searched else nodes_to_find(evaluated, profile.percentage_of_nodes_to_score)
+    if count > wanted:
+        chosen = profile.search.find(feasible.mask, snapshot.columns.exists[: snapshot.size], wanted)
+        return Nodes(snapshot, chosen.rows), chosen.evaluated
+    every = count == snapshot.size
+    return Nodes(snapshot) if every else Nodes(snapshot, feasible.mask.nonzero()[0]), snapshot.node_count
+
+
+def _candidates(cycle: _Cycle, nodes: Nodes, attempt: Attempt, best: int) -> tuple[Candidate, ...]:
+    pod, profile, state = cycle.pod, cycle.profile, cycle.found.state
+    if len(nodes) == 1:
+        scored, indices = Scored(np.zeros(1, dtype=np.int64)), np.zeros(1, dtype=np.intp)
+        lost = [0.0]
+    else:
+        scored = score(pod, nodes, profile, state, cycle.results, timing=cycle.timing)
+        if cycle.extension is not None:
+            scored.add_constants(cycle.extension.scores(nodes))
+        fewer_pods_first = profile.fewer_pods_first
+        indices = best_first(scored.totals, nodes, attempt, best, fewer_pods_first=fewer_pods_first, keys=scored.keys)
+        best_nodes = BestNodes(pod=pod, nodes=nodes, scored=scored, indices=indices)
+        lost = losses(best_nodes, profile, state, cycle.results)
+    if cycle.detail is not None:
+        cycle.detail.add_scores(scored, nodes.names)
+    rows = nodes.rows_at(indices)
+    counted = counted_pods(pod, Nodes(cycle.snapshot, rows), profile).tolist()
+    names, explained = cycle.snapshot.rows.names, scored.of(indices[: cycle.explained])
+    found = list(zip(rows.tolist(), scored.totals[indices].tolist(), counted, lost, strict=True))
+    candidates = [
+        Candidate(
+            node=names[row], total=total, scores=scores, pods=pods, loss=loss, details=_details(cycle, row, scores)
+        )
+        for (row, total, pods, loss), scores in zip(found, explained, strict=False)
+    ]
+    candidates += [
+        Candidate(node=names[row], total=total, pods=pods, loss=loss)
+        for row, total, pods, loss in found[len(explained) :]
+    ]
+    return tuple(_with_also(cycle, candidates, nodes, scored) if cycle.also else candidates)
+
+
+def _with_also(cycle: _Cycle, candidates: list[Candidate], nodes: Nodes, scored: Scored) -> list[Candidate]:
+    """The node that is to be named too, with its points. Behind the best ones it has its place among all nodes."""
+    row = cycle.snapshot.rows.of(cycle.also)
+    positions = np.arange(len(nodes), dtype=np.intp)
+    at = positions[nodes.rows_at(positions) == row] if row is not None else positions[:0]
+    if not len(at):
+        return candidates
+    for place, each in enumerate(candidates):
+        if each.node == cycle.also:
+            points = each.scores or scored.of(at)[0]
+            return [*candidates[:place], msgspec.structs.replace(each, scores=points), *candidates[place + 1 :]]
+    total = int(scored.totals[at[0]])
+    further = Candidate(
+        node=cycle.also,
+        total=total,
+        scores=scored.of(at)[0],
+        pods=int(counted_pods(cycle.pod, Nodes(cycle.snapshot, nodes.rows_at(at)), cycle.profile)[0]),
+        place=1 + max(len(candidates), int(np.count_nonzero(scored.totals > total))),
+    )
+    return [*candidates, further]
+
+
+def _details(cycle: _Cycle, row: int, scores: dict[str, int]) -> dict[str, str]:
+    """The lines that plugins add to their scores of the node."""
+    info = info_of_row(cycle.snapshot, row) if cycle.profile.explaining else None
+    if info is None:
+        return {}
+    return {
+        plugin.name: call(plugin, "Explain", plugin.explain, str, cycle.found.state, cycle.pod, info)
+        for plugin in cycle.profile.explaining
+        if plugin.name in scores
+    }
+
+
+def _rejected_by_pre_filter(cycle: _Cycle, rejection: Status) -> Ranking:
+    snapshot = cycle.snapshot
+    diagnosis = Diagnosis(snapshot.node_count)
+    diagnosis.add(rejection, np.flatnonzero(snapshot.columns.exists[: snapshot.size]))
+    if cycle.detail is not None:
+        cycle.detail.add_diagnosis(diagnosis, snapshot.rows.names)
+    message = unavailable(snapshot.node_count, [", ".join(rejection.reasons)])
+    return _none_feasible(cycle, diagnosis, message, {})
+
+
+def _none_feasible(cycle: _Cycle, diagnosis: Diagnosis, message: str, columns: Mapping[str, FilterColumn]) -> Ranking:
+    """``columns``: the verdicts of row-local filters, if there was a Filter."""
+    result = PostFilterResult()
+    if cycle.may_preempt:
+        cycle.timing.begin("PostFilter")
+        result = post_filter(
+            cycle.pod,
+            cycle.snapshot,
+            cycle.profile,
+            cycle.found,
+            columns,
+            diagnosis=diagnosis,
+            evictions=None if cycle.extension is None else cycle.extension.evictions,
+            candidates=cycle.evictions,
+        )
+        cycle.timing.end(Code.SUCCESS if result.nomination is not None else Code.UNSCHEDULABLE)
+    return Ranking(
+        evaluated=cycle.snapshot.node_count,
+        nodes=cycle.snapshot.node_count,
+        rejections=diagnosis.rejections(cycle.snapshot.rows.names),
+        unschedulable_plugins=tuple(sorted({*diagnosis.unschedulable_plugins(), *result.blockers})),
+        message=f"{message} {result.message}" if result.message else message,
+        nomination=result.nomination,
+        clears_nomination=result.clears_nomination,
+    )
+
+
+def _check(pod: Pod, node: str, snapshot: Snapshot, profile: Profile) -> Status:
+    info = node_info(snapshot, node)
+    if info is None:
+        return Status.unresolvable(f"node {node!r} not found")
+    results = EquivalenceCache.of(snapshot, profile).results_of(pod)
+    found = pre_filter(pod, snapshot, profile, results.new_state(), results.pre_filtered)
+    if found.rejection is not None:
+        return found.rejection
+    if found.nodes is not None and node not in found.nodes:
+        return found.status_of_other_nodes()
+    nominated = nominated_pods(pod, info)
+    if nominated:
+        status = filter_node_with(nominated, found.state, pod, info, profile, skipped=found.skipped)
+        if not status.is_success:
+            return status
+    return filter_node(found.state, pod, info, profile, found.skipped)
+
+
+def _without_itself(pod: Pod, snapshot: Snapshot) -> AbstractContextManager[None]:
+    """A pod that is placed already, assumed or proposed by an earlier attempt, is not counted on its node."""
+    return nullcontext() if snapshot.node_of(pod.uid) is None else snapshot.supposing(removed=[pod.uid])

@@ -1,0 +1,363 @@
+"""The equivalence cache: answers of row-local plugins per class of pods with an equal spec (docs/design.md, 5).
+
+Only rows that changed since the class's last cycle are evaluated again. The cache never changes a result.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Final, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from berth.api.pod import Pod
+from berth.cluster.nodes import (
+    AnotherPod,
+    NodeInfo,
+    NodeInfoWithAnother,
+    Nodes,
+    NodesWithAnother,
+    RowIndex,
+    info_of_row,
+)
+from berth.cluster.pods import EquivalenceClass
+from berth.cluster.snapshot import ChangedRows, Snapshot
+from berth.framework.interface import (
+    MAX_SCORE,
+    MIN_SCORE,
+    FilterPlugin,
+    NormalizePlugin,
+    Plugin,
+    Scores,
+)
+from berth.framework.plugincalls import (
+    highest,
+    run_filter,
+    run_filter_on_all,
+    run_pre_filter,
+    run_pre_score,
+    run_score,
+    run_score_on_all,
+)
+from berth.framework.profile import Profile, WeightedScore
+from berth.framework.status import CachedVerdicts, CycleState, FilterColumn, Mask
+
+Plug = TypeVar("Plug", bound=Plugin)
+
+# Bytes that the cached classes of one cache may use together.
+_MAX_BYTES: Final = 64 * 1024 * 1024
+
+_MIN_CLASSES: Final = 4
+
+# Up to this many rows scalar forms are quicker than vector forms: placing a pod changes one row.
+_FEW: Final = 5
+
+# Up to this many rows, adding up each one again is quicker than adding up all of 1,000.
+_FEW_TO_FOLLOW: Final = 8
+
+# Number of extra pods over which the score loss per pod is averaged, if that many fit. Scores are whole numbers:
+# measured with one pod, the loss of a small pod is off by up to a point, and by as many points as there are newcomers
+# (ADR 2).
+SEVERAL: Final = 4
+
+# Statuses of a filter kept in addition to one per row: reasons that contain numbers would accumulate.
+_MAX_STATUSES: Final = 1024
+
+
+class EquivalenceCache:
+    """The classes ranked last on one Snapshot by one profile, within the memory bound."""
+
+    def __init__(self, snapshot: Snapshot, profile: Profile) -> None:
+        self.snapshot = snapshot
+        self.local_pre_filters = [p for p in profile.pre_filters if p.is_row_local]
+        self.local_filters = [f for f in profile.filters if f.is_row_local]
+        self.local_pre_scores = [p for p in profile.pre_scores if p.is_row_local]
+        self.local_scores = [s for s in profile.scores if s.plugin.is_row_local]
+        self.fewer_pods_first = profile.fewer_pods_first
+        self._reading_pods = sum(s.plugin.reads_pods for s in self.local_scores)
+        self._classes: OrderedDict[EquivalenceClass, ClassResults] = OrderedDict()
+
+    @classmethod
+    def of(cls, snapshot: Snapshot, profile: Profile) -> EquivalenceCache:
+        """The cache of the profile; it lives as long as the Snapshot."""
+        return snapshot.derived(("equivalence cache", profile), lambda: cls(snapshot, profile))
+
+    def __len__(self) -> int:
+        return len(self._classes)
+
+    @property
+    def bound(self) -> int:
+        """The number of classes kept."""
+        row_bytes = 2 + 4 * len(self.local_filters) + 8 * (len(self.local_scores) + self._reading_pods)
+        return max(_MIN_CLASSES, _MAX_BYTES // (row_bytes * self.snapshot.columns.capacity))
+
+    def results_of(self, pod: Pod) -> ClassResults:
+        """The results of the pod's class; for an uncached class, row-local PreFilter plugins run first.
+
+        Raises:
+            PluginFailure: one of them failed; the class is not cached.
+        """
+        pod_class = self.snapshot.class_of(pod)
+        results = self._classes.get(pod_class)
+        if results is None:
+            results = self._classes[pod_class] = ClassResults(self, pod, pod_class)
+            while len(self._classes) > self.bound:
+                self._classes.popitem(last=False)
+        else:
+            self._classes.move_to_end(pod_class)
+        return results
+
+
+class ClassResults:
+    """The cached answers for one equivalence class: PreFilter, PreScore, and a column per row-local plugin."""
+
+    def __init__(self, cache: EquivalenceCache, pod: Pod, pod_class: EquivalenceClass) -> None:
+        self._cache = cache
+        self._pod = pod
+        self.state = CycleState(pod_class)
+        self.pre_filtered = {
+            p.name: run_pre_filter(p, self.state, pod, cache.snapshot) for p in cache.local_pre_filters
+        }
+        self._filters = [f for f in cache.local_filters if not self._skips(f)]
+        self._filters_of_pods = [f for f in self._filters if f.reads_pods]
+        self._filters_of_nodes = [f for f in self._filters if not f.reads_pods]
+        self._scores: list[WeightedScore] | None = None
+        self._filtered = self._scored = -1
+        self.local_scores: LocalScores | None = None  # of the last cycle
+        self._another = AnotherPod(pod, cache.snapshot)
+        self._another_version = -1
+        self._has_another: Mask
+        self._codes: npt.NDArray[np.int32]
+        self._fits: Mask
+        self._columns: dict[str, FilterColumn]
+        self._verdicts: CachedVerdicts
+        self._score_columns: dict[str, ScoreColumn]
+        self._clear()
+
+    def new_state(self) -> CycleState:
+        """The state of a new cycle, with the values that row-local plugins stored for the class."""
+        return CycleState(self.state.pod_class, self.state)
+
+    @property
+    def score_columns(self) -> dict[str, ScoreColumn]:
+        """The columns of scores that were not skipped, by plugin."""
+        return self._score_columns
+
+    @property
+    def fewer_pods_first(self) -> bool:
+        return self._cache.fewer_pods_first
+
+    @property
+    def scored_version(self) -> int:
+        """The Snapshot's version at the last refresh of the scores; negative before the first."""
+        return self._scored
+
+    def refresh_filters(self) -> CachedVerdicts:
+        """Run the filters again on rows that changed since the last time; return the verdicts on all rows."""
+        snapshot = self._cache.snapshot
+        most = _MAX_STATUSES + snapshot.size
+        if self._capacity != snapshot.columns.capacity or any(len(c.statuses) > most for c in self._columns.values()):
+            self._clear()
+        changed = snapshot.changed_since(self._filtered) if self._filtered >= 0 else None
+        if changed is None:
+            self._evaluate_filters(None, self._filters)
+        else:
+            self._evaluate_filters(changed.nodes | changed.pods, self._filters_of_pods)
+            self._evaluate_filters(changed.nodes, self._filters_of_nodes)
+        self._filtered = snapshot.version
+        return self._verdicts
+
+    def refresh_scores(self) -> ChangedRows | None:
+        """Run the scores again on rows that changed since the last time and return these rows; None means all rows."""
+        snapshot = self._cache.snapshot
+        changed = snapshot.changed_since(self._scored) if self._scored >= 0 else None
+        if self._scores is None:
+            self._pre_score()
+        if changed is None:
+            self._evaluate_scores(None, list(self._score_columns.values()))
+        else:
+            self._evaluate_scores(changed.nodes | changed.pods, self._columns_of_pods)
+            self._evaluate_scores(changed.nodes, self._columns_of_nodes)
+        self._scored = snapshot.version
+        return changed
+
+    def scores_with_another(self, rows: RowIndex) -> dict[str, npt.NDArray[np.float64]]:
+        """The raw scores of these rows with one more pod of the class on each, of the plugins that read pods.
+
+        The mean over up to ``SEVERAL`` more pods that fit beside the incoming one; exactly one where scores are
+        normalized. Kept like the scores, but evaluated only for requested rows: the best nodes of one cycle are mostly
+        those of the previous one.
+        """
+        columns = self._columns_of_pods
+        if not columns:
+            return {}
+        self._forget_changed()
+        missing = rows[~self._has_another[rows]]
+        if len(missing):
+            if len(missing) <= _FEW:
+                self._score_few_with_another(missing)
+            else:
+                self._score_with_another(missing)
+            self._has_another[missing] = True
+        return {column.plugin.name: column.with_another[rows] for column in columns}
+
+    def _forget_changed(self) -> None:
+        snapshot, since = self._cache.snapshot, self._another_version
+        changed = snapshot.changed_since(since) if since >= 0 else None
+        if changed is None:
+            self._has_another[:] = False
+        elif rows := changed.nodes | changed.pods:
+            self._has_another[list(rows)] = False
+        self._another_version = snapshot.version
+
+    def _score_with_another(self, rows: RowIndex) -> None:
+        snapshot = self._cache.snapshot
+        counts = np.minimum(np.maximum(self._another.room_on_each(Nodes(snapshot, rows)) - 1, 1), SEVERAL)
+        several = NodesWithAnother(snapshot, rows, self._another, counts)
+        for column in self._columns_of_pods:
+            nodes = NodesWithAnother(snapshot, rows, self._another) if column.normalizes else several
+            after = run_score_on_all(column.plugin, self.state, self._pod, nodes)
+            before = column.scores[rows]
+            column.with_another[rows] = after if column.normalizes else before + (after - before) / counts
+
+    def _score_few_with_another(self, rows: RowIndex) -> None:
+        snapshot, another = self._cache.snapshot, self._another
+        for row in rows.tolist():
+            node = snapshot.node_at(row)
+            if node is None:
+                continue
+            count = min(max(1, another.room_on(NodeInfo(snapshot, row, node)) - 1), SEVERAL)
+            several = NodeInfoWithAnother(snapshot, row, node, another, count)
+            for column in self._columns_of_pods:
+                info = NodeInfoWithAnother(snapshot, row, node, another) if column.normalizes else several
+                after = run_score(column.plugin, self.state, self._pod, info)
+                before = int(column.scores[row])
+                column.with_another[row] = after if column.normalizes else before + (after - before) / count
+
+    def _clear(self) -> None:
+        self._capacity = self._cache.snapshot.columns.capacity
+        self._filtered = self._scored = self._another_version = -1
+        self._has_another = np.zeros(self._capacity, dtype=np.bool_)
+        self._codes = np.zeros((len(self._filters), self._capacity), dtype=np.int32)
+        self._fits = np.zeros(self._capacity, dtype=np.bool_)
+        self._columns = {f.name: FilterColumn(f.name, self._codes[i]) for i, f in enumerate(self._filters)}
+        self._verdicts = CachedVerdicts(self._columns, self._fits)
+        self._make_score_columns()
+
+    def _make_score_columns(self) -> None:
+        self._score_columns = {e.plugin.name: ScoreColumn(e, self._capacity) for e in self._scores or ()}
+        self._columns_of_pods = [column for column in self._score_columns.values() if column.reads_pods]
+        self._columns_of_nodes = [column for column in self._score_columns.values() if not column.reads_pods]
+        self.local_scores = None
+
+    def _skips(self, plugin: Plugin) -> bool:
+        answer = self.pre_filtered.get(plugin.name)
+        return answer is not None and answer.status.is_skip
+
+    def _pre_score(self) -> None:
+        nodes = Nodes(self._cache.snapshot)
+        skipped = {p.name for p in self._cache.local_pre_scores if run_pre_score(p, self.state, self._pod, nodes)}
+        self._scores = [entry for entry in self._cache.local_scores if entry.plugin.name not in skipped]
+        self._make_score_columns()
+
+    def _evaluate_filters(self, changed: frozenset[int] | None, filters: Sequence[FilterPlugin]) -> None:
+        if changed is not None and len(changed) <= _FEW:
+            for row in changed:
+                self._filter_one(row, filters)
+            return
+        index, nodes = self._view(changed)
+        for plugin in filters:
+            self._columns[plugin.name].write(index, run_filter_on_all(plugin, self.state, self._pod, nodes))
+        self._fits[index] = nodes.exists & ~self._codes[:, index].any(axis=0)
+
+    def _evaluate_scores(self, changed: frozenset[int] | None, columns: Sequence[ScoreColumn]) -> None:
+        if changed is not None and len(changed) <= _FEW:
+            for row in changed:
+                self._score_one(row, columns)
+            return
+        index, nodes = self._view(changed)
+        for column in columns:
+            column.write(index, run_score_on_all(column.plugin, self.state, self._pod, nodes))
+
+    def _filter_one(self, row: int, filters: Sequence[FilterPlugin]) -> None:
+        info = info_of_row(self._cache.snapshot, row)
+        if info is None:
+            self._fits[row] = False
+            return
+        for plugin in filters:
+            self._columns[plugin.name].write_one(row, run_filter(plugin, self.state, self._pod, info))
+        self._fits[row] = not any(self._codes[:, row].tolist())
+
+    def _score_one(self, row: int, columns: Sequence[ScoreColumn]) -> None:
+        info = info_of_row(self._cache.snapshot, row)
+        if info is None:
+            return
+        for column in columns:
+            column.write_one(row, run_score(column.plugin, self.state, self._pod, info))
+
+    def _view(self, changed: frozenset[int] | None) -> tuple[RowIndex | slice, Nodes]:
+        snapshot = self._cache.snapshot
+        if changed is None:
+            return slice(0, snapshot.size), Nodes(snapshot)
+        rows = _row_index(changed)
+        return rows, Nodes(snapshot, rows)
+
+
+class ScoreColumn:
+    """One plugin's raw score per row: ``scores`` int64[capacity]. ``in_range``: no row was ever outside 0..100.
+
+    ``with_another``: float64[capacity], the same with one more pod of the class on the row, if pods move the score.
+    """
+
+    def __init__(self, entry: WeightedScore, capacity: int) -> None:
+        self.plugin = entry.plugin
+        self.entry = entry
+        self.reads_pods = entry.plugin.reads_pods  # another pod on the row may change the score
+        self.normalizes = isinstance(entry.plugin, NormalizePlugin)  # raw scores are normalized later
+        self.scores: npt.NDArray[np.int64] = np.zeros(capacity, dtype=np.int64)
+        self.with_another: npt.NDArray[np.float64] = np.empty(capacity if self.reads_pods else 0)
+        self.in_range = True
+
+    @property
+    def may_follow(self) -> bool:
+        """Whether a row's points follow from its raw score alone if only pods changed."""
+        return not self.reads_pods if self.normalizes else self.in_range
+
+    def write(self, rows: RowIndex | slice, scores: npt.NDArray[np.int64]) -> None:
+        """Keep raw scores, one per row."""
+        self.scores[rows] = scores
+        if self.in_range and len(scores):
+            self.in_range = highest(scores) <= MAX_SCORE
+
+    def write_one(self, row: int, score: int) -> None:
+        self.scores[row] = score
+        self.in_range = self.in_range and MIN_SCORE <= score <= MAX_SCORE
+
+
+@dataclass(slots=True, kw_only=True)
+class LocalScores:
+    """The sums of a class's row-local scores in its last cycle. ``keys``: sort keys, largest first."""
+
+    nodes: Nodes
+    totals: Scores
+    parts: dict[str, Scores] = field(default_factory=dict)
+    raw: dict[str, Scores] = field(default_factory=dict)
+    columns: list[ScoreColumn] = field(default_factory=list)
+    keys: Scores | None = None
+    version: int = -1  # of the Snapshot
+
+    def can_follow(self, changed: ChangedRows, nodes: Nodes) -> bool:
+        """Whether only a few rows need to be added up again for these nodes."""
+        return (
+            not changed.nodes
+            and len(changed.pods) <= _FEW_TO_FOLLOW
+            and nodes.are_same_rows(self.nodes)
+            and all(column.may_follow for column in self.columns)
+        )
+
+
+def _row_index(rows: frozenset[int]) -> RowIndex:
+    return np.fromiter(rows, dtype=np.intp, count=len(rows))

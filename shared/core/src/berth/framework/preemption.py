@@ -1,0 +1,252 @@
+"""PostFilter: finds pods to evict if no node is feasible. The binder checks them again before it evicts.
+
+The dry run that PostFilter plugins get runs the cycle's filters as if some pods were removed from a node.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
+
+import numpy as np
+
+from berth.api.pod import Pod
+from berth.cluster.nodes import Mask, NodeInfo, Nodes, NodesWithoutPods, RemovedPods, RowIndex, node_info
+from berth.cluster.pods import PlacedPod
+from berth.cluster.snapshot import Snapshot
+from berth.framework.equivalencecache import EquivalenceCache
+from berth.framework.extending import EXTENDER, Evictions
+from berth.framework.filtering import PreFiltered, filter_node, filter_node_with, nominated_pods, pre_filter
+from berth.framework.interface import (
+    FilterPlugin,
+    Nomination,
+    PostFilterPlugin,
+    PostFilterResult,
+    PreFilterExtensions,
+    Reads,
+    VectorFilterPlugin,
+)
+from berth.framework.plugincalls import (
+    call,
+    run_add_pod,
+    run_filter_on_all,
+    run_refused_without,
+    run_remove_pod,
+    with_plugin_name,
+)
+from berth.framework.profile import Profile
+from berth.framework.status import CycleState, Diagnosis, FilterColumn, Status, Verdicts
+
+
+def post_filter(  # noqa: PLR0913 - the parts of one cycle
+    pod: Pod,
+    snapshot: Snapshot,
+    profile: Profile,
+    found: PreFiltered,
+    columns: Mapping[str, FilterColumn],
+    *,
+    diagnosis: Diagnosis,
+    evictions: Evictions | None = None,
+    candidates: list[Nomination] | None = None,
+) -> PostFilterResult:
+    """Run the PostFilter plugins up to the first nomination and join all messages.
+
+    Without a PostFilter plugin, a nomination of the pod is cleared. ``evictions``: those that extenders keep.
+    ``candidates`` is filled with those about which extenders may be asked.
+
+    Raises:
+        PluginFailure: a plugin failed.
+    """
+    dry_run = FilterDryRun(pod, snapshot, profile, found, columns)
+    messages: list[str] = []
+    blockers: set[str] = set()
+    clears = not profile.post_filters
+    for plugin in profile.post_filters:
+        arguments = (found.state, pod, snapshot, diagnosis, dry_run)
+        answer = call(plugin, "PostFilter", plugin.post_filter, PostFilterResult, *arguments)
+        messages.extend([answer.message] if answer.message else [])
+        if answer.nomination is not None:
+            nomination = answer.nomination
+            if nomination.victims and candidates is not None:
+                candidates.extend(call(plugin, "PostFilter", plugin.candidates, list, *arguments))
+            if nomination.victims and evictions is not None:
+                return _of_those_left(plugin, pod, dry_run, evictions)
+            return PostFilterResult(nomination, ", ".join(messages))
+        blockers.update(answer.blockers)
+        clears = clears or answer.clears_nomination
+        if answer.is_last_word:
+            break
+    return PostFilterResult(None, ", ".join(messages), clears, blockers=tuple(blockers))
+
+
+def _of_those_left(plugin: PostFilterPlugin, pod: Pod, dry_run: FilterDryRun, evictions: Evictions) -> PostFilterResult:
+    """The best eviction that extenders keep and that still makes room with the same victims."""
+    for node, victims in evictions.left.items():
+        found = call(plugin, "PostFilter", plugin.confirm, object, pod, node, dry_run)
+        if isinstance(found, Nomination) and victims == frozenset(found.victims):
+            return PostFilterResult(found)
+    return PostFilterResult(message=f"preemption: {evictions.message}", blockers=(EXTENDER,))  # any event may help
+
+
+def confirm(pod: Pod, node: str, snapshot: Snapshot, profile: Profile) -> Nomination | None:
+    """The victims on the node by this Snapshot; None if evictions do not help or are not needed.
+
+    Raises:
+        PluginFailure: a plugin failed.
+    """
+    dry_run = dry_run_of(pod, snapshot, profile)
+    for plugin in profile.post_filters:
+        answer = call(plugin, "PostFilter", plugin.confirm, object, pod, node, dry_run)
+        if isinstance(answer, Nomination):
+            return answer
+    return None
+
+
+def dry_run_of(pod: Pod, snapshot: Snapshot, profile: Profile) -> FilterDryRun:
+    """A dry run outside a cycle: it runs PreFilter first, without cached verdicts.
+
+    Raises:
+        PluginFailure: a plugin failed.
+    """
+    results = EquivalenceCache.of(snapshot, profile).results_of(pod)
+    found = pre_filter(pod, snapshot, profile, results.new_state(), results.pre_filtered)
+    return FilterDryRun(pod, snapshot, profile, found, {})
+
+
+class FilterDryRun:
+    """The ``DryRun`` of the plugin contract. ``columns``: cached verdicts of row-local filters, by plugin."""
+
+    def __init__(
+        self,
+        pod: Pod,
+        snapshot: Snapshot,
+        profile: Profile,
+        found: PreFiltered,
+        columns: Mapping[str, FilterColumn],
+    ) -> None:
+        self.pod = pod
+        self.snapshot = snapshot
+        self._profile = profile
+        self._found = found
+        self._columns = columns
+        self._nominated: dict[int, list[Pod]] = {}
+        self._filters = [plugin for plugin in profile.filters if plugin.name not in found.skipped]
+        self._extensions = [
+            plugin
+            for plugin in profile.pre_filters
+            if isinstance(plugin, PreFilterExtensions) and plugin.name not in found.skipped
+        ]
+
+    @contextmanager
+    def removing(self, node: NodeInfo, pods: Collection[PlacedPod]) -> Iterator[FilterDryRunNode]:
+        state = self._found.state.clone()
+        with self.snapshot.supposing(removed=[each.pod.uid for each in pods]):
+            for each in pods:
+                self.run_remove_pod(state, each.pod, node)
+            yield FilterDryRunNode(self, node, state)
+
+    def refused_without(self, rows: RowIndex, removed: RemovedPods, diagnosis: Diagnosis) -> tuple[Mask, Mask]:
+        if self._found.rejection is not None:
+            diagnosis.add(self._found.rejection, rows)
+            return np.ones(len(rows), dtype=np.bool_), np.zeros(len(rows), dtype=np.bool_)
+        remaining = np.ones(len(rows), dtype=np.bool_)
+        unsure = np.isin(rows, self._nominated_rows())
+        without_reason = np.zeros(len(rows), dtype=np.bool_)
+        for plugin in self._filters:
+            verdicts = self._verdicts(plugin, rows, removed)
+            is_certain = verdicts is not None
+            verdicts = verdicts or self._certain_rejections(plugin, rows, removed)
+            refused = remaining & (verdicts.codes != 0)
+            for code in np.unique(verdicts.codes[refused & ~unsure]).tolist():
+                status = with_plugin_name(plugin, "Filter", verdicts.statuses[code])
+                diagnosis.add(status, rows[refused & ~unsure & (verdicts.codes == code)])
+            without_reason |= refused & unsure
+            remaining &= ~refused
+            if not is_certain:
+                unsure |= remaining  # this filter may be the first to reject any of these
+        return ~remaining, without_reason
+
+    def sums_fit(self, rows: RowIndex, removed: RemovedPods) -> Mask:
+        fit = np.ones(len(rows), dtype=np.bool_)
+        for plugin in self._filters:
+            if _sums_only(plugin):
+                nodes = NodesWithoutPods(self.snapshot, rows, removed)
+                fit &= run_filter_on_all(plugin, self._found.state, self.pod, nodes).codes == 0
+        return fit
+
+    def status(self, state: CycleState, node: NodeInfo) -> Status:
+        """All filters on the node as it is now, with nominated pods of equal or higher priority and without."""
+        if self._found.rejection is not None:
+            return self._found.rejection  # PreFilter ended early: the state is not complete
+        skipped = self._found.skipped
+        nominated = self._nominated_to(node)
+        if nominated:
+            status = filter_node_with(nominated, state, self.pod, node, self._profile, skipped=skipped)
+            if not status.is_success:
+                return status
+        return filter_node(state, self.pod, node, self._profile, skipped)
+
+    def run_add_pod(self, state: CycleState, added: Pod, node: NodeInfo) -> None:
+        """Run AddPod of all plugins."""
+        for plugin in self._extensions:
+            run_add_pod(plugin, state, self.pod, added, node)
+
+    def run_remove_pod(self, state: CycleState, removed: Pod, node: NodeInfo) -> None:
+        """Run RemovePod of all plugins."""
+        for plugin in self._extensions:
+            run_remove_pod(plugin, state, self.pod, removed, node)
+
+    def _nominated_rows(self) -> list[int]:
+        """The rows on which nominated pods count."""
+        infos = (node_info(self.snapshot, name) for name in self.snapshot.nominated_nodes)
+        return [info.row for info in infos if info is not None and self._nominated_to(info)]
+
+    def _nominated_to(self, node: NodeInfo) -> list[Pod]:
+        # The pods that count on the node are the same for all victims that are tried.
+        known = self._nominated.get(node.row)
+        if known is None:
+            known = self._nominated[node.row] = nominated_pods(self.pod, node)
+        return known
+
+    def _verdicts(self, plugin: FilterPlugin, rows: RowIndex, removed: RemovedPods) -> Verdicts | None:
+        """A filter's answer for all rows at once; None if each row must be filtered by itself."""
+        if _sums_only(plugin):
+            nodes = NodesWithoutPods(self.snapshot, rows, removed)
+            return run_filter_on_all(plugin, self._found.state, self.pod, nodes)
+        column = self._columns.get(plugin.name)
+        if column is None or Reads.PODS in plugin.reads:
+            return None
+        return Verdicts(column.codes[rows], tuple(column.statuses))
+
+    def _certain_rejections(self, plugin: FilterPlugin, rows: RowIndex, removed: RemovedPods) -> Verdicts:
+        """Certain rejections by any other filter; it may reject more."""
+        if isinstance(plugin, PreFilterExtensions):
+            nodes = Nodes(self.snapshot, rows)
+            verdicts = run_refused_without(plugin, self._found.state, self.pod, nodes, removed)
+            if verdicts is not None:
+                return verdicts
+        return Verdicts.all_fit(len(rows))
+
+
+class FilterDryRunNode:
+    """The ``DryRunNode`` of the plugin contract."""
+
+    def __init__(self, dry_run: FilterDryRun, node: NodeInfo, state: CycleState) -> None:
+        self._dry_run = dry_run
+        self._node = node
+        self._state = state
+
+    def status(self) -> Status:
+        return self._dry_run.status(self._state, self._node)
+
+    def add(self, placed: PlacedPod) -> None:
+        self._dry_run.snapshot.place(placed.pod, self._node.name, bound_at=placed.bound_at)
+        self._dry_run.run_add_pod(self._state, placed.pod, self._node)
+
+    def remove(self, placed: PlacedPod) -> None:
+        self._dry_run.snapshot.remove_pod(placed.pod.uid)
+        self._dry_run.run_remove_pod(self._state, placed.pod, self._node)
+
+
+def _sums_only(plugin: FilterPlugin) -> bool:
+    return isinstance(plugin, VectorFilterPlugin) and plugin.sums_only

@@ -1,0 +1,318 @@
+"""A profile: the plugins for the pods of one scheduler name, by extension point, with their weights.
+
+It also has ``percentageOfNodesToScore``: how many feasible nodes are enough, and which. Filters run on all nodes at
+once, which costs less than stopping early; the percentage saves scoring. Nodes are chosen for scoring as if they had
+been filtered one after another from where the last pod's search ended, so that every node is scored in turn.
+"""
+
+# Extension points are abstract; their types are compared here, never instantiated.
+# mypy: disable-error-code="type-abstract"
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from functools import cached_property
+from typing import Any, Final, Protocol, TypeVar
+
+import numpy as np
+
+from berth.api.config.configuration import (
+    EVERY_NODE,
+    ExtenderConfiguration,
+    KubeSchedulerConfiguration,
+    ProfileConfiguration,
+)
+from berth.api.config.types import PluginRef, Point
+from berth.api.pod import Pod
+from berth.cluster.nodes import Mask, RowIndex
+from berth.framework.events import EventHint
+from berth.framework.extending import EXTENDER, binds, is_interested
+from berth.framework.interface import (
+    MAX_SCORE,
+    BindPlugin,
+    CallTimer,
+    EnqueueExtensions,
+    ExplainingPlugin,
+    FilterPlugin,
+    NormalizePlugin,
+    PermitPlugin,
+    Plugin,
+    PostBindPlugin,
+    PostFilterPlugin,
+    PreBindPlugin,
+    PreEnqueuePlugin,
+    PreFilterExtensions,
+    PreFilterPlugin,
+    PreScorePlugin,
+    QueueSortPlugin,
+    ReservePlugin,
+    ScorePlugin,
+    SpreadingPlugin,
+)
+from berth.messages.livedata import LiveSource
+
+# kube-scheduler's minFeasibleNodesToFind: fewer nodes leave too little choice.
+MIN_FEASIBLE_NODES: Final = 100
+
+
+def nodes_to_find(count: int, percentage: int) -> int:
+    """The number of feasible nodes that ends the search among ``count`` nodes."""
+    if percentage == EVERY_NODE or count < MIN_FEASIBLE_NODES:
+        return count
+    return min(count, max(MIN_FEASIBLE_NODES, count * percentage // 100))
+
+
+@dataclass(frozen=True, slots=True)
+class FoundNodes:
+    """``rows``: feasible nodes, ascending. ``evaluated``: number of nodes filtered to find them."""
+
+    rows: RowIndex
+    evaluated: int
+
+
+@dataclass(slots=True)
+class NodeSearch:
+    """The start of the next search; one for all profiles of a process, as in kube-scheduler."""
+
+    next_row: int = 0
+
+    def find(self, feasible: Mask, exists: Mask, wanted: int) -> FoundNodes:
+        """The first ``wanted`` feasible rows from the end of the last search, wrapping around."""
+        rows, count = np.flatnonzero(feasible), int(np.count_nonzero(exists))
+        if len(rows) <= wanted:
+            return FoundNodes(rows, count)  # All were filtered: the next search begins where this one did.
+        begin = self.next_row if self.next_row < len(feasible) else 0
+        in_turn = np.roll(rows, -int(np.searchsorted(rows, begin)))[:wanted]
+        last = int(in_turn[-1])
+        self.next_row = last + 1
+        passed = exists[begin : last + 1] if last >= begin else np.concatenate((exists[begin:], exists[: last + 1]))
+        return FoundNodes(np.sort(in_turn), int(np.count_nonzero(passed)))
+
+
+P = TypeVar("P", bound=Plugin)
+
+
+class ServiceName(StrEnum):
+    """The services that call plugins."""
+
+    WATCHER = "watcher"
+    SCORER = "scorer"
+    BINDER = "binder"
+
+
+# By extension point, the class from which its plugins inherit.
+POINT_TYPES: Final[Mapping[Point, type[Plugin]]] = {
+    Point.PRE_ENQUEUE: PreEnqueuePlugin,
+    Point.QUEUE_SORT: QueueSortPlugin,
+    Point.PRE_FILTER: PreFilterPlugin,
+    Point.FILTER: FilterPlugin,
+    Point.POST_FILTER: PostFilterPlugin,
+    Point.PRE_SCORE: PreScorePlugin,
+    Point.SCORE: ScorePlugin,
+    Point.RESERVE: ReservePlugin,
+    Point.PERMIT: PermitPlugin,
+    Point.PRE_BIND: PreBindPlugin,
+    Point.BIND: BindPlugin,
+    Point.POST_BIND: PostBindPlugin,
+}
+
+
+# Points at which a plugin can reject a pod, so that its events are needed.
+REFUSING: Final = frozenset((Point.PRE_ENQUEUE, Point.PRE_FILTER, Point.FILTER, Point.RESERVE, Point.PERMIT))
+
+
+# The services that call each extension point, including points that no configuration file names.
+RUNS_IN: Final[Mapping[type[Plugin], tuple[ServiceName, ...]]] = {
+    PreEnqueuePlugin: (ServiceName.WATCHER,),
+    QueueSortPlugin: (ServiceName.WATCHER,),
+    EnqueueExtensions: (ServiceName.WATCHER,),
+    PreFilterPlugin: (ServiceName.SCORER, ServiceName.BINDER),
+    PreFilterExtensions: (ServiceName.SCORER, ServiceName.BINDER),
+    FilterPlugin: (ServiceName.SCORER, ServiceName.BINDER),
+    PostFilterPlugin: (ServiceName.SCORER, ServiceName.BINDER),
+    PreScorePlugin: (ServiceName.SCORER,),
+    ScorePlugin: (ServiceName.SCORER,),
+    NormalizePlugin: (ServiceName.SCORER,),
+    ReservePlugin: (ServiceName.BINDER,),
+    PermitPlugin: (ServiceName.BINDER,),
+    PreBindPlugin: (ServiceName.BINDER,),
+    BindPlugin: (ServiceName.BINDER,),
+    PostBindPlugin: (ServiceName.BINDER,),
+}
+
+
+def services_of(point: Point) -> tuple[ServiceName, ...]:
+    """The services that call plugins at this point of a configuration."""
+    return RUNS_IN[POINT_TYPES[point]]
+
+
+@dataclass(frozen=True, slots=True)
+class WeightedScore:
+    """A score plugin and its weight, which multiplies the normalized score."""
+
+    plugin: ScorePlugin
+    weight: int
+
+
+@dataclass(eq=False)
+class Profile:
+    """Plugins in the order in which they run at each point."""
+
+    scheduler_name: str
+    queue_sort: QueueSortPlugin
+    pre_enqueues: tuple[PreEnqueuePlugin, ...] = ()
+    pre_filters: tuple[PreFilterPlugin, ...] = ()
+    filters: tuple[FilterPlugin, ...] = ()
+    post_filters: tuple[PostFilterPlugin, ...] = ()
+    pre_scores: tuple[PreScorePlugin, ...] = ()
+    scores: tuple[WeightedScore, ...] = ()
+    reserves: tuple[ReservePlugin, ...] = ()
+    permits: tuple[PermitPlugin, ...] = ()
+    pre_binds: tuple[PreBindPlugin, ...] = ()
+    binds: tuple[BindPlugin, ...] = ()
+    post_binds: tuple[PostBindPlugin, ...] = ()
+    percentage_of_nodes_to_score: int = EVERY_NODE
+    search: NodeSearch = field(default_factory=NodeSearch)
+    extenders: tuple[ExtenderConfiguration, ...] = ()  # called by the caller of a cycle
+    requeueing: Mapping[str, Plugin] = field(init=False)  # the plugins that can reject a pod, by name
+    # Events by plugin; None for a plugin without EnqueueExtensions.
+    event_hints: Mapping[str, Sequence[EventHint] | None] = field(init=False)
+
+    def __post_init__(self) -> None:
+        rejecting = (*self.pre_enqueues, *self.pre_filters, *self.filters, *self.reserves, *self.permits)
+        self.requeueing = {p.name: p for p in rejecting}
+        self.event_hints = {p.name: p.events() if isinstance(p, EnqueueExtensions) else None for p in rejecting}
+        if any(extender.filter_verb for extender in self.extenders):
+            self.event_hints = {**self.event_hints, EXTENDER: None}
+
+    def is_extended(self, pod: Pod) -> bool:
+        """Whether extenders filter nodes for the pod: nodes that pass the plugins' filters may still be rejected."""
+        return any(extender.filter_verb and is_interested(extender, pod) for extender in self.extenders)
+
+    def is_bound_by_extender(self, pod: Pod) -> bool:
+        """Whether an extender binds the pod instead of the binder."""
+        return any(binds(extender, pod) for extender in self.extenders)
+
+    @cached_property
+    def rejecting(self) -> frozenset[str]:
+        """The names that a rejection can have: plugins, and EXTENDER."""
+        return frozenset((*self.event_hints, *(plugin.name for plugin in self.pre_binds)))
+
+    @cached_property
+    def fewer_pods_first(self) -> bool:
+        """Whether the node with fewer pods wins among equal totals: no plugin prefers nodes with more."""
+        return not any(score.plugin.packs for score in self.scores)
+
+    @property
+    def weights(self) -> Mapping[str, int]:
+        """The weight of each score plugin."""
+        return {score.plugin.name: score.weight for score in self.scores}
+
+    @cached_property
+    def explaining(self) -> tuple[ExplainingPlugin, ...]:
+        """The score plugins that add a line to the best nodes."""
+        return tuple(score.plugin for score in self.scores if isinstance(score.plugin, ExplainingPlugin))
+
+    @cached_property
+    def spreading(self) -> SpreadingPlugin | None:
+        """The score plugin that keeps pods of a kind apart, if its weight outweighs all other scores together.
+
+        Then a node with fewer pods of the kind is better regardless of the other scores.
+        """
+        for score in self.scores:
+            others = sum(other.weight for other in self.scores if other is not score)
+            if isinstance(score.plugin, SpreadingPlugin) and score.weight > MAX_SCORE * others:
+                return score.plugin
+        return None
+
+    @cached_property
+    def scores_that_read_pods(self) -> tuple[WeightedScore, ...]:
+        """The score plugins whose score another pod on a node may change."""
+        return tuple(
+            score
+            for score in self.scores
+            if (score.plugin.reads_pods if score.plugin.is_row_local else score.plugin.depends_on_pods)
+        )
+
+    @property
+    def live_sources(self) -> frozenset[LiveSource]:
+        """Live data that plugins of the scheduling cycle read: the scorer subscribes to it."""
+        scoring: tuple[Plugin, ...] = (*self.pre_scores, *(score.plugin for score in self.scores), *self.post_filters)
+        return self.live_sources_of_filters.union(*(plugin.live_sources for plugin in scoring))
+
+    @property
+    def live_sources_of_filters(self) -> frozenset[LiveSource]:
+        """Live data of plugins that run again before each commit: the binder subscribes to it."""
+        plugins: tuple[Plugin, ...] = (*self.pre_filters, *self.filters, *self.reserves, *self.permits, *self.pre_binds)
+        return frozenset[LiveSource]().union(*(plugin.live_sources for plugin in plugins))
+
+    @cached_property
+    def _plugins_of_the_cycle(self) -> tuple[Plugin, ...]:
+        scoring = (*self.pre_scores, *(score.plugin for score in self.scores))
+        return (*self.pre_filters, *self.filters, *self.post_filters, *scoring)
+
+    def time_plugins(self, timing: CallTimer | None) -> None:
+        """Record the calls of the scheduling cycle from now on; None stops it."""
+        for plugin in self._plugins_of_the_cycle:
+            plugin.timing = timing
+
+
+def build_profiles(configuration: KubeSchedulerConfiguration, registry: Mapping[str, Factory]) -> dict[str, Profile]:
+    """A profile for each scheduler name of a valid configuration."""
+    search = NodeSearch()
+    return {
+        profile.scheduler_name: build_profile(profile, registry, search, configuration.extenders)
+        for profile in configuration.profiles
+    }
+
+
+def build_profile(
+    configuration: ProfileConfiguration,
+    registry: Mapping[str, Factory],
+    search: NodeSearch | None = None,
+    extenders: tuple[ExtenderConfiguration, ...] = (),
+) -> Profile:
+    """Build each plugin once, however many points it has; ``search`` is shared with other profiles."""
+    lists = configuration.plugins
+    names = dict.fromkeys(ref.name for point in Point for ref in lists.get(point, ()))
+    plugins = {name: registry[name].build(configuration.args.get(name)) for name in names}
+
+    def at(point: Point, kind: type[P]) -> tuple[P, ...]:
+        found = (plugins[ref.name] for ref in lists.get(point, ()))
+        return tuple(plugin for plugin in found if isinstance(plugin, kind))
+
+    (queue_sort,) = at(Point.QUEUE_SORT, QueueSortPlugin)
+    return Profile(
+        scheduler_name=configuration.scheduler_name,
+        queue_sort=queue_sort,
+        pre_enqueues=at(Point.PRE_ENQUEUE, PreEnqueuePlugin),
+        pre_filters=at(Point.PRE_FILTER, PreFilterPlugin),
+        filters=at(Point.FILTER, FilterPlugin),
+        post_filters=at(Point.POST_FILTER, PostFilterPlugin),
+        pre_scores=at(Point.PRE_SCORE, PreScorePlugin),
+        scores=_weighted(lists.get(Point.SCORE, ()), plugins),
+        reserves=at(Point.RESERVE, ReservePlugin),
+        permits=at(Point.PERMIT, PermitPlugin),
+        pre_binds=at(Point.PRE_BIND, PreBindPlugin),
+        binds=at(Point.BIND, BindPlugin),
+        post_binds=at(Point.POST_BIND, PostBindPlugin),
+        percentage_of_nodes_to_score=configuration.percentage_of_nodes_to_score,
+        search=search or NodeSearch(),
+        extenders=extenders,
+    )
+
+
+def _weighted(refs: Sequence[PluginRef], plugins: Mapping[str, Plugin]) -> tuple[WeightedScore, ...]:
+    # A weight that is absent or 0 is 1.
+    found = ((plugins[ref.name], ref.weight or 1) for ref in refs)
+    return tuple(WeightedScore(plugin, weight) for plugin, weight in found if isinstance(plugin, ScorePlugin))
+
+
+class Factory(Protocol):
+    """A factory of the registry, as a profile needs it."""
+
+    @property
+    def build(self) -> Callable[[Any], Plugin]:
+        """Make the plugin from its arguments."""
+        ...

@@ -1,0 +1,155 @@
+"""Answers and errors of the API server.
+
+An answer is a value. A caller that cannot use its status raises an error. For a missing right (403) the text names the
+rule to add to the role.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from datetime import timedelta
+from http import HTTPStatus
+
+import msgspec
+
+from berth.errors import BerthError, TemporaryError
+
+
+class KubeconfigError(BerthError):
+    """No usable configuration for an API server; the text is one sentence with the remedy."""
+
+
+class ApiUnreachableError(TemporaryError):
+    """The API server gave no answer. ``maybe_sent``: the request may still have been executed."""
+
+    def __init__(self, message: str, *, maybe_sent: bool, retry_after: timedelta = timedelta(seconds=1)) -> None:
+        super().__init__(message, retry_after=retry_after)
+        self.maybe_sent = maybe_sent
+
+
+class ApiRefusedError(TemporaryError):
+    """The API server answered with a status that the caller cannot use; the text quotes the API server's message."""
+
+    def __init__(self, message: str, *, status: int, retry_after: timedelta = timedelta(seconds=1)) -> None:
+        super().__init__(message, retry_after=retry_after)
+        self.status = status
+
+
+# User "u" cannot create resource "pods/binding" in API group "" in the namespace "default"
+# User "u" cannot list resource "nodes" in API group "" at the cluster scope
+_DENIED = re.compile(
+    r'User "(?P<user>[^"]*)" cannot (?P<verb>\S+) resource "(?P<resource>[^"]*)" in API group "(?P<group>[^"]*)"'
+    r'(?: in the namespace "(?P<namespace>[^"]*)")?'
+)
+
+
+_NAMED_VERBS = frozenset({"get", "update", "patch", "delete"})
+
+
+_LEASES = "coordination.k8s.io"
+
+
+def missing_right(status: StatusObject) -> str | None:
+    """The RBAC rule that is missing after a 403; ``None`` for another cause (a terminating namespace, a quota)."""
+    denied = _DENIED.search(status.message) if status.code == HTTPStatus.FORBIDDEN else None
+    if denied is None:
+        return None
+    what = f"{denied['user']!r} may not {denied['verb']} {denied['resource']}"
+    return f"{what}: add to the {_role(denied)}: {_rule(denied, status)} (docs/rights.md)"
+
+
+def _role(denied: re.Match[str]) -> str:
+    if denied["group"] == _LEASES and denied["namespace"]:
+        return f"Role in namespace {denied['namespace']!r}"
+    return "ClusterRole"
+
+
+def _rule(denied: re.Match[str], status: StatusObject) -> str:
+    rule = f'apiGroups: ["{denied["group"]}"], resources: ["{denied["resource"]}"], verbs: ["{denied["verb"]}"]'
+    name = status.details.name if status.details else ""
+    # Only for a Lease: the names of pods and nodes change, and RBAC cannot restrict create by name.
+    if name and denied["group"] == _LEASES and denied["verb"] in _NAMED_VERBS:
+        return f'{rule}, resourceNames: ["{name}"]'
+    return rule
+
+
+def refusal(doing: str, response: Response) -> ApiRefusedError:
+    """``doing`` is a participle with its object, such as ``listing 'pod'``."""
+    failure = response.failure()
+    return ApiRefusedError(
+        f"{doing}: {response.status}: {explain(failure)}",
+        status=response.status,
+        retry_after=response.retry_after or timedelta(),
+    )
+
+
+def explain(failure: StatusObject) -> str:
+    """The rule to add when a right is missing, otherwise the API's message."""
+    return missing_right(failure) or failure.message or failure.reason or "no reason given"
+
+
+CUT = 300
+"""How many characters are quoted of a body that is not a Status object."""
+
+
+class StatusDetails(msgspec.Struct, frozen=True, kw_only=True):
+    """The object that a Status is about."""
+
+    name: str = ""
+    group: str = ""
+    kind: str = ""
+
+
+class StatusObject(msgspec.Struct, frozen=True, kw_only=True):
+    """A Status of the API; ``reason`` is its CamelCase word, such as ``Expired``."""
+
+    message: str = ""
+    reason: str = ""
+    code: int = 0
+    details: StatusDetails | None = None
+
+
+_status_decoder = msgspec.json.Decoder(StatusObject)
+
+
+def decode_status(raw: bytes | msgspec.Raw, *, code: int = 0) -> StatusObject:
+    """Decode a Status object. Any other body (a proxy's page) is quoted as the message."""
+    try:
+        return _status_decoder.decode(raw)
+    except (msgspec.MsgspecError, UnicodeDecodeError):
+        return StatusObject(message=bytes(raw)[:CUT].decode(errors="replace").strip(), code=code)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Response:
+    """An answer. ``retry_after`` is the Retry-After header, if present."""
+
+    status: int
+    body: bytes
+    retry_after: timedelta | None = None
+
+    @property
+    def succeeded(self) -> bool:
+        """Whether the status is one of 200 to 299."""
+        return HTTPStatus.OK <= self.status < HTTPStatus.MULTIPLE_CHOICES
+
+    @property
+    def reason(self) -> str:
+        """The API's CamelCase reason, such as ``AlreadyExists`` or ``Expired``; empty when there is none."""
+        return self.failure().reason
+
+    @property
+    def message(self) -> str:
+        return self.failure().message
+
+    def failure(self) -> StatusObject:
+        """The Status object in the body."""
+        return decode_status(self.body, code=self.status)
+
+
+def parse_retry_after(header: str | None) -> timedelta | None:
+    """Parse a Retry-After header. The API server writes whole seconds; other forms are ignored."""
+    if header is None or not (header.isascii() and header.isdigit()):
+        return None
+    return timedelta(seconds=min(int(header), 3600))

@@ -1,0 +1,434 @@
+"""LIST and WATCH: a consistent LIST in pages, the decoding of lists and watch events, and the events made of them.
+
+Decoding is pure. It is the hot path of every reflector.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from http import HTTPStatus
+from typing import Any, Final, Generic, NamedTuple, Protocol, TypeVar
+
+import msgspec
+
+from berth.api.kinds import Kind
+from berth.api.meta import KubernetesObject
+from berth.api.pod import Pod
+from berth.api.trimming import trim, with_whole
+from berth.decoding import MALFORMED, version_number
+from berth.errors import DecodeError
+from berth.kube.client import KubeClient
+from berth.kube.errors import Response, StatusObject, decode_status, refusal
+from berth.kube.sharing import SharedParts
+
+T = TypeVar("T", bound=KubernetesObject)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ListedPart(Generic[T]):
+    """Some objects of a LIST that is still being read: a large one is taken in step by step.
+
+    The kind is not complete up to any new version before ``Listed``. If the LIST fails, that never comes, and the next
+    LIST begins with its first object again.
+    """
+
+    kind: str
+    objects: Sequence[T]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Listed(Generic[T]):
+    """A consistent and complete LIST. ``resource_version`` is the list's, not an object's."""
+
+    kind: str
+    objects: Sequence[T]
+    """All of them."""
+    resource_version: str
+    passed_on: int = 0
+    """How many of the objects, from the first on, came before as a ``ListedPart``."""
+
+    @property
+    def rest(self) -> Sequence[T]:
+        """The objects that did not come before."""
+        return self.objects[self.passed_on :]
+
+
+class Upserted(msgspec.Struct, Generic[T], frozen=True, kw_only=True):
+    """An object was added or modified; its version is in its metadata."""
+
+    kind: str
+    object: T
+
+
+class Deleted(msgspec.Struct, Generic[T], frozen=True, kw_only=True):
+    """An object was deleted, or left the selector: its last state, with the resourceVersion of the deletion."""
+
+    kind: str
+    object: T
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Current:
+    """The kind is complete up to this version: a bookmark, or the start of a watch. Changes no object."""
+
+    kind: str
+    resource_version: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Undecodable:
+    """An object that cannot be decoded. It is reported, and the reflector continues.
+
+    Those of a LIST follow their ``Listed``, which does not contain them although they exist. Unreadable fields are
+    empty.
+    """
+
+    kind: str
+    namespace: str
+    name: str
+    uid: str
+    resource_version: str
+    reason: str
+    raw: bytes
+    deleted: bool = False
+    """Whether it was deleted, or left the selector."""
+
+
+ReflectorEvent = ListedPart[T] | Listed[T] | Upserted[T] | Deleted[T] | Current | Undecodable
+
+
+class Sink(Protocol[T]):
+    """Receives a reflector's events, in order. It must not block: enqueue them."""
+
+    def __call__(self, event: ReflectorEvent[T], /) -> None: ...
+
+
+class _Envelope(msgspec.Struct, frozen=True):
+    type: str
+    object: msgspec.Raw
+
+
+class _ListMeta(msgspec.Struct, frozen=True, rename="camel"):
+    resource_version: str = ""
+    continue_: str = msgspec.field(default="", name="continue")
+
+
+class _List(msgspec.Struct, frozen=True):
+    metadata: _ListMeta
+    items: list[msgspec.Raw] | None = None
+
+
+class _AnyMetadata(msgspec.Struct, frozen=True):
+    metadata: dict[str, Any] = {}
+
+
+_list_decoder = msgspec.json.Decoder(_List)
+
+_envelope_decoder = msgspec.json.Decoder(_Envelope)
+
+_any_decoder = msgspec.json.Decoder(_AnyMetadata)
+
+
+class Page(NamedTuple):
+    """A page of a LIST. ``continue_token`` is empty on the last page."""
+
+    items: list[msgspec.Raw]
+    """The objects as they stand in the answer."""
+    resource_version: str
+    continue_token: str
+
+
+class ObjectDecoder(Generic[T]):
+    """Decodes objects of one kind, trimmed; equal parts of pods are the same objects."""
+
+    def __init__(self, kind: Kind[T]) -> None:
+        self._kind = kind
+        self._shared = SharedParts()
+        self._decode = msgspec.json.Decoder(kind.struct).decode
+
+    def one(self, raw: bytes | msgspec.Raw) -> T | Undecodable:
+        """An object, or a description of one that cannot be decoded."""
+        try:
+            size = len(memoryview(raw))
+            thing = trim(self._decode(raw), size)
+            if isinstance(thing, Pod):
+                self._shared.share(thing, size)
+            keeps = self._kind.keeps_whole
+            return with_whole(thing, raw) if keeps is not None and keeps(thing) else thing
+        except MALFORMED as exc:
+            return undecodable(self._kind.name, bytes(raw), str(exc))
+
+    def several(self, items: Iterable[bytes | msgspec.Raw]) -> tuple[list[T], list[Undecodable]]:
+        """The objects, and those that cannot be decoded."""
+        objects: list[T] = []
+        undecodable: list[Undecodable] = []
+        for raw in items:
+            thing = self.one(raw)
+            if isinstance(thing, Undecodable):
+                undecodable.append(thing)
+            else:
+                objects.append(thing)
+        return objects, undecodable
+
+    def page(self, body: bytes) -> Page:
+        """Cut the answer to a LIST into its objects.
+
+        Raises:
+            DecodeError: it is not a list.
+        """
+        try:
+            page = _list_decoder.decode(body)
+        except MALFORMED as exc:
+            raise DecodeError(f"decoding a list of {self._kind.name!r}: {exc}") from exc
+        return Page(page.items or [], page.metadata.resource_version, page.metadata.continue_)
+
+    def event(self, line: bytes) -> ReflectorEvent[T] | StatusObject:
+        """Decode a line of a WATCH; for an ERROR event returns its Status.
+
+        Raises:
+            DecodeError: it is not a watch event. The rest of the stream cannot be trusted.
+        """
+        try:
+            envelope = _envelope_decoder.decode(line)
+        except MALFORMED as exc:
+            raise DecodeError(f"decoding a watch event of {self._kind.name!r}: {exc}") from exc
+        if envelope.type in ("ADDED", "MODIFIED"):
+            return self._upserted(envelope.object)
+        return self._rarer(envelope)
+
+    def _upserted(self, raw: msgspec.Raw) -> Upserted[T] | Undecodable:
+        thing = self.one(raw)
+        return thing if isinstance(thing, Undecodable) else Upserted(kind=self._kind.name, object=thing)
+
+    def _rarer(self, envelope: _Envelope) -> ReflectorEvent[T] | StatusObject:
+        match envelope.type:
+            case "DELETED":
+                thing = self.one(envelope.object)
+                if isinstance(thing, Undecodable):
+                    return undecodable(self._kind.name, thing.raw, thing.reason, deleted=True)
+                return Deleted(kind=self._kind.name, object=thing)
+            case "BOOKMARK":
+                version = _metadata_text(envelope.object).get("resourceVersion", "")
+                return Current(kind=self._kind.name, resource_version=version)
+            case "ERROR":
+                return decode_status(envelope.object)
+        raise DecodeError(f"decoding a watch event of {self._kind.name!r}: unknown type {envelope.type!r}")
+
+
+def undecodable(kind: str, raw: bytes, reason: str, *, deleted: bool = False) -> Undecodable:
+    """Describe an object that cannot be decoded, by the metadata fields that are text."""
+    text = _metadata_text(raw)
+    return Undecodable(
+        kind=kind,
+        namespace=text.get("namespace", ""),
+        name=text.get("name", ""),
+        uid=text.get("uid", ""),
+        resource_version=text.get("resourceVersion", ""),
+        reason=reason,
+        raw=raw,
+        deleted=deleted,
+    )
+
+
+def _metadata_text(raw: bytes | msgspec.Raw) -> dict[str, str]:
+    try:
+        metadata = _any_decoder.decode(raw).metadata
+    except MALFORMED:
+        return {}
+    return {key: value for key, value in metadata.items() if isinstance(value, str)}
+
+
+class LineSplitter:
+    """Splits chunks into lines. The line of a pod can exceed a megabyte, which is too long for asyncio's readline."""
+
+    def __init__(self) -> None:
+        self._begun: list[bytes] = []
+
+    def feed(self, chunk: bytes) -> list[bytes]:
+        """Return the lines that this chunk completes; keep the rest for the next chunk."""
+        first, *others = chunk.split(b"\n")
+        self._begun.append(first)
+        if not others:
+            return []
+        lines = [b"".join(self._begun), *others[:-1]]
+        self._begun = [others[-1]]
+        return [line for line in lines if line]
+
+
+PAGE_SIZE: Final = 500
+"""Objects in the first page, by whose bytes the size of the others is chosen; and the fewest in any other."""
+PAGE_BYTES: Final = 8 * 2**20
+"""What a further page should have: 5,000 small pods. For each page kube-apiserver goes over all objects that are left:
+the pages of 500 of 70,000 pods cost it twice the CPU time of these. More would take memory, and cutting one into its
+objects blocks the event loop: for this much some 10 ms."""
+LARGEST_PAGE: Final = 10_000
+"""Objects in a page, however small they are."""
+OBJECTS_IN_A_STEP: Final = 250
+"""How many objects are decoded and passed on before other tasks have their turn: some milliseconds. A Lease is renewed
+while 200,000 pods are listed."""
+
+PAGE_TIMEOUT = timedelta(seconds=30)
+"""How long a page may take; a LIST of everything on a busy API server takes seconds."""
+
+
+LIST_BYTES = 2**30
+"""Longest answer to a LIST: 200,000 pods of 5 KB, when it cannot be read in pages."""
+
+
+class _ListExpiredError(Exception):
+    """410: the snapshot that the pages are read from has expired."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Selection:
+    """Field and label selectors of a LIST or WATCH; all objects when both are ``None``."""
+
+    field_selector: str | None = None
+    label_selector: str | None = None
+
+    def params(self) -> dict[str, str]:
+        """The selectors as query parameters."""
+        chosen = {"fieldSelector": self.field_selector, "labelSelector": self.label_selector}
+        return {key: value for key, value in chosen.items() if value}
+
+    @property
+    def may_be_paged(self) -> bool:
+        """Whether a LIST with this selector can be read in pages.
+
+        With a field selector on metadata.namespace, kube-apiserver 1.36 returns an empty second page without a continue
+        token. Every object after the first page would be missing, without an error.
+        """
+        return "metadata.namespace" not in (self.field_selector or "")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WholeList(Generic[T]):
+    """All objects of a kind at one resourceVersion."""
+
+    objects: list[T]
+    undecodable: list[Undecodable]
+    resource_version: str
+    newest_object: int
+    """The highest resourceVersion of an object."""
+    passed_on: int
+    """How many of the objects, from the first on, were passed on while the list was read."""
+
+
+OnPart = Callable[[list[T]], None]
+"""Receives objects of a LIST in its order, while the rest is read."""
+
+
+async def list_objects(
+    client: KubeClient,
+    kind: Kind[T],
+    *,
+    selection: Selection | None = None,
+    page_size: int | None = None,
+    on_part: OnPart[T] | None = None,
+) -> WholeList[T]:
+    """All objects of a kind at one resourceVersion. ``page_size``: objects per page; ``None``: by their size.
+
+    Objects are decoded in steps, and passed to ``on_part`` but for those of the last step, while the next page is on
+    its way. When the snapshot expires between two pages (410), the list is read again without paging, and passed on
+    from its first object again.
+
+    Raises:
+        ApiUnreachableError: no answer.
+        ApiRefusedError: an answer other than 200.
+        DecodeError: the answer is not a list.
+    """
+    selection = selection or Selection()
+    params = selection.params()
+    if selection.may_be_paged:
+        try:
+            return await _Listing(client, kind, page_size, on_part).read(
+                {**params, "limit": f"{page_size or PAGE_SIZE}"}
+            )
+        except _ListExpiredError:
+            pass
+    return await _Listing(client, kind, page_size, on_part).read(params)
+
+
+async def present_version(client: KubeClient, kind: Kind[Any]) -> str:
+    """The API server's current resourceVersion of this kind, from a LIST of one object.
+
+    Raises:
+        ApiUnreachableError, ApiRefusedError, DecodeError: as :func:`list_objects`.
+    """
+    return ObjectDecoder(kind).page(await _fetch(client, kind, {"limit": "1"})).resource_version
+
+
+class _Listing(Generic[T]):
+    """One LIST while it is read."""
+
+    def __init__(self, client: KubeClient, kind: Kind[T], page_size: int | None, on_part: OnPart[T] | None) -> None:
+        self._client = client
+        self._kind = kind
+        self._page_size = page_size
+        self._on_part = on_part
+        self._decoder = ObjectDecoder(kind)
+        self._objects: list[T] = []
+        self._undecodable: list[Undecodable] = []
+        self._newest = self._passed_on = 0
+
+    async def read(self, params: Mapping[str, str]) -> WholeList[T]:
+        body = await _fetch(self._client, self._kind, params)
+        while True:
+            page = self._decoder.page(body)
+            if not page.continue_token:
+                await self._decode(page.items)
+                return self._whole(page.resource_version)
+            params = {**params, "continue": page.continue_token, "limit": self._limit(page, len(body))}
+            following = asyncio.create_task(_fetch(self._client, self._kind, params), name=f"list {self._kind.name}")
+            try:
+                await self._decode(page.items)
+                body = await following
+            finally:
+                following.cancel()
+                await asyncio.gather(following, return_exceptions=True)
+
+    def _limit(self, page: Page, size: int) -> str:
+        fitting = PAGE_BYTES * len(page.items) // size
+        return str(self._page_size or max(PAGE_SIZE, min(LARGEST_PAGE, fitting)))
+
+    async def _decode(self, items: Sequence[msgspec.Raw]) -> None:
+        for begin in range(0, len(items), OBJECTS_IN_A_STEP):
+            if self._objects or self._undecodable:
+                self._pass_on()
+                await asyncio.sleep(0)
+            objects, undecodable = self._decoder.several(items[begin : begin + OBJECTS_IN_A_STEP])
+            self._objects += objects
+            self._undecodable += undecodable
+            versions = [thing.metadata.resource_version for thing in objects]
+            versions += [thing.resource_version for thing in undecodable]
+            self._newest = max(self._newest, *map(version_number, versions))
+
+    def _pass_on(self) -> None:
+        if self._on_part is not None and self._passed_on < len(self._objects):
+            self._on_part(self._objects[self._passed_on :])
+            self._passed_on = len(self._objects)
+
+    def _whole(self, resource_version: str) -> WholeList[T]:
+        return WholeList(
+            objects=self._objects,
+            undecodable=self._undecodable,
+            resource_version=resource_version,
+            newest_object=self._newest,
+            passed_on=self._passed_on,
+        )
+
+
+async def _fetch(client: KubeClient, kind: Kind[Any], params: Mapping[str, str]) -> bytes:
+    response = await client.request("GET", kind.path, params=params, timeout=PAGE_TIMEOUT, largest=LIST_BYTES)
+    if response.status == HTTPStatus.GONE and "continue" in params:
+        raise _ListExpiredError
+    return _wanted(kind, response).body
+
+
+def _wanted(kind: Kind[Any], response: Response) -> Response:
+    if response.status != HTTPStatus.OK:
+        raise refusal(f"listing {kind.name!r}", response)
+    return response

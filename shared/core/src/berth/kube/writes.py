@@ -1,0 +1,325 @@
+"""Requests about single objects at the API server: pods, Bindings, evictions, volumes, Events.
+
+Each function sends one request and returns the answer of any status; the caller decides by the status.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Mapping
+from datetime import datetime, timedelta
+from http import HTTPStatus
+from typing import Any, Final
+from urllib.parse import quote
+
+import msgspec
+
+from berth.api.kinds import POD
+from berth.api.pod import DISRUPTION_TARGET, PREEMPTION_BY_SCHEDULER, Pod, PodCondition
+from berth.api.volumes import PersistentVolume, PersistentVolumeClaim
+from berth.clock import whole_seconds
+from berth.errors import DecodeError
+from berth.framework.interface import ClaimName, KeepVolume, SelectNode
+from berth.kube.client import DEFAULT_TIMEOUT, MERGE_PATCH, STRATEGIC_MERGE_PATCH, KubeClient
+from berth.kube.errors import Response, refusal
+from berth.kube.listwatch import ObjectDecoder, Undecodable
+
+CONDITION_FENCE = "berth/fence"
+"""The condition by which a new binder makes its predecessor's Bindings void; its message is the epoch.
+
+The rule: docs/protocol.md, 5.
+"""
+
+
+_decoder = ObjectDecoder(POD)
+
+
+_encoder = msgspec.json.Encoder()
+
+
+def pod_path(namespace: str, name: str, *below: str) -> str:
+    """The path of a pod, or of what is ``below`` it. A name stays one segment of it, whatever is in it."""
+    return "/".join(("/api/v1/namespaces", quote(namespace, safe=""), "pods", quote(name, safe=""), *below))
+
+
+async def get_pod(client: KubeClient, namespace: str, name: str) -> Pod | None:
+    """The pod's current state, trimmed as by the reflector; ``None`` when it does not exist.
+
+    Raises:
+        ApiUnreachableError: no answer.
+        ApiRefusedError: an answer other than 200 and 404.
+        DecodeError: a pod of another shape.
+    """
+    doing = f"reading pod {f'{namespace}/{name}'!r}"
+    response = await client.request("GET", pod_path(namespace, name))
+    if response.status == HTTPStatus.NOT_FOUND:
+        return None
+    if response.status != HTTPStatus.OK:
+        raise refusal(doing, response)
+    return decode_pod(response.body, doing)
+
+
+def decode_pod(body: bytes, doing: str = "reading a pod") -> Pod:
+    """Decode a pod in an answer, such as that to a patch of its status.
+
+    Raises:
+        DecodeError: a pod of another shape.
+    """
+    pod = _decoder.one(body)
+    if isinstance(pod, Undecodable):
+        raise DecodeError(f"{doing}: {pod.reason}")
+    return pod
+
+
+async def patch_pod_status(client: KubeClient, namespace: str, name: str, body: bytes) -> Response:
+    """Patch the status by strategic merge: conditions are merged by their type. The answer holds the patched pod.
+
+    Raises:
+        ApiUnreachableError: no answer; the patch may have been applied.
+    """
+    path = pod_path(namespace, name, "status")
+    return await client.request("PATCH", path, body=body, content_type=STRATEGIC_MERGE_PATCH)
+
+
+def condition_patch(condition: PodCondition, *, uid: str | None = None, resource_version: str = "") -> bytes:
+    """The patch that sets one condition. With a uid the API server answers 422 for another pod of that name.
+
+    With a resourceVersion it answers 409 once the pod has changed.
+    """
+    preconditions = {"uid": uid, "resourceVersion": resource_version}
+    metadata = {name: value for name, value in preconditions.items() if value}
+    return _encoder.encode({**({"metadata": metadata} if metadata else {}), "status": {"conditions": [condition]}})
+
+
+async def fence(client: KubeClient, pod: Pod, epoch: int) -> Response:
+    """Write the fence of an epoch: a Binding with an earlier resourceVersion is then refused.
+
+    A patch without a change keeps the resourceVersion. A token, which nobody can know before, makes each one a change,
+    also where somebody has written the epoch's number already. The answer holds the patched pod.
+
+    Raises:
+        ApiUnreachableError: no answer; it may have been written.
+    """
+    token = uuid.uuid4().hex[:12]
+    condition = PodCondition(type=CONDITION_FENCE, status="True", reason=f"Fence_{token}", message=str(epoch))
+    body = condition_patch(condition, uid=pod.uid)
+    return await patch_pod_status(client, pod.metadata.namespace, pod.metadata.name, body)
+
+
+class _Preconditions(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    name: str
+    namespace: str
+    uid: str
+    resource_version: str
+
+
+class _Target(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    name: str
+    kind: str = "Node"
+    api_version: str = "v1"
+
+
+class _Binding(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    metadata: _Preconditions
+    target: _Target
+    kind: str = "Binding"
+    api_version: str = "v1"
+
+
+def binding_body(*, namespace: str, name: str, uid: str, resource_version: str, node: str) -> bytes:
+    """The body of a Binding. The API server answers 409 when uid or resourceVersion differ from the pod's."""
+    metadata = _Preconditions(name=name, namespace=namespace, uid=uid, resource_version=resource_version)
+    return _encoder.encode(_Binding(metadata=metadata, target=_Target(name=node)))
+
+
+async def bind(  # noqa: PLR0913 - the pod, its state, the node
+    client: KubeClient,
+    *,
+    namespace: str,
+    name: str,
+    uid: str,
+    resource_version: str,
+    node: str,
+    timeout: timedelta = DEFAULT_TIMEOUT,  # noqa: ASYNC109 - handed on to the client
+) -> Response:
+    """Bind the pod, if it is still the one of this uid and resourceVersion. 201 is success.
+
+    The API server also accepts a node that does not exist; the caller checks it.
+
+    Raises:
+        ApiUnreachableError: no answer; with ``maybe_sent`` the pod may be bound now or later.
+    """
+    body = binding_body(namespace=namespace, name=name, uid=uid, resource_version=resource_version, node=node)
+    path = pod_path(namespace, name, "binding")
+    return await client.request("POST", path, body=body, timeout=timeout)
+
+
+REFUSED: Final = "EvictionRefused"
+
+
+async def mark_victim(client: KubeClient, victim: Pod, *, scheduler_name: str, time: datetime) -> Response:
+    """Set the condition DisruptionTarget before the pod is evicted.
+
+    Raises:
+        ApiUnreachableError: no answer; it may have been set.
+    """
+    message = f"{scheduler_name}: preempting to accommodate a higher priority pod"
+    said = PodCondition(type=DISRUPTION_TARGET, status="True", reason=PREEMPTION_BY_SCHEDULER, message=message)
+    return await _say(client, victim, said, time)
+
+
+async def unmark_victim(client: KubeClient, victim: Pod, *, why: str, time: datetime) -> Response:
+    """Reset the condition: the pod was not evicted. Kubernetes' disruption controller would do so after two minutes.
+
+    ``why``: its message.
+
+    Raises:
+        ApiUnreachableError: no answer; it may have been reset.
+    """
+    said = PodCondition(type=DISRUPTION_TARGET, status="False", reason=REFUSED, message=why)
+    return await _say(client, victim, said, time)
+
+
+async def _say(client: KubeClient, pod: Pod, condition: PodCondition, time: datetime) -> Response:
+    said = msgspec.structs.replace(
+        condition, last_transition_time=whole_seconds(time), observed_generation=pod.metadata.generation
+    )
+    body = condition_patch(said, uid=pod.uid)
+    return await patch_pod_status(client, pod.metadata.namespace, pod.metadata.name, body)
+
+
+async def delete_victim(client: KubeClient, victim: Pod) -> Response:
+    """Delete the pod, with its own grace period; 409 when another pod has its name.
+
+    Raises:
+        ApiUnreachableError: no answer; it may have been deleted.
+    """
+    body = _encoder.encode({"kind": "DeleteOptions", "apiVersion": "v1", "preconditions": {"uid": victim.uid}})
+    path = pod_path(victim.metadata.namespace, victim.metadata.name)
+    return await client.request("DELETE", path, body=body)
+
+
+async def nominate(client: KubeClient, pod: Pod, node: str | None) -> Response:
+    """Write the pod's nominated node; ``None`` removes it. The answer holds the patched pod.
+
+    Raises:
+        ApiUnreachableError: no answer; it may have been written.
+    """
+    body = _encoder.encode({"metadata": {"uid": pod.uid}, "status": {"nominatedNodeName": node}})
+    return await patch_pod_status(client, pod.metadata.namespace, pod.metadata.name, body)
+
+
+SELECTED_NODE: Final = "volume.kubernetes.io/selected-node"
+
+BOUND_BY_CONTROLLER: Final = "pv.kubernetes.io/bound-by-controller"
+"""Marks a volume whose claim was set by a controller: it is released when the claim is deleted."""
+
+TRIES: Final = 3
+"""How often read and write are repeated when another client wrote the object in between."""
+
+_volumes = msgspec.json.Decoder(PersistentVolume)
+
+_claims = msgspec.json.Decoder(PersistentVolumeClaim)
+
+Patch = Mapping[str, Any]
+
+
+async def keep_volume(client: KubeClient, write: KeepVolume) -> Response:
+    """Set the volume's claimRef to the claim. 409 when it has another claim. A success holds the volume.
+
+    Raises:
+        ApiUnreachableError: no answer; it may have been written.
+    """
+    path = f"/api/v1/persistentvolumes/{quote(write.volume, safe='')}"
+    return await _write(client, path, lambda body: _promise(_volumes.decode(body), write.claim))
+
+
+async def select_node(client: KubeClient, write: SelectNode) -> Response:
+    """Select the node for the claim, so that a volume is provisioned. 409: another node, or another claim of that name.
+
+    Raises:
+        ApiUnreachableError: no answer; it may have been written.
+    """
+    namespace, name = quote(write.claim.namespace, safe=""), quote(write.claim.name, safe="")
+    path = f"/api/v1/namespaces/{namespace}/persistentvolumeclaims/{name}"
+    return await _write(client, path, lambda body: _selection(_claims.decode(body), write))
+
+
+async def _write(client: KubeClient, path: str, patch_of: Callable[[bytes], Patch | str]) -> Response:
+    """Read, then patch. ``patch_of`` returns the patch, nothing when none is needed, or the reason for a 409."""
+    response = await client.request("GET", path)
+    for _ in range(TRIES):
+        if not response.succeeded:
+            return response
+        patch = patch_of(response.body)
+        if isinstance(patch, str):
+            return _conflict(patch)
+        if not patch:
+            return response
+        written = await client.request("PATCH", path, body=_encoder.encode(patch), content_type=MERGE_PATCH)
+        if written.status != HTTPStatus.CONFLICT:
+            return written
+        response = await client.request("GET", path)
+    return written
+
+
+def _promise(volume: PersistentVolume, claim: ClaimName) -> Patch | str:
+    """A volume that a person has reserved for the claim's name stays without the annotation."""
+    promise, name = volume.spec.claim_ref, (claim.namespace, claim.name)
+    if promise is not None and ((promise.namespace, promise.name) != name or promise.uid not in ("", claim.uid)):
+        return f"persistentvolume {volume.metadata.name!r} is kept for claim {f'{promise.namespace}/{promise.name}'!r}"
+    if promise is not None and promise.uid:
+        return {}
+    by_us = {"annotations": {BOUND_BY_CONTROLLER: "yes"}} if promise is None else {}
+    reference = {"kind": "PersistentVolumeClaim", "apiVersion": "v1", "uid": claim.uid}
+    reference |= {"namespace": claim.namespace, "name": claim.name}
+    metadata = {"resourceVersion": volume.metadata.resource_version, **by_us}
+    return {"metadata": metadata, "spec": {"claimRef": reference}}
+
+
+def _selection(claim: PersistentVolumeClaim, write: SelectNode) -> Patch | str:
+    meta, selected = claim.metadata, (claim.metadata.annotations or {}).get(SELECTED_NODE)
+    if meta.uid != write.claim.uid:
+        return (
+            f"persistentvolumeclaim {f'{meta.namespace}/{meta.name}'!r} has been replaced by another one of that name"
+        )
+    if selected == write.node:
+        return {}
+    if selected is not None:
+        return f"a volume is being made for claim {f'{meta.namespace}/{meta.name}'!r} on node {selected!r}"
+    annotations = {SELECTED_NODE: write.node}
+    return {"metadata": {"resourceVersion": meta.resource_version, "annotations": annotations}}
+
+
+def _conflict(message: str) -> Response:
+    body = _encoder.encode({"kind": "Status", "reason": "Conflict", "message": message})
+    return Response(status=HTTPStatus.CONFLICT, body=body)
+
+
+MAX_NOTE_BYTES: Final = 1024
+"""Maximum length of a note; the API server refuses longer ones."""
+
+
+async def create_event(client: KubeClient, namespace: str, body: bytes) -> Response:
+    """Create an Event; 201 is success.
+
+    Raises:
+        ApiUnreachableError: no answer; it may have been written.
+    """
+    return await client.request("POST", _path(namespace), body=body)
+
+
+async def patch_event(client: KubeClient, namespace: str, name: str, body: bytes) -> Response:
+    """Apply a merge patch to an Event, such as the count of its series. Raises as :func:`create_event`."""
+    return await client.request(
+        "PATCH", f"{_path(namespace)}/{quote(name, safe='')}", body=body, content_type=MERGE_PATCH
+    )
+
+
+def cut(note: str, max_bytes: int = MAX_NOTE_BYTES) -> str:
+    """The note, cut to the length that the API server accepts, with dots at the end if it was cut."""
+    return note if len(note.encode()) <= max_bytes else note.encode()[: max_bytes - 3].decode(errors="ignore") + "..."
+
+
+def _path(namespace: str) -> str:
+    return f"/apis/events.k8s.io/v1/namespaces/{quote(namespace, safe='')}/events"

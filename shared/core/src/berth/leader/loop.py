@@ -1,0 +1,80 @@
+"""The loop in which watcher and binder lead: a NATS session and a leadership on it; when one ends, both start again."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Final
+
+from berth.bus.interface import Bus, BusLostError, Endpoint, Session
+from berth.errors import BerthError
+from berth.kube.client import KubeClient
+from berth.leader.lease import LeaseObservations
+from berth.leader.otherschedulers import OtherSchedulers
+from berth.leader.session import LeaderSession, NotLeadingError, lead
+from berth.leader.term import Role
+from berth.lifecycle.process import Process
+from berth.lifecycle.sessions import present, sessions
+from berth.observability.logging import get_logger
+
+log = get_logger()
+
+PAUSE_SECONDS: Final = 1.0
+"""Pause between a leadership that ended in an error and the next try."""
+
+ServeLeadership = Callable[[Session, LeaderSession], Awaitable[None]]
+"""The work of a leader. It returns or raises once the leadership or the session is lost."""
+
+
+async def lead_until_stopped(  # noqa: PLR0913 - the clients, the role, and the work of the leader
+    bus: Bus,
+    client: KubeClient,
+    process: Process,
+    *,
+    role: Role,
+    serve: ServeLeadership,
+    stats: Callable[[], dict[str, object]] = dict,
+    endpoints: Sequence[Endpoint] = (),
+    apply_when_missing: bool = False,
+    others: OtherSchedulers | None = None,
+) -> None:
+    """Lead as ``role`` repeatedly until the process stops.
+
+    ``stats`` and ``endpoints`` are what the service answers in NATS's service protocol. ``apply_when_missing``: create
+    missing streams and buckets. ``others``: other schedulers of the same pods, beside which it does not lead.
+    """
+    current: LeaderSession | None = None
+    observations = LeaseObservations()
+
+    def all_stats() -> dict[str, object]:
+        if current is None or current.expired():
+            return stats()
+        seconds = round(process.clock.now() - current.since, 1)
+        return {"leading": {"number": current.number, "seconds": seconds}, **stats()}
+
+    async for session in sessions(bus, name=role, process=process, apply_when_missing=apply_when_missing):
+        try:
+            async with (
+                present(session, process, stats=all_stats, endpoints=endpoints),
+                lead(
+                    role=role,
+                    session=session,
+                    client=client,
+                    process=process,
+                    observations=observations,
+                    others=others,
+                ) as current,
+            ):
+                await serve(session, current)
+        except* NotLeadingError as errors:
+            log.info("not leading", reason=_causes(errors))
+        except* BusLostError as errors:
+            log.warning("leading again on another connection", reason=_causes(errors))
+        except* BerthError as errors:
+            log.warning("leading again after an error", reason=_causes(errors))
+            await process.sleep(PAUSE_SECONDS)
+
+
+def _causes(errors: BaseExceptionGroup[BerthError]) -> str:
+    """The texts of all errors in the group, nested groups included."""
+    texts = (_causes(each) if isinstance(each, BaseExceptionGroup) else str(each) for each in errors.exceptions)
+    return "; ".join(dict.fromkeys(texts))

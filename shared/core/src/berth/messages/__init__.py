@@ -1,0 +1,1 @@
+"""What berth's services write to each other on NATS: messages, subjects, keys of buckets."""

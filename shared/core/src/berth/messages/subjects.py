@@ -1,0 +1,188 @@
+"""Names on the bus: subjects of streams, keys of buckets, and the identities in messages (docs/protocol.md, 1).
+
+A subject token may hold anything but white space, ``.``, ``*``, ``>``; a KV key only ``[-/_=.a-zA-Z0-9]``. Anything
+else is written as ``=XX`` for each byte of its UTF-8 form, and ``=`` itself as ``=3D``, so that every name has one
+written form and can be read back. Attempts, terms and epochs make repeated messages harmless.
+"""
+
+from __future__ import annotations
+
+import re
+from functools import lru_cache
+from typing import Final, NewType
+
+import msgspec
+
+from berth.decoding import bounded_number
+from berth.errors import DecodeError
+
+PREFIX: Final = "berth"
+
+STAGES: Final = ("pending", "ranked", "decision")
+
+
+_TOKEN = frozenset(b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_/")
+
+_DOTTED = _TOKEN | frozenset(b".")
+
+_PLAIN = re.compile("[a-zA-Z0-9/_-]*")
+"""Names that both forms leave as they are."""
+
+_ESCAPED = re.compile("=([0-9A-F]{2})")
+
+_STRAY = re.compile("=(?![0-9A-F]{2})")
+
+
+@lru_cache(maxsize=65_536)
+def escape_token(name: str) -> str:
+    """A name as one token: dots are written as ``=2E``. An empty name is ``=``."""
+    return _escape(name, _TOKEN) or "="
+
+
+def escape_dotted(name: str) -> str:
+    """A name whose dots stay readable as token separators; a dot that would make an empty token is escaped.
+
+    Uids and most names stay as they are. A cache of them would help nobody where there are more pods than it holds.
+    """
+    return name if name and _PLAIN.fullmatch(name) else _escape_dotted(name)
+
+
+@lru_cache(maxsize=65_536)
+def _escape_dotted(name: str) -> str:
+    text = _escape(name, _DOTTED)
+    if not text:
+        return "="
+    if text.startswith(".") or text.endswith(".") or ".." in text:
+        return text.replace(".", "=2E")
+    return text
+
+
+def unescape(text: str) -> str:
+    """The name that was escaped.
+
+    Raises:
+        DecodeError: a ``=`` that is not followed by two capital hexadecimal digits, or bytes that are not UTF-8.
+    """
+    if "=" not in text:
+        return text
+    if text == "=":
+        return ""
+    if _STRAY.search(text):
+        raise DecodeError(f"decoding name {text!r:.300}: want two capital hexadecimal digits after each '='")
+    written = _ESCAPED.sub(lambda found: chr(int(found[1], 16)), text)
+    try:
+        return written.encode("latin-1").decode("utf-8", "surrogatepass")
+    except UnicodeError as exc:
+        raise DecodeError(f"decoding name {text!r:.300}: not UTF-8") from exc
+
+
+def _escape(name: str, allowed: frozenset[int]) -> str:
+    if _PLAIN.fullmatch(name):  # the names of Kubernetes: a fifth of the time
+        return name
+    return "".join(chr(byte) if byte in allowed else f"={byte:02X}" for byte in name.encode("utf-8", "surrogatepass"))
+
+
+class PodSubject(msgspec.Struct, frozen=True, kw_only=True):
+    """The subject of a pod at a stage: ``berth.<stage>.<profile>.<namespace>.<pod name>``."""
+
+    stage: str
+    profile: str
+    namespace: str
+    pod: str
+
+    def __str__(self) -> str:
+        profile, namespace = escape_token(self.profile), escape_token(self.namespace)
+        return f"{PREFIX}.{self.stage}.{profile}.{namespace}.{escape_dotted(self.pod)}"
+
+    @classmethod
+    def parse(cls, subject: str) -> PodSubject:
+        """Read a subject.
+
+        Raises:
+            DecodeError: it is not the subject of a pod.
+        """
+        tokens = subject.split(".", 4)
+        if len(tokens) != 5 or not all(tokens) or tokens[0] != PREFIX or tokens[1] not in STAGES:  # noqa: PLR2004 - as above
+            raise DecodeError(f"decoding subject {subject!r:.300}: want {PREFIX}.<stage>.<profile>.<namespace>.<pod>")
+        return cls(stage=tokens[1], profile=unescape(tokens[2]), namespace=unescape(tokens[3]), pod=unescape(tokens[4]))
+
+
+def all_of(stage: str) -> str:
+    """The filter for every pod of a stage."""
+    return f"{PREFIX}.{stage}.>"
+
+
+def service_subject(service: str, identity: str, endpoint: str = "", *, for_admins: bool = False) -> str:
+    """Where a service answers: its statistics, or an endpoint; what changes something is under ``berth.admin``."""
+    asked = f"{PREFIX}.{'admin' if for_admins else 'service'}.{escape_token(service)}.{escape_token(identity)}"
+    return f"{asked}.{endpoint}" if endpoint else asked
+
+
+def key(kind: str, name: str) -> str:
+    """A key of a KV bucket: ``node.<name>``, ``pod.<uid>``, ``watermark.<kind>``."""
+    return f"{escape_token(kind)}.{escape_dotted(name)}"
+
+
+def parse_key(text: str) -> tuple[str, str]:
+    """The kind and name of a key.
+
+    Raises:
+        DecodeError: there is no kind before a dot, or no name after it, or one of them is not escaped correctly.
+    """
+    kind, dot, name = text.partition(".")
+    if not dot or not kind or not name:
+        raise DecodeError(f"decoding key {text!r:.300}: want <kind>.<name>")
+    return unescape(kind), unescape(name)
+
+
+_QUOTED: Final = 200
+"""How many characters of an unreadable attempt an error quotes."""
+
+Uid = NewType("Uid", str)
+"""A Kubernetes object's metadata.uid."""
+
+Term = NewType("Term", int)
+"""The number of a watcher's leadership. It is never used again, even with a new JetStream store."""
+
+Epoch = NewType("Epoch", int)
+"""The number of a binder's leadership. It is never used again, even with a new JetStream store."""
+
+
+class Attempt(msgspec.Struct, frozen=True, kw_only=True):
+    """One try to place a pod: the n-th of a uid in a watcher's term. Written ``<uid>.<term>.<n>``."""
+
+    uid: Uid
+    term: Term
+    n: int
+
+    @classmethod
+    def parse(cls, text: str) -> Attempt:
+        """Read ``<uid>.<term>.<n>``; the uid may hold dots itself.
+
+        Raises:
+            DecodeError: the text has another form.
+        """
+        uid, _, rest = text.rpartition(".")
+        uid, _, term = uid.rpartition(".")
+        number, n = bounded_number(term), bounded_number(rest)
+        if not uid or number is None or n is None:
+            raise DecodeError(f"decoding attempt {text[:_QUOTED]!r}: want <uid>.<term>.<n>")
+        return cls(uid=Uid(uid), term=Term(number), n=n)
+
+    def __str__(self) -> str:
+        return f"{self.uid}.{self.term}.{self.n}"
+
+    @property
+    def order(self) -> tuple[int, int]:
+        """The order of attempts of one uid: by term, then n."""
+        return (self.term, self.n)
+
+    def next(self, term: Term) -> Attempt:
+        """The attempt after this one; a new term counts from 1."""
+        return Attempt(uid=self.uid, term=term, n=self.n + 1 if term == self.term else 1)
+
+
+def decision_id(attempt: Attempt, epoch: Epoch, outcome: str, repeat: int = 0) -> str:
+    """The ``Nats-Msg-Id`` of a Decision; the k-th repeat of ``waiting`` is a message of its own."""
+    plain = f"{attempt}.{epoch}.{outcome}"
+    return f"{plain}.{repeat}" if repeat else plain

@@ -1,0 +1,1 @@
+"""Logs, metrics, health and traces of a service process."""

@@ -1,0 +1,134 @@
+"""Logs: one JSON object per line, or coloured text at a terminal, with klog's verbosity levels.
+
+    log = get_logger()
+    log.info("pod bound", pod="default/web-0", uid=uid, attempt=str(attempt), node="n1", trace_id=...)
+    if verbose(V_STEP):
+        log.info(...)
+
+Control characters and passwords in URLs are replaced in both forms (:mod:`berth.safetext`).
+
+Keys that mean the same everywhere: ``service`` and ``identity`` (on every line), ``pod`` (namespace/name), ``uid``,
+``attempt``, ``node``, ``trace_id``, ``reason`` (why, or the text of an error). The lines of each level are in
+docs/operating.md, "Logs".
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Any, Final, Literal, TextIO
+
+import msgspec
+import structlog
+from structlog.typing import EventDict, FilteringBoundLogger, Processor, WrappedLogger
+
+from berth.safetext import in_json, lines, one_line, without_passwords
+from berth.settings.settings import LogSettings, is_terminal, process_label, short_identity
+
+_LIBRARY_LEVELS: Final[Mapping[str, int]] = {"aiohttp.access": logging.WARNING, "asyncio": logging.WARNING}
+_SEVERAL_LINES: Final = ("exception", "stack")
+_state = {"verbosity": 0}
+
+
+def get_logger() -> FilteringBoundLogger:
+    """A logger. Cheap, and allowed before :func:`configure`."""
+    logger: FilteringBoundLogger = structlog.get_logger()
+    return logger
+
+
+def verbose(level: int) -> bool:
+    """Whether lines of klog's V(level) are logged."""
+    return level <= _state["verbosity"]
+
+
+def log_message(direction: Literal["sent", "received"], subject: str, size: int) -> None:
+    """Log a message of the bus (V_MESSAGE): never what is in it, which may be secret."""
+    get_logger().info(f"message {direction}", subject=subject, bytes=size)
+
+
+def log_request(method: str, path: str, status: int, seconds: float) -> None:
+    """Log a request to the API server and its answer (V_MESSAGE), without bodies and headers."""
+    get_logger().info("request", method=method, path=path, status=status, milliseconds=round(seconds * 1000, 1))
+
+
+def configure(settings: LogSettings, *, service: str, identity: str, stream: TextIO = sys.stderr) -> None:
+    """Write all logs of this process to ``stream``, libraries' logs and Python's warnings included."""
+    _state["verbosity"] = settings.verbosity
+    as_text = settings.format == "text" or (settings.format == "auto" and is_terminal())
+    shared = _shared(service, identity)
+    structlog.configure(
+        processors=[*shared, structlog.stdlib.ProcessorFormatter.wrap_for_formatter],
+        wrapper_class=structlog.make_filtering_bound_logger(logging.INFO),
+        logger_factory=structlog.stdlib.LoggerFactory(),
+        cache_logger_on_first_use=True,
+    )
+    _route_standard_logging(_formatter(shared, as_text=as_text), stream)
+
+
+def _shared(service: str, identity: str) -> list[Processor]:
+    def who(_logger: WrappedLogger, _method: str, event: EventDict) -> EventDict:
+        """Add service and identity to every line, since the lines of many processes are collected in one place."""
+        return {**event, "service": service, "identity": identity}
+
+    return [structlog.stdlib.add_log_level, _time, structlog.processors.format_exc_info, who]
+
+
+def _formatter(shared: list[Processor], *, as_text: bool) -> logging.Formatter:
+    last: list[Processor] = [_for_people] if as_text else [_message_first, _json]
+    return structlog.stdlib.ProcessorFormatter(
+        foreign_pre_chain=shared, processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, *last]
+    )
+
+
+def _route_standard_logging(formatter: logging.Formatter, stream: TextIO) -> None:
+    handler = logging.StreamHandler(stream)
+    handler.setFormatter(formatter)
+    logging.basicConfig(handlers=[handler], level=logging.INFO, force=True)
+    logging.captureWarnings(capture=True)
+    for name, level in _LIBRARY_LEVELS.items():
+        logging.getLogger(name).setLevel(level)
+
+
+def _time(_logger: WrappedLogger, _method: str, event: EventDict) -> EventDict:
+    event["time"] = datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    return event
+
+
+def _message_first(_logger: WrappedLogger, _method: str, event: EventDict) -> EventDict:
+    """Put time, level and message first; keep the order of the rest."""
+    first = {"time": event.pop("time", ""), "level": event.pop("level", ""), "msg": event.pop("event", "")}
+    return first | dict(event)
+
+
+def _for_people(logger: WrappedLogger, method: str, event: EventDict) -> str:
+    """A coloured line. The identity is shortened: it tells scorer-1 from scorer-2 where a terminal shows both."""
+    service, identity = str(event.pop("service", "")), str(event.pop("identity", ""))
+    event["service"] = process_label(service, short_identity(identity))
+    event["timestamp"] = event.pop("time", "")
+    safe = {key: _safe(key, value) for key, value in event.items()}
+    renderer = structlog.dev.ConsoleRenderer(colors=_wants_colors(), exception_formatter=structlog.dev.plain_traceback)
+    return without_passwords(renderer(logger, method, safe))
+
+
+def _wants_colors() -> bool:
+    """Any text in NO_COLOR turns them off (https://no-color.org)."""
+    return is_terminal() and not os.environ.get("NO_COLOR")
+
+
+def _safe(key: str, value: Any) -> Any:
+    """Without control characters: names and reasons come from outside. Tracebacks keep their lines."""
+    if not isinstance(value, str):
+        return value if isinstance(value, int | float | None) else one_line(repr(value))
+    return lines(value) if key in _SEVERAL_LINES else one_line(value)
+
+
+def _json(_logger: WrappedLogger, _method: str, event: EventDict) -> str:
+    return without_passwords(in_json(msgspec.json.encode(event, enc_hook=_as_text).decode()))
+
+
+def _as_text(value: Any) -> str:
+    """Write a value that JSON does not support as text."""
+    return str(value)

@@ -1,0 +1,170 @@
+"""The arguments of NetworkTraffic: the short form (``ip``, ``deviceName``, ``timeRange``) and the full one."""
+
+from __future__ import annotations
+
+import re
+from datetime import timedelta
+from typing import Final
+from urllib.parse import urlsplit
+
+from berth.api.resources import QuantityError
+from berth.messages.livedata import DEFAULT_DEVICES, DEFAULT_NODE_LABEL, BandwidthQuery, bytes_per_second
+from berth.plugins.factory import Args
+
+RECEIVE: Final = "receive"
+TRANSMIT: Final = "transmit"
+BOTH: Final = "both"
+RELATIVE: Final = "Relative"
+CAPACITY: Final = "Capacity"
+_MAX_PERCENT: Final = 100
+_SHORTEST_RANGE: Final = timedelta(seconds=5)
+_LONGEST_RANGE: Final = timedelta(days=1)
+_SHORTEST_AGE: Final = timedelta(minutes=5)
+_LABEL: Final = re.compile(r"[a-zA-Z_][a-zA-Z0-9_]*")
+
+
+class NetworkTrafficArgs(Args, frozen=True, kw_only=True):
+    """Where the bandwidth comes from and how it is scored. Rates are bits per second (``1G``)."""
+
+    ip: str = ""
+    """Short form of ``url``: host and port; http unless it has a scheme."""
+    device_name: str = ""
+    """Short form of ``devices``: the name of one device."""
+    time_range: int | None = None
+    """Minutes to average over."""
+    url: str = ""
+    """Of the Prometheus server."""
+    devices: list[str] | None = None
+    """Regular expressions for whole device names; unset is ``eth.*``, ``en.*`` and ``bond.*``, without bond slaves."""
+    range: timedelta | None = None
+    """Replaces ``timeRange``: a duration such as 90s; at least two scrape intervals."""
+    direction: str = RECEIVE
+    """``receive``, ``transmit`` or ``both``."""
+    scoring: str = RELATIVE
+    """Relative (to the busiest node) or Capacity (of the node's own link)."""
+    capacity: str = ""
+    """Of links that report none; unset: such a node counts as unknown under Capacity."""
+    unknown_score: int = 0
+    """0..100, the score of a node without a recent sample."""
+    maximum_age: timedelta | None = None
+    """Older samples are ignored; unset is the range, and 5 minutes at least."""
+    pod_bandwidth: str = "10M"
+    """The estimate for a placed pod without annotation, in each direction."""
+    saturation_percent: int = 0
+    """1..100, the share of its link's capacity from which a node is filtered out; 0: no filter."""
+    node_label: str = DEFAULT_NODE_LABEL
+    """The label of the metrics with the node's name, if there is one."""
+
+
+def query_of(args: NetworkTrafficArgs) -> BandwidthQuery:
+    """The query for valid arguments."""
+    return BandwidthQuery(
+        url=_url(args).rstrip("/"),
+        devices=tuple(args.devices or ((re.escape(args.device_name),) if args.device_name else DEFAULT_DEVICES)),
+        time_range=time_range_of(args),
+        node_label=args.node_label,
+    )
+
+
+def time_range_of(args: NetworkTrafficArgs) -> timedelta:
+    """The range to average over; 5 minutes by default."""
+    return args.range or timedelta(minutes=args.time_range if args.time_range is not None else 5)
+
+
+def maximum_age_of(args: NetworkTrafficArgs) -> timedelta:
+    """The age from which samples are ignored."""
+    return args.maximum_age or max(time_range_of(args), _SHORTEST_AGE)
+
+
+def validate(args: NetworkTrafficArgs, path: str) -> list[str]:
+    return [
+        *_form_problems(args, path),
+        *_url_problems(args, path),
+        *_device_problems(args, path),
+        *_range_problems(args, path),
+        *_choice_problems(args, path),
+        *_number_problems(args, path),
+    ]
+
+
+def _url(args: NetworkTrafficArgs) -> str:
+    address = args.url or args.ip
+    return address if "://" in address else f"http://{address}"
+
+
+def _form_problems(args: NetworkTrafficArgs, path: str) -> list[str]:
+    pairs = (("ip", args.ip, "url", args.url), ("deviceName", args.device_name, "devices", args.devices))
+    problems = [f"{path}.{long}: want {short} or {long}, got both" for short, a, long, b in pairs if a and b]
+    if args.time_range is not None and args.range is not None:
+        problems.append(f"{path}.range: want timeRange or range, got both")
+    return problems
+
+
+def _url_problems(args: NetworkTrafficArgs, path: str) -> list[str]:
+    if not args.url and not args.ip:
+        return [f"{path}.url: required (or ip): the address of a Prometheus server"]
+    field, value = ("url", args.url) if args.url else ("ip", args.ip)
+    try:
+        parts = urlsplit(_url(args))
+        is_valid = parts.scheme in ("http", "https") and parts.hostname and (parts.port is None or parts.port > 0)
+    except ValueError:
+        is_valid, parts = False, urlsplit("")
+    if parts.username is not None or parts.password is not None:
+        return [f"{path}.{field}: want no user and password in it (addresses are logged)"]
+    shown = "***" if "@" in value else value
+    return [] if is_valid else [f"{path}.{field}: want http://HOST[:PORT] or https://HOST[:PORT], got {shown!r}"]
+
+
+def _device_problems(args: NetworkTrafficArgs, path: str) -> list[str]:
+    problems = [f"{path}.devices: want at least one, got none"] if args.devices == [] else []
+    for index, device in enumerate(args.devices or ()):
+        try:
+            re.compile(device)
+        except re.error as exc:
+            problems.append(f"{path}.devices[{index}]: want a regular expression, got {device!r} ({exc})")
+        if not device:
+            problems.append(f"{path}.devices[{index}]: want a name, got ''")
+    return problems
+
+
+def _range_problems(args: NetworkTrafficArgs, path: str) -> list[str]:
+    problems = []
+    if args.time_range is not None and not timedelta(minutes=1) <= timedelta(minutes=args.time_range) <= _LONGEST_RANGE:
+        problems.append(f"{path}.timeRange: want 1..1440 (minutes), got {args.time_range}")
+    if args.range is not None and not _SHORTEST_RANGE <= args.range <= _LONGEST_RANGE:
+        problems.append(f"{path}.range: want 5s..24h, got {args.range.total_seconds():g}s")
+    if args.maximum_age is not None and args.maximum_age < _SHORTEST_RANGE:
+        problems.append(f"{path}.maximumAge: want at least 5s, got {args.maximum_age.total_seconds():g}s")
+    return problems
+
+
+def _choice_problems(args: NetworkTrafficArgs, path: str) -> list[str]:
+    problems = []
+    if args.direction not in (RECEIVE, TRANSMIT, BOTH):
+        problems.append(f"{path}.direction: want receive, transmit or both, got {args.direction!r}")
+    if args.scoring not in (RELATIVE, CAPACITY):
+        problems.append(f"{path}.scoring: want Relative or Capacity, got {args.scoring!r}")
+    if not _LABEL.fullmatch(args.node_label):
+        problems.append(f"{path}.nodeLabel: want the name of a label, got {args.node_label!r}")
+    return problems
+
+
+def _number_problems(args: NetworkTrafficArgs, path: str) -> list[str]:
+    percents = (("unknownScore", args.unknown_score), ("saturationPercent", args.saturation_percent))
+    problems = [
+        f"{path}.{name}: want 0..100, got {percent}" for name, percent in percents if not 0 <= percent <= _MAX_PERCENT
+    ]
+    for name, bits in (("capacity", args.capacity), ("podBandwidth", args.pod_bandwidth)):
+        if bits or name == "podBandwidth":
+            problems += _rate_problems(bits, f"{path}.{name}")
+    if args.capacity and not problems and not bytes_per_second(args.capacity):
+        problems.append(f"{path}.capacity: want more than 0, got {args.capacity!r}")
+    return problems
+
+
+def _rate_problems(bits: str, path: str) -> list[str]:
+    try:
+        bytes_per_second(bits)
+    except QuantityError as exc:
+        return [f"{path}: {exc} (bits per second)"]
+    return []

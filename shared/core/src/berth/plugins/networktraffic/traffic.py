@@ -1,0 +1,221 @@
+"""The traffic of nodes: the last sample, unless it is too old, plus an estimate for recently placed pods.
+
+The rule: docs/design.md, 3.10. An average over a range shows a new pod linearly: after a tenth of the range it
+contains a tenth of the pod. The rest is added as ``estimate x max(0, 1 - (sampled_at - bound_at) / range)``, at most
+all of it; a proposed or assumed pod counts as placed now. Amounts are bytes per second. Every value exists for one
+node and for all.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from functools import partial
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from berth.api.pod import Pod
+from berth.cluster.columns import grown
+from berth.cluster.livedata import BandwidthColumns
+from berth.cluster.pods import PlacedPod
+from berth.cluster.snapshot import Snapshot
+from berth.messages.livedata import EGRESS_ANNOTATION, INGRESS_ANNOTATION, Bandwidth, annotated_rate, bytes_per_second
+from berth.plugins.networktraffic.args import (
+    BOTH,
+    RECEIVE,
+    TRANSMIT,
+    NetworkTrafficArgs,
+    maximum_age_of,
+    query_of,
+    time_range_of,
+)
+
+Amount = npt.NDArray[np.float64]
+ANNOTATIONS: Final = {RECEIVE: INGRESS_ANNOTATION, TRANSMIT: EGRESS_ANNOTATION}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrafficDetails:
+    """One node: the sample (NaN: unknown), its age, the estimate for recently placed pods and their number."""
+
+    measured: float
+    estimated: float
+    capacity: float
+    age_seconds: float
+    pods: int
+
+
+class NodeTraffic:
+    """The traffic of one Snapshot by one set of arguments."""
+
+    def __init__(self, args: NetworkTrafficArgs, snapshot: Snapshot) -> None:
+        self._live = snapshot.live
+        self._query = query_of(args).token
+        self._maximum_age = maximum_age_of(args).total_seconds()
+        self._capacity = bytes_per_second(args.capacity) if args.capacity else math.nan
+        self._directions = (RECEIVE, TRANSMIT) if args.direction == BOTH else (args.direction,)
+        default = bytes_per_second(args.pod_bandwidth)
+        seconds, samples = time_range_of(args).total_seconds(), self._live.bandwidth(self._query)
+        self._estimates = {
+            direction: TrafficEstimates(
+                snapshot,
+                samples,
+                range_seconds=seconds,
+                amount=partial(_pod_bandwidth, annotation=ANNOTATIONS[direction], default=default),
+            )
+            for direction in self._directions
+        }
+
+    # One node.
+
+    def used(self, row: int) -> float:
+        """The sum of the configured directions, estimates included; NaN when unknown."""
+        return math.fsum(self._loads_of(row)) if self._is_usable(row) else math.nan
+
+    def used_share(self, row: int) -> float:
+        """The share of the link's capacity in use, of the busier direction; NaN when it or the capacity is unknown."""
+        capacity = self.capacity(row)
+        return max(self._loads_of(row)) / capacity if self._is_usable(row) and capacity > 0 else math.nan
+
+    def capacity(self, row: int) -> float:
+        """Of the node's link in each direction; NaN when unknown."""
+        reported = float(self._live.bandwidth(self._query).capacity[row])
+        return self._capacity if math.isnan(reported) else reported
+
+    def details(self, row: int) -> TrafficDetails:
+        """The parts of the value, also of a sample that is too old."""
+        estimated = math.fsum(self._estimates[direction].column()[row] for direction in self._directions)
+        return TrafficDetails(
+            measured=math.fsum(self._measured(direction)[row] for direction in self._directions),
+            estimated=estimated,
+            capacity=self.capacity(row),
+            age_seconds=self._age(row),
+            pods=max(self._estimates[direction].pods(row) for direction in self._directions) if estimated else 0,
+        )
+
+    def is_too_old(self, row: int) -> bool:
+        """Whether there is a sample older than the maximum age."""
+        return self._age(row) > self._maximum_age
+
+    def _age(self, row: int) -> float:
+        return max(0.0, self._live.now - float(self._live.bandwidth(self._query).sampled_at[row]))
+
+    def _is_usable(self, row: int) -> bool:
+        loads = self._loads_of(row)
+        return not any(math.isnan(load) for load in loads) and not self.is_too_old(row)
+
+    def _loads_of(self, row: int) -> list[float]:
+        return [
+            float(self._measured(direction)[row] + self._estimates[direction].column()[row])
+            for direction in self._directions
+        ]
+
+    # All nodes.
+
+    def all_used(self, another: Pod | None = None) -> Amount:
+        """float64[capacity] of :meth:`used`; ``another``: as if this pod had just been placed on each node too."""
+        loads = self._all_loads(another)
+        return np.where(self._all_recent(), loads[0] if len(loads) == 1 else loads[0] + loads[1], np.nan)
+
+    def all_used_shares(self, another: Pod | None = None) -> Amount:
+        """float64[capacity] of :meth:`used_share`; ``another`` as in :meth:`all_used`."""
+        loads, reported = self._all_loads(another), self._live.bandwidth(self._query).capacity
+        capacity = np.where(np.isnan(reported), self._capacity, reported)
+        used = loads[0] if len(loads) == 1 else np.maximum(loads[0], loads[1])
+        shares: Amount = np.full(len(used), np.nan)
+        np.divide(used, capacity, out=shares, where=self._all_recent() & (capacity > 0))
+        return shares
+
+    def _all_recent(self) -> npt.NDArray[np.bool_]:
+        return self._live.now - self._live.bandwidth(self._query).sampled_at <= self._maximum_age
+
+    def _all_loads(self, another: Pod | None) -> list[Amount]:
+        return [
+            self._measured(direction) + self._estimates[direction].column() + self._estimates[direction].of_new(another)
+            for direction in self._directions
+        ]
+
+    def _measured(self, direction: str) -> Amount:
+        columns = self._live.bandwidth(self._query)
+        return columns.receive if direction == RECEIVE else columns.transmit
+
+
+def measured_share(sample: Bandwidth, args: NetworkTrafficArgs) -> float:
+    """The share of the link's capacity in use by one sample, of the busier direction; NaN when unknown."""
+    amounts = {RECEIVE: (sample.receive,), TRANSMIT: (sample.transmit,), BOTH: (sample.receive, sample.transmit)}
+    configured = bytes_per_second(args.capacity) if args.capacity else None
+    capacity = sample.capacity if sample.capacity is not None else configured
+    known = [amount for amount in amounts[args.direction] if amount is not None]
+    if not capacity or len(known) < len(amounts[args.direction]):
+        return math.nan
+    return max(known) / capacity
+
+
+def _pod_bandwidth(pod: Pod, *, annotation: str, default: float) -> float:
+    """The estimate for a pod: its annotation, else the default."""
+    value = annotated_rate(pod, annotation)
+    return default if value is None else value
+
+
+class TrafficEstimates:
+    """Estimates by row for one direction of traffic; ``amount`` is the estimate for one pod.
+
+    One sum a row, computed again for rows whose sample or pods changed.
+    """
+
+    def __init__(
+        self, snapshot: Snapshot, samples: BandwidthColumns, *, range_seconds: float, amount: Callable[[Pod], float]
+    ) -> None:
+        self._snapshot = snapshot
+        self._samples = samples
+        self._range = range_seconds
+        self._amount = amount
+        self._sums: npt.NDArray[np.float64] = np.zeros(0, dtype=np.float64)
+        self._seen = -1
+        self._sampled = -1
+
+    def column(self) -> npt.NDArray[np.float64]:
+        """float64[capacity], in the unit of ``amount``; 0 for rows without a sample. Not to be modified."""
+        if len(self._sums) != self._snapshot.columns.capacity:
+            self._sums = grown(self._sums, self._snapshot.columns.capacity)
+        for row in self._changed():
+            self._sums[row] = self._sum(row)
+        self._seen, self._sampled = self._snapshot.version, self._samples.version
+        return self._sums
+
+    def of_new(self, pod: Pod | None) -> float:
+        """The estimate for a pod that is placed just now; 0 for none."""
+        return 0.0 if pod is None else self._amount(pod)
+
+    def pods(self, row: int) -> int:
+        """How many pods of a row are estimated."""
+        return sum(self._share_of(placed) > 0 for placed in self._snapshot.placed_on_row(row))
+
+    def _changed(self) -> Iterable[int]:
+        changed = self._snapshot.changed_since(self._seen) if self._seen >= 0 else None
+        if changed is None:
+            return range(self._snapshot.size)
+        rows = changed.nodes | changed.pods | changed.pods_updated
+        return {*rows, *self._samples.changed_since(self._sampled)}
+
+    def _sum(self, row: int) -> float:
+        return math.fsum(
+            share * self._amount(placed.pod)
+            for placed in self._snapshot.placed_on_row(row)
+            if (share := self._share_of(placed)) > 0
+        )
+
+    def _share_of(self, placed: PlacedPod) -> float:
+        return missing_share(placed.bound_at, float(self._samples.sampled_at[placed.row]), self._range)
+
+
+def missing_share(bound_at: float | None, sampled_at: float, range_seconds: float) -> float:
+    """The share (0..1) of a pod that the average up to ``sampled_at`` does not contain; 0 without a sample."""
+    if math.isnan(sampled_at):
+        return 0.0
+    if bound_at is None:
+        return 1.0
+    return min(1.0, max(0.0, 1 - (sampled_at - bound_at) / range_seconds))

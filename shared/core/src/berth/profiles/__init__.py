@@ -1,0 +1,1 @@
+"""The configuration file with its profiles, and the installed plugins."""

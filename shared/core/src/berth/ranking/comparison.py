@@ -1,0 +1,212 @@
+"""How a shadow's ranking of a pod differs from the live one, and what became of the pod (ADR 35).
+
+A shadow ranks what live scorers have ranked, by another configuration, and binds nothing. Nothing here does I/O.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, OrderedDict
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Final, Literal
+
+import msgspec
+
+from berth.framework.extending import is_interested
+from berth.framework.profile import Profile
+from berth.framework.status import Status
+from berth.messages.attempts import NAME_CHARACTERS, DecisionSummary, Preemption, Ranked
+from berth.messages.shadow import (
+    SHOWN_CANDIDATES,
+    SHOWN_REJECTIONS,
+    TEXT_CHARACTERS,
+    ShadowComparison,
+    ShadowFigures,
+    ShadowResult,
+    ShownRanking,
+    SkipReason,
+)
+
+MOST_UNDECIDED: Final = 4096
+"""Comparisons that wait for their Decision: many times what is in flight."""
+UNDECIDED_SECONDS: Final = 60.0
+"""After which the Decision is no longer awaited: it was missed, or a volume has the pod wait for minutes."""
+
+
+Side = Literal["live", "shadow"]
+
+
+def best_node(ranked: Ranked) -> str:
+    """The first candidate's node; empty when there is none."""
+    return ranked.candidates[0].node if ranked.candidates else ""
+
+
+def why_not_compared(live: Ranked, profile: Profile | None) -> SkipReason | None:
+    """Why a live ranking is not compared; ``None``: it is. ``profile`` is the shadow's of that name."""
+    if profile is None:
+        return SkipReason.PROFILE
+    if live.error or live.behind:
+        return SkipReason.LIVE
+    if any(extender.is_asked and is_interested(extender, live.pod) for extender in profile.extenders):
+        return SkipReason.EXTENDERS
+    return None
+
+
+def compare(live: Ranked, own: Ranked, *, shadow: str, refusal: Status | None = None) -> ShadowComparison:
+    """Compare two rankings of one attempt. ``refusal``: what the shadow's filters say about the live best node."""
+    apart, place = _points_apart(live, own)
+    refused = refusal is not None and not refusal.is_success
+    metadata = live.pod.metadata
+    return ShadowComparison(
+        config=own.config,
+        shadow=shadow,
+        attempt=live.attempt,
+        profile=live.profile,
+        namespace=metadata.namespace,
+        pod=metadata.name,
+        uid=metadata.uid,
+        result=result_of(live, own),
+        points_apart=apart,
+        place=place,
+        refused_by=refusal.plugin[:NAME_CHARACTERS] if refused and refusal is not None else "",
+        reason=_cut(", ".join(refusal.reasons)) if refused and refusal is not None else "",
+        live=_shown(live, besides=best_node(own)),
+        own=_shown(own, besides=best_node(live)),
+    )
+
+
+def result_of(live: Ranked, own: Ranked) -> ShadowResult:
+    """How the rankings compare; the live one has not failed."""
+    if own.error:
+        return ShadowResult.ERROR
+    if live.candidates and own.candidates:
+        return ShadowResult.EQUAL if best_node(live) == best_node(own) else ShadowResult.NODE
+    if live.candidates:
+        return ShadowResult.REFUSED
+    if own.candidates:
+        return ShadowResult.FEASIBLE
+    same = _evicts_on(live.preemption) == _evicts_on(own.preemption)
+    return ShadowResult.EQUAL if same else ShadowResult.PREEMPTION
+
+
+def _evicts_on(preemption: Preemption | None) -> str:
+    return "" if preemption is None else preemption.node
+
+
+def _points_apart(live: Ranked, own: Ranked) -> tuple[int | None, int | None]:
+    """By the shadow's points, and the live best node's place."""
+    node = best_node(live)
+    found = next((each for each in own.candidates if each.node == node), None)
+    if found is None:
+        return None, None
+    place = found.place or 1 + sum(each.total > found.total for each in own.candidates)
+    return max(0, own.candidates[0].total - found.total), place
+
+
+def _shown(ranked: Ranked, *, besides: str) -> ShownRanking:
+    first = ranked.candidates[:SHOWN_CANDIDATES]
+    further = [each for each in ranked.candidates[SHOWN_CANDIDATES:] if each.node == besides]
+    places = {each.node: place for place, each in enumerate(ranked.candidates, start=1)}
+    further = [each if each.place else msgspec.structs.replace(each, place=places[each.node]) for each in further]
+    return ShownRanking(
+        scorer=ranked.scorer[:NAME_CHARACTERS],
+        config=ranked.config[:NAME_CHARACTERS],
+        evaluated=ranked.evaluated,
+        feasible=ranked.feasible,
+        nodes=ranked.nodes,
+        candidates=[*first, *further],
+        rejections=ranked.rejections[:SHOWN_REJECTIONS],
+        preempts_on=_evicts_on(ranked.preemption)[:NAME_CHARACTERS],
+        message=_cut(ranked.message),
+        error=_cut(ranked.error),
+    )
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= TEXT_CHARACTERS else f"{text[:TEXT_CHARACTERS]}..."
+
+
+def refusing_plugins(comparison: ShadowComparison, live: Ranked) -> Iterator[tuple[Side, str]]:
+    """Which plugins keep the pod from where the other side would have it: the shadow's, then the live ones."""
+    if comparison.refused_by:
+        yield "shadow", comparison.refused_by
+    if comparison.result is ShadowResult.FEASIBLE:
+        yield from (("live", plugin[:NAME_CHARACTERS]) for plugin in live.blockers)
+
+
+class AwaitedDecisions:
+    """Comparisons whose Decision has not been read. ``now`` is in monotonic seconds."""
+
+    def __init__(self) -> None:
+        self._by_attempt: OrderedDict[str, tuple[ShadowComparison, float]] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._by_attempt)
+
+    def add(self, comparison: ShadowComparison, now: float) -> int:
+        """Await its Decision; returns how many older ones are no longer awaited for it."""
+        self._by_attempt.pop(comparison.attempt, None)
+        self._by_attempt[comparison.attempt] = comparison, now + UNDECIDED_SECONDS
+        dropped = 0
+        while len(self._by_attempt) > MOST_UNDECIDED:
+            self._by_attempt.popitem(last=False)
+            dropped += 1
+        return dropped
+
+    def decided(self, decision: DecisionSummary) -> ShadowComparison | None:
+        """The comparison with its final Decision; ``None`` when none waits for it."""
+        if not decision.outcome.final:
+            return None
+        waiting = self._by_attempt.pop(decision.attempt, None)
+        if waiting is None:
+            return None
+        return msgspec.structs.replace(waiting[0], outcome=decision.outcome, node=decision.node[:NAME_CHARACTERS])
+
+    def expire(self, now: float) -> int:
+        """Stop waiting for those that are overdue; returns how many they are."""
+        overdue = [attempt for attempt, (_, until) in self._by_attempt.items() if until <= now]
+        for attempt in overdue:
+            del self._by_attempt[attempt]
+        return len(overdue)
+
+
+MOST_PLUGINS: Final = 64
+"""Plugins that are counted apart: a hostile scorer may invent names."""
+
+
+@dataclass(slots=True)
+class ShadowCounts:
+    """The numbers of a shadow, kept while it runs, also from one connection to the next."""
+
+    results: Counter[str] = field(default_factory=Counter)
+    skipped: Counter[str] = field(default_factory=Counter)
+    refusals: dict[Side, Counter[str]] = field(default_factory=lambda: {"live": Counter(), "shadow": Counter()})
+    _apart: int = 0
+    _elsewhere: int = 0
+
+    def count(self, comparison: ShadowComparison) -> None:
+        """A comparison has its Decision."""
+        self.results[comparison.result] += 1
+        if comparison.result is ShadowResult.NODE and comparison.points_apart is not None:
+            self._apart += comparison.points_apart
+            self._elsewhere += 1
+
+    def count_refusal(self, side: Side, plugin: str) -> bool:
+        """A plugin kept the pod from where the other side would have it. Returns whether it is counted by its name."""
+        counts = self.refusals[side]
+        known = plugin in counts or len(counts) < MOST_PLUGINS
+        if known:
+            counts[plugin] += 1
+        return known
+
+    def figures(self, name: str) -> ShadowFigures:
+        """The numbers now."""
+        return ShadowFigures(
+            name=name,
+            compared=self.results.total(),
+            results=dict(self.results),
+            skipped=dict(self.skipped),
+            refused_by=dict(self.refusals["shadow"]),
+            placed_against=dict(self.refusals["live"]),
+            points_apart=round(self._apart / self._elsewhere, 1) if self._elsewhere else None,
+        )

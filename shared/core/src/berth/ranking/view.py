@@ -1,0 +1,474 @@
+"""A scorer's view: a Snapshot made of the mirror and the proposals, and the positions that it has reached.
+
+Proposals are what scorers have proposed and the mirror does not show yet, so that many of them place as one does. A
+proposal, own or a peer's, is kept by uid and counts as a pod on its first node (docs/protocol.md, 4). It ends with a
+final Decision other than ``bound`` of that or a higher attempt, or 30 s after the last message (RANKED or
+``waiting``). ``waiting`` and ``bound`` move it to the Decision's node. ``bound`` ends when the mirror shows the pod
+or removes it, or when the mirror is complete up to more than 5 s after the Decision and lacks it. A pod that fits
+nowhere is tried again soon if proposals, bound ones too, are all that keeps it out.
+
+A proposed preemption counts as a nomination in the same way. Otherwise several important pods that arrive together
+would all be sent to the one node that is best for each of them.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict, deque
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Final
+
+import msgspec
+
+from berth.api.pod import Pod
+from berth.bus.interface import Entry, StoredMessage
+from berth.cluster.buckets import KindComplete, MirroredSnapshot, PodNominated, PodPlaced, PodRemoved
+from berth.cluster.snapshot import Snapshot
+from berth.decoding import decoding
+from berth.errors import DecodeError
+from berth.messages.attempts import (
+    DecisionSummary,
+    Heard,
+    Outcome,
+    Positions,
+    Ranked,
+    RankedSummary,
+    check_attempt,
+    decode,
+)
+from berth.messages.subjects import Attempt
+
+LIFETIME: Final = timedelta(seconds=30)
+"""How long a proposal counts after its last message: longer than a Lease (15 s), so that it outlives a takeover."""
+
+MIRROR_GRACE: Final = timedelta(seconds=5)
+"""How much later than a ``bound`` Decision the pods' watermark must be before the pod's absence counts."""
+
+EXPIRED_NAMED: Final = 1000
+"""Of the pods whose proposals have expired a ranking names the last: 40 KiB of a message. A scorer that has nothing to
+rank while no binder decides would keep all of its peers' for it."""
+
+_REMEMBERED: Final = 20_000
+"""Decisions remembered in case their RANKED arrives later: more than half a minute at any measured throughput."""
+
+_REMEMBERED_FOR: Final = timedelta(minutes=2)
+"""And for how long: a RANKED whose acknowledgement was lost is settled for good by the next delivery, within a minute.
+A Decision has 1.2 KiB here: 20,000 of them are 23 MiB, which at 25 pods/s would be filled over a quarter of an hour."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Proposal:
+    """A pod that counts on a node though the mirror does not show it there."""
+
+    pod: Pod
+    attempt: Attempt
+    node: str
+    expires: float
+    """Monotonic seconds; a bound one does not expire."""
+    bound_at: datetime | None = None
+    """When NATS stored the ``bound`` Decision."""
+
+
+@dataclass(slots=True)
+class _DecisionKept:
+    """A remembered Decision of a pod."""
+
+    attempt: Attempt
+    decision: DecisionSummary
+    stored_at: datetime
+    removed_at: datetime | None = None
+    """When the mirror removed the pod. Its message may be delivered, and so ranked, again: then it must not count."""
+
+
+class Proposals:
+    """The proposals, counted in a Snapshot. ``now`` is in monotonic seconds."""
+
+    def __init__(self, snapshot: Snapshot, *, lifetime: timedelta = LIFETIME) -> None:
+        self._snapshot = snapshot
+        self._lifetime = lifetime.total_seconds()
+        self.nominations = NominationProposals(snapshot, self._lifetime)
+        self._by_uid: dict[str, Proposal] = {}
+        self._decided: OrderedDict[str, _DecisionKept] = OrderedDict()
+        self._mirrored: set[str] = set()
+        self._removed: OrderedDict[str, datetime] = OrderedDict()
+        """By uid, when the mirror removed a pod that it had not shown bound: its Decision may still come."""
+
+    def __len__(self) -> int:
+        return len(self._by_uid)
+
+    def ranked(self, message: Ranked | RankedSummary, now: float) -> None:
+        """This scorer or a peer has published RANKED."""
+        attempt = Attempt.parse(message.attempt)
+        self._rank_nomination(message, attempt, now)
+        known = self._by_uid.get(attempt.uid)
+        if known is not None and (known.bound_at is not None or attempt.order < known.attempt.order):
+            return
+        self._end(attempt.uid)
+        if not message.candidates or attempt.uid in self._mirrored:
+            return
+        self._add(message.pod, attempt, message.candidates[0].node, now)
+        self._apply_earlier_decision(attempt, now)
+
+    def decided(self, decision: DecisionSummary, stored_at: datetime, now: float) -> None:
+        """The binder has published a Decision."""
+        attempt = Attempt.parse(decision.attempt)
+        self._remember(attempt, decision, stored_at)
+        self.nominations.decided(decision, attempt, now)
+        self._apply(attempt, decision, stored_at, now)
+
+    def mirrored(self, uid: str) -> None:
+        """The mirror shows the pod bound, and from here on the Snapshot counts it there."""
+        self.nominations.bound(uid)
+        self._mirrored.add(uid)
+        self._by_uid.pop(uid, None)
+
+    def unmirrored(self, uid: str, removed_at: datetime) -> None:
+        """The mirror does not show the pod any more: it is gone, or its nomination. An open proposal still counts.
+
+        One of a bound pod does not: the pod was bound and deleted before this view read that it was bound, and who is
+        rejected because of it would be woken by nothing.
+        """
+        self.nominations.unmirrored(uid)
+        if uid not in self._mirrored:
+            self._removed[uid] = removed_at
+            if len(self._removed) > _REMEMBERED:
+                self._removed.popitem(last=False)
+        if (decided := self._decided.get(uid)) is not None:
+            decided.removed_at = removed_at
+        self._mirrored.discard(uid)
+        proposal = self._by_uid.get(uid)
+        if proposal is None:
+            return
+        if proposal.bound_at is not None:
+            self._end(uid)
+        else:
+            self._snapshot.place(proposal.pod, proposal.node)
+
+    def complete_up_to(self, watermark: datetime) -> None:
+        """The mirror's pods are complete up to this time: end bound proposals that it lacks."""
+        while self._removed and watermark - next(iter(self._removed.values())) > LIFETIME:
+            self._removed.popitem(last=False)
+        missing = [
+            uid
+            for uid, proposal in self._by_uid.items()
+            if proposal.bound_at is not None and watermark - proposal.bound_at > MIRROR_GRACE
+        ]
+        for uid in missing:
+            self._end(uid)
+
+    def expire(self, now: float) -> list[str]:
+        """End what had no message for its lifetime; returns the uids of the pods."""
+        found = [uid for uid, proposal in self._by_uid.items() if proposal.bound_at is None and proposal.expires <= now]
+        for uid in found:
+            self._end(uid)
+        return found + self.nominations.expire(now)
+
+    def withdraw(self, uid: str) -> None:
+        """It has expired, or the pod is ranked again: its own proposal must not count against it. A bound one stays."""
+        self.nominations.end(uid)
+        known = self._by_uid.get(uid)
+        if known is not None and known.bound_at is None:
+            self._end(uid)
+
+    def unbound(self) -> Iterator[Proposal]:
+        """The proposals without a ``bound`` Decision."""
+        return (proposal for proposal in self._by_uid.values() if proposal.bound_at is None)
+
+    def __iter__(self) -> Iterator[Proposal]:
+        return iter(self._by_uid.values())
+
+    def _rank_nomination(self, message: Ranked | RankedSummary, attempt: Attempt, now: float) -> None:
+        self.nominations.ranked(message, attempt, now)
+        earlier = self._decided.get(attempt.uid)
+        if earlier is not None and earlier.attempt.order >= attempt.order:
+            self.nominations.decided(earlier.decision, earlier.attempt, now)
+
+    def _add(self, pod: Pod, attempt: Attempt, node: str, now: float) -> None:
+        self._by_uid[attempt.uid] = Proposal(pod=pod, attempt=attempt, node=node, expires=now + self._lifetime)
+        self._snapshot.place(pod, node)
+
+    def _apply_earlier_decision(self, attempt: Attempt, now: float) -> None:
+        """A Decision can arrive before its RANKED."""
+        earlier = self._decided.get(attempt.uid)
+        if earlier is not None and earlier.attempt.order >= attempt.order:
+            self._apply(earlier.attempt, earlier.decision, earlier.stored_at, now)
+
+    def _remember(self, attempt: Attempt, decision: DecisionSummary, stored_at: datetime) -> None:
+        before = self._decided.pop(attempt.uid, None)
+        if before is not None and before.attempt.term > attempt.term:
+            # Within a term the last one counts: docs/protocol.md, 8.
+            self._decided[attempt.uid] = before
+            return
+        removed_at = before.removed_at if before is not None else None
+        self._decided[attempt.uid] = _DecisionKept(attempt, decision, stored_at, removed_at)
+        while len(self._decided) > _REMEMBERED or self._is_forgotten(next(iter(self._decided)), stored_at):
+            self._decided.popitem(last=False)
+
+    def _is_forgotten(self, uid: str, now: datetime) -> bool:
+        return now - self._decided[uid].stored_at > _REMEMBERED_FOR
+
+    def _apply(self, attempt: Attempt, decision: DecisionSummary, stored_at: datetime, now: float) -> None:
+        proposal = self._by_uid.get(attempt.uid)
+        if proposal is None or attempt.order < proposal.attempt.order:
+            return
+        if decision.outcome is Outcome.BOUND:
+            self._move(proposal, decision.node)
+            proposal.bound_at = stored_at
+            removed_at = self._removal_of(attempt.uid)
+            if removed_at is not None and removed_at > stored_at:
+                self._end(attempt.uid)
+        elif decision.outcome is Outcome.WAITING:
+            self._move(proposal, decision.node)
+            proposal.expires = now + self._lifetime
+        elif proposal.bound_at is None:
+            self._end(attempt.uid)
+
+    def _removal_of(self, uid: str) -> datetime | None:
+        """When the mirror removed the pod, kept with its Decision from here on."""
+        removed_at, decided = self._removed.pop(uid, None), self._decided.get(uid)
+        if decided is None:
+            return removed_at
+        decided.removed_at = removed_at or decided.removed_at
+        return decided.removed_at
+
+    def _move(self, proposal: Proposal, node: str) -> None:
+        if node and node != proposal.node:
+            proposal.node = node
+            self._snapshot.place(proposal.pod, node)
+
+    def _end(self, uid: str) -> None:
+        if self._by_uid.pop(uid, None) is not None:
+            self._snapshot.remove_pod(uid)
+
+
+@dataclass(slots=True, kw_only=True)
+class NominationProposal:
+    """A node that is proposed to be nominated for a pod."""
+
+    pod: Pod
+    attempt: Attempt
+    node: str
+    expires: float
+    """Monotonic seconds."""
+
+
+class NominationProposals:
+    """Proposed nominations, counted in a Snapshot instead of those that the mirror shows for the same pods."""
+
+    def __init__(self, snapshot: Snapshot, lifetime_seconds: float) -> None:
+        self._snapshot = snapshot
+        self._lifetime = lifetime_seconds
+        self._by_uid: dict[str, NominationProposal] = {}
+        self._mirrored: dict[str, Pod] = {}
+
+    def __len__(self) -> int:
+        return len(self._by_uid)
+
+    def ranked(self, message: Ranked | RankedSummary, attempt: Attempt, now: float) -> None:
+        """A RANKED was published: it proposes a preemption, or the pod does not need one any more."""
+        known = self._by_uid.get(attempt.uid)
+        if known is not None and attempt.order < known.attempt.order:
+            return
+        self.end(attempt.uid)
+        if message.preemption is not None and not message.proposals_counted:
+            node = message.preemption.node
+            proposal = NominationProposal(pod=message.pod, attempt=attempt, node=node, expires=now + self._lifetime)
+            self._by_uid[attempt.uid] = proposal
+            self._snapshot.nominate(proposal.pod, node)
+
+    def decided(self, decision: DecisionSummary, attempt: Attempt, now: float) -> None:
+        """A Decision was published."""
+        proposal = self._by_uid.get(attempt.uid)
+        if proposal is None or attempt.order < proposal.attempt.order:
+            return
+        if decision.outcome is Outcome.PREEMPTING:
+            proposal.node, proposal.expires = decision.node, now + self._lifetime
+            self._snapshot.nominate(proposal.pod, proposal.node)
+        elif decision.outcome is Outcome.WAITING:
+            proposal.expires = now + self._lifetime
+        else:
+            self.end(attempt.uid)
+
+    def mirrored(self, pod: Pod) -> None:
+        """The mirror shows the pod's nominated node, which replaces the proposal."""
+        self._mirrored[pod.uid] = pod
+        self._by_uid.pop(pod.uid, None)
+
+    def bound(self, uid: str) -> None:
+        """The mirror shows the pod on a node."""
+        self._mirrored.pop(uid, None)
+        self._by_uid.pop(uid, None)
+
+    def unmirrored(self, uid: str) -> None:
+        """The mirror does not show the pod any more. An open proposal still counts."""
+        self._mirrored.pop(uid, None)
+        proposal = self._by_uid.get(uid)
+        if proposal is not None:
+            self._snapshot.nominate(proposal.pod, proposal.node)
+
+    def expire(self, now: float) -> list[str]:
+        """End what had no message for its lifetime; returns the uids of the pods."""
+        found = [uid for uid, proposal in self._by_uid.items() if proposal.expires <= now]
+        for uid in found:
+            self.end(uid)
+        return found
+
+    def end(self, uid: str) -> None:
+        """End a proposal: the nomination that the mirror shows counts again."""
+        if self._by_uid.pop(uid, None) is not None:
+            self._restore_mirrored(uid)
+
+    def suspend(self) -> None:
+        """Leave all proposals out of the Snapshot until :meth:`resume`."""
+        for uid in self._by_uid:
+            self._restore_mirrored(uid)
+
+    def resume(self) -> None:
+        """Count all proposals again."""
+        for proposal in self._by_uid.values():
+            self._snapshot.nominate(proposal.pod, proposal.node)
+
+    def _restore_mirrored(self, uid: str) -> None:
+        pod = self._mirrored.get(uid)
+        if pod is None:
+            self._snapshot.end_nomination(uid)
+        else:
+            self._snapshot.nominate(pod, pod.status.nominated_node_name)
+
+
+class View:
+    """Messages in, a Snapshot to rank on out. No I/O; ``now`` is in monotonic seconds."""
+
+    def __init__(self, *, proposal_lifetime: timedelta = LIFETIME) -> None:
+        self.snapshot = Snapshot()
+        self.proposals = Proposals(self.snapshot, lifetime=proposal_lifetime)
+        self.positions = Positions()
+        self.undecodable = 0
+        self._mirror = MirroredSnapshot(self.snapshot)
+        self._ranked = self._pending = 0
+        self._expired: deque[str] = deque(maxlen=EXPIRED_NAMED)
+        """Pods whose proposal has expired since the last ranking."""
+        self._server_time: datetime | None = None
+        self._complete: dict[str, datetime] = {}
+        self._all_complete_at: datetime | None = None
+        """Up to when every kind is complete."""
+
+    def apply_mirror(self, entries: Iterable[Entry], position: int) -> list[str]:
+        """Apply entries of the bucket ``cluster``, in order; returns what could not be decoded."""
+        problems = [problem for entry in entries if (problem := self._apply_entry(entry))]
+        self.positions = msgspec.structs.replace(self.positions, cluster=max(position, self.positions.cluster))
+        return problems
+
+    def apply_decisions(self, stored: Iterable[StoredMessage], position: int, now: float) -> list[str]:
+        """Apply messages of DECISIONS, in order; returns what could not be decoded."""
+        problems = [problem for message in stored if (problem := self._apply_decision(message, now))]
+        self.positions = msgspec.structs.replace(self.positions, decisions=max(position, self.positions.decisions))
+        return problems
+
+    def apply_ranked(self, data: bytes, sequence: int, now: float) -> str:
+        """Apply a RANKED message of any scorer; returns why it could not be decoded, or nothing."""
+        try:
+            with decoding("a ranking"):
+                message = decode(data, RankedSummary)
+                check_attempt(message)  # else it would never end: a proposal is ended by its attempt's pod
+                self.count_peer(message, sequence, now)
+        except DecodeError as exc:
+            self.counted_ranked(sequence)
+            self.undecodable += 1
+            return str(exc)
+        return ""
+
+    def count_peer(self, message: Ranked | RankedSummary, sequence: int, now: float) -> None:
+        """Apply a decoded RANKED message of another scorer."""
+        self.counted_ranked(sequence)
+        self.proposals.ranked(message, now)
+
+    def counted_ranked(self, sequence: int) -> None:
+        """The RANKED message of this sequence counts, as one of a peer or as this scorer's own."""
+        self._ranked = max(sequence, self._ranked)
+
+    def received(self, sequence: int, time: datetime) -> None:
+        """A PENDING message was received, which NATS stored at this time."""
+        self._pending = max(sequence, self._pending)
+        self.advance_clock(time)
+
+    def expire(self, now: float) -> None:
+        """End the proposals that had no message for their lifetime."""
+        self._expired += self.proposals.expire(now)
+
+    def take_heard(self) -> Heard:
+        """What the Snapshot has besides the positions, for the next ranking."""
+        heard = Heard(ranked=self._ranked, pending=self._pending, expired=list(self._expired))
+        self._expired.clear()
+        return heard
+
+    def reached(self, bucket: str, position: int) -> None:
+        """The Snapshot has everything of a bucket of live data up to this position."""
+        self.positions = msgspec.structs.replace(self.positions, **{bucket: position})
+
+    def advance_clock(self, time: datetime) -> None:
+        """A message that NATS stored at this time was read: the view's clock is the server's."""
+        if self._server_time is None or time > self._server_time:
+            self._server_time = time
+            self.snapshot.live.observe_time(time.timestamp())
+
+    @property
+    def complete(self) -> Mapping[str, datetime]:
+        """By kind, up to when everything of it has been read, by NATS's clock."""
+        return self._complete
+
+    def age_seconds(self) -> float | None:
+        """How far the least recently completed kind is behind the newest message read; ``None`` before any was.
+
+        Both times are NATS's own, so no client's clock matters.
+        """
+        if self._server_time is None or self._all_complete_at is None:
+            return None
+        return max(0.0, (self._server_time - self._all_complete_at).total_seconds())
+
+    @contextmanager
+    def without_proposals(self, *, bound: bool) -> Iterator[None]:
+        """The Snapshot without proposals. ``bound``: without those too that are bound and not mirrored yet."""
+        removed = list(self.proposals if bound else self.proposals.unbound())
+        for proposal in removed:
+            self.snapshot.remove_pod(proposal.pod.uid)
+        self.proposals.nominations.suspend()
+        try:
+            yield
+        finally:
+            self.proposals.nominations.resume()
+            for proposal in removed:
+                self.snapshot.place(proposal.pod, proposal.node)
+
+    def _apply_entry(self, entry: Entry) -> str:
+        self.advance_clock(entry.time)
+        try:
+            change = self._mirror.apply(entry.key, entry.data)
+        except DecodeError as exc:
+            self.undecodable += 1
+            return str(exc)
+        match change:
+            case PodPlaced(uid=uid):
+                self.proposals.mirrored(uid)
+            case PodNominated(pod=pod):
+                self.proposals.nominations.mirrored(pod)
+            case PodRemoved(uid=uid):
+                self.proposals.unmirrored(uid, entry.time)
+            case KindComplete(kind=kind):
+                self._complete[kind] = entry.time
+                self._all_complete_at = min(self._complete.values())
+                if kind == "pod":
+                    self.proposals.complete_up_to(entry.time)
+        return ""
+
+    def _apply_decision(self, message: StoredMessage, now: float) -> str:
+        self.advance_clock(message.time)
+        try:
+            with decoding("a Decision"):
+                self.proposals.decided(decode(message.data, DecisionSummary), message.time, now)
+        except DecodeError as exc:
+            self.undecodable += 1
+            return str(exc)
+        return ""

@@ -1,0 +1,160 @@
+"""The three patch formats of the API; each returns a new object that shares the unchanged parts."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from berth_sim.status import bad_request
+
+MERGE = "application/merge-patch+json"
+STRATEGIC = "application/strategic-merge-patch+json"
+JSON = "application/json-patch+json"
+
+# A strategic merge patch merges these lists by a member of their objects; it replaces every other list.
+MERGE_KEYS: Mapping[str, tuple[str, ...]] = {
+    "addresses": ("type",),
+    "conditions": ("type",),
+    "containers": ("name",),
+    "env": ("name",),
+    "ephemeralContainers": ("name",),
+    "hostAliases": ("ip",),
+    "imagePullSecrets": ("name",),
+    "initContainers": ("name",),
+    "ownerReferences": ("uid",),
+    "podIPs": ("ip",),
+    "ports": ("containerPort", "port"),
+    "resourceClaims": ("name",),
+    "schedulingGates": ("name",),
+    "topologySpreadConstraints": ("topologyKey",),
+    "volumeMounts": ("mountPath",),
+    "volumes": ("name",),
+}
+_MERGED_SETS = frozenset({"finalizers"})
+_ORDER = "$setElementOrder/"
+_DELETE_FROM = "$deleteFromPrimitiveList/"
+
+
+def apply(content_type: str, value: Any, patch: Any) -> Any:
+    """Return `value` with a patch of that content type applied.
+
+    Raises:
+        StatusError: 400, the patch does not fit the object.
+        KeyError: the content type is not one of the three.
+    """
+    return {MERGE: merge, STRATEGIC: strategic_merge, JSON: json_patch}[content_type](value, patch)
+
+
+def merge(value: Any, patch: Any) -> Any:
+    """Apply a JSON merge patch (RFC 7386): objects merge, null removes, all else replaces."""
+    if not isinstance(patch, dict):
+        return patch
+    merged = dict(value) if isinstance(value, dict) else {}
+    for member, change in patch.items():
+        if change is None:
+            merged.pop(member, None)
+        else:
+            merged[member] = merge(merged.get(member), change)
+    return merged
+
+
+def strategic_merge(value: Any, patch: Any) -> Any:
+    """Apply a strategic merge patch: like a merge patch, but lists in MERGE_KEYS merge by their key."""
+    if not isinstance(patch, dict):
+        return patch
+    if patch.get("$patch") == "replace":
+        return {member: change for member, change in patch.items() if member != "$patch"}
+    merged = dict(value) if isinstance(value, dict) else {}
+    for member, change in patch.items():
+        _strategic_member(merged, member, change)
+    for member, order in patch.items():
+        if member.startswith(_ORDER):
+            _reorder(merged, member.removeprefix(_ORDER), order)
+    return merged
+
+
+def _strategic_member(merged: dict[str, Any], member: str, change: Any) -> None:
+    if member.startswith(_DELETE_FROM):
+        kept = merged.get(member.removeprefix(_DELETE_FROM)) or []
+        merged[member.removeprefix(_DELETE_FROM)] = [item for item in kept if item not in change]
+    elif member.startswith("$"):
+        return
+    elif change is None or (isinstance(change, dict) and change.get("$patch") == "delete"):
+        merged.pop(member, None)
+    elif isinstance(change, list):
+        merged[member] = _merge_lists(member, merged.get(member) or [], change)
+    else:
+        merged[member] = strategic_merge(merged.get(member), change)
+
+
+def _merge_lists(member: str, items: list[Any], changes: list[Any]) -> list[Any]:
+    if member in _MERGED_SETS:
+        return [*items, *(item for item in changes if item not in items)]
+    key = _merge_key(member, changes)
+    if key is None or {"$patch": "replace"} in changes:
+        return [item for item in changes if item != {"$patch": "replace"}]
+    return _merge_by_key(key, items, changes)
+
+
+def _merge_key(member: str, changes: Sequence[Any]) -> str | None:
+    candidates = MERGE_KEYS.get(member, ())
+    return next((key for key in candidates if all(isinstance(c, dict) and key in c for c in changes)), None)
+
+
+def _merge_by_key(key: str, items: list[Any], changes: list[Any]) -> list[Any]:
+    """As in kube-apiserver, new elements come first and changed ones keep their positions."""
+    by_key = {change[key]: change for change in changes}
+    known = {item.get(key) for item in items}
+    added = [strategic_merge({}, change) for change in changes if change[key] not in known and "$patch" not in change]
+    kept = [item for item in items if by_key.get(item.get(key), {}).get("$patch") != "delete"]
+    return added + [strategic_merge(item, by_key[item[key]]) if item.get(key) in by_key else item for item in kept]
+
+
+def _reorder(merged: dict[str, Any], member: str, order: list[Any]) -> None:
+    items = merged.get(member)
+    key = _merge_key(member, order)
+    if isinstance(items, list) and key is not None:
+        places = {entry[key]: place for place, entry in enumerate(order)}
+        merged[member] = sorted(items, key=lambda item: places.get(item.get(key), len(places)))
+
+
+def json_patch(value: Any, operations: Any) -> Any:
+    """Apply a JSON patch (RFC 6902): add, remove, replace and test."""
+    for operation in operations:
+        try:
+            path = [part.replace("~1", "/").replace("~0", "~") for part in operation["path"].split("/")[1:]]
+            value = _at(value, path, operation)
+        except (KeyError, IndexError, ValueError, TypeError, AttributeError) as exc:
+            raise bad_request(f"the server rejected our request: {operation!r} does not apply: {exc!r}") from exc
+    return value
+
+
+def _at(value: Any, path: list[str], operation: dict[str, Any]) -> Any:
+    """Return a copy of `value` with the operation applied at `path`."""
+    if not path:
+        return operation["value"]
+    copy: Any = list(value) if isinstance(value, list) else dict(value)
+    place: Any = path[0]
+    if isinstance(copy, list):
+        place = len(copy) if path[0] == "-" else int(path[0])
+    if len(path) > 1:
+        copy[place] = _at(copy[place], path[1:], operation)
+    else:
+        _operate(copy, place, operation)
+    return copy
+
+
+def _operate(container: Any, place: Any, operation: dict[str, Any]) -> None:
+    match operation["op"]:
+        case "add" if isinstance(container, list):
+            container.insert(place, operation["value"])
+        case "add":
+            container[place] = operation["value"]
+        case "replace":
+            container[place]
+            container[place] = operation["value"]
+        case "remove":
+            del container[place]
+        case "test":
+            if container[place] != operation["value"]:
+                raise ValueError(f"testing value {operation['path']} failed")
+        case other:
+            raise ValueError(f"operation {other!r} is not simulated")

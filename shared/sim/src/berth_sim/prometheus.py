@@ -1,0 +1,263 @@
+"""Made-up traffic of the simulated nodes, as a Prometheus server and as node exporters.
+
+``<cluster>/prometheus`` answers exactly the queries that the metrics collector sends (rate, count_over_time and
+timestamp of node_network_{receive,transmit}_bytes_total, node_network_flags and _speed_bytes, node_uname_info, and the
+scrape interval), in the form of a real server's response. It is not a PromQL engine: any other query gets a 400.
+Every node has one device, eth0, and a link of 1 Gbit/s. Its traffic is the sum of its own, which rises and falls, and
+that of its pods.
+
+``<cluster>/sim/exporters`` is for a real Prometheus:
+
+    http_sd_configs: [{url: http://<cluster>/sim/exporters}]
+
+It lists one target a node, each at this same address under its own path. The counters grow by the same rates, so that
+a Prometheus that scrapes them shows the same traffic.
+"""
+
+import hashlib
+import math
+import re
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from http import HTTPStatus
+from typing import Final
+
+import msgspec
+from aiohttp import web
+
+from berth_sim.kinds import NODES, PODS
+from berth_sim.store import Store
+
+PREFIX: Final = "/prometheus"
+
+PATH: Final = f"{PREFIX}/api/v1/query"
+
+SCRAPE_SECONDS: Final = 5.0
+
+LINK_BYTES: Final = 125e6
+"""1 Gbit/s."""
+
+OWN_BYTES: Final = 60e6
+"""The maximum traffic of a node without pods, in each direction."""
+
+POD_BYTES: Final = 0.5e6
+"""The traffic of one pod."""
+
+PERIOD_SECONDS: Final = 600.0
+"""The period in which a node's own traffic rises and falls."""
+
+DEVICE: Final = "eth0"
+
+_JOB: Final = "node-exporter"
+
+FLAGS: Final = 0x1003
+"""Flags of the device: up, broadcast, multicast; not part of a bond."""
+
+
+Labels = Mapping[str, str]
+
+Asked = re.Match[str]
+
+Rows = Iterable[tuple[Labels, float]]
+
+
+class Moment:
+    """The made-up traffic at one time: `now` in Unix seconds, `pods` by node."""
+
+    def __init__(self, now: float, nodes: Iterable[str], pods: Mapping[str, int]) -> None:
+        self.now = now
+        self.nodes = tuple(nodes)
+        self._pods = pods
+
+    @property
+    def scraped_at(self) -> float:
+        """When every node was last scraped."""
+        return math.floor(self.now / SCRAPE_SECONDS) * SCRAPE_SECONDS
+
+    def rate(self, node: str, direction: str) -> float:
+        """Bytes per second: the node's own, which depends on its name and the time, and that of its pods."""
+        own = int.from_bytes(hashlib.blake2b(f"{node} {direction}".encode(), digest_size=4).digest()) / 2**32
+        wave = 0.75 + 0.25 * math.sin(2 * math.pi * (self.now / PERIOD_SECONDS + own))
+        return min(LINK_BYTES, OWN_BYTES * own * wave + POD_BYTES * self._pods.get(node, 0))
+
+
+class SimulatedPrometheus:
+    """Answers instant queries about the nodes of a store; ``clock`` is the time in the cluster."""
+
+    def __init__(self, store: Store, clock: Callable[[], datetime]) -> None:
+        self._store = store
+        self._clock = clock
+
+    def respond(self, query: str) -> web.Response:
+        found = next(((rows, asked) for form, rows in _FORMS if (asked := form.fullmatch(query))), None)
+        if found is None:
+            error = f"the simulated Prometheus answers berth's own queries only, got {query!r}"
+            return _json({"status": "error", "errorType": "bad_data", "error": error}, HTTPStatus.BAD_REQUEST)
+        (rows, asked), moment = found, self.moment()
+        answer = rows(moment, asked) if moment.nodes and _names_device(asked) else ()
+        result = [{"metric": labels, "value": [moment.now, f"{value:.17g}"]} for labels, value in answer]
+        return _json({"status": "success", "data": {"resultType": "vector", "result": result}})
+
+    def now(self) -> float:
+        """The time in the cluster, in Unix seconds."""
+        return self._clock().timestamp()
+
+    def moment(self) -> Moment:
+        """The traffic at this time."""
+        pods = Counter(pod.value["spec"].get("nodeName", "") for pod in self._store.table(PODS).items.values())
+        nodes = (name for _, name in self._store.table(NODES).items)
+        return Moment(self.now(), nodes, pods)
+
+
+def _each(value: Callable[[Moment, Asked, str], float]) -> Callable[[Moment, Asked], Rows]:
+    """A row for the device of each node."""
+    return lambda moment, asked: ((_series(node), value(moment, asked, node)) for node in moment.nodes)
+
+
+def _series(node: str) -> Labels:
+    return {"instance": f"{node}:9100", "job": _JOB, "node": node, "device": DEVICE}
+
+
+def _unames(moment: Moment, _asked: Asked) -> Rows:
+    return (({"instance": f"{node}:9100", "job": _JOB, "nodename": node}, moment.scraped_at) for node in moment.nodes)
+
+
+def _interval(_moment: Moment, _asked: Asked) -> Rows:
+    return [({"job": _JOB}, SCRAPE_SECONDS)]
+
+
+_BY = r"by \([\w, ]+\)"
+
+_SELECTOR = r'\{device(?P<match>=~?)"(?P<device>[^"]*)"\}'
+
+_COUNTER = rf"node_network_(?P<direction>receive|transmit)_bytes_total{_SELECTOR}"
+
+_OVER = r"(?P<seconds>\d+)s"
+
+_AGAIN = r"node_network_receive_bytes_total\{[^}]*\}"
+
+
+_FORMS: Final[Sequence[tuple[re.Pattern[str], Callable[[Moment, Asked], Rows]]]] = (
+    (
+        re.compile(rf"sum {_BY} \(rate\({_COUNTER}\[{_OVER}\]\)\)"),
+        _each(lambda moment, asked, node: moment.rate(node, asked["direction"])),
+    ),
+    (
+        re.compile(rf"sum {_BY} \(count_over_time\({_COUNTER}\[{_OVER}\]\)\)"),
+        _each(lambda _moment, asked, _node: int(asked["seconds"]) // SCRAPE_SECONDS),
+    ),
+    (
+        re.compile(rf"max {_BY} \(timestamp\({_COUNTER}\)\)"),
+        _each(lambda moment, _asked, _node: moment.scraped_at),
+    ),
+    (
+        re.compile(rf"max {_BY} \(timestamp\({_COUNTER} offset {_OVER}\)\)"),
+        _each(lambda moment, asked, _node: moment.scraped_at - int(asked["seconds"])),
+    ),
+    (re.compile(rf"max {_BY} \(node_network_flags{_SELECTOR}\)"), _each(lambda *_: float(FLAGS))),
+    (re.compile(rf"max {_BY} \(node_network_speed_bytes{_SELECTOR}\)"), _each(lambda *_: LINK_BYTES)),
+    (re.compile(rf"max {_BY} \(timestamp\(node_uname_info\)\)"), _unames),
+    (
+        re.compile(
+            rf"quantile by \(job\) \(0\.5, \(timestamp\({_COUNTER}\) - timestamp\({_AGAIN} offset \d+s\)\)"
+            rf" / count_over_time\({_AGAIN}\[{_OVER}\]\)\)"
+        ),
+        _interval,
+    ),
+)
+
+
+def _names_device(asked: Asked) -> bool:
+    """Whether the query's selector matches the only device."""
+    groups = asked.groupdict()
+    if "device" not in groups:
+        return True
+    pattern = msgspec.json.decode(f'"{groups["device"]}"', type=str)
+    if groups["match"] == "=":
+        return pattern == DEVICE
+    return re.fullmatch(f"(?:{pattern})", DEVICE) is not None
+
+
+def _json(document: object, code: int = HTTPStatus.OK) -> web.Response:
+    return web.Response(body=msgspec.json.encode(document), status=code, content_type="application/json")
+
+
+EXPORTERS_PATH: Final = "/sim/exporters"
+
+PORT: Final = 9100
+"""Of the node exporter: the name of an instance, not its address."""
+
+MOMENT_SECONDS: Final = 1.0
+"""How long the pod counts are reused: the scrapes of all nodes follow one another."""
+
+_CONTENT_TYPE: Final = "text/plain"
+
+
+@dataclass(slots=True, kw_only=True)
+class Counters:
+    """The counters of one node's device, in bytes, up to `at` (Unix seconds)."""
+
+    at: float
+    received: float = 0.0
+    transmitted: float = 0.0
+
+    def grow(self, moment: Moment, node: str, until: float) -> None:
+        """Add the traffic since the last scrape."""
+        elapsed = max(0.0, until - self.at)
+        self.received += moment.rate(node, "receive") * elapsed
+        self.transmitted += moment.rate(node, "transmit") * elapsed
+        self.at = until
+
+
+class SimulatedExporters:
+    """One exporter a node; counters start from 0 at the first scrape, as after a reboot."""
+
+    def __init__(self, traffic: SimulatedPrometheus) -> None:
+        self._traffic = traffic
+        self._counters: dict[str, Counters] = {}
+        self._moment: Moment | None = None
+
+    def respond(self, request: web.BaseRequest) -> web.Response:
+        """Handle a request below PATH."""
+        rest = request.path.removeprefix(EXPORTERS_PATH).strip("/")
+        if not rest:
+            return web.Response(body=msgspec.json.encode(self._targets(request.host)), content_type="application/json")
+        node = rest.removesuffix("/metrics")
+        if node not in self._recent().nodes:
+            return web.Response(status=HTTPStatus.NOT_FOUND, text=f"there is no node {node!r}\n")
+        return web.Response(text="\n".join([*self._lines(node), ""]), content_type=_CONTENT_TYPE)
+
+    def _targets(self, host: str) -> list[dict[str, object]]:
+        """The response to Prometheus's HTTP service discovery; `host` is the Host header of its request."""
+        return [
+            {
+                "targets": [host],
+                "labels": {
+                    "__metrics_path__": f"{EXPORTERS_PATH}/{node}/metrics",
+                    "instance": f"{node}:{PORT}",
+                    "node": node,
+                },
+            }
+            for node in self._recent().nodes
+        ]
+
+    def _lines(self, node: str) -> Iterator[str]:
+        moment, now = self._recent(), self._traffic.now()
+        counters = self._counters.setdefault(node, Counters(at=now))
+        counters.grow(moment, node, now)
+        device = f'{{device="{DEVICE}"}}'
+        yield f'node_uname_info{{nodename="{node}",sysname="Linux"}} 1'
+        yield "# TYPE node_network_receive_bytes_total counter"
+        yield f"node_network_receive_bytes_total{device} {counters.received:.0f}"
+        yield "# TYPE node_network_transmit_bytes_total counter"
+        yield f"node_network_transmit_bytes_total{device} {counters.transmitted:.0f}"
+        yield f"node_network_flags{device} {FLAGS}"
+        yield f"node_network_speed_bytes{device} {LINK_BYTES:.0f}"
+
+    def _recent(self) -> Moment:
+        moment = self._moment
+        if moment is None or self._traffic.now() - moment.now > MOMENT_SECONDS:
+            moment = self._moment = self._traffic.moment()
+        return moment

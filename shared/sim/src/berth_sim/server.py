@@ -1,0 +1,253 @@
+"""The HTTP side of the simulated API server: from the request to the store and the response."""
+
+import asyncio
+from collections.abc import Mapping
+from http import HTTPStatus
+from typing import Any
+
+import msgspec
+from aiohttp import web
+
+from berth_sim import faults, kubectl, listing, patch, prometheus, status
+from berth_sim import resources as bindings
+from berth_sim.faults import Faults, Verb
+from berth_sim.kinds import PODS, Route, SimulatedKind, UnknownResourceError, parse_path
+from berth_sim.prometheus import SimulatedExporters, SimulatedPrometheus
+from berth_sim.resources import DeleteOptions, Part, Resources
+from berth_sim.status import (
+    StatusError,
+    bad_request,
+    method_not_allowed,
+    no_such_resource,
+    unsupported_media_type,
+)
+from berth_sim.store import Store, StoredObject
+from berth_sim.watch import Watch, watch_options
+
+_JSON = "application/json"
+
+
+_PROTOBUF = "application/vnd.kubernetes.protobuf"
+
+
+_HEALTH_PATHS = frozenset({"/healthz", "/livez", "/readyz"})
+
+
+_FAULTS_PATH = "/sim/faults"
+
+
+class SimulatedApiServer:
+    """Answers requests; `handle` is what aiohttp's low-level server calls."""
+
+    def __init__(self, resources: Resources, injected: Faults) -> None:
+        self._resources = resources
+        self._faults = injected
+        self._documents = kubectl.documents()
+        self._prometheus = SimulatedPrometheus(resources.store, resources.clock)
+        self._exporters = SimulatedExporters(self._prometheus)
+
+    @property
+    def _store(self) -> Store:
+        return self._resources.store
+
+    async def handle(self, request: web.BaseRequest) -> web.StreamResponse:
+        """Answer one request.
+
+        A watch ends when its client disconnects. A delayed write is carried out also when its client has disconnected.
+        """
+        if self._faults.armed() and "watch=" not in request.query_string:
+            return await asyncio.shield(self._answer_or_refuse(request))
+        return await self._answer_or_refuse(request)
+
+    async def _answer_or_refuse(self, request: web.BaseRequest) -> web.StreamResponse:
+        try:
+            return await self._answer(request)
+        except UnknownResourceError:
+            refusal = no_such_resource()
+        except StatusError as exc:
+            refusal = exc
+        return _json(refusal.encoded(), refusal.code)
+
+    async def _answer(self, request: web.BaseRequest) -> web.StreamResponse:
+        path = request.path
+        route = parse_path(path) if path.startswith("/api") else None
+        if route is None:
+            return await self._answer_elsewhere(request, path)
+        query: Mapping[str, str] = request.query if request.query_string else {}
+        verb = _verb(request.method, route, query)
+        body = b"" if request.method == "GET" else await request.read()
+        is_lost = await self._faults.strike(verb, route)
+        response = await self._serve(request, route, verb, query, body)
+        if is_lost and request.transport is not None:
+            request.transport.abort()
+        return response
+
+    async def _answer_elsewhere(self, request: web.BaseRequest, path: str) -> web.StreamResponse:
+        if path in _HEALTH_PATHS or path.startswith(("/livez/", "/readyz/")):
+            return web.Response(text="ok")
+        if path == prometheus.PATH:
+            return self._prometheus.respond(request.query.get("query", ""))
+        if path == prometheus.EXPORTERS_PATH or path.startswith(f"{prometheus.EXPORTERS_PATH}/"):
+            return self._exporters.respond(request)
+        if path == _FAULTS_PATH:
+            if request.method == "POST":
+                self._faults.inject(*faults.decode(await request.read()))
+            return _json(msgspec.json.encode(faults.describe(self._faults)))
+        document = self._documents.get(path.rstrip("/"))
+        if document is None:
+            return web.Response(status=HTTPStatus.NOT_FOUND, text="404 page not found\n")
+        return _json(document)
+
+    async def _serve(
+        self, request: web.BaseRequest, route: Route, verb: Verb, query: Mapping[str, str], body: bytes
+    ) -> web.StreamResponse:
+        if query.get("dryRun"):
+            raise bad_request("dryRun is not simulated: send the request without it")
+        match verb:
+            case "watch":
+                return await self._watch(request, route, query)
+            case "create" | "update" | "patch":
+                return self._write(request.content_type, route, verb, body)
+            case "delete" | "deletecollection":
+                return self._delete(route, verb, query, body)
+            case _:
+                return self._read(request, route, verb, query)
+
+    def _read(self, request: web.BaseRequest, route: Route, verb: Verb, query: Mapping[str, str]) -> web.Response:
+        kind = route.kind
+        if verb == "get":
+            stored = self._resources.find(kind, route.key)
+            if _wants_table(request):
+                return _json(kubectl.encoded(kind, [stored], self._store.revision, self._resources.clock()))
+            return _json(stored.encoded(kind))
+        page = listing.list_page(self._store, kind, route.namespace, listing.list_options(kind, query))
+        if _wants_table(request):
+            return _json(kubectl.encoded(kind, page.items, page.revision, self._resources.clock(), page.rest))
+        return _json(page.encoded(kind))
+
+    def _write(self, content_type: str, route: Route, verb: Verb, body: bytes) -> web.Response:
+        if verb == "create" and route.kind.why_none:
+            raise method_not_allowed(route.kind.why_none)
+        if content_type == _PROTOBUF:
+            raise unsupported_media_type("the simulated API server reads JSON only: try `kubectl create -f`")
+        if route.subresource == "binding":
+            decoded = _decode(body, "Binding")
+            name = route.name or (decoded.get("metadata") or {}).get("name", "")
+            bindings.bind(self._resources, route.namespace, name, decoded)
+            return _json(status.success(HTTPStatus.CREATED), HTTPStatus.CREATED)
+        part: Part = "status" if route.subresource == "status" else ""
+        if verb == "create":
+            stored = self._resources.create(route.kind, route.namespace, _decode(body, route.kind.name))
+            return _json(stored.encoded(route.kind), HTTPStatus.CREATED)
+        if verb == "update":
+            stored, is_new = self._resources.replace(route.kind, route.key, _decode(body, route.kind.name), part)
+            return _json(stored.encoded(route.kind), HTTPStatus.CREATED if is_new else HTTPStatus.OK)
+        return _json(self._patch(content_type, route, part, body).encoded(route.kind))
+
+    def _patch(self, content_type: str, route: Route, part: Part, body: bytes) -> StoredObject:
+        if content_type not in {patch.MERGE, patch.STRATEGIC, patch.JSON}:
+            raise unsupported_media_type()
+        change = _decode(body, "patch")
+        return self._resources.change(
+            route.kind, route.key, lambda value: patch.apply(content_type, value, change), part
+        )
+
+    def _delete(self, route: Route, verb: Verb, query: Mapping[str, str], body: bytes) -> web.Response:
+        options = _delete_options(query, body)
+        if verb == "delete":
+            return _json(self._delete_one(route.kind, route.key, options))
+        page = listing.list_page(self._store, route.kind, route.namespace, listing.list_options(route.kind, query))
+        for stored in page.items:
+            self._delete_one(route.kind, stored.key, options)
+        return _json(page.encoded(route.kind))
+
+    def _delete_one(self, kind: SimulatedKind, key: tuple[str, str], options: DeleteOptions) -> bytes:
+        """Delete an object; the response is a pod's last state, or a Status when any other object was removed."""
+        stored, is_gone = self._resources.delete(kind, key, options)
+        if kind is PODS or not is_gone:
+            return stored.encoded(kind)
+        return status.success(details={**status.details_of(kind, key[1]), "uid": stored.value["metadata"]["uid"]})
+
+    async def _watch(self, request: web.BaseRequest, route: Route, query: Mapping[str, str]) -> web.StreamResponse:
+        watch = Watch(self._store, route.kind, route.namespace, watch_options(route.kind, _named(route, query)))
+        response = web.StreamResponse(headers={"Content-Type": _JSON, "Cache-Control": "no-cache, private"})
+        await response.prepare(request)
+        self._faults.watch_opened(watch.cut, route.kind.plural)
+        try:
+            async for chunk in watch.lines():
+                await response.write(chunk)
+            await response.write_eof()
+        except ConnectionError:
+            return response  # the client has disconnected
+        finally:
+            self._faults.watch_closed(watch.cut)
+        return response
+
+
+def _verb(method: str, route: Route, query: Mapping[str, str]) -> Verb:
+    """Return the verb of a request, as RBAC names it.
+
+    Raises:
+        StatusError: 405.
+    """
+    if method == "GET" and route.subresource != "binding":
+        if listing.is_set(query, "watch") and not route.subresource:
+            return "watch"
+        return "get" if route.name else "list"
+    verb = _named_verb(method, route) if route.name else _collection_verb(method, route)
+    if verb is None:
+        raise method_not_allowed()
+    return verb
+
+
+def _named_verb(method: str, route: Route) -> Verb | None:
+    if route.subresource == "binding":
+        return "create" if method == "POST" else None
+    verbs: dict[str, Verb] = {"PUT": "update", "PATCH": "patch"}
+    if not route.subresource:
+        verbs["DELETE"] = "delete"
+    return verbs.get(method)
+
+
+def _collection_verb(method: str, route: Route) -> Verb | None:
+    is_creatable = route.namespace or not route.kind.namespaced
+    if method == "POST" and is_creatable:
+        return "create"
+    return "deletecollection" if method == "DELETE" and is_creatable and not route.subresource else None
+
+
+def _named(route: Route, query: Mapping[str, str]) -> Mapping[str, str]:
+    """Return the query of a watch of one object: its name is a field selector."""
+    if not route.name:
+        return query
+    fields = ",".join(part for part in (query.get("fieldSelector"), f"metadata.name={route.name}") if part)
+    return {**query, "fieldSelector": fields}
+
+
+def _wants_table(request: web.BaseRequest) -> bool:
+    return "as=Table" in request.headers.get("Accept", "")
+
+
+def _json(body: bytes, code: int = HTTPStatus.OK) -> web.Response:
+    return web.Response(body=body, status=code, content_type=_JSON)
+
+
+def _decode(body: bytes, name: str) -> Any:
+    try:
+        return msgspec.json.decode(body)
+    except msgspec.DecodeError as exc:
+        raise bad_request(
+            f"the object provided is unrecognized (must be of type {name}): couldn't get version/kind; json parse "
+            f"error: {exc}"
+        ) from exc
+
+
+def _delete_options(query: Mapping[str, str], body: bytes) -> DeleteOptions:
+    options = (_decode(body, "DeleteOptions") if body else None) or {}
+    preconditions = options.get("preconditions") or {}
+    grace = options.get("gracePeriodSeconds")
+    if grace is None and query.get("gracePeriodSeconds"):
+        grace = listing.integer(query, "gracePeriodSeconds")
+    return DeleteOptions(
+        grace_seconds=grace, uid=preconditions.get("uid"), resource_version=preconditions.get("resourceVersion")
+    )

@@ -1,0 +1,240 @@
+"""The objects in memory, with one revision counter, a bounded history for each kind, and listeners.
+
+Values are never changed in place: each write stores a new dict, which may share parts with the old one, so that
+readers may keep theirs. Each object is encoded once a revision. Events are kept in their core/v1 form and converted to
+events.k8s.io/v1 and back.
+"""
+
+from collections import deque
+from collections.abc import Callable, Iterator
+from typing import Any, Literal
+
+import msgspec
+
+from berth_sim.kinds import NEW_EVENTS, SERVED_KINDS, SimulatedKind
+from berth_sim.status import JsonObject, expired
+
+_NEW_NAMES = {
+    "involvedObject": "regarding",
+    "message": "note",
+    "source": "deprecatedSource",
+    "firstTimestamp": "deprecatedFirstTimestamp",
+    "lastTimestamp": "deprecatedLastTimestamp",
+    "count": "deprecatedCount",
+    "reportingComponent": "reportingController",
+}
+
+_CORE_NAMES = {new: core for core, new in _NEW_NAMES.items()}
+
+_ALWAYS_THERE: dict[str, Any] = {
+    "source": {},
+    "firstTimestamp": None,
+    "lastTimestamp": None,
+    "eventTime": None,
+    "reportingComponent": "",
+    "reportingInstance": "",
+}
+
+_EMPTY_LEFT_OUT = frozenset({"reportingController", "reportingInstance"})
+
+
+def as_new_event(event: dict[str, Any]) -> dict[str, Any]:
+    """Return a core/v1 Event in the form of events.k8s.io/v1."""
+    renamed = {_NEW_NAMES.get(member, member): value for member, value in event.items()}
+    return {member: value for member, value in renamed.items() if value != "" or member not in _EMPTY_LEFT_OUT}
+
+
+def as_core_event(event: dict[str, Any]) -> dict[str, Any]:
+    """Return an events.k8s.io/v1 Event in the form of core/v1."""
+    return {_CORE_NAMES.get(member, member): value for member, value in event.items()}
+
+
+def with_defaults(event: dict[str, Any]) -> dict[str, Any]:
+    """Return a core/v1 Event with the members that the API server always shows."""
+    return {**event, **{member: value for member, value in _ALWAYS_THERE.items() if member not in event}}
+
+
+Key = tuple[str, str]
+"""Namespace (empty for kinds without) and name."""
+
+EventType = Literal["ADDED", "MODIFIED", "DELETED"]
+
+
+DEFAULT_HISTORY = 20_000
+
+FIRST_REVISION = 100
+"""Above zero, so that a low resourceVersion is too old, as in a cluster that has run for a while."""
+
+
+class StoredObject:
+    """One object at one revision."""
+
+    __slots__ = ("_body", "key", "kind", "revision", "value")
+
+    def __init__(self, kind: SimulatedKind, key: Key, revision: int, value: JsonObject) -> None:
+        self.kind = kind
+        self.key = key
+        self.revision = revision
+        self.value = value
+        self._body: bytes | None = None
+
+    def body(self, kind: SimulatedKind) -> bytes:
+        """Return the object as JSON without kind and apiVersion, in the form that `kind` shows (events have two)."""
+        if kind is NEW_EVENTS:
+            return msgspec.json.encode(as_new_event(self.value))
+        if self._body is None:
+            self._body = msgspec.json.encode(self.value)
+        return self._body
+
+    def encoded(self, kind: SimulatedKind) -> bytes:
+        """Return the whole object as JSON."""
+        return kind.preamble + self.body(kind)[1:]
+
+
+class StoreEvent:
+    """One revision's change of one object; `before` is None when it is created, `after` when it is deleted."""
+
+    __slots__ = ("_lines", "after", "before", "key", "revision")
+
+    def __init__(self, key: Key, revision: int, before: StoredObject | None, after: StoredObject | None) -> None:
+        self.key = key
+        self.revision = revision
+        self.before = before
+        self.after = after
+        self._lines: dict[tuple[EventType, SimulatedKind], bytes] = {}
+
+    def line(self, event: EventType, kind: SimulatedKind) -> bytes:
+        """Return the watch event as a line of JSON; DELETED has the last state, with the revision of the deletion."""
+        line = self._lines.get((event, kind))
+        if line is None:
+            shown = self._departed() if event == "DELETED" else self.after
+            line = watch_line(event, shown.encoded(kind)) if shown is not None else b""
+            self._lines[event, kind] = line
+        return line
+
+    def _departed(self) -> StoredObject | None:
+        if self.before is None:
+            return None
+        value = with_revision(self.before.value, self.revision)
+        return StoredObject(self.before.kind, self.key, self.revision, value)
+
+
+def watch_line(event: str, encoded: bytes) -> bytes:
+    """Return one line of a watch."""
+    return b'{"type":"%b","object":%b}\n' % (event.encode(), encoded)
+
+
+def with_revision(value: JsonObject, revision: int) -> JsonObject:
+    """Return a copy with this resourceVersion; everything but its metadata is shared."""
+    return {**value, "metadata": {**value["metadata"], "resourceVersion": str(revision)}}
+
+
+Listener = Callable[[StoreEvent], None]
+
+
+class Table:
+    """All objects of one kind, and their latest changes."""
+
+    def __init__(self, kind: SimulatedKind, history: int, first_revision: int) -> None:
+        self.kind = kind
+        self.items: dict[Key, StoredObject] = {}
+        self.listeners: dict[Listener, None] = {}
+        self.floor = first_revision
+        """The newest compacted revision: a client at an older one has to list again."""
+        self.newest = first_revision
+        """Revision of the latest change of this kind."""
+        self._history: deque[StoreEvent] = deque()
+        self._history_limit = history
+        self._sorted: list[StoredObject] | None = None
+
+    def in_order(self) -> list[StoredObject]:
+        """Return all objects by namespace and name; the list is shared and must not be changed."""
+        if self._sorted is None:
+            self._sorted = [self.items[key] for key in sorted(self.items)]
+        return self._sorted
+
+    def as_of(self, revision: int) -> list[StoredObject]:
+        """Return all objects as they were at a revision.
+
+        Raises:
+            StatusError: 410, the history does not reach back that far.
+        """
+        if revision < self.floor:
+            raise expired("The resourceVersion for the provided list is too old.")
+        if revision >= self.newest:
+            return self.in_order()
+        items = dict(self.items)
+        for change in self._newer_first(revision):
+            if change.before is None:
+                items.pop(change.key)
+            else:
+                items[change.key] = change.before
+        return [items[key] for key in sorted(items)]
+
+    def since(self, revision: int) -> list[StoreEvent]:
+        """Return the changes after a revision, oldest first.
+
+        Raises:
+            StatusError: 410, some of them are compacted.
+        """
+        if revision < self.floor:
+            raise expired(f"too old resource version: {revision} ({self.floor})")
+        return list(self._newer_first(revision))[::-1]
+
+    def _newer_first(self, revision: int) -> Iterator[StoreEvent]:
+        for change in reversed(self._history):
+            if change.revision <= revision:
+                return
+            yield change
+
+    def record(self, change: StoreEvent) -> None:
+        """Apply a change and call the listeners."""
+        if change.after is None:
+            del self.items[change.key]
+        else:
+            self.items[change.key] = change.after
+        self._sorted = None
+        self.newest = change.revision
+        self._history.append(change)
+        if len(self._history) > self._history_limit:
+            self.floor = self._history.popleft().revision
+        for listener in tuple(self.listeners):
+            listener(change)
+
+    def forget(self, revision: int) -> None:
+        """Drop the whole history up to the present revision."""
+        self._history.clear()
+        self.floor = revision
+
+
+class Store:
+    """All tables, and the revision that they share."""
+
+    def __init__(self, history: int = DEFAULT_HISTORY, first_revision: int = FIRST_REVISION) -> None:
+        self.revision = first_revision
+        tables = {kind: Table(kind, history, first_revision) for kind in SERVED_KINDS if not kind.stored_as}
+        core = {kind.plural: table for kind, table in tables.items() if not kind.group}
+        self._tables = {kind: core[kind.stored_as] if kind.stored_as else tables[kind] for kind in SERVED_KINDS}
+
+    def table(self, kind: SimulatedKind) -> Table:
+        """Return the table of a kind's objects."""
+        return self._tables[kind]
+
+    def put(self, kind: SimulatedKind, key: Key, value: JsonObject) -> StoredObject:
+        """Store an object with the next revision as its resourceVersion."""
+        table = self._tables[kind]
+        self.revision += 1
+        stored = StoredObject(table.kind, key, self.revision, with_revision(value, self.revision))
+        table.record(StoreEvent(key, self.revision, table.items.get(key), stored))
+        return stored
+
+    def remove(self, kind: SimulatedKind, key: Key) -> None:
+        """Remove an object; this takes a revision too."""
+        table = self._tables[kind]
+        self.revision += 1
+        table.record(StoreEvent(key, self.revision, table.items[key], None))
+
+    def compact(self) -> None:
+        """Compact the history: every older list page and watch ends in 410."""
+        for table in self._tables.values():
+            table.forget(self.revision)

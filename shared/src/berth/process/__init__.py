@@ -1,1 +1,0 @@
-"""What all service processes share: settings, logging, metrics, health, life cycle."""
