@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 FAST_FOLDERS = ("unit", "contract", "fuzz")
-LONGEST_WAIT_SECONDS = 0.02
+LONGEST_WAIT_SECONDS = 0.05
 """Sum of `time.sleep` and of timers of event loops in a test; a timer that is cancelled in time costs nothing."""
 WHAT_TO_DO = "move it to tests/integration, give it a clock or a fake, or mark it slow"
 TESTS = Path(__file__).parents[2]
@@ -52,12 +52,15 @@ class Watch:
 
 watch = Watch()
 sys.addaudithook(watch.audit)
-_sleep, _select = time.sleep, selectors.DefaultSelector.select
+_monotonic, _sleep, _select = time.monotonic, time.sleep, selectors.DefaultSelector.select
 
 
 def _counted_sleep(seconds: float) -> None:
-    watch.waited_seconds += seconds
-    _sleep(seconds)
+    began = _monotonic()
+    try:
+        _sleep(seconds)
+    finally:  # a signal may end it early, a busy machine late
+        watch.waited_seconds += min(seconds, _monotonic() - began)
 
 
 def _counted_select(self: selectors.BaseSelector, timeout: float | None = None) -> list:
@@ -72,6 +75,11 @@ time.sleep, selectors.DefaultSelector.select = _counted_sleep, _counted_select
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "slow: not run by `make test`; the folder decides (harness.plugins.tiers)")
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    is_slow_folder = collection_path.parent == TESTS and collection_path.name not in FAST_FOLDERS
+    return True if is_slow_folder and config.option.markexpr == "not slow" else None  # importing them takes seconds
 
 
 @pytest.hookimpl(tryfirst=True)  # before -m chooses

@@ -15,13 +15,13 @@ def suite(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> pytest.
 
 
 BREACHES = [
-    pytest.param("import time\ndef test_it(): time.sleep(0.03)", "waits 0.03 s in real time", id="sleep"),
+    pytest.param("import time\ndef test_it(): time.sleep(0.06)", "waits 0.06 s in real time", id="sleep"),
     pytest.param(
-        "import asyncio\ndef test_it(): asyncio.run(asyncio.sleep(0.03))", "waits 0.03 s in real time", id="timer"
+        "import asyncio\ndef test_it(): asyncio.run(asyncio.sleep(0.06))", "waits 0.06 s in real time", id="timer"
     ),
     pytest.param(
-        "import time\ndef test_it():\n    for _ in range(30): time.sleep(0.001)",
-        "waits 0.03 s in real time",
+        "import time\ndef test_it():\n    for _ in range(60): time.sleep(0.001)",
+        "waits 0.06 s in real time",
         id="many short sleeps",
     ),
     pytest.param(
@@ -36,14 +36,14 @@ BREACHES = [
         id="socket",
     ),
     pytest.param(
-        "import pytest, time\n@pytest.fixture\ndef slow(): time.sleep(0.03)\ndef test_it(slow): pass",
-        "waits 0.03 s in real time",
+        "import pytest, time\n@pytest.fixture\ndef slow(): time.sleep(0.06)\ndef test_it(slow): pass",
+        "waits 0.06 s in real time",
         id="in a fixture",
     ),
     pytest.param(
-        "import threading, time\ndef test_it():\n    one = threading.Thread(target=time.sleep, args=(0.03,))\n"
+        "import threading, time\ndef test_it():\n    one = threading.Thread(target=time.sleep, args=(0.06,))\n"
         "    one.start(); one.join()",
-        "waits 0.03 s in real time",
+        "waits 0.06 s in real time",
         id="in a thread",
     ),
 ]
@@ -61,7 +61,7 @@ def test_a_fast_test_that_is_not_fast_fails_with_a_sentence(suite, module, sente
 
 def test_a_slow_test_may_do_all_of_it(suite):
     suite.makepyfile(
-        "import pytest, time\npytestmark = pytest.mark.slow\ndef test_it(): time.sleep(0.03)\n"
+        "import pytest, time\npytestmark = pytest.mark.slow\ndef test_it(): time.sleep(0.06)\n"
         "def test_other(tmp_path): __import__('subprocess').run(['true'], check=True)"
     )
 
@@ -79,14 +79,14 @@ def test_a_fast_test_may_give_way_and_cancel_timers(suite):
 
 
 def test_a_test_that_fails_by_itself_keeps_its_own_failure(suite):
-    suite.makepyfile("import time\ndef test_it():\n    time.sleep(0.03)\n    assert not 'its own'")
+    suite.makepyfile("import time\ndef test_it():\n    time.sleep(0.06)\n    assert not 'its own'")
 
     suite.runpytest_subprocess().stdout.fnmatch_lines(["*assert not 'its own'"])
 
 
 def test_what_a_teardown_does_is_an_error(suite):
     suite.makepyfile(
-        "import pytest, time\n@pytest.fixture\ndef one():\n    yield\n    time.sleep(0.03)\ndef test_it(one): pass"
+        "import pytest, time\n@pytest.fixture\ndef one():\n    yield\n    time.sleep(0.06)\ndef test_it(one): pass"
     )
 
     suite.runpytest_subprocess().assert_outcomes(passed=1, errors=1)

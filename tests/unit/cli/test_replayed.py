@@ -415,6 +415,7 @@ async def served(shown: TwoClusters) -> AsyncIterator[tuple[aiohttp.ClientSessio
         yield session, f"http://127.0.0.1:{port}"
 
 
+@pytest.mark.slow
 async def test_the_page_and_its_answers_are_served_behind_the_consoles_guard(world: RecordedWorld):
     world.mirror("node.hostile", a_node("hostile", labels={"said": "left\u202eright"}))
     world.one_by_one(small("web"))

@@ -101,7 +101,7 @@ def test_random_clusters_have_nodes_that_are_scored(profile):
 
 
 @pytest.mark.parametrize("profile", PROFILES)
-@settings(max_examples=often(8))
+@settings(max_examples=often(5))
 @given(begun=histories(), waiting=st.lists(pods, min_size=3, max_size=3), data=st.data())
 def test_cached_results_equal_new_ones(profile, begun, waiting, data):
     """Profile and Snapshot have caches: the expected results come from new ones."""
@@ -127,7 +127,7 @@ class AsMirrored(Snapshot):
 
 
 @pytest.mark.parametrize("profile", PROFILES)
-@settings(max_examples=often(15))
+@settings(max_examples=often(8))
 @given(history=histories(), waiting=st.lists(pods, min_size=3, max_size=3))
 def test_no_plugin_reads_of_a_placed_pod_what_its_form_in_the_mirror_lacks(profile, history, waiting):
     whole, mirrored = replayed(history), AsMirrored()

@@ -235,6 +235,7 @@ def _exec_user(tmp_path: Path, status: str) -> dict:
     return {"exec": command}
 
 
+@pytest.mark.slow
 async def test_exec_plugin_runs_once_until_its_token_is_about_to_expire(tmp_path: Path):
     user = _exec_user(tmp_path, "{'token': f'run-{n}', 'expirationTimestamp': until}")
     clock = ManualClock()
@@ -246,6 +247,7 @@ async def test_exec_plugin_runs_once_until_its_token_is_about_to_expire(tmp_path
     assert together == [{"Authorization": "Bearer run-2"}] * 5
 
 
+@pytest.mark.slow
 async def test_exec_token_without_expiry_is_kept_until_it_is_refused(tmp_path: Path):
     user = _exec_user(tmp_path, "{'token': f'run-{n}'}")
     clock = ManualClock()
@@ -257,6 +259,7 @@ async def test_exec_token_without_expiry_is_kept_until_it_is_refused(tmp_path: P
     assert await credentials.renew(refused) == {"Authorization": "Bearer run-2"}
 
 
+@pytest.mark.slow
 async def test_exec_plugin_that_fails_is_quoted(tmp_path: Path):
     command = {
         "apiVersion": "client.authentication.k8s.io/v1",
@@ -284,6 +287,7 @@ def _hanging(tmp_path: Path) -> dict:
     return {"exec": command}
 
 
+@pytest.mark.slow
 async def test_exec_plugin_that_hangs_holds_up_no_request_that_has_a_token(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
@@ -301,6 +305,7 @@ async def test_exec_plugin_that_hangs_holds_up_no_request_that_has_a_token(
     await asyncio.gather(reading, return_exceptions=True)
 
 
+@pytest.mark.slow
 async def test_exec_plugin_that_hangs_is_killed_with_its_children_at_the_deadline(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
@@ -396,6 +401,7 @@ async def test_user_of_an_auth_provider_is_left_to_the_client_library(tmp_path: 
     assert await credentials.headers() == {"Authorization": f"Bearer head.{claims}.signature"}
 
 
+@pytest.mark.slow
 def test_other_users_need_no_import_of_the_client_library(tmp_path: Path):
     path = _write(tmp_path / "kubeconfig", user={"token": "secret"})
     program = (

@@ -164,6 +164,7 @@ class Enough(Exception):  # noqa: N818 - no error: there is nothing left to look
     """Every result was found; ends the search."""
 
 
+@pytest.mark.slow
 def test_random_clusters_give_every_plugin_different_results():
     """Equal results everywhere would compare nothing. The clusters are the same in every run."""
     waited_for = {(what, point): set() for what, plugin in plugins() for point in points_of(plugin)}

@@ -94,6 +94,7 @@ def test_rankings_of_scorers_that_named_fewer_nodes_are_equal(best: int):
     assert (counts(world).different, counts(world).left_out) == (0, Counter())
 
 
+@pytest.mark.slow
 def test_without_the_newest_pending_message_live_data_has_another_age():
     different = 0
     for seed in range(6):
@@ -121,6 +122,7 @@ def test_the_histories_have_what_makes_a_view():
     assert any(message.rejections for message in made)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("field", ["ranked", "expired"])
 def test_without_what_the_scorer_had_heard_rankings_differ(field: str):
     """So each field is needed."""

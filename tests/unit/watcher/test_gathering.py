@@ -47,6 +47,7 @@ def watcher() -> WatcherRunner:
     return leading
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("waiting", "calls"), [(1, [1, 9]), (0, [1] * 10)])
 async def test_events_are_gathered_only_while_pods_wait_for_a_slot(monkeypatch, waiting: int, calls: list[int]):
     monkeypatch.setattr(runner, "GATHER_SECONDS", 0.3)
