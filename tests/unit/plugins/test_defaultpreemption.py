@@ -349,7 +349,7 @@ def test_where_nothing_helps_the_message_is_that_of_a_full_dry_run():
         if message is not None:
             compared += 1
             assert ranking.message.split(" preemption: ")[1] == message, seed
-    assert compared > 10
+    assert compared > 5
 
 
 @pytest.mark.parametrize("seed", range(often(10)))
