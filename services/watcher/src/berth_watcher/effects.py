@@ -25,7 +25,8 @@ from berth.leader.session import LeaderSession, NoLongerLeadingError
 from berth.lifecycle.process import Process
 from berth.messages.subjects import Attempt
 from berth.observability.logging import get_logger, verbose
-from berth.observability.tracing import TRACEPARENT, Span, UnexportedSpan, trace_id_of, trace_of_pod
+from berth.observability.traceparent import TRACEPARENT, trace_id_of, trace_of_pod
+from berth.observability.tracing import Span, UnexportedSpan
 from berth.settings.settings import V_STEP
 from berth_watcher.events import (
     REFLECTOR_EVENTS,

@@ -9,10 +9,11 @@ from berth.api.kinds import POD, WATCHED_KINDS
 from berth.api.pod import Pod
 from berth.bus.interface import Bus
 from berth.kube.client import KubeClient
+from berth.leader.clients import cluster_informers, kube_client
 from berth.leader.loop import lead_until_stopped
 from berth.leader.otherschedulers import OtherSchedulers
 from berth.leader.samepods import leases_of_others, warning_about
-from berth.lifecycle.clients import cluster_informers, kube_client, nats_bus
+from berth.lifecycle.clients import nats_bus
 from berth.lifecycle.process import Process
 from berth.lifecycle.sessions import STORE
 from berth.observability.health import Progress
