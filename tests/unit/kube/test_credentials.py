@@ -272,12 +272,14 @@ async def test_exec_token_without_expiry_is_kept_until_it_is_refused(tmp_path: P
     assert await credentials.renew(refused) == {"Authorization": "Bearer run-2"}
 
 
+@pytest.mark.slow
 async def test_exec_plugin_without_a_token_and_a_certificate_is_refused(tmp_path: Path):
     user = _exec_user(tmp_path, "{'clientCertificateData': 'canary'}")
     refusal = await _refusal(Kubeconfig(_write(tmp_path / "kubeconfig", user=user)))
     assert refusal.endswith("exec: want a token, or clientCertificateData and clientKeyData")
 
 
+@pytest.mark.slow
 async def test_certificate_of_an_exec_plugin_expires_like_a_token(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(credentials_module, "_tls_of", lambda files, verify: files)
     user = _exec_user(
@@ -443,6 +445,7 @@ async def test_user_of_an_auth_provider_is_left_to_the_client_library(tmp_path: 
     assert await credentials.headers() == {"Authorization": f"Bearer head.{claims}.signature"}
 
 
+@pytest.mark.slow
 def test_the_namespace_alone_needs_no_import_of_the_client_library(tmp_path: Path):
     path = _write(tmp_path / "kubeconfig", user={"token": "secret"})
     program = (
