@@ -50,7 +50,7 @@ class Mutation:
     """What is replaced: an owner, a name, the replacement. Called when the mutation begins."""
     focus: Focus | None = None
     is_quick: bool = False
-    """Whether it is looked for in every ``make test``."""
+    """Whether it is looked for in every ``make test-all``."""
 
     @contextlib.contextmanager
     def applied(self) -> Iterator[None]:

@@ -38,6 +38,8 @@ from berth_scorer.service import serve
 from harness.fakes.jumping_loop import LoopTime
 from harness.fakes.recording_meter import RecordingMeter
 
+pytestmark = pytest.mark.slow  # waits in real time
+
 NOWHERE = Positions()
 
 

@@ -38,6 +38,7 @@ from harness.builders.objects import a_container, a_pod
 from harness.builders.profiles import profile_of
 from harness.builders.random_clusters import QUERY, metadata, namespaces, nodes, pods, samples, specs
 from harness.builders.random_objects import BY_KIND, NODE_NAMES
+from harness.plugins.long_runs import often
 
 pytestmark = pytest.mark.timeout(600)  # hypothesis shrinks a failure before it reports it
 ARGUMENTS = {
@@ -150,7 +151,7 @@ def found_by(waiting: UnschedulablePods, event: ClusterEvent, old: object, new: 
 
 
 @pytest.mark.parametrize("profile", PROFILES)
-@settings(max_examples=20)
+@settings(max_examples=often(4))
 @given(data=st.data())
 def test_event_wakes_exactly_the_pods_whose_hints_say_yes(data, profile):
     profile, names = PROFILES[profile]
