@@ -173,6 +173,7 @@ def test_a_removed_plugin_is_allowed_only_in_the_providers_whole_list(written, f
     assert "enabled[0].name: 'EBSLimits' was invalid in version" in done.stderr
 
 
+@pytest.mark.slow
 def test_a_minus_is_standard_input():
     command = [sys.executable, "-m", "berth_cli", "config", "check", "-"]
     done = subprocess.run(command, input=HEAD, capture_output=True, text=True, timeout=60, check=False)

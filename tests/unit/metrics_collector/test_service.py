@@ -24,6 +24,8 @@ from harness.fakes.memory_bus import MemoryBus, MemorySession
 from harness.fakes.recording_meter import RecordingMeter
 from harness.worlds.collector_world import collecting, node_at
 
+pytestmark = pytest.mark.slow  # waits in real time
+
 QUERY = BandwidthQuery(url="http://played", devices=("eth0",), time_range=timedelta(seconds=60))
 TOKEN = QUERY.token
 NOW = 1_700_000_000.0

@@ -33,6 +33,7 @@ from berth_plugins_1_18.disklimits import MOST_DISKS_VARIABLE
 from berth_plugins_1_18.scores import PodTopologySpreadArgsV118
 from harness.builders.random_clusters import QUERY, node_affinities, pods, snapshots
 from harness.builders.random_objects import NODE_NAMES
+from harness.plugins.long_runs import often
 
 pytestmark = pytest.mark.timeout(600)  # hypothesis shrinks a failure before it reports it
 RESOURCES = [
@@ -115,7 +116,7 @@ some_pods = st.lists(pods, min_size=5, max_size=5)
 some_rows = st.none() | st.lists(st.sampled_from(NODE_NAMES), unique=True)
 
 
-@settings(max_examples=60)
+@settings(max_examples=often(10))
 @given(snapshot=snapshots(), waiting=some_pods, names=some_rows)
 def test_vector_form_equals_scalar_form(snapshot, waiting, names):
     for what, plugin in plugins():
@@ -131,7 +132,7 @@ def test_vector_form_equals_scalar_form_with_added_affinity(snapshot, pod, names
         assert vector == scalar, f"{point} of {name}"
 
 
-@settings(max_examples=40, phases=[Phase.generate])
+@settings(max_examples=often(10), phases=[Phase.generate])
 @given(snapshot=snapshots(), pod=pods)
 def test_score_with_another_pod_is_the_score_once_that_pod_is_placed(snapshot, pod):
     assume(pod.metadata.deletion_timestamp is None)  # such a pod is never ranked
@@ -166,6 +167,7 @@ class Enough(Exception):  # noqa: N818 - no error: there is nothing left to look
     """Every result was found; ends the search."""
 
 
+@pytest.mark.slow
 def test_random_clusters_give_every_plugin_different_results():
     """Equal results everywhere would compare nothing. The clusters are the same in every run."""
     waited_for = {(what, point): set() for what, plugin in plugins() for point in points_of(plugin)}

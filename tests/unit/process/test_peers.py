@@ -259,6 +259,7 @@ async def bus():
     return made
 
 
+@pytest.mark.slow
 async def test_two_services_on_one_bus_find_out_what_differs_and_that_it_is_over(bus):
     clock = TickingClock()
     watcher, ranker = process("watcher", {"a": "1", "b": "1"}, clock), process("scorer", {"a": "2"}, clock)
@@ -282,6 +283,7 @@ async def test_two_services_on_one_bus_find_out_what_differs_and_that_it_is_over
         assert (ours.stats["differences"], ours.stats["gone"]) == ([], [])
 
 
+@pytest.mark.slow
 async def test_a_killed_service_is_listed_as_gone(bus):
     clock = TickingClock()
     watcher, ranker = process("watcher", {"a": "1"}, clock), process("scorer", {"a": "1"}, clock)

@@ -111,6 +111,7 @@ def test_how_an_older_file_was_read_is_said(tmp_path):
     ]
 
 
+@pytest.mark.slow
 def test_wrong_usage_is_exit_code_2_also_when_standard_error_is_closed():
     service = (
         "from berth.lifecycle.start import start; raise SystemExit(start({'nats.url': 'x'}, name='w', serve=None))"

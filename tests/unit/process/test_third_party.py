@@ -143,6 +143,7 @@ def ranking_with(name: str, nodes: int = 3):
     return rank(pod, snapshot, profile, attempt=first_attempt(pod)), check(pod, "n0", snapshot, profile)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "sentence"),
     [
@@ -173,6 +174,7 @@ def test_a_failing_plugin_fails_its_pod_with_an_error_that_names_it(name, senten
     assert (ranking.error, ranking.candidates) == (sentence, ())
 
 
+@pytest.mark.slow
 def test_a_filter_that_hangs_fails_the_binders_check_too():
     _, status = ranking_with("Hangs")
     assert status.reasons == ('running Filter plugin "Hangs": took longer than 0.05 s',)

@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
 
 import msgspec
+import pytest
 
 from berth.api.config.load import load
 from berth.api.config.networktraffic import query_of
@@ -23,6 +24,8 @@ from berth_scorer.service import serve
 from harness.builders.objects import a_node, a_pod
 from harness.fakes.jumping_loop import LoopTime
 from harness.fakes.recording_meter import RecordingMeter
+
+pytestmark = pytest.mark.slow  # waits in real time
 
 CONFIG = """\
 apiVersion: kubescheduler.config.k8s.io/v1

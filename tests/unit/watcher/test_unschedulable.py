@@ -30,13 +30,15 @@ from berth.plugins.noderesources.amountsindex import MAX_COLUMNS
 from berth.plugins.noderesources.fit import NodeResourcesFitArgs
 from berth.plugins.registry import BUILT_IN
 from berth.profiles.installed import known_plugins
-from berth_watcher.hints import QueuePlugins, UnschedulablePods
-from berth_watcher.queue import EventClock, QueuedPod, Timestamp
+from berth_watcher.hints import QueueingHints, UnschedulablePods
+from berth_watcher.queue import QueuePlugins
+from berth_watcher.queuedpod import EventClock, QueuedPod, Timestamp
 from berth_watcher.store import RESOURCES, ObjectChange, cluster_events
 from harness.builders.objects import a_container, a_pod
 from harness.builders.profiles import profile_of
 from harness.builders.random_clusters import QUERY, metadata, namespaces, nodes, pods, samples, specs
 from harness.builders.random_objects import BY_KIND, NODE_NAMES
+from harness.plugins.long_runs import often
 
 pytestmark = pytest.mark.timeout(600)  # hypothesis shrinks a failure before it reports it
 ARGUMENTS = {
@@ -141,9 +143,10 @@ def rejected_pods(draw: st.DrawFn, names: list[str]) -> list[QueuedPod]:
     return list({pod.uid: pod for pod in found}.values())
 
 
-def hints_of(profile: Profile) -> QueuePlugins:
+def hints_of(profile: Profile) -> QueueingHints:
     clock = EventClock(Timestamp(monotonic=0.0, wall=datetime.now(UTC)))
-    return QueuePlugins({"berth": profile}, clock, lambda _warning: None)
+    profiles = {"berth": profile}
+    return QueueingHints(profiles, QueuePlugins(profiles, clock))
 
 
 def found_by(waiting: UnschedulablePods, event: ClusterEvent, old: object, new: object) -> set[str]:
@@ -151,7 +154,7 @@ def found_by(waiting: UnschedulablePods, event: ClusterEvent, old: object, new: 
 
 
 @pytest.mark.parametrize("profile", PROFILES)
-@settings(max_examples=20)
+@settings(max_examples=often(4))
 @given(data=st.data())
 def test_event_wakes_exactly_the_pods_whose_hints_say_yes(data, profile):
     profile, names = PROFILES[profile]

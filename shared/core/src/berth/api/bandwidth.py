@@ -12,12 +12,12 @@ from berth.errors import PermanentError
 INGRESS_ANNOTATION: Final = "kubernetes.io/ingress-bandwidth"
 
 
+# Annotations of a pod: bits per second as a quantity (10M), as read by the CNI plugin that shapes traffic.
 EGRESS_ANNOTATION: Final = "kubernetes.io/egress-bandwidth"
-"""Annotations of a pod: bits per second as a quantity (``10M``), as the CNI plugin that shapes traffic reads them."""
 
 
+# Annotation of a node: bits per second of its link, for network cards that report no speed or a wrong one.
 LINK_CAPACITY_ANNOTATION: Final = "berth/link-capacity"
-"""Annotation of a node: bits per second of its link, for network cards that report no speed or a wrong one."""
 
 
 BITS_PER_BYTE: Final = 8
@@ -27,7 +27,7 @@ def bytes_per_second(bits: str | float) -> float:
     """A quantity of bits per second (``10M``) in bytes per second.
 
     Raises:
-        QuantityError: it is no quantity, or below 0.
+        QuantityError: not a quantity, or below 0.
     """
     amount = value(bits)
     if amount < 0:
@@ -36,7 +36,7 @@ def bytes_per_second(bits: str | float) -> float:
 
 
 def annotated_rate(thing: Pod | Node, annotation: str) -> float | None:
-    """Bytes per second of an object's annotation; ``None`` without it, and for one that cannot be read."""
+    """Bytes per second of an object's annotation; ``None`` if absent or unreadable."""
     written = (thing.metadata.annotations or {}).get(annotation)
     if written is None:
         return None

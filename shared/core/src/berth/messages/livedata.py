@@ -1,7 +1,7 @@
 """Live data that plugins may read besides objects: bandwidth of nodes, and facts.
 
-The bucket ``bandwidth`` holds one sample for each query and node, under ``<query>.<node>``; plugin and collector use
-the same name for a query. Amounts are bytes per second; only annotations and arguments are in bits.
+The bucket ``bandwidth`` holds one sample per query and node, under ``<query>.<node>``; plugin and collector use the
+same name for a query. Amounts are bytes per second; only annotations and arguments are in bits.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ class LiveSource:
 class Bandwidth(Versioned, frozen=True, kw_only=True):
     """The traffic of one node's devices. ``None`` is unknown, never 0.
 
-    ``receive`` and ``transmit`` are bytes per second, averaged over the query's range up to ``sampled_at``: the time
-    of the last scrape (Prometheus's clock, RFC 3339), not of the query. ``capacity`` is bytes per second of the link in
+    ``receive`` and ``transmit`` are bytes per second, averaged over the query's range up to ``sampled_at``, the time of
+    the last scrape (Prometheus's clock, RFC 3339), not of the query. ``capacity`` is bytes per second of the link in
     each direction.
     """
 
@@ -48,8 +48,8 @@ class Bandwidth(Versioned, frozen=True, kw_only=True):
     sampled_at: datetime
 
 
+# Bytes per second; a million times the fastest network card. A higher amount is an error.
 MAX_RATE: Final = 1e15
-"""Bytes per second above which an amount is an error: a million times the fastest network card."""
 
 
 def encode_bandwidth(bandwidth: Bandwidth) -> bytes:
@@ -61,7 +61,7 @@ def decode_bandwidth(data: bytes) -> Bandwidth:
 
     Raises:
         UnknownSchemaError: of another schema.
-        DecodeError: anything else that is wrong with it; so are amounts below 0 and times without a zone.
+        DecodeError: malformed in any other way; also amounts below 0 and times without a zone.
     """
     bandwidth = decode_versioned(data, Bandwidth, "a bandwidth")
     amounts = (bandwidth.receive, bandwidth.transmit, bandwidth.capacity)
@@ -70,12 +70,12 @@ def decode_bandwidth(data: bytes) -> Bandwidth:
     if bandwidth.sampled_at.tzinfo is None:
         raise DecodeError(f"decoding a bandwidth: want sampled_at with a time zone, got {bandwidth.sampled_at}")
     with decoding("a bandwidth"):
-        bandwidth.sampled_at.timestamp()  # not every date is a time
+        bandwidth.sampled_at.timestamp()  # Some dates have no Unix time.
     return bandwidth
 
 
+# A plugin's reader decodes each fact anew for every node and pod.
 FACT_BYTES: Final = 64 * 1024
-"""The most that a fact may take; a plugin's reader decodes each anew for every node and pod."""
 
 _raw: Final = msgspec.json.Decoder(msgspec.Raw)
 
@@ -84,7 +84,7 @@ def decode_fact(data: bytes) -> msgspec.Raw:
     """A fact: any JSON, which a plugin decodes.
 
     Raises:
-        DecodeError: it is no JSON, has more than ``FACT_BYTES``, or is nested deeper than a reader may rely on.
+        DecodeError: no JSON, more than ``FACT_BYTES``, or nested deeper than readers allow.
     """
     check_size(data, "a fact", most=FACT_BYTES)
     return msgspec.Raw(bytes(decode_json(_raw, data, "a fact")))

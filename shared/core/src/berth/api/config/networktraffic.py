@@ -32,8 +32,8 @@ _SHORTEST_AGE: Final = timedelta(minutes=5)
 _LABEL: Final = re.compile(r"[a-zA-Z_][a-zA-Z0-9_]*")
 
 
+# An allow-list of devices that carry the machine's traffic. The sum leaves out the members of a bond.
 DEFAULT_DEVICES: Final = ("eth.*", "en.*", "bond.*")
-"""An allow-list: devices that carry traffic of the machine. The sum leaves the members of a bond out."""
 
 
 DEFAULT_NODE_LABEL: Final = "node"
@@ -43,13 +43,12 @@ DEFAULT_NODE_LABEL: Final = "node"
 class BandwidthQuery:
     """The average traffic of these devices of every node over ``time_range``, in each direction."""
 
-    url: str
-    """Of the Prometheus server, with scheme."""
+    url: str  # of the Prometheus server, with scheme
+    # Regular expressions; each must match the whole name of a network device.
     devices: tuple[str, ...] = DEFAULT_DEVICES
-    """Names of network devices, each a regular expression that must match the whole name."""
     time_range: timedelta
+    # The label with the node's name, if a relabelling rule has made one.
     node_label: str = DEFAULT_NODE_LABEL
-    """The label with the node's name, where a relabelling rule has made one."""
 
     @property
     def token(self) -> str:
