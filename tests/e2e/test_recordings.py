@@ -175,7 +175,7 @@ async def record(of: BerthUp, folder: Path) -> RunRecordings:
             recorder(of, names["whole"]) as whole,
             recorder(of, names["masked"], "--anonymise") as masked,
             recorder(of, names["killed"]) as killed,
-            keeping_recorder(folder / "whole", keep="20s", settings=settings) as keeping,
+            keeping_recorder(folder / "whole", keep="45s", settings=settings) as keeping,
             keeping_recorder(folder / "segments", keep="10s", settings=settings) as killed_keeping,
         ):
             for each in (keeping, killed_keeping):

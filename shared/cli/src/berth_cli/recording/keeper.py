@@ -73,7 +73,8 @@ class Keeper:
                     await running[-1].begin()
                     if len(running) > 1:
                         await running[0].read_up_to(running[-1].positions)
-                        await running.pop(0).end("the next segment follows")
+                        await running[0].end("the next segment follows")
+                        running.pop(0)
                     self._on_disk("")
                     on_begun()
                     await self._until_due(running[0])
