@@ -135,6 +135,7 @@ main()
 """The command, which pauses when it has written all but the end."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_one_that_is_stopped_leaves_nothing_behind_and_the_next_one_writes_it(
     folder: Path, tmp_path: Path, number: signal.Signals
@@ -193,6 +194,7 @@ def to_standard_output(folder: Path, **options: object) -> subprocess.Popen[byte
     return subprocess.Popen(command, stderr=subprocess.PIPE, **options)
 
 
+@pytest.mark.slow
 def test_standard_output_has_the_recording_and_nothing_else(folder: Path, tmp_path: Path):
     with (tmp_path / "f").open("wb") as out, to_standard_output(folder, stdout=out) as process:
         said = process.communicate(timeout=60)[1].decode()
@@ -202,6 +204,7 @@ def test_standard_output_has_the_recording_and_nothing_else(folder: Path, tmp_pa
     assert len(read_recording(tmp_path / "f").of("cluster")) == 118
 
 
+@pytest.mark.slow
 def test_a_terminal_gets_no_recording(folder: Path):
     ours, theirs = os.openpty()
     try:
@@ -214,6 +217,7 @@ def test_a_terminal_gets_no_recording(folder: Path):
     assert "writing a recording to a terminal: redirect standard output" in said
 
 
+@pytest.mark.slow
 def test_a_pipe_whose_reader_has_gone_is_a_line(folder: Path):
     with to_standard_output(folder, stdout=subprocess.PIPE) as process:
         process.stdout.close()
