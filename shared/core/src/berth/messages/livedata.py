@@ -6,19 +6,15 @@ same name for a query. Amounts are bytes per second; only annotations and argume
 
 from __future__ import annotations
 
-import hashlib
 import math
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from typing import Final, Literal
 
 import msgspec
 
-from berth.api.node import Node
-from berth.api.pod import Pod
-from berth.api.resources import QuantityError, value
 from berth.decoding import check_size, decode_json, decoding
-from berth.errors import DecodeError, PermanentError
+from berth.errors import DecodeError
 from berth.messages.attempts import Versioned, decode_versioned, encode
 
 BANDWIDTH: Final = "bandwidth"
@@ -36,31 +32,6 @@ class LiveSource:
 
     bucket: LiveBucket
     name: str
-
-
-# An allow-list of devices that carry the machine's traffic. The sum leaves out the members of a bond.
-DEFAULT_DEVICES: Final = ("eth.*", "en.*", "bond.*")
-
-
-DEFAULT_NODE_LABEL: Final = "node"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BandwidthQuery:
-    """The average traffic of these devices of every node over ``time_range``, in each direction."""
-
-    url: str  # of the Prometheus server, with scheme
-    # Regular expressions; each must match the whole name of a network device.
-    devices: tuple[str, ...] = DEFAULT_DEVICES
-    time_range: timedelta
-    # The label with the node's name, if a relabelling rule has made one.
-    node_label: str = DEFAULT_NODE_LABEL
-
-    @property
-    def token(self) -> str:
-        """The name of the query in keys: short, stable, the same in every process."""
-        text = "\0".join((self.url, *self.devices, "", f"{self.time_range.total_seconds():g}", self.node_label))
-        return f"q{hashlib.blake2b(text.encode(), digest_size=6).hexdigest()}"
 
 
 class Bandwidth(Versioned, frozen=True, kw_only=True):
@@ -122,40 +93,3 @@ def decode_fact(data: bytes) -> msgspec.Raw:
 def utc_time(seconds: float) -> datetime:
     """A time of Prometheus (Unix seconds), to the millisecond."""
     return datetime.fromtimestamp(math.floor(seconds * 1000) / 1000, tz=UTC)
-
-
-INGRESS_ANNOTATION: Final = "kubernetes.io/ingress-bandwidth"
-
-
-# Annotations of a pod: bits per second as a quantity (10M), as read by the CNI plugin that shapes traffic.
-EGRESS_ANNOTATION: Final = "kubernetes.io/egress-bandwidth"
-
-
-# Annotation of a node: bits per second of its link, for network cards that report no speed or a wrong one.
-LINK_CAPACITY_ANNOTATION: Final = "berth/link-capacity"
-
-
-BITS_PER_BYTE: Final = 8
-
-
-def bytes_per_second(bits: str | float) -> float:
-    """A quantity of bits per second (``10M``) in bytes per second.
-
-    Raises:
-        QuantityError: not a quantity, or below 0.
-    """
-    amount = value(bits)
-    if amount < 0:
-        raise QuantityError(f"want 0 or more, got {bits!r}")
-    return amount / BITS_PER_BYTE
-
-
-def annotated_rate(thing: Pod | Node, annotation: str) -> float | None:
-    """Bytes per second of an object's annotation; ``None`` if absent or unreadable."""
-    written = (thing.metadata.annotations or {}).get(annotation)
-    if written is None:
-        return None
-    try:
-        return bytes_per_second(written)
-    except PermanentError:
-        return None
