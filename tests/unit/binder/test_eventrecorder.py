@@ -398,7 +398,7 @@ async def test_senders_go_on_with_what_waits_and_are_never_more_than_the_budget_
     await recording.finish(10)
     assert (len(server.paths), server.most) == (4, 2)
     server.may_answer.clear()
-    recording.bindings_wait = True
+    recording.defer_to(lambda: True)
     record(recording, "d", "e")
     await server.was_asked(1)
     assert server.open == 1

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -77,8 +78,11 @@ class EventRecorder:
         self._answered = asyncio.Event()
         self._dropped = 0
         self._logged: set[str] = set()
-        self.bindings_wait = False
-        """Whether pods wait to be examined: then fewer requests are sent at once."""
+        self._bindings_wait: Callable[[], bool] | None = None
+
+    def defer_to(self, bindings_wait: Callable[[], bool] | None) -> None:
+        """Send fewer requests at once while ``bindings_wait`` says that pods wait to be examined; None: never."""
+        self._bindings_wait = bindings_wait
 
     def record(self, decision: Decision, pod: Pod) -> None:
         """Send the Decision's Events and condition as soon as the budget allows."""
@@ -123,7 +127,8 @@ class EventRecorder:
     def _next(self) -> Record | None:
         """The record that may be sent now; if there is none, the timer is set for the next one."""
         now = self._process.clock.now()
-        record = self._budget.next(now, bindings_wait=self.bindings_wait)
+        bindings_wait = self._bindings_wait is not None and self._bindings_wait()
+        record = self._budget.next(now, bindings_wait=bindings_wait)
         if record is None:
             due = self._budget.due(now)
             self._set_timer(None if due is None else due - now)

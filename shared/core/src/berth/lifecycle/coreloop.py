@@ -107,7 +107,7 @@ class Inbox(Generic[EventT]):
 class EffectTasks:
     """The tasks of effects that wait for an answer. They belong to no group: whoever ends the loop settles them."""
 
-    def __init__(self, on_failure: Callable[[BaseException], None], on_end: Callable[[], None]) -> None:
+    def __init__(self, on_failure: Callable[[BaseException], None], on_end: Callable[[], None] = lambda: None) -> None:
         self._on_failure = on_failure
         self._on_end = on_end
         self._tasks: set[asyncio.Task[Any]] = set()
