@@ -10,6 +10,7 @@ import pytest
 from hypothesis import Phase, assume, given, settings
 from hypothesis import strategies as st
 
+from berth.api.config.networktraffic import NetworkTrafficArgs
 from berth.api.pod import TopologySpreadConstraint
 from berth.cluster.nodes import AnotherPod, NodeInfo, Nodes, NodesWithAnother
 from berth.cluster.pods import EquivalenceClass
@@ -21,17 +22,18 @@ from berth.plugins.additional.tenantspread import TenantSpreadArgs
 from berth.plugins.factory import Args, PluginFactory
 from berth.plugins.interpodaffinity.plugin import InterPodAffinityArgs
 from berth.plugins.matching import first_untolerated
-from berth.plugins.networktraffic.args import NetworkTrafficArgs
 from berth.plugins.nodeaffinity import NodeAffinityArgs, NodeAffinityPlugin
 from berth.plugins.noderesources.balancedallocation import BalancedAllocationArgs
 from berth.plugins.noderesources.fit import NodeResourcesFitArgs
 from berth.plugins.noderesources.scoringstrategy import ResourceWeight, ScoringStrategy, Shape, ShapePoint
 from berth.plugins.podtopologyspread.plugin import PodTopologySpreadArgs
 from berth.plugins.registry import BUILT_IN
-from berth_plugins_1_18.registry import as_of_1_18
+from berth.profiles.installed import known_plugins
+from berth_plugins_1_18.disklimits import MOST_DISKS_VARIABLE
 from berth_plugins_1_18.scores import PodTopologySpreadArgsV118
 from harness.builders.random_clusters import QUERY, node_affinities, pods, snapshots
 from harness.builders.random_objects import NODE_NAMES
+from harness.plugins.long_runs import often
 
 pytestmark = pytest.mark.timeout(600)  # hypothesis shrinks a failure before it reports it
 RESOURCES = [
@@ -91,7 +93,7 @@ ARGUMENTS: dict[str, dict[str, Args]] = {
 def factories() -> Iterator[tuple[str, PluginFactory]]:
     """Every plugin of today by its own name, then those of 1.18 that differ or were removed."""
     yield from ((name, factory) for name, factory in BUILT_IN.items() if name == factory.name)
-    old = as_of_1_18(BUILT_IN, most_disks=1)
+    old = known_plugins(release="1.18")
     yield from ((f"1.18 {name}", factory) for name, factory in old.items() if BUILT_IN.get(name) is not factory)
 
 
@@ -101,18 +103,20 @@ def arguments(name: str, factory: PluginFactory) -> dict[str, Args | None]:
 
 def plugins() -> Iterator[tuple[str, Plugin]]:
     """Every plugin that has a vector form, with each of its arguments."""
-    for name, factory in factories():
-        for how, args in arguments(name, factory).items():
-            plugin = None if factory.validate(args, "") else factory.build(args)
-            if isinstance(plugin, VectorFilterPlugin | VectorScorePlugin):
-                yield f"{name}, {how}", plugin
+    with pytest.MonkeyPatch.context() as environment:
+        environment.setenv(MOST_DISKS_VARIABLE, "1")
+        for name, factory in factories():
+            for how, args in arguments(name, factory).items():
+                plugin = None if factory.validate(args, "") else factory.build(args)
+                if isinstance(plugin, VectorFilterPlugin | VectorScorePlugin):
+                    yield f"{name}, {how}", plugin
 
 
 some_pods = st.lists(pods, min_size=5, max_size=5)
 some_rows = st.none() | st.lists(st.sampled_from(NODE_NAMES), unique=True)
 
 
-@settings(max_examples=60)
+@settings(max_examples=often(10))
 @given(snapshot=snapshots(), waiting=some_pods, names=some_rows)
 def test_vector_form_equals_scalar_form(snapshot, waiting, names):
     for what, plugin in plugins():
@@ -128,7 +132,7 @@ def test_vector_form_equals_scalar_form_with_added_affinity(snapshot, pod, names
         assert vector == scalar, f"{point} of {name}"
 
 
-@settings(max_examples=40, phases=[Phase.generate])
+@settings(max_examples=often(10), phases=[Phase.generate])
 @given(snapshot=snapshots(), pod=pods)
 def test_score_with_another_pod_is_the_score_once_that_pod_is_placed(snapshot, pod):
     assume(pod.metadata.deletion_timestamp is None)  # such a pod is never ranked
@@ -163,6 +167,7 @@ class Enough(Exception):  # noqa: N818 - no error: there is nothing left to look
     """Every result was found; ends the search."""
 
 
+@pytest.mark.slow
 def test_random_clusters_give_every_plugin_different_results():
     """Equal results everywhere would compare nothing. The clusters are the same in every run."""
     waited_for = {(what, point): set() for what, plugin in plugins() for point in points_of(plugin)}

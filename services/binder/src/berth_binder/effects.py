@@ -11,7 +11,8 @@ import msgspec
 
 from berth.bus.interface import BusLostError, Delivery, MissingError, PubAck, Session
 from berth.bus.stages import StagedMessage, decision_message, publish_dead_letter
-from berth.bus.tries import TryCounter
+from berth.bus.topology import COMMITS
+from berth.bus.tries import clear_tries, count_try
 from berth.errors import BerthError, TemporaryError
 from berth.leader.session import LeaderSession
 from berth.lifecycle.coreloop import Inbox
@@ -24,7 +25,7 @@ from berth.observability.traceparent import trace_id_of
 from berth.settings.settings import V_RESULT, V_STEP
 from berth_binder.apicalls import ApiRequests
 from berth_binder.cache import Cache
-from berth_binder.eventrecorder import EventRecorder
+from berth_binder.eventrecorder.recorder import EventRecorder
 from berth_binder.events import (
     Ack,
     ClearNomination,
@@ -67,19 +68,19 @@ class BinderEffects:
         self,
         process: Process,
         leadership: LeaderSession,
+        session: Session,
         *,
         requests: ApiRequests,
         publisher: DecisionPublisher,
-        tries: TryCounter,
         recorder: EventRecorder,
         cache: Cache,
         inbox: Inbox[Event],
     ) -> None:
         self._process = process
         self._leadership = leadership
+        self._session = session
         self._requests = requests
         self._publisher = publisher
-        self._tries = tries
         self._recorder = recorder
         self._cache = cache
         self._inbox = inbox
@@ -130,13 +131,13 @@ class BinderEffects:
         self._inbox.put(DecisionStored(decision=effect.decision))
 
     async def _count_try(self, effect: CountTry) -> None:
-        tries = await self._until_answered(lambda: self._tries.count(key("pod", effect.uid)))
+        tries = await self._until_answered(lambda: count_try(self._session, COMMITS, key("pod", effect.uid)))
         self._inbox.put(TryCounted(uid=effect.uid, tries=tries))
 
     async def _clear_tries(self, effect: ClearTries) -> None:
         """Not after the leadership: what has held up this loop for so long that the Lease was lost counts."""
         self._leadership.check()
-        await self._until_answered(lambda: self._tries.clear(key("pod", effect.uid)))
+        await self._until_answered(lambda: clear_tries(self._session, COMMITS, key("pod", effect.uid)))
 
     async def _until_answered(self, work: Callable[[], Awaitable[T]]) -> T:
         """Try again while NATS does not answer. Raises BusLostError: the leadership is over."""

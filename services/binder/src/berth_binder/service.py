@@ -18,8 +18,7 @@ from berth.bus.interface import (
     UnansweredError,
 )
 from berth.bus.orphans import OrphanCheck
-from berth.bus.topology import COMMITS, RANKED
-from berth.bus.tries import BegunTries, TryCounter
+from berth.bus.topology import RANKED
 from berth.cluster.buckets import LiveDataReader
 from berth.errors import DecodeError
 from berth.extenders.client import Extenders
@@ -50,7 +49,8 @@ from berth_binder.apicalls import ApiRequests
 from berth_binder.cache import Cache
 from berth_binder.core import BinderCore
 from berth_binder.effects import BinderEffects, DecisionPublisher
-from berth_binder.eventrecorder import EventBudget, EventRecorder
+from berth_binder.eventrecorder.budget import EventBudget
+from berth_binder.eventrecorder.recorder import EventRecorder
 from berth_binder.events import (
     Event,
     PodShown,
@@ -95,7 +95,6 @@ class BinderParts:
     """Digest of the configuration."""
     settings: BinderSettings
     extenders: Extenders
-    begun: BegunTries = field(default_factory=BegunTries)
     stats: dict[str, object] = field(default_factory=dict)
     """The leader's figures for NATS's service protocol; empty while it does not lead."""
 
@@ -193,9 +192,9 @@ class BinderEpoch:
         effects = BinderEffects(
             parts.process,
             leadership,
+            session,
             requests=self._requests,
             publisher=self._publisher,
-            tries=TryCounter(session, parts.begun, COMMITS),
             recorder=parts.recorder,
             cache=parts.cache,
             inbox=self._inbox,

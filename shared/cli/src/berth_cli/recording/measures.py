@@ -9,11 +9,12 @@ from typing import Final
 import msgspec
 import numpy as np
 
+from berth.api.bandwidth import EGRESS_ANNOTATION, INGRESS_ANNOTATION, annotated_rate
 from berth.api.pod import Pod
 from berth.api.resources import CPU, MEMORY
 from berth.cluster.nodes import Amount, RowIndex
 from berth.cluster.snapshot import Snapshot
-from berth.messages.livedata import EGRESS_ANNOTATION, INGRESS_ANNOTATION, Bandwidth, annotated_rate
+from berth.messages.livedata import Bandwidth
 
 _PERCENT: Final = 100
 
