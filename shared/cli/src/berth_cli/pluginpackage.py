@@ -68,7 +68,7 @@ class $name(ScorePlugin):
         self._label = args.label
 
     def score(self, state: CycleState, pod: Pod, node: NodeInfo) -> int:
-        """The score of the node for the pod, 0..100. A FilterPlugin rejects nodes, with reasons."""
+        """The score of the node for the pod, 0..100. FilterPlugin rejects nodes, RemedyPlugin says what would help."""
         return 100 if self._label in node.labels else 0
 
 

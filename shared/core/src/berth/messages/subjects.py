@@ -101,7 +101,7 @@ class PodSubject(msgspec.Struct, frozen=True, kw_only=True):
             DecodeError: not the subject of a pod.
         """
         tokens = subject.split(".", 4)
-        if len(tokens) != 5 or not all(tokens) or tokens[0] != PREFIX or tokens[1] not in STAGES:  # noqa: PLR2004 - as above
+        if len(tokens) != 5 or not all(tokens) or tokens[0] != PREFIX or tokens[1] not in STAGES:
             raise DecodeError(f"decoding subject {subject!r:.300}: want {PREFIX}.<stage>.<profile>.<namespace>.<pod>")
         return cls(stage=tokens[1], profile=unescape(tokens[2]), namespace=unescape(tokens[3]), pod=unescape(tokens[4]))
 

@@ -25,7 +25,6 @@ TRANSMIT: Final = "transmit"
 BOTH: Final = "both"
 RELATIVE: Final = "Relative"
 CAPACITY: Final = "Capacity"
-_MAX_PERCENT: Final = 100
 _SHORTEST_RANGE: Final = timedelta(seconds=5)
 _LONGEST_RANGE: Final = timedelta(days=1)
 _SHORTEST_AGE: Final = timedelta(minutes=5)
@@ -185,9 +184,7 @@ def _choice_problems(args: NetworkTrafficArgs, path: str) -> list[str]:
 
 def _number_problems(args: NetworkTrafficArgs, path: str) -> list[str]:
     percents = (("unknownScore", args.unknown_score), ("saturationPercent", args.saturation_percent))
-    problems = [
-        f"{path}.{name}: want 0..100, got {percent}" for name, percent in percents if not 0 <= percent <= _MAX_PERCENT
-    ]
+    problems = [f"{path}.{name}: want 0..100, got {percent}" for name, percent in percents if not 0 <= percent <= 100]
     for name, bits in (("capacity", args.capacity), ("podBandwidth", args.pod_bandwidth)):
         if bits or name == "podBandwidth":
             problems += _rate_problems(bits, f"{path}.{name}")
