@@ -35,7 +35,7 @@ _LINE_BYTES: Final = 100
 
 
 @dataclass(slots=True, kw_only=True)
-class Part:
+class OverlappingFile:
     """One file: where its changes begin, how far it was read, and its newest message."""
 
     name: str
@@ -47,7 +47,7 @@ class Part:
     reached: dict[Source, int] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, name: str, file: BinaryIO) -> Part:
+    def of(cls, name: str, file: BinaryIO) -> OverlappingFile:
         """Read a file once. Raises: RecordingError."""
         header, records = opened(name, file, is_continued=True)
         part = cls(name=name, file=file, header=header, newest=header.at)
@@ -63,7 +63,7 @@ class Part:
                 part.reached |= record.positions
         return part
 
-    def why_not_continued_by(self, other: Part) -> str:
+    def why_not_continued_by(self, other: OverlappingFile) -> str:
         """Why the other file does not continue this one; empty if it does."""
         if other.header.bus_id != self.header.bus_id:
             return "it is of another bus, or of one that lost its store"
@@ -89,7 +89,7 @@ class Part:
 class Joined:
     """Files that continue each other. ``less`` says why there is less than was asked for, if there is."""
 
-    parts: Sequence[Part]
+    parts: Sequence[OverlappingFile]
     less: str = ""
 
     @property
@@ -160,14 +160,14 @@ def _opened_files(paths: Sequence[Path], stack: ExitStack) -> Iterator[tuple[str
                 raise RecordingError(f"{file}: reading: {exc.strerror or exc}") from exc
 
 
-def _back_to(files: Sequence[tuple[str, BinaryIO]], since: timedelta | None) -> tuple[list[Part], str]:
+def _back_to(files: Sequence[tuple[str, BinaryIO]], since: timedelta | None) -> tuple[list[OverlappingFile], str]:
     """The newest files that continue each other, and why there are not more of them."""
-    parts: list[Part] = []
+    parts: list[OverlappingFile] = []
     for name, file in reversed(files):
         if _is_enough(parts, since):
             break
         try:
-            part = Part.of(name, file)
+            part = OverlappingFile.of(name, file)
         except NotBegunError:
             continue
         except RecordingError as exc:
@@ -182,5 +182,5 @@ def _back_to(files: Sequence[tuple[str, BinaryIO]], since: timedelta | None) -> 
     return parts, "" if since is None or _is_enough(parts, since) else "nothing before that is kept"
 
 
-def _is_enough(parts: Sequence[Part], since: timedelta | None) -> bool:
+def _is_enough(parts: Sequence[OverlappingFile], since: timedelta | None) -> bool:
     return bool(parts) and since is not None and parts[0].header.at <= parts[-1].newest - since
