@@ -9,10 +9,10 @@ from datetime import timedelta
 import pytest
 from structlog.testing import capture_logs
 
+from berth.api.config.networktraffic import BandwidthQuery
 from berth.bus.interface import BusRefusedError, Session, WrongLastSequenceError
 from berth.exits import UsageError
 from berth.lifecycle.process import Process
-from berth.messages.livedata import BandwidthQuery
 from berth_metrics_collector import service
 from berth_metrics_collector.nodenames import NodeNames
 from berth_metrics_collector.poller import Poller, Reporter

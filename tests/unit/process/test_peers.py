@@ -57,6 +57,11 @@ def sentences(known, now=0.0):
     ("other", "expected"),
     [
         pytest.param(scorer(config="c1", profiles={}), [], id="the same file"),
+        pytest.param(
+            scorer(profiles={}),
+            ["scorer 's' has another configuration file than this watcher, and one of them reads only a part of it"],
+            id="another file of a service that reads a part of it",
+        ),
         pytest.param(scorer(), [], id="a file that is written otherwise and means the same"),
         pytest.param(scorer(config="", profiles={}), [], id="no digest"),
         pytest.param(

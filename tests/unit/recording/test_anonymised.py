@@ -14,6 +14,7 @@ from uuid import UUID
 import msgspec
 import pytest
 
+from berth.api.bandwidth import EGRESS_ANNOTATION, INGRESS_ANNOTATION, LINK_CAPACITY_ANNOTATION
 from berth.api.config.configuration import KubeSchedulerConfiguration
 from berth.api.config.load import load
 from berth.api.config.types import API_VERSION, KIND, Point
@@ -24,12 +25,12 @@ from berth.framework.interface import ScorePlugin
 from berth.framework.profile import Profile
 from berth.framework.status import CycleState
 from berth.messages.attempts import Decision, MirrorEntry, Outcome, Ranked, decode, decode_entry, encode, encode_entry
-from berth.messages.livedata import EGRESS_ANNOTATION, INGRESS_ANNOTATION, LINK_CAPACITY_ANNOTATION
 from berth.messages.queue import IN_FLIGHT, QUEUES, WaitingPod
 from berth.messages.subjects import Attempt, Term
 from berth.plugins.factory import Args, PluginFactory, with_args
-from berth.plugins.presets import PRESETS
-from berth.profiles.configuration import GROUP, known_plugins, profiles_of
+from berth.profiles.configuration import profiles_of
+from berth.profiles.installed import GROUP, known_plugins
+from berth.settings.presets import presets
 from berth_cli.recording.anonymised import Anonymiser
 from berth_cli.recording.configuration import configuration_of, recorded_configuration
 from berth_cli.recording.file import Recorded, Source, Waiting, header, recorded
@@ -52,7 +53,7 @@ HISTORIES = [(seed, lag) for lag in (0.0, 0.05, 0.5) for seed in range(often(2))
 
 def configuration(more: str = "", scheduler: str = "berth", preset: str = "default") -> KubeSchedulerConfiguration:
     text = f"apiVersion: {API_VERSION}\nkind: {KIND}\nprofiles:\n- schedulerName: {scheduler}\n{more}"
-    chosen = PRESETS[preset]
+    chosen = presets()[preset]
     loaded = load(text, known=known_plugins(release=chosen.release), preset=chosen.plugins)
     return replace(loaded, release=chosen.release)
 
@@ -146,7 +147,7 @@ def test_the_recorded_order_of_equals_is_needed():
     assert different > 0
 
 
-@pytest.mark.parametrize("preset", PRESETS)
+@pytest.mark.parametrize("preset", presets())
 def test_a_masked_configuration_loads_with_the_same_plugins(preset: str):
     used = configuration(scheduler="acme-scheduler", preset=preset)
     head = header(at=NOW, bus_id="bus", config="d", release=used.release, configuration=recorded_configuration(used))

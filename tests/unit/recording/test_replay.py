@@ -10,11 +10,12 @@ import msgspec
 import pytest
 
 from berth.api.config.load import load
+from berth.api.config.presets import DEFAULT
 from berth.api.config.types import API_VERSION, KIND
 from berth.framework.profile import Profile
 from berth.messages.attempts import Heard, Outcome, Ranked, decode, encode
-from berth.plugins.presets import DEFAULT
-from berth.profiles.configuration import known_plugins, profiles_of
+from berth.profiles.configuration import profiles_of
+from berth.profiles.installed import known_plugins
 from berth_cli.recording.file import Begun, Recorded, recorded
 from berth_cli.recording.replay import Replay, ReplayCounts, Replayed, differences
 from harness.builders.profiles import default_profile

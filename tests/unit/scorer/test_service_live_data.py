@@ -10,14 +10,14 @@ import msgspec
 import pytest
 
 from berth.api.config.load import load
+from berth.api.config.networktraffic import query_of
+from berth.api.config.presets import DEFAULT
 from berth.bus.stages import publish_pending
 from berth.framework.profile import build_profiles
 from berth.lifecycle.process import Process
 from berth.messages.attempts import MirrorEntry, Pending, Positions, Ranked, decode, encode_entry
 from berth.messages.livedata import Bandwidth, encode_bandwidth
 from berth.messages.subjects import Term, key
-from berth.plugins.networktraffic.args import query_of
-from berth.plugins.presets import DEFAULT
 from berth.plugins.registry import BUILT_IN
 from berth.ranking.ranker import Ranker
 from berth_scorer.service import serve

@@ -13,7 +13,7 @@ from berth.framework.events import Action, ClusterEvent, EventHint, Resource
 from berth.framework.interface import EnqueueExtensions, FilterPlugin, PreEnqueuePlugin, QueueSortPlugin
 from berth.framework.status import SUCCESS, Status
 from berth.messages.attempts import Outcome
-from berth.profiles.configuration import CallDeadline
+from berth.profiles.installed import CallDeadline
 from berth_watcher.events import Warn
 from harness.builders.profiles import default_profile
 from harness.worlds.watcher_world import WatcherUnderTest, a_node, a_pod
