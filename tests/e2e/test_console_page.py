@@ -49,7 +49,7 @@ class ToldConsole:
         self.first: dict[str, object] = {}
         self.refusal = ""
         self.opened = 0
-        """Streams that were begun: a page begins one anew after 25 s without a frame, and is told everything again."""
+        """Streams that were begun: a page begins one anew after 25 of its seconds without a frame."""
         self._streams: set[asyncio.Queue[dict[str, object] | None]] = set()
 
     def application(self) -> web.Application:
@@ -70,7 +70,8 @@ class ToldConsole:
         }
 
     def tell(self, **frame: object) -> None:
-        """Send a frame to the pages that are open."""
+        """Send a frame to the pages that are open; one that begins its stream anew is told it too."""
+        self.first |= frame
         for stream in self._streams:
             stream.put_nowait(frame)
 
@@ -108,7 +109,7 @@ class ToldConsole:
 
 @pytest.fixture(scope="module")
 def driver() -> Iterator[WebDriver]:
-    with browser(times_faster=5) as driver:  # what the page asks about again every 5 s, it asks every second
+    with browser(times_faster=5) as driver:  # what it asks again after 10 s, it asks after 2
         driver.set_script_timeout(60)
         yield driver
 
