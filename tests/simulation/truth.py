@@ -20,7 +20,7 @@ from berth.api.kinds import (
 )
 from berth.api.pod import Pod, bound_at, is_finished
 from berth.cluster.snapshot import Snapshot
-from berth.framework.cycle import Ranking, check, rank
+from berth.framework.cycle import Ranking, RankOptions, check, rank
 from berth.framework.profile import Profile
 from berth.framework.status import Status
 from berth.kube.listwatch import ObjectDecoder, Undecodable
@@ -56,7 +56,9 @@ class Truth:
 
     def rank(self, pod: Pod, profile: Profile, *, may_preempt: bool = False) -> Ranking:
         attempt = Attempt(uid=Uid(pod.uid), term=Term(1), n=1)
-        return rank(pod, self.snapshot, profile, attempt=attempt, best=_BEST, may_preempt=may_preempt)
+        return rank(
+            pod, self.snapshot, profile, attempt=attempt, options=RankOptions(best=_BEST, may_preempt=may_preempt)
+        )
 
     def check(self, pod: Pod, node: str, profile: Profile) -> Status:
         return check(pod, node, self.snapshot, profile)
