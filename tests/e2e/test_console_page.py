@@ -70,8 +70,7 @@ class ToldConsole:
         }
 
     def tell(self, **frame: object) -> None:
-        """Send a frame to the pages that are open; one that begins its stream anew is told it too."""
-        self.first |= frame
+        """Send a frame to the pages that are open."""
         for stream in self._streams:
             stream.put_nowait(frame)
 
@@ -93,13 +92,21 @@ class ToldConsole:
         response = web.StreamResponse(headers={**HEADERS, "Content-Type": "text/event-stream"})
         await response.prepare(request)
         try:
-            while (frame := await frames.get()) is not None:
+            while (frame := await self._next(frames)) is not None:
                 await response.write(b"data: " + json.dumps(frame).encode() + b"\n\n")
         except ConnectionError:
             pass
         finally:
             self._streams.discard(frames)
         return response
+
+    @staticmethod
+    async def _next(frames: asyncio.Queue[dict[str, object] | None]) -> dict[str, object] | None:
+        """Wait for the next frame; an empty one each second, since a page gives a silent stream up."""
+        try:
+            return await asyncio.wait_for(frames.get(), timeout=1)
+        except TimeoutError:
+            return {}
 
     async def _answer(self, request: web.Request) -> web.Response:
         self.asked[request.path] += 1

@@ -93,6 +93,8 @@ for (const name of ["setTimeout", "setInterval"]) {
 }
 const now = performance.now.bind(performance);
 performance.now = () => now() * FACTOR;
+const frame = window.requestAnimationFrame.bind(window);
+window.requestAnimationFrame = (draw) => frame((at) => draw(at * FACTOR));
 """
 
 
