@@ -25,8 +25,8 @@ from berth.framework.profile import Profile
 from berth.framework.status import Status
 from berth.kube.listwatch import ObjectDecoder, Undecodable
 from berth.messages.subjects import Attempt, Term, Uid
-from berth_sim.kinds import BY_ADDRESS
-from berth_sim.store import Store, StoredObject
+from berth_sim.apiserver.kinds import BY_ADDRESS
+from berth_sim.apiserver.store import Store, StoredObject
 
 READ_KINDS: Final[tuple[Kind[Any], ...]] = (
     NODE, NAMESPACE, POD, POD_DISRUPTION_BUDGET, STORAGE_CLASS, PERSISTENT_VOLUME, PERSISTENT_VOLUME_CLAIM,
