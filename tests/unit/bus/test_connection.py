@@ -1,57 +1,35 @@
-"""Requests whose connection is lost, and requests that nobody answers."""
+"""What of nats-py the bus stands on."""
 
-import asyncio
-import gc
-from datetime import timedelta
-from functools import partial
+from __future__ import annotations
 
-import pytest
-from nats.aio.client import Client
-from nats.aio.msg import Msg
+import ast
+from pathlib import Path
 
-from berth.bus.interface import BusLostError, MissingError, UnansweredError
-from berth.bus.outgoing import PendingRequests, settle
+import berth.bus
+
+MODULES = sorted(Path(berth.bus.__file__).parent.glob("*.py"))
 
 
-def asked(requests: PendingRequests, subject: str) -> tuple[int, asyncio.Future[Msg]]:
-    """The number of a new request, and its reply."""
-    reply: asyncio.Future[Msg] = asyncio.get_running_loop().create_future()
-    return requests.add(subject, partial(settle, reply)), reply
+def names_of_nats(tree: ast.Module) -> set[str]:
+    """What a module has imported from nats-py."""
+    found = [
+        node for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("nats")
+    ]
+    return {each.asname or each.name for node in found for each in node.names}
 
 
-async def test_a_request_that_nobody_waits_for_any_more_leaves_no_warning():
-    warnings = []
-    asyncio.get_running_loop().set_exception_handler(lambda _, context: warnings.append(context["message"]))
-    requests = PendingRequests(timedelta(seconds=5))
-    number, reply = asked(requests, "$KV.cluster.node.n1")
-
-    requests.fail_all(lambda: BusLostError("gone"))
-    requests.remove(number)
-    del reply
-    gc.collect()
-    await asyncio.sleep(0)
-
-    assert warnings == []
-
-
-async def test_requests_past_their_deadline_end_and_later_ones_stay():
-    requests = PendingRequests(timedelta(seconds=5))
-    _, first = asked(requests, "a")
-    number, second = asked(requests, "b")
-    now = asyncio.get_running_loop().time()
-    requests._by_number[number].deadline = now + 100
-
-    requests.expire(now + 50)
-    assert isinstance(first.exception(), UnansweredError)
-    assert not second.done()
-    requests.resolve(number, Msg(Client(), "inbox.2", data=b"answer"))
-    requests.resolve(number, Msg(Client(), "inbox.2", data=b"again"))
-    assert (await second).data == b"answer"
-
-
-async def test_a_request_that_nobody_listens_for_is_missing():
-    requests = PendingRequests(timedelta(seconds=5))
-    number, reply = asked(requests, "a")
-    requests.resolve(number, Msg(Client(), "inbox.1", headers={"Status": "503"}))
-    with pytest.raises(MissingError):
-        await reply
+def test_nats_py_is_used_by_its_public_names_and_none_of_its_classes_is_derived_from():
+    imported: set[str] = set()
+    for module in MODULES:
+        tree = ast.parse(module.read_text())
+        imported |= (mine := names_of_nats(tree))
+        for node in ast.walk(tree):
+            if isinstance(node, ast.ClassDef):
+                assert not mine & {base.id for base in node.bases if isinstance(base, ast.Name)}, (
+                    module.name,
+                    node.name,
+                )
+            if isinstance(node, ast.Attribute) and node.attr.startswith("_") and not node.attr.startswith("__"):
+                assert isinstance(node.value, ast.Name), (module.name, node.lineno)
+                assert node.value.id == "self", (module.name, node.lineno)
+    assert {"Client", "Msg"} <= imported

@@ -30,7 +30,7 @@ from berth.bus.interface import (
     UnansweredError,
     message_size,
 )
-from berth.bus.login import REFUSED, UNKNOWN_AUTHORITY, refusal, secret_options
+from berth.bus.login import REFUSED, UNKNOWN_AUTHORITY, connect_options, refusal
 from berth.bus.outgoing import NUMBER_DIGITS, OnAnswer, Outbox, PendingRequests, StoreRecord, settle
 from berth.bus.settings import IMPORTED_DOMAIN, BusSettings
 from berth.bus.topology import Names
@@ -157,7 +157,7 @@ class Connection:
     def _options(self) -> dict[str, Any]:
         settings = self.settings
         try:
-            secrets = secret_options(settings)
+            secrets = connect_options(settings)
         except (OSError, ValueError) as exc:
             raise BusRefusedError(f"connecting to NATS as {self.name!r}: {exc}") from exc
         seconds = settings.ping_interval.total_seconds()
@@ -179,8 +179,10 @@ class Connection:
 
     async def _give_up(self) -> None:
         """Close the socket of a login that failed."""
-        await self._close_client()
         self.lost.set()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(CLOSE_SECONDS):
+                await self._close_client()
 
     def _unreachable(self, exc: Exception) -> str:
         """The text of an error while connecting."""
@@ -410,9 +412,9 @@ class Connection:
             await asyncio.wait({self._closing}, timeout=CLOSE_SECONDS)
 
     async def _close_client(self) -> None:
-        with contextlib.suppress(TimeoutError, OSError, RuntimeError, nats.errors.Error):
-            async with asyncio.timeout(CLOSE_SECONDS):
-                await self._client.close()
+        """Close the socket, once the server has taken what nats-py has: nothing else makes the library close it."""
+        with contextlib.suppress(OSError, RuntimeError, nats.errors.Error):
+            await self._client.close()
 
     async def _on_closed(self) -> None:
         if self._inbox:  # else it has not been opened

@@ -36,7 +36,7 @@ def wants_tls(settings: BusSettings) -> bool:
     return settings.tls is not None or any(server.startswith("tls://") for server in settings.servers)
 
 
-def secret_options(settings: BusSettings) -> dict[str, Any]:
+def connect_options(settings: BusSettings) -> dict[str, Any]:
     """nats-py's options for TLS and credentials.
 
     Raises:

@@ -17,13 +17,20 @@ from berth.bus.interface import MissingError, UnansweredError, Unstored
 from berth.errors import BerthError, cause_of
 
 NO_RESPONDERS: Final = "503"
+DENSE_SECONDS: Final = 0.001
+"""When something is to be sent within this time after the last, it waits for as long. What is so dense then goes out in
+one write: a read costs some 60 µs of CPU in whoever receives it, whether it has one message or ten."""
 MOST_HELD_BYTES: Final = 16 * 1024 * 1024
 """Bytes that wait here while the server reads too slowly. Above it publishes wait; acknowledgements never do."""
 
 
+_STATUS_DIGITS: Final = 3
+
+
 def status_of(message: Msg) -> str:
     """The three digits with which the server answers instead of data; empty for anything else."""
-    return message.headers.get("Status", "") if message.headers else ""
+    status = message.headers.get("Status", "") if message.headers else ""
+    return status if len(status) == _STATUS_DIGITS and status.isascii() and status.isdigit() else ""
 
 
 def description_of(message: Msg) -> str:
@@ -99,8 +106,11 @@ class Outbox:
     async def _write(self) -> None:
         while not self._is_stopped:  # nats-py may take the cancellation for itself
             if not self._calls:
+                emptied = self._loop.time()
                 self._has_calls.clear()
                 await self._has_calls.wait()
+                if self._loop.time() < emptied + DENSE_SECONDS:
+                    await asyncio.sleep(DENSE_SECONDS)
                 continue
             call, arguments, size = self._calls.popleft()
             try:
