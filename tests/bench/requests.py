@@ -28,8 +28,9 @@ import uvloop
 from rich.console import Console
 
 from berth.kube.client import KubeClient
-from berth.kube.credentials import Access, KubeCredentials, source_for
+from berth.kube.credentials import Access, KubeCredentials
 from berth.kube.http1 import fields, request
+from berth.kube.kubeconfig import source_for
 from berth.kube.writes import create_event
 from harness.servers.control_plane import HOW_TO_GET_IT, assets_folder, control_plane
 

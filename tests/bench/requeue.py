@@ -42,8 +42,9 @@ from berth.plugins.presets import DEFAULT
 from berth.plugins.registry import BUILT_IN
 from berth_watcher.core import WatcherCore
 from berth_watcher.events import BucketComplete, KeyWritten, PublishPending, StreamsRead, WriteKey
-from berth_watcher.hints import QueuePlugins, UnschedulablePods
-from berth_watcher.queue import EventClock, QueuedPod, Timestamp
+from berth_watcher.hints import QueueingHints, UnschedulablePods
+from berth_watcher.queue import QueuePlugins
+from berth_watcher.queuedpod import EventClock, QueuedPod, Timestamp
 from berth_watcher.settings import AttemptSettings
 from berth_watcher.store import ObjectStore
 
@@ -184,10 +185,10 @@ def compare(scenario: Scenario, profile: Profile) -> dict[str, float]:
     return {"every pod": before, "index": after, "ratio": round(before / after, 1), "adding a pod": round(adding, 1)}
 
 
-def index_of(profile: Profile) -> tuple[QueuePlugins, UnschedulablePods]:
+def index_of(profile: Profile) -> tuple[QueueingHints, UnschedulablePods]:
     profiles = {"berth": profile}
     clock = EventClock(Timestamp(monotonic=0.0, wall=datetime.now(UTC)))
-    hints = QueuePlugins(profiles, clock, lambda _warning: None)
+    hints = QueueingHints(profiles, QueuePlugins(profiles, clock))
     return hints, UnschedulablePods(profiles, hints)
 
 

@@ -30,7 +30,8 @@ from rich.table import Table
 
 from berth.bus.interface import Session, StoredMessage
 from berth.kube.client import KubeClient
-from berth.kube.credentials import KubeCredentials, source_for
+from berth.kube.credentials import KubeCredentials
+from berth.kube.kubeconfig import source_for
 from berth_cli.bus import connect_bus
 from berth_cli.commands.run import first_samples
 from berth_cli.pipeline.pipeline import PipelineOptions, pipeline

@@ -31,7 +31,7 @@ from berth.lifecycle.process import Process
 from berth.messages.attempts import Outcome
 from berth.observability.health import Progress
 from berth.profiles.configuration import profiles_of, read_configuration
-from berth_watcher.runner import WatcherParts, WatcherRunner
+from berth_watcher.service import WatcherParts, WatcherTerm
 from berth_watcher.settings import WatcherSettings
 from berth_watcher.store import ObjectStore
 from harness.fakes.recording_meter import RecordingMeter
@@ -110,7 +110,7 @@ async def _take_over(parts: WatcherParts, bus: NatsBus, *, term: int) -> Watcher
     await session.subscribe("berth.pending.>", lambda *_: published.set())
     leadership: Any = Leadership(term)
     began, cpu = time.monotonic(), time.process_time()
-    running = asyncio.create_task(WatcherRunner(parts, session, leadership).run())
+    running = asyncio.create_task(WatcherTerm(parts, session, leadership).run())
     async with asyncio.timeout(FIRST_SECONDS):
         await published.wait()
     found = WatcherTakeover(

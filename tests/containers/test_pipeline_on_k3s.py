@@ -9,7 +9,8 @@ import msgspec
 import pytest
 
 from berth.kube.client import KubeClient
-from berth.kube.credentials import KubeCredentials, source_for
+from berth.kube.credentials import KubeCredentials
+from berth.kube.kubeconfig import source_for
 from berth_sim.nodes import pod_manifest
 from harness.plugins.left_out import require
 from harness.servers.containers import deprecations_of_testcontainers, started

@@ -41,7 +41,7 @@ from berth.errors import DecodeError
 from berth.extenders.wire import ExtenderError, FilterAnswer, binding_answer, filter_answer, priorities
 from berth.framework.cycle import rank
 from berth.framework.profile import Profile
-from berth.kube import credentials
+from berth.kube import kubeconfig as kubeconfigs
 from berth.kube.errors import KubeconfigError
 from berth.kube.http1 import Answer, AnswerReader, BadAnswerError
 from berth.kube.listwatch import ObjectDecoder
@@ -346,17 +346,17 @@ def yaml_text(data: bytes) -> None:
     list(yaml_values(text))
 
 
-async def _no_plugin(*_: object) -> bytes:
+async def _no_plugin(_plugin: object) -> None:
     raise ValueError("exec: not in these tests")
 
 
 def kubeconfig(data: bytes) -> None:
     """Without running plugins, and without a file that it names: its content alone."""
-    with tempfile.NamedTemporaryFile(prefix="berth-fuzz-") as file, patch.object(credentials, "_output_of", _no_plugin):
+    with tempfile.NamedTemporaryFile(prefix="berth-fuzz-") as file, patch.object(kubeconfigs, "_given_by", _no_plugin):
         file.write(data)
         file.flush()
         try:
-            asyncio.run(credentials.Kubeconfig(Path(file.name)).read())
+            asyncio.run(kubeconfigs.Kubeconfig(Path(file.name)).read())
         except KubeconfigError as error:
             _check_text(str(error))
             raise

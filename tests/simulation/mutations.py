@@ -26,7 +26,7 @@ from berth_binder import attempt, conflictcheck, core, decisions, preemption, ta
 from berth_binder import cache as binder_cache
 from berth_binder.events import Ack, PublishDecision
 from berth_scorer import backlog
-from berth_watcher import hints, mirror, store
+from berth_watcher import mirror, queue, store
 from berth_watcher.attempts import Attempts, InFlightWindow
 from berth_watcher.takeover import TakeoverState
 from harness.fakes.memory_bus import MemoryStore
@@ -316,7 +316,7 @@ def _sort_keys_unguarded() -> list[Replacement]:
     def sort_key(self: Any, pod: Any, since: Any) -> Any:
         return self._profiles[pod.spec.scheduler_name].queue_sort.sort_key(pod, since)
 
-    return [(hints.QueuePlugins, "sort_key", sort_key)]
+    return [(queue.QueuePlugins, "sort_key", sort_key)]
 
 
 def _one_window() -> list[Replacement]:
@@ -339,7 +339,7 @@ def _end_of_nomination_unheard() -> list[Replacement]:
 
 
 def _silent_attempts_stay() -> list[Replacement]:
-    return [(Attempts, "look_up", lambda _self, _queued, _attempt: None)]
+    return [(Attempts, "look_up", lambda _self, _queued, _attempt: [])]
 
 
 def _orphans_stay() -> list[Replacement]:

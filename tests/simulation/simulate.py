@@ -14,7 +14,7 @@ from typing import Any, Final
 import structlog
 
 from berth.bus.settings import TopologySettings
-from berth.lifecycle import clients
+from berth.leader import clients
 from berth.ranking.view import View
 from berth.settings.settings import Numbers
 from berth_binder import apicalls

@@ -8,8 +8,9 @@ from datetime import UTC, datetime
 from berth.api.pod import Pod
 from berth.framework.events import ClusterEvent
 from berth.framework.profile import Profile
-from berth_watcher.hints import QueuePlugins
-from berth_watcher.queue import EventClock, QueuedPod, Timestamp
+from berth_watcher.hints import QueueingHints
+from berth_watcher.queue import QueuePlugins
+from berth_watcher.queuedpod import EventClock, QueuedPod, Timestamp
 
 SINCE = datetime(2026, 1, 1, tzinfo=UTC)
 
@@ -20,5 +21,6 @@ def may_help(
     """Whether an event may make a pod schedulable that these plugins rejected."""
     queued = QueuedPod(pod=pod, timestamp=SINCE, unschedulable_plugins=frozenset(unschedulable_plugins))
     clock = EventClock(Timestamp(monotonic=0.0, wall=SINCE))
-    hints = QueuePlugins({queued.profile: profile}, clock, lambda _warning: None)
+    profiles = {queued.profile: profile}
+    hints = QueueingHints(profiles, QueuePlugins(profiles, clock))
     return hints.may_help(queued, event, old, new)

@@ -16,9 +16,9 @@ from berth.bus.settings import BusSettings
 from berth.kube.client import KubeClient
 from berth.kube.errors import Response
 from berth.kube.informers import Informers
+from berth.leader.clients import cluster_informers
 from berth.leader.onecluster import claim_cluster, read_cluster_id
 from berth.leader.session import LeaderSession
-from berth.lifecycle.clients import cluster_informers
 from berth.lifecycle.process import Process
 from berth.messages.attempts import Outcome, Preemption, Victim
 from berth_binder import apicalls

@@ -3,7 +3,7 @@
 import pytest
 
 from berth.errors import BerthError
-from berth_watcher import runner
+from berth.leader import checks
 from harness.plugins.fixtures_bus import BusUnderTest
 from harness.plugins.fixtures_kube import Cluster
 from harness.worlds.watcher_service import watcher_world
@@ -13,7 +13,7 @@ from harness.worlds.watcher_service import watcher_world
 async def test_what_is_deleted_is_made_anew_and_pods_are_bound(
     simulated_cluster: Cluster, nats_bus_under_test: BusUnderTest, monkeypatch: pytest.MonkeyPatch, stream: str
 ):
-    monkeypatch.setattr(runner, "CHECK_SECONDS", 0.05)
+    monkeypatch.setattr(checks, "CHECK_SECONDS", 0.05)
     async with watcher_world(simulated_cluster, nats_bus_under_test.bus) as world:
         watcher = await world.leading_watcher()
         session = await world.session()

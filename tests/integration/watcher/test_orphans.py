@@ -4,8 +4,8 @@ from collections.abc import AsyncIterator
 
 import pytest
 
+from berth.leader import checks
 from berth.messages.attempts import Outcome, Pending
-from berth_watcher import runner
 from harness.fakes.memory_bus import MemoryBus
 from harness.plugins.fixtures_bus import BusUnderTest
 from harness.plugins.fixtures_kube import Cluster
@@ -14,7 +14,7 @@ from harness.worlds.watcher_service import WatcherWorld, bound, watcher_world
 
 @pytest.fixture
 def bus(monkeypatch: pytest.MonkeyPatch) -> MemoryBus:
-    monkeypatch.setattr(runner, "CHECK_SECONDS", 0.05)
+    monkeypatch.setattr(checks, "CHECK_SECONDS", 0.05)
     return MemoryBus()
 
 
@@ -66,7 +66,7 @@ async def test_a_message_of_a_pod_that_waits_no_more_does_not_stay(world, bus):
 async def test_pods_are_bound_after_somebody_has_deleted_the_consumer(
     simulated_cluster: Cluster, nats_bus_under_test: BusUnderTest, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(runner, "CHECK_SECONDS", 0.05)
+    monkeypatch.setattr(checks, "CHECK_SECONDS", 0.05)
     async with watcher_world(simulated_cluster, nats_bus_under_test.bus) as world:
         watcher = await world.leading_watcher()
         session = await world.session()

@@ -5,8 +5,9 @@ from datetime import timedelta
 
 import pytest
 
+from berth.leader import checks
 from berth.observability.health import Progress
-from berth_watcher import runner, service
+from berth_watcher import service
 from berth_watcher.core import WatcherCore
 from harness.fakes.memory_bus import MemoryBus
 from harness.plugins.fixtures_kube import Cluster
@@ -18,7 +19,7 @@ STALLED = timedelta(seconds=0.5)
 @pytest.fixture
 async def world(simulated_cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[WatcherWorld]:
     monkeypatch.setattr(service, "Progress", lambda health, clock, limit: Progress(health, clock, limit=STALLED))
-    monkeypatch.setattr(runner, "PROGRESS_SECONDS", 0.05)
+    monkeypatch.setattr(checks, "PROGRESS_SECONDS", 0.05)
     async with watcher_world(simulated_cluster, MemoryBus()) as world:
         yield world
 
@@ -26,7 +27,7 @@ async def world(simulated_cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> 
 async def test_leader_that_publishes_no_pod_gives_up_the_lease(world, monkeypatch):
     """As with slots of the window that no pod in flight has: nothing is published and nothing looked up."""
     shipped = WatcherCore._publish_active
-    monkeypatch.setattr(WatcherCore, "_publish_active", lambda _self: None)
+    monkeypatch.setattr(WatcherCore, "_publish_active", lambda _self: [])
     watcher = await world.leading_watcher()
     await world.add_pod("web")
     seen: list[str] = []

@@ -13,8 +13,10 @@ from pathlib import Path
 import pytest
 
 from berth.kube import credentials as credentials_module
-from berth.kube.credentials import InClusterAccount, Kubeconfig, KubeCredentials, source_for
+from berth.kube import kubeconfig as kubeconfig_module
+from berth.kube.credentials import KubeCredentials
 from berth.kube.errors import KubeconfigError
+from berth.kube.kubeconfig import InClusterAccount, Kubeconfig, source_for
 
 
 @pytest.fixture(autouse=True)
@@ -91,6 +93,16 @@ async def test_kubeconfig_variable_names_several_files(tmp_path: Path, monkeypat
     assert (await source_for(None).read()).server == "http://first"
 
 
+async def test_each_file_is_looked_for_beside_the_kubeconfig_that_names_it(tmp_path: Path):
+    for folder in ("a", "b"):
+        (tmp_path / folder).mkdir()
+    first = _write(tmp_path / "a" / "kubeconfig", users=[])
+    second = _write(tmp_path / "b" / "kubeconfig", user={"tokenFile": "token"}, server="http://second")
+    (tmp_path / "b" / "token").write_text("beside b")
+    access = await Kubeconfig(f"{first}:{second}").read()
+    assert (access.server, access.authorization) == ("http://127.0.0.1:1", "Bearer beside b")
+
+
 async def test_kubeconfig_that_does_not_exist_is_said_so(tmp_path: Path):
     refusal = await _refusal(Kubeconfig(tmp_path / "nowhere"))
     assert refusal == f"reading kubeconfig '{tmp_path}/nowhere': no such file: name a file with --kubeconfig"
@@ -121,12 +133,13 @@ async def test_kubeconfig_without_a_current_context_says_how_to_set_one(tmp_path
         pytest.param("contexts: {a: b}", "Expected `array | null`, got `object` - at `$.contexts`", id="no list"),
         pytest.param(
             "clusters: [{name: a, cluster: 5}]",
-            "Expected `object`, got `int` - at `$.clusters[0].cluster`",
+            "Expected `object | null`, got `int` - at `$.clusters[0].cluster`",
             id="no mapping of a cluster",
         ),
         pytest.param(
-            "clusters: [{name: k, cluster: {server: 5}}]",
-            "Expected `str | null`, got `int` - at `$.clusters[0].cluster.server`",
+            "{current-context: c, contexts: [{name: c, context: {cluster: k}}],"
+            " clusters: [{name: k, cluster: {server: 5}}]}",
+            "its cluster has the server 5: want a URL",
             id="no text",
         ),
         pytest.param(
@@ -134,7 +147,7 @@ async def test_kubeconfig_without_a_current_context_says_how_to_set_one(tmp_path
             "field 'server' is missing",
             id="no server",
         ),
-        pytest.param('{"current-context": "c", "contexts": []}', "Expected object with name c", id="no such context"),
+        pytest.param('{"current-context": "c", "contexts": []}', "contexts: want one named 'c'", id="no such context"),
     ],
 )
 async def test_file_that_is_no_kubeconfig_is_refused_in_one_sentence(tmp_path: Path, text: str, cause: str):
@@ -257,6 +270,42 @@ async def test_exec_token_without_expiry_is_kept_until_it_is_refused(tmp_path: P
     assert await credentials.renew(refused) == {"Authorization": "Bearer run-2"}
 
 
+async def test_exec_plugin_without_a_token_and_a_certificate_is_refused(tmp_path: Path):
+    user = _exec_user(tmp_path, "{'clientCertificateData': 'canary'}")
+    refusal = await _refusal(Kubeconfig(_write(tmp_path / "kubeconfig", user=user)))
+    assert refusal.endswith("exec: want a token, or clientCertificateData and clientKeyData")
+
+
+async def test_certificate_of_an_exec_plugin_expires_like_a_token(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(credentials_module, "_tls_of", lambda files, verify: files)
+    user = _exec_user(
+        tmp_path, "{'clientCertificateData': f'c{n}', 'clientKeyData': 'k', 'expirationTimestamp': until}"
+    )
+    access = await Kubeconfig(_write(tmp_path / "kubeconfig", user=user, server="https://127.0.0.1:1")).read()
+    assert access.token_age is not None
+    assert timedelta(minutes=8) < access.token_age < timedelta(minutes=10)
+    files = [Path(name) for name, _ in access.tls[1:]]
+    assert [file.read_text() for file in files] == ["c1", "k"]
+
+
+async def test_account_of_the_pod_is_read_again_each_minute(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(kubeconfig_module, "ACCOUNT", tmp_path)
+    monkeypatch.setattr(credentials_module, "_tls_of", lambda files, verify: files)
+    monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "fd00::1")
+    monkeypatch.setenv("KUBERNETES_SERVICE_PORT", "443")
+    (tmp_path / "ca.crt").write_text("certificate")
+    (tmp_path / "token").write_text("one\n")
+    clock = ManualClock()
+    credentials = await KubeCredentials.from_source(InClusterAccount(), clock=clock)
+    (tmp_path / "token").write_text("two\n")
+    assert (credentials.server, await credentials.headers()) == (
+        "https://[fd00::1]:443",
+        {"Authorization": "Bearer one"},
+    )
+    clock.seconds = 60
+    assert await credentials.headers() == {"Authorization": "Bearer two"}
+
+
 async def test_exec_plugin_that_fails_is_quoted(tmp_path: Path):
     command = {
         "apiVersion": "client.authentication.k8s.io/v1",
@@ -288,6 +337,7 @@ async def test_exec_plugin_that_hangs_holds_up_no_request_that_has_a_token(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(credentials_module, "PATIENCE", timedelta(milliseconds=50))
+    monkeypatch.setattr(kubeconfig_module, "PLUGIN_DEADLINE", timedelta(seconds=4))
     clock = ManualClock()
     path = _write(tmp_path / "kubeconfig", user=_hanging(tmp_path))
     credentials = await KubeCredentials.from_source(Kubeconfig(path), clock=clock)
@@ -297,8 +347,7 @@ async def test_exec_plugin_that_hangs_holds_up_no_request_that_has_a_token(
             assert await credentials.headers() == {"Authorization": "Bearer first"}
     (reading,) = (task for task in asyncio.all_tasks() if task.get_name() == "credentials")
     assert not reading.done()
-    reading.cancel()
-    await asyncio.gather(reading, return_exceptions=True)
+    await reading
 
 
 async def test_exec_plugin_that_hangs_is_killed_with_its_children_at_the_deadline(
@@ -306,17 +355,10 @@ async def test_exec_plugin_that_hangs_is_killed_with_its_children_at_the_deadlin
 ):
     path = _write(tmp_path / "kubeconfig", user=_hanging(tmp_path))
     credentials = await KubeCredentials.from_source(Kubeconfig(path))
-    refused = await credentials.headers()
-    waiting = asyncio.create_task(credentials.renew(refused))
-    await _until(lambda: (tmp_path / "child").exists() and (tmp_path / "child").read_text() != "")
+    monkeypatch.setattr(kubeconfig_module, "PLUGIN_DEADLINE", timedelta(seconds=4))
+    with pytest.raises(KubeconfigError, match=r"gave no answer within 4 s"):
+        await credentials.renew(await credentials.headers())
     child = int((tmp_path / "child").read_text())
-    (reading,) = (task for task in asyncio.all_tasks() if task.get_name() == "credentials")
-    monkeypatch.setattr(credentials_module, "PLUGIN_DEADLINE", timedelta(milliseconds=1))
-    again = asyncio.create_task(Kubeconfig(path).read())
-    with pytest.raises(KubeconfigError, match=r"gave no answer within 0\.001 s"):
-        await again
-    reading.cancel()
-    await asyncio.gather(waiting, reading, return_exceptions=True)
     await _until(lambda: not _runs(child))
 
 
@@ -396,10 +438,10 @@ async def test_user_of_an_auth_provider_is_left_to_the_client_library(tmp_path: 
     assert await credentials.headers() == {"Authorization": f"Bearer head.{claims}.signature"}
 
 
-def test_other_users_need_no_import_of_the_client_library(tmp_path: Path):
+def test_the_namespace_alone_needs_no_import_of_the_client_library(tmp_path: Path):
     path = _write(tmp_path / "kubeconfig", user={"token": "secret"})
     program = (
-        "import asyncio, sys; from berth.kube.credentials import Kubeconfig; "
-        f"asyncio.run(Kubeconfig({str(path)!r}).read()); sys.exit('kubernetes_asyncio' in sys.modules)"
+        "import sys; from berth.kube.kubeconfig import Kubeconfig; "
+        f"Kubeconfig({str(path)!r}).namespace(); sys.exit('kubernetes_asyncio' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0

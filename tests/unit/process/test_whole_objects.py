@@ -4,7 +4,7 @@ import pytest
 
 from berth.api.config.configuration import ExtenderConfiguration
 from berth.api.kinds import NODE, POD, SERVICE
-from berth.lifecycle.clients import as_extenders_read
+from berth.leader.clients import as_extenders_read
 from harness.builders.objects import a_node, a_pod
 
 

@@ -11,7 +11,7 @@ from berth.messages.queue import PageRequest, PodRequest, QueueAnswer, QueuedPod
 from berth.messages.subjects import Uid
 from berth_watcher.answers import MESSAGE_CHARACTERS, PODS_ON_A_PAGE
 from berth_watcher.events import DrainRead, RetryRequested
-from berth_watcher.runner import endpoints
+from berth_watcher.service import endpoints
 from harness.worlds.watcher_world import WatcherUnderTest, a_node, a_pod
 
 FIT = ["NodeResourcesFit"]

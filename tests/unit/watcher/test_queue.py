@@ -99,7 +99,7 @@ def test_timers_of_former_stages_do_not_pile_up(monkeypatch):
 
     assert len(watcher.published) == 20 * 26
     assert len(watcher.core._queue._timers) <= 3 * 20 + 16  # without: 500
-    assert watcher.core.next_wakeup() > watcher.now
+    assert watcher.core.due() > watcher.now
 
 
 def test_pods_that_come_and_go_while_the_window_is_full_leave_nothing_behind():

@@ -12,7 +12,6 @@ from berth.framework.interface import EnqueueExtensions, FilterPlugin
 from berth.framework.status import SUCCESS, Status
 from berth.messages.attempts import Outcome, Positions
 from berth_watcher import core, requeue
-from berth_watcher.effects import Inbox
 from berth_watcher.events import StreamsRead
 from berth_watcher.settings import AttemptSettings
 from harness.builders.profiles import default_profile
@@ -76,11 +75,11 @@ def test_pods_that_wake_at_one_event_are_moved_in_slices_and_none_is_lost():
     watcher.show(a_node("n1"))
 
     assert 1 <= pods - stages(watcher, pods).count("unschedulable") < pods
-    assert watcher.core.next_wakeup() == watcher.now
+    assert watcher.core.due() == watcher.now
     for _ in range(pods + 2):
         watcher.advance(0)
     assert "unschedulable" not in stages(watcher, pods)
-    assert watcher.core.next_wakeup() > watcher.now
+    assert watcher.core.due() > watcher.now
 
 
 def test_pod_that_began_to_wait_after_an_event_is_not_woken_by_it():
@@ -154,18 +153,6 @@ def test_namespaces_take_turns_among_equal_pods_that_wake_at_the_same_event():
     assert watcher.pods_published == ["urgent", "many-0", "few-0", "many-1", "few-1", "many-2", "many-3"]
 
 
-def test_events_are_taken_while_there_is_time_and_one_at_least():
-    inbox = Inbox()
-    inbox.put(*(StreamsRead() for _ in range(5)))
-    left = iter([True, False, False])
-
-    assert len(list(inbox.take(10, lambda: next(left)))) == 2
-    assert len(list(inbox.take(10, lambda: False))) == 1
-    assert len(list(inbox.take(1, lambda: True))) == 1
-    assert len(list(inbox.take(10, lambda: True))) == 1
-    assert list(inbox.take(10, lambda: True)) == []
-
-
 def test_term_takes_its_pods_in_step_by_step_and_continues_them_in_slices(monkeypatch):
     pods = 40
     monkeypatch.setattr(core, "OBJECTS_IN_A_STEP", 10)
@@ -179,7 +166,7 @@ def test_term_takes_its_pods_in_step_by_step_and_continues_them_in_slices(monkey
     for left in range(pods - 1, 1, -1):
         assert (watcher.core.is_queue_running, watcher.published) == (False, [])
         assert stages(watcher, pods).count("recovering") == left
-        assert watcher.core.next_wakeup() == watcher.now
+        assert watcher.core.due() == watcher.now
         watcher.advance(0)
     for _ in range(2):
         watcher.advance(0)

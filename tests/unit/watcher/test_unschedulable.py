@@ -30,8 +30,9 @@ from berth.plugins.noderesources.amountsindex import MAX_COLUMNS
 from berth.plugins.noderesources.fit import NodeResourcesFitArgs
 from berth.plugins.registry import BUILT_IN
 from berth_plugins_1_18.registry import as_of_1_18
-from berth_watcher.hints import QueuePlugins, UnschedulablePods
-from berth_watcher.queue import EventClock, QueuedPod, Timestamp
+from berth_watcher.hints import QueueingHints, UnschedulablePods
+from berth_watcher.queue import QueuePlugins
+from berth_watcher.queuedpod import EventClock, QueuedPod, Timestamp
 from berth_watcher.store import RESOURCES, ObjectChange, cluster_events
 from harness.builders.objects import a_container, a_pod
 from harness.builders.profiles import profile_of
@@ -138,9 +139,10 @@ def rejected_pods(draw: st.DrawFn, names: list[str]) -> list[QueuedPod]:
     return list({pod.uid: pod for pod in found}.values())
 
 
-def hints_of(profile: Profile) -> QueuePlugins:
+def hints_of(profile: Profile) -> QueueingHints:
     clock = EventClock(Timestamp(monotonic=0.0, wall=datetime.now(UTC)))
-    return QueuePlugins({"berth": profile}, clock, lambda _warning: None)
+    profiles = {"berth": profile}
+    return QueueingHints(profiles, QueuePlugins(profiles, clock))
 
 
 def found_by(waiting: UnschedulablePods, event: ClusterEvent, old: object, new: object) -> set[str]:

@@ -33,15 +33,17 @@ from berth.kube.client import KubeClient
 from berth.kube.informers import Informers
 from berth.leader.session import LeaderSession
 from berth.leader.term import CONTROL, number_in_control, term_key
+from berth.lifecycle.livedata import follow_live
 from berth.lifecycle.process import Process, run_until
-from berth.lifecycle.sessions import Refusals, UndecodableReporter, follow_live
+from berth.lifecycle.sessions import Refusals, UndecodableReporter
 from berth.messages.attempts import DeadLetter, Decision, Outcome, Ranked, UnknownSchemaError, attempt_of, decode
 from berth.messages.livedata import LiveSource
 from berth.messages.subjects import Attempt, Epoch, key
 from berth.observability.health import Progress
 from berth.observability.logging import get_logger, verbose
 from berth.observability.metrics import GaugeName, Meter, result_of
-from berth.observability.tracing import TRACEPARENT, Span, trace_id_of
+from berth.observability.traceparent import TRACEPARENT, trace_id_of
+from berth.observability.tracing import Span
 from berth.settings.settings import V_RESULT, V_STEP
 from berth_binder.apicalls import ApiRequests
 from berth_binder.cache import Cache, ForeignBindings

@@ -12,8 +12,9 @@ from berth.bus.interface import Bus
 from berth.extenders.client import Extenders
 from berth.kube.client import KubeClient
 from berth.kube.listwatch import ReflectorEvent, Undecodable
+from berth.leader.clients import cluster_informers, kube_client
 from berth.leader.loop import lead_until_stopped
-from berth.lifecycle.clients import cluster_informers, kube_client, nats_bus
+from berth.lifecycle.clients import nats_bus
 from berth.lifecycle.process import Process
 from berth.observability.health import Progress
 from berth.observability.logging import get_logger

@@ -21,7 +21,7 @@ from berth.errors import BerthError, PermanentError
 from berth.messages.attempts import DeadLetter, Pending, Positions, Ranked
 from berth.observability.logging import get_logger, verbose
 from berth.observability.metrics import Meter
-from berth.observability.tracing import trace_id_of
+from berth.observability.traceparent import trace_id_of
 from berth.settings.settings import V_STEP
 
 SUSPECT_DELIVERIES: Final = 4

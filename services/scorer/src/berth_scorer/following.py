@@ -11,7 +11,8 @@ from typing import Final, Protocol
 from berth.bus.interface import BucketReader, Entry, Session, StoredMessage, StreamReader
 from berth.bus.topology import CLUSTER, DECISIONS, RANKED
 from berth.cluster.buckets import LiveDataReader
-from berth.lifecycle.sessions import UndecodableReporter, follow_live
+from berth.lifecycle.livedata import follow_live
+from berth.lifecycle.sessions import UndecodableReporter
 from berth.messages.subjects import all_of
 
 DECISIONS_READ: Final = 2

@@ -42,8 +42,9 @@ from berth.messages.attempts import Pending, Ranked, UnknownSchemaError, attempt
 from berth.messages.subjects import key
 from berth.observability.health import Condition
 from berth.observability.logging import get_logger, verbose
-from berth.observability.metrics import Meter, point_of, status_of
-from berth.observability.tracing import TRACEPARENT, Span, trace_id_of
+from berth.observability.metrics import Meter, point_of
+from berth.observability.traceparent import TRACEPARENT, trace_id_of
+from berth.observability.tracing import Span
 from berth.ranking.ranker import Ranker
 from berth.ranking.view import View
 from berth.settings.settings import V_STEP
@@ -441,7 +442,7 @@ class Scorer:
     def _export_points(self, timing: Timing, parent: Span) -> None:
         """A span for each extension point of a cycle."""
         for point, (seconds, code, began) in timing.points.items():
-            notes = {"status": status_of(code)}
+            notes = {"status": code.label}
             self._tracing.past(point, parent.traceparent, began=began, seconds=seconds, notes=notes)
 
     def _count(self, message: Ranked, timing: Timing, seconds: float) -> None:
@@ -476,7 +477,7 @@ def count_ranking(metrics: Meter, message: Ranked, profile: Profile, timing: Tim
             "scheduler_framework_extension_point_duration_seconds",
             took.seconds,
             extension_point=point_of(point),
-            status=status_of(took.code),
+            status=took.code.label,
             profile=message.profile,
         )
     for (plugin, point), took in timing.plugins.items():
@@ -485,7 +486,7 @@ def count_ranking(metrics: Meter, message: Ranked, profile: Profile, timing: Tim
             took.seconds,
             plugin=plugin,
             extension_point=point_of(point),
-            status=status_of(took.code),
+            status=took.code.label,
         )
 
 

@@ -26,15 +26,8 @@ from berth.messages.queue import (
     WaitingPod,
 )
 from berth_watcher.hints import VICTIM_DELETED
-from berth_watcher.queue import (
-    QUEUES,
-    WAITING_FOR_EVENT,
-    EventClock,
-    QueuedPod,
-    SchedulingQueue,
-    Stage,
-    created_at,
-)
+from berth_watcher.queue import SchedulingQueue
+from berth_watcher.queuedpod import QUEUES, WAITING_FOR_EVENT, EventClock, QueuedPod, Stage, created_at
 from berth_watcher.store import label_of
 
 PODS_LOOKED_AT: Final = 2000

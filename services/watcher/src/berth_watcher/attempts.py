@@ -11,7 +11,7 @@ RANKED. That is reported once, until no pod of the profile waits for that servic
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable, Sequence
 from typing import Final
 
 from berth.api.pod import Pod, is_bound, name_of
@@ -31,7 +31,7 @@ from berth_watcher.events import (
     Warn,
     WorkQueue,
 )
-from berth_watcher.queue import EventClock, QueuedPod, Stage
+from berth_watcher.queuedpod import EventClock, QueuedPod, Stage
 from berth_watcher.settings import AttemptSettings
 from berth_watcher.takeover import FormerState
 
@@ -43,7 +43,7 @@ MAX_FAILURES: Final = 60
 
 
 class Attempts:
-    """The attempts of one term, from PENDING to their Decision. Effects go to ``emit``."""
+    """The attempts of one term, from PENDING to their Decision."""
 
     def __init__(
         self,
@@ -52,12 +52,10 @@ class Attempts:
         clock: EventClock,
         profiles: Iterable[str],
         settings: AttemptSettings,
-        emit: Callable[[Effect], None],
     ) -> None:
         self._term = term
         self._clock = clock
         self._settings = settings
-        self._emit = emit
         self.window = InFlightWindow(settings.window_floor, profiles)
         self.stalled = StalledAttempts(profiles)
         self._not_stored: set[str] = set()
@@ -89,17 +87,17 @@ class Attempts:
         self.window.acquire(queued.uid, queued.profile, slots)
         return slots
 
-    def release(self, queued: QueuedPod) -> None:
+    def release(self, queued: QueuedPod) -> Sequence[Effect]:
         """The pod leaves the window: decided, or after ``waiting`` without a limit of time."""
         self.window.release(queued.uid)
-        self._report(self.stalled.ended(queued.uid))
+        return self.stalled.ended(queued.uid)
 
-    def end(self, queued: QueuedPod) -> None:
+    def end(self, queued: QueuedPod) -> Sequence[Effect]:
         """The latest attempt is decided, or the pod is bound or gone."""
         self._not_stored.discard(queued.uid)
-        self.release(queued)
+        return self.release(queued)
 
-    def publish(self, queued: QueuedPod, *, waited: float | None = None) -> None:
+    def publish(self, queued: QueuedPod, *, waited: float | None = None) -> list[Effect]:
         """Publish the next attempt. It must have its slots in the window."""
         previous = queued.attempt
         attempt = previous.next(self._term) if previous else Attempt(uid=queued.uid, term=self._term, n=1)
@@ -116,26 +114,27 @@ class Attempts:
         self.looked_at += 1
         queued.attempt, queued.published, queued.epoch = attempt, queued.pod, 0
         self._not_stored.discard(queued.uid)
-        self._report(self.stalled.ended(queued.uid))
         queued.at_front = False
-        self._emit(PublishPending(message=message, waited_seconds=waited))
+        return [*self.stalled.ended(queued.uid), PublishPending(message=message, waited_seconds=waited)]
 
-    def restore(self, queued: QueuedPod, state: FormerState) -> None:
+    def restore(self, queued: QueuedPod, state: FormerState) -> list[Effect]:
         """Go on with the numbers that the former leader left."""
         queued.attempt, queued.published = state.attempt, state.in_flight
-        if state.attempt is not None and state.attempt.term > self._term:
-            self._emit(StepDown(reason=f"attempt {str(state.attempt)!r}", term=state.attempt.term))
         queued.failures = min(state.failures, MAX_FAILURES)
+        if state.attempt is None or state.attempt.term <= self._term:
+            return []
+        return [StepDown(reason=f"attempt {str(state.attempt)!r}", term=state.attempt.term)]
 
-    def look_up(self, queued: QueuedPod, attempt: Attempt) -> None:
+    def look_up(self, queued: QueuedPod, attempt: Attempt) -> list[Effect]:
         meta = queued.pod.metadata
         self.looked_at += 1
-        self._emit(LookUpAttempt(attempt=attempt, profile=queued.profile, namespace=meta.namespace, pod=meta.name))
+        return [LookUpAttempt(attempt=attempt, profile=queued.profile, namespace=meta.namespace, pod=meta.name)]
 
-    def on_held(self, queued: QueuedPod, held_by: WorkQueue) -> None:
+    def on_held(self, queued: QueuedPod, held_by: WorkQueue) -> Sequence[Effect]:
         """A work queue still holds the message of the latest attempt."""
-        if not queued.epoch:  # after ``waiting`` it waits for its volumes or a Permit plugin, and for no service
-            self._report(self.stalled.found(queued, held_by, self._settings.look_up_seconds))
+        if queued.epoch:  # after ``waiting`` it waits for its volumes or a Permit plugin, and for no service
+            return ()
+        return self.stalled.found(queued, held_by, self._settings.look_up_seconds)
 
     def on_lost(self, queued: QueuedPod) -> str:
         """No message of the latest attempt is found. Returns why the pod is given up; empty for another attempt."""
@@ -150,26 +149,22 @@ class Attempts:
         """A bus that stores nothing is no failure of the pod: the attempt does not count as lost."""
         self._not_stored.add(queued.uid)
 
-    def give_up(self, queued: QueuedPod, reason: str) -> None:
+    def give_up(self, queued: QueuedPod, reason: str) -> list[Effect]:
         """An error without a Decision: a dead letter and a warning."""
         subject, attempt = str(queued.subject("pending")), str(queued.attempt)
         dead_letter = DeadLetter(subject=subject, reason=reason, service="watcher", attempt=attempt)
-        self._emit(PublishDeadLetter(dead_letter=dead_letter))
-        self._emit(Warn(message=reason, fields={"pod": queued.pod.key, "uid": queued.uid}))
-        self.release(queued)
+        warning = Warn(message=reason, fields={"pod": queued.pod.key, "uid": queued.uid})
         queued.lost_attempts, queued.outcome, queued.message = 0, Outcome.ERROR, reason
+        return [PublishDeadLetter(dead_letter=dead_letter), warning, *self.release(queued)]
 
-    def count_scheduled(self, queued: QueuedPod, pod: Pod) -> None:
+    def count_scheduled(self, queued: QueuedPod, pod: Pod) -> list[Effect]:
         """Count a bound pod, if the Binding is ours: its attempt is in flight, or was decided ``bound``."""
         decided = queued.stage is Stage.AWAITING_WATCH and queued.outcome is Outcome.BOUND
         ours = decided or queued.stage is Stage.IN_FLIGHT
         if is_bound(pod) and ours and queued.attempt is not None and queued.first_active_at is not None:
             seconds = self._clock.now - queued.first_active_at
-            self._emit(CountScheduled(pod=pod, attempts=queued.attempt.n, seconds=seconds))
-
-    def _report(self, effects: Iterable[Effect]) -> None:
-        for effect in effects:
-            self._emit(effect)
+            return [CountScheduled(pod=pod, attempts=queued.attempt.n, seconds=seconds)]
+        return []
 
 
 def is_news(queued: QueuedPod, decision: DecisionSummary) -> bool:

@@ -8,12 +8,12 @@ which pods an event may help).
 
 A pod enters with ``_add``, becomes active in ``_enqueue``, or in ``_activate`` when it is tried again, and goes into
 flight in ``_publish_active``. ``_conclude`` has what each outcome of its Decision means. Only ``_move`` changes the
-stage in which a pod waits.
+stage in which a pod waits. Each of these returns the effects that follow.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Any, Final
 
@@ -47,19 +47,20 @@ from berth_watcher.events import (
     PodRead,
     PublishNotStored,
     PublishRefused,
+    QueueStarted,
     ReadPod,
     RetryRequested,
     StreamsRead,
 )
-from berth_watcher.hints import QueuePlugins, UnschedulablePods
+from berth_watcher.hints import QueueingHints, UnschedulablePods
 from berth_watcher.metrics import Figures
 from berth_watcher.mirror import NO_CHANGE, DesiredEntry, Mirror, Watermarks, desired_entry, left_out
-from berth_watcher.queue import (
+from berth_watcher.queue import QueuePlugins, SchedulingQueue
+from berth_watcher.queuedpod import (
     DO_NOT_ASK_SECONDS,
     WAITING_FOR_EVENT,
     EventClock,
     QueuedPod,
-    SchedulingQueue,
     Stage,
     Timestamp,
     always,
@@ -78,7 +79,7 @@ from berth_watcher.store import (
     label_of_own_update,
     live_data_event,
 )
-from berth_watcher.takeover import TakeoverState
+from berth_watcher.takeover import FormerState, TakeoverState
 
 TAKEOVER_STEPS: Final = (BucketEntryRead, BucketComplete, StreamsRead, KeyWritten, KeyTooLarge, KeyLookedUp)
 """The events by which a takeover goes on."""
@@ -109,19 +110,18 @@ class WatcherCore:
         self._store = store
         self._profiles = profiles
         self._settings = settings
-        self._effects: list[Effect] = []
-        emit = self._effects.append
         self._clock = clock = EventClock(started)
         self._mirror = Mirror(term, max_writes=max_writes)
         self._watermarks = Watermarks(store.kinds)
         self._undecodable = UndecodableObjects(profiles)
         self._queue = SchedulingQueue(profiles, clock)
-        self._plugins = plugins = QueuePlugins(profiles, clock, emit)
-        self._attempts = Attempts(term=term, clock=clock, profiles=profiles, settings=settings, emit=emit)
+        self._plugins = plugins = QueuePlugins(profiles, clock)
+        self._hints = hints = QueueingHints(profiles, plugins)
+        self._attempts = Attempts(term=term, clock=clock, profiles=profiles, settings=settings)
         self._requeue = Requeue(
             clock=clock,
-            plugins=plugins,
-            waiting=UnschedulablePods(profiles, plugins, store.room_of),
+            hints=hints,
+            waiting=UnschedulablePods(profiles, hints, store.room_of),
             kinds=store.kinds,
             settings=settings.requeue,
         )
@@ -141,21 +141,22 @@ class WatcherCore:
         Nothing is written or published until the bus has been read. In one step 200,000 pods took as long as a Lease.
         """
         self._clock.now = now
-        taken = 0
+        taken, effects = 0, list[Effect]()
         for kind in self._store.kinds:
             for name, thing in self._store.of(kind).items():
-                self._mirror_object(kind, name, thing)
+                effects += self._mirror_object(kind, name, thing)[1]
                 if isinstance(thing, Pod):
-                    self._on_pod(thing)
+                    effects += self._on_pod(thing)
                 taken += 1
                 if taken % OBJECTS_IN_A_STEP == 0:
-                    yield self._take_effects()
-            self._on_version(kind, self._store.versions[kind], listed=True)
+                    yield effects
+                    effects = []
+            effects += self._on_version(kind, self._store.versions[kind], listed=True)
             self._watermarks.on_version(kind, str(self._store.versions[kind]), self._mirror.changes)
         for undecodable in self._store.undecodable.values():
-            self._effects += self._undecodable.report(undecodable)
+            effects += self._undecodable.report(undecodable)
         self._requeue.begin(self._mirror.changes, position=0)
-        yield self._take_effects()
+        yield [*effects, *self._plugins.take_warnings()]
 
     def handle(self, events: Iterable[Event], now: float, may_continue: Callable[[], bool] = always) -> list[Effect]:
         """Handle events in order, then the pods they may help, then timers, and publish what may go.
@@ -163,20 +164,21 @@ class WatcherCore:
         ``now`` is in monotonic seconds. Once ``may_continue`` is false, work that is left waits for the next call.
         """
         self._clock.now, self._clock.may_continue = now, may_continue
+        effects: list[Effect] = []
         for event in events:
-            self._handlers[type(event)](event)
+            effects += self._handlers[type(event)](event)
             self._count_step(event)
         for queued in self._requeue.helped():
-            self._try_again(queued)
-        self._effects += self._mirror.take_writes()
-        self._on_mirror_settled()
-        self._start_queue()
-        self._run_timers()
-        self._publish_active()
+            effects += self._try_again(queued)
+        effects += self._mirror.take_writes()
+        effects += self._on_mirror_settled()
+        effects += self._start_queue()
+        effects += self._run_timers()
+        effects += self._publish_active()
         for kind, version in self._watermarks.pop_due(now, self._mirror.settled):
             self._mirror.set_desired(watermark_key(kind), DesiredEntry(watermark=version), numbered=False)
-        self._effects += self._mirror.take_writes()
-        return self._take_effects()
+        effects += self._mirror.take_writes()
+        return [*effects, *self._plugins.take_warnings()]
 
     @property
     def is_queue_running(self) -> bool:
@@ -193,7 +195,7 @@ class WatcherCore:
         """Rises with whatever is done about pods: with 0 more in half a minute, pods that wait are stuck."""
         return self._attempts.looked_at + self._steps
 
-    def next_wakeup(self) -> float | None:
+    def due(self) -> float | None:
         """When something is due without any event, in monotonic seconds; ``None`` for never."""
         has_stored = self._queue.has_stored(self._mirror.settled)
         if self._mirror.may_write or self._requeue.has_more or has_stored or self._takeover.left:
@@ -207,7 +209,7 @@ class WatcherCore:
 
     def live_buckets(self) -> list[LiveBucket]:
         """The buckets of live data whose events a plugin has registered for."""
-        return [bucket for bucket, event in LIVE_DATA_EVENTS.items() if self._plugins.is_event_of_interest(event)]
+        return [bucket for bucket, event in LIVE_DATA_EVENTS.items() if self._hints.is_event_of_interest(event)]
 
     @property
     def queue_entries(self) -> int:
@@ -235,17 +237,17 @@ class WatcherCore:
             reduced=self._mirror.reduced(),
         )
 
-    def _routes(self) -> Mapping[type, Callable[[Any], None]]:
+    def _routes(self) -> Mapping[type, Callable[[Any], Sequence[Effect]]]:
         mirror = self._mirror
         return {
             **dict.fromkeys(REFLECTOR_EVENTS, self._on_reflector),
             DecisionReceived: self._on_decision,
-            BucketEntryRead: lambda event: mirror.on_read(event.entry),
+            BucketEntryRead: self._on_entry_read,
             BucketComplete: self._on_bucket_complete,
-            KeyWritten: lambda event: self._effects.extend(mirror.on_written(event.key, event.sequence)),
-            KeyWriteFailed: lambda event: self._effects.extend(mirror.on_write_failed(event.key)),
-            KeyTooLarge: lambda event: self._effects.extend(mirror.on_too_large(event.key, event.reason)),
-            KeyLookedUp: lambda event: mirror.on_looked_up(event.key, event.entry),
+            KeyWritten: lambda event: mirror.on_written(event.key, event.sequence),
+            KeyWriteFailed: lambda event: mirror.on_write_failed(event.key),
+            KeyTooLarge: lambda event: mirror.on_too_large(event.key, event.reason),
+            KeyLookedUp: self._on_key_looked_up,
             PodRead: self._on_pod_read,
             AttemptLookedUp: self._on_looked_up,
             PublishRefused: self._on_publish_refused,
@@ -261,111 +263,120 @@ class WatcherCore:
         if isinstance(event, KeyWriteFailed) or (not self._running and isinstance(event, TAKEOVER_STEPS)):
             self._steps += 1
 
-    def _on_reflector(self, event: ReflectorEvent[KubernetesObject]) -> None:
+    def _on_reflector(self, event: ReflectorEvent[KubernetesObject]) -> Sequence[Effect]:
+        effects: list[Effect] = []
         for change in self._store.apply(event):
-            self._on_change(change)
+            effects += self._on_change(change)
         if isinstance(event, ListedPart):
-            return  # the kind is complete up to a version again when all of the LIST has come
+            return effects  # the kind is complete up to a version again when all of the LIST has come
         if isinstance(event, Undecodable):
-            self._effects += self._undecodable.report(event)
+            effects += self._undecodable.report(event)
         version = self._store.versions[event.kind]
         self._watermarks.on_version(event.kind, str(version), self._mirror.changes)
-        self._on_version(event.kind, version, listed=isinstance(event, Listed))
+        return [*effects, *self._on_version(event.kind, version, listed=isinstance(event, Listed))]
 
-    def _on_change(self, change: ObjectChange) -> None:
-        number = self._mirror_object(change.kind, change.name, change.new)
+    def _on_change(self, change: ObjectChange) -> Sequence[Effect]:
+        number, effects = self._mirror_object(change.kind, change.name, change.new)
         if number != NO_CHANGE:
             for event, old, new in cluster_events(change):
                 self._requeue.on_cluster_event(event, old, new, number)
             if (rewritten := as_new(change)) is not None:
                 self._requeue.on_rewritten(*rewritten, number)
         if isinstance(change.new, Pod):
-            self._on_pod(change.new)
-        elif change.kind == "pod" and (queued := self._queue.get(change.name)) is not None:
-            self._remove(queued)
+            return [*effects, *self._on_pod(change.new)]
+        if change.kind == "pod" and (queued := self._queue.get(change.name)) is not None:
+            return [*effects, *self._remove(queued)]
+        return effects
 
-    def _mirror_object(self, kind: str, name: str, thing: KubernetesObject | None) -> int:
-        """Set what the mirror must hold of an object. Returns the number of the change."""
+    def _mirror_object(self, kind: str, name: str, thing: KubernetesObject | None) -> tuple[int, Sequence[Effect]]:
+        """Set what the mirror must hold of an object. Returns the number of the change, and warnings about it."""
         desired = desired_entry(thing)
         number = self._mirror.set_desired(key(kind, name), desired)
-        if number != NO_CHANGE and desired is not None:
-            self._effects += left_out(thing)
-        return number
+        return number, left_out(thing) if number != NO_CHANGE and desired is not None else ()
 
-    def _on_bucket_complete(self, event: BucketComplete) -> None:
+    def _on_entry_read(self, event: BucketEntryRead) -> Sequence[Effect]:
+        self._mirror.on_read(event.entry)
+        return ()
+
+    def _on_key_looked_up(self, event: KeyLookedUp) -> Sequence[Effect]:
+        self._mirror.on_looked_up(event.key, event.entry)
+        return ()
+
+    def _on_bucket_complete(self, event: BucketComplete) -> Sequence[Effect]:
         self._mirror.start_writing(event.position)
         self._requeue.begin(self._mirror.changes, event.position)
         self._takeover.last_difference = self._mirror.changes
+        return ()
 
-    def _on_live_data(self, event: LiveDataReceived) -> None:
+    def _on_live_data(self, event: LiveDataReceived) -> Sequence[Effect]:
         found = live_data_event(event)
         if found is not None:
             self._requeue.on_live_data(*found, event.sequence)
+        return ()
 
     # --- a takeover
 
-    def _on_streams_read(self, event: StreamsRead) -> None:
+    def _on_streams_read(self, event: StreamsRead) -> Sequence[Effect]:
         self._takeover.streams, self._takeover.streams_read_at = event, self._clock.now
+        return ()
 
-    def _start_queue(self) -> None:
+    def _start_queue(self) -> Sequence[Effect]:
         """Continue every pod from the state that the former leader left, in slices, once the mirror is stored."""
-        takeover = self._takeover
+        takeover, effects = self._takeover, list[Effect]()
         if self._running or not takeover.may_start_queue(self._mirror.settled):
-            return
+            return ()
         self._attempts.takeover_position = self._mirror.position
         if not takeover.left:
             takeover.left.extend(self.recovering_pods())
         while takeover.left:
             queued = takeover.left.popleft()
             if self._queue.get(queued.uid) is queued and queued.stage is Stage.RECOVERING:
-                self._continue(queued)
+                effects += self._continue(queued)
             if takeover.left and not self._clock.may_continue():
-                return
+                return effects
         self._running = True
         for queued in self.recovering_pods():  # those that were added or changed meanwhile
-            self._continue(queued)
+            effects += self._continue(queued)
         for event in takeover.decisions:
-            self._decide(event)
+            effects += self._decide(event)
         self._takeover = TakeoverState()
+        return [*effects, QueueStarted()]
 
-    def _continue(self, queued: QueuedPod) -> None:
+    def _continue(self, queued: QueuedPod) -> Sequence[Effect]:
         """Leave a pod in flight, after ``waiting`` without a slot in the window, or go on with its Decision."""
         state = self._takeover.former_state(queued.uid)
-        self._attempts.restore(queued, state)
+        return [*self._attempts.restore(queued, state), *self._go_on_from(queued, state)]
+
+    def _go_on_from(self, queued: QueuedPod, state: FormerState) -> Sequence[Effect]:
         if state.final_decision is not None:
             last = state.final_decision
             since_read = self._clock.now - self._takeover.streams_read_at
-            self._conclude(queued, last.decision, last.time, last.age_seconds + since_read)
-        elif state.in_flight is not None:
-            if state.has_slot:
-                self._attempts.acquire(queued)
-            if queued.refusal or changed(state.in_flight, queued.pod):
-                self._publish(queued)
-            else:
-                self._await_decision(queued)
-        else:
-            self._move(queued, Stage.ACTIVE)
+            return self._conclude(queued, last.decision, last.time, last.age_seconds + since_read)
+        if state.in_flight is None:
+            return self._move(queued, Stage.ACTIVE)
+        if state.has_slot:
+            self._attempts.acquire(queued)
+        if queued.refusal or changed(state.in_flight, queued.pod):
+            return self._publish(queued)
+        return self._await_decision(queued)
 
     # --- a pod enters the queue, changes and leaves
 
-    def _on_pod(self, pod: Pod) -> None:
+    def _on_pod(self, pod: Pod) -> Sequence[Effect]:
         """The watch shows a pod."""
         queued = self._queue.get(pod.metadata.uid)
         if not waits(pod, self._profiles):
-            if queued is not None:
-                self._attempts.count_scheduled(queued, pod)
-                self._remove(queued)
-        elif queued is None:
-            self._add(pod)
-        else:
-            self._update(queued, pod)
+            return () if queued is None else [*self._attempts.count_scheduled(queued, pod), *self._remove(queued)]
+        if queued is None:
+            return self._add(pod)
+        return self._update(queued, pod)
 
-    def _add(self, pod: Pod) -> None:
+    def _add(self, pod: Pod) -> Sequence[Effect]:
         queued = QueuedPod(pod=pod, timestamp=created_at(pod) or self._clock.timestamp().wall)
         self._queue.add(queued)
-        self._enqueue(queued)
+        return self._enqueue(queued)
 
-    def _enqueue(self, queued: QueuedPod) -> None:
+    def _enqueue(self, queued: QueuedPod) -> Sequence[Effect]:
         """Make a pod active, unless a PreEnqueue plugin rejects it."""
         queued.failure, status = queued.refusal, SUCCESS
         if queued.failure:
@@ -374,10 +385,9 @@ class WatcherCore:
             status = self._pre_enqueue(queued)
         if status.is_success:
             queued.unschedulable_plugins, queued.message = frozenset(), ""
-            self._move(queued, Stage.ACTIVE if self._running else Stage.RECOVERING)
-        else:
-            queued.unschedulable_plugins, queued.message = frozenset({status.plugin}), "; ".join(status.reasons)
-            self._move(queued, Stage.GATED)
+            return self._move(queued, Stage.ACTIVE if self._running else Stage.RECOVERING)
+        queued.unschedulable_plugins, queued.message = frozenset({status.plugin}), "; ".join(status.reasons)
+        return self._move(queued, Stage.GATED)
 
     def _pre_enqueue(self, queued: QueuedPod) -> Status:
         try:
@@ -386,126 +396,130 @@ class WatcherCore:
             queued.record_failure(failure, self._clock.now)
             return SUCCESS
 
-    def _update(self, queued: QueuedPod, pod: Pod) -> None:
+    def _update(self, queued: QueuedPod, pod: Pod) -> Sequence[Effect]:
         before, queued.pod = queued.pod, pod
         if queued.failure and changed(before, pod):
             queued.do_not_ask_until = 0.0
         if queued.stage in WAITING_FOR_EVENT:
             queued.incoming_event = label_of_own_update(pod_update_actions(before, pod))
         if queued.stage is Stage.GATED:
-            self._enqueue(queued)
-        elif queued.stage is Stage.IN_FLIGHT:
-            if queued.published is not None and changed(queued.published, pod):
-                self._publish(queued)
-        elif queued.stage is Stage.UNSCHEDULABLE and changed(before, pod):
-            self._try_again(queued)
-        elif queued.stage is Stage.BACKOFF and queued.failure:
-            self._wait_or_activate(queued, self._requeue.back_off(queued))
+            return self._enqueue(queued)
+        if queued.stage is Stage.IN_FLIGHT and queued.published is not None and changed(queued.published, pod):
+            return self._publish(queued)
+        if queued.stage is Stage.UNSCHEDULABLE and changed(before, pod):
+            return self._try_again(queued)
+        if queued.stage is Stage.BACKOFF and queued.failure:
+            return self._wait_or_activate(queued, self._requeue.back_off(queued))
+        return ()
 
-    def _remove(self, queued: QueuedPod) -> None:
-        self._attempts.end(queued)
+    def _remove(self, queued: QueuedPod) -> Sequence[Effect]:
+        effects = self._attempts.end(queued)
         self._requeue.on_removed(queued)
         self._queue.remove(queued)
-        if self._settings.notes_stages:
-            self._effects.append(note_on(queued, "pod left", node=queued.node))
+        return [*effects, note_on(queued, "pod left", node=queued.node)] if self._settings.notes_stages else effects
 
     # --- a pod goes into flight, and what becomes of its attempt
 
-    def _publish_active(self) -> None:
+    def _publish_active(self) -> Sequence[Effect]:
         """Publish active pods in order while their profile's window has a free slot.
 
         Where no pod is active and most of the window is free, back-offs end early (docs/protocol.md, 3): of pods that
         an event woke, and only once the mirror has stored that event.
         """
         if not self._running:
-            return
+            return ()
         window, now = self._attempts.window, self._clock.now
         free = window.free(now)
-        self._publish_in_order(free)
+        effects = self._publish_in_order(free)
         while (queued := self._queue.pop_early(window.free_for_early(now), self._mirror.settled)) is not None:
             self._requeue.end_back_off(queued)
-            self._activate(queued)
-            self._publish_in_order(free)
+            effects += self._activate(queued)
+            effects += self._publish_in_order(free)
+        return effects
 
-    def _publish_in_order(self, free: dict[str, int]) -> None:
+    def _publish_in_order(self, free: dict[str, int]) -> list[Effect]:
+        effects: list[Effect] = []
         while (queued := self._queue.pop(free)) is not None:
             free[queued.profile] -= self._attempts.acquire(queued)
-            self._publish(queued, waited=self._clock.now - (queued.active_since or self._clock.now))
+            effects += self._publish(queued, waited=self._clock.now - (queued.active_since or self._clock.now))
+        return effects
 
-    def _publish(self, queued: QueuedPod, *, waited: float | None = None) -> None:
+    def _publish(self, queued: QueuedPod, *, waited: float | None = None) -> Sequence[Effect]:
         """Publish the next attempt. The caller takes the slots in the window."""
-        self._attempts.publish(queued, waited=waited)
-        self._await_decision(queued)
+        return [*self._attempts.publish(queued, waited=waited), *self._await_decision(queued)]
 
-    def _await_decision(self, queued: QueuedPod) -> None:
-        self._move(queued, Stage.IN_FLIGHT, due=self._clock.now + self._settings.look_up_seconds)
+    def _await_decision(self, queued: QueuedPod) -> Sequence[Effect]:
+        return self._move(queued, Stage.IN_FLIGHT, due=self._clock.now + self._settings.look_up_seconds)
 
-    def _on_decision(self, event: DecisionReceived) -> None:
+    def _on_decision(self, event: DecisionReceived) -> Sequence[Effect]:
         self._last_decision = max(self._last_decision, event.sequence)
         if not self._running:
             self._takeover.decisions.append(event)
-            return
+            return ()
         if event.decision.outcome.final:  # of whatever attempt: their rate decides the size of the window
             self._attempts.window.count_decision(event.decision.profile, self._clock.now)
-        self._decide(event)
+        return self._decide(event)
 
-    def _decide(self, event: DecisionReceived) -> None:
+    def _decide(self, event: DecisionReceived) -> Sequence[Effect]:
         decision = event.decision
         queued = self._queue.get(decision.uid)
         if queued is None or not is_news(queued, decision):
-            return
+            return ()
         if decision.outcome.final:
-            self._conclude(queued, decision, event.time)
-        elif queued.stage is Stage.IN_FLIGHT:
-            queued.epoch = decision.epoch
-            self._attempts.release(queued)
-            self._await_decision(queued)
+            return self._conclude(queued, decision, event.time)
+        if queued.stage is not Stage.IN_FLIGHT:
+            return ()
+        queued.epoch = decision.epoch
+        return [*self._attempts.release(queued), *self._await_decision(queued)]
 
-    def _conclude(self, queued: QueuedPod, decision: DecisionSummary, time: datetime, age_seconds: float = 0.0) -> None:
+    def _conclude(
+        self, queued: QueuedPod, decision: DecisionSummary, time: datetime, age_seconds: float = 0.0
+    ) -> Sequence[Effect]:
         """Handle a final Decision, which was stored at ``time``, by its outcome (docs/protocol.md, 5)."""
         decided_at = Timestamp(monotonic=self._clock.now - age_seconds, wall=time)
-        self._attempts.end(queued)
+        effects, changes = self._attempts.end(queued), self._mirror.changes
         queued.record_decision(decision)
+        wait: Wait | None
         match decision.outcome:
             case Outcome.UNSCHEDULABLE | Outcome.PREEMPTING:
-                changes = self._mirror.changes
-                self._wait_or_activate(queued, self._requeue.on_unschedulable(queued, decision, decided_at, changes))
+                wait = self._requeue.on_unschedulable(queued, decision, decided_at, changes)
+                return [*effects, *self._wait_or_activate(queued, wait)]
             case Outcome.CONFLICT:
-                self._wait_or_activate(
-                    queued, self._requeue.on_conflict(queued, decision, decided_at, self._mirror.changes)
-                )
+                wait = self._requeue.on_conflict(queued, decision, decided_at, changes)
+                return [*effects, *self._wait_or_activate(queued, wait)]
             case Outcome.ERROR:
-                self._wait_or_activate(queued, self._requeue.on_error(queued, decided_at))
+                return [*effects, *self._wait_or_activate(queued, self._requeue.on_error(queued, decided_at))]
             case Outcome.GONE:
-                self._move(queued, Stage.AWAITING_WATCH)
-                self._read_pod(queued)
-            case _:
-                self._move(queued, Stage.AWAITING_WATCH, due=self._clock.now + WATCH_SECONDS)
+                return [*effects, *self._move(queued, Stage.AWAITING_WATCH), self._read_pod(queued)]
+            case Outcome.BOUND:
+                due = self._clock.now + WATCH_SECONDS
+                return [*effects, *self._move(queued, Stage.AWAITING_WATCH, due=due)]
+            case Outcome.WAITING:
+                raise ValueError(f"want a final outcome, got {decision.outcome.value!r}")
 
-    def _on_looked_up(self, event: AttemptLookedUp) -> None:
+    def _on_looked_up(self, event: AttemptLookedUp) -> Sequence[Effect]:
         """Without message or final Decision the attempt is lost: the next one follows, or after the third an error."""
         queued, decision = self._in_flight(event.attempt), event.decision
         if queued is None:
-            return
+            return ()
         if event.held_by is not None:
-            self._attempts.on_held(queued, event.held_by)
-        elif decision is not None and decision.attempt == str(event.attempt) and decision.outcome.final:
-            self._conclude(queued, decision, event.time or self._clock.timestamp().wall)
-        elif reason := self._attempts.on_lost(queued):
-            self._give_up(queued, reason)
-        else:
-            self._publish(queued)
+            return self._attempts.on_held(queued, event.held_by)
+        if decision is not None and decision.attempt == str(event.attempt) and decision.outcome.final:
+            return self._conclude(queued, decision, event.time or self._clock.timestamp().wall)
+        if reason := self._attempts.on_lost(queued):
+            return self._give_up(queued, reason)
+        return self._publish(queued)
 
-    def _on_publish_not_stored(self, event: PublishNotStored) -> None:
+    def _on_publish_not_stored(self, event: PublishNotStored) -> Sequence[Effect]:
         queued = self._in_flight(event.attempt)
         if queued is not None:
             self._attempts.on_not_stored(queued)
+        return ()
 
-    def _on_publish_refused(self, event: PublishRefused) -> None:
+    def _on_publish_refused(self, event: PublishRefused) -> Sequence[Effect]:
         """An attempt that the bus will never store is an error of its pod."""
         queued = self._in_flight(event.attempt)
-        if queued is not None:
-            self._give_up(queued, event.reason)
+        return () if queued is None else self._give_up(queued, event.reason)
 
     def _in_flight(self, attempt: Attempt) -> QueuedPod | None:
         """The pod of an attempt, if the attempt is in flight and the latest."""
@@ -514,110 +528,112 @@ class WatcherCore:
             return None
         return queued
 
-    def _give_up(self, queued: QueuedPod, reason: str) -> None:
+    def _give_up(self, queued: QueuedPod, reason: str) -> Sequence[Effect]:
         """An error without a Decision: the pod backs off."""
-        self._attempts.give_up(queued, reason)
-        self._wait_or_activate(queued, self._requeue.on_error(queued, self._clock.timestamp()))
+        effects = self._attempts.give_up(queued, reason)
+        wait = self._requeue.on_error(queued, self._clock.timestamp())
+        return [*effects, *self._wait_or_activate(queued, wait)]
 
-    def _read_pod(self, queued: QueuedPod) -> None:
+    def _read_pod(self, queued: QueuedPod) -> Effect:
         meta = queued.pod.metadata
-        self._effects.append(ReadPod(uid=queued.uid, namespace=meta.namespace, name=meta.name))
         self._queue.set_timer(queued, self._clock.now + WATCH_SECONDS)
+        return ReadPod(uid=queued.uid, namespace=meta.namespace, name=meta.name)
 
-    def _on_pod_read(self, event: PodRead) -> None:
+    def _on_pod_read(self, event: PodRead) -> Sequence[Effect]:
         """The API's answer for a pod that the binder has decided ``gone`` or ``bound``."""
         queued = self._queue.get(event.uid)
         if queued is None or queued.stage is not Stage.AWAITING_WATCH:
-            return
+            return ()
         if event.pod is None or not waits(event.pod, self._profiles):
-            return  # it is gone or bound: the watch will show that
+            return ()  # it is gone or bound: the watch will show that
         queued.pod = event.pod
-        self._wait_or_activate(queued, self._requeue.on_still_unbound(queued, self._mirror.changes))
+        return self._wait_or_activate(queued, self._requeue.on_still_unbound(queued, self._mirror.changes))
 
     # --- a pod is tried again
 
-    def _try_again(self, queued: QueuedPod) -> None:
+    def _try_again(self, queued: QueuedPod) -> Sequence[Effect]:
         """An event may help an unschedulable or gated pod."""
         if queued.stage is Stage.GATED:
-            self._enqueue(queued)
-        else:
-            self._wait_or_activate(queued, self._requeue.on_helped(queued))
+            return self._enqueue(queued)
+        return self._wait_or_activate(queued, self._requeue.on_helped(queued))
 
-    def _on_retry_requested(self, event: RetryRequested) -> None:
+    def _on_retry_requested(self, event: RetryRequested) -> Sequence[Effect]:
         queued = self._queue.get(event.uid)
-        if queued is not None and queued.stage in RETRIED_FROM:
-            self._requeue.on_retry_requested(queued)
-            self._enqueue(queued)
+        if queued is None or queued.stage not in RETRIED_FROM:
+            return ()
+        self._requeue.on_retry_requested(queued)
+        return self._enqueue(queued)
 
-    def _on_drain_read(self, event: DrainRead) -> None:
+    def _on_drain_read(self, event: DrainRead) -> Sequence[Effect]:
         if event.sequence < self._drain_read:
-            return
+            return ()
         window, self._drain_read = self._attempts.window, event.sequence
-        if window.is_closed is not event.is_draining:
-            window.is_closed = event.is_draining
-            message = "draining: no pod is published" if event.is_draining else "not draining any more"
-            self._effects.append(Note(message=message))
+        if window.is_closed is event.is_draining:
+            return ()
+        window.is_closed = event.is_draining
+        return [Note(message="draining: no pod is published" if event.is_draining else "not draining any more")]
 
-    def _run_timers(self) -> None:
+    def _run_timers(self) -> Sequence[Effect]:
         """Handle the pods whose timer has gone off."""
+        effects: list[Effect] = []
         for queued in self._queue.pop_due():
             if queued.stage is Stage.IN_FLIGHT and queued.attempt is not None:
-                self._attempts.look_up(queued, queued.attempt)
+                effects += self._attempts.look_up(queued, queued.attempt)
                 self._queue.set_timer(queued, self._clock.now + self._settings.look_up_seconds)
             elif queued.stage is Stage.AWAITING_WATCH:
-                self._read_pod(queued)
+                effects.append(self._read_pod(queued))
             elif queued.failure:
-                self._enqueue(queued)
+                effects += self._enqueue(queued)
             else:
-                self._wait_or_activate(queued, self._requeue.on_timer(queued, self._mirror.changes))
+                effects += self._wait_or_activate(queued, self._requeue.on_timer(queued, self._mirror.changes))
             if not self._clock.may_continue():
-                return
+                break
+        return effects
 
-    def _on_version(self, kind: str, version: int, *, listed: bool) -> None:
+    def _on_version(self, kind: str, version: int, *, listed: bool) -> Sequence[Effect]:
         """A reflector has reached a version: pods that waited for it go on."""
+        effects: list[Effect] = []
         for uid in self._requeue.on_version(kind, version, listed=listed):
             queued = self._queue.get(uid)
             if queued is None or queued.stage is not Stage.AWAITING_VERSIONS:
                 continue
             if self._requeue.passes_or_awaits_versions(queued, self._mirror.changes):
-                self._activate(queued)
+                effects += self._activate(queued)
+        return effects
 
-    def _on_mirror_settled(self) -> None:
+    def _on_mirror_settled(self) -> Sequence[Effect]:
         """The mirror may have stored something: pods that waited for it go on."""
-        settled = self._mirror.settled
+        effects, settled = list[Effect](), self._mirror.settled
         self._requeue.on_settled(settled, self._mirror.position)
         for queued in self._queue.pop_stored(settled):
-            self._activate(queued)
+            effects += self._activate(queued)
+        return effects
 
-    def _wait_or_activate(self, queued: QueuedPod, wait: Wait | None) -> None:
+    def _wait_or_activate(self, queued: QueuedPod, wait: Wait | None) -> Sequence[Effect]:
         """Have a pod wait, or try it again at once."""
         if wait is None:
-            self._activate(queued)
-        else:
-            self._move(queued, wait.stage, due=wait.due, early=wait.early)
+            return self._activate(queued)
+        return self._move(queued, wait.stage, due=wait.due, early=wait.early)
 
-    def _activate(self, queued: QueuedPod) -> None:
+    def _activate(self, queued: QueuedPod) -> Sequence[Effect]:
         """Make a pod active, once the mirror has stored what its ranking must see."""
         if queued.mirror_change > self._mirror.settled:
-            self._move(queued, Stage.AWAITING_MIRROR)
-            return
+            return self._move(queued, Stage.AWAITING_MIRROR)
         if queued.mirror_change or queued.at_front or queued.outcome is Outcome.CONFLICT:
             queued.required_positions = Positions(cluster=self._mirror.position, decisions=self._last_decision)
         queued.mirror_change = 0
-        self._move(queued, Stage.ACTIVE)
+        return self._move(queued, Stage.ACTIVE)
 
-    def _move(self, queued: QueuedPod, stage: Stage, *, due: float | None = None, early: bool = False) -> None:
+    def _move(
+        self, queued: QueuedPod, stage: Stage, *, due: float | None = None, early: bool = False
+    ) -> Sequence[Effect]:
         """Put a pod into a stage, with a timer if ``due`` is given. ``early``: its back-off may end before."""
         place = self._plugins.place(queued) if early or stage is Stage.ACTIVE else None
         self._queue.move(queued, stage, due=due, place=place)
         self._requeue.on_moved(queued)
-        if self._settings.notes_stages:
-            self._effects.append(note_on(queued, "pod moved", stage=stage.value, reason=queued.message))
-
-    def _take_effects(self) -> list[Effect]:
-        effects = self._effects.copy()
-        self._effects.clear()
-        return effects
+        if not self._settings.notes_stages:
+            return ()
+        return [note_on(queued, "pod moved", stage=stage.value, reason=queued.message)]
 
 
 def note_on(queued: QueuedPod, message: str, **fields: str) -> Note:

@@ -1,10 +1,9 @@
-"""The two ends of the core: where events wait for it, and what carries out its effects, whose answers are events."""
+"""What carries out the effects of the watcher's core: its answers are events."""
 
 from __future__ import annotations
 
 import asyncio
-from collections import deque
-from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from typing import Any, Final
 
 from berth.bus.interface import (
@@ -22,13 +21,14 @@ from berth.errors import BerthError, PermanentError, TemporaryError
 from berth.kube.client import KubeClient
 from berth.kube.writes import get_pod
 from berth.leader.session import LeaderSession, NoLongerLeadingError
+from berth.lifecycle.coreloop import Inbox
 from berth.lifecycle.process import Process
 from berth.messages.subjects import Attempt
 from berth.observability.logging import get_logger, verbose
-from berth.observability.tracing import TRACEPARENT, Span, UnexportedSpan, trace_id_of, trace_of_pod
+from berth.observability.traceparent import TRACEPARENT, trace_id_of, trace_of_pod
+from berth.observability.tracing import Span, UnexportedSpan
 from berth.settings.settings import V_STEP
 from berth_watcher.events import (
-    REFLECTOR_EVENTS,
     AttemptLookedUp,
     CountScheduled,
     Effect,
@@ -46,6 +46,7 @@ from berth_watcher.events import (
     PublishPending,
     PublishRefused,
     PurgeKey,
+    QueueStarted,
     ReadPod,
     StepDown,
     Warn,
@@ -53,11 +54,13 @@ from berth_watcher.events import (
     WriteKey,
 )
 from berth_watcher.metrics import count_published, count_scheduled
-from berth_watcher.store import ObjectStore
 from berth_watcher.takeover import holds, last_decision
 
 log = get_logger()
 
+TAKEOVER: Final = "takeover"
+"""The health condition of a leader that has taken over. It is there from the start, so that a process which does not
+wait for its Lease yet is not ready."""
 FULL_SECONDS: Final = 1.0
 """Before a key is written again for which NATS had no room."""
 RETRY_SECONDS: Final = 0.2
@@ -66,95 +69,33 @@ WORK_QUEUES: Final[Mapping[WorkQueue, str]] = {"pending": PENDING, "ranked": RAN
 """The streams that hold the messages of an attempt, in the order in which they move."""
 
 
-class Inbox:
-    """The one queue through which every event reaches the core, in order. ``put`` never waits."""
-
-    def __init__(self) -> None:
-        self._events: deque[Event] = deque()
-        self._filled = asyncio.Event()
-
-    def __len__(self) -> int:
-        return len(self._events)
-
-    def put(self, *events: Event) -> None:
-        self.put_all(events)
-
-    def put_all(self, events: Iterable[Event]) -> None:
-        self._events.extend(events)
-        self._filled.set()
-
-    def take(self, most: int, may_continue: Callable[[], bool]) -> Iterator[Event]:
-        """The next events, in order, while there is time; one at least, if there is any."""
-        for _ in range(min(most, len(self._events))):
-            yield self._events.popleft()
-            if not may_continue():
-                break
-        if not self._events:
-            self._filled.clear()
-
-    def store_rest(self, store: ObjectStore) -> None:
-        """What the reflectors have shown since the core's last call: they do not show it again."""
-        for event in self._events:
-            if isinstance(event, REFLECTOR_EVENTS):
-                store.apply(event)
-        self._events.clear()
-
-    async def wait(self, seconds: float | None) -> None:
-        """Wait until there is an event, or for so long."""
-        if self._events:
-            await asyncio.sleep(0)  # let other tasks run
-            return
-        # Not asyncio.timeout, which takes 8 µs: this waits up to three times a pod.
-        timer = None if seconds is None else asyncio.get_running_loop().call_later(seconds, self._filled.set)
-        try:
-            await self._filled.wait()
-        finally:
-            if timer is not None:
-                timer.cancel()
-
-
 class EffectRunner:
-    """Carries out the effects of one term."""
+    """Carries out the effects of one term. Answers go into the inbox, and an error that ends the term too."""
 
-    def __init__(  # noqa: PLR0913 - the clients that effects need, and where answers go
+    def __init__(
         self,
         *,
         session: Session,
         client: KubeClient,
         leadership: LeaderSession,
         process: Process,
-        inbox: Inbox,
-        tasks: asyncio.TaskGroup,
+        inbox: Inbox[Event],
     ) -> None:
         self._session = session
         self._client = client
         self._leadership = leadership
         self._process = process
         self._inbox = inbox
-        self._tasks = tasks
-        self._failure: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        """A write that ends the term."""
-        tasks.create_task(self._fail(), name="failure")
         self.on_own_entry: Callable[[int], None] = lambda _sequence: None
         """Called with the sequence of each entry of ``cluster`` that was written."""
 
-    async def _fail(self) -> None:
-        await self._failure
-
-    def run(self, effects: Iterable[Effect]) -> None:
-        """Start effects in order, so that publishes reach the connection in the order of the core."""
-        for effect in effects:
-            work = self._start(effect)
-            if work is not None:
-                self._tasks.create_task(work)
-
-    def _start(self, effect: Effect) -> Coroutine[Any, Any, None] | None:  # noqa: C901, PLR0911 - one case an effect
+    def carry_out(self, effect: Effect) -> Coroutine[Any, Any, None] | None:  # noqa: C901, PLR0911 - one case an effect
+        """Begin an effect. Returns the rest of one that waits for an answer in a task."""
         match effect:
             case PublishPending():
                 return self._publish(effect)
             case WriteKey():
                 self._write(effect)
-                return None
             case PurgeKey():
                 return self._purge(effect)
             case LookUpKey():
@@ -168,12 +109,14 @@ class EffectRunner:
             case CountScheduled():
                 count_scheduled(self._process.metrics, effect)
                 self._export_whole(effect)
-                return None
             case Warn() | Note():
                 (log.warning if isinstance(effect, Warn) else log.info)(effect.message, **with_trace(effect.fields))
-                return None
             case StepDown():
                 return self._confirm_lead(effect)
+            case QueueStarted():
+                log.info("taken over", term=self._leadership.number)
+                self._process.health.condition(TAKEOVER).ready()
+        return None
 
     def _export_whole(self, scheduled: CountScheduled) -> None:
         """The span that has all others of the pod."""
@@ -237,7 +180,7 @@ class EffectRunner:
             case PermanentError():
                 self._inbox.put(PublishRefused(attempt=Attempt.parse(message.attempt), reason=str(answer)))
             case _:
-                self._end(answer)
+                self._inbox.fail(answer)
 
     def _write(self, effect: WriteKey) -> None:
         """Without a task: a start writes tens of thousands."""
@@ -268,12 +211,7 @@ class EffectRunner:
             case TemporaryError() if not isinstance(answer, MissingError):
                 asyncio.get_running_loop().call_later(FULL_SECONDS, self._inbox.put, KeyWriteFailed(key=key))
             case _:
-                self._end(answer)
-
-    def _end(self, error: BerthError) -> None:
-        """Nothing can be written any more: end the term."""
-        if not self._failure.done():
-            self._failure.set_exception(error)
+                self._inbox.fail(answer)
 
     async def _look_up_key(self, effect: LookUpKey) -> None:
         while True:

@@ -285,6 +285,11 @@ class StepDown:
     term: int
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueueStarted:
+    """The takeover is complete: the queue runs."""
+
+
 Effect = (
     PublishPending
     | WriteKey
@@ -297,4 +302,5 @@ Effect = (
     | Note
     | CountScheduled
     | StepDown
+    | QueueStarted
 )

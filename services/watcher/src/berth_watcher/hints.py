@@ -1,8 +1,4 @@
-"""The profiles' plugins in the watcher: QueueSort, PreEnqueue, and the queueing hints of the pods that wait for events.
-
-What one of them raises, and a call that takes too long, is the failure of one pod: it is published with the reason, so
-that the binder tells the pod's owner; a hint that fails counts as yes. A plugin that takes too long for one pod after
-the other is left alone for a minute, so that it does not hold up the pods of other plugins.
+"""Queueing hints: which of the pods that wait an event may help.
 
 Unschedulable pods are kept by what could help them, so that an event costs nothing for the others. Each pod is in the
 index of every plugin that rejected it, under the key of each of that plugin's hints (``berth.framework.events``). An
@@ -13,10 +9,8 @@ that no node fits, and an update of a node's allocatable: 18 us, where asking th
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
 from functools import partial
 from typing import Final, TypeVar
 
@@ -34,23 +28,16 @@ from berth.framework.events import (
 )
 from berth.framework.interface import Plugin
 from berth.framework.plugincalls import (
-    ONE_TIME,
     PluginFailure,
-    PluginTimeout,
-    SortKey,
-    default_sort_key,
     find_in_index,
     run_hint,
     run_key,
-    run_pre_enqueue,
-    run_sort_key,
     update_index,
 )
 from berth.framework.profile import Profile
-from berth.framework.status import SUCCESS, Status
 from berth.messages.attempts import Outcome
-from berth_watcher.events import Effect, Warn
-from berth_watcher.queue import EventClock, Place, QueuedPod
+from berth_watcher.queue import QueuePlugins
+from berth_watcher.queuedpod import QueuedPod
 
 R = TypeVar("R")
 
@@ -58,53 +45,13 @@ VICTIM_DELETED: Final = ClusterEvent(Resource.POD, Action.DELETE)
 """A pod whose victims were evicted waits for this, whatever its unschedulable plugins registered for."""
 
 
-MAX_TIMEOUTS: Final = 3
-"""Consecutive calls of a plugin that took too long, after which it is not called for some time."""
-SUSPENDED_SECONDS: Final = 60.0
-"""How long it is not called. Also the time between two warnings about a plugin, which may fail for every pod."""
+class QueueingHints:
+    """Asks the queueing hints of the plugins that rejected a pod. One that fails counts as yes."""
 
-
-class QueuePlugins:
-    """Calls plugins. Warnings about failures go to ``emit``."""
-
-    def __init__(self, profiles: Mapping[str, Profile], clock: EventClock, emit: Callable[[Effect], None]) -> None:
+    def __init__(self, profiles: Mapping[str, Profile], plugins: QueuePlugins) -> None:
         self._profiles = profiles
-        self._clock = clock
-        self._emit = emit
-        self._timeouts: Counter[str] = Counter()
-        self._suspended: dict[str, float] = {}
-        self._warned: dict[str, float] = {}
+        self._plugins = plugins
         self._of_interest: dict[ClusterEvent, bool] = {}
-
-    def place(self, pod: QueuedPod) -> Place:
-        """The pod's place in the queue. Where the plugin fails for the pod, it is the default plugin's."""
-        if not pod.failure:
-            try:
-                return Place(self.sort_key(pod.pod, ONE_TIME), self.sort_key(pod.pod, pod.timestamp))
-            except PluginFailure as failure:
-                pod.record_failure(failure, self._clock.now)
-        return Place(default_sort_key(pod.pod, ONE_TIME), default_sort_key(pod.pod, pod.timestamp))
-
-    def sort_key(self, pod: Pod, since: datetime) -> SortKey:
-        """The pod's place if it had waited since then.
-
-        Raises:
-            PluginFailure: the plugin failed for this pod.
-        """
-        plugin = self._profiles[pod.spec.scheduler_name].queue_sort
-        return self._call(plugin, pod, partial(run_sort_key, plugin, pod, since))
-
-    def pre_enqueue(self, pod: Pod) -> Status:
-        """Whether the PreEnqueue plugins let the pod into the queue.
-
-        Raises:
-            PluginFailure: one of them failed for this pod.
-        """
-        for plugin in self._profiles[pod.spec.scheduler_name].pre_enqueues:
-            status = self._call(plugin, pod, partial(run_pre_enqueue, plugin, pod))
-            if not status.is_success:
-                return status
-        return SUCCESS
 
     def may_help(self, pod: QueuedPod, event: ClusterEvent, old: object, new: object) -> bool:
         """Whether an event may help a pod: one that no plugin rejected, or one without events, is helped by any."""
@@ -131,7 +78,7 @@ class QueuePlugins:
     def ask(self, plugin: Plugin, hint: EventHint, pod: Pod, old: object, new: object) -> bool:
         """Whether one hint says that an event may help a pod."""
         try:
-            return self._call(plugin, pod, partial(run_hint, plugin, hint, pod, old, new))
+            return self._plugins.call(plugin, pod, partial(run_hint, plugin, hint, pod, old, new))
         except PluginFailure:
             return True
 
@@ -145,30 +92,6 @@ class QueuePlugins:
             )
         return answer
 
-    def _call(self, plugin: Plugin, pod: Pod, work: Callable[[], R]) -> R:
-        if self._suspended and self._clock.now < self._suspended.get(plugin.name, 0.0):
-            raise PluginTimeout(f'plugin "{plugin.name}" is not called, since it took too long for several pods')
-        try:
-            result = work()
-        except PluginTimeout as failure:
-            self._timeouts[plugin.name] += 1
-            if self._timeouts[plugin.name] >= MAX_TIMEOUTS:
-                del self._timeouts[plugin.name]
-                self._suspended[plugin.name] = self._clock.now + SUSPENDED_SECONDS
-            self._report(plugin, pod, failure)
-            raise
-        except PluginFailure as failure:
-            self._report(plugin, pod, failure)
-            raise
-        if self._timeouts:
-            self._timeouts.pop(plugin.name, None)
-        return result
-
-    def _report(self, plugin: Plugin, pod: Pod, failure: PluginFailure) -> None:
-        if self._clock.now >= self._warned.get(plugin.name, 0.0):
-            self._warned[plugin.name] = self._clock.now + SUSPENDED_SECONDS
-            self._emit(Warn(message=str(failure), fields={"pod": pod.key}))
-
 
 Step = QueuedPod | None
 """A pod that an event may help, or None after some work without one: between two steps the work can be interrupted."""
@@ -178,7 +101,7 @@ class UnschedulablePods:
     """The unschedulable and gated pods. An event never changes them: the core does, when it tries a pod again."""
 
     def __init__(
-        self, profiles: Mapping[str, Profile], calls: QueuePlugins, room_of: RoomOf = lambda _node: None
+        self, profiles: Mapping[str, Profile], calls: QueueingHints, room_of: RoomOf = lambda _node: None
     ) -> None:
         """``room_of``: what is free on a node now."""
         self._calls = calls
@@ -333,7 +256,7 @@ class _IndexedHint:
 class _RejectedPods:
     """Pods of one profile, by the plugins that rejected them."""
 
-    def __init__(self, profile: Profile, calls: QueuePlugins, room_of: RoomOf) -> None:
+    def __init__(self, profile: Profile, calls: QueueingHints, room_of: RoomOf) -> None:
         self._calls = calls
         self._room_of = room_of
         self._by_any_event = _Group()

@@ -1,4 +1,4 @@
-"""The scheduling queue: every pod that waits for a node, the stage in which it waits, and when its timer goes off.
+"""The scheduling queue: every pod that waits for a node, whose turn it is, and when its timer goes off.
 
 Active pods are tried in the order of the profile's QueueSort plugin, in turns of namespaces. Pods that the plugin puts
 at one place but for their time are of one rank: with PrioritySort, of one priority. Within a rank first those that lost
@@ -6,6 +6,11 @@ a conflict, then one pod of each namespace after the other, so that thousands of
 others by one pod and not by thousands (docs/adr/0020-namespaces-take-turns.md). Within a namespace the plugin's order
 counts. Pods that an event woke, and that only wait for the end of their back-off, may go on before it when nothing else
 is to be done.
+
+``QueuePlugins`` calls the profiles' QueueSort and PreEnqueue plugins. An exception of a plugin, and a call that takes
+too long, is the failure of one pod: the pod is published with the reason, which the binder records for its owner. A
+plugin that takes too long for several pods in a row is not called for a minute, so that it does not delay the pods of
+other plugins.
 """
 
 from __future__ import annotations
@@ -13,242 +18,38 @@ from __future__ import annotations
 import heapq
 from collections import Counter
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sized
-from dataclasses import dataclass, field
-from datetime import datetime, timedelta
-from enum import StrEnum
+from datetime import datetime
+from functools import partial
 from itertools import count
 from operator import itemgetter
-from types import MappingProxyType
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeVar
 
-import msgspec
+from berth.api.pod import Pod
+from berth.framework.interface import Plugin
+from berth.framework.plugincalls import (
+    ONE_TIME,
+    PluginFailure,
+    PluginTimeout,
+    SortKey,
+    default_sort_key,
+    run_pre_enqueue,
+    run_sort_key,
+)
+from berth.framework.profile import Profile
+from berth.framework.status import SUCCESS, Status
+from berth.messages.subjects import Uid
+from berth_watcher.events import Warn
+from berth_watcher.queuedpod import INCOMING_QUEUES, QUEUES, EventClock, QueuedPod, Stage
 
-from berth.api.pod import Pod, is_gone_while_unbound
-from berth.api.podlimits import refusal
-from berth.framework.plugincalls import PluginFailure, PluginTimeout, SortKey
-from berth.messages.attempts import DecisionSummary, Outcome, Positions
-from berth.messages.subjects import Attempt, PodSubject, Uid
+R = TypeVar("R")
 
 UNKNOWN_PLUGIN: Final = "(unknown)"
 """In place of the names in Decisions that are no plugin's of the profile."""
 
-POD_ADDED: Final = "UnschedulablePodAdd"
-"""kube-scheduler's name for the event that puts a new pod into the queue."""
-
-
-class Stage(StrEnum):
-    """Where a pod waits, which decides what its timer means."""
-
-    RECOVERING = "recovering"
-    """A takeover has not yet found out whether the pod is in flight. No timer."""
-    GATED = "gated"
-    """A PreEnqueue plugin rejects it. No timer."""
-    ACTIVE = "active"
-    """For its turn and a free slot in the window. No timer."""
-    AWAITING_VERSIONS = "awaiting versions"
-    """After a conflict, until the reflectors reach the resourceVersions named. Timer: stop waiting for them."""
-    AWAITING_MIRROR = "awaiting mirror"
-    """Until the mirror's writes are stored, so that the next ranking sees them. No timer: every write is answered."""
-    BACKOFF = "backoff"
-    """Timer: the end of its back-off, or of the pause before it may end early."""
-    UNSCHEDULABLE = "unschedulable"
-    """For an event that may help. Timer: tried again without one."""
-    IN_FLIGHT = "in flight"
-    """For the Decision of its latest attempt. Timer: look the attempt up."""
-    AWAITING_WATCH = "awaiting watch"
-    """The binder decided that it is bound or gone; until the watch shows that. Timer: read the pod from the API."""
-
-
-WAITING_FOR_EVENT: Final = frozenset({Stage.UNSCHEDULABLE, Stage.GATED})
-"""The stages that a cluster event may end."""
-
-QUEUES: Final = {
-    Stage.RECOVERING: "active",
-    Stage.GATED: "gated",
-    Stage.ACTIVE: "active",
-    Stage.AWAITING_VERSIONS: "active",
-    Stage.AWAITING_MIRROR: "active",
-    Stage.BACKOFF: "backoff",
-    Stage.UNSCHEDULABLE: "unschedulable",
-}
-"""kube-scheduler's queue for each stage, for ``scheduler_pending_pods``. Pods of other stages are not pending."""
-
-INCOMING_QUEUES: Final[Mapping[Stage, str]] = {
-    **{stage: queue for stage, queue in QUEUES.items() if stage is not Stage.RECOVERING},
-    Stage.GATED: "unschedulable",
-}
-"""The same for ``scheduler_queue_incoming_pods_total``, which has no queue of gated pods."""
-
-
-DO_NOT_ASK_SECONDS: Final = 300.0
-"""How long a plugin that took too long is not asked again about a pod that has not changed, and a pod that has too much
-of something is not tried again: as long as an unschedulable pod waits."""
-
-
-NEVER: Final = float("-inf")
-"""As a time in the past."""
-
-# One for all pods: 200,000 that wait would take 27 MB with their own.
-_NO_VERSIONS: Final[Mapping[str, int]] = MappingProxyType({})
-_NO_POSITIONS: Final = Positions()
-
-
-@dataclass(slots=True, kw_only=True, eq=False)
-class QueuedPod:
-    """One pod that waits, or is in flight.
-
-    Only the queue changes ``stage``, ``generation`` and ``due``; core, attempts, requeue and hints write the others.
-    """
-
-    pod: Pod
-    """Its newest state at the API."""
-    timestamp: datetime
-    """When it was created or last rejected. Older pods go first within a priority."""
-    stage: Stage = Stage.RECOVERING
-    generation: int = 0
-    """Changes with each move, so that heap entries of earlier stages are recognised as stale."""
-    due: float | None = None
-    """Monotonic seconds: when the timer of its stage goes off. None: it has none."""
-
-    incoming_event: str = POD_ADDED
-    """What brought it into its queue, or will, in the words of ``scheduler_queue_incoming_pods_total``."""
-    first_active_at: float | None = None
-    """Monotonic seconds. None for a pod that has been gated all the time."""
-    active_since: float | None = None
-    """Monotonic seconds. None while it is not in the active queue."""
-
-    attempt: Attempt | None = None
-    """The latest one."""
-    published: Pod | None = None
-    """The pod as its latest attempt carries it."""
-    epoch: int = 0
-    """Of the binder that decided the latest attempt; 0 while there is no Decision."""
-    outcome: Outcome | None = None
-    """Of its last final Decision."""
-    message: str = ""
-    """Why it waits, from that Decision."""
-    unschedulable_plugins: frozenset[str] = frozenset()
-    """The plugins that rejected it."""
-    node: str = ""
-    """The node of the last Decision. After ``preempting`` this is where the victims are."""
-
-    failures: int = 0
-    """Consecutive attempts that ended in back-off. They decide how long it is."""
-    conflicts: int = 0
-    """Consecutive conflicts."""
-    lost_attempts: int = 0
-    """Consecutive attempts of which no message was found any more."""
-
-    backoff_until: float = 0.0
-    """Monotonic seconds. Also set while the pod is unschedulable."""
-    ended_early_at: float = NEVER
-    """Monotonic seconds. When its back-off was last ended early."""
-    at_front: bool = False
-    """After a conflict it goes first within its priority."""
-    failure: str = ""
-    """Why the pod cannot be tried: a plugin failed for it, or it has too much of something. It is
-    published in place of a try."""
-    do_not_ask_until: float = 0.0
-    """Monotonic seconds: not tried before, unless it changes. After a plugin took too long for the pod, which may take
-    as long again, and for a pod that has too much of something."""
-    awaited_versions: Mapping[str, int] = field(default_factory=lambda: _NO_VERSIONS)
-    """By kind, the resourceVersion that the reflectors must have reached."""
-    mirror_change: int = 0
-    """The mirror's change that its next ranking must see; 0 for none."""
-    required_positions: Positions = _NO_POSITIONS
-    """What the scorer of its next attempt must have read."""
-    _checked: Pod | None = field(default=None, init=False, repr=False)
-    """The state whose refusal is known."""
-    _refusal: str = field(default="", init=False, repr=False)
-
-    @property
-    def refusal(self) -> str:
-        """Why the pod is not scheduled as it is now (``berth.api.podlimits``); empty when it may be.
-
-        It is asked three times on the way into flight, and each state is encoded for it once.
-        """
-        if self._checked is not self.pod:
-            self._checked, self._refusal = self.pod, refusal(self.pod)
-        return self._refusal
-
-    @property
-    def uid(self) -> Uid:
-        return Uid(self.pod.metadata.uid)
-
-    @property
-    def profile(self) -> str:
-        return self.pod.spec.scheduler_name
-
-    def record_decision(self, decision: DecisionSummary) -> None:
-        """Keep what a final Decision says about why the pod waits."""
-        self.epoch = decision.epoch
-        self.outcome = decision.outcome
-        self.message = decision.message
-        self.unschedulable_plugins = frozenset(decision.blockers)
-        self.node = decision.node
-        self.lost_attempts = 0
-        self.required_positions = _NO_POSITIONS
-
-    def positions_after(self, cluster: int) -> Positions:
-        """What the scorer of its next attempt must have read: of ``cluster`` this much at least."""
-        required = self.required_positions
-        return required if required.cluster >= cluster else msgspec.structs.replace(required, cluster=cluster)
-
-    def record_failure(self, failure: PluginFailure, now: float) -> None:
-        """A plugin failed for the pod."""
-        self.failure = str(failure)
-        if isinstance(failure, PluginTimeout):
-            self.do_not_ask_until = now + DO_NOT_ASK_SECONDS
-
-    def subject(self, stage: str) -> PodSubject:
-        """Its subject on the bus at ``pending``, ``ranked`` or ``decision``."""
-        meta = self.pod.metadata
-        return PodSubject(stage=stage, profile=self.profile, namespace=meta.namespace, pod=meta.name)
-
-
-def waits(pod: Pod, profiles: Container[str]) -> bool:
-    """Whether the pod is to be scheduled by one of the profiles: unbound, not being deleted and not finished."""
-    return not pod.spec.node_name and pod.spec.scheduler_name in profiles and not is_gone_while_unbound(pod)
-
-
-def created_at(pod: Pod) -> datetime | None:
-    text = pod.metadata.creation_timestamp
-    try:
-        return datetime.fromisoformat(text) if text else None
-    except ValueError:
-        return None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Timestamp:
-    """One moment by two clocks: monotonic seconds for timers, wall time for the ages of pods."""
-
-    monotonic: float
-    wall: datetime
-
-
-def always() -> bool:
-    """Work without a limit."""
-    return True
-
-
-class EventClock:
-    """The time of the events that are being handled. The core sets it; all its parts read it."""
-
-    def __init__(self, started: Timestamp) -> None:
-        self._started = started
-        self.now = started.monotonic
-        """Monotonic seconds."""
-        self.may_continue: Callable[[], bool] = always
-        """Whether this slice has time left. Long work asks after each step, and goes on in the next slice."""
-
-    def timestamp(self) -> Timestamp:
-        return self.at(self.now)
-
-    def at(self, now: float) -> Timestamp:
-        """A moment in monotonic seconds, by both clocks."""
-        since_start = timedelta(seconds=now - self._started.monotonic)
-        return Timestamp(monotonic=now, wall=self._started.wall + since_start)
+MAX_TIMEOUTS: Final = 3
+"""Consecutive calls of a plugin that took too long, after which it is not called for some time."""
+SUSPENDED_SECONDS: Final = 60.0
+"""How long it is not called. Also the time between two warnings about a plugin, which may fail for every pod."""
 
 
 class Place(NamedTuple):
@@ -258,6 +59,82 @@ class Place(NamedTuple):
     """Equal for pods that are at one place but for their time."""
     key: SortKey
     """Within its namespace."""
+
+
+class QueuePlugins:
+    """Calls plugins for one pod at a time, and keeps warnings about their failures until ``take_warnings``."""
+
+    def __init__(self, profiles: Mapping[str, Profile], clock: EventClock) -> None:
+        self._profiles = profiles
+        self._clock = clock
+        self._warnings: list[Warn] = []
+        self._timeouts: Counter[str] = Counter()
+        self._suspended: dict[str, float] = {}
+        self._warned: dict[str, float] = {}
+
+    def place(self, pod: QueuedPod) -> Place:
+        """The pod's place in the queue. Where the plugin fails for the pod, it is the default plugin's."""
+        if not pod.failure:
+            try:
+                return Place(self.sort_key(pod.pod, ONE_TIME), self.sort_key(pod.pod, pod.timestamp))
+            except PluginFailure as failure:
+                pod.record_failure(failure, self._clock.now)
+        return Place(default_sort_key(pod.pod, ONE_TIME), default_sort_key(pod.pod, pod.timestamp))
+
+    def sort_key(self, pod: Pod, since: datetime) -> SortKey:
+        """The pod's place if it had waited since then.
+
+        Raises:
+            PluginFailure: the plugin failed for this pod.
+        """
+        plugin = self._profiles[pod.spec.scheduler_name].queue_sort
+        return self.call(plugin, pod, partial(run_sort_key, plugin, pod, since))
+
+    def pre_enqueue(self, pod: Pod) -> Status:
+        """Whether the PreEnqueue plugins let the pod into the queue.
+
+        Raises:
+            PluginFailure: one of them failed for this pod.
+        """
+        for plugin in self._profiles[pod.spec.scheduler_name].pre_enqueues:
+            status = self.call(plugin, pod, partial(run_pre_enqueue, plugin, pod))
+            if not status.is_success:
+                return status
+        return SUCCESS
+
+    def take_warnings(self) -> list[Warn]:
+        """Warnings about plugins that have failed since the last call, one a minute for each plugin."""
+        warnings, self._warnings = self._warnings, []
+        return warnings
+
+    def call(self, plugin: Plugin, pod: Pod, work: Callable[[], R]) -> R:
+        """Do this work of the plugin for the pod.
+
+        Raises:
+            PluginFailure: the plugin failed for this pod, or is left alone.
+        """
+        if self._suspended and self._clock.now < self._suspended.get(plugin.name, 0.0):
+            raise PluginTimeout(f'plugin "{plugin.name}" is not called, since it took too long for several pods')
+        try:
+            result = work()
+        except PluginTimeout as failure:
+            self._timeouts[plugin.name] += 1
+            if self._timeouts[plugin.name] >= MAX_TIMEOUTS:
+                del self._timeouts[plugin.name]
+                self._suspended[plugin.name] = self._clock.now + SUSPENDED_SECONDS
+            self._report(plugin, pod, failure)
+            raise
+        except PluginFailure as failure:
+            self._report(plugin, pod, failure)
+            raise
+        if self._timeouts:
+            self._timeouts.pop(plugin.name, None)
+        return result
+
+    def _report(self, plugin: Plugin, pod: Pod, failure: PluginFailure) -> None:
+        if self._clock.now >= self._warned.get(plugin.name, 0.0):
+            self._warned[plugin.name] = self._clock.now + SUSPENDED_SECONDS
+            self._warnings.append(Warn(message=str(failure), fields={"pod": pod.key}))
 
 
 class ActiveEntry(NamedTuple):

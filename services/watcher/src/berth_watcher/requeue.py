@@ -23,8 +23,8 @@ from berth.decoding import version_number
 from berth.framework.events import ClusterEvent, LiveDataUpdate, node_update_actions
 from berth.messages.attempts import DecisionSummary, Outcome, Positions, Reason
 from berth.messages.livedata import BANDWIDTH, FACTS
-from berth_watcher.hints import QueuePlugins, Step, UnschedulablePods
-from berth_watcher.queue import WAITING_FOR_EVENT, EventClock, QueuedPod, Stage, Timestamp
+from berth_watcher.hints import QueueingHints, Step, UnschedulablePods
+from berth_watcher.queuedpod import WAITING_FOR_EVENT, EventClock, QueuedPod, Stage, Timestamp
 from berth_watcher.settings import RequeueSettings
 from berth_watcher.store import LIVE_DATA_EVENTS, label_of
 
@@ -68,13 +68,13 @@ class Requeue:
         self,
         *,
         clock: EventClock,
-        plugins: QueuePlugins,
+        hints: QueueingHints,
         waiting: UnschedulablePods,
         kinds: Iterable[str],
         settings: RequeueSettings,
     ) -> None:
         self._clock = clock
-        self._plugins = plugins
+        self._hints = hints
         self._waiting = waiting
         self._settings = settings
         self._versions = VersionGate(kinds)
@@ -182,18 +182,18 @@ class Requeue:
 
     def on_cluster_event(self, event: ClusterEvent, old: object, new: object, change: int) -> None:
         """Record an event that the mirror is storing. ``helped`` has the pods that it may help."""
-        if self._plugins.is_event_of_interest(event):
+        if self._hints.is_event_of_interest(event):
             self._cluster_log.record(event, old, new, change=change)
             self._check_later(event, old, new, change)
 
     def on_rewritten(self, event: ClusterEvent, old: object, new: object, change: int) -> None:
         """Record what an object is to a scorer that has not read its former version. It concerns no pod that waits."""
-        if self._plugins.is_event_of_interest(event):
+        if self._hints.is_event_of_interest(event):
             self._cluster_log.record(event, old, new, change=change)
 
     def on_live_data(self, event: ClusterEvent, news: LiveDataUpdate, sequence: int) -> None:
         """The same for live data, which is already stored."""
-        if self._plugins.is_event_of_interest(event):
+        if self._hints.is_event_of_interest(event):
             self._live_logs[news.source.bucket].record(event, None, news, sequence=sequence)
             self._check_later(event, None, news, 0)
 
@@ -305,7 +305,7 @@ class Requeue:
                 checked += 1
                 if checked > EVENTS_AT_ONCE and not self._clock.may_continue():
                     return unknown
-                if self._plugins.may_help(pod, event, old, new):
+                if self._hints.may_help(pod, event, old, new):
                     return _MissedChange(change=change, is_known=True)
         return None
 
@@ -318,7 +318,7 @@ class Requeue:
         the pass is written.
         """
         return any(
-            position > 0 and log.may_lack_events_since(position) and self._plugins.awaits(pod, event)
+            position > 0 and log.may_lack_events_since(position) and self._hints.awaits(pod, event)
             for event, log, position in self._live_logs_since(positions)
         )
 

@@ -1,29 +1,128 @@
-"""The watcher's service: keeps the informers running as long as the process, and leads as often as it can."""
+"""The watcher's service: the informers run as long as the process, and a term of the watcher as often as it leads.
+
+A term begins with the takeover (docs/protocol.md, 3): LIST every kind, read the bucket ``cluster`` and write the
+differences, and find each pod's messages on the bus. The queue runs when every difference is stored.
+"""
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable, Mapping
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from typing import Final
+
+import msgspec
 
 from berth.api.config.configuration import KubeSchedulerConfiguration
-from berth.api.kinds import POD, WATCHED_KINDS
+from berth.api.kinds import POD as POD_KIND
+from berth.api.kinds import WATCHED_KINDS
 from berth.api.pod import Pod
-from berth.bus.interface import Bus
+from berth.bus.interface import (
+    BucketReader,
+    Bus,
+    Endpoint,
+    Entry,
+    Session,
+    StoredMessage,
+    StreamReader,
+)
+from berth.bus.orphans import OrphanCheck
+from berth.bus.topology import CLUSTER, CONTROL, DECISIONS, DRAIN_KEY, PENDING, SCORER
+from berth.errors import DecodeError
+from berth.framework.profile import Profile
 from berth.kube.client import KubeClient
+from berth.kube.informers import Informers
+from berth.leader.checks import LeaderChecks
+from berth.leader.clients import cluster_informers, kube_client
 from berth.leader.loop import lead_until_stopped
 from berth.leader.otherschedulers import OtherSchedulers
 from berth.leader.samepods import leases_of_others, warning_about
-from berth.lifecycle.clients import cluster_informers, kube_client, nats_bus
-from berth.lifecycle.process import Process
+from berth.leader.session import LeaderSession
+from berth.lifecycle.clients import nats_bus
+from berth.lifecycle.coreloop import CoreLoop, Inbox
+from berth.lifecycle.process import Process, run_until
 from berth.lifecycle.sessions import STORE
+from berth.messages.attempts import DecisionSummary, decode
+from berth.messages.livedata import LiveBucket
+from berth.messages.queue import POD, QUEUE, RETRY, QueueAnswer, decode_page_request, decode_pod_request
+from berth.messages.subjects import Term
 from berth.observability.health import Progress
 from berth.observability.logging import get_logger
 from berth.profiles.configuration import profiles_of
-from berth_watcher.queue import waits
-from berth_watcher.runner import TAKEOVER, WatcherParts, WatcherRunner, endpoints
+from berth_watcher.answers import RETRIED_FROM
+from berth_watcher.core import WatcherCore
+from berth_watcher.effects import TAKEOVER, EffectRunner
+from berth_watcher.events import (
+    REFLECTOR_EVENTS,
+    BucketComplete,
+    BucketEntryRead,
+    DecisionReceived,
+    DrainRead,
+    Event,
+    LiveDataReceived,
+    RetryRequested,
+)
+from berth_watcher.metrics import Gauges, count_decision, count_received, stats_of
+from berth_watcher.queuedpod import Timestamp, waits
 from berth_watcher.settings import WatcherSettings, watcher_settings
 from berth_watcher.store import ObjectStore
+from berth_watcher.takeover import read_streams
 
 log = get_logger()
+
+DECISIONS_BEFORE: Final = timedelta(seconds=10)
+"""How far back DECISIONS is read from at a takeover: more than the clocks of this machine and of NATS may differ.
+Earlier Decisions are found by the subjects of the pods."""
+GATHER_SECONDS: Final = 0.02
+"""How long events are gathered while pods wait for a slot of the window: a call of the core costs 30 µs whether it has
+one event or twenty, and pods that are published together stay together in scorer and binder (ADR 33). A slot that is
+filled so much later delays no pod. Otherwise every event is handled at once."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WatcherParts:
+    """What lives as long as the process and is used in every term."""
+
+    process: Process
+    client: KubeClient
+    informers: Informers
+    store: ObjectStore
+    """Written by the informers in standby, and by the core during a term."""
+    progress: Progress
+    profiles: Mapping[str, Profile]
+    settings: WatcherSettings
+    stats: dict[str, object] = field(default_factory=dict)
+    """What NATS's service protocol shows of this watcher; empty while it does not lead."""
+    answers: dict[str, Answer] = field(default_factory=dict)
+    """What the leader answers to people, by endpoint; empty while it does not lead."""
+
+
+Answer = Callable[[bytes], QueueAnswer]
+
+
+def endpoints(parts: WatcherParts) -> list[Endpoint]:
+    """What this watcher answers beside its statistics, while it leads."""
+
+    def answering(name: str) -> Callable[[bytes], QueueAnswer]:
+        def answer(request: bytes) -> QueueAnswer:
+            if name not in parts.answers:
+                return QueueAnswer(error="this watcher does not lead: ask the one that does")
+            try:
+                return parts.answers[name](request)
+            except DecodeError as error:
+                return QueueAnswer(error=str(error))
+
+        return answer
+
+    def error_of(answer: QueueAnswer) -> str:
+        return answer.error
+
+    return [
+        Endpoint(name=name, answer=answering(name), for_admins=name == RETRY, error_of=error_of)
+        for name in (QUEUE, POD, RETRY)
+    ]
 
 
 async def serve(process: Process, configuration: KubeSchedulerConfiguration) -> None:
@@ -66,7 +165,7 @@ async def serve_on(
             client,
             process,
             role="watcher",
-            serve=lambda session, leadership: WatcherRunner(parts, session, leadership).run(),
+            serve=lambda session, leadership: WatcherTerm(parts, session, leadership).run(),
             stats=lambda: dict(parts.stats),
             endpoints=endpoints(parts),
             apply_when_missing=True,
@@ -88,7 +187,9 @@ async def count_waiting(parts: WatcherParts) -> None:
     while True:
         leads = not process.health.condition(TAKEOVER).is_standby
         if not leads and not process.health.condition(STORE, "waiting for NATS").is_ready:
-            pods = sum(waits(pod, parts.profiles) for pod in parts.store.of(POD.name).values() if isinstance(pod, Pod))
+            pods = sum(
+                waits(pod, parts.profiles) for pod in parts.store.of(POD_KIND.name).values() if isinstance(pod, Pod)
+            )
             process.metrics.set("scheduler_pending_pods", pods, queue="active")
             counted = True
         elif counted:
@@ -96,3 +197,197 @@ async def count_waiting(parts: WatcherParts) -> None:
             if not leads:
                 process.metrics.clear("scheduler_pending_pods")
         await process.clock.sleep(seconds)
+
+
+class WatcherTerm:
+    """One term: takes over, then runs the core."""
+
+    def __init__(self, parts: WatcherParts, session: Session, leadership: LeaderSession) -> None:
+        self._parts = parts
+        self._session = session
+        self._leadership = leadership
+        self._now = parts.process.clock.now
+        self._inbox = Inbox[Event]()
+        self._condition = parts.process.health.condition(TAKEOVER)
+
+    async def run(self) -> None:
+        """Lead until the leadership or the session is lost, or the process stops.
+
+        Raises:
+            BerthError, or a group of them: why the term has ended.
+        """
+        try:
+            await run_until(self._lead(), self._leadership.lost, self._session.lost, self._parts.process.stopping)
+        finally:
+            self._parts.informers.listen(self._parts.store.apply)
+            for event in self._inbox.drain():  # the reflectors do not show them again
+                if isinstance(event, REFLECTOR_EVENTS):
+                    self._parts.store.apply(event)
+            self._condition.standby("not leading")
+            self._parts.answers.clear()
+
+    async def _lead(self) -> None:
+        parts = self._parts
+        self._condition.waiting("taking over: listing the cluster")
+        await parts.informers.refresh()
+        core = WatcherCore(
+            term=Term(self._leadership.number),
+            store=parts.store,
+            profiles=parts.profiles,
+            settings=parts.settings.attempts,
+            started=Timestamp(monotonic=self._now(), wall=datetime.now(UTC)),
+            max_writes=parts.settings.max_writes,
+        )
+        parts.informers.listen(self._inbox.put)
+        effects = EffectRunner(
+            session=self._session,
+            client=parts.client,
+            leadership=self._leadership,
+            process=parts.process,
+            inbox=self._inbox,
+        )
+        loop = CoreLoop(
+            core,
+            effects.carry_out,
+            clock=parts.process.clock,
+            slice_seconds=parts.settings.slice.total_seconds(),
+            inbox=self._inbox,
+            check=self._leadership.check,
+            gather_seconds=lambda: gather_seconds(core),
+        )
+        async with AsyncExitStack() as stack, asyncio.TaskGroup() as tasks:
+            stack.push_async_callback(loop.tasks.settle, 0)
+            for begun in core.begin(self._now()):
+                loop.start(begun)
+                await asyncio.sleep(0)  # the Lease is renewed in between
+                self._leadership.check()
+            control = await stack.enter_async_context(self._session.read_bucket(CONTROL, filters=(DRAIN_KEY,)))
+            tasks.create_task(self._read_drain(control), name="drain")
+            cluster = await stack.enter_async_context(self._session.read_bucket(CLUSTER))
+            effects.on_own_entry = cluster.leave_out
+            decisions = await stack.enter_async_context(self._session.read_stream(DECISIONS, since=DECISIONS_BEFORE))
+            tasks.create_task(self._read_cluster(cluster), name="cluster")
+            tasks.create_task(self._read_decisions(decisions), name="decisions")
+            for bucket in core.live_buckets():
+                reader = await stack.enter_async_context(self._session.read_bucket(bucket))
+                tasks.create_task(self._read_live_data(bucket, reader), name=bucket)
+            tasks.create_task(self._take_over(core, cluster), name="take over")
+            tasks.create_task(self._show_figures(core), name="figures")
+            self._check(core, tasks)
+            await loop.run()
+
+    def _check(self, core: WatcherCore, tasks: asyncio.TaskGroup) -> None:
+        checks = LeaderChecks(process=self._parts.process, leadership=self._leadership, role="watcher")
+        progress = checks.check_progress(
+            self._parts.progress,
+            lambda: f"{core.waiting} pods wait",
+            waiting=lambda: core.waiting,
+            begun=lambda: core.looked_at,
+        )
+        tasks.create_task(progress, name="progress")
+        orphans = OrphanCheck(self._session, PENDING, SCORER)
+        streams = checks.check_orphans(self._session, orphans, self._renew_consumer, verifies=True)
+        tasks.create_task(streams, name="streams")
+
+    async def _take_over(self, core: WatcherCore, cluster: BucketReader) -> None:
+        """Find the pods' messages once the bucket ``cluster`` has been read."""
+        self._condition.waiting("taking over: reading the bus")
+        await cluster.caught_up.wait()
+        subjects = {str(queued.uid): queued.subject("decision") for queued in core.recovering_pods()}
+        streams = await read_streams(self._session, subjects)
+        self._condition.waiting("taking over: writing the mirror")
+        if (drain := await self._session.get(CONTROL, DRAIN_KEY)) is not None:  # before any pod is published
+            self._inbox.put(_drain_read(drain))
+        self._inbox.put(streams)
+        self._parts.answers.update(self._answers(core))
+        log.info("read the bus", term=self._leadership.number, pending=len(subjects), in_flight=len(streams.in_flight))
+
+    async def _renew_consumer(self, problem: str) -> None:
+        """Make the consumer of PENDING anew, which does not deliver what PENDING holds, or is missing."""
+        log.warning("making the consumer of PENDING anew: everything is delivered again", reason=problem)
+        self._leadership.check()
+        await self._session.delete_consumer(PENDING, SCORER)
+        await self._session.create_consumer(PENDING, SCORER)
+
+    async def _show_figures(self, core: WatcherCore) -> None:
+        """Show the core's figures as gauges and in NATS's service protocol, until the term ends."""
+        gauges, stats = Gauges(self._parts.process.metrics), self._parts.stats
+        try:
+            while True:
+                figures = core.figures(self._now())
+                gauges.update(figures)
+                stats.clear()
+                stats.update(stats_of(figures))
+                await self._parts.process.clock.sleep(self._parts.settings.gauge_interval.total_seconds())
+        finally:
+            gauges.clear()
+            stats.clear()
+
+    async def _read_cluster(self, reader: BucketReader) -> None:
+        complete = False
+        if reader.caught_up.is_set():
+            complete = True
+            self._inbox.put(BucketComplete(position=reader.position))
+        async for batch in reader.batches():
+            self._inbox.put_all(BucketEntryRead(entry=entry) for entry in batch)
+            if not complete and reader.caught_up.is_set():
+                complete = True
+                self._inbox.put(BucketComplete(position=reader.position))
+
+    async def _read_decisions(self, reader: StreamReader) -> None:
+        metrics, is_new = self._parts.process.metrics, reader.caught_up.is_set()
+        peers = self._parts.process.peers
+        async for batch in reader.batches():
+            for stored in batch:
+                decision = _decoded(stored)
+                if decision is not None:
+                    self._inbox.put(DecisionReceived(decision=decision, sequence=stored.sequence, time=stored.time))
+                    peers.read("binder", decision.config, decision.profile, self._now())
+                    if is_new:  # Decisions from before this term were counted by the former leader
+                        count_decision(metrics, decision, stored)
+            count_received(metrics, len(batch))
+            is_new = reader.caught_up.is_set()
+
+    async def _read_drain(self, reader: BucketReader) -> None:
+        async for batch in reader.batches():
+            self._inbox.put_all(map(_drain_read, batch))
+
+    def _answers(self, core: WatcherCore) -> Mapping[str, Answer]:
+        def retry(request: bytes) -> QueueAnswer:
+            asked = decode_pod_request(request)
+            queued, answer = core.answers.find(asked), core.answers.pod(asked, self._now())
+            if queued is None or queued.stage not in RETRIED_FROM:
+                return answer
+            log.info("a person has the pod tried again", pod=queued.pod.key, uid=queued.uid)
+            self._inbox.put(RetryRequested(uid=queued.uid))
+            return msgspec.structs.replace(answer, retried=True)
+
+        return {
+            QUEUE: lambda request: core.answers.page(decode_page_request(request), self._now()),
+            POD: lambda request: core.answers.pod(decode_pod_request(request), self._now()),
+            RETRY: retry,
+        }
+
+    async def _read_live_data(self, bucket: LiveBucket, reader: BucketReader) -> None:
+        async for batch in reader.batches():
+            self._inbox.put_all(
+                LiveDataReceived(bucket=bucket, key=entry.key, sequence=entry.sequence, data=entry.data)
+                for entry in batch
+            )
+
+
+def gather_seconds(core: WatcherCore) -> float:
+    """How long to let events gather before the core's next call."""
+    return GATHER_SECONDS if core.is_queue_running and core.waiting else 0.0
+
+
+def _drain_read(entry: Entry) -> DrainRead:
+    return DrainRead(is_draining=entry.data is not None, sequence=entry.sequence)
+
+
+def _decoded(stored: StoredMessage) -> DecisionSummary | None:
+    try:
+        return decode(stored.data, DecisionSummary)
+    except DecodeError as error:
+        log.warning("leaving out a decision", subject=stored.subject, reason=str(error))
+        return None

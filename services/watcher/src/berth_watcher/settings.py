@@ -54,8 +54,6 @@ class WatcherSettings:
     max_writes: int = 256
     """Writes of the mirror in flight, 1 or more: enough to fill a round trip, few enough that a takeover of a large
     cluster does not hold up everything else in the connection's buffer."""
-    batch_size: int = 512
-    """Events handled before other tasks run, 1 or more: some milliseconds of work."""
     slice: timedelta = timedelta(milliseconds=30)
     """Work of the core before other tasks run, such as the renewal of the Lease: two thirds of it for events, the rest
     for the pods that they may help. Short against the seconds that a renewal has, long against the microseconds that a

@@ -23,7 +23,7 @@ from berth.cluster.snapshot import Snapshot
 from berth.decoding import check_size, decode_json
 from berth.errors import BerthError, DecodeError
 from berth.exits import UsageError
-from berth.kube.credentials import is_configured
+from berth.kube.kubeconfig import is_configured
 from berth.messages.attempts import Decision, Outcome, Pending, Preemption, Ranked, decode, decode_entry, watermark_key
 from berth.messages.subjects import PREFIX, Attempt, Term, Uid, escape_token, key
 from berth_cli.options import NotFoundError, PodName

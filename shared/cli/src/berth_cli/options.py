@@ -61,7 +61,7 @@ def _pod_as_kubectl_has_it(context: typer.Context, value: str) -> str:
 def _namespace_as_kubectl_has_it(context: typer.Context, value: str | None) -> str | None:
     """For kubectl it is that of the kubeconfig's context, unless one is given."""
     if value is None and isinstance(context.obj, KubectlPlugin) and not context.resilient_parsing:
-        from berth.kube.credentials import Kubeconfig  # noqa: PLC0415 - for kubectl alone
+        from berth.kube.kubeconfig import Kubeconfig  # noqa: PLC0415 - for kubectl alone
 
         return Kubeconfig(os.environ.get("BERTH_KUBECONFIG")).namespace() or None
     return value

@@ -14,7 +14,7 @@ from typing import Final
 from berth.api.pod import Pod, is_gone_while_unbound
 from berth.bus.interface import Session
 from berth.errors import BerthError
-from berth.kube.credentials import is_configured
+from berth.kube.kubeconfig import is_configured
 from berth.messages.queue import QueueAnswer, QueuedPodDetail
 from berth_cli.lookup import ExplainedDecision, check_it_is_the_last, get_pod_from_api, last_decision
 from berth_cli.options import NotFoundError, PodName

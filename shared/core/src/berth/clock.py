@@ -1,4 +1,4 @@
-"""The injected clock, which tests can move; back-off after failures; times in the API's formats."""
+"""The injected clock, back-off after failures, and times in the API's formats."""
 
 from __future__ import annotations
 
@@ -17,15 +17,13 @@ class Clock(Protocol):
         """Seconds since an arbitrary start; only differences have a meaning."""
         ...
 
-    async def sleep(self, seconds: float) -> None:
-        """Return after so many seconds."""
-        ...
+    async def sleep(self, seconds: float) -> None: ...
 
 
 class SteadyClock:
-    """The time since the machine started, time in suspend included where the system has such a clock.
+    """The time since the machine started, including suspend where the system has such a clock.
 
-    A leader on a laptop that was suspended for a minute must count that minute. CLOCK_MONOTONIC does not count it.
+    A leader on a laptop that was suspended for a minute must count that minute, which CLOCK_MONOTONIC does not.
     """
 
     _ID = getattr(time, "CLOCK_BOOTTIME", None)
@@ -35,7 +33,6 @@ class SteadyClock:
         return time.monotonic() if self._ID is None else time.clock_gettime(self._ID)
 
     async def sleep(self, seconds: float) -> None:
-        """Sleep without blocking the event loop."""
         await asyncio.sleep(seconds)
 
 
@@ -45,12 +42,12 @@ class Backoff:
 
     initial: timedelta
     maximum: timedelta
+    # The random part of a pause, 0 to 1, so that clients do not retry at the same time.
     jitter_ratio: float = 0.5
-    """The part of a pause that is random, 0 to 1, so that many clients do not retry at the same time."""
     chance: random.Random = field(default_factory=random.Random)
 
     def after(self, failures: int, retry_after: timedelta | None = None) -> float:
-        """Seconds to wait after so many failures in a row (from 1). Retry-After is obeyed, up to ``maximum``."""
+        """Seconds to wait after this many failures in a row (from 1). Retry-After is obeyed, up to ``maximum``."""
         maximum = self.maximum.total_seconds()
         doublings = min(max(failures, 1) - 1, 60)
         full = min(self.initial.total_seconds() * 2.0**doublings, maximum)

@@ -7,7 +7,7 @@ from datetime import timedelta
 
 
 class BerthError(Exception):
-    """An error that berth raises itself. Its text is one line: what was done, the value, the cause."""
+    """An error raised by berth. Its text is one line: action, value, cause."""
 
 
 class TemporaryError(BerthError):
@@ -27,7 +27,7 @@ class DecodeError(PermanentError):
 
 
 def cause_of(exc: BaseException) -> str:
-    """Why no connection came about: what the system says, without number and address, else the text in one line."""
+    """Why a connection failed: the system's text without number and address, else the error in one line."""
     if isinstance(exc, ConnectionError) and exc.errno:
         return os.strerror(exc.errno)
     return " ".join(str(exc).split()) or type(exc).__name__

@@ -9,7 +9,6 @@ from enum import IntEnum
 from pathlib import Path
 
 from berth.errors import BerthError, TemporaryError
-from berth.kube.errors import KubeconfigError
 
 
 class Exit(IntEnum):
@@ -32,7 +31,7 @@ class UsageError(BerthError):
 
 def exit_for(error: BaseException) -> Exit:
     """The exit code for an error."""
-    if isinstance(error, UsageError | KubeconfigError):
+    if isinstance(error, UsageError):
         return Exit.USAGE
     if isinstance(error, TemporaryError):
         return Exit.UNREACHABLE

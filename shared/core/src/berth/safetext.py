@@ -1,7 +1,7 @@
 """Text that may be shown: without control characters, and without the passwords of URLs.
 
-Names, messages and annotations come from outside. Everything that berth prints for people or writes as a
-line of text passes through here; in JSON these characters have JSON's own escapes.
+Names, messages and annotations come from outside. All output for people and all lines of text pass through here; JSON
+escapes these characters itself.
 """
 
 from __future__ import annotations
@@ -10,24 +10,24 @@ import re
 from typing import Final
 
 _UNSAFE: Final = re.compile(
-    "[\x00-\x08\x0a-\x1f\x7f-\x9f"  # control characters: C0 without the tab, DEL, C1
-    "\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069"  # what changes the direction of text
-    "\u2028\u2029\ufff9-\ufffb\U000e0000-\U000e007f"  # line ends, annotations and tags that are not seen
-    "\ud800-\udfff]"  # halves of a character, which no stream can write
+    "[\x00-\x08\x0a-\x1f\x7f-\x9f"  # Control characters: C0 without the tab, DEL, C1.
+    "\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069"  # Characters that change the direction of text.
+    "\u2028\u2029\ufff9-\ufffb\U000e0000-\U000e007f"  # Invisible line ends, annotations and tags.
+    "\ud800-\udfff]"  # Surrogates, which no stream can write.
 )
 _UNSAFE_IN_JSON: Final = re.compile(_UNSAFE.pattern.replace("\x0a-\x1f", "\x0b-\x1f"))
 _LINE_END: Final = "\n"
+# The user part of a URL, up to its last `@`: a password may contain one that is not escaped.
 _USER_OF_URL: Final = re.compile(r"(?P<scheme>[A-Za-z][A-Za-z0-9+.-]{0,20}://)(?P<user>[^/?#\s'\"]*)@")
-"""The user part of a URL, up to its last ``@``: a password may have one that is not escaped."""
 
 
 def one_line(text: str) -> str:
-    r"""The text with every such character escaped, line ends included: ``\x1b`` for an escape."""
+    r"""The text with every such character escaped, line ends included: ``\\x1b`` for an escape."""
     return _UNSAFE.sub(_escaped, text) if not text.isascii() or not text.isprintable() else text
 
 
 def lines(text: str) -> str:
-    """The same for text of several lines: only its line ends stay."""
+    """The same for text of several lines, whose line ends stay."""
     return _LINE_END.join(one_line(line) for line in text.split(_LINE_END))
 
 
@@ -36,7 +36,7 @@ def _escaped(found: re.Match[str]) -> str:
 
 
 def in_json(text: str) -> str:
-    """JSON with these characters, which occur only in its texts, in JSON's own form; line ends between values stay."""
+    """JSON with these characters (only texts contain them) in JSON's own form; line ends between values stay."""
     return _UNSAFE_IN_JSON.sub(_escaped_in_json, text) if not text.isascii() or "\x7f" in text else text
 
 

@@ -23,7 +23,8 @@ from berth.bus.interface import Session, StoredMessage
 from berth.errors import BerthError, DecodeError, TemporaryError
 from berth.exits import Exit
 from berth.kube.client import KubeClient
-from berth.kube.credentials import KubeCredentials, source_for
+from berth.kube.credentials import KubeCredentials
+from berth.kube.kubeconfig import source_for
 from berth.messages.attempts import Decision, Outcome, Pending, Ranked, decode
 from berth.messages.livedata import decode_bandwidth
 from berth.messages.subjects import PodSubject, unescape

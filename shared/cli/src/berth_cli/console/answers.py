@@ -1,4 +1,4 @@
-"""What the page asks about one pod, one node or the queue: the documents of ``berth why``, ``trace`` and ``queue``."""
+"""Answers of the page about one pod, one node or the queue: the documents of ``berth why``, ``trace`` and ``queue``."""
 
 from __future__ import annotations
 
@@ -28,16 +28,14 @@ from berth_cli.unplaced import KnownByWatcher, explanation_of
 from berth_cli.waiting import detail_json, detail_lines, may_be_helped, queue_json, queued_pod, read_queue
 
 Document = dict[str, object]
-MOST_QUEUED: Final = 500
-"""Pods of the queue that the page lists."""
+MOST_QUEUED: Final = 500  # pods of the queue that the page lists
+# Requests to the watcher for one list. Each scans 2,000 pods, answers 100 and takes at most 3 ms of its time.
 MOST_REQUESTS: Final = 5
-"""To the watcher for one list, 3 ms of its time each at most: it looks at 2,000 pods for each, and answers 100."""
-MOST_ON_A_NODE: Final = 1000
-"""Pods of a node that the page lists; Kubernetes supports 110 to a node."""
+MOST_ON_A_NODE: Final = 1000  # pods of a node that the page lists; Kubernetes supports 110 per node
 
 
 async def why_json(session: Session, name: PodName, configuration: KubeSchedulerConfiguration) -> Document:
-    """As ``berth why -o json``, with its sentences. Only the bus is asked, never the API server.
+    """The document of ``berth why -o json`` with its sentences. Only the bus is asked, never the API server.
 
     Raises:
         NotFoundError: neither a Decision nor the leading watcher has the pod.
@@ -54,7 +52,7 @@ async def why_json(session: Session, name: PodName, configuration: KubeScheduler
 
 
 def sentences_of(decided: ExplainedDecision, weights: Weights) -> Iterator[str]:
-    """The Decision in sentences. Its tables, and what plugins say about points, are shown below the bars."""
+    # Without tables and score explanations, which the page shows below the bars.
     for line in decision_lines(decided, weights, has_details=False):
         text = line.renderable if isinstance(line, Padding) else line
         if isinstance(text, Text):
@@ -62,15 +60,15 @@ def sentences_of(decided: ExplainedDecision, weights: Weights) -> Iterator[str]:
 
 
 async def pod_trace_json(session: Session, name: PodName) -> Document:
-    """As ``berth trace -o json``; no message at all is an empty list."""
+    """The document of ``berth trace -o json``; an empty list without messages."""
     return trace_json(name, with_recalled([message for message, _ in await stored_messages(session, name)]))
 
 
 async def pod_queue_json(advisory: Advisory, name: PodName) -> Document:
-    """As ``berth queue why -o json``, with its sentences; without ``queued`` the pod does not wait for berth.
+    """The document of ``berth queue why -o json`` with its sentences; without ``queued`` the pod is not queued.
 
     Raises:
-        NobodyLeadsError: nobody knows.
+        NobodyLeadsError: no watcher leads.
     """
     answer = await queued_pod(advisory.session, name)
     if answer.detail is None:
@@ -82,12 +80,12 @@ async def pod_queue_json(advisory: Advisory, name: PodName) -> Document:
 
 
 async def waiting_json(session: Session, *, queue: str, namespace: str) -> Document:
-    """As ``berth queue -o json``: those that wait among the first pods of the queue.
+    """The document of ``berth queue -o json``: waiting pods among the first pods of the queue.
 
-    ``looked_at`` is how many pods that were; ``None``: all of them.
+    ``looked_at`` is the number of scanned pods; ``None``: all.
 
     Raises:
-        NobodyLeadsError: nobody knows.
+        NobodyLeadsError: no watcher leads.
     """
     answer, complete = await read_queue(
         session, queue=queue, namespace=namespace, limit=MOST_QUEUED, most_requests=MOST_REQUESTS

@@ -1,6 +1,6 @@
-"""Asks again now: ``berth why --now`` in a process of its own, one at a time, since it ranks every node.
+"""Asks again now: ``berth why --now`` in a process of its own, one at a time, because it ranks every node.
 
-The process reads the whole mirror itself, so that a busy ranking holds up neither the page nor other questions.
+The process reads the whole mirror itself, so a long ranking delays neither the page nor other questions.
 """
 
 from __future__ import annotations
@@ -20,15 +20,12 @@ from berth.errors import BerthError, TemporaryError
 from berth.exits import Exit, UsageError
 from berth_cli.options import NotFoundError, PodName
 
+# Seconds for one answer: reading the mirror of 5,000 nodes and 70,000 pods takes a few.
 SECONDS: Final = 60.0
-"""For one answer: reading the mirror of 5,000 nodes and 70,000 pods takes a few."""
-MOST_WAITING: Final = 4
-"""Questions that wait for the one that is asked."""
-MOST_BYTES: Final = 16 * 1024 * 1024
-"""Of an answer; with 5,000 nodes it has about three megabytes."""
+MOST_WAITING: Final = 4  # waiting questions
+MOST_BYTES: Final = 16 * 1024 * 1024  # of an answer; with 5,000 nodes it has about three megabytes
 ERROR_CHARACTERS: Final = 600
-NO_KUBECONFIG: Final = "/dev/null/none"
-"""A file that nobody can make."""
+NO_KUBECONFIG: Final = "/dev/null/none"  # a path that cannot exist
 
 _answer: Final = msgspec.json.Decoder(dict[str, object])
 
@@ -38,7 +35,7 @@ class AlreadyAskingError(TemporaryError):
 
 
 class AskAgain:
-    """Runs the command with these flags, which say where NATS is and what the configuration is."""
+    """Runs the command with these flags, which name NATS and the configuration."""
 
     def __init__(self, flags: tuple[str, ...], *, kubeconfig: Path | None) -> None:
         self._flags = (*flags, *(("--kubeconfig", str(kubeconfig)) if kubeconfig is not None else ()))
@@ -47,11 +44,11 @@ class AskAgain:
         self._asking = 0
 
     async def ask(self, name: PodName) -> dict[str, object]:
-        """The document of ``berth why --now -o json``, and under ``notes`` what it printed besides.
+        """The document of ``berth why --now -o json``, with the rest of its output under ``notes``.
 
         Raises:
             AlreadyAskingError: too many questions wait.
-            NotFoundError, UsageError, TemporaryError: the command ended with that; the text is its own.
+            NotFoundError, UsageError, TemporaryError: the command ended with this error and its text.
         """
         if self._asking > MOST_WAITING:
             raise AlreadyAskingError("asking again: other pods are being asked about: try again in a moment")
@@ -88,14 +85,14 @@ class AskAgain:
 
 
 def _without_cluster(environment: Mapping[str, str]) -> dict[str, str]:
-    """An environment in which no cluster is found: a page shows what NATS's user may see, and no more."""
+    # Without a kubeconfig: the page shows only data that its NATS user may read.
     left_out = {"BERTH_KUBECONFIG", "KUBERNETES_SERVICE_HOST"}
     others = {name: value for name, value in environment.items() if name not in left_out}
     return {**others, "KUBECONFIG": NO_KUBECONFIG}
 
 
 async def _output(process: asyncio.subprocess.Process) -> tuple[bytes, str, int]:
-    """What it printed and said, and its exit code.
+    """Standard output, standard error and exit code.
 
     Raises:
         TemporaryError: it printed too much.

@@ -1,6 +1,6 @@
-"""The last Decisions and dead letters, and what is counted of them: outcomes, profiles, namespaces, times by stage.
+"""The last Decisions and dead letters, with counts by outcome, profile and namespace and times by stage.
 
-All of it is bounded: lines, seconds that are counted, and names in each of them.
+All of it is bounded: lines, counted seconds, and names per second.
 """
 
 from __future__ import annotations
@@ -20,26 +20,22 @@ from berth.messages.attempts import DeadLetter, Message, Outcome, decode
 from berth.messages.subjects import Attempt
 from berth_cli.timeline import reason_of_attempt
 
-KEPT: Final = 1000
-"""Decisions that a page has when it is opened."""
+KEPT: Final = 1000  # Decisions that a page gets when it is opened
+# Decisions per frame: at 1,000 a second a tick may come 0.4 s late without losing one. Of more, the newest are sent and
+# the others counted.
 MOST_IN_A_FRAME: Final = 500
-"""Decisions that a page is sent at once: with 1,000 a second a tick may come 0.4 s late, and all are listed. Of more
-the newest are sent, and the others are counted."""
 DEAD_KEPT: Final = 50
-WINDOW_SECONDS: Final = 60
-"""The time over which is counted: a minute shows bursts, and is soon right after a start."""
-MOST_NAMES: Final = 200
-"""Namespaces or profiles that are counted apart in a second; the others are counted together."""
+WINDOW_SECONDS: Final = 60  # short enough to show bursts, and filled soon after a start
+MOST_NAMES: Final = 200  # namespaces or profiles counted apart per second; the rest is counted together
 OTHERS: Final = "(others)"
 NAMES_SHOWN: Final = 12
-MOST_SAMPLES: Final = 4000
-"""Bound pods whose times are kept for percentiles."""
+MOST_SAMPLES: Final = 4000  # bound pods whose times are kept for percentiles
 TEXT_CHARACTERS: Final = 300
 NAME_CHARACTERS: Final = 253
 
 
 class DecidedAttempt(Message, frozen=True, kw_only=True):
-    """What the page shows of a Decision in a list. Its candidates are skipped when it is decoded."""
+    """A Decision as the page lists it; its candidates are not decoded."""
 
     attempt: str
     profile: str
@@ -55,7 +51,7 @@ class DecidedAttempt(Message, frozen=True, kw_only=True):
 
 
 class DecisionLine(msgspec.Struct, frozen=True, array_like=True):
-    """A Decision on the page. Times are Unix seconds of NATS's clock, of which ``created`` has whole ones.
+    """A Decision on the page. Times are Unix seconds of NATS's clock; ``created`` has whole seconds.
 
     ``tries`` is the number of the attempt in the watcher's term; ``None``: unknown.
     """
@@ -84,24 +80,24 @@ class DeadLine(msgspec.Struct, frozen=True, array_like=True):
 
 
 class DeadKept(msgspec.Struct, frozen=True, kw_only=True):
-    """How many dead letters NATS keeps, and the number of the oldest: those before it are no more."""
+    """The number of dead letters in NATS and the sequence of the oldest."""
 
     letters: int = 0
     first: int = 0
 
 
 class StageTimes(msgspec.Struct, frozen=True, kw_only=True):
-    """Seconds that a stage took: the median and the 99th percentile."""
+    """Seconds of a stage: the median and the 99th percentile."""
 
     p50: float
     p99: float
 
 
 class DecisionFigures(msgspec.Struct, frozen=True, kw_only=True):
-    """What is counted of the Decisions of the last ``seconds``.
+    """Counts over the Decisions of the last ``seconds``.
 
-    ``series``: by outcome, the number in each of these seconds, the oldest first. ``repeated`` are Decisions on a pod
-    that had been decided on before. ``waited`` counts whole seconds, since a pod's creation has no finer time.
+    ``series``: per outcome the number in each second, oldest first. ``repeated``: Decisions on pods decided before.
+    ``waited``: whole seconds, the precision of a pod's creation time.
     """
 
     seconds: int
@@ -126,12 +122,12 @@ class _Second:
     repeated: int = 0
 
 
+# A pod's creationTimestamp by its uid; None if the mirror lacks the pod.
 CreationOf = Callable[[str], str | None]
-"""By a pod's uid, its creationTimestamp; ``None``: the mirror has no such pod."""
 
 
 class DecisionLog:
-    """Decisions as they arrive, and what a page has still to be sent of them."""
+    """Decisions as they arrive, and the lines that pages have not received yet."""
 
     def __init__(self) -> None:
         self.unreadable = 0
@@ -143,12 +139,11 @@ class DecisionLog:
         self._times: deque[tuple[float, float | None, float | None, float | None]] = deque(maxlen=MOST_SAMPLES)
 
     def add(self, stored: StoredMessage) -> None:
-        """A Decision was stored."""
         try:
             decided = decode(stored.data, DecidedAttempt)
             at = stored.time.timestamp()
             for time in (decided.asked_at, decided.ranked_at):
-                _ = time and time.timestamp()  # not every date is a time
+                _ = time and time.timestamp()  # Some dates have no Unix time.
         except (DecodeError, OverflowError, ValueError):
             self.unreadable += 1
             return
@@ -157,13 +152,13 @@ class DecisionLog:
         self._count(at, decided)
 
     def lines(self) -> list[DecisionLine]:
-        """The last ones that :meth:`new_lines` has made."""
+        """The last lines made by :meth:`new_lines`."""
         return list(self._lines)
 
     def new_lines(self, creation_of: CreationOf) -> tuple[list[DecisionLine], int]:
-        """Those since the last call, and how many more there were.
+        """The lines since the last call, and the number of those left out.
 
-        A Decision is held until the next call: by then the mirror has the pod, which says when it was created.
+        A Decision is held until the next call, when the mirror has the pod and its creation time.
         """
         ready, self._held, self._arrived = self._held, self._arrived, deque(maxlen=KEPT)
         left_out, self._dropped = self._dropped + max(0, len(ready) - MOST_IN_A_FRAME), 0
@@ -175,7 +170,7 @@ class DecisionLog:
         return lines[-MOST_IN_A_FRAME:], left_out
 
     def figures(self, now: float) -> DecisionFigures:
-        """What is counted up to now, on NATS's clock. The present second is not over, and is left out."""
+        """Counts up to now, on NATS's clock, without the present second, which is not over."""
         end = int(now)
         begin = end - WINDOW_SECONDS
         for second in [one for one in self._seconds if one < begin]:
@@ -211,7 +206,7 @@ class DecisionLog:
 
 
 class DeadLetters:
-    """The last dead letters of those that NATS keeps."""
+    """The last dead letters that NATS keeps."""
 
     def __init__(self) -> None:
         self.kept = DeadKept()
@@ -221,7 +216,7 @@ class DeadLetters:
         self._new: deque[DeadLine] = deque(maxlen=DEAD_KEPT)
 
     def add(self, stored: StoredMessage) -> None:
-        """A dead letter was stored. What cannot be read is shown as that: a dead letter is never left out."""
+        """Add a dead letter; an undecodable one is shown as such."""
         try:
             letter = decode(stored.data, DeadLetter)
             subject, service, reason = letter.subject, letter.service, letter.reason
@@ -231,12 +226,12 @@ class DeadLetters:
         line = DeadLine(stored.time.timestamp(), *texts, stored.sequence)
         self._lines.append(line)
         self._new.append(line)
-        if stored.sequence > self._counted_to:  # one more than the stream had at the last look
+        if stored.sequence > self._counted_to:  # One more than the stream had at the last look.
             self._counted_to = stored.sequence
             self.kept = DeadKept(letters=self.kept.letters + 1, first=self.kept.first)
 
     def looked_at(self, state: StreamState) -> None:
-        """The stream has these letters and no others."""
+        """The stream has exactly these letters."""
         first = state.first_sequence if state.messages else state.last_sequence + 1
         since = sum(line.sequence > state.last_sequence for line in self._lines)  # they came after the answer was made
         self._counted_to = max(self._counted_to, state.last_sequence)
@@ -249,13 +244,13 @@ class DeadLetters:
         return list(self._lines)
 
     def new_lines(self) -> list[DeadLine]:
-        """Those since the last call."""
+        """Letters since the last call."""
         new = list(self._new)
         self._new.clear()
         return new
 
     def changed_kept(self) -> DeadKept | None:
-        """How many there are, if that has changed since the last call."""
+        """The number kept, if it changed since the last call."""
         if self.kept == self._sent:
             return None
         self._sent = self.kept
@@ -280,7 +275,7 @@ def _line_of(at: float, decided: DecidedAttempt, creation_of: CreationOf) -> Dec
 
 
 def _stage_seconds(line: DecisionLine) -> tuple[float | None, float | None, float | None]:
-    """From created to published, from there to ranked, and to the Decision."""
+    """From creation to PENDING, to RANKED, and to the Decision."""
     return (
         None if (waited := _between(line.created, line.asked)) is None else float(int(waited)),
         _between(line.asked, line.ranked),

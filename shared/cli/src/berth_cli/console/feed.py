@@ -1,4 +1,4 @@
-"""Reads the bus into the model, and sends pages what changes. A bus that was away is read anew once it is back."""
+"""Reads the bus into the model and sends changes to pages. After a lost connection everything is read again."""
 
 from __future__ import annotations
 
@@ -24,24 +24,21 @@ from berth_cli.mirror import open_mirror
 from berth_cli.options import first_error
 from berth_cli.rendering import note
 
-TICK_SECONDS: Final = 0.1
-"""Between two frames: a person sees no difference to more of them."""
+TICK_SECONDS: Final = 0.1  # between two frames: the limit of what a person notices
 TICKS_A_SECOND: Final = 10
-SERVICES_SECONDS: Final = 2.0
-"""Between two questions for the services' statistics."""
-LOOK_SECONDS: Final = 0.5
-"""Between two looks at NATS's clock, and whether a page has been opened."""
+SERVICES_SECONDS: Final = 2.0  # between two requests for the services' statistics
+LOOK_SECONDS: Final = 0.5  # between two looks at NATS's clock and at the number of open pages
 RETRY_SECONDS: Final = 1.0
 
 _encoder: Final = msgspec.json.Encoder()
 
 
 class BusAwayError(TemporaryError):
-    """The bus is not read at the moment."""
+    """The bus is not being read."""
 
 
 class Feed:
-    """What the page shows, kept up to date."""
+    """The state of the page, kept up to date."""
 
     def __init__(self, server: NatsServer, sources: Collection[LiveSource] = ()) -> None:
         """``sources``: the live data that filters read."""
@@ -52,15 +49,14 @@ class Feed:
         self._session: Session | None = None
         self._has_read = False
         self._is_catching_up = False
-        self._clock_offset = 0.0
-        """NATS's clock less this machine's, in seconds."""
+        self._clock_offset = 0.0  # NATS's clock less this machine's, in seconds
 
     @property
     def session(self) -> Session:
         """The session on which pods are looked up.
 
         Raises:
-            BusAwayError: there is none now.
+            BusAwayError: no session is open.
         """
         if self._session is None:
             raise BusAwayError(f"reading NATS: {self.model.bus.reason or 'not yet at the end of what it has'}")
@@ -70,7 +66,7 @@ class Feed:
         """Read the bus until cancelled.
 
         Raises:
-            UsageError: of the first session: the address or the user is of no use.
+            UsageError: of the first session: wrong address or user.
         """
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._tick())
@@ -93,7 +89,8 @@ class Feed:
             self._lost(error)
 
     def _may_come_back(self, error: BaseException) -> bool:
-        """A session was there before, or NATS is only away; what is wrong from the start ends the command."""
+        # After a first session, or if NATS is only unreachable, the feed tries again; any other first error ends the
+        # command.
         is_away = isinstance(error, TemporaryError | BusRefusedError)
         return is_away or (isinstance(error, BerthError) and self._has_read)
 
@@ -104,7 +101,7 @@ class Feed:
         self.model.disconnected(reason, at=time.time())
 
     async def _hear_shadows(self, session: Session) -> None:
-        """Of users that are older than shadows nobody may hear them."""
+        # Users declared before shadows existed have no right to subscribe to them.
         try:
             await session.subscribe(ALL_SHADOWS, self._on_difference)
         except BusRefusedError as error:
@@ -115,7 +112,6 @@ class Feed:
 
     @asynccontextmanager
     async def _following(self) -> AsyncIterator[None]:
-        """In the block everything is read."""
         async with (
             open_session(self._server, name="console") as session,
             open_mirror(session, sources=self._sources, also=(BANDWIDTH,)) as mirror,
@@ -143,14 +139,14 @@ class Feed:
                     self._renew_pages()
                     yield
                 finally:
-                    if self._is_catching_up:  # lost meanwhile: pages have the nodes of the former mirror
+                    if self._is_catching_up:  # Lost meanwhile: pages keep the nodes of the former mirror.
                         self._renew_pages()
                     self._session, self._is_catching_up = None, False
                     for task in following:
                         task.cancel()
 
     async def _ask_services(self) -> None:
-        """Ask for the services' statistics while there is a page to show them."""
+        """Request the services' statistics while a page is open."""
         asked_at = 0.0
         while True:
             session = self.session
@@ -173,13 +169,13 @@ class Feed:
         while True:
             await asyncio.sleep(TICK_SECONDS)
             ticks += 1
-            if self._is_catching_up:  # what pages have is of the former mirror
+            if self._is_catching_up:  # Pages have the former mirror.
                 continue
             frame = self.model.changes(now=self.now(), every_second=ticks % TICKS_A_SECOND == 0)
             self.hub.publish(None if frame.is_empty or not len(self.hub) else _encoder.encode(frame))
 
     def _renew_pages(self) -> None:
-        """What pages have is of the former mirror, and of former streams."""
+        # Pages have the former mirror and former streams.
         self.model.settle(now=self.now())
         self.hub.renew()
 
@@ -188,7 +184,7 @@ class Feed:
 
 
 async def _recent(session: Session, stream: str, messages: int) -> int:
-    """The sequence after which the last so many messages of a stream come."""
+    """The sequence after which the last `count` messages of a stream follow."""
     return max(0, (await session.state(stream)).last_sequence - messages)
 
 

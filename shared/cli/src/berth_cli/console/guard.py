@@ -1,9 +1,8 @@
-"""Who may look: the Host that a request names, the token or the proxy's user, and where a POST comes from.
+"""Access rules: the Host of a request, the token or the proxy's user, and the origin of a POST.
 
-The page listens on this machine unless told otherwise. For more machines it needs a token, which a person types once
-and which becomes a cookie that no script can read, or a proxy that says who the person is. A page of another site must
-reach none of it: not by a name that points here (Host), not by a form (Origin), not in a frame
-(Content-Security-Policy).
+The page listens on this machine by default. For other machines it needs a token, which a person types once and which
+becomes a cookie that scripts cannot read, or a proxy that authenticates people. Pages of other sites are kept out:
+names that resolve here (Host), forms (Origin), frames (Content-Security-Policy).
 """
 
 from __future__ import annotations
@@ -22,14 +21,13 @@ from berth.exits import UsageError
 from berth.settings.readers import Secret
 
 COOKIE: Final = "berth-console"
-SESSION: Final = timedelta(hours=12)
-"""How long a token that was typed is good for: a working day."""
+SESSION: Final = timedelta(hours=12)  # validity of a typed token: a working day
 SHORTEST_TOKEN: Final = 16
 LONGEST_TOKEN: Final = 1024
-"""Characters of a token."""
 LOOPBACK_NAMES: Final = ("localhost", "127.0.0.1", "::1")
 WILDCARDS: Final = ("0.0.0.0", "::", "")  # noqa: S104 - compared with, not listened on
 
+# Headers of every answer: only the page's own files are loaded and run, and caches keep nothing.
 HEADERS: Final[Mapping[str, str]] = {
     "Content-Security-Policy": (
         "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
@@ -44,18 +42,16 @@ HEADERS: Final[Mapping[str, str]] = {
     "Permissions-Policy": "camera=(), geolocation=(), microphone=()",
     "Cache-Control": "no-store",
 }
-"""Of every answer. Nothing is run or loaded but files of the page, and nothing is kept by a cache."""
 
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrustedProxy:
-    """A reverse proxy that has asked a person who he is, and says so in a header."""
+    """A reverse proxy that has authenticated a person and names the user in a header."""
 
     header: str
-    networks: tuple[Network, ...]
-    """The addresses of which the header is believed."""
+    networks: tuple[Network, ...]  # addresses whose header is believed
 
     def vouches(self, headers: Mapping[str, str], peer: str) -> bool:
         """Whether a request comes from the proxy and names a person."""
@@ -72,20 +68,18 @@ class TrustedProxy:
 class Guard:
     """The rules of one console."""
 
-    host: str
-    """The address that it listens on."""
-    hosts: frozenset[str]
-    """The names under which it may be asked."""
+    host: str  # the address that it listens on
+    hosts: frozenset[str]  # accepted Host names
     token: Secret | None = None
     proxy: TrustedProxy | None = None
     _key: bytes = field(default=b"", repr=False)
 
     @classmethod
     def of(cls, host: str, *, names: Collection[str], token: Secret | None, proxy: TrustedProxy | None) -> Guard:
-        """The rules for a console that listens on ``host`` and is asked under these ``names`` too.
+        """The rules for a console that listens on ``host`` and also accepts these ``names``.
 
         Raises:
-            UsageError: others could reach it, and nothing says who they are.
+            UsageError: other machines could reach it without authentication.
         """
         if not is_loopback(host) and token is None and proxy is None:
             raise UsageError(
@@ -98,11 +92,11 @@ class Guard:
         return cls(host=host, hosts=hosts, token=token, proxy=proxy, _key=key)
 
     def knows(self, host_header: str | None) -> bool:
-        """Whether the Host of a request is one of ours: a name of somebody else's that points here is not."""
+        """Whether the Host of a request is one of ours; foreign names that resolve here are refused."""
         return host_header is not None and name_of_host(host_header) in self.hosts
 
     def same_origin(self, origin: str | None, host_header: str | None) -> bool:
-        """Whether a POST comes from a page of this console: its Origin names the Host that is asked."""
+        """Whether a POST comes from a page of this console: its Origin names the requested Host."""
         if origin is None or host_header is None:
             return False
         return origin.lower() in {f"{scheme}://{host_header.lower()}" for scheme in ("http", "https")}
@@ -121,20 +115,20 @@ class Guard:
         return cookie is not None and self.is_session(cookie, now=now)
 
     def is_guess(self, headers: Mapping[str, str]) -> bool:
-        """Whether a request that may see nothing names a token: it is a wrong one."""
+        """Whether a refused request carries a wrong token."""
         return self.token is not None and _bearer_of(headers) is not None
 
     def is_token(self, given: str) -> bool:
-        """Whether this is the token; takes as long for every wrong one."""
+        """Whether this is the token, in constant time."""
         return self.token is not None and hmac.compare_digest(_hashed(given), _hashed(self.token.reveal()))
 
     def new_session(self, *, now: float) -> str:
-        """A cookie's value, good until ``SESSION`` is over or the token is another: nothing need be remembered."""
+        """A cookie value, valid for ``SESSION`` or until the token changes; nothing is stored."""
         expiry = str(int(now + SESSION.total_seconds()))
         return f"{expiry}.{self._signature(expiry)}"
 
     def is_session(self, cookie: str, *, now: float) -> bool:
-        """Whether a cookie's value is one that was made here, and is still good."""
+        """Whether a cookie value was made here and is still valid."""
         expiry, _, signature = cookie.partition(".")
         signed = hmac.compare_digest(_hashed(signature), _hashed(self._signature(expiry)))
         return signed and expiry.isascii() and expiry.isdigit() and len(expiry) < LONGEST_TOKEN and int(expiry) > now
@@ -149,12 +143,12 @@ def _bearer_of(headers: Mapping[str, str]) -> str | None:
 
 
 def _hashed(text: str) -> bytes:
-    """Of equal length for every text, so that comparing tells nothing of it."""
+    # Equal length for every text, so that a comparison leaks nothing.
     return hashlib.sha256(text.encode(errors="replace")).digest()
 
 
 def is_loopback(host: str) -> bool:
-    """Whether only this machine reaches what listens there."""
+    """Whether only this machine can connect to the address."""
     if host == "localhost":
         return True
     try:
@@ -164,7 +158,7 @@ def is_loopback(host: str) -> bool:
 
 
 def name_of_host(header: str) -> str:
-    """The name in a Host header, without port and brackets; empty for one that cannot be read."""
+    """The name in a Host header without port and brackets; empty if unreadable."""
     try:
         parts = urlsplit(f"//{header}")
         _ = parts.port
@@ -174,10 +168,10 @@ def name_of_host(header: str) -> str:
 
 
 def read_token(file: Path) -> Secret:
-    """The token in a file, without the white space around it.
+    """The token in a file, without surrounding white space.
 
     Raises:
-        UsageError: the file cannot be read, or what is in it can be guessed.
+        UsageError: the file cannot be read, or its token can be guessed.
     """
     try:
         text = file.read_text(encoding="utf-8").strip()
@@ -193,10 +187,10 @@ def read_token(file: Path) -> Secret:
 
 
 def trusted_proxy(header: str | None, addresses: Collection[str]) -> TrustedProxy | None:
-    """The proxy that the flags name; ``None``: they name none.
+    """The proxy named by the flags; ``None`` without any.
 
     Raises:
-        UsageError: one of the two is missing, or cannot be read.
+        UsageError: one of the two flags is missing or unreadable.
     """
     if not header and not addresses:
         return None
@@ -220,10 +214,10 @@ def guard_of(
     proxy_addresses: Collection[str] | None,
     allowed_hosts: Collection[str] | None,
 ) -> Guard:
-    """The rules that the flags of a command make.
+    """The rules for a command's flags.
 
     Raises:
-        UsageError: others could reach the page and nothing says who they are, or a flag cannot be read.
+        UsageError: other machines could reach the page without authentication, or a flag is unreadable.
     """
     return Guard.of(
         host,

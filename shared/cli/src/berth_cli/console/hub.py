@@ -1,6 +1,6 @@
-"""Sends frames to pages: at most so many pages, and to each at most so many frames that it has not taken.
+"""Sends frames to pages; the number of pages and of unread frames per page is bounded.
 
-A page that is too slow is sent everything again once it takes frames: it misses the frames between, and no change.
+A page that is too slow gets the whole state again, so it misses frames but no change.
 """
 
 from __future__ import annotations
@@ -14,16 +14,15 @@ from typing import Final
 from berth.errors import TemporaryError
 
 MOST_PAGES: Final = 32
-MOST_WAITING: Final = 20
-"""Frames that wait for one page: two seconds of them."""
+MOST_WAITING: Final = 20  # unread frames per page: two seconds
 
 
 class TooManyPagesError(TemporaryError):
-    """As many pages are open as this process serves."""
+    """The limit of open pages is reached."""
 
 
 class OpenPage:
-    """The frames of one page that is open."""
+    """The frames of one open page."""
 
     def __init__(self, whole: Callable[[], bytes]) -> None:
         self._whole = whole
@@ -34,11 +33,11 @@ class OpenPage:
 
     @property
     def waiting(self) -> int:
-        """Frames that it has not taken."""
+        """The number of unread frames."""
         return len(self._waiting)
 
     def put(self, frame: bytes) -> None:
-        """A new frame; one too many, and all are dropped for a whole one."""
+        # Beyond the limit all unread frames are replaced by a whole one.
         if self._needs_whole:
             return
         if len(self._waiting) >= MOST_WAITING:
@@ -48,7 +47,7 @@ class OpenPage:
         self._changed.set()
 
     def renew(self) -> None:
-        """Have everything sent next."""
+        """Send the whole state next."""
         self._waiting.clear()
         self._needs_whole = True
         self._changed.set()
@@ -67,7 +66,7 @@ class OpenPage:
 
 
 class Hub:
-    """The pages that are open. ``whole`` makes the frame that a page begins with."""
+    """The open pages. ``whole`` makes the first frame of a page."""
 
     def __init__(self, whole: Callable[[], bytes]) -> None:
         self._make_whole = whole
@@ -79,10 +78,10 @@ class Hub:
 
     @contextmanager
     def page(self) -> Iterator[OpenPage]:
-        """A page that is open in the block.
+        """A page that is open inside the block.
 
         Raises:
-            TooManyPagesError: there are too many already.
+            TooManyPagesError: the limit is reached.
         """
         self.check_room()
         page = OpenPage(self._whole)
@@ -93,12 +92,12 @@ class Hub:
             self._pages.remove(page)
 
     def check_room(self) -> None:
-        """Raises TooManyPagesError: one page more would be too many."""
+        """Raises TooManyPagesError: the limit is reached."""
         if len(self._pages) >= MOST_PAGES:
             raise TooManyPagesError(f"opening the console: {MOST_PAGES} pages are open already: close one of them")
 
     def publish(self, frame: bytes | None) -> None:
-        """A tick is over: send its frame to all pages, if it has one."""
+        """End a tick: send its frame, if any, to all pages."""
         self._made = None
         if frame is None:
             return
@@ -106,13 +105,13 @@ class Hub:
             page.put(frame)
 
     def renew(self) -> None:
-        """Everything is another: send all of it to all pages."""
+        """Send the whole state to all pages."""
         self._made = None
         for page in self._pages:
             page.renew()
 
     def _whole(self) -> bytes:
-        """Made once a tick, however many pages ask for it."""
+        # Made once per tick for all pages.
         if self._made is None:
             self._made = self._make_whole()
         return self._made

@@ -1,6 +1,6 @@
-"""What the page shows, and the frames that bring it there: everything once, then what changed.
+"""The state of the page, and its frames: the whole state once, then changes.
 
-Nothing here reads the bus, a clock or a socket: :mod:`berth_cli.console.feed` puts in what it reads, and takes frames.
+Pure: :mod:`berth_cli.console.feed` puts in bus data and takes frames.
 """
 
 from __future__ import annotations
@@ -19,8 +19,7 @@ from berth_cli.mirror import MirrorReader
 from berth_cli.rendering import is_current
 from berth_cli.services import activity, attention, leader, seen
 
-MOST_SENTENCES: Final = 50
-"""Processes and sentences that a frame lists."""
+MOST_SENTENCES: Final = 50  # processes and sentences per frame
 SENTENCE_CHARACTERS: Final = 600
 
 
@@ -32,7 +31,7 @@ class ServiceState(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Services(msgspec.Struct, frozen=True, kw_only=True):
-    """What the services say: the queues of the leading watcher, its windows, and what a person should look at."""
+    """The services' statistics: the leading watcher's queues and windows, and problems for a person."""
 
     queues: dict[str, int]
     in_flight: dict[str, int]
@@ -43,7 +42,7 @@ class Services(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class BusState(msgspec.Struct, frozen=True, kw_only=True):
-    """Whether the bus is read, and why not. ``since``: Unix seconds of this machine's clock."""
+    """Whether the bus is read, or the reason. ``since``: Unix seconds of this machine's clock."""
 
     connected: bool
     reason: str = ""
@@ -51,10 +50,10 @@ class BusState(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Frame(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What a page is sent: all of it (``whole``), or what changed since the frame before.
+    """The whole state (``whole``), or the changes since the previous frame.
 
-    ``now`` is NATS's clock in Unix seconds. ``labels`` are texts with their numbers from ``labels_from`` on.
-    ``left_out`` are Decisions that were too many to be sent. What is ``None`` has not changed.
+    ``now`` is NATS's clock in Unix seconds. ``labels`` are texts numbered from ``labels_from``. ``left_out`` counts
+    Decisions too many to send. ``None`` means unchanged.
     """
 
     whole: bool = False
@@ -79,7 +78,7 @@ class Frame(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def is_empty(self) -> bool:
-        """Whether it says nothing but the time."""
+        """Whether only the time changed."""
         return msgspec.structs.replace(self, now=0.0) == _EMPTY
 
 
@@ -87,7 +86,7 @@ _EMPTY: Final = Frame()
 
 
 class ConsoleModel:
-    """The state of the page. While the bus is away it stays as it was, marked as such."""
+    """The state of the page. While the bus is unreachable it stays, marked as such."""
 
     def __init__(self) -> None:
         self.bus = BusState(connected=False, reason="connecting to NATS")
@@ -103,16 +102,16 @@ class ConsoleModel:
 
     @property
     def mirror(self) -> MirrorReader:
-        """The mirror that the nodes are read from."""
+        """The mirror from which the nodes are read."""
         return self._mirror
 
     @property
     def unreadable(self) -> int:
-        """Decisions, differences of shadows, and entries of the mirror that could not be decoded."""
+        """The number of undecodable Decisions, shadow differences and mirror entries."""
         return self._decisions.unreadable + self._mirror.unreadable + self.shadows.unreadable
 
     def connected(self, mirror: MirrorReader, *, at: float) -> None:
-        """The bus is read anew: everything from before is replaced, since the store may be another one."""
+        """The bus is read again: replace everything, because the store may be a new one."""
         self.bus = BusState(connected=True, since=at)
         self._mirror = mirror
         self._nodes = NodeTable(mirror)
@@ -122,26 +121,24 @@ class ConsoleModel:
         self._figures = None
 
     def disconnected(self, reason: str, *, at: float) -> None:
-        """The bus is away. Repeated calls keep the time of the first."""
+        """The bus is unreachable. Repeated calls keep the time of the first."""
         since = self.bus.since if not self.bus.connected and self.bus.since else at
         self.bus = BusState(connected=False, reason=reason[:SENTENCE_CHARACTERS], since=since)
 
     def decided(self, batch: Sequence[StoredMessage]) -> None:
-        """Decisions were stored."""
         for stored in batch:
             self._decisions.add(stored)
 
     def buried(self, batch: Sequence[StoredMessage]) -> None:
-        """Dead letters were stored."""
         for stored in batch:
             self._dead.add(stored)
 
     def counted_dead(self, state: StreamState) -> None:
-        """The stream of dead letters has these."""
+        """The stream of dead letters has this number."""
         self._dead.looked_at(state)
 
     def heard(self, instances: Sequence[ServiceInstance]) -> None:
-        """The services answered with their statistics."""
+        """Statistics of the services arrived."""
         processes = seen(instances)
         self.shadows.seen(processes)
         watcher = leader(processes, "watcher")
@@ -159,9 +156,9 @@ class ConsoleModel:
         )
 
     def changes(self, *, now: float, every_second: bool) -> Frame:
-        """What changed since the last call. ``every_second``: traffic and, while the bus is read, figures too."""
+        """Changes since the last call. ``every_second``: include traffic and, while the bus is read, figures."""
         lines, left_out = self._decisions.new_lines(self._created)
-        counts = every_second and self.bus.connected  # nothing is known of the time in which nothing is read
+        counts = every_second and self.bus.connected  # While the bus is unreachable no figures are known.
         if counts:
             self._figures = self._decisions.figures(now)
         services = self._services if self._services != self._sent_services else None
@@ -182,12 +179,12 @@ class ConsoleModel:
         )
 
     def settle(self, *, now: float) -> None:
-        """Have all that was read in the next :meth:`whole`, and not once more in the frames after it."""
-        for _ in range(2):  # Decisions are held for a call
+        """Include everything read so far in the next :meth:`whole`, not again in the frames after it."""
+        for _ in range(2):  # Decisions are held for one call.
             self.changes(now=now, every_second=True)
 
     def whole(self, *, now: float) -> Frame:
-        """All of it, as of the last :meth:`changes`: the frames that follow go on from here."""
+        """The whole state as of the last :meth:`changes`; later frames continue from it."""
         frame = self._frame(
             self._nodes.whole(),
             now=now,

@@ -1,6 +1,6 @@
-"""The nodes as the page shows them: what each is, what is requested on it, and its traffic.
+"""The nodes as the page shows them: properties, requests and traffic.
 
-Only rows that changed are made anew, so that a busy cluster costs the same as its changes do.
+Only changed rows are computed again, so that the cost follows the changes.
 """
 
 from __future__ import annotations
@@ -21,22 +21,16 @@ from berth.plugins.podtopologyspread.constraints import ZONE
 from berth_cli.mirror import newest
 
 CORDONED: Final = 1
-NOT_READY: Final = 2
-"""Flags of a node."""
-MOST_LABELS: Final = 48
-"""Labels of a node that the page can filter by."""
-MOST_TEXTS: Final = 50_000
-"""Different labels that are known. Further ones are left out, so that labels that change for ever cost nothing."""
-MOST_CHARACTERS: Final = 253
-"""Of a name, a label or a profile: what Kubernetes allows of a name. Longer ones are cut."""
-MOST_PROFILES: Final = 16
-"""Profiles whose pods are counted on a node."""
-HOSTNAME: Final = "kubernetes.io/hostname"
-"""A label that repeats the name: the filter finds names too."""
+NOT_READY: Final = 2  # flags of a node
+MOST_LABELS: Final = 48  # labels per node that the page can filter by
+MOST_TEXTS: Final = 50_000  # distinct labels; more are ignored, so that labels that keep changing cost nothing
+MOST_CHARACTERS: Final = 253  # of a name, label or profile, the limit of Kubernetes names; longer ones are cut
+MOST_PROFILES: Final = 16  # profiles whose pods are counted per node
+HOSTNAME: Final = "kubernetes.io/hostname"  # repeats the name, which the filter finds anyway
 
 
 class NodeFacts(msgspec.Struct, frozen=True, array_like=True):
-    """What a node is. ``cpu`` in millicores, ``memory`` in bytes, ``pods``: allocatable. ``labels`` are numbers."""
+    """A node. Allocatable ``cpu`` in millicores, ``memory`` in bytes, ``pods``. ``labels`` are numbers."""
 
     row: int
     name: str
@@ -49,7 +43,7 @@ class NodeFacts(msgspec.Struct, frozen=True, array_like=True):
 
 
 class NodeLoad(msgspec.Struct, frozen=True, array_like=True):
-    """What is on a node: pods, the sums of their requests, and how many pods each profile has there."""
+    """Load of a node: pods, the sums of their requests, and pods by profile."""
 
     row: int
     pods: int
@@ -59,7 +53,7 @@ class NodeLoad(msgspec.Struct, frozen=True, array_like=True):
 
 
 class TrafficSample(msgspec.Struct, frozen=True, array_like=True):
-    """A node's newest sample: bytes per second, and when it was taken (Unix seconds). All ``None``: there is none."""
+    """A node's newest sample: bytes per second and its time (Unix seconds); all ``None`` without a sample."""
 
     row: int
     receive: float | None
@@ -70,7 +64,7 @@ class TrafficSample(msgspec.Struct, frozen=True, array_like=True):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeChanges:
-    """What changed since the last look, or everything. ``labels`` are the texts from number ``labels_from`` on."""
+    """Changes since the last look, or everything. ``labels`` are texts numbered from ``labels_from``."""
 
     labels_from: int = 0
     labels: list[str] = field(default_factory=list)
@@ -81,7 +75,7 @@ class NodeChanges:
 
 
 class NodeSource(Protocol):
-    """What the nodes are read from: the mirror, or a run of a recording."""
+    """The source of the nodes: the mirror, or a run of a recording."""
 
     @property
     def snapshot(self) -> Snapshot: ...
@@ -91,7 +85,7 @@ class NodeSource(Protocol):
 
 
 class NodeTable:
-    """The nodes of one mirror. A new mirror needs a new table, since rows differ."""
+    """The nodes of one mirror. A new mirror needs a new table, because rows differ."""
 
     def __init__(self, mirror: NodeSource) -> None:
         self._mirror = mirror
@@ -115,7 +109,7 @@ class NodeTable:
         )
 
     def changes(self, *, with_traffic: bool) -> NodeChanges:
-        """What changed since the last call. ``with_traffic``: samples too, for which every node is looked at."""
+        """Changes since the last call. ``with_traffic``: include samples, which scans every node."""
         snapshot = self._mirror.snapshot
         changed, self._version = snapshot.changed_since(self._version), snapshot.version
         known_labels = len(self._labels)
@@ -146,14 +140,14 @@ class NodeTable:
         )
 
     def _forget(self, row: int) -> bool:
-        """Whether the row had a node."""
+        # Returns whether the row had a node.
         for kept in (self._loads, self._traffic, self._samples):
             kept.pop(row, None)
         return self._facts.pop(row, None) is not None
 
     def _facts_of(self, info: NodeInfo) -> NodeFacts:
         before = self._facts.get(info.row)
-        if before is not None and before.name != info.name:  # the row has another node
+        if before is not None and before.name != info.name:  # The row has another node.
             self._forget(info.row)
         labels = {key: value for key, value in info.labels.items() if key != HOSTNAME}
         texts = sorted(_cut(f"{key}={value}") for key, value in labels.items())[:MOST_LABELS]

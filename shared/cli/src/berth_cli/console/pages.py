@@ -1,6 +1,6 @@
-"""What every page of the console's kind has: its files, who may look, its headers, errors as answers, a port.
+"""Shared by the console's pages: files, access, headers, errors as answers, a port.
 
-:mod:`berth_cli.console.server` answers for the live console, :mod:`berth_cli.replayed.server` for a recording.
+:mod:`berth_cli.console.server` serves the live console, :mod:`berth_cli.replayed.server` a recording.
 """
 
 from __future__ import annotations
@@ -24,10 +24,9 @@ from berth_cli.options import NotFoundError, PodName, parse_pod
 from berth_cli.rendering import note, print_line
 from berth_cli.waiting import NobodyLeadsError
 
-IDLE_SECONDS: Final = 30.0
-"""For which a connection that asks nothing is kept."""
+IDLE_SECONDS: Final = 30.0  # before an idle connection is closed
+# Delay of a refusal; one at a time, so that guessing is slow for all callers together.
 WRONG_TOKEN_SECONDS: Final = 0.5
-"""Before a wrong token is refused; one at a time, so that guessing is slow whoever guesses."""
 SHUTDOWN_SECONDS: Final = 1.0
 CONTENT_TYPES: Final = {
     ".html": "text/html",
@@ -35,16 +34,16 @@ CONTENT_TYPES: Final = {
     ".js": "text/javascript",
     ".svg": "image/svg+xml",
 }
+# Paths without access control; the page's files are open too, because they are the same for everybody.
 OPEN_PATHS: Final = frozenset({"/", "/login", "/livez", "/readyz"})
-"""What may be asked for without being let in; so may the page's files, which are the same for everybody."""
+# The kubelet requests them at the pod's address, which is no accepted Host. They reveal nothing.
 PROBES: Final = frozenset({"/livez", "/readyz"})
-"""Asked by the kubelet at the pod's address, which is no name of the page. They tell nothing."""
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 class GuardedPage:
-    """A page that begins with one of the files, ``index``, for those whom the guard lets in."""
+    """A page that begins with the file ``index``, for callers that the guard admits."""
 
     def __init__(self, guard: Guard, index: str) -> None:
         self._guard = guard
@@ -53,7 +52,7 @@ class GuardedPage:
         self._wrong_token = asyncio.Lock()
 
     def application(self, routes: Iterable[web.RouteDef]) -> web.Application:
-        """The page with further routes. There is nothing but GET, except for what a person asks for by a button."""
+        """The page with further routes. Only GET, except for buttons."""
         app = web.Application(middlewares=[self._checked], client_max_size=4 * LONGEST_TOKEN)
         app.router.add_get("/", self._index)
         app.router.add_get("/page/{name}", self._file)
@@ -69,14 +68,14 @@ class GuardedPage:
 
     @web.middleware
     async def _checked(self, request: web.Request, handler: Handler) -> web.StreamResponse:
-        """Refuse what may not be asked; errors that berth raises on purpose become an answer."""
+        # Refuses requests without access; berth's errors become answers.
         try:
             response = await self._why_refused(request) or await handler(request)
         except web.HTTPException as error:
             response = _error_answer(error.status, error.reason)
         except BerthError as error:
             response = _error_answer(_status_of(error), without_passwords(one_line(str(error))))
-        if not response.prepared:  # a stream has its headers already
+        if not response.prepared:  # A stream has already sent its headers.
             response.headers.update(HEADERS)
         return response
 
@@ -98,12 +97,12 @@ class GuardedPage:
         return _error_answer(401, "who are you? Type the token at the console's first page")
 
     def may_look(self, request: web.Request) -> bool:
-        """Whether the guard lets in who asks, at this time."""
+        """Whether the guard admits the caller now."""
         cookie = request.cookies.get(COOKIE)
         return self._guard.may_look(request.headers, cookie, request.remote or "", now=time.time())
 
     async def _hold_up(self) -> None:
-        """Before a wrong token is refused."""
+        # Delays the refusal of a wrong token.
         async with self._wrong_token:
             await asyncio.sleep(WRONG_TOKEN_SECONDS)
 
@@ -150,7 +149,7 @@ class GuardedPage:
         return response
 
     async def _session(self, _request: web.Request) -> web.Response:
-        """Whether there is something to log out of; who may not look is told so before."""
+        # Whether there is a session to log out of; callers without access are refused before.
         return json_answer({"login": self._guard.token is not None})
 
 
@@ -186,7 +185,7 @@ async def serving(application: web.Application, host: str, port: int) -> AsyncIt
 
 
 def _admit(request: web.Request) -> None:
-    """Its connection is one of somebody who may look."""
+    # The connection belongs to an admitted caller.
     connection = request.transport.get_protocol() if request.transport is not None else None
     if isinstance(connection, BoundedConnection):
         connection.admit()
@@ -195,7 +194,7 @@ def _admit(request: web.Request) -> None:
 async def serve(
     application: web.Application, guard: Guard, port: int, what: str, work: Callable[[], Awaitable[object]]
 ) -> None:
-    """Serve, say where, and work until cancelled. Raises as :func:`serving` and the work."""
+    """Serve, print the address, and work until cancelled. Raises as :func:`serving` and the work."""
     async with serving(application, guard.host, port) as listening:
         shown = guard.host if ":" not in guard.host else f"[{guard.host}]"
         print_line(f"{what} at http://{shown}:{listening}/")
@@ -205,7 +204,7 @@ async def serve(
 
 
 def page_files() -> dict[str, tuple[bytes, str]]:
-    """The files of the page by name, with their types: read once, so that no request names a path."""
+    """The files of the page by name, with their types, read once, so that requests never name a path."""
     folder = files("berth_cli.console") / "page"
     return {
         each.name: (each.read_bytes(), CONTENT_TYPES[suffix])
@@ -215,7 +214,7 @@ def page_files() -> dict[str, tuple[bytes, str]]:
 
 
 def pod_of(request: web.Request) -> PodName:
-    """The pod that a path names. Raises UsageError: no pod has such a name."""
+    """The pod named by a path. Raises UsageError: not a pod name."""
     return parse_pod(request.match_info["name"], request.match_info["namespace"])
 
 
@@ -237,10 +236,10 @@ def json_answer(document: object, *, status: int = 200) -> web.Response:
 
 
 def safe_json(document: object) -> bytes:
-    """JSON in which nothing is invisible or turns the direction of text."""
+    """JSON without invisible characters or changes of text direction."""
     return in_json(msgspec.json.encode(document).decode()).encode()
 
 
 def encoded_answer(body: bytes, *, status: int = 200) -> web.Response:
-    """An answer of JSON that is there already."""
+    """An answer of encoded JSON."""
     return web.Response(body=body, status=status, content_type="application/json", charset="utf-8")

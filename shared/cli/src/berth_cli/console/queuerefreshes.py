@@ -1,7 +1,7 @@
-"""Answers about the queue for all pages: whatever lists they show, the watcher is asked for one after the other.
+"""Answers about the queue for all pages: the watcher is asked for one list after another.
 
-A refresh is what one answer takes: a few requests to the leading watcher. One begins a second after the other at the
-earliest, and its answer is for every page that asks for the same list meanwhile.
+A refresh is a few requests to the leading watcher. Refreshes begin at least a second apart, and an answer serves every
+page that requests the same list meanwhile.
 """
 
 from __future__ import annotations
@@ -15,24 +15,21 @@ from berth.clock import Clock, SteadyClock
 from berth.errors import TemporaryError
 from berth_cli.console.answers import Document
 
-REFRESH_SECONDS: Final = 1.0
-"""Between the beginnings of two refreshes, and for which an answer is kept."""
-MOST_LISTS: Final = 16
-"""Different lists that are asked for at the same time; each waits for those before it."""
-ANSWER_SECONDS: Final = 20.0
-"""That a page waits for its list."""
+REFRESH_SECONDS: Final = 1.0  # between the beginnings of two refreshes; also how long an answer is kept
+MOST_LISTS: Final = 16  # lists requested at the same time; each waits for those before it
+ANSWER_SECONDS: Final = 20.0  # that a page waits for its list
 
 
 @dataclass(frozen=True, slots=True)
 class WantedList:
-    """The pods of a queue and of a namespace; empty: of all."""
+    """The pods of a queue and namespace; empty: all."""
 
     queue: str = ""
     namespace: str = ""
 
 
 class QueueRefreshes:
-    """Lists of pods that wait, of which ``read`` reads one."""
+    """Lists of waiting pods, read by ``read``."""
 
     def __init__(self, read: Callable[[WantedList], Awaitable[Document]], clock: Clock | None = None) -> None:
         self._read = read
@@ -43,10 +40,10 @@ class QueueRefreshes:
         self._asking: dict[WantedList, asyncio.Task[Document]] = {}
 
     async def answer(self, wanted: WantedList) -> Document:
-        """The list, read now or at most a second ago.
+        """The list, at most a second old.
 
         Raises:
-            TemporaryError: too many different lists are asked for, or it took too long.
+            TemporaryError: too many different lists are requested, or it took too long.
             BerthError: as ``read``.
         """
         now = self._clock.now()
@@ -80,4 +77,4 @@ class QueueRefreshes:
     def _ended(self, wanted: WantedList, task: asyncio.Task[Document]) -> None:
         del self._asking[wanted]
         if not task.cancelled():
-            task.exception()  # so that nothing is logged when nobody waits for it any more
+            task.exception()  # So that its error is not logged after the last waiter has left.

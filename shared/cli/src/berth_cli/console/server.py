@@ -30,20 +30,16 @@ from berth_cli.console.pages import GuardedPage, json_answer, pod_of
 from berth_cli.console.queuerefreshes import QueueRefreshes, WantedList
 from berth_cli.remedies.asking import Advisory
 
-MOST_AT_ONCE: Final = 4
-"""Questions that are answered at the same time: one may read 20,000 Decisions."""
-MOST_WAITING: Final = 32
-"""Questions that wait for that."""
+MOST_AT_ONCE: Final = 4  # questions answered at the same time: one may read 20,000 Decisions
+MOST_WAITING: Final = 32  # questions that wait for a turn
 ANSWER_SECONDS: Final = 20.0
-PING_SECONDS: Final = 10.0
-"""After this long without a frame a page is told that the console lives."""
-STALLED_SECONDS: Final = 60.0
-"""A page that takes nothing for so long has gone."""
+PING_SECONDS: Final = 10.0  # without a frame before a ping
+STALLED_SECONDS: Final = 60.0  # after which a page that reads nothing counts as gone
 
 
 @dataclass(slots=True)
 class AnswerTurns:
-    """A few questions at a time; of more a bounded number waits."""
+    """A few questions at a time; a bounded number waits."""
 
     _slots: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(MOST_AT_ONCE))
     _waiting: int = 0
@@ -82,7 +78,6 @@ class ConsoleServer:
         self._lists = QueueRefreshes(self._read_list)
 
     def application(self) -> web.Application:
-        """The routes."""
         routes = (
             web.get("/api/stream", self._stream),
             web.get("/api/room", self._room),
@@ -96,10 +91,10 @@ class ConsoleServer:
         )
         return self._page.application(routes)
 
-    # --- what happens
+    # --- live frames
 
     async def _stream(self, request: web.Request) -> web.StreamResponse:
-        """Frames as Server-Sent Events: the first has everything. They end with the time for which one may look."""
+        """Frames as Server-Sent Events: the first has the whole state. The stream ends with the caller's session."""
         with self._feed.hub.page() as page:
             response = web.StreamResponse(headers={**HEADERS, "Content-Type": "text/event-stream"})
             await response.prepare(request)
@@ -116,18 +111,18 @@ class ConsoleServer:
                 try:
                     async with asyncio.timeout(STALLED_SECONDS):
                         await response.write(event)
-                except (TimeoutError, ConnectionError):  # it has gone
+                except (TimeoutError, ConnectionError):  # The page has gone.
                     return response
 
     async def _room(self, _request: web.Request) -> web.Response:
-        """Why a page is not served: a browser does not tell a page what the answer to its stream was."""
+        """Why a page is refused: a browser hides the answer to its stream from the page."""
         self._feed.hub.check_room()
         return json_answer({})
 
     async def _queue(self, request: web.Request) -> web.Response:
         wanted = WantedList(request.query.get("queue", ""), request.query.get("namespace", ""))
         check_queue(wanted.queue)
-        _ = self._feed.session  # so that a NATS that is away is said at once
+        _ = self._feed.session  # So that a page learns of a missing NATS at once.
         return json_answer(await self._lists.answer(wanted))
 
     async def _read_list(self, wanted: WantedList) -> Document:
@@ -153,7 +148,7 @@ class ConsoleServer:
             return json_answer(await pod_queue_json(self._advisory(), pod_of(request)))
 
     def _advisory(self) -> Advisory:
-        """By the mirror that the page shows, and the pods that the watcher has."""
+        """From the mirror that the page shows and the pods that the watcher has."""
         return Advisory(
             session=self._feed.session,
             snapshot=self._feed.model.mirror.snapshot,
@@ -162,6 +157,6 @@ class ConsoleServer:
         )
 
     async def _now(self, request: web.Request) -> web.Response:
-        _ = self._feed.session  # so that a NATS that is away is said at once
+        _ = self._feed.session  # So that a page learns of a missing NATS at once.
         name = pod_of(request)
         return json_answer(await self._ask_again.ask(name))

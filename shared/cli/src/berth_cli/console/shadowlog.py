@@ -1,4 +1,4 @@
-"""What shadows say: the numbers of each, and the last differences with both rankings. All of it is bounded."""
+"""Messages of shadows: the numbers of each, and the last differences with both rankings. All of it is bounded."""
 
 from __future__ import annotations
 
@@ -22,12 +22,11 @@ from berth_cli.options import NotFoundError, PodName
 from berth_cli.services import Seen
 
 MOST_SHADOWS: Final = 8
-DIFFERENCES_KEPT: Final = 64
-"""Of each shadow: a page shows them, and both rankings of each."""
+DIFFERENCES_KEPT: Final = 64  # per shadow: a page shows them with both rankings
 
 
 class ShadowLine(msgspec.Struct, frozen=True, kw_only=True):
-    """A shadow that answers: the name of its process, whether it is ready, and its numbers."""
+    """A shadow that answers: its process, readiness and numbers."""
 
     process: str
     readiness: str
@@ -61,7 +60,7 @@ class _KeptDifferences:
 
 
 class ShadowLog:
-    """The shadows that are there, and what a page has still to be sent of them."""
+    """The present shadows, and the differences that pages have not received yet."""
 
     def __init__(self) -> None:
         self.unreadable = 0
@@ -71,7 +70,7 @@ class ShadowLog:
         self._sent: list[ShadowLine] = []
 
     def heard(self, subject: str, data: bytes, at: float) -> None:
-        """A shadow has broadcast a difference, at a time of NATS's clock."""
+        """A shadow broadcast a difference, at a time of NATS's clock."""
         try:
             comparison = _comparison(subject, data)
         except DecodeError:
@@ -92,7 +91,7 @@ class ShadowLog:
         self._new.append(line)
 
     def seen(self, processes: Iterable[Seen]) -> None:
-        """The services answered with their statistics."""
+        """Statistics of the services arrived."""
         found = [
             ShadowLine(process=one.name, readiness=one.said.readiness[:300], figures=one.said.shadow)
             for one in processes
@@ -101,11 +100,11 @@ class ShadowLog:
         self._shadows = sorted(found, key=lambda line: (line.figures.name, line.process))[:MOST_SHADOWS]
 
     def lines(self) -> list[DifferenceLine]:
-        """The differences that are kept, the oldest first."""
+        """The kept differences, oldest first."""
         return sorted((line for each in self._heard.values() for line in each.lines), key=lambda line: line.at)
 
     def new_lines(self) -> list[DifferenceLine]:
-        """Those since the last call."""
+        """Differences since the last call."""
         new = list(self._new)
         self._new.clear()
         return new
@@ -115,7 +114,7 @@ class ShadowLog:
         return self._shadows
 
     def changed_shadows(self) -> list[ShadowLine] | None:
-        """The same, if they have changed since the last call."""
+        """The same, if changed since the last call."""
         if self._shadows == self._sent:
             return None
         self._sent = self._shadows
@@ -152,7 +151,7 @@ def _comparison(subject: str, data: bytes) -> ShadowComparison:
     """Read a difference.
 
     Raises:
-        DecodeError: it is none, it is too large, or it is about another pod or shadow than its subject.
+        DecodeError: malformed, too large, or about another pod or shadow than its subject.
     """
     if len(data) > MOST_COMPARISON_BYTES:
         raise DecodeError(f"decoding a difference: want {MOST_COMPARISON_BYTES} bytes at most, got {len(data)}")

@@ -16,8 +16,9 @@ from pathlib import Path
 from typing import Final, TypeVar
 
 from berth.errors import TemporaryError
-from berth.kube.credentials import KubeCredentials, source_for
+from berth.kube.credentials import KubeCredentials
 from berth.kube.errors import ApiUnreachableError, KubeconfigError
+from berth.kube.kubeconfig import source_for
 from berth.settings.settings import NatsSettings
 from berth_cli.pipeline import access
 from berth_cli.pipeline.natsserver import LOOPBACK

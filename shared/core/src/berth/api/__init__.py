@@ -1,1 +1,1 @@
-"""What the services exchange with each other and with Kubernetes: objects, messages, names. Pure types, no I/O."""
+"""Kubernetes objects, trimmed to the fields that scheduling reads. Pure types, no I/O."""

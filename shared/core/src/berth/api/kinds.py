@@ -1,7 +1,7 @@
-"""The kinds of Kubernetes objects that berth reads: how the API addresses them and which type each decodes to.
+"""The kinds of Kubernetes objects that berth reads: their address in the API and the type that each decodes to.
 
-There is no other such table. Reflectors list and watch these kinds, the watcher mirrors them, a Snapshot holds them,
-`berth simulate` reads them from files, and the simulated API server adds to them what only a server sets.
+The only such table. Reflectors list and watch these kinds, the watcher mirrors them, a Snapshot holds them, `berth
+simulate` reads them from files, and the simulated API server adds the properties that only a server knows.
 """
 
 from __future__ import annotations
@@ -48,13 +48,12 @@ class Kind(Generic[T_co]):
 
     name: str
     struct: type[T_co]
-    group: str = ""
-    """The API group; empty is the core group."""
+    group: str = ""  # empty: the core group
     version: str = "v1"
     plural: str
     is_namespaced: bool = True
+    # Whether an object keeps `whole`, for extenders; only for nodes and pods.
     keeps_whole: Callable[[Any], bool] | None = None
-    """Of which objects ``whole`` is kept, for extenders; only nodes and pods have it."""
 
     @property
     def kind(self) -> str:
@@ -72,7 +71,7 @@ class Kind(Generic[T_co]):
         return f"/{'apis' if self.group else 'api'}/{self.api_version}/{self.plural}"
 
     def key_of(self, *, uid: str, name: str) -> str:
-        """The key of an object on the bus: its uid, as names are reused; for kinds without a namespace, its name."""
+        """The key of an object on the bus: its uid, because names are reused; without a namespace, its name."""
         return uid if self.is_namespaced else name
 
 
@@ -116,6 +115,7 @@ POD_DISRUPTION_BUDGET: Final = Kind(
     name="poddisruptionbudget", struct=PodDisruptionBudget, group="policy", plural="poddisruptionbudgets"
 )
 
+# An object that only plugins read, in Snapshot.objects.
 PluginObject = (
     Service
     | ReplicationController
@@ -130,7 +130,6 @@ PluginObject = (
     | VolumeAttachment
     | PodDisruptionBudget
 )
-"""An object that is kept for plugins only, in ``Snapshot.objects``."""
 
 _PLUGIN_KINDS: Final[tuple[Kind[PluginObject], ...]] = (
     SERVICE,
@@ -146,8 +145,8 @@ _PLUGIN_KINDS: Final[tuple[Kind[PluginObject], ...]] = (
     VOLUME_ATTACHMENT,
     POD_DISRUPTION_BUDGET,
 )
+# The kinds that plugins read beyond pods, nodes and namespaces, by name.
 PLUGIN_KINDS: Final[Mapping[str, Kind[PluginObject]]] = {kind.name: kind for kind in _PLUGIN_KINDS}
-"""The kinds that plugins read beyond pods, nodes and namespaces, by name."""
 
+# The kinds that watcher and binder follow. Nodes come first, so that a pod seldom appears before its node.
 WATCHED_KINDS: Final[tuple[Kind[Any], ...]] = (NODE, NAMESPACE, *_PLUGIN_KINDS, POD)
-"""The kinds that watcher and binder follow. Nodes come first, so that a pod seldom appears before its node."""

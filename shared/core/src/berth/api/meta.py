@@ -1,7 +1,6 @@
-"""The metadata of every Kubernetes object, and label selectors, trimmed to what scheduling reads.
+"""The metadata of every Kubernetes object, and label selectors, trimmed to the fields that scheduling reads.
 
-Decoding into such types leaves out the rest of an object; ``berth.api.trimming.trim`` drops what they keep only for
-some readers.
+Decoding drops the rest of an object; ``berth.api.trimming.trim`` drops fields that only some readers need.
 """
 
 from __future__ import annotations
@@ -10,28 +9,27 @@ from typing import Annotated, Final, Protocol
 
 import msgspec
 
+# Of the width that the API defines; a wider integer is a decoding error.
 Int32 = Annotated[int, msgspec.Meta(ge=-(2**31), le=2**31 - 1)]
-"""An integer of the width that the API defines; a wider one is a decoding error."""
 
 
 Int64 = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
-"""The same with 64 bits."""
 
 
 class Trimmed(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, rename="camel", gc=False):
-    """A Kubernetes type of which only the named fields are kept; defaults are not written.
+    """A Kubernetes type with only the named fields; defaults are not written.
 
-    None can be part of a cycle, so the collector of garbage leaves them out (``gc=False``): of 70,000 pods it follows
-    240,000 objects in place of 840,000, and decoding and keeping a pod takes 4.2 us in place of 5.0 (one core).
+    Its values cannot be part of a cycle, so the garbage collector skips them (``gc=False``): for 70,000 pods it follows
+    240,000 objects instead of 840,000, and decoding and keeping a pod takes 4.2 us instead of 5.0 (one core).
     """
 
 
+# Stands for a whole object without readers; it is not written.
 NOT_KEPT: Final = msgspec.Raw(b"")
-"""In place of a whole object that nobody reads; it is not written."""
 
 
 class OwnerReference(Trimmed, frozen=True, kw_only=True):
-    """An owner of the object; schedulers read the controller only."""
+    """An owner of the object; schedulers read only the controller."""
 
     kind: str = ""
     name: str = ""
@@ -50,8 +48,8 @@ class ObjectMeta(Trimmed, frozen=True, kw_only=True):
     namespace: str = ""
     uid: str = ""
     resource_version: str = ""
+    # Counts the changes of the spec; 0 if the API server does not count them.
     generation: int = 0
-    """Counts the changes of the spec; 0 where the API server does not count them."""
     creation_timestamp: str | None = None
     deletion_timestamp: str | None = None
     labels: dict[str, str] | None = None

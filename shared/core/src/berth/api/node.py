@@ -1,4 +1,4 @@
-"""Node, trimmed to what plugins read; whether it is ready, and which tolerations tolerate its taints."""
+"""Node, trimmed to the fields that plugins read; readiness, and tolerations of its taints."""
 
 from __future__ import annotations
 
@@ -41,14 +41,14 @@ class NodeAddress(Trimmed, frozen=True, kw_only=True):
 
 
 class NodeCondition(Trimmed, frozen=True, kw_only=True):
-    """A state of the node that the kubelet reports; heartbeat times, which change all the time, are left out."""
+    """A condition reported by the kubelet, without heartbeat times, which change all the time."""
 
     type: str
     status: str
 
 
 class NodeStatus(Trimmed, frozen=True, kw_only=True):
-    """What the kubelet reports. Quantities are text as written; ``berth.api.resources`` reads them."""
+    """The kubelet's report. Quantities are text as written; ``berth.api.resources`` reads them."""
 
     allocatable: dict[str, str | int | float] | None = None
     capacity: dict[str, str | int | float] | None = None
@@ -58,9 +58,9 @@ class NodeStatus(Trimmed, frozen=True, kw_only=True):
 
 
 class Node(Trimmed, frozen=True, kw_only=True):
-    """A machine of the cluster. A node without a status has nothing allocatable, so that nothing fits it.
+    """A machine of the cluster. A node without a status has no allocatable resources, so pods do not fit.
 
-    ``whole`` is all of it as JSON, for extenders that want it; only berth writes it.
+    ``whole`` is the complete node as JSON for extenders; only berth writes it.
     """
 
     metadata: ObjectMeta
@@ -69,12 +69,11 @@ class Node(Trimmed, frozen=True, kw_only=True):
     whole: msgspec.Raw = NOT_KEPT
 
 
-READY = "Ready"
-"""The condition of a node that takes pods."""
+READY = "Ready"  # the condition of a node that takes pods
 
 
 def is_ready(node: Node) -> bool:
-    """Whether the node's condition Ready is True; a node without the condition counts as ready."""
+    """Whether the condition Ready is True or absent."""
     return all(condition.status == "True" for condition in node.status.conditions or () if condition.type == READY)
 
 
@@ -84,11 +83,11 @@ NO_EXECUTE: Final = "NoExecute"
 
 PREFER_NO_SCHEDULE: Final = "PreferNoSchedule"
 
+# Effects that exclude a node; PreferNoSchedule only lowers its score.
 NO_SCHEDULE_EFFECTS: Final = frozenset({NO_SCHEDULE, NO_EXECUTE})
-"""The effects that exclude a node; PreferNoSchedule only lowers its score."""
 
+# The taint of a cordoned node; a pod that tolerates it may be placed there.
 UNSCHEDULABLE_TAINT: Final = Taint(key="node.kubernetes.io/unschedulable", effect=NO_SCHEDULE)
-"""The taint of a cordoned node; a pod that tolerates it may be placed there."""
 
 
 def tolerates(toleration: Toleration, taint: Taint) -> bool:
@@ -108,11 +107,11 @@ def is_tolerated(taint: Taint, tolerations: Iterable[Toleration]) -> bool:
 
 
 def first_untolerated(taints: Iterable[Taint], tolerations: Sequence[Toleration]) -> Taint | None:
-    """The first taint that excludes the node for a pod with these tolerations, if there is one."""
+    """The first taint that excludes the node for a pod with these tolerations, or None."""
     return next((t for t in taints if t.effect in NO_SCHEDULE_EFFECTS and not is_tolerated(t, tolerations)), None)
 
 
 def count_untolerated_prefer_no_schedule(taints: Iterable[Taint], tolerations: Iterable[Toleration]) -> int:
-    """How many PreferNoSchedule taints are not tolerated; only tolerations of that effect, or of all, count."""
+    """The number of untolerated PreferNoSchedule taints; only tolerations of that effect, or of all, count."""
     mild = [t for t in tolerations if t.effect in ("", PREFER_NO_SCHEDULE)]
     return sum(t.effect == PREFER_NO_SCHEDULE and not is_tolerated(t, mild) for t in taints)

@@ -1,6 +1,6 @@
-"""Pod, trimmed to what plugins read, and the predicates that watcher and binder share.
+"""Pod, trimmed to the fields that plugins read, and the predicates that watcher and binder share.
 
-They are: bound, finished, gated, changed, bound since when, being preempted.
+These are: bound, finished, gated, changed, time of binding, being preempted.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ import msgspec
 
 from berth.api.meta import NOT_KEPT, Int32, Int64, LabelSelector, ObjectMeta, SelectorRequirement, Trimmed
 
+# Resource name to quantity as written (500m, 1Gi, 2); berth.api.resources reads them.
 Quantities = dict[str, str | int | float]
-"""Resource name to quantity as written (``500m``, ``1Gi``, ``2``); ``berth.api.resources`` reads them."""
 
 
 class ContainerPort(Trimmed, frozen=True, kw_only=True):
-    """A port of a container; only those with a host port matter to scheduling."""
+    """A port of a container; only host ports matter to scheduling."""
 
     container_port: Int32 = 0
     host_port: Int32 = 0
@@ -26,7 +26,7 @@ class ContainerPort(Trimmed, frozen=True, kw_only=True):
 
 
 class ResourceRequirements(Trimmed, frozen=True, kw_only=True):
-    """What a container or a whole pod requests, and its limits."""
+    """Requests and limits of a container or a whole pod."""
 
     requests: Quantities | None = None
     limits: Quantities | None = None
@@ -72,14 +72,14 @@ class PreferredNodeTerm(Trimmed, frozen=True, kw_only=True):
 
 
 class NodeAffinity(Trimmed, frozen=True, kw_only=True):
-    """Which nodes the pod requires and prefers."""
+    """Required and preferred nodes."""
 
     required_during_scheduling_ignored_during_execution: NodeSelector | None = None
     preferred_during_scheduling_ignored_during_execution: list[PreferredNodeTerm] | None = None
 
 
 class PodAffinityTerm(Trimmed, frozen=True, kw_only=True):
-    """Pods (by labels, in namespaces), and the topology in which the pod is to be with them, or away from them."""
+    """Pods (by labels, in namespaces), and the topology in which the pod is to be with them or away from them."""
 
     topology_key: str = ""
     label_selector: LabelSelector | None = None
@@ -104,15 +104,13 @@ class PodAffinity(Trimmed, frozen=True, kw_only=True):
 
 
 class Affinity(Trimmed, frozen=True, kw_only=True):
-    """All affinities of a pod."""
-
     node_affinity: NodeAffinity | None = None
     pod_affinity: PodAffinity | None = None
     pod_anti_affinity: PodAffinity | None = None
 
 
 class TopologySpreadConstraint(Trimmed, frozen=True, kw_only=True):
-    """How evenly the pods of a selector are to be spread over a topology."""
+    """How evenly the pods of a selector are spread over a topology."""
 
     max_skew: Int32
     topology_key: str
@@ -125,8 +123,6 @@ class TopologySpreadConstraint(Trimmed, frozen=True, kw_only=True):
 
 
 class GCEPersistentDisk(Trimmed, frozen=True, kw_only=True):
-    """A disk of Google Cloud."""
-
     pd_name: str = ""
     read_only: bool = False
 
@@ -138,8 +134,6 @@ class AWSElasticBlockStore(Trimmed, frozen=True, kw_only=True):
 
 
 class AzureDisk(Trimmed, frozen=True, kw_only=True):
-    """A disk of Azure."""
-
     disk_name: str = ""
     disk_uri: str = msgspec.field(default="", name="diskURI")
 
@@ -151,13 +145,11 @@ class Cinder(Trimmed, frozen=True, kw_only=True):
 
 
 class PortworxVolume(Trimmed, frozen=True, kw_only=True):
-    """A Portworx volume."""
-
     volume_id: str = msgspec.field(default="", name="volumeID")
 
 
 class RBD(Trimmed, frozen=True, kw_only=True):
-    """An image of a Ceph cluster; its monitors identify the cluster."""
+    """An image of a Ceph cluster, which its monitors identify."""
 
     monitors: list[str] | None = None
     pool: str = "rbd"
@@ -166,14 +158,14 @@ class RBD(Trimmed, frozen=True, kw_only=True):
 
 
 class ISCSI(Trimmed, frozen=True, kw_only=True):
-    """A disk that is reached by iSCSI; its qualified name identifies it."""
+    """An iSCSI disk, identified by its qualified name."""
 
     iqn: str = ""
     read_only: bool = False
 
 
 class CSISource(Trimmed, frozen=True, kw_only=True):
-    """A volume of a CSI driver; an inline one of a pod has no handle."""
+    """A volume of a CSI driver; an inline volume has no handle."""
 
     driver: str = ""
     volume_handle: str = ""
@@ -187,11 +179,11 @@ class ClaimSource(Trimmed, frozen=True, kw_only=True):
 
 
 class EphemeralSource(Trimmed, frozen=True, kw_only=True):
-    """A claim that is made for the pod and goes with it, ``<pod>-<volume>``; what it requests is in the claim."""
+    """A claim created for the pod and deleted with it, ``<pod>-<volume>``; its requests are in the claim."""
 
 
 class Volume(Trimmed, frozen=True, kw_only=True):
-    """A volume of the pod. Sources that no plugin reads are left out."""
+    """A volume of the pod, without sources that no plugin reads."""
 
     name: str = ""
     persistent_volume_claim: ClaimSource | None = None
@@ -208,7 +200,7 @@ class Volume(Trimmed, frozen=True, kw_only=True):
 
 
 class PodSchedulingGate(Trimmed, frozen=True, kw_only=True):
-    """A gate; the pod is not scheduled while it has any."""
+    """A gate; a pod with gates is not scheduled."""
 
     name: str = ""
 
@@ -221,13 +213,11 @@ class PodResourceClaim(Trimmed, frozen=True, kw_only=True):
     resource_claim_template_name: str | None = None
 
 
+# Kubernetes' schedulerName for a pod without one; kube-scheduler's default profile.
 DEFAULT_SCHEDULER: Final = "default-scheduler"
-"""What Kubernetes gives as schedulerName to a pod that names none; the profile that kube-scheduler has by default."""
 
 
 class PodSpec(Trimmed, frozen=True, kw_only=True):
-    """What the pod requests and requires."""
-
     scheduler_name: str = DEFAULT_SCHEDULER
     node_name: str = ""
     priority: Int32 | None = None
@@ -256,12 +246,11 @@ class PodCondition(Trimmed, frozen=True, kw_only=True):
     reason: str = ""
     message: str = ""
     last_transition_time: str | None = None
-    observed_generation: int = 0
-    """The pod's generation for which it was said."""
+    observed_generation: int = 0  # the pod's generation that the condition is about
 
 
 class PodStatus(Trimmed, frozen=True, kw_only=True):
-    """The state of the pod, as kubelet and scheduler report it."""
+    """The state of the pod, as reported by kubelet and scheduler."""
 
     phase: str = ""
     nominated_node_name: str = ""
@@ -270,10 +259,10 @@ class PodStatus(Trimmed, frozen=True, kw_only=True):
 
 
 class Pod(Trimmed, frozen=True, kw_only=True):
-    """A pod. Decoded from the API's bytes it is already trimmed; on the bus it is written the same way.
+    """A pod. Decoding the API's bytes trims it; on the bus it is written the same way.
 
-    ``whole`` is all of it as JSON, of a pod that waits, for extenders. Only berth writes it, and it is the last field:
-    what quotes a message leaves it out.
+    ``whole`` is a pending pod's complete JSON for extenders. Only berth writes it, as the last field, because quotes of
+    a message leave it out.
     """
 
     metadata: ObjectMeta
@@ -287,7 +276,7 @@ class Pod(Trimmed, frozen=True, kw_only=True):
 
     @property
     def key(self) -> str:
-        """``namespace/name``, as people write it."""
+        """``namespace/name``."""
         return f"{self.metadata.namespace}/{self.metadata.name}"
 
 
@@ -295,10 +284,7 @@ TERMINAL_PHASES = frozenset({"Succeeded", "Failed"})
 
 
 def is_bound(pod: Pod) -> bool:
-    """Whether the pod uses resources of a node: nodeName is set and it is not finished.
-
-    The rule: docs/protocol.md, 1, *bound*.
-    """
+    """Whether the pod uses resources of a node: nodeName is set and the pod is not finished (docs/protocol.md, 1.6)."""
     return bool(pod.spec.node_name) and pod.status.phase not in TERMINAL_PHASES
 
 
@@ -313,7 +299,6 @@ def is_gone_while_unbound(pod: Pod) -> bool:
 
 
 def is_gated(pod: Pod) -> bool:
-    """Whether the pod has scheduling gates."""
     return bool(pod.spec.scheduling_gates)
 
 
@@ -323,9 +308,9 @@ def priority_of(pod: Pod) -> int:
 
 
 def changed(seen: Pod, now: Pod) -> bool:
-    """Whether a pod differs from what was ranked in anything that scheduling reads (docs/protocol.md, 1, *changed*).
+    """Whether a pod differs from the ranked one in anything that scheduling reads (docs/protocol.md, 1.8).
 
-    Conditions, nominatedNodeName and resourceVersion are left out, as berth writes them itself.
+    Conditions, nominatedNodeName and resourceVersion are left out, because berth writes them itself.
     """
     return _scheduling_fields(seen) != _scheduling_fields(now)
 
@@ -346,7 +331,7 @@ def _scheduling_fields(pod: Pod) -> tuple[object, ...]:
 
 
 def name_of(pod: Pod) -> Pod:
-    """What an error about the pod needs of it, where the whole is too much for a message."""
+    """The fields that an error about the pod needs, for a pod too large for a message."""
     metadata = pod.metadata
     named = ObjectMeta(
         name=metadata.name,
@@ -357,22 +342,22 @@ def name_of(pod: Pod) -> Pod:
     return Pod(metadata=named, spec=PodSpec(scheduler_name=pod.spec.scheduler_name))
 
 
+# Unix seconds of a Binding of unknown time: never recent.
 LONG_AGO: Final = 0.0
-"""Unix seconds of a Binding whose time is unknown: so long ago that nothing counts it as recent."""
 
 
 def bound_at(pod: Pod) -> float:
-    """Unix seconds: when the API server took the Binding, else the pod's start or creation, else LONG_AGO."""
+    """Unix seconds at which the API server took the Binding; else of the pod's start or creation; else LONG_AGO."""
     return unix_seconds(_bound_by_condition(pod) or pod.status.start_time or pod.metadata.creation_timestamp)
 
 
 def bound_at_text(pod: Pod) -> str | None:
-    """When the API server took the Binding, else the creation, as RFC 3339 text, as in the mirror."""
+    """The time of the Binding at the API server, else of the creation, as RFC 3339 text, as in the mirror."""
     return _bound_by_condition(pod) or pod.metadata.creation_timestamp
 
 
 def unix_seconds(text: str | None) -> float:
-    """Unix seconds of an RFC 3339 time; LONG_AGO for none, and for other text."""
+    """Unix seconds of an RFC 3339 time; LONG_AGO for any other text."""
     try:
         return datetime.fromisoformat(text or "").timestamp()
     except (ValueError, OverflowError):
@@ -400,7 +385,7 @@ def disruption_condition(pod: Pod) -> PodCondition | None:
 
 
 def is_marked_for_preemption(pod: Pod) -> bool:
-    """Whether a scheduler has marked the pod, by its condition, as one that it evicts."""
+    """Whether a condition marks the pod as evicted by a scheduler."""
     condition = disruption_condition(pod)
     return condition is not None and condition.status == "True" and condition.reason == PREEMPTION_BY_SCHEDULER
 

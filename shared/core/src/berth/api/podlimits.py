@@ -1,12 +1,12 @@
-"""What one pod may ask of a scheduling cycle and of the bus: so that no pod holds up those of others.
+"""Limits on the work that one pod causes in a cycle and on the bus, so that no pod delays others.
 
-A pod below 1 MB can have 16,000 affinity terms, and each costs a cycle on each node. A pod with more than the limits
-allow is not scheduled, and is told why. Ordinary pods have a few parts of each kind; the limits are ten times what
-any is known to need, and where each of them alone costs at most 25 ms a cycle with 5,000 nodes.
+A pod below 1 MB can have 16,000 affinity terms, each of which costs work on each node. A pod above the limits is not
+scheduled, and the reason is reported. The limits are ten times the largest known need; each costs at most 25 ms per
+cycle at 5,000 nodes.
 
-Its bytes are limited too: a stream keeps a pod for as long as it waits for a volume, and a hundred of 1.3 MB fill it.
+Bytes are limited too: a stream keeps a pod while it waits for a volume, and a hundred pods of 1.3 MB fill it.
 
-A placed pod cannot be refused. When it has more than the limits allow, its pod affinity has no effect on other pods.
+A placed pod cannot be refused. Above the limits its pod affinity has no effect on other pods.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ from berth.api.pod import (
 
 
 class Part(NamedTuple):
-    """A part of the spec that is limited in number.
+    """A part of the spec whose number is limited.
 
-    ``microseconds``: what one of them costs a cycle with 5,000 nodes, measured with a thousand of them.
+    ``microseconds``: cost of one in a cycle at 5,000 nodes, measured with a thousand.
     """
 
     name: str
@@ -41,23 +41,23 @@ class Part(NamedTuple):
     count: Callable[[PodSpec], int]
 
 
+# Bytes of a pod's JSON that scheduling reads; usually 1 to 4 KiB. At this size 2,000 pods that wait for a volume fill
+# RANKED (128 MiB), and the 64 messages of a scorer are 4 MiB.
 MOST_BYTES: Final = 64 * 1024
-"""Of what scheduling reads of a pod, as JSON. An ordinary pod has 1 to 4 KiB. At this size 2,000 pods that wait for a
-volume fill RANKED (128 MiB), and a scorer that holds 64 messages holds 4 MiB."""
 
 _encode: Final = msgspec.json.Encoder().encode
 
 
 def bytes_of(pod: Pod) -> int:
-    """What scheduling reads of the pod, as JSON. Its status does not count, since berth itself writes conditions there.
+    """Bytes of the JSON that scheduling reads. The status does not count, because berth writes conditions there.
 
-    Nor does the whole pod that extenders read: only PENDING has it, while the pod waits for a scorer.
+    Neither does the whole pod for extenders: only PENDING has it, while the pod waits for a scorer.
     """
     return len(_encode(pod.metadata)) + len(_encode(pod.spec))
 
 
 def refusal(pod: Pod) -> str:
-    """Why the pod is not scheduled, in one sentence; empty when it may be."""
+    """Why the pod is not scheduled, in one sentence; empty if it may be."""
     excess = [f"{number} {part.name} (at most {part.most})" for part, number in _excess(pod.spec)]
     if (size := bytes_of(pod)) > MOST_BYTES:
         excess.append(f"{size} bytes (at most {MOST_BYTES})")
@@ -65,12 +65,12 @@ def refusal(pod: Pod) -> str:
 
 
 def is_within_limits(spec: PodSpec) -> bool:
-    """Whether no part of the spec is too many."""
+    """Whether all parts of the spec are within their limits."""
     return next(_excess(spec), None) is None
 
 
 def cycle_milliseconds(pod: Pod) -> int:
-    """How much longer a cycle with 5,000 nodes takes, about, than for a pod without selectors."""
+    """Approximate extra milliseconds of a cycle at 5,000 nodes compared to a pod without selectors."""
     return int(sum(part.microseconds * part.count(pod.spec) for part in _parts_of(pod.spec)) / 1000)
 
 
@@ -145,6 +145,7 @@ def _volumes(spec: PodSpec) -> int:
 
 
 MOST_VOLUMES: Final = 1000
+# Values of label selectors are not limited, because they are looked up in a set.
 PARTS: Final = (
     Part("node selector expressions", 1000, 17, _node_expressions),
     Part("values of node selector expressions", 20_000, 0.3, _node_values),
@@ -158,13 +159,12 @@ PARTS: Final = (
     Part("requests and limits of containers", 4000, 2, _resources),
     Part("volumes", MOST_VOLUMES, 10, _volumes),
 )
-"""Values of label selectors are not limited: they are looked up in a set."""
 _OF_SELECTORS: Final = (_node_values, _affinity_terms, _label_requirements, _namespaces, _spread_constraints)
 _PARTS_OF_PLAIN_PODS: Final = tuple(part for part in PARTS if part.count not in _OF_SELECTORS)
 
 
 def _parts_of(spec: PodSpec) -> tuple[Part, ...]:
-    """The parts of which the pod may have any. Most pods have neither affinity nor spread constraints."""
+    # Only the parts that the pod may have: most pods have neither affinity nor spread constraints.
     return PARTS if spec.affinity is not None or spec.topology_spread_constraints else _PARTS_OF_PLAIN_PODS
 
 

@@ -1,7 +1,6 @@
 """Quantities (``500m``, ``1.5Gi``, ``2e3``) as whole numbers, and the requests of a pod.
 
-Quantities are rounded up as Kubernetes rounds them; requests are summed over the containers as kubelet and
-kube-scheduler do it.
+Quantities are rounded up as in Kubernetes; requests are summed over containers as in kubelet and kube-scheduler.
 """
 
 from __future__ import annotations
@@ -22,26 +21,23 @@ MEMORY: Final = "memory"
 EPHEMERAL_STORAGE: Final = "ephemeral-storage"
 PODS: Final = "pods"
 
+# Scores count this for a container without a cpu request.
 DEFAULT_CPU_MILLICORES: Final = 100
-"""What scores count for a container without a cpu request."""
 DEFAULT_MEMORY_BYTES: Final = 200 * 1024 * 1024
-"""The same for memory."""
 _DEFAULTS: Final[Mapping[str, int]] = {CPU: DEFAULT_CPU_MILLICORES, MEMORY: DEFAULT_MEMORY_BYTES}
 
-Amounts = dict[str, int]
-"""Resource to amount: cpu in millicores, everything else in base units."""
+Amounts = dict[str, int]  # cpu in millicores, everything else in base units
+# Called with a sentence, path first, for each unreadable quantity; it counts as 0.
 ReportProblem = Callable[[str], None]
-"""Called with a sentence, path first, for each quantity that cannot be read; it counts as 0."""
 
+# Kubernetes keeps values in an int64 and cuts larger ones.
 MAX_VALUE: Final = 2**63 - 1
-"""Kubernetes keeps values in an int64; larger ones are cut to it."""
 
 _DECIMAL: Final = {"n": -9, "u": -6, "m": -3, "": 0, "k": 3, "M": 6, "G": 9, "T": 12, "P": 15, "E": 18}
 _BINARY: Final = {"Ki": 10, "Mi": 20, "Gi": 30, "Ti": 40, "Pi": 50, "Ei": 60}
+# Beyond it every value is 0, one unit, or cut: the number need not be built.
 _MAX_EXPONENT: Final = 64
-"""Beyond it every value is 0, one unit, or cut: no need to build the number."""
-_MAX_PLAIN_DIGITS: Final = 15
-"""Such a number times 1000 is below MAX_VALUE."""
+_MAX_PLAIN_DIGITS: Final = 15  # such a number times 1000 is below MAX_VALUE
 _MILLI: Final = 1000
 _FORM: Final = re.compile(
     r"([+-]?)([0-9]{1,64}(?:\.[0-9]{0,64})?|\.[0-9]{1,64})(?:[eE]([+-]?[0-9]{1,6})|([KMGTPE]i|[numkMGTPE]?))"
@@ -49,14 +45,14 @@ _FORM: Final = re.compile(
 
 
 class QuantityError(PermanentError):
-    """A text that is no quantity."""
+    pass
 
 
 def value(quantity: str | float) -> int:
     """The quantity in base units (bytes, counts), rounded up.
 
     Raises:
-        QuantityError: it is none.
+        QuantityError: not a quantity.
     """
     return _rounded_up(quantity, 1)
 
@@ -65,16 +61,16 @@ def milli_value(quantity: str | float) -> int:
     """The quantity in thousandths (millicores for cpu), rounded up.
 
     Raises:
-        QuantityError: it is none.
+        QuantityError: not a quantity.
     """
     return _rounded_up(quantity, 1000)
 
 
 def of_resource(resource: str, quantity: str | float) -> int:
-    """The quantity in the unit that columns use: millicores for cpu, base units for everything else.
+    """The quantity in the unit of columns: millicores for cpu, base units for everything else.
 
     Raises:
-        QuantityError: it is none.
+        QuantityError: not a quantity.
     """
     return milli_value(quantity) if resource == "cpu" else value(quantity)
 
@@ -83,7 +79,7 @@ def of_resource(resource: str, quantity: str | float) -> int:
 def _rounded_up(quantity: str | float, scale: int) -> int:
     text = str(quantity)
     digits = text.removesuffix("m")
-    if len(digits) <= _MAX_PLAIN_DIGITS and digits.isascii() and digits.isdigit():  # 1 us in place of 7
+    if len(digits) <= _MAX_PLAIN_DIGITS and digits.isascii() and digits.isdigit():  # 1 us instead of 7
         return int(digits) * scale if digits is text else -(-int(digits) * scale // _MILLI)
     exact = _exact(text) * scale
     return max(-MAX_VALUE, min(MAX_VALUE, math.ceil(exact) if exact > 0 else math.floor(exact)))
@@ -109,8 +105,8 @@ def _factor(exponent: str | None, suffix: str) -> Fraction:
 class Requests:
     """A pod's requests.
 
-    ``amounts`` is what must fit. ``nonzero_cpu`` and ``nonzero_memory`` (millicores, bytes) are what scores count: a
-    container that names no request counts with a default there. ``problems`` lists quantities that cannot be read.
+    ``amounts`` must fit. ``nonzero_cpu`` and ``nonzero_memory`` (millicores, bytes) are counted by scores: a container
+    without a request counts with a default there. ``problems`` lists unreadable quantities.
     """
 
     amounts: Amounts = field(default_factory=dict)
@@ -120,7 +116,7 @@ class Requests:
 
 
 def pod_requests(spec: PodSpec) -> Requests:
-    """The pod's requests; a quantity that cannot be read counts as 0 and is named in ``problems``."""
+    """The pod's requests; an unreadable quantity counts as 0 and is named in ``problems``."""
     problems: list[str] = []
     containers = _requests_of(spec.containers, "spec.containers", problems.append)
     init_containers = _requests_of(spec.init_containers, "spec.initContainers", problems.append)
@@ -144,14 +140,14 @@ def pod_requests(spec: PodSpec) -> Requests:
 
 
 def is_scalar(resource: str) -> bool:
-    """Whether the resource is an extended one, huge pages or attachable volumes: counted only where it is named."""
+    """Whether the resource is extended, huge pages or attachable volumes: counted only where named."""
     return ("/" in resource and not resource.startswith("requests.")) or resource.startswith(
         ("hugepages-", "attachable-volumes-")
     )
 
 
 def is_extended(resource: str) -> bool:
-    """Whether the resource is an extended one, such as ``example.com/gpu``."""
+    """Whether the resource is extended, such as ``example.com/gpu``."""
     return "/" in resource and "kubernetes.io/" not in resource and not resource.startswith("requests.")
 
 
@@ -161,7 +157,7 @@ def is_counted(resource: str) -> bool:
 
 
 def read_amounts(quantities: Quantities | None, path: str, report: ReportProblem) -> Amounts:
-    """Quantities as amounts; one that cannot be read counts as 0 and is reported. Negative ones count as 0."""
+    """Quantities as amounts; an unreadable one counts as 0 and is reported. Negative ones count as 0."""
     amounts: Amounts = {}
     for resource, quantity in (quantities or {}).items():
         try:
@@ -186,18 +182,18 @@ def _requests_of(containers: list[Container] | None, path: str, report: ReportPr
 
 
 def _pod_level(resources: ResourceRequirements | None, report: ReportProblem) -> Amounts:
-    """Requests of the pod as a whole take the place of its containers': of cpu, memory and huge pages, no others."""
+    # Requests of the pod as a whole replace its containers' for cpu, memory and huge pages only.
     amounts = read_amounts(resources.requests if resources else None, "spec.resources.requests", report)
     return {name: n for name, n in amounts.items() if name in _DEFAULTS or name.startswith("hugepages-")}
 
 
 def _defaulted(containers: Iterable[Amounts], defaults: Mapping[str, int]) -> list[Amounts]:
-    """A default counts where the key is absent; an explicit 0 stays 0."""
+    # A default counts where the key is absent; an explicit 0 stays 0.
     return [{**defaults, **amounts} for amounts in containers]
 
 
 def _over_time(containers: Iterable[Amounts], init_containers: Iterable[Amounts], sidecars: Iterable[bool]) -> Amounts:
-    """The most that runs at once: init containers in turn beside the sidecars before them, then all containers."""
+    # The maximum over time: init containers in turn beside the sidecars before them, then all containers.
     running: Amounts = {}
     peak: Amounts = {}
     for amounts, sidecar in zip(init_containers, sidecars, strict=True):
@@ -212,7 +208,7 @@ def _over_time(containers: Iterable[Amounts], init_containers: Iterable[Amounts]
 
 
 def _sum(left: Amounts, right: Amounts) -> Amounts:
-    if not left or not right:  # of most pods, which have neither init containers nor overhead
+    if not left or not right:  # Most pods have neither init containers nor overhead.
         return left or right
     return {name: left.get(name, 0) + right.get(name, 0) for name in left.keys() | right.keys()}
 

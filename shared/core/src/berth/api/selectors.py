@@ -19,8 +19,7 @@ from berth.api.pod import (
     WeightedPodAffinityTerm,
 )
 
-NAME_FIELD: Final = "metadata.name"
-"""The only field that a node selector can name."""
+NAME_FIELD: Final = "metadata.name"  # the only field that a node selector can name
 
 _INVALID: Final = "invalid"
 
@@ -50,7 +49,6 @@ class NodeTerm:
     names: tuple[Requirement, ...] = ()
 
     def matches(self, name: str, labels: Mapping[str, str]) -> bool:
-        """Whether a node satisfies the term."""
         return all(r.holds(labels.get(r.key)) for r in self.labels) and all(r.holds(name) for r in self.names)
 
 
@@ -61,7 +59,6 @@ class NodeTerms:
     terms: tuple[NodeTerm, ...]
 
     def matches(self, name: str, labels: Mapping[str, str]) -> bool:
-        """Whether a node satisfies one of the terms."""
         return any(term.matches(name, labels) for term in self.terms)
 
 
@@ -85,10 +82,8 @@ class LabelMatcher:
 
 
 MATCHES_NOTHING: Final = LabelMatcher((Requirement("", _INVALID),))
-"""The selector that selects no object."""
 
 MATCHES_EVERYTHING: Final = LabelMatcher(())
-"""The selector that selects every object."""
 
 
 def compile_label_selector(selector: LabelSelector | None) -> LabelMatcher:
@@ -110,7 +105,7 @@ def compile_node_selector(selector: NodeSelector) -> NodeTerms:
 
 
 def compile_preferred(terms: list[PreferredNodeTerm] | None) -> tuple[WeightedNodeTerm, ...]:
-    """Preferred terms; empty ones and those of weight 0 count for nothing and are left out."""
+    """Preferred terms without empty ones and those of weight 0, which have no effect."""
     return tuple(
         WeightedNodeTerm(t.weight, _node_term(t.preference))
         for t in terms or ()
@@ -119,7 +114,7 @@ def compile_preferred(terms: list[PreferredNodeTerm] | None) -> tuple[WeightedNo
 
 
 def named_nodes(selector: NodeSelector | None) -> frozenset[str] | None:
-    """The nodes that the selector names by metadata.name, or None when some term does not name any."""
+    """The nodes that the selector names by metadata.name, or None if some term names none."""
     terms = selector.node_selector_terms if selector else None
     if not terms:
         return None
@@ -135,7 +130,7 @@ def named_nodes(selector: NodeSelector | None) -> frozenset[str] | None:
 
 
 def is_valid_term(term: NodeSelectorTerm) -> bool:
-    """Whether every expression of the term is one that can hold."""
+    """Whether every expression of the term can hold."""
     compiled = _node_term(term)
     return all(requirement.operator != _INVALID for requirement in (*compiled.labels, *compiled.names))
 
@@ -179,7 +174,7 @@ def _checked(r: SelectorRequirement, well_formed: Mapping[str, bool]) -> Require
 
 
 def whole_number(text: str) -> int | None:
-    """A label's value as Gt and Lt read it; None where it is no whole number of 64 bits."""
+    """A label's value as Gt and Lt read it; None if it is no whole number of 64 bits."""
     if _INTEGER.fullmatch(text) is None:
         return None
     number = int(text)
@@ -208,7 +203,7 @@ LabelsOfNamespace = Callable[[str], Mapping[str, str]]
 
 @dataclass(frozen=True, slots=True)
 class PodSelector:
-    """Pods by labels, in the namespaces that are named or selected."""
+    """Pods by labels, in named or selected namespaces."""
 
     namespaces: frozenset[str]
     namespace_selector: LabelMatcher
@@ -232,7 +227,7 @@ class PodSelector:
 
 @dataclass(frozen=True, slots=True)
 class AffinityTerm:
-    """Pods, and the node label whose values are the domains; ``weight`` is that of a preference, else 0."""
+    """Pods, and the node label whose values are the domains; ``weight`` of a preference, else 0."""
 
     selector: PodSelector
     topology_key: str
@@ -259,16 +254,13 @@ class AffinityTerms:
 
     @property
     def are_required(self) -> bool:
-        """Whether any is required."""
         return bool(self.required_affinity or self.required_anti_affinity)
 
     @property
     def are_preferred(self) -> bool:
-        """Whether any is preferred."""
         return bool(self.preferred_affinity or self.preferred_anti_affinity)
 
     def at(self, kind: AffinityTermKind) -> tuple[AffinityTerm, ...]:
-        """The terms of one list."""
         match kind:
             case AffinityTermKind.REQUIRED_AFFINITY:
                 return self.required_affinity
@@ -286,8 +278,8 @@ NO_AFFINITY_TERMS: Final = AffinityTerms()
 def compile_affinity_terms(affinity: Affinity | None, namespace: str) -> AffinityTerms:
     """The terms of a pod of this namespace.
 
-    ``matchLabelKeys`` and ``mismatchLabelKeys`` are not read: the API server merged them into the label selector
-    when it created the pod.
+    ``matchLabelKeys`` and ``mismatchLabelKeys`` are not read: the API server merged them into the label selector when
+    it created the pod.
     """
     if affinity is None or (affinity.pod_affinity is None and affinity.pod_anti_affinity is None):
         return NO_AFFINITY_TERMS
@@ -310,7 +302,7 @@ def _preferred(terms: Sequence[WeightedPodAffinityTerm] | None, namespace: str) 
 
 
 def _selector(term: PodAffinityTerm, namespace: str) -> PodSelector:
-    """Without namespaces and without a selector of them it is the pod's own."""
+    # Without namespaces and a namespace selector: the pod's own namespace.
     own = not term.namespaces and term.namespace_selector is None
     selector = MATCHES_NOTHING if term.namespace_selector is None else compile_label_selector(term.namespace_selector)
     return PodSelector(

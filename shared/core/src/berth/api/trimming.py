@@ -1,13 +1,13 @@
-"""What is left out of an object: as it is read, and when it is too large for the bus.
+"""Reduces objects: fields without readers, and smaller forms of objects that are too large for the bus.
 
-The decoded types have only the fields that scheduling reads; ``trim`` drops what they keep for some readers, and the
-longest annotations where there are too many: the API server takes 256 KiB of them with each object, and whoever may
-create objects fills streams and buckets with those. Plugins read annotations of some bytes.
+The decoded types have only the fields that scheduling reads; ``trim`` drops fields that only some readers need, and the
+longest annotations above a limit, because the API server takes 256 KiB of them with each object, and anybody who may
+create objects could fill streams and buckets. Annotations that plugins read are short.
 
-A large object has smaller forms, the fullest first. Of a pod on a node plugins read what it takes there and what it
-asks of others: requests, host ports, labels, volumes, affinity, priority. The rest matters only while a pod waits
-(``as_placed``). The last form of a pod always fits into 48 KiB, so that every pod on a node counts; any other object
-that does not fit without its long annotations is left out.
+A large object has smaller forms, the fullest first. Of a pod on a node, plugins read its requests, host ports, labels,
+volumes, affinity and priority; other fields matter only while a pod waits (``as_placed``). The last form of a pod
+always fits into 48 KiB, so that every pod on a node counts; any other object that does not fit without its long
+annotations is left out.
 """
 
 from __future__ import annotations
@@ -36,28 +36,25 @@ T = TypeVar("T", bound=KubernetesObject)
 
 _encode: Final = msgspec.json.Encoder().encode
 
-WHOLE: Final = "whole"
-"""The field of a pod and a node that has all of it."""
+WHOLE: Final = "whole"  # the field of a pod and a node with its complete JSON
+# kubectl's copy of the whole object; often the largest part of a trimmed pod.
 LAST_APPLIED: Final = "kubectl.kubernetes.io/last-applied-configuration"
-"""A copy of the whole object that kubectl keeps in an annotation; it is often the largest part of a trimmed pod."""
+# Bytes of an object's annotations as JSON. Usual ones take some KiB; at this size 8,000 waiting pods fill RANKED, where
+# 500 did with all annotations that the API server takes.
 ANNOTATION_BYTES: Final = 16 * 1024
-"""What an object keeps of its annotations, as JSON. What people and controllers write takes some KiB, and at this size
-it takes 8,000 waiting pods to fill RANKED, where 500 did with all that the API server takes."""
+# Characters of an annotation that is left out first; annotations that plugins read are shorter.
 LONG: Final = 256
-"""Characters of an annotation that is left out first. Annotations that plugins read are shorter."""
+# Host ports in the smallest form of a pod, about 80 bytes each.
 MOST_PORTS: Final = 256
-"""Host ports that the smallest form of a pod has. Each takes about 80 bytes."""
-MOST_RESOURCES: Final = 32
-"""Resources that it has. A name has up to 317 characters."""
-MOST_LABELS: Final = 24
-"""Labels that it has. Key and value have up to 380 characters."""
+MOST_RESOURCES: Final = 32  # resources in it, with names of up to 317 characters
+MOST_LABELS: Final = 24  # labels in it, with up to 380 characters each
 
 
 def trim(thing: T, size: int | None = None) -> T:
-    """The object without kubectl's annotation and without owners but its controller; itself when it has neither.
+    """The object without kubectl's annotation and without owners but its controller; itself if it has neither.
 
-    Of one with more than ANNOTATION_BYTES of annotations the longest are left out; a node's are an administrator's, and
-    some plugin reads a long one. ``size``: the object's bytes as JSON, where known: of a small one nothing is counted.
+    Above ANNOTATION_BYTES the longest annotations are left out, except of a node, whose annotations an administrator
+    wrote. ``size``: the object's bytes as JSON, if known: in a small object the annotations are not measured.
     """
     annotations, owners = thing.metadata.annotations, thing.metadata.owner_references
     has_last_applied = annotations is not None and LAST_APPLIED in annotations
@@ -87,7 +84,7 @@ def changed_since(ranked: Pod, now: Pod) -> bool:
 
 
 def _shortest(annotations: dict[str, str]) -> dict[str, str]:
-    """As many annotations as fit, the shortest first: which these are depends on nothing else, so all readers agree."""
+    # As many annotations as fit, shortest first. The choice depends on nothing else, so all readers agree.
     sizes = {name: len(_encode((name, text))) for name, text in annotations.items()}
     if sum(sizes.values()) <= ANNOTATION_BYTES:
         return annotations
@@ -98,7 +95,7 @@ def _shortest(annotations: dict[str, str]) -> dict[str, str]:
 
 
 def with_whole(thing: T, raw: bytes | msgspec.Raw) -> T:
-    """The object with all of it as JSON, as kube-scheduler sends it to extenders: of pods without managedFields."""
+    """The object with its complete JSON, as kube-scheduler sends it to extenders: pods without managedFields."""
     document = msgspec.json.decode(raw)
     for name in ("apiVersion", "kind", WHOLE):
         document.pop(name, None)
@@ -114,7 +111,7 @@ def without_whole(pod: Pod) -> Pod:
 
 
 def smaller_forms(thing: KubernetesObject) -> Iterator[tuple[str, KubernetesObject]]:
-    """What is left out, and the object without it. None at all means that the object has to be left out."""
+    """The fields left out and the object without them. An empty result means that the object is left out."""
     if isinstance(thing, Pod):
         yield from _smaller_pods(thing)
         return
@@ -132,7 +129,7 @@ def smaller_forms(thing: KubernetesObject) -> Iterator[tuple[str, KubernetesObje
 
 
 def as_placed(pod: Pod) -> Pod:
-    """What plugins read of a pod on a node, or nominated to one: all but long annotations and what it waited with."""
+    """The fields that plugins read of a placed or nominated pod, without long annotations."""
     return _without_long_annotations(msgspec.structs.replace(pod, spec=_placed_spec(pod.spec)))
 
 
@@ -173,7 +170,7 @@ def _placed_spec(spec: PodSpec) -> PodSpec:
 
 
 def _placed_container(container: Container) -> Container:
-    """What the container takes: requests, and ports of the node."""
+    # Requests and host ports.
     requests = container.resources.requests if container.resources is not None else None
     return Container(
         resources=ResourceRequirements(requests=requests) if requests else None,
@@ -183,7 +180,7 @@ def _placed_container(container: Container) -> Container:
 
 
 def _host_ports(containers: list[Container]) -> list[ContainerPort]:
-    """The ports of the node that the containers take, each once."""
+    """The distinct host ports of the containers."""
     ports = [port for container in containers for port in container.ports or () if port.host_port > 0]
     found = {(port.protocol, port.host_port, port.host_ip): port for port in ports}
     return [msgspec.structs.replace(port, container_port=0) for port in found.values()]
@@ -198,7 +195,7 @@ def _required_anti_affinity(affinity: Affinity | None) -> Affinity | None:
 
 
 def _with_summed_requests(pod: Pod) -> Pod:
-    """One container that takes what all take together."""
+    """One container with the requests of all."""
     spec = pod.spec
     amounts = pod_requests(spec).amounts
     names = sorted(amounts, key=lambda name: (not is_counted(name), is_scalar(name), name))
@@ -213,7 +210,7 @@ def _with_summed_requests(pod: Pod) -> Pod:
 
 
 def _minimal(pod: Pod) -> Pod:
-    """Of a pod with one container: what fits whatever the pod holds."""
+    # Always fits: a pod with one container and bounded lists.
     metadata, spec, status = pod.metadata, pod.spec, pod.status
     [whole] = spec.containers or [Container()]
     requests = whole.resources.requests if whole.resources is not None else None

@@ -1,4 +1,4 @@
-"""PersistentVolumes, claims, storage classes and CSI objects, trimmed to what volume plugins read."""
+"""PersistentVolumes, claims, storage classes and CSI objects, trimmed to the fields that volume plugins read."""
 
 from __future__ import annotations
 
@@ -16,14 +16,11 @@ from berth.api.pod import (
     Quantities,
 )
 
-BETA_STORAGE_CLASS: Final = "volume.beta.kubernetes.io/storage-class"
-"""An old annotation that names the class; it overrides the field."""
+BETA_STORAGE_CLASS: Final = "volume.beta.kubernetes.io/storage-class"  # names the class and overrides the field
 
-BIND_COMPLETED: Final = "pv.kubernetes.io/bind-completed"
-"""An annotation of claims whose binding is complete, whatever its value."""
+BIND_COMPLETED: Final = "pv.kubernetes.io/bind-completed"  # on fully bound claims, with any value
 
-STORAGE: Final = "storage"
-"""The resource name in capacities and requests."""
+STORAGE: Final = "storage"  # resource name in capacities and requests
 
 READ_WRITE_ONCE_POD: Final = "ReadWriteOncePod"
 
@@ -43,7 +40,7 @@ class VolumeNodeAffinity(Trimmed, frozen=True, kw_only=True):
 
 
 class PersistentVolumeSpec(Trimmed, frozen=True, kw_only=True):
-    """What the volume is. Sources that no plugin reads are left out."""
+    """The volume, without sources that no plugin reads."""
 
     capacity: Quantities | None = None
     access_modes: list[str] | None = None
@@ -61,32 +58,28 @@ class PersistentVolumeSpec(Trimmed, frozen=True, kw_only=True):
 
 
 class PhaseStatus(Trimmed, frozen=True, kw_only=True):
-    """Available, Bound, Pending, Lost, ..."""
+    # Available, Bound, Pending, Lost, ...
 
     phase: str = ""
 
 
 class PersistentVolume(Trimmed, frozen=True, kw_only=True):
-    """A PersistentVolume."""
-
     metadata: ObjectMeta
     spec: PersistentVolumeSpec = PersistentVolumeSpec()
     status: PhaseStatus = PhaseStatus()
 
     @property
     def class_name(self) -> str:
-        """The class that the volume belongs to; empty for none."""
+        """The volume's class; empty without one."""
         return (self.metadata.annotations or {}).get(BETA_STORAGE_CLASS, self.spec.storage_class_name)
 
 
 class ClaimResources(Trimmed, frozen=True, kw_only=True):
-    """How much storage is requested."""
-
     requests: Quantities | None = None
 
 
 class PersistentVolumeClaimSpec(Trimmed, frozen=True, kw_only=True):
-    """What is requested; ``volume_name`` is the volume that it is bound to."""
+    """The request; ``volume_name`` is the volume that the claim is bound to."""
 
     access_modes: list[str] | None = None
     resources: ClaimResources = ClaimResources()
@@ -98,15 +91,13 @@ class PersistentVolumeClaimSpec(Trimmed, frozen=True, kw_only=True):
 
 
 class PersistentVolumeClaim(Trimmed, frozen=True, kw_only=True):
-    """A PersistentVolumeClaim."""
-
     metadata: ObjectMeta
     spec: PersistentVolumeClaimSpec = PersistentVolumeClaimSpec()
     status: PhaseStatus = PhaseStatus()
 
     @property
     def class_name(self) -> str:
-        """The storage class of the claim; empty for none."""
+        """The claim's storage class; empty without one."""
         return (self.metadata.annotations or {}).get(BETA_STORAGE_CLASS, self.spec.storage_class_name or "")
 
     @property
@@ -115,11 +106,11 @@ class PersistentVolumeClaim(Trimmed, frozen=True, kw_only=True):
         return bool(self.spec.volume_name) and BIND_COMPLETED in (self.metadata.annotations or {})
 
 
+# The binding mode in which a claim gets its volume only after the scheduler has chosen a node.
 WAIT_FOR_FIRST_CONSUMER: Final = "WaitForFirstConsumer"
-"""The binding mode in which a claim gets its volume only when the scheduler has chosen a node."""
 
+# An annotation of CSINodes: in-tree plugins, comma-separated, whose volumes are migrated to CSI drivers.
 MIGRATED_PLUGINS: Final = "storage.alpha.kubernetes.io/migrated-plugins"
-"""An annotation of CSINodes: the in-tree plugins, by commas, whose volumes are migrated to CSI drivers."""
 
 
 class TopologyLabel(Trimmed, frozen=True, kw_only=True):
@@ -130,13 +121,13 @@ class TopologyLabel(Trimmed, frozen=True, kw_only=True):
 
 
 class TopologyTerm(Trimmed, frozen=True, kw_only=True):
-    """Labels that must all match; a term without any matches no node."""
+    """Labels that must all match; an empty term matches no node."""
 
     match_label_expressions: list[TopologyLabel] | None = None
 
 
 class StorageClass(Trimmed, frozen=True, kw_only=True):
-    """A StorageClass: what provisions its volumes, when, and for which nodes."""
+    """The provisioner of the volumes, and when and for which nodes it provisions."""
 
     metadata: ObjectMeta
     provisioner: str = ""
@@ -145,21 +136,17 @@ class StorageClass(Trimmed, frozen=True, kw_only=True):
 
 
 class VolumeCount(Trimmed, frozen=True, kw_only=True):
-    """How many volumes of a driver a node may have; absent is any number."""
+    """The number of volumes of a driver that a node may have; absent is any number."""
 
     count: Int32 | None = None
 
 
 class CSINodeDriver(Trimmed, frozen=True, kw_only=True):
-    """A driver that runs on the node."""
-
     name: str
     allocatable: VolumeCount | None = None
 
 
 class CSINodeSpec(Trimmed, frozen=True, kw_only=True):
-    """The drivers on the node."""
-
     drivers: list[CSINodeDriver] | None = None
 
 
@@ -171,7 +158,7 @@ class CSINode(Trimmed, frozen=True, kw_only=True):
 
 
 class CSIDriverSpec(Trimmed, frozen=True, kw_only=True):
-    """``storage_capacity``: the driver reports its capacity, and pods wait until it is enough."""
+    """``storage_capacity``: the driver reports its capacity, and pods wait until it suffices."""
 
     storage_capacity: bool | None = None
 
@@ -184,7 +171,7 @@ class CSIDriver(Trimmed, frozen=True, kw_only=True):
 
 
 class CSIStorageCapacity(Trimmed, frozen=True, kw_only=True):
-    """The capacity of a class for the nodes of a topology. Absent amounts mean none."""
+    """The capacity of a class for the nodes of a topology. Absent amounts are 0."""
 
     metadata: ObjectMeta
     storage_class_name: str = ""
@@ -200,8 +187,6 @@ class AttachedSource(Trimmed, frozen=True, kw_only=True):
 
 
 class VolumeAttachmentSpec(Trimmed, frozen=True, kw_only=True):
-    """Which volume is attached where, and by which driver."""
-
     attacher: str = ""
     node_name: str = ""
     source: AttachedSource = AttachedSource()

@@ -1,7 +1,7 @@
 """Small kinds: services, controllers, disruption budgets, namespaces, priority classes and Leases, trimmed.
 
-Services and controllers select pods that belong together. Budgets limit how many of them may be evicted. A Lease names
-the leader; its annotations have the numbers that must survive the loss of the bus (docs/protocol.md, 1, *term*).
+Services and controllers select pods that belong together. Budgets limit evictions. A Lease names the leader; its
+annotations have the numbers that must survive the loss of the bus (docs/protocol.md, 1.3).
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from berth.api.meta import Int32, LabelSelector, ObjectMeta, Trimmed
 
 
 class LabelsSpec(Trimmed, frozen=True, kw_only=True):
-    """Pods that have all these labels; absent means none."""
+    """Pods that have all these labels; absent selects nothing."""
 
     selector: dict[str, str] | None = None
 
@@ -25,35 +25,27 @@ class SelectorSpec(Trimmed, frozen=True, kw_only=True):
 
 
 class Service(Trimmed, frozen=True, kw_only=True):
-    """A Service."""
-
     metadata: ObjectMeta
     spec: LabelsSpec = LabelsSpec()
 
 
 class ReplicationController(Trimmed, frozen=True, kw_only=True):
-    """A ReplicationController."""
-
     metadata: ObjectMeta
     spec: LabelsSpec = LabelsSpec()
 
 
 class ReplicaSet(Trimmed, frozen=True, kw_only=True):
-    """A ReplicaSet."""
-
     metadata: ObjectMeta
     spec: SelectorSpec = SelectorSpec()
 
 
 class StatefulSet(Trimmed, frozen=True, kw_only=True):
-    """A StatefulSet."""
-
     metadata: ObjectMeta
     spec: SelectorSpec = SelectorSpec()
 
 
 class BudgetStatus(Trimmed, frozen=True, kw_only=True):
-    """How many evictions the budget allows now. ``disrupted_pods``: when the eviction of each pod, by name, began."""
+    """The number of evictions allowed now. ``disrupted_pods``: start of the eviction by pod name."""
 
     disruptions_allowed: Int32 = 0
     disrupted_pods: dict[str, str] | None = None
@@ -74,7 +66,7 @@ class Namespace(Trimmed, frozen=True, kw_only=True):
 
 
 class PriorityClass(Trimmed, frozen=True, kw_only=True):
-    """A named priority. ``global_default``: the class of pods that name none."""
+    """A named priority. ``global_default``: the class of pods without one."""
 
     metadata: ObjectMeta
     value: Int32 = 0
@@ -85,8 +77,7 @@ class PriorityClass(Trimmed, frozen=True, kw_only=True):
 SYSTEM_PRIORITIES: Final[Mapping[str, int]] = {
     "system-cluster-critical": 2_000_000_000,
     "system-node-critical": 2_000_001_000,
-}
-"""The classes that every cluster has."""
+}  # in every cluster
 
 
 class LeaseSpec(Trimmed, frozen=True, kw_only=True):
@@ -100,7 +91,5 @@ class LeaseSpec(Trimmed, frozen=True, kw_only=True):
 
 
 class Lease(Trimmed, frozen=True, kw_only=True):
-    """A Lease."""
-
     metadata: ObjectMeta
     spec: LeaseSpec = LeaseSpec()

@@ -23,7 +23,7 @@ class OrphanCheck:
 
     def __init__(self, session: Session, stream: str, consumer: str) -> None:
         self._session = session
-        self._stream = stream
+        self.stream = stream
         self._consumer = consumer
         self._oldest: int | None = None
         self._times = 0
@@ -45,17 +45,17 @@ class OrphanCheck:
 
     async def _look(self) -> tuple[str, int]:
         """What is wrong now, and the sequence of the oldest message."""
-        before = await self._session.state(self._stream)
+        before = await self._session.state(self.stream)
         consumer = next((one for one in before.consumers if one.name == self._consumer), None)
         if consumer is None:
             # Of a NATS cluster the list leaves out a consumer whose leader does not answer; the names have it.
-            is_there = self._consumer in await self._session.consumers(self._stream)
-            return "" if is_there else f"{self._stream} has no consumer {self._consumer!r}", 0
+            is_there = self._consumer in await self._session.consumers(self.stream)
+            return "" if is_there else f"{self.stream} has no consumer {self._consumer!r}", 0
         if not orphans(before, consumer):
             return "", 0
-        after = await self._session.state(self._stream)
+        after = await self._session.state(self.stream)
         count = orphans(after, consumer, published=after.last_sequence - before.last_sequence)
-        problem = f"{self._stream} holds messages that its consumer {self._consumer!r} does not deliver"
+        problem = f"{self.stream} holds messages that its consumer {self._consumer!r} does not deliver"
         return (f"{problem}: {count} at least" if count else ""), after.first_sequence
 
 

@@ -1,1 +1,1 @@
-"""HTTP extenders: what they are sent, what they answer, and the calls."""
+"""HTTP extenders: requests, answers, and the calls."""

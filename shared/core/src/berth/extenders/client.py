@@ -1,7 +1,7 @@
 """Calls HTTP extenders: filter one after another, prioritize all at once, preempt, bind, as kube-scheduler does.
 
-An extender is I/O, and may be slow or broken. While it is called the service goes on with other pods; each call has the
-extender's time limit, its answer a limit of size, and how many are under way at once is bounded.
+An extender is I/O and may be slow or broken. During a call the service handles other pods; each call has the extender's
+time limit and a limit on its answer's size, and the number of concurrent calls is bounded.
 """
 
 from __future__ import annotations
@@ -44,14 +44,13 @@ from berth.tls import client_context
 
 log = get_logger()
 
+# Bytes of an answer, in addition to twice the request, whose nodes the answer repeats.
 ANSWER_BYTES: Final = 1 << 20
-"""An answer may have so many bytes and twice those of the question, which had the nodes that it repeats."""
+# Concurrent calls of an extender that gets node names: as many as a scorer holds pods.
 CALLS: Final = 64
-"""Calls under way at once, of one extender that gets names: as many as a scorer holds pods."""
+# Concurrent calls of an extender that gets whole nodes, because that many bodies are in memory at once.
 CALLS_WITH_NODES: Final = 8
-"""The same where each has every feasible node as a whole: that many bodies are in memory at once."""
-IDLE_SECONDS: Final = 15.0
-"""How long an idle connection is kept."""
+IDLE_SECONDS: Final = 15.0  # before an idle connection is closed
 FILTER: Final = "filter"
 PRIORITIZE: Final = "prioritize"
 PREEMPT: Final = "preempt"
@@ -59,7 +58,7 @@ BIND: Final = "bind"
 
 
 class HttpExtender:
-    """One extender. Whatever goes wrong with a call is an ``ExtenderError``."""
+    """One extender. Every failure of a call is an ``ExtenderError``."""
 
     def __init__(
         self,
@@ -76,10 +75,10 @@ class HttpExtender:
         self._is_failing = False
 
     async def filter(self, pod: Pod, nodes: Mapping[str, Node]) -> FilterAnswer:
-        """Which of the nodes it leaves.
+        """The nodes that it keeps.
 
         Raises:
-            ExtenderError: it has not said.
+            ExtenderError: it gave no usable answer.
         """
         configuration = self.configuration
         if not configuration.filter_verb:
@@ -89,7 +88,7 @@ class HttpExtender:
             return filter_answer(configuration, body, nodes)
 
     async def prioritize(self, pod: Pod, nodes: Mapping[str, Node]) -> dict[str, int]:
-        """Its points for the nodes, weighted and scaled; none when it fails, as in kube-scheduler."""
+        """Its points for the nodes, weighted and scaled; empty if it fails, as in kube-scheduler."""
         configuration = self.configuration
         try:
             async with self._call(PRIORITIZE):
@@ -99,10 +98,10 @@ class HttpExtender:
             return {}
 
     async def preempt(self, pod: Pod, candidates: Sequence[Nomination], victims: Mapping[str, Pod]) -> list[Nomination]:
-        """Which of the candidates it leaves. One for which it names other victims is none: they are found by berth.
+        """The candidates that it keeps. Candidates with changed victims are dropped: berth selects victims itself.
 
         Raises:
-            ExtenderError: it has not said.
+            ExtenderError: it gave no usable answer.
         """
         configuration = self.configuration
         async with self._call(PREEMPT):
@@ -115,7 +114,7 @@ class HttpExtender:
         """Have it bind the pod. ``check`` is called right before the bytes go out.
 
         Raises:
-            ExtenderError: it has not, or has not said so; it may do so later all the same.
+            ExtenderError: it refused or gave no usable answer; it may still bind the pod later.
         """
         configuration = self.configuration
         async with self._call(BIND):
@@ -147,10 +146,8 @@ class HttpExtender:
         )
 
     async def _ask(self, verb: str, make: Callable[[], bytes]) -> bytes:
-        """A question may be repeated: when an idle connection was closed while the question was on its way.
-
-        It is made when it is its turn, since it may be large.
-        """
+        # Repeated if an idle connection was closed while the request was under way. Built in its turn, because it may
+        # be large.
         async with self._slots:
             return await self._send(verb, make(), is_repeatable=True)
 
@@ -195,12 +192,12 @@ class HttpExtender:
 
 
 class Extenders:
-    """All extenders of a configuration, in the order in which they are asked."""
+    """All extenders of a configuration, in the order in which they are called."""
 
     def __init__(
         self, configurations: Sequence[ExtenderConfiguration], metrics: Meter, *, keeps_connections: bool = True
     ) -> None:
-        """``keeps_connections``: not for bind, which must not be lost to a connection that was closed meanwhile."""
+        """``keeps_connections``: not for bind, which must not be lost to a connection closed meanwhile."""
         self._configurations = configurations
         self._metrics = metrics
         self._keeps_connections = keeps_connections
@@ -238,18 +235,18 @@ class Extenders:
         return aiohttp.TCPConnector(limit=0, force_close=True)
 
     def are_interested_in(self, pod: Pod) -> bool:
-        """Whether any is to be asked about the pod's nodes."""
+        """Whether an extender filters or scores nodes for the pod."""
         return any(each.is_asked and is_interested(each, pod) for each in self._configurations)
 
     def binder_of(self, pod: Pod) -> HttpExtender | None:
-        """The one that binds the pod, if one does."""
+        """The extender that binds the pod, or None."""
         return next((each for each in self._all if binds(each.configuration, pod)), None)
 
     async def ask(self, pod: Pod, to_extend: ToExtend, nodes: Mapping[str, Node]) -> Extension:
-        """What they say about the pod: first about its nominated node alone, then about all. ``nodes``: by name.
+        """Their answers about the pod: first about its nominated node alone, then about all. ``nodes``: by name.
 
         Raises:
-            ExtenderError: one that may not be ignored has failed to filter.
+            ExtenderError: an extender that is not ignorable failed to filter.
         """
         interested = [each for each in self._all if is_interested(each.configuration, pod)]
         if to_extend.nominated:
@@ -263,15 +260,15 @@ class Extenders:
         return await self._ask(interested, pod, {name: nodes[name] for name in to_extend.nodes})
 
     def are_asked_about_evictions(self, pod: Pod) -> bool:
-        """Whether any may leave out evictions for the pod."""
+        """Whether an extender may reject evictions for the pod."""
         return any(each.preempt_verb and is_interested(each, pod) for each in self._configurations)
 
     async def ask_about_evictions(
         self, pod: Pod, candidates: Sequence[Nomination], victims: Mapping[str, Pod]
     ) -> Evictions:
-        """Which of the evictions they leave, one asked after the other. ``victims``: by uid.
+        """The evictions that all extenders keep, asked one after another. ``victims``: by uid.
 
-        A failure of one that may not be ignored leaves none, with its words, as in kube-scheduler.
+        A failure of an extender that is not ignorable keeps no eviction and reports its message, as in kube-scheduler.
         """
         left = list(candidates)
         for extender in self._all:
@@ -305,7 +302,7 @@ class Extenders:
     async def _points(
         self, interested: Sequence[HttpExtender], pod: Pod, nodes: Mapping[str, Node]
     ) -> dict[str, dict[str, int]]:
-        """By extender; those of several with one URL are added up."""
+        # By extender; points of several extenders with one URL are added up.
         asked = [extender for extender in interested if extender.configuration.prioritize_verb]
         answers = await asyncio.gather(*(extender.prioritize(pod, nodes) for extender in asked))
         points: dict[str, dict[str, int]] = {}
@@ -317,7 +314,7 @@ class Extenders:
 
 
 def tls_context(configuration: ExtenderConfiguration) -> ssl.SSLContext:
-    """How the extender is verified, and what is shown to it.
+    """TLS for the extender: its verification and the client certificate.
 
     Raises:
         PermanentError: a file cannot be read.
@@ -342,7 +339,7 @@ def _context(tls: ExtenderTls) -> ssl.SSLContext:
 
 
 def _file(pem: bytes, path: str, place: Path) -> str:
-    """The path of the file, or of one with the PEM, which only this user can read."""
+    """The path of the file, or of a temporary file with the PEM that only this user can read."""
     if not pem:
         return path
     place.touch(mode=0o600)

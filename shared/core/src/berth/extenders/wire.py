@@ -1,7 +1,7 @@
-"""What is sent to an extender and what it answers, in the JSON of k8s.io/kube-scheduler/extender/v1. No I/O.
+"""Requests to extenders and their answers, in the JSON of k8s.io/kube-scheduler/extender/v1. No I/O.
 
-Answers are read as Go reads them: names of fields in any case, ``null`` for what is absent, and the rest is skipped.
-Everything else is an error: another type, a number that is no whole one, a node that was not asked about.
+Answers are read as Go reads them: field names in any case, ``null`` for an absent value, unknown fields skipped. Any
+other deviation is an error: another type, a fractional number, a node outside the request.
 """
 
 from __future__ import annotations
@@ -22,21 +22,20 @@ from berth.framework.interface import Nomination
 from berth.framework.status import Code, Status
 from berth.safetext import one_line, without_passwords
 
+# kube-scheduler's MaxNodeScore / MaxExtenderPriority: extenders give 0 to 10, plugins 0 to 100.
 SCALE: Final = 10
-"""kube-scheduler's MaxNodeScore / MaxExtenderPriority: extenders give 0 to 10, plugins 0 to 100."""
+# Points per node, weighted, from all extenders: more cannot be ordered together with the number of pods.
 MOST_POINTS: Final = 2**40
-"""Of a node, weighted, from all extenders: more cannot be ordered together with the number of pods."""
-QUOTED: Final = 1024
-"""Characters of an extender's own text that are kept."""
+QUOTED: Final = 1024  # characters of an extender's text
 
 
 class ExtenderError(Exception):
-    """An extender has not answered, or not what it was asked. The text names it, without password."""
+    """An extender gave no answer or an unusable one. The text names it, without password."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FilterAnswer:
-    """The nodes that an extender leaves, and why it rejects others."""
+    """The nodes that an extender keeps, and its reasons for rejecting others."""
 
     left: tuple[str, ...]
     rejected: Mapping[str, Status]
@@ -53,7 +52,7 @@ class _NamedNode(msgspec.Struct, frozen=True):
 def extender_args(extender: ExtenderConfiguration, pod: Pod, nodes: Mapping[str, Node]) -> bytes:
     """ExtenderArgs: the pod, and the nodes or their names.
 
-    What the bus did not take whole is sent as far as berth has it.
+    Objects that the bus carries only in part are sent as far as berth has them.
     """
     body = [b'{"Pod":', _whole(pod), b',"Nodes":']
     if extender.node_cache_capable:
@@ -72,7 +71,7 @@ def filter_answer(extender: ExtenderConfiguration, body: bytes, asked: Collectio
     """Read an ExtenderFilterResult.
 
     Raises:
-        ExtenderError: it is none, names other nodes, or has an error.
+        ExtenderError: malformed, names other nodes, or has an error.
     """
     fields = _fields(extender, body)
     error = _field(extender, fields, "error", str) or ""
@@ -106,10 +105,10 @@ def filter_answer(extender: ExtenderConfiguration, body: bytes, asked: Collectio
 
 
 def priorities(extender: ExtenderConfiguration, body: bytes, asked: Collection[str]) -> dict[str, int]:
-    """Read a HostPriorityList: by node the points, weighted and scaled. Other nodes' are left out.
+    """Read a HostPriorityList: points by node, weighted and scaled. Other nodes are left out.
 
     Raises:
-        ExtenderError: it is none, or has more points than can be counted.
+        ExtenderError: malformed, or more points than can be counted.
     """
     points: dict[str, int] = {}
     for entry in _decoded(extender, body, list[dict[str, msgspec.Raw]] | None) or ():
@@ -126,7 +125,7 @@ def priorities(extender: ExtenderConfiguration, body: bytes, asked: Collection[s
 def preemption_args(
     extender: ExtenderConfiguration, pod: Pod, candidates: Sequence[Nomination], victims: Mapping[str, Pod]
 ) -> bytes:
-    """ExtenderPreemptionArgs: the pod, and by node the victims or their uids. ``victims``: pods by uid."""
+    """ExtenderPreemptionArgs: the pod, and the victims or their uids by node. ``victims``: pods by uid."""
     metas = extender.node_cache_capable
     by_node = {
         each.node: _Victims(
@@ -151,10 +150,10 @@ class _Victims(msgspec.Struct, frozen=True, rename="pascal"):
 def preemption_answer(
     extender: ExtenderConfiguration, body: bytes, asked: Collection[str]
 ) -> dict[str, frozenset[str]]:
-    """Read an ExtenderPreemptionResult: by node the uids of its victims, at least one. What may be ignored is left out.
+    """Read an ExtenderPreemptionResult: at least one victim's uid per node.
 
     Raises:
-        ExtenderError: it is none, names other nodes, or a node without a victim.
+        ExtenderError: malformed, names other nodes, or a node without a victim.
     """
     answer = _field(extender, _fields(extender, body), "nodenametometavictims", dict[str, msgspec.Raw]) or {}
     found: dict[str, frozenset[str]] = {}
@@ -186,7 +185,7 @@ def binding_answer(extender: ExtenderConfiguration, body: bytes) -> None:
     """Read an ExtenderBindingResult.
 
     Raises:
-        ExtenderError: it is none, or has an error.
+        ExtenderError: malformed, or has an error.
     """
     error = _field(extender, _fields(extender, body), "error", str) or ""
     if error:
@@ -199,7 +198,7 @@ def shown(text: str) -> str:
 
 
 def _fields(extender: ExtenderConfiguration, body: bytes | msgspec.Raw) -> dict[str, msgspec.Raw]:
-    """The fields of an object by their names in small letters; of several of one name the last counts."""
+    """The fields of an object by lower-case name; of several with one name the last counts."""
     found = _decoded(extender, body, dict[str, msgspec.Raw] | None) or {}
     return {name.lower(): value for name, value in found.items()}
 

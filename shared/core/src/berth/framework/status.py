@@ -111,6 +111,14 @@ class Code(IntEnum):
     SKIP = 5  # Filter or Score does not apply to the pod and is left out
     PENDING = 6
 
+    @property
+    def label(self) -> str:
+        """The value of kube-scheduler's metric label ``status``, such as ``Unschedulable``."""
+        return _LABELS[self]
+
+
+_LABELS: Final = {code: "".join(word.capitalize() for word in code.name.split("_")) for code in Code}
+
 
 @dataclass(frozen=True, slots=True)
 class Status:

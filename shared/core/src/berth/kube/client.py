@@ -26,9 +26,10 @@ from yarl import URL
 from berth.errors import cause_of
 from berth.kube.connecting import Server
 from berth.kube.connections import CONNECT_SECONDS, IDLE_SECONDS, Call, Check, ConnectionPool, NoAnswerError
-from berth.kube.credentials import KubeCredentials, source_for
+from berth.kube.credentials import KubeCredentials
 from berth.kube.errors import ApiUnreachableError, KubeconfigError, Response, parse_retry_after
 from berth.kube.http1 import ANSWER_BYTES, Answer, fields, request
+from berth.kube.kubeconfig import source_for
 
 
 class TokenBucket:

@@ -13,10 +13,11 @@ from http import HTTPStatus
 
 import msgspec
 
-from berth.errors import BerthError, TemporaryError
+from berth.errors import TemporaryError
+from berth.exits import UsageError
 
 
-class KubeconfigError(BerthError):
+class KubeconfigError(UsageError):
     """No usable configuration for an API server; the text is one sentence with the remedy."""
 
 

@@ -1,222 +1,305 @@
-"""What kubeconfig files, or the account of a pod, say about the API server and its user.
+"""Kubeconfigs, and the account of a pod: berth selects the context, kubernetes_asyncio logs in.
 
-The client library's loaders would do it as well, but importing them takes 0.5 s of CPU and 40 MB, at each start of two
-services and of ``berth up``. They are left to users with an auth-provider, which kubectl has not had since 1.26.
+The library's loader gets the cluster and the user of one context, with whole paths. Its own merger of files is not used
+(docs/adr/0007). Importing the library takes 0.2 s of CPU, so it happens when credentials are read, and not for the
+namespace alone.
 """
 
 from __future__ import annotations
 
-import atexit
+import asyncio
 import os
-import tempfile
-from base64 import b64decode, b64encode
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from functools import lru_cache
+import sys
+from base64 import b64encode
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, Final
 
 import msgspec
 from msgspec import UNSET, UnsetType
+from yaml import YAMLError
 
-KINDS: Final = ("clusters", "contexts", "users")
-LIBRARYS_PROVIDERS: Final = ("gcp", "oidc")
+from berth.api.config.yamlreader import reason_in_a_line, yaml_values
+from berth.kube.credentials import Access, AccessSource, access_of
+from berth.kube.errors import KubeconfigError
+
+TOKEN_FILE_AGE = timedelta(minutes=1)
+"""Maximum age of a token from a file. The kubelet renews a projected token when a fifth of its hour is left."""
+EXPIRY_MARGIN = timedelta(minutes=1)
+"""A token is renewed this long before it expires, so that it is still valid when a request arrives."""
+SHORTEST_AGE = timedelta(seconds=10)
+"""Shortest time between two starts of an exec plugin, also when its tokens expire sooner."""
+PLUGIN_DEADLINE = timedelta(seconds=30)
+"""An exec plugin that runs longer is killed, with what it has started. Those of the clouds take 1 to 5 s."""
+MOST_FILE_BYTES = 4 << 20
+"""Largest kubeconfig, in bytes. One with 500 clusters and their certificates has half of that."""
+QUOTED = 500
+"""Characters of an exception that an error quotes, such as what an exec plugin has written."""
 ACCOUNT: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount")
-
-Fields = Mapping[str, Any]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ApiServer:
-    """An API server and who asks it. The files are paths of PEM files."""
-
-    host: str
-    authority: str | None = None
-    certificate: str | None = None
-    key: str | None = None
-    is_verified: bool = True
-    tls_server_name: str | None = None
-    proxy: str | None = None
-    authorization: str | None = None
-    """The header."""
+_FILES: Final = {
+    "certificate-authority": "certificate-authority-data",
+    "client-certificate": "client-certificate-data",
+    "client-key": "client-key-data",
+    "tokenFile": "token",
+}
+"""Fields that name a file, and the field whose content counts instead."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Context:
-    """A context's cluster and user, each with the folder from which its paths start."""
+class Kubeconfig:
+    """A kubeconfig: the given path, else the files in KUBECONFIG, else ``~/.kube/config``."""
 
-    name: str
-    cluster: Fields
-    cluster_folder: Path
-    user: Fields = field(default_factory=dict)
-    user_folder: Path = Path()
-    namespace: str = ""
-    """What kubectl takes unless it is given one; empty is ``default``."""
+    def __init__(self, path: str | Path | None = None, *, context: str | None = None) -> None:
+        self._paths = str(path) if path else os.environ.get("KUBECONFIG") or "~/.kube/config"
+        self._context = context
 
-    @property
-    def needs_library(self) -> bool:
-        """Whether its user logs in by a way of former kubectls."""
-        return (self.user.get("auth-provider") or {}).get("name") in LIBRARYS_PROVIDERS
+    def __str__(self) -> str:
+        return f"kubeconfig {self._paths!r}"
 
-    @property
-    def has_token_file(self) -> bool:
-        return "tokenFile" in self.user and "token" not in self.user
-
-    def api_server(self) -> ApiServer:
-        """What the context says. An exec plugin has been replaced by the credentials that it gave.
+    async def read(self) -> Access:
+        """Read the files, and run the exec plugin when they configure one.
 
         Raises:
-            ValueError: a file that it names does not exist.
+            KubeconfigError: no file, no current context, or a file that it refers to is missing.
         """
-        host = self.cluster["server"].rstrip("/")
-        uses_tls = host.startswith("https")
-        return ApiServer(
-            host=host,
-            authority=self._file("certificate-authority", self.cluster, self.cluster_folder) if uses_tls else None,
-            certificate=self._file("client-certificate", self.user, self.user_folder) if uses_tls else None,
-            key=self._file("client-key", self.user, self.user_folder) if uses_tls else None,
-            is_verified=not self.cluster.get("insecure-skip-tls-verify"),
-            tls_server_name=self.cluster.get("tls-server-name"),
-            proxy=self.cluster.get("proxy-url"),
-            authorization=self._authorization(),
-        )
+        async with _in_one_sentence(f"reading {self}"):
+            context = await asyncio.to_thread(lambda: _context_of(self._files(), self._context))
+            return await _logged_in(context)
 
-    def _authorization(self) -> str | None:
-        token = self.user.get("token")
-        if self.has_token_file:
-            token = Path(_found("tokenFile", self.user, self.user_folder)).read_text()
-        if token:
-            return f"Bearer {token}"
-        if "username" in self.user and "password" in self.user:
-            pair = f"{self.user['username']}:{self.user['password']}"
-            return f"Basic {b64encode(pair.encode()).decode()}"
-        return None
+    @property
+    def exists(self) -> bool:
+        """Whether there is a file."""
+        return any(path.is_file() for path in self._every_path())
 
-    @staticmethod
-    def _file(name: str, fields: Fields, folder: Path) -> str | None:
-        data = fields.get(f"{name}-data")
-        if data:
-            return _file_with(b64decode(data))
-        if not fields.get(name):
-            return None
-        return _found(name, fields, folder)
+    def namespace(self) -> str:
+        """The namespace of the current context; empty: it names none, or there is no usable file."""
+        try:
+            return _context_of(self._files(), self._context).namespace
+        except (ValueError, KeyError, OSError):
+            return ""
+
+    def _every_path(self) -> list[Path]:
+        return [Path(path).expanduser() for path in self._paths.split(os.pathsep) if path]
+
+    def _files(self) -> dict[Path, _Config]:
+        paths = self._every_path()
+        if not self.exists:
+            what = "is a directory" if any(path.is_dir() for path in paths) else "no such file"
+            raise ValueError(f"{what}: name a file with --kubeconfig")
+        return {path: _read_file(path) for path in paths if path.is_file()}
 
 
-def _found(name: str, fields: Fields, folder: Path) -> str:
-    path: str = os.path.normpath(folder / str(fields[name]))
-    if not Path(path).is_file():
-        raise ValueError(f"{name}: there is no file {path!r}")
-    return path
+class InClusterAccount:
+    """The service account that Kubernetes mounts into the pod."""
+
+    def __str__(self) -> str:
+        return "this pod's service account"
+
+    async def read(self) -> Access:
+        """Read the mounted token and certificate.
+
+        Raises:
+            KubeconfigError: this process does not run in a pod, or the pod mounts no account.
+        """
+        from kubernetes_asyncio.client import Configuration  # noqa: PLC0415 - heavy, see above
+        from kubernetes_asyncio.config.incluster_config import InClusterConfigLoader  # noqa: PLC0415 - the same
+
+        async with _in_one_sentence("reading the service account of this pod"):
+            configuration = Configuration()
+            # Without its renewal: KubeCredentials renews, so that both clients of the API server get the same token.
+            loader = InClusterConfigLoader(f"{ACCOUNT}/token", f"{ACCOUNT}/ca.crt", try_refresh_token=False)
+            loader.load_and_set(configuration)
+            return access_of(configuration, token_age=TOKEN_FILE_AGE)
 
 
-class _ClusterFields(msgspec.Struct):
-    server: str | None = None
+def is_configured() -> bool:
+    """Whether there is a cluster to ask without being given a kubeconfig."""
+    return Kubeconfig().exists or "KUBERNETES_SERVICE_HOST" in os.environ
 
 
-class _NamedCluster(msgspec.Struct):
-    name: str | None = None
-    cluster: _ClusterFields | UnsetType = UNSET
+def source_for(kubeconfig: str | Path | None) -> AccessSource:
+    """The kubeconfig from the given path, KUBECONFIG or its default path; otherwise the pod's service account."""
+    named = kubeconfig or os.environ.get("KUBECONFIG")
+    in_a_pod = "KUBERNETES_SERVICE_HOST" in os.environ
+    if named or not in_a_pod:
+        return Kubeconfig(kubeconfig)
+    return InClusterAccount()
 
 
-class _ContextFields(msgspec.Struct):
-    cluster: str | None = None
-    user: str | None = None
-    namespace: str | None = None
+@asynccontextmanager
+async def _in_one_sentence(doing: str) -> AsyncIterator[None]:
+    """Turn the loaders' dozen exception types, assertions included, into one readable sentence."""
+    try:
+        yield
+    except KeyError as exc:
+        raise KubeconfigError(f"{doing}: field {str(exc.args[0])!r} is missing") from exc
+    except Exception as exc:
+        cause = " ".join((str(exc) or type(exc).__name__).split())
+        raise KubeconfigError(f"{doing}: {cause:.{QUOTED}}") from exc
 
 
-class _NamedContext(msgspec.Struct):
-    name: str | None = None
-    context: _ContextFields | UnsetType = UNSET
+class _Named(msgspec.Struct):
+    """A cluster, context or user. A field may be missing where nobody asks for it, as in kubectl."""
+
+    name: str
+    cluster: dict[str, Any] | None = None
+    context: dict[str, Any] | None = None
+    user: dict[str, Any] | UnsetType | None = UNSET
 
 
-class _NamedUser(msgspec.Struct):
-    name: str | None = None
-    user: dict[str, Any] | None = None
-
-
-class _Form(msgspec.Struct, rename={"current_context": "current-context"}):
-    """The types of what is read of a kubeconfig. A field may be missing where nobody asks for it: so kubectl has it."""
-
-    clusters: list[_NamedCluster] | None = None
-    contexts: list[_NamedContext] | None = None
-    users: list[_NamedUser] | None = None
+class _Config(msgspec.Struct, rename={"current_context": "current-context"}):
+    clusters: list[_Named] | None = None
+    contexts: list[_Named] | None = None
+    users: list[_Named] | None = None
     current_context: str | None = None
 
 
-def check_form(document: object) -> None:
-    """Check that a file's one document has the form of a kubeconfig, as far as it is read.
-
-    Raises:
-        ValueError: with the field and what it should be.
-    """
+def _read_file(path: Path) -> _Config:
+    with path.open("rb") as file:
+        data = file.read(MOST_FILE_BYTES + 1)
+    if len(data) > MOST_FILE_BYTES:
+        raise ValueError(f"{path}: want at most {MOST_FILE_BYTES} bytes")
     try:
-        msgspec.convert(document, _Form)
+        documents = list(yaml_values(data.decode()))
+    except YAMLError as exc:
+        raise ValueError(f"not YAML: {reason_in_a_line(exc)}") from exc
+    if not documents:
+        raise ValueError("it is empty: want clusters, contexts and users, as `kubectl config view` shows them")
+    try:
+        return msgspec.convert(documents[0] if len(documents) == 1 else documents, _Config)
     except msgspec.ValidationError as exc:
         raise ValueError(f"it does not have the form of a kubeconfig: {exc}") from exc
 
 
-def context_of(files: Mapping[Path, Fields], name: str | None) -> Context:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Context:
+    """A context with the fields of its cluster and user that have a value; their files have whole paths."""
+
+    cluster: dict[str, Any]
+    user: dict[str, Any]
+    namespace: str
+    """The namespace that kubectl takes unless it is given one; empty is ``default``."""
+
+
+def _context_of(files: Mapping[Path, _Config], name: str | None) -> _Context:
     """The context of this name, or the current one. Of several files the first that has something counts.
 
     Raises:
-        ValueError: there is no such context, or its cluster is missing.
+        ValueError, KeyError: there is no such context, or something that it needs is missing.
     """
-    current = (fields["current-context"] for fields in files.values() if fields.get("current-context"))
-    name = name or next(current, None)
+    name = name or next((each.current_context for each in files.values() if each.current_context), None)
     if not name:
         raise ValueError("it has no current-context: set one with `kubectl config use-context NAME`")
-    context, _ = _named(files, "contexts", name)
-    cluster, cluster_path = _named(files, "clusters", context["context"]["cluster"])
-    try:
-        user, user_path = _named(files, "users", context["context"].get("user") or "")
-    except _NoSuchNameError:
-        user, user_path = {"user": {}}, cluster_path
-    return Context(
-        name=name,
-        cluster=cluster["cluster"],
-        cluster_folder=cluster_path.parent.absolute(),
-        user=user["user"] or {},
-        user_folder=user_path.parent.absolute(),
-        namespace=context["context"].get("namespace") or "",
+    contexts, clusters, users = (_by_name(files, kind) for kind in ("contexts", "clusters", "users"))
+    if name not in contexts:
+        raise ValueError(f"contexts: want one named {name!r}")
+    context = contexts[name][0].context or {}
+    cluster_name, user_name = context["cluster"], context.get("user")
+    if cluster_name not in clusters:
+        raise ValueError(f"clusters: want one named {cluster_name!r}, as context {name!r} does")
+    cluster, cluster_file = clusters[cluster_name]
+    user, user_file = users.get(user_name or "", (_Named(name="", user={}), cluster_file))
+    if user.user is UNSET:
+        raise KeyError("user")
+    if not isinstance(server := (cluster.cluster or {})["server"], str):
+        raise ValueError(f"its cluster has the server {server!r}: want a URL")  # noqa: TRY004 - the file's fault
+    return _Context(
+        cluster=_with_whole_paths(cluster.cluster or {}, cluster_file),
+        user=_with_whole_paths(user.user or {}, user_file),
+        namespace=str(context.get("namespace") or ""),
     )
 
 
-class _NoSuchNameError(ValueError):
-    """No file has such a cluster, context or user."""
+def _by_name(files: Mapping[Path, _Config], kind: str) -> dict[str, tuple[_Named, Path]]:
+    found: dict[str, tuple[_Named, Path]] = {}
+    for path, config in files.items():
+        for each in getattr(config, kind) or ():
+            found.setdefault(each.name, (each, path))
+    return found
 
 
-def _named(files: Mapping[Path, Fields], kind: str, name: str) -> tuple[Fields, Path]:
-    for path, fields in files.items():
-        for item in fields.get(kind) or ():
-            if item["name"] == name:
-                return item, path
-    raise _NoSuchNameError(f"Expected object with name {name} in {kind} list")
+def _with_whole_paths(fields: Mapping[str, Any], file: Path) -> dict[str, Any]:
+    given = {name: value for name, value in fields.items() if value not in (None, "")}
+    for name, content in _FILES.items():
+        if content in given:
+            given.pop(name, None)
+        elif name in given:
+            given[name] = os.path.normpath(file.parent.absolute() / str(given[name]))
+            if not Path(given[name]).is_file():
+                raise ValueError(f"{name}: there is no file {given[name]!r}")
+    return given
 
 
-def account_of_pod() -> ApiServer:
-    """The service account that Kubernetes mounts into the pod.
+async def _logged_in(context: _Context) -> Access:
+    from kubernetes_asyncio.client import Configuration  # noqa: PLC0415 - heavy, see above
+    from kubernetes_asyncio.config.kube_config import KubeConfigLoader  # noqa: PLC0415 - the same
 
-    Raises:
-        ValueError: this process does not run in a pod, or the pod mounts no account.
-    """
-    host, port = os.environ.get("KUBERNETES_SERVICE_HOST"), os.environ.get("KUBERNETES_SERVICE_PORT")
-    if not host or not port:
-        raise ValueError("Service host/port is not set.")
-    token, authority = ACCOUNT / "token", ACCOUNT / "ca.crt"
-    for path in (token, authority):
-        if not path.is_file() or not path.stat().st_size:
-            raise ValueError(f"File does not exist, or is empty: {path}")
-    netloc = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-    return ApiServer(
-        host=f"https://{netloc}", authority=str(authority), authorization=f"Bearer {token.read_text().strip()}"
-    )
+    user, expiry = context.user, None
+    if "exec" in user:
+        given, expiry = await _given_by(user["exec"])
+        user = {**{name: value for name, value in user.items() if name != "exec"}, **given}
+    config = {
+        "current-context": "it",
+        "contexts": [{"name": "it", "context": {"cluster": "it", "user": "it"}}],
+        "clusters": [{"name": "it", "cluster": context.cluster}],
+        "users": [{"name": "it", "user": user}],
+    }
+    configuration = Configuration()
+    await KubeConfigLoader(config_dict=config).load_and_set(configuration)
+    return access_of(configuration, token_age=_token_age(expiry, has_token_file="tokenFile" in user))
 
 
-@lru_cache(maxsize=64)
-def _file_with(content: bytes) -> str:
-    """A private file: the TLS library reads keys from files only. It is removed at the end of the process."""
-    descriptor, path = tempfile.mkstemp(prefix="berth-")
-    with os.fdopen(descriptor, "wb") as file:
-        file.write(content)
-    atexit.register(Path(path).unlink, missing_ok=True)
-    return path
+def _token_age(expiry: datetime | None, *, has_token_file: bool) -> timedelta | None:
+    """How long the token may be used: until its expiry (exec), for a fixed age (file), else until it is refused."""
+    if expiry is not None:
+        return max(expiry - datetime.now(UTC) - EXPIRY_MARGIN, SHORTEST_AGE)
+    return TOKEN_FILE_AGE if has_token_file else None
+
+
+async def _given_by(plugin: Any) -> tuple[dict[str, str], datetime | None]:
+    """The fields of a user that an exec plugin gives, and when they expire: the loader reads that of a token only."""
+    from kubernetes_asyncio.config.dateutil import parse_rfc3339  # noqa: PLC0415 - heavy, see above
+    from kubernetes_asyncio.config.exec_provider import ExecProvider  # noqa: PLC0415 - the same
+    from kubernetes_asyncio.config.kube_config import ConfigNode  # noqa: PLC0415 - the same
+
+    status = await ExecProvider(ConfigNode("exec", _supervised(plugin))).run()
+    expiry = status.get("expirationTimestamp")
+    if status.get("token"):
+        given = {"token": str(status["token"])}
+    elif status.get("clientCertificateData") and status.get("clientKeyData"):
+        pems = {"client-certificate-data": "clientCertificateData", "client-key-data": "clientKeyData"}
+        given = {field: b64encode(str(status[name]).encode()).decode() for field, name in pems.items()}
+    else:
+        raise ValueError("exec: want a token, or clientCertificateData and clientKeyData")
+    return given, parse_rfc3339(expiry) if expiry else None
+
+
+_SUPERVISOR: Final = """
+import contextlib, os, signal, subprocess, sys
+seconds, *command = sys.argv[1:]
+info = os.environ["KUBERNETES_EXEC_INFO"]
+os.environ["KUBERNETES_EXEC_INFO"] = info.replace('"interactive": true', '"interactive": false')
+try:
+    plugin = subprocess.Popen(command, stdin=subprocess.DEVNULL, start_new_session=True)
+except OSError as exc:
+    sys.exit(f"{command[0]}: {exc.strerror}")
+try:
+    sys.exit(plugin.wait(float(seconds)))
+except subprocess.TimeoutExpired:
+    sys.exit(f"{command[0]!r} gave no answer within {seconds} s")
+finally:
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(plugin.pid, signal.SIGKILL)
+"""
+"""Runs an exec plugin. The library would wait for one for ever, and hand it the terminal's input."""
+
+
+def _supervised(plugin: Any) -> Any:
+    """The plugin with a deadline, after which it is killed with all that it has started."""
+    if not isinstance(plugin, dict) or "command" not in plugin:
+        return plugin  # ExecProvider says what is wrong
+    command = [plugin["command"], *(plugin.get("args") or ())]
+    arguments = ["-ISc", _SUPERVISOR, f"{PLUGIN_DEADLINE.total_seconds():g}", *map(str, command)]
+    return {**plugin, "command": sys.executable, "args": arguments}

@@ -11,10 +11,9 @@ The process never ends because NATS is unreachable, or its streams are missing o
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, contextmanager
 from datetime import timedelta
 from importlib.metadata import version
 from typing import Final
@@ -23,7 +22,6 @@ import msgspec
 
 from berth.bus.interface import (
     STORES_NOTHING,
-    BucketReader,
     Bus,
     BusLostError,
     BusRefusedError,
@@ -35,7 +33,6 @@ from berth.bus.interface import (
 from berth.bus.settings import TopologySettings
 from berth.bus.topology import declared_streams
 from berth.clock import Backoff
-from berth.cluster.buckets import LiveDataReader
 from berth.errors import BerthError, DecodeError, TemporaryError
 from berth.lifecycle.peers import ALL_ANNOUNCEMENTS, EVERY_SECONDS, Announcement, PeerReporter
 from berth.lifecycle.process import Process, give_back_memory, in_background, run_until
@@ -261,10 +258,6 @@ class _Connector:
         return _NotReadyError(cause, again_in)
 
 
-Reached = Callable[[str, int], None]
-"""Called with a bucket and the position up to which the Snapshot contains its entries."""
-
-
 MOST_REPORTED: Final = 1000
 """Lines that are remembered as logged. Whoever writes more of different kinds does not fill the log."""
 
@@ -308,36 +301,6 @@ class Refusals:
             raise
         except TemporaryError:
             return
-
-
-async def follow_live(  # noqa: PLR0913, PLR0917 - what is read, where to, in which tasks, and who is told
-    session: Session,
-    heard: LiveDataReader,
-    stack: AsyncExitStack,
-    tasks: asyncio.TaskGroup,
-    reached: Reached,
-    undecodable: UndecodableReporter,
-) -> list[asyncio.Task[None]]:
-    """Read each bucket of live data into the Snapshot, in tasks of the group. Returns once all have caught up."""
-    begun = []
-    for bucket in heard.buckets:
-        following = await stack.enter_async_context(session.read_bucket(bucket))
-        begun.append(tasks.create_task(_follow(bucket, following, heard, reached, undecodable), name=bucket))
-        await following.caught_up.wait()
-    return begun
-
-
-async def _follow(
-    bucket: str, following: BucketReader, heard: LiveDataReader, reached: Reached, undecodable: UndecodableReporter
-) -> None:
-    """Any client may write facts: of an invalid entry the former value stays."""
-    async for batch in following.batches():
-        for entry in batch:
-            try:
-                heard.apply(bucket, entry.key, entry.data, entry.time)
-            except DecodeError as exc:
-                undecodable.report(f"{bucket} {entry.key}", str(exc))
-        reached(bucket, following.position)
 
 
 Stats = Callable[[], Mapping[str, object]]

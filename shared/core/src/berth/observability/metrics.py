@@ -17,7 +17,6 @@ from prometheus_client import CollectorRegistry, ProcessCollector, generate_late
 from prometheus_client.registry import Collector
 from prometheus_client.utils import floatToGoString
 
-from berth.framework.status import Code
 from berth.messages.attempts import Outcome, Reason
 
 Kind = Literal["counter", "gauge", "histogram"]
@@ -524,9 +523,6 @@ _POINTS: Final = {
 """kube-scheduler's labels where they differ from the extension points' names."""
 
 
-_STATUSES: Final = {code: "".join(word.capitalize() for word in code.name.split("_")) for code in Code}
-
-
 def result_of(outcome: Outcome) -> str | None:
     """kube-scheduler's ``result``: ``scheduled``, ``unschedulable`` or ``error``.
 
@@ -538,8 +534,3 @@ def result_of(outcome: Outcome) -> str | None:
 def point_of(extension_point: str) -> str:
     """kube-scheduler's label of an extension point."""
     return _POINTS.get(extension_point, extension_point)
-
-
-def status_of(code: Code) -> str:
-    """kube-scheduler's label of a status, such as ``Unschedulable``."""
-    return _STATUSES[code]

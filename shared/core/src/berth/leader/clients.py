@@ -1,0 +1,81 @@
+"""The client of the API server and its informers, created from a service's settings: for services that lead."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from typing import Any
+
+from berth.api.config.configuration import ExtenderConfiguration
+from berth.api.kinds import NODE, POD, WATCHED_KINDS, Kind
+from berth.kube.client import Exchange, KubeClient, Listener
+from berth.kube.informers import EventListener, Informers
+from berth.lifecycle.process import Process
+from berth.observability.logging import log_request
+from berth.observability.metrics import Meter
+from berth.settings.settings import V_MESSAGE, Settings
+
+
+@asynccontextmanager
+async def kube_client(settings: Settings, *, name: str, meter: Meter) -> AsyncIterator[KubeClient]:
+    """A client of the API server, closed at the end. Its requests are counted in client-go's metrics, and logged at 6.
+
+    Raises:
+        KubeconfigError: no usable configuration was found; the text contains the remedy.
+    """
+    kube, count = settings.kube, counting(meter)
+
+    def count_and_log(exchange: Exchange) -> None:
+        count(exchange)
+        log_request(exchange.method, exchange.path, exchange.status, exchange.seconds)
+
+    listener = count_and_log if settings.log.verbosity >= V_MESSAGE else count
+    async with await KubeClient.connect(
+        kube.kubeconfig, user_agent=f"berth-{name}", qps=kube.qps, burst=kube.burst, listener=listener
+    ) as client:
+        yield client
+
+
+def counting(meter: Meter) -> Listener:
+    """Counts requests to the API server, and the time until the head of the answer."""
+
+    def count(exchange: Exchange) -> None:
+        code = str(exchange.status) if exchange.status else "<error>"
+        meter.count("rest_client_requests_total", code=code, method=exchange.method, host=exchange.host)
+        meter.observe(
+            "rest_client_request_duration_seconds", exchange.seconds, verb=exchange.method, host=exchange.host
+        )
+
+    return count
+
+
+def cluster_informers(
+    client: KubeClient,
+    listener: EventListener,
+    process: Process,
+    extenders: Sequence[ExtenderConfiguration] = (),
+) -> Informers:
+    """Informers of the kinds that scheduling reads, shown in /readyz and the metrics. The caller runs them.
+
+    What ``extenders`` are sent is kept whole: pods that wait, and nodes for those that have no nodes of their own.
+    """
+    metrics = process.metrics
+    for kind in WATCHED_KINDS:
+        metrics.count("berth_relists_total", 0, kind=kind.name)
+    return Informers(
+        client,
+        [as_extenders_read(kind, extenders) for kind in WATCHED_KINDS],
+        listener,
+        on_complete=process.health.condition("cluster", "listing the cluster").ready,
+        on_relist=lambda kind: metrics.count("berth_relists_total", kind=kind),
+    )
+
+
+def as_extenders_read(kind: Kind[Any], extenders: Sequence[ExtenderConfiguration]) -> Kind[Any]:
+    """The kind, whose objects are kept whole where an extender is sent them: pods that wait, and nodes."""
+    if kind is POD and any(extender.is_asked for extender in extenders):
+        return replace(kind, keeps_whole=lambda pod: not pod.spec.node_name)
+    if kind is NODE and any(extender.reads_nodes for extender in extenders):
+        return replace(kind, keeps_whole=lambda _node: True)
+    return kind
