@@ -117,7 +117,9 @@ async def test_a_silent_server_is_detected_with_full_buffers_too(own_nats_server
         results = await asyncio.gather(*publishing, return_exceptions=True)
         assert {type(result) for result in results} == {BusLostError}
         await session.close()
-    own_nats_server.go_on()
+        own_nats_server.go_on()
+        while len(asyncio.all_tasks()) > 1:  # noqa: ASYNC110 - nats-py closes its socket once the server reads again
+            await asyncio.sleep(0.01)
 
 
 async def test_what_a_slow_server_takes_late_is_stored_in_the_order_of_the_calls(session, own_nats_server):

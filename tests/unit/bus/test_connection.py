@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import ast
+from collections.abc import Iterator
 from pathlib import Path
+
+import pytest
 
 import berth.bus
 
@@ -12,24 +15,25 @@ MODULES = sorted(Path(berth.bus.__file__).parent.glob("*.py"))
 
 def names_of_nats(tree: ast.Module) -> set[str]:
     """What a module has imported from nats-py."""
-    found = [
-        node for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("nats")
-    ]
-    return {each.asname or each.name for node in found for each in node.names}
+    imports = [node for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)]
+    return {alias.name for node in imports if (node.module or "").startswith("nats.") for alias in node.names}
 
 
-def test_nats_py_is_used_by_its_public_names_and_none_of_its_classes_is_derived_from():
-    imported: set[str] = set()
-    for module in MODULES:
-        tree = ast.parse(module.read_text())
-        imported |= (mine := names_of_nats(tree))
-        for node in ast.walk(tree):
-            if isinstance(node, ast.ClassDef):
-                assert not mine & {base.id for base in node.bases if isinstance(base, ast.Name)}, (
-                    module.name,
-                    node.name,
-                )
-            if isinstance(node, ast.Attribute) and node.attr.startswith("_") and not node.attr.startswith("__"):
-                assert isinstance(node.value, ast.Name), (module.name, node.lineno)
-                assert node.value.id == "self", (module.name, node.lineno)
-    assert {"Client", "Msg"} <= imported
+def private_names(tree: ast.Module) -> Iterator[str]:
+    """Private attributes of anything but `self`."""
+    for node in ast.walk(tree):
+        is_private = isinstance(node, ast.Attribute) and node.attr.startswith("_") and not node.attr.startswith("__")
+        if is_private and ast.unparse(node.value) != "self":
+            yield ast.unparse(node)
+
+
+@pytest.mark.parametrize("module", MODULES, ids=[module.stem for module in MODULES])
+def test_nats_py_is_used_by_its_public_names_and_none_of_its_classes_is_derived_from(module):
+    tree = ast.parse(module.read_text())
+    bases = {ast.unparse(base) for node in ast.walk(tree) if isinstance(node, ast.ClassDef) for base in node.bases}
+    assert not bases & names_of_nats(tree)
+    assert list(private_names(tree)) == []
+
+
+def test_there_is_something_to_look_at():
+    assert "Client" in set().union(*(names_of_nats(ast.parse(module.read_text())) for module in MODULES))

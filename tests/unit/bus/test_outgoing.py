@@ -58,8 +58,7 @@ async def outbox(causes: list[str]) -> Outbox:
 async def test_calls_are_made_in_their_order_once_the_server_reads(outbox, client):
     for number in range(3):
         outbox.put(client.publish, (number,))
-    await asyncio.sleep(0)
-    await asyncio.sleep(0)
+    await asyncio.sleep(10 * DENSE_SECONDS)
     assert client.called == [0]
     client.reads.set()
     async with asyncio.timeout(5):
@@ -121,7 +120,7 @@ async def test_whoever_waits_goes_on_and_nothing_is_sent_any_more_when_it_stops(
     outbox.put(client.publish, ("under way",))
     outbox.put(client.publish, ("held",), MOST_HELD_BYTES + 1)
     waiting = [asyncio.create_task(outbox.room()) for _ in range(3)]
-    await asyncio.sleep(0.001)
+    await asyncio.sleep(10 * DENSE_SECONDS)
     outbox.stop()
     client.reads.set()
     async with asyncio.timeout(5):
