@@ -9,6 +9,7 @@ WORKERS ?= 2
 DIST ?= dist
 
 BIN := .venv/bin
+PYTEST = $(BIN)/pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 CYCLONEDX_VERSION := 7.1.0
 PIP_AUDIT_VERSION := 2.9.0
 STAMP := .venv/.berth-installed
@@ -47,8 +48,18 @@ run: setup  ## schedule 1,000 pods onto the 100 nodes of a simulated cluster, an
 up: setup  ## run the whole pipeline in the foreground; ARGS="--kubeconfig FILE" for a real cluster
 	$(BIN)/berth up $(ARGS)
 
-test: setup  ## run every test that this machine can run; lists the suites that are left out, with the reason
-	$(BIN)/pytest -n $(WORKERS) --dist loadfile $(ARGS)
+test: setup  ## run the fast tests: no process, no socket, no waiting; a minute and a half
+	$(PYTEST) -m "not slow" $(ARGS)
+
+.PHONY: test-all test-slow test-long
+test-all: setup  ## run every test that this machine can run, and list what is left out with the reason; 20 minutes
+	$(PYTEST) $(ARGS)
+
+test-slow: setup  ## run what make test leaves out
+	$(PYTEST) -m slow $(ARGS)
+
+test-long: setup  ## try 20 times as many seeds and random examples, and every mutation; hours; ARGS="tests/unit/binder"
+	BERTH_TEST_LONG=1 $(PYTEST) -m random --timeout 36000 $(ARGS)
 
 bench: setup  ## compare with kube-scheduler in one run: throughput, CPU a pod, start, latency, repeats; half an hour
 	PYTHONPATH=tests $(BIN)/python -m bench.comparison $(ARGS)

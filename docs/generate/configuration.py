@@ -20,10 +20,10 @@ import msgspec
 
 from berth.api.config.encode import as_document
 from berth.api.config.load import load
+from berth.api.config.presets import DEFAULT
 from berth.api.config.types import API_VERSION, KIND, File, Plugins
 from berth.framework.profile import services_of
 from berth.lifecycle.start import FLAGS
-from berth.plugins.presets import DEFAULT
 from berth.plugins.registry import BUILT_IN
 from berth.settings.readers import written
 from berth.settings.settings import Settings

@@ -148,7 +148,7 @@ def _boxes(box: Box, left: float, depth: int, total: int) -> Iterator[tuple[int,
 def _label(name: str, left: float, width: float, y: int) -> str:
     function = name.partition(" (")[0]
     letters = int((width - 6) / LETTER)
-    if letters < 3:  # noqa: PLR2004 - less says nothing
+    if letters < 3:  # less says nothing
         return ""
     words = name if len(name) <= letters else function if len(function) <= letters else function[: letters - 1] + "…"
     return f'<text x="{left + 3:.1f}" y="{y + 13}">{escape(words)}</text>'

@@ -206,7 +206,7 @@ def _lines(panel: Lines) -> Iterator[str]:
     yield from _legend([name for name in panel.lines if name])
     shown = -math.inf
     for x in xs:
-        if at(x) - shown >= 48:  # noqa: PLR2004 - the width of a number
+        if at(x) - shown >= 48:  # the width of a number
             yield _text(at(x), HEIGHT - BOTTOM + 18, _number(x))
             shown = at(x)
     yield _text((LEFT + WIDTH - RIGHT) / 2, HEIGHT - 8, panel.x)
@@ -285,8 +285,8 @@ def _top(values: Iterable[float]) -> float:
 def _step(top: float) -> float:
     """Between two marks: 1, 2 or 5 times a power of ten, so that there are three to seven."""
     power = 10.0 ** math.floor(math.log10(top))
-    return next(power * each for each in (0.2, 0.5, 1, 2) if top / (power * each) <= 7)  # noqa: PLR2004
+    return next(power * each for each in (0.2, 0.5, 1, 2) if top / (power * each) <= 7)
 
 
 def _number(value: float) -> str:
-    return f"{value:,.0f}" if value >= 100 else f"{value:.2f}".rstrip("0").rstrip(".")  # noqa: PLR2004
+    return f"{value:,.0f}" if value >= 100 else f"{value:.2f}".rstrip("0").rstrip(".")

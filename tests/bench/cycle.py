@@ -33,6 +33,7 @@ from rich.table import Table
 from bench.population import HOSTNAME, ZONE, applications, namespaces, nodes, pods
 from bench.scorer_memory import ScorerMemory, scorer_memory
 from berth.api.config.load import default_configuration
+from berth.api.config.presets import DEFAULT
 from berth.api.meta import LabelSelector, ObjectMeta
 from berth.api.pod import (
     Affinity,
@@ -51,7 +52,6 @@ from berth.framework.cycle import Ranking, check, rank
 from berth.framework.profile import Profile, build_profiles
 from berth.lifecycle.process import keep_freed_memory
 from berth.messages.subjects import Attempt, Term, Uid
-from berth.plugins.presets import DEFAULT
 from berth.plugins.registry import BUILT_IN
 from berth.settings.settings import Numbers
 

@@ -30,6 +30,7 @@ from rich.table import Table
 
 from bench.population import applications, nodes
 from berth.api.config.load import default_configuration
+from berth.api.config.presets import DEFAULT
 from berth.api.meta import LabelSelector, ObjectMeta
 from berth.api.node import Node
 from berth.api.pod import Affinity, Container, Pod, PodAffinity, PodAffinityTerm, PodSpec, ResourceRequirements
@@ -38,7 +39,6 @@ from berth.framework.profile import Profile, build_profiles
 from berth.kube.listwatch import Listed, Upserted
 from berth.lifecycle.process import keep_freed_memory
 from berth.messages.subjects import Term
-from berth.plugins.presets import DEFAULT
 from berth.plugins.registry import BUILT_IN
 from berth_watcher.core import WatcherCore
 from berth_watcher.events import BucketComplete, KeyWritten, PublishPending, StreamsRead, WriteKey

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from berth.plugins.networktraffic.args import NetworkTrafficArgs, query_of
+from berth.api.config.networktraffic import NetworkTrafficArgs, query_of
 from harness.plugins.left_out import require
 from harness.servers.child_processes import free_ports
 from harness.servers.docker_engine import compose_image

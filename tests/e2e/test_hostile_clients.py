@@ -27,7 +27,7 @@ from berth.messages.attempts import (
     decode,
     encode,
 )
-from berth_cli.pipeline.accounts import nats_conf
+from berth_cli.pipeline.natsconf import nats_conf
 from harness.servers.bus_users import USERS, inbox_of, password_of, services
 from harness.servers.control_plane import ControlPlane
 from harness.servers.nats_server import NatsServer, nats_server

@@ -1,6 +1,6 @@
 """Short runs of random faults on real servers and processes; `make faults` runs long ones.
 
-BERTH_FAULTS_SEED=7 make test ARGS=tests/faults/test_random_faults.py repeats the run of another seed.
+BERTH_FAULTS_SEED=7 make test-all ARGS=tests/faults/test_random_faults.py repeats the run of another seed.
 """
 
 from __future__ import annotations

@@ -26,6 +26,7 @@ from prometheus_api_client import PrometheusConnect
 
 from berth.api.config.configuration import ExtenderConfiguration
 from berth.api.config.load import ConfigurationError, load
+from berth.api.config.presets import DEFAULT
 from berth.api.config.yamlreader import check_yaml, yaml_values
 from berth.api.kinds import NODE as NODES
 from berth.api.kinds import POD as PODS
@@ -64,8 +65,8 @@ from berth.messages.attempts import (
 from berth.messages.livedata import Bandwidth, LiveSource, decode_bandwidth, decode_fact
 from berth.messages.queue import WaitingPod
 from berth.messages.subjects import Attempt, PodSubject, Term, Uid, parse_key, unescape
-from berth.plugins.presets import DEFAULT
-from berth.profiles.configuration import known_plugins, profiles_of, read_configuration
+from berth.profiles.configuration import profiles_of, read_configuration
+from berth.profiles.installed import known_plugins
 from berth.safetext import in_json, lines, one_line, without_passwords
 from berth.settings.readers import Secret
 from berth_cli.console.guard import Guard, trusted_proxy

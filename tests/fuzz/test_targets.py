@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from fuzz.run import failure
 from fuzz.targets import FOUND, SLOW, TARGETS, mutated
+from harness.plugins.long_runs import often
 
 
 @pytest.mark.parametrize("name", TARGETS)
@@ -27,12 +28,12 @@ def test_what_was_found_stays_mended(name: str, data: bytes):
 @pytest.mark.parametrize("name", TARGETS)
 def test_mutated_inputs(name: str):
     chance = random.Random(name)
-    for _ in range(500 // SLOW.get(name, 1) + 5):
+    for _ in range(often(100) // SLOW.get(name, 1) + 5):
         data = mutated(TARGETS[name].seeds, chance)
         assert failure(TARGETS[name], data) is None, data
 
 
-@settings(max_examples=200, suppress_health_check=[HealthCheck.too_slow], deadline=None)
+@settings(max_examples=often(50), suppress_health_check=[HealthCheck.too_slow], deadline=None)
 @given(
     st.sampled_from(sorted(set(TARGETS) - SLOW.keys())),
     st.binary(max_size=60) | st.text(max_size=60).map(lambda text: text.encode(errors="replace")),

@@ -197,6 +197,18 @@ class SimulatedClient(KubeClient):
         )
         return await self._exchange(method, path, timeout, lambda: self._api.serve(request))
 
+    async def call(
+        self,
+        method: str,
+        path: str,
+        *,
+        body: Mapping[str, Any] | None = None,
+        content_type: str = JSON,
+        timeout: timedelta = DEFAULT_TIMEOUT,  # noqa: ASYNC109 - as the client's
+    ) -> Response:
+        encoded = None if body is None else msgspec.json.encode(body)
+        return await self.request(method, path, body=encoded, content_type=content_type, timeout=timeout)
+
     async def _list(
         self,
         route: Route,

@@ -10,15 +10,15 @@ from typing import Any, ClassVar, Final, Literal
 
 from berth.api.config.configuration import KubeSchedulerConfiguration
 from berth.api.config.load import load
+from berth.api.config.presets import DEFAULT
 from berth.api.pod import Pod
 from berth.framework.events import Action, ClusterEvent, EventHint, Resource
 from berth.framework.interface import EnqueueExtensions, FilterPlugin, NodeInfo
 from berth.framework.profile import Point
 from berth.framework.status import SUCCESS, CycleState, Status
 from berth.plugins.factory import PluginFactory, no_args
-from berth.plugins.presets import DEFAULT
 from berth.plugins.prioritysort import PrioritySort
-from berth.profiles.configuration import known_plugins
+from berth.profiles.installed import known_plugins
 
 TRAP: Final = "trap"
 """The label of a pod for which the plugin fails; its value says how."""

@@ -26,6 +26,8 @@ from berth_binder import attempt, conflictcheck, core, decisions, preemption, ta
 from berth_binder import cache as binder_cache
 from berth_binder.events import Ack, PublishDecision
 from berth_scorer import backlog
+from berth_scorer import core as scorer_core
+from berth_scorer import events as scorer_events
 from berth_watcher import mirror, queue, store
 from berth_watcher.attempts import Attempts, InFlightWindow
 from berth_watcher.takeover import TakeoverState
@@ -48,7 +50,7 @@ class Mutation:
     """What is replaced: an owner, a name, the replacement. Called when the mutation begins."""
     focus: Focus | None = None
     is_quick: bool = False
-    """Whether it is looked for in every ``make test``."""
+    """Whether it is looked for in every ``make test-all``."""
 
     @contextlib.contextmanager
     def applied(self) -> Iterator[None]:
@@ -229,13 +231,12 @@ def _new_volumes_unheard() -> list[Replacement]:
 
 
 def _acknowledged_before_puback() -> list[Replacement]:
-    publish = backlog.Outbox._publish
+    answer = scorer_core.ScorerCore._answer
 
-    def acknowledged(self: Any, item: Any, *rest: Any) -> None:
-        item.delivery.ack()
-        publish(self, item, *rest)
+    def acknowledged(self: Any, held: Any, *rest: Any) -> Any:
+        return [scorer_events.AckPending(delivery=held.delivery), *answer(self, held, *rest)]
 
-    return [(backlog.Outbox, "_publish", acknowledged)]
+    return [(scorer_core.ScorerCore, "_answer", acknowledged)]
 
 
 def _proposals_for_ever() -> list[Replacement]:

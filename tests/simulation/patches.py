@@ -18,7 +18,7 @@ import structlog
 
 from berth import clock
 from berth.lifecycle import sessions
-from berth.profiles import configuration
+from berth.profiles import installed
 from simulation.configurations import POINTS
 from simulation.loop import OWNER, START_SECONDS, VirtualLoop
 
@@ -65,7 +65,7 @@ def _after(self: clock.Backoff, *args: Any, **more: Any) -> float:
 
 _original_after = clock.Backoff.after
 _ALL_TASKS: Final = getattr(asyncio.tasks, "_all_tasks" if sys.version_info < (3, 12) else "_scheduled_tasks")
-ENTRY_POINTS: Final = tuple(metadata.entry_points(group=configuration.GROUP))
+ENTRY_POINTS: Final = tuple(metadata.entry_points(group=installed.GROUP))
 VERSION: Final = "simulated"
 
 
@@ -84,7 +84,7 @@ def simulated(log: Any) -> Iterator[None]:
         # Nothing is collected in the middle of a run (run.py), and to go through all for each session took 14 % of one.
         (sessions, "give_back_memory", lambda: None),
         # Read once: reading the metadata of all installed distributions takes a quarter of a run.
-        (configuration, "entry_points", lambda **_group: (*ENTRY_POINTS, *POINTS)),
+        (installed, "entry_points", lambda **_group: (*ENTRY_POINTS, *POINTS)),
         *((module, "version", lambda _name: VERSION) for module in _services_with("version", metadata.version)),
         *((module, "datetime", SimulatedDatetime) for module in _modules_that_ask_the_time()),
     ]

@@ -1,4 +1,4 @@
-"""Seeds that have found something, each with what it was. They are run in every ``make test``.
+"""Seeds that have found something, each with what it was. They are run in every ``make test-all``.
 
 What a seed does follows from the order in which the script draws from its chance: a change of the script gives a seed
 another meaning, and these sentences are then history. Look for another seed with a mutation that brings the fault back.

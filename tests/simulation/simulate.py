@@ -21,7 +21,9 @@ from berth_binder import apicalls
 from berth_binder.cache import Cache
 from berth_binder.conflictcheck import ConflictCheck
 from berth_binder.core import BinderCore
-from berth_scorer.backlog import Backlog, Outbox
+from berth_scorer.backlog import Backlog
+from berth_scorer.core import ScorerCore
+from berth_scorer.publisher import RankingPublisher
 from berth_watcher import service as watcher_service
 from berth_watcher.core import WatcherCore
 from simulation import patches
@@ -164,7 +166,7 @@ class Result:
 _current: list[tuple[World, Invariants | None]] = []
 
 
-PARTS: Final = (WatcherCore, BinderCore, Cache, View, Backlog, Outbox)
+PARTS: Final = (WatcherCore, BinderCore, Cache, View, Backlog, ScorerCore, RankingPublisher)
 """What is looked at when nothing is left to do: its tables must be empty again."""
 
 

@@ -2,12 +2,13 @@
 
 import pytest
 
+from harness.plugins.long_runs import IS_LONG
 from simulation.mutations import ELSEWHERE, MUTATIONS
 from simulation.test_simulation import TESTS, simulate
 
 
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("name", [name for name, mutation in MUTATIONS.items() if mutation.is_quick])
+@pytest.mark.parametrize("name", [name for name, mutation in MUTATIONS.items() if mutation.is_quick or IS_LONG])
 def test_a_rule_that_is_taken_away_is_missed(name):
     done = simulate("--mutations", name)
     assert done.returncode == 0, done.stdout + done.stderr

@@ -10,9 +10,11 @@ from pathlib import Path
 
 import pytest
 
+from harness.plugins.long_runs import often
+
 TESTS = Path(__file__).parents[1]
 SEEDS_EACH = 50
-FIRST_SEEDS = range(0, 250, SEEDS_EACH)
+SEEDS = often(100)
 
 
 def simulate(*arguments: str) -> subprocess.CompletedProcess[str]:
@@ -27,14 +29,14 @@ def check_seeds(first: int) -> None:
 
 
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("first", FIRST_SEEDS)
+@pytest.mark.parametrize("first", range(0, SEEDS, SEEDS_EACH))
 def test_no_seed_breaks_what_must_hold(first):
     check_seeds(first)
 
 
 @pytest.mark.timeout(600)
 def test_no_seed_of_the_smallest_clusters_breaks_what_must_hold():
-    done = simulate("--smallest", "--seeds", "500")
+    done = simulate("--smallest", "--seeds", str(often(500)))
     assert done.returncode == 0, done.stdout + done.stderr
 
 

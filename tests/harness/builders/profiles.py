@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from berth.api.config.load import default_configuration, load
+from berth.api.config.presets import DEFAULT
 from berth.api.config.types import API_VERSION, KIND
 from berth.api.pod import Pod
 from berth.cluster.nodes import Nodes
@@ -32,10 +33,10 @@ from berth.framework.interface import (
 )
 from berth.framework.profile import Profile, WeightedScore, build_profiles
 from berth.framework.status import CycleState
-from berth.plugins.presets import DEFAULT
 from berth.plugins.prioritysort import PrioritySort
 from berth.plugins.registry import BUILT_IN
-from berth.profiles.configuration import known_plugins, profiles_of
+from berth.profiles.configuration import profiles_of
+from berth.profiles.installed import known_plugins
 
 
 def default_profile() -> Profile:

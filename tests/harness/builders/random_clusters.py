@@ -9,6 +9,8 @@ from typing import Any
 import msgspec
 from hypothesis import strategies as st
 
+from berth.api.bandwidth import EGRESS_ANNOTATION, INGRESS_ANNOTATION, LINK_CAPACITY_ANNOTATION
+from berth.api.config.networktraffic import BandwidthQuery
 from berth.api.meta import ObjectMeta, OwnerReference
 from berth.api.node import ContainerImage, Node, NodeCondition, NodeSpec, NodeStatus, Taint
 from berth.api.pod import (
@@ -30,13 +32,7 @@ from berth.api.pod import (
 from berth.api.workloads import Namespace
 from berth.cluster.columns import EVERY_ADDRESS
 from berth.cluster.snapshot import Snapshot
-from berth.messages.livedata import (
-    EGRESS_ANNOTATION,
-    INGRESS_ANNOTATION,
-    LINK_CAPACITY_ANNOTATION,
-    Bandwidth,
-    BandwidthQuery,
-)
+from berth.messages.livedata import Bandwidth
 from harness.builders.random_objects import (
     HOSTNAME,
     NODE_NAMES,

@@ -146,7 +146,9 @@ async def memory_bus_under_test() -> AsyncIterator[BusUnderTest]:
     await under_test.close()
 
 
-@pytest.fixture(params=["memory", "nats", "prefixed", "container"])
+@pytest.fixture(
+    params=["memory", *(pytest.param(name, marks=pytest.mark.slow) for name in ("nats", "prefixed", "container"))]
+)
 def on(request: pytest.FixtureRequest) -> BusUnderTest:
     """The bus in memory, then real ones: tests that use this are the contract suite of the bus."""
     return request.getfixturevalue(f"{request.param}_bus_under_test")

@@ -13,6 +13,8 @@ from harness.servers.control_plane import NOBODY, ControlPlane, assets_folder, c
 from harness.worlds.kubernetes_api import KubernetesApi, bare_api
 from harness.worlds.kubernetes_api import kubernetes_api as connected
 
+BOTH = [pytest.param(name, marks=pytest.mark.slow) for name in ("real", "simulated")]  # both listen on a socket
+
 
 @pytest.fixture(scope="session")
 def real_control_plane() -> Iterator[ControlPlane]:
@@ -24,7 +26,7 @@ def real_control_plane() -> Iterator[ControlPlane]:
         yield plane
 
 
-@pytest.fixture(params=["real", "simulated"])
+@pytest.fixture(params=BOTH)
 async def kubernetes_api(request: pytest.FixtureRequest) -> AsyncIterator[KubernetesApi]:
     """The real API server and the simulated one, both without kubelets: one contract for both."""
     if request.param == "real":
@@ -43,7 +45,7 @@ async def kubernetes_api(request: pytest.FixtureRequest) -> AsyncIterator[Kubern
             yield api
 
 
-@pytest.fixture(params=["real", "simulated"])
+@pytest.fixture(params=BOTH)
 async def rightless_api(request: pytest.FixtureRequest) -> AsyncIterator[KubernetesApi]:
     """Both API servers, used by the user `nobody`, who has no rights."""
     if request.param == "real":

@@ -4,8 +4,8 @@
     require("kubebuilder_assets")               in a fixture
     require("image:nats:2.15.1-alpine")         a container image: here, or to be pulled
 
-A test whose part is missing is skipped, and the run ends with a list of the suites that were left out, each with what
-is missing and how to get it; that goes for every other skip too. With BERTH_REQUIRE_ALL=1, as in CI, a test that is
+A test whose part is missing is skipped. The run ends with a line for each reason, also of other skips: how many tests
+were left out, in which folders, what is missing and how to get it. With BERTH_REQUIRE_ALL=1, as in CI, a test that is
 left out fails; BERTH_MAY_LACK names the parts, with blanks between them, that may be missing even then.
 """
 
@@ -13,7 +13,7 @@ import os
 import shutil
 import subprocess
 import sys
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass
 from functools import cache
@@ -176,9 +176,11 @@ def reason_of(report: pytest.TestReport | pytest.CollectReport) -> str:
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     skipped = terminalreporter.stats.get("skipped", [])
-    suites = Counter((report.nodeid.partition("::")[0], reason_of(report)) for report in skipped)
-    if not suites:
+    if not skipped:
         return
+    counts, folders = Counter(map(reason_of, skipped)), defaultdict(set)
+    for report in skipped:
+        folders[reason_of(report)].add(str(Path(report.nodeid.partition("::")[0]).parent))
     terminalreporter.section("left out")
-    for (suite, reason), count in sorted(suites.items()):
-        terminalreporter.line(f"{suite} ({count}): {reason}")
+    for reason, count in sorted(counts.items()):
+        terminalreporter.line(f"{count} in {', '.join(sorted(folders[reason]))}: {reason}")

@@ -18,7 +18,8 @@ from typing import Final
 
 from berth.bus.settings import BusSettings, NatsCredentials, TopologySettings
 from berth.bus.topology import Names
-from berth_cli.pipeline.accounts import DOMAIN, nats_conf
+from berth_cli.pipeline.accounts import DOMAIN
+from berth_cli.pipeline.natsconf import nats_conf
 from harness.servers.child_processes import spawn, stop
 from harness.servers.nats_server import NatsServer, nats_server
 

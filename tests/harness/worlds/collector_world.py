@@ -9,6 +9,7 @@ from datetime import UTC, datetime, timedelta
 
 import msgspec
 
+from berth.api.config.networktraffic import BandwidthQuery
 from berth.api.meta import ObjectMeta
 from berth.api.node import Node, NodeAddress, NodeStatus
 from berth.bus.interface import Session
@@ -16,7 +17,7 @@ from berth.cluster.buckets import LiveDataReader
 from berth.cluster.snapshot import Snapshot
 from berth.lifecycle.process import Process
 from berth.messages.attempts import MirrorEntry, encode_entry
-from berth.messages.livedata import BANDWIDTH, Bandwidth, BandwidthQuery, LiveSource, decode_bandwidth
+from berth.messages.livedata import BANDWIDTH, Bandwidth, LiveSource, decode_bandwidth
 from berth.messages.subjects import Term, key
 from berth_metrics_collector.service import serve
 from berth_metrics_collector.settings import CollectorSettings

@@ -5,11 +5,11 @@ from datetime import UTC, datetime
 import pytest
 
 from berth.api.config.load import load
+from berth.api.config.networktraffic import query_of
+from berth.api.config.presets import DEFAULT
 from berth.messages.attempts import Outcome, Reason
 from berth.messages.livedata import Bandwidth, encode_bandwidth
 from berth.messages.subjects import key
-from berth.plugins.networktraffic.args import query_of
-from berth.plugins.presets import DEFAULT
 from berth.plugins.registry import BUILT_IN
 from harness.plugins.fixtures_bus import BusUnderTest
 from harness.plugins.fixtures_kube import Cluster

@@ -42,6 +42,11 @@ class FailingClient:
             return Response(status=503, body=b'{"kind":"Status","message":"etcdserver: leader changed"}')
         return await self._client.request(method, path, **parts)
 
+    async def call(self, method: str, path: str, **parts: Any) -> Response:
+        if self._fails(method, path):
+            return await self.request(method, path)
+        return await self._client.call(method, path, **parts)
+
 
 @pytest.fixture
 async def world(cluster: Cluster, nats_bus_under_test: BusUnderTest) -> AsyncIterator[VolumeWorld]:

@@ -11,7 +11,8 @@ from nats.aio.msg import Msg
 
 from berth.bus.session import NatsBus, NatsSession
 from berth.bus.settings import BusSettings, NatsCredentials
-from berth_cli.pipeline.accounts import DOMAIN, nats_conf
+from berth_cli.pipeline.accounts import DOMAIN
+from berth_cli.pipeline.natsconf import nats_conf
 from harness.servers.bus_users import USERS, inbox_of, password_of
 from harness.servers.nats_server import NatsServer, nats_server
 from harness.worlds.hostile_clients import (

@@ -16,7 +16,7 @@ import pytest
 from berth.bus.connection import Connection
 from berth.bus.interface import BusRefusedError
 from berth.bus.session import NatsBus, NatsSession
-from berth_cli.pipeline.accounts import nats_conf
+from berth_cli.pipeline.natsconf import nats_conf
 from berth_cli.pipeline.natsserver import find_nats_server
 from berth_sim.cluster import SimulatedCluster
 from harness.servers.bus_users import (

@@ -2,9 +2,12 @@
 
 import asyncio
 import json
+from collections.abc import Awaitable
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
+import aiohttp
 import pytest
 from aiohttp import web
 from msgspec import structs
@@ -13,7 +16,7 @@ from berth.api.pod import Pod
 from berth.kube import connections
 from berth.kube.client import KubeClient
 from berth.kube.credentials import Access, KubeCredentials
-from berth.kube.errors import ApiRefusedError, ApiUnreachableError, missing_right
+from berth.kube.errors import ApiRefusedError, ApiUnreachableError, Response, missing_right
 from berth.kube.writes import (
     CONDITION_FENCE,
     bind,
@@ -31,6 +34,16 @@ from harness.servers.child_processes import free_ports
 from harness.servers.control_plane import NOBODY, ControlPlane
 
 SOON = timedelta(seconds=0.3)
+
+
+@pytest.fixture(params=["request", "call"])
+def way(request: pytest.FixtureRequest) -> str:
+    """The two ways of a request with one answer: berth's own connections, and kubernetes_asyncio."""
+    return request.param
+
+
+def _send(client: KubeClient, way: str, method: str, path: str, **parts: Any) -> Awaitable[Response]:
+    return getattr(client, way)(method, path, **parts)
 
 
 class Tokens:
@@ -128,17 +141,17 @@ async def test_account_without_the_right_is_told_the_rule_to_add(real_control_pl
             await get_pod(client, "default", "web")
 
 
-async def test_server_that_is_not_there_is_named_and_nothing_was_sent():
+async def test_server_that_is_not_there_is_named_and_nothing_was_sent(way: str):
     (port,) = free_ports(1)
     url = f"http://127.0.0.1:{port}"
     async with KubeClient(await KubeCredentials.from_source(Tokens(url, "t"))) as client:
         with pytest.raises(ApiUnreachableError) as lost:
-            await client.request("GET", "/api/v1/pods")
+            await _send(client, way, "GET", "/api/v1/pods")
     assert not lost.value.maybe_sent
     assert str(lost.value) == f"GET {url}/api/v1/pods: no connection to 127.0.0.1:{port}: Connection refused"
 
 
-async def test_server_that_is_not_there_behind_tls_is_named_in_words(tmp_path: Path):
+async def test_server_that_is_not_there_behind_tls_is_named_in_words(tmp_path: Path, way: str):
     (port,) = free_ports(1)
     path = tmp_path / "kubeconfig"
     path.write_text(
@@ -148,7 +161,7 @@ async def test_server_that_is_not_there_behind_tls_is_named_in_words(tmp_path: P
     )
     async with await KubeClient.connect(path) as client:
         with pytest.raises(ApiUnreachableError, match=f": no connection to 127.0.0.1:{port}: Connection refused$"):
-            await client.request("GET", "/api/v1/pods")
+            await _send(client, way, "GET", "/api/v1/pods")
 
 
 async def test_answer_that_is_lost_may_have_been_carried_out(simulated_cluster: Cluster):
@@ -161,7 +174,7 @@ async def test_answer_that_is_lost_may_have_been_carried_out(simulated_cluster: 
     assert (await _pod(simulated_cluster)).spec.node_name == "node-1"
 
 
-async def test_server_that_does_not_answer_is_given_up_after_the_time_allowed():
+async def test_server_that_does_not_answer_is_given_up_after_the_time_allowed(way: str):
     async def silent(request: web.Request) -> web.StreamResponse:
         await asyncio.Event().wait()
         return web.Response()
@@ -171,11 +184,11 @@ async def test_server_that_does_not_answer_is_given_up_after_the_time_allowed():
         KubeClient(await KubeCredentials.from_source(Tokens(url, "t"))) as client,
     ):
         with pytest.raises(ApiUnreachableError, match=r"no answer within 0\.3 s") as lost:
-            await client.request("POST", "/x", body=b"{}", timeout=SOON)
+            await _send(client, way, "POST", "/x", timeout=SOON)
     assert lost.value.maybe_sent
 
 
-async def test_answer_that_breaks_off_is_no_answer():
+async def test_answer_that_breaks_off_is_no_answer(way: str):
     async def half(request: web.Request) -> web.StreamResponse:
         response = web.StreamResponse(headers={"Content-Length": "100"})
         await response.prepare(request)
@@ -185,22 +198,22 @@ async def test_answer_that_breaks_off_is_no_answer():
 
     async with scripted_server(half) as url, KubeClient(await KubeCredentials.from_source(Tokens(url, "t"))) as client:
         with pytest.raises(ApiUnreachableError):
-            await client.request("GET", "/x")
+            await _send(client, way, "GET", "/x")
 
 
-async def test_refused_token_is_read_again_once_and_tried_again():
+async def test_refused_token_is_read_again_once_and_tried_again(way: str):
     async def only_new(request: web.Request) -> web.StreamResponse:
         return web.Response(status=200 if request.headers["Authorization"] == "Bearer new" else 401)
 
     async with scripted_server(only_new) as url:
         async with KubeClient(await KubeCredentials.from_source(Tokens(url, "old", "new"))) as client:
-            answers = await asyncio.gather(*(client.request("GET", "/x") for _ in range(8)))
+            answers = await asyncio.gather(*(_send(client, way, "GET", "/x") for _ in range(8)))
         assert {answer.status for answer in answers} == {200}
         async with KubeClient(await KubeCredentials.from_source(Tokens(url, "old", "older"))) as client:
-            assert (await client.request("GET", "/x")).status == 401
+            assert (await _send(client, way, "GET", "/x")).status == 401
 
 
-async def test_retry_after_and_user_agent_are_carried():
+async def test_retry_after_and_user_agent_are_carried(way: str):
     async def busy(request: web.Request) -> web.StreamResponse:
         assert request.headers["User-Agent"] == "berth-binder"
         return web.Response(status=429, headers={"Retry-After": "7"}, text="slow down")
@@ -208,7 +221,7 @@ async def test_retry_after_and_user_agent_are_carried():
     async with scripted_server(busy) as url:
         credentials = await KubeCredentials.from_source(Tokens(url, "t"))
         async with KubeClient(credentials, user_agent="berth-binder") as client:
-            answer = await client.request("GET", "/x")
+            answer = await _send(client, way, "GET", "/x")
     assert (answer.status, answer.retry_after, answer.message) == (429, timedelta(seconds=7), "slow down")
 
 
@@ -243,17 +256,17 @@ async def test_stream_with_pauses_below_its_limit_goes_on():
         assert b"".join([chunk async for chunk in answer.chunks]) == b"xxxx"
 
 
-async def test_failures_of_the_server_are_values(simulated_cluster: Cluster):
+async def test_failures_of_the_server_are_values(simulated_cluster: Cluster, way: str):
     simulated_cluster.simulated.faults.inject(Fail(status=503))
-    answer = await simulated_cluster.client.request("GET", "/api/v1/pods")
+    answer = await _send(simulated_cluster.client, way, "GET", "/api/v1/pods")
     assert (answer.status, answer.succeeded) == (503, False)
 
 
-async def test_limit_on_requests_is_kept(simulated_cluster: Cluster, tmp_path: Path):
+async def test_limit_on_requests_is_kept(simulated_cluster: Cluster, tmp_path: Path, way: str):
     path = simulated_cluster.kubeconfig_path
     began = asyncio.get_running_loop().time()
     async with await KubeClient.connect(path, qps=50, burst=1) as client:
-        await asyncio.gather(*(client.request("GET", "/api/v1/namespaces") for _ in range(11)))
+        await asyncio.gather(*(_send(client, way, "GET", "/api/v1/namespaces") for _ in range(11)))
     assert asyncio.get_running_loop().time() - began >= 0.2  # ten pauses of 20 ms
 
 
@@ -264,13 +277,14 @@ class OverError(Exception):
     """Leading is over."""
 
 
-async def _add_pod(client: KubeClient, cluster: Cluster) -> int:
-    body = json.dumps({"metadata": {"name": "late"}, "spec": {"containers": [{"name": "a", "image": "a"}]}}).encode()
-    return (await client.request("POST", cluster.api.pods, body=body)).status
+async def _add_pod(client: KubeClient, cluster: Cluster, way: str) -> int:
+    pod = {"metadata": {"name": "late"}, "spec": {"containers": [{"name": "a", "image": "a"}]}}
+    body = pod if way == "call" else json.dumps(pod).encode()
+    return (await _send(client, way, "POST", cluster.api.pods, body=body)).status
 
 
 @pytest.mark.parametrize("waits_for", ["the rate limit", "a connection", "credentials"])
-async def test_write_is_checked_after_every_wait(simulated_cluster: Cluster, monkeypatch, waits_for: str):
+async def test_write_is_checked_after_every_wait(simulated_cluster: Cluster, monkeypatch, waits_for: str, way: str):
     is_over, goes_on = False, asyncio.Event()
 
     def check() -> None:
@@ -290,14 +304,15 @@ async def test_write_is_checked_after_every_wait(simulated_cluster: Cluster, mon
 
             monkeypatch.setattr(client._credentials, "headers", headers)
         else:
-            connect = connections.connect
+            place, name = (connections, "connect") if way == "request" else (aiohttp.TCPConnector, "connect")
+            connect = getattr(place, name)
 
-            async def late(*arguments):
+            async def late(*arguments, **named):
                 await goes_on.wait()
-                return await connect(*arguments)
+                return await connect(*arguments, **named)
 
-            monkeypatch.setattr(connections, "connect", late)
-        writing = asyncio.create_task(_add_pod(leading, simulated_cluster))
+            monkeypatch.setattr(place, name, late)
+        writing = asyncio.create_task(_add_pod(leading, simulated_cluster, way))
         await asyncio.sleep(0.05)
         is_over = True
         goes_on.set()
@@ -306,4 +321,4 @@ async def test_write_is_checked_after_every_wait(simulated_cluster: Cluster, mon
         monkeypatch.undo()
         pods = await leading.request("GET", simulated_cluster.api.pods)
         assert (pods.status, json.loads(pods.body)["items"]) == (200, [])
-        assert await _add_pod(client, simulated_cluster) == 201, "only the leader's own requests are checked"
+        assert await _add_pod(client, simulated_cluster, way) == 201, "only the leader's own requests are checked"

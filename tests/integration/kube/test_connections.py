@@ -18,6 +18,7 @@ from berth.kube.connecting import Server
 from berth.kube.connections import Call, ConnectionPool, NoAnswerError
 from berth.kube.credentials import Access
 from berth.kube.http1 import request
+from berth.kube.library import LibraryCall, LibraryClient
 from harness.fakes.raw_server import Peer, raw_server
 
 GET = request("GET", "/x", b"Host: x\r\n", None, "")
@@ -546,6 +547,30 @@ def test_server_with_tls_is_reached_through_a_tunnel_of_the_proxy(run: Run, cert
                 assert seen == [
                     b"CONNECT %b HTTP/1.1\r\nHost: %b\r\nProxy-Authorization: Basic %b\r\n\r\n" % (to, to, proof)
                 ]
+
+    run(test())
+
+
+def test_library_reaches_a_server_with_tls_through_a_tunnel_of_the_proxy(run: Run, certificates: Path):
+    async def test():
+        seen: list[bytes] = []
+        async with (
+            raw_server(tls=server_side(certificates, wants_client=True)) as server,
+            raw_server(tunnelling(seen, server.port)) as proxy,
+        ):
+            client = LibraryClient("berth", {})
+            access = Access(
+                server=f"https://127.0.0.1:{server.port}",
+                tls=client_side(certificates, shows=True),
+                server_name="api.example.com",
+                proxy=f"http://me:p%40ss@127.0.0.1:{proxy.port}",
+            )
+            call = LibraryCall("GET", "/x", None, "application/json", 10.0, None)
+            assert (await client.call(access, {}, call)).status == 200
+            await client.close()
+            (connect,) = seen
+            assert connect.startswith(b"CONNECT 127.0.0.1:%d HTTP/1.1\r\n" % server.port)
+            assert b"Proxy-Authorization: Basic %b\r\n" % base64.b64encode(b"me:p@ss") in connect
 
     run(test())
 

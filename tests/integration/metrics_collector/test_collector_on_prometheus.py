@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from berth.api.config.networktraffic import NetworkTrafficArgs, query_of
 from berth.framework.cycle import rank
-from berth.plugins.networktraffic.args import NetworkTrafficArgs, query_of
 from berth.plugins.networktraffic.plugin import NetworkTraffic
 from harness.builders.objects import a_pod, first_attempt
 from harness.builders.profiles import profile_of

@@ -6,7 +6,7 @@ from datetime import timedelta
 
 import pytest
 
-from berth.messages.livedata import BandwidthQuery
+from berth.api.config.networktraffic import BandwidthQuery
 from berth_metrics_collector.prometheus import Prometheus, PrometheusError
 from berth_metrics_collector.queries import inventory_queries, traffic_queries
 from berth_sim.cluster import SimulatedCluster

@@ -22,7 +22,8 @@ from berth.bus.interface import MissingError
 from berth.bus.session import NatsBus, NatsSession
 from berth.bus.settings import BusSettings, NatsCredentials, TopologySettings
 from berth.bus.topology import BUCKETS, declared_streams
-from berth_cli.pipeline.accounts import OWN, nats_conf, publishes, subscribes, users
+from berth_cli.pipeline.accounts import OWN, publishes, subscribes, users
+from berth_cli.pipeline.natsconf import nats_conf
 from berth_sim.cluster import SimulatedCluster
 from harness.servers.bus_users import Services, bus_of_users, inbox_of, password_of, passwords_of, services, settings_of
 from harness.servers.child_processes import free_ports

@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
+from berth.api.config.networktraffic import query_of
 from berth.messages.attempts import Outcome, Positions
 from berth.messages.livedata import Bandwidth, encode_bandwidth, utc_time
 from berth.messages.subjects import key
-from berth.plugins.networktraffic.args import query_of
 from berth.profiles.configuration import read_configuration
 from harness.plugins.fixtures_bus import BusUnderTest
 from harness.plugins.fixtures_kube import Cluster

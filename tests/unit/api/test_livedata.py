@@ -4,17 +4,11 @@ from datetime import UTC, datetime
 
 import pytest
 
+from berth.api.bandwidth import annotated_rate, bytes_per_second
 from berth.api.meta import ObjectMeta
 from berth.api.pod import Pod
 from berth.api.resources import QuantityError
-from berth.messages.livedata import (
-    Bandwidth,
-    annotated_rate,
-    bytes_per_second,
-    decode_bandwidth,
-    encode_bandwidth,
-    utc_time,
-)
+from berth.messages.livedata import Bandwidth, decode_bandwidth, encode_bandwidth, utc_time
 
 T0 = datetime(2026, 1, 1, tzinfo=UTC)
 

@@ -33,6 +33,7 @@ from berth.api.workloads import Service
 from berth.cluster.columns import host_ports
 from harness.builders.objects import a_pod
 from harness.builders.random_clusters import pods
+from harness.plugins.long_runs import often
 
 SMALL = 48 * 1024
 
@@ -174,7 +175,7 @@ def test_the_first_form_has_all_that_counts_on_a_node():
     assert (form.spec.tolerations, form.spec.node_selector) == (None, None)
 
 
-@settings(max_examples=200)
+@settings(max_examples=often(20))
 @given(pods, st.data())
 def test_requests_ports_and_labels_count_in_every_form(pod, data):
     pod = bound(pod)

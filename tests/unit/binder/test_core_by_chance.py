@@ -6,13 +6,14 @@ import pytest
 
 from berth_binder.attempt import MOST_HELD
 from berth_binder.events import PostBinding
+from harness.plugins.long_runs import often
 from harness.worlds.binder_bench import ranked
 from harness.worlds.binder_by_chance import NODES, ROOM, SETTINGS, RandomBinderWorld
 
 PODS_MADE = 24
 
 
-@pytest.mark.parametrize("seed", range(150))
+@pytest.mark.parametrize("seed", range(often(5)))
 def test_every_pod_has_one_node_and_every_message_an_end(seed):
     world = RandomBinderWorld(chance=random.Random(seed))
     for number in range(PODS_MADE):
@@ -51,7 +52,7 @@ class MuchRankedWorld(RandomBinderWorld):
         return {self.messages[sequence].pod.uid: sequence for sequence in sorted(self.unsettled)}
 
 
-@pytest.mark.parametrize("seed", range(40))
+@pytest.mark.parametrize("seed", range(often(3)))
 def test_of_any_number_of_messages_of_a_pod_few_are_held_and_the_newest_stays(seed):
     world = MuchRankedWorld(chance=random.Random(seed))
     core = world.bench.core

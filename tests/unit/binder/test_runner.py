@@ -2,6 +2,7 @@
 
 import asyncio
 
+import pytest
 from msgspec import structs
 
 from berth.lifecycle.process import Process
@@ -53,6 +54,7 @@ def test_gauges_are_cleared_at_the_end_of_a_leadership():
     assert meter.values == {}
 
 
+@pytest.mark.slow
 async def test_bindings_of_others_are_counted_at_once_and_warned_about_once_a_minute(monkeypatch):
     class Log:
         def warning(self, _text: str, *, pods: int, pod: str, node: str) -> None:

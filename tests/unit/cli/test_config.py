@@ -9,8 +9,8 @@ import pytest
 import yaml
 from typer.testing import CliRunner
 
-from berth.plugins.presets import PRESETS
 from berth.plugins.registry import BUILT_IN
+from berth.settings.presets import presets
 from berth_cli.commands.config import app, configured, extenders_not_asked
 
 ARTICLES = Path(__file__).parents[2] / "data" / "articles"
@@ -116,7 +116,7 @@ def test_a_missing_file_is_an_error():
 def test_an_unknown_preset_lists_the_known_ones():
     done = typed("check", ARTICLES / "from-scratch.yaml", "--algorithm-provider", "Scratch")
     assert done.exit_code == 2
-    assert f"want one of {', '.join(PRESETS)}, got 'Scratch'" in done.stderr
+    assert f"want one of {', '.join(presets())}, got 'Scratch'" in done.stderr
 
 
 def test_what_is_shown_has_every_default_and_is_the_same_as_yaml_and_json():
@@ -141,7 +141,7 @@ def test_what_is_shown_can_be_checked(written):
 
 
 @pytest.mark.parametrize("gates", ["", "ResourceLimitsPriorityFunction=true", "EvenPodsSpread=false"])
-@pytest.mark.parametrize("provider", [name for name, preset in PRESETS.items() if preset.gates])
+@pytest.mark.parametrize("provider", [name for name, preset in presets().items() if preset.gates])
 def test_the_shown_file_of_a_provider_is_valid_with_its_flags(written, provider: str, gates: str):
     flags = [f"--algorithm-provider={provider}", *([f"--feature-gates={gates}"] if gates else [])]
     shown = typed("show", ARTICLES / "network-traffic.yaml", *flags)
@@ -173,6 +173,7 @@ def test_a_removed_plugin_is_allowed_only_in_the_providers_whole_list(written, f
     assert "enabled[0].name: 'EBSLimits' was invalid in version" in done.stderr
 
 
+@pytest.mark.slow
 def test_a_minus_is_standard_input():
     command = [sys.executable, "-m", "berth_cli", "config", "check", "-"]
     done = subprocess.run(command, input=HEAD, capture_output=True, text=True, timeout=60, check=False)

@@ -7,7 +7,8 @@ import pytest
 from typer.testing import CliRunner
 
 from berth.lifecycle.start import start
-from berth.plugins.presets import PRESETS
+from berth.profiles.configuration import read_configuration
+from berth.settings.presets import presets
 from berth_cli.app import app_with
 
 FILE = Path(__file__).parents[2] / "data" / "articles" / "node-score-label.yaml"
@@ -27,7 +28,7 @@ def names(refs: list[dict]) -> list[str]:
 
 def test_every_name_that_the_flag_takes_is_listed_before_and_after_gates():
     lists = json.loads(typed("config", "providers", "-o", "json").stdout)
-    assert list(lists) == list(PRESETS)
+    assert list(lists) == list(presets())
     provider = lists["ClusterAutoscalerProvider"]
     assert provider["release"] == "1.18"
     assert provider["gates"] == {"EvenPodsSpread": True, "ResourceLimitsPriorityFunction": False}
@@ -53,7 +54,7 @@ def test_lists_without_gates_are_the_same_before_and_after():
     assert lists["default"]["release"] == "1.36"
     assert {"name": "TaintToleration", "weight": 3} in lists["default"]["afterGates"]["score"]
     assert [name for name, each in lists.items() if each["beforeGates"] == each["afterGates"]] == [
-        name for name, preset in PRESETS.items() if not preset.gates
+        name for name, preset in presets().items() if not preset.gates
     ]
 
 
@@ -81,7 +82,7 @@ def test_one_preset_can_be_named():
     done = typed("config", "providers", "Default")
     assert (done.exit_code, done.stderr) == (
         2,
-        f"berth: algorithmProvider: want one of {', '.join(PRESETS)}, got 'Default'\n",
+        f"berth: algorithmProvider: want one of {', '.join(presets())}, got 'Default'\n",
     )
 
 
@@ -126,7 +127,7 @@ def test_the_shown_file_of_a_provider_has_its_plugins_and_flags():
 @pytest.mark.parametrize(
     ("flags", "sentence"),
     [
-        (("--algorithm-provider=Default",), f"algorithmProvider: want one of {', '.join(PRESETS)}, got 'Default'"),
+        (("--algorithm-provider=Default",), f"algorithmProvider: want one of {', '.join(presets())}, got 'Default'"),
         (
             ("--algorithm-provider=DefaultProvider", "--feature-gates=Even=true"),
             "featureGates: want EvenPodsSpread or ResourceLimitsPriorityFunction, got 'Even'",
@@ -143,7 +144,7 @@ def test_a_service_with_unknown_gates_does_not_start(capsys):
         raise AssertionError("started")
 
     flags = {"algorithm_provider": "DefaultProvider", "feature_gates": "EvenPodsSpread"}
-    assert start(flags, name="scorer", serve=serve, environment={}) == 2
+    assert start(flags, name="scorer", read=read_configuration, serve=serve, environment={}) == 2
     assert capsys.readouterr().err == (
         "berth-scorer: featureGates: want EvenPodsSpread=true or EvenPodsSpread=false, got 'EvenPodsSpread'\n"
     )

@@ -73,6 +73,7 @@ async def test_different_lists_take_turns_of_a_second():
     assert min(later - at for at, later in pairwise(times)) >= REFRESH_SECONDS
 
 
+@pytest.mark.slow
 async def test_too_many_different_lists_are_refused():
     watched = Watched()
     watched.may_answer.clear()

@@ -20,7 +20,7 @@ from berth_cli.explain import RankedNow, ranked_now_json, ranked_now_lines, reje
 from berth_cli.lookup import find_pod
 from berth_cli.mirror import open_mirror
 from berth_cli.options import parse_pod
-from berth_cli.remedies.telling import remedies_of
+from berth_cli.remedies.rejections import remedies_of
 from harness.fakes.memory_bus import MemoryBus
 from harness.worlds.printed import printed, words
 

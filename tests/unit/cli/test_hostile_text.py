@@ -165,6 +165,7 @@ def test_yaml_has_the_text_in_yamls_own_form(capsys: pytest.CaptureFixture[str])
     assert (first, decision["pod"]) == (EVIL + "\U000e0041", EVIL)
 
 
+@pytest.mark.slow
 def test_names_in_files_and_configurations(tmp_path: Path):
     name = json.dumps(EVIL)
     claim = {"name": "v", "persistentVolumeClaim": {"claimName": EVIL}}

@@ -64,6 +64,7 @@ def test_a_flags_value_is_named_for_what_it_is(path: str, monkeypatch: pytest.Mo
     assert re.findall(r"--\S+ <(?:str|path|int|float)[^|>]*>", help_of(path, monkeypatch)) == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("command", [("plugin", "list"), ("config", "providers")])
 def test_a_table_fits_and_cuts_no_word(command: tuple[str, ...]):
     narrow, wide = (on_terminal(command, columns) for columns in (WIDTH, 240))

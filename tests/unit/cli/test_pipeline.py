@@ -26,6 +26,7 @@ def test_the_folder_is_gone_at_the_end(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.slow
 def test_the_folder_of_an_ended_process_is_removed(tmp_path):
     dead = subprocess.run([sys.executable, "-c", "import os; print(os.getpid())"], capture_output=True, check=True)
     left = tmp_path / f"berth-of-{dead.stdout.decode().strip()}-abc"
@@ -75,6 +76,7 @@ async def test_scarce_room_is_said_at_the_start(free, warnings, tmp_path, monkey
     assert [line.startswith(f"warning: {tmp_path} has 32.0 MiB free") for line in lines] == [True] * warnings
 
 
+@pytest.mark.slow
 async def test_a_server_that_is_waited_for_is_named_with_each_cause_and_when_it_has_come(monkeypatch):
     monkeypatch.setattr(servers, "_TOLD_AFTER", timedelta(milliseconds=20))
     lines: list[str] = []

@@ -9,7 +9,7 @@ from berth.api.config.types import Point
 from berth.framework.interface import FilterPlugin
 from berth.plugins.factory import PluginFactory
 from berth.plugins.registry import BUILT_IN
-from berth.profiles.configuration import PluginBuildError
+from berth.profiles.installed import PluginBuildError
 from berth_cli.commands.plugin import app, listed_as
 
 

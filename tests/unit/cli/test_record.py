@@ -148,6 +148,7 @@ main()
 """The command, which pauses when it has written all but the end."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_one_that_is_stopped_leaves_nothing_behind_and_the_next_one_writes_it(
     folder: Path, tmp_path: Path, number: signal.Signals
@@ -240,6 +241,7 @@ main()
 """The command, beside a recorder that removes a segment before anything was written, or after the first segment was."""
 
 
+@pytest.mark.slow
 def test_when_the_recorder_has_removed_a_segment_the_rest_is_taken(folder: Path):
     taken = beside_a_recorder(folder, after_the_first=False)
     assert taken.returncode == 0, taken.stderr
@@ -248,6 +250,7 @@ def test_when_the_recorder_has_removed_a_segment_the_rest_is_taken(folder: Path)
     assert len(read_recording(folder.parent / "taken").of("cluster")) == 59
 
 
+@pytest.mark.slow
 def test_standard_output_gets_no_second_recording(folder: Path):
     taken = beside_a_recorder(folder, after_the_first=True)
     assert taken.returncode == 2
@@ -283,6 +286,7 @@ def to_standard_output(folder: Path, **options: object) -> subprocess.Popen[byte
     return subprocess.Popen(command, stderr=subprocess.PIPE, **options)
 
 
+@pytest.mark.slow
 def test_standard_output_has_the_recording_and_nothing_else(folder: Path, tmp_path: Path):
     with (tmp_path / "f").open("wb") as out, to_standard_output(folder, stdout=out) as process:
         said = process.communicate(timeout=60)[1].decode()
@@ -292,6 +296,7 @@ def test_standard_output_has_the_recording_and_nothing_else(folder: Path, tmp_pa
     assert len(read_recording(tmp_path / "f").of("cluster")) == 118
 
 
+@pytest.mark.slow
 def test_a_terminal_gets_no_recording(folder: Path):
     ours, theirs = os.openpty()
     try:
@@ -304,6 +309,7 @@ def test_a_terminal_gets_no_recording(folder: Path):
     assert "writing a recording to a terminal: redirect standard output" in said
 
 
+@pytest.mark.slow
 def test_a_pipe_whose_reader_has_gone_is_a_line(folder: Path):
     with to_standard_output(folder, stdout=subprocess.PIPE) as process:
         process.stdout.close()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from berth.api.meta import LabelSelector, SelectorRequirement
@@ -22,11 +23,12 @@ from berth.api.pod import (
     TopologySpreadConstraint,
 )
 from berth.cluster.snapshot import Snapshot
+from berth.framework.interface import RemedyPlugin, RemedySentence
+from berth.framework.profile import Profile
+from berth.framework.status import Status
 from berth.messages.attempts import Rejection
-from berth_cli.remedies.refusals import TEXT_CHARACTERS
+from berth_cli.remedies.rejections import MOST_REMEDIES, TEXT_CHARACTERS, remedies_by_reasons, remedies_of
 from berth_cli.remedies.remedy import remedy_lines
-from berth_cli.remedies.resources import amount, room_for
-from berth_cli.remedies.telling import MOST_REMEDIES, TOLD, remedies_of
 from harness.builders.objects import a_node, a_pod, pod_requesting
 from harness.builders.profiles import default_profile
 from harness.builders.volumes import a_claim, a_class, a_volume, add_objects, pod_with_claims
@@ -218,6 +220,7 @@ def test_the_label_that_would_have_to_change_and_on_how_many_nodes():
         pytest.param("gpu", "Exists", None, "gpu", id="there"),
         pytest.param("zone", "DoesNotExist", None, "no zone", id="not there"),
         pytest.param("cores", "Gt", ["8"], "cores > 8", id="more"),
+        pytest.param("cores", "Gt", ["many"], "an invalid expression on cores", id="invalid"),
     ],
 )
 def test_an_expression_is_told_as_it_is_read(key, operator, values, expected):
@@ -407,17 +410,17 @@ def test_of_many_expressions_the_one_that_keeps_most_nodes_comes_first():
 
 def test_of_a_decision_with_many_reasons_few_are_told():
     many = [Rejection(plugin="NodeResourcesFit", reason=f"Insufficient r{number}", nodes=1) for number in range(99)]
-    assert len(room_for(many, cluster(a_node("n1")))) == MOST_REMEDIES
+    assert len(remedies_by_reasons(many, cluster(a_node("n1")), PROFILE)) == MOST_REMEDIES
 
 
 def test_of_a_pod_that_is_not_known_only_the_nodes_are_told():
     short = Rejection(plugin="NodeResourcesFit", reason="Insufficient cpu", nodes=2)
     other = Rejection(plugin="Own", reason="Insufficient cpu", nodes=2)
     snapshot = cluster(a_node("n1"), a_node("n2", cpu="2"), placed=[(a_pod("there", cpu="3"), "n1")])
-    (found,) = room_for([short, other], snapshot)
+    (found,) = remedies_by_reasons([short, other], snapshot, PROFILE)
     assert found.text == "CPU: the largest node has 4, and the freest 2 of 2 free (n2)"
     assert "asked" not in found.amounts
-    assert room_for([short], cluster()) == []
+    assert remedies_by_reasons([short], cluster(), PROFILE) == []
 
 
 def test_lines_have_a_heading_and_the_plugin():
@@ -429,22 +432,80 @@ def test_lines_have_a_heading_and_the_plugin():
     ]
 
 
+class Licenses(RemedyPlugin):
+    """A plugin of others: it rejects every node, and ``say`` is its answer."""
+
+    name = "Licenses"
+
+    def __init__(self, say):
+        self._say = say
+
+    def filter(self, state, pod, node):
+        return Status.unschedulable("no license is free")
+
+    def remedy(self, state, pod, nodes):
+        return self._say(nodes)
+
+    def remedy_by_reason(self, reason, nodes):
+        return self._say(nodes)
+
+
+def with_licenses(say) -> Profile:
+    return replace(PROFILE, filters=(*PROFILE.filters, Licenses(say)))
+
+
+def test_a_plugin_of_others_says_what_would_help():
+    snapshot = cluster(a_node("n1"), a_node("n2", unschedulable=True))
+    profile = with_licenses(lambda nodes: [RemedySentence(about="license", before="its license is used on")])
+    assert [each.sentence for each in remedies_of(a_pod(), snapshot, profile)] == [
+        "Licenses: its license is used on 2 nodes (n1, n2); on 1 of them nothing else refuses it",
+        "NodeUnschedulable: 1 node (n2) is cordoned; something else refuses it there too",
+    ]
+
+
+def test_a_plugin_sees_the_nodes_that_it_rejects_in_the_order_of_their_names():
+    snapshot = cluster(a_node("n10"), a_node("n9", unschedulable=True))
+    seen = []
+    remedies_of(a_pod(), snapshot, with_licenses(lambda nodes: seen.append(nodes) or []))
+    (nodes,) = seen
+    assert nodes.names == ["n9", "n10"]
+    assert nodes.alone.tolist() == [False, True]
+    assert nodes.rejected_by("NodeUnschedulable").tolist() == [True, False]
+    assert nodes.rejected_by("VolumeZone").tolist() == [False, False]
+
+
+def test_nodes_with_two_obstacles_of_one_plugin_have_something_else():
+    two = [
+        RemedySentence(about="seats", before="there is no seat on"),
+        RemedySentence(about="age", nodes=np.array([True, False]), after="have an old license"),
+        RemedySentence(about="nothing", nodes=np.array([False, False]), after="have nothing"),
+    ]
+    found = remedies_of(a_pod(), cluster(a_node("n1"), a_node("n2")), with_licenses(lambda _: two))
+    assert [each.text for each in found] == [
+        "there is no seat on 2 nodes (n1, n2); on 1 of them nothing else refuses it",
+        "1 node (n1) has an old license; something else refuses it there too",
+    ]
+
+
 @pytest.mark.parametrize(
-    ("resource", "value", "up", "expected"),
+    ("say", "failure"),
     [
-        pytest.param("cpu", 2500, False, "2.5", id="cores"),
-        pytest.param("cpu", 500, False, "500m", id="millicores"),
-        pytest.param("cpu", 0, False, "0", id="none"),
-        pytest.param("memory", 4 * 2**30, False, "4 GiB", id="whole"),
-        pytest.param("memory", 4 * 2**30 - 1, False, "3.99 GiB", id="room is rounded down"),
-        pytest.param("memory", 4 * 2**30 + 1, True, "4.01 GiB", id="requests are rounded up"),
-        pytest.param("memory", 17, False, "17 B", id="bytes"),
-        pytest.param("example.com/gpu", 3, False, "3", id="a count"),
+        pytest.param(lambda _: 1 / 0, "ZeroDivisionError: division by zero (test_remedies.py:", id="raises"),
+        pytest.param(lambda _: ["no license"], "want RemedySentence, got 'no license'", id="another type"),
+        pytest.param(lambda _: [RemedySentence(about="", nodes=np.array([True]))], "want bool[2], got ", id="length"),
     ],
 )
-def test_amounts_are_rounded_so_that_no_shortage_disappears(resource, value, up, expected):
-    assert amount(resource, value, up=up) == expected
+def test_a_plugin_that_fails_is_named_and_the_others_are_asked(say, failure):
+    snapshot = cluster(a_node("n1"), a_node("n2", unschedulable=True))
+    found = {each.plugin: each for each in remedies_of(a_pod(), snapshot, with_licenses(say))}
+    assert found["NodeUnschedulable"].text == "1 node (n2) is cordoned; something else refuses it there too"
+    assert found["Licenses"].text.startswith('what would help is not known: running Remedy plugin "Licenses": ')
+    assert failure in found["Licenses"].text
+    assert found["Licenses"].nodes == 2
 
 
-def test_every_plugin_that_is_told_about_is_a_filter_of_the_default_profile():
-    assert {plugin.name for plugin in PROFILE.filters} >= TOLD.keys()
+def test_a_plugin_that_fails_is_named_also_where_only_a_reason_is_known():
+    rejection = Rejection(plugin="Licenses", reason="no license is free", nodes=1)
+    (found,) = remedies_by_reasons([rejection], cluster(a_node("n1")), with_licenses(lambda _: "no license"))
+    assert found.sentence.startswith('Licenses: what would help is not known: running Remedy plugin "Licenses": want ')
+    assert remedies_by_reasons([rejection], cluster(a_node("n1")), with_licenses(lambda _: None)) == []

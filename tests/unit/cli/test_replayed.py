@@ -32,6 +32,7 @@ from berth_cli.replayed.film import Film, film_times
 from berth_cli.replayed.server import ReplayServer
 from harness.builders.objects import a_container, a_node, a_pod
 from harness.builders.profiles import default_profile, packing_profiles
+from harness.plugins.long_runs import often
 from harness.worlds.recorded_world import CONFIG, START, RecordedWorld, a_recording
 
 KEPT = Path(__file__).parents[2] / "data/recordings/preemption-and-volumes.berth"
@@ -67,7 +68,7 @@ def pods_by_node(of: Film, until: int) -> dict[str, int]:
     return {name: pods[row] for row, name in names.items()}
 
 
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", range(often(2)))
 def test_the_pods_of_each_node_are_those_that_it_counts_in_every_step(seed: int):
     world = RecordedWorld(seed)
     world.run(300)
@@ -79,7 +80,7 @@ def test_the_pods_of_each_node_are_those_that_it_counts_in_every_step(seed: int)
             assert {name: len(of.on_node(name, step)) for name in counted} == counted
 
 
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", range(often(2)))
 def test_both_films_end_as_the_measures_say(seed: int):
     world = RecordedWorld(seed)
     world.run(300)
@@ -414,6 +415,7 @@ async def served(shown: TwoClusters) -> AsyncIterator[tuple[aiohttp.ClientSessio
         yield session, f"http://127.0.0.1:{port}"
 
 
+@pytest.mark.slow
 async def test_the_page_and_its_answers_are_served_behind_the_consoles_guard(world: RecordedWorld):
     world.mirror("node.hostile", a_node("hostile", labels={"said": "left\u202eright"}))
     world.one_by_one(small("web"))

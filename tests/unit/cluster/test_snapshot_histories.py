@@ -22,6 +22,7 @@ from berth.messages.livedata import Bandwidth
 from berth.plugins.networktraffic.traffic import TrafficEstimates
 from harness.builders.objects import a_node, pod_requesting
 from harness.builders.random_clusters import QUERY, SOURCE, events, nodes, pods, snapshots
+from harness.plugins.long_runs import often
 
 pytestmark = pytest.mark.timeout(600)  # hypothesis shrinks a failure before it reports it
 LABELS = ("zone", "disk")
@@ -37,7 +38,7 @@ KINDS = (
 )
 
 
-@settings(max_examples=80)
+@settings(max_examples=often(20))
 @given(st.just([]) | st.builds(lambda snapshot: [snapshot], snapshots()), st.lists(events, min_size=5, max_size=20))
 def test_any_history_ends_where_a_fresh_start_would(begun, history):
     followed = begun[0] if begun else Snapshot()

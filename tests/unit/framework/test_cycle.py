@@ -159,6 +159,7 @@ def test_where_more_pods_are_better_their_number_does_not_decide_ties():
     assert "n17" in firsts
 
 
+@pytest.mark.slow
 def test_ties_are_spread_like_chance_and_come_out_the_same_every_time():
     snapshot = cluster(*(a_node(f"n{i}") for i in range(10)))
     firsts = [nodes_of(ranked(a_pod(uid=f"u{i}"), snapshot))[0] for i in range(1000)]

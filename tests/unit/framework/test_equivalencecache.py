@@ -22,19 +22,18 @@ from berth.framework.interface import FilterPlugin, NormalizePlugin, Reads
 from berth.framework.profile import Profile, WeightedScore
 from berth.framework.status import SUCCESS
 from berth.messages.subjects import Attempt, Term, Uid
-from berth.plugins.additional.nodelabel import NodeScoreLabelArgs
-from berth.plugins.additional.tenantspread import TenantSpreadArgs
-from berth.plugins.networktraffic.args import NetworkTrafficArgs
-from berth.plugins.presets import EVERY_GATE
 from berth.plugins.registry import BUILT_IN
 from berth.profiles.configuration import profiles_of, read_configuration
+from berth.settings.presets import every_gate
 from harness.builders.objects import ROOM, a_node, a_pod, first_attempt, pod_requesting
+from harness.builders.plugin_arguments import arguments_of
 from harness.builders.profiles import default_profile, profile_of
-from harness.builders.random_clusters import QUERY, Event, events, histories, placing, pods, replayed, snapshots, times
+from harness.builders.random_clusters import Event, events, histories, placing, pods, replayed, snapshots, times
 from harness.builders.random_objects import NODE_NAMES
+from harness.plugins.long_runs import often
 
 OF_1_18 = read_configuration(
-    None, provider="DefaultProvider", gates=",".join(f"{gate.name}=true" for gate in EVERY_GATE)
+    None, provider="DefaultProvider", gates=",".join(f"{gate.name}=true" for gate in every_gate())
 )
 
 pytestmark = pytest.mark.timeout(600)  # hypothesis shrinks a failure before it reports it
@@ -42,15 +41,8 @@ pytestmark = pytest.mark.timeout(600)  # hypothesis shrinks a failure before it 
 
 def every_plugin() -> Profile:
     """All of today's plugins in one profile, including those that no preset has."""
-    arguments = {
-        "NetworkTraffic": NetworkTrafficArgs(url=QUERY.url, range=QUERY.time_range, saturation_percent=80),
-        "NodeScoreLabel": NodeScoreLabelArgs(key="disk", value="a"),
-        "TenantSpread": TenantSpreadArgs(key="tier"),
-    }
     factories = [factory for name, factory in BUILT_IN.items() if name == factory.name]
-    return profile_of(
-        *(each.build(arguments.get(each.name, each.args_type and each.args_type())) for each in factories)
-    )
+    return profile_of(*(each.build(next(iter(arguments_of(each.name, each).values()))) for each in factories))
 
 
 def every_score() -> Profile:
@@ -100,7 +92,7 @@ def test_random_clusters_have_nodes_that_are_scored(profile):
 
 
 @pytest.mark.parametrize("profile", PROFILES)
-@settings(max_examples=80)
+@settings(max_examples=often(5))
 @given(begun=histories(), waiting=st.lists(pods, min_size=3, max_size=3), data=st.data())
 def test_cached_results_equal_new_ones(profile, begun, waiting, data):
     """Profile and Snapshot have caches: the expected results come from new ones."""
@@ -126,7 +118,7 @@ class AsMirrored(Snapshot):
 
 
 @pytest.mark.parametrize("profile", PROFILES)
-@settings(max_examples=150)
+@settings(max_examples=often(8))
 @given(history=histories(), waiting=st.lists(pods, min_size=3, max_size=3))
 def test_no_plugin_reads_of_a_placed_pod_what_its_form_in_the_mirror_lacks(profile, history, waiting):
     whole, mirrored = replayed(history), AsMirrored()
@@ -137,7 +129,7 @@ def test_no_plugin_reads_of_a_placed_pod_what_its_form_in_the_mirror_lacks(profi
         assert rankings[0] == rankings[1]
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", range(often(1)))
 @pytest.mark.parametrize("profile", [default_profile, of_1_18, twice_as_heavy])
 def test_scores_follow_the_pods_of_single_nodes(profile, seed):
     """Pods of three classes come to roomy nodes one by one and leave them, so that nearly all scores are old ones."""

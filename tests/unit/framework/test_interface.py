@@ -11,6 +11,7 @@ from berth.framework import interface
 from berth.framework.interface import Plugin
 from berth.framework.profile import POINT_TYPES, RUNS_IN, ServiceName, services_of
 
+ROOT = Path(__file__).parents[3]
 OWN_NAMES = {
     "NormalizeScore": interface.NormalizePlugin,
     "EnqueueExtensions": interface.EnqueueExtensions,
@@ -62,13 +63,21 @@ def test_every_class_of_the_contract_has_its_services():
     assert all(any(issubclass(kind, known) for known in RUNS_IN) for kind in VARIANTS)
 
 
+def test_no_service_asks_for_remedies():
+    assert (RUNS_IN[interface.RemedyPlugin], "| Remedy | people's commands |" in interface.__doc__) == ((), True)
+    calling = {
+        path.name for path in ROOT.glob("s*/*/src/**/*.py") if re.search(r"\brun_remedy", path.read_text("utf-8"))
+    }
+    assert calling == {"plugincalls.py", "rejections.py"}
+
+
 def test_every_service_that_has_plugins_is_one_of_three():
     assert {service for services in RUNS_IN.values() for service in services} == set(ServiceName)
     assert set(POINT_TYPES) == set(Point)
 
 
 def test_the_docs_name_the_same_services():
-    page = (Path(__file__).parents[3] / "docs" / "configuration.md").read_text()
+    page = (ROOT / "docs" / "configuration.md").read_text()
     rows = re.findall(r"^\| [\w, ]+ \| `(\w+)` \| ([a-z, ]+) \|$", page, re.MULTILINE)
     assert {point: where.split(", ") for point, where in rows} == {
         str(point): [str(service) for service in services_of(point)] for point in Point

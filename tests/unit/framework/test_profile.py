@@ -5,13 +5,13 @@ from datetime import UTC, datetime
 import pytest
 
 from berth.api.config.load import load
+from berth.api.config.presets import DEFAULT
 from berth.api.pod import PodSchedulingGate
 from berth.framework.events import Action, ClusterEvent, EventHint, Resource
 from berth.framework.interface import EnqueueExtensions, FilterPlugin, PreBindPlugin, PreEnqueuePlugin
 from berth.framework.plugincalls import pre_enqueue, run_sort_key
 from berth.framework.profile import Profile, build_profiles
 from berth.framework.status import SUCCESS, Code
-from berth.plugins.presets import DEFAULT
 from berth.plugins.registry import BUILT_IN
 from harness.builders.objects import a_node, a_pod, pod_requesting
 from harness.builders.profiles import default_profile, profile_of

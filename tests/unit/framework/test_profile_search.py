@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 
 from berth.api.config.load import load
+from berth.api.config.presets import DEFAULT
 from berth.cluster.snapshot import Snapshot
 from berth.framework.cycle import rank
 from berth.framework.profile import NodeSearch, build_profiles, nodes_to_find
-from berth.plugins.presets import DEFAULT
 from berth.plugins.registry import BUILT_IN
 from harness.builders.objects import a_node, first_attempt, pod_requesting
 

@@ -248,6 +248,7 @@ def _exec_user(tmp_path: Path, status: str) -> dict:
     return {"exec": command}
 
 
+@pytest.mark.slow
 async def test_exec_plugin_runs_once_until_its_token_is_about_to_expire(tmp_path: Path):
     user = _exec_user(tmp_path, "{'token': f'run-{n}', 'expirationTimestamp': until}")
     clock = ManualClock()
@@ -259,6 +260,7 @@ async def test_exec_plugin_runs_once_until_its_token_is_about_to_expire(tmp_path
     assert together == [{"Authorization": "Bearer run-2"}] * 5
 
 
+@pytest.mark.slow
 async def test_exec_token_without_expiry_is_kept_until_it_is_refused(tmp_path: Path):
     user = _exec_user(tmp_path, "{'token': f'run-{n}'}")
     clock = ManualClock()
@@ -270,12 +272,14 @@ async def test_exec_token_without_expiry_is_kept_until_it_is_refused(tmp_path: P
     assert await credentials.renew(refused) == {"Authorization": "Bearer run-2"}
 
 
+@pytest.mark.slow
 async def test_exec_plugin_without_a_token_and_a_certificate_is_refused(tmp_path: Path):
     user = _exec_user(tmp_path, "{'clientCertificateData': 'canary'}")
     refusal = await _refusal(Kubeconfig(_write(tmp_path / "kubeconfig", user=user)))
     assert refusal.endswith("exec: want a token, or clientCertificateData and clientKeyData")
 
 
+@pytest.mark.slow
 async def test_certificate_of_an_exec_plugin_expires_like_a_token(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(credentials_module, "_tls_of", lambda files, verify: files)
     user = _exec_user(
@@ -306,6 +310,7 @@ async def test_account_of_the_pod_is_read_again_each_minute(tmp_path: Path, monk
     assert await credentials.headers() == {"Authorization": "Bearer two"}
 
 
+@pytest.mark.slow
 async def test_exec_plugin_that_fails_is_quoted(tmp_path: Path):
     command = {
         "apiVersion": "client.authentication.k8s.io/v1",
@@ -333,6 +338,7 @@ def _hanging(tmp_path: Path) -> dict:
     return {"exec": command}
 
 
+@pytest.mark.slow
 async def test_exec_plugin_that_hangs_holds_up_no_request_that_has_a_token(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
@@ -350,6 +356,7 @@ async def test_exec_plugin_that_hangs_holds_up_no_request_that_has_a_token(
     await reading
 
 
+@pytest.mark.slow
 async def test_exec_plugin_that_hangs_is_killed_with_its_children_at_the_deadline(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
@@ -438,6 +445,7 @@ async def test_user_of_an_auth_provider_is_left_to_the_client_library(tmp_path: 
     assert await credentials.headers() == {"Authorization": f"Bearer head.{claims}.signature"}
 
 
+@pytest.mark.slow
 def test_the_namespace_alone_needs_no_import_of_the_client_library(tmp_path: Path):
     path = _write(tmp_path / "kubeconfig", user={"token": "secret"})
     program = (

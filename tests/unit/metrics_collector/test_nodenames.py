@@ -4,7 +4,8 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from berth.messages.livedata import LINK_CAPACITY_ANNOTATION, Bandwidth, decode_bandwidth, encode_bandwidth
+from berth.api.bandwidth import LINK_CAPACITY_ANNOTATION
+from berth.messages.livedata import Bandwidth, decode_bandwidth, encode_bandwidth
 from berth_metrics_collector.nodenames import NodeNames, host_of, match_samples
 from berth_metrics_collector.prometheus import SampleRow
 from berth_metrics_collector.samples import Target, TargetSample

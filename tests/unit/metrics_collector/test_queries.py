@@ -4,7 +4,7 @@ from datetime import timedelta
 
 import pytest
 
-from berth.messages.livedata import BandwidthQuery
+from berth.api.config.networktraffic import BandwidthQuery
 from berth_metrics_collector.queries import inventory_queries, traffic_queries
 
 

@@ -9,10 +9,10 @@ from datetime import timedelta
 import pytest
 from structlog.testing import capture_logs
 
+from berth.api.config.networktraffic import BandwidthQuery
 from berth.bus.interface import BusRefusedError, Session, WrongLastSequenceError
 from berth.exits import UsageError
 from berth.lifecycle.process import Process
-from berth.messages.livedata import BandwidthQuery
 from berth_metrics_collector import service
 from berth_metrics_collector.nodenames import NodeNames
 from berth_metrics_collector.poller import Poller, Reporter
@@ -23,6 +23,8 @@ from harness.fakes.bus_clock import ManualClock
 from harness.fakes.memory_bus import MemoryBus, MemorySession
 from harness.fakes.recording_meter import RecordingMeter
 from harness.worlds.collector_world import collecting, node_at
+
+pytestmark = pytest.mark.slow  # waits in real time
 
 QUERY = BandwidthQuery(url="http://played", devices=("eth0",), time_range=timedelta(seconds=60))
 TOKEN = QUERY.token

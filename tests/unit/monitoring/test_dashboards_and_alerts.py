@@ -69,6 +69,7 @@ def test_there_are_three_dashboards_each_in_a_file_of_its_uid():
     assert found == {uid: uid for uid in ("berth", "berth-scorers", "berth-bandwidth")}
 
 
+@pytest.mark.slow
 def test_the_files_are_what_the_generator_writes(tmp_path):
     subprocess.run([sys.executable, GRAFANA / "generate", tmp_path], check=True)
     written = {path.name: path.read_text() for path in tmp_path.iterdir()}
@@ -173,6 +174,7 @@ def test_every_runbook_has_an_alert():
     assert {path.stem for path in (ROOT / "docs/runbooks").glob("*.md")} == ALERTS
 
 
+@pytest.mark.slow
 @pytest.mark.requires("prometheus")
 def test_each_alert_fires_only_when_it_should():
     done = subprocess.run(["promtool", "test", "rules", ALERT_TESTS], capture_output=True, text=True, check=False)

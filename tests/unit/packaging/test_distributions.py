@@ -77,12 +77,14 @@ def test_a_service_needs_berth_core_and_no_other_service(folder):
     assert {name for name in declared(folder) if name.startswith("berth-")} == {"berth-core"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("service", ["berth_scorer", "berth_metrics_collector"])
 def test_services_that_use_only_nats_start_without_a_kubernetes_client(service):
     command = [sys.executable, "-c", BLOCKED_IMPORT, f"{service}.__main__", "kubernetes_asyncio"]
     subprocess.run(command, check=True, timeout=60)
 
 
+@pytest.mark.slow
 def test_scorer_starts_without_a_prometheus_client():
     command = [sys.executable, "-c", BLOCKED_IMPORT, "berth_scorer.__main__", "prometheus_api_client", "requests"]
     subprocess.run(command, check=True, timeout=60)
@@ -112,6 +114,7 @@ def test_version_is_declared_in_one_place():
         assert path.resolve() == ROOT / "shared/core/src/berth/__init__.py"
 
 
+@pytest.mark.slow
 def test_the_wheels_of_a_release_are_all_of_berth(tmp_path):
     subprocess.run(["make", "-s", "wheels", f"DIST={tmp_path}"], cwd=ROOT, check=True, timeout=100, capture_output=True)
     wheels = {path.name.partition("-")[0]: path for path in (tmp_path / "wheels").glob("*.whl")}

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from berth.api.config.load import ConfigurationError, load
+from berth.api.config.presets import DEFAULT
 from berth.api.node import NodeCondition
 from berth.api.pod import Pod
 from berth.cluster.nodes import node_info
@@ -16,7 +17,6 @@ from berth.plugins.additional.freecapacity import FreeCapacity
 from berth.plugins.additional.nodelabel import NodeFilterLabel, NodeFilterLabelArgs, NodeScoreLabel, NodeScoreLabelArgs
 from berth.plugins.additional.nodeready import NodeReady
 from berth.plugins.additional.tenantspread import TenantSpread, TenantSpreadArgs
-from berth.plugins.presets import DEFAULT
 from berth.plugins.registry import BUILT_IN
 from harness.builders.objects import a_node, a_pod, first_attempt, pod_requesting
 from harness.builders.profiles import profile_of

@@ -10,109 +10,48 @@ import pytest
 from hypothesis import Phase, assume, given, settings
 from hypothesis import strategies as st
 
-from berth.api.pod import TopologySpreadConstraint
 from berth.cluster.nodes import AnotherPod, NodeInfo, Nodes, NodesWithAnother
 from berth.cluster.pods import EquivalenceClass
 from berth.framework.interface import Plugin, PreFilterPlugin, PreScorePlugin, VectorFilterPlugin, VectorScorePlugin
 from berth.framework.plugincalls import run_score_with_another
 from berth.framework.status import CycleState
-from berth.plugins.additional.nodelabel import NodeFilterLabelArgs, NodeScoreLabelArgs
-from berth.plugins.additional.tenantspread import TenantSpreadArgs
-from berth.plugins.factory import Args, PluginFactory
-from berth.plugins.interpodaffinity.plugin import InterPodAffinityArgs
+from berth.plugins.factory import PluginFactory
 from berth.plugins.matching import first_untolerated
-from berth.plugins.networktraffic.args import NetworkTrafficArgs
 from berth.plugins.nodeaffinity import NodeAffinityArgs, NodeAffinityPlugin
-from berth.plugins.noderesources.balancedallocation import BalancedAllocationArgs
-from berth.plugins.noderesources.fit import NodeResourcesFitArgs
-from berth.plugins.noderesources.scoringstrategy import ResourceWeight, ScoringStrategy, Shape, ShapePoint
-from berth.plugins.podtopologyspread.plugin import PodTopologySpreadArgs
 from berth.plugins.registry import BUILT_IN
-from berth_plugins_1_18.registry import as_of_1_18
-from berth_plugins_1_18.scores import PodTopologySpreadArgsV118
-from harness.builders.random_clusters import QUERY, node_affinities, pods, snapshots
+from berth.profiles.installed import known_plugins
+from berth_plugins_1_18.disklimits import MOST_DISKS_VARIABLE
+from harness.builders.plugin_arguments import arguments_of
+from harness.builders.random_clusters import node_affinities, pods, snapshots
 from harness.builders.random_objects import NODE_NAMES
+from harness.plugins.long_runs import often
 
 pytestmark = pytest.mark.timeout(600)  # hypothesis shrinks a failure before it reports it
-RESOURCES = [
-    ResourceWeight(name="cpu", weight=3),
-    ResourceWeight(name="memory", weight=2),
-    ResourceWeight(name="example.com/gpu", weight=5),
-    ResourceWeight(name="ephemeral-storage", weight=1),
-]
-ONCE_EACH = [ResourceWeight(name=resource.name) for resource in RESOURCES]
-DEFAULTS = PodTopologySpreadArgs(
-    defaulting_type="List",
-    default_constraints=[
-        TopologySpreadConstraint(max_skew=1, topology_key=key, when_unsatisfiable=action)
-        for key in ("zone", "disk")
-        for action in ("DoNotSchedule", "ScheduleAnyway")
-    ],
-)
-SHAPE = Shape(shape=[ShapePoint(utilization=u, score=s) for u, s in [(0, 10), (30, 0), (70, 7), (100, 3)]])
-
-
-def fit(kind: str, **args: object) -> NodeResourcesFitArgs:
-    shape = SHAPE if kind == "RequestedToCapacityRatio" else None
-    strategy = ScoringStrategy(type=kind, resources=RESOURCES, requested_to_capacity_ratio=shape)
-    return NodeResourcesFitArgs(scoring_strategy=strategy, **args)
-
-
-def traffic(**args: object) -> NetworkTrafficArgs:
-    return NetworkTrafficArgs(url=QUERY.url, range=QUERY.time_range, **args)
-
-
-ARGUMENTS: dict[str, dict[str, Args]] = {
-    "NodeResourcesFit": {
-        "LeastAllocated": fit("LeastAllocated"),
-        "MostAllocated": fit("MostAllocated", ignored_resources=["example.com/gpu"]),
-        "RequestedToCapacityRatio": fit("RequestedToCapacityRatio", ignored_resource_groups=["example.com"]),
-    },
-    "NodeResourcesBalancedAllocation": {
-        "two resources": BalancedAllocationArgs(),
-        "four resources": BalancedAllocationArgs(resources=ONCE_EACH),
-    },
-    "InterPodAffinity": {"heavy": InterPodAffinityArgs(hard_pod_affinity_weight=50)},
-    "PodTopologySpread": {"by the system": PodTopologySpreadArgs(), "by a list": DEFAULTS},
-    "1.18 PodTopologySpread": {
-        "by a list": PodTopologySpreadArgsV118(default_constraints=DEFAULTS.default_constraints)
-    },
-    "NodeScoreLabel": {"disk": NodeScoreLabelArgs(key="disk", value="a")},
-    "NodeFilterLabel": {"zone": NodeFilterLabelArgs(key="zone", value="b")},
-    "TenantSpread": {"tier": TenantSpreadArgs(key="tier")},
-    "NetworkTraffic": {
-        "relative": traffic(direction="both"),
-        "of the capacity": traffic(scoring="Capacity", capacity="1G", saturation_percent=5),
-    },
-}
-"""Arguments for plugins whose defaults have no effect in random clusters; the others use their defaults."""
 
 
 def factories() -> Iterator[tuple[str, PluginFactory]]:
     """Every plugin of today by its own name, then those of 1.18 that differ or were removed."""
     yield from ((name, factory) for name, factory in BUILT_IN.items() if name == factory.name)
-    old = as_of_1_18(BUILT_IN, most_disks=1)
+    old = known_plugins(release="1.18")
     yield from ((f"1.18 {name}", factory) for name, factory in old.items() if BUILT_IN.get(name) is not factory)
-
-
-def arguments(name: str, factory: PluginFactory) -> dict[str, Args | None]:
-    return dict(ARGUMENTS.get(name) or {"defaults": factory.args_type() if factory.args_type else None})
 
 
 def plugins() -> Iterator[tuple[str, Plugin]]:
     """Every plugin that has a vector form, with each of its arguments."""
-    for name, factory in factories():
-        for how, args in arguments(name, factory).items():
-            plugin = None if factory.validate(args, "") else factory.build(args)
-            if isinstance(plugin, VectorFilterPlugin | VectorScorePlugin):
-                yield f"{name}, {how}", plugin
+    with pytest.MonkeyPatch.context() as environment:
+        environment.setenv(MOST_DISKS_VARIABLE, "1")
+        for name, factory in factories():
+            for how, args in arguments_of(name, factory).items():
+                plugin = None if factory.validate(args, "") else factory.build(args)
+                if isinstance(plugin, VectorFilterPlugin | VectorScorePlugin):
+                    yield f"{name}, {how}", plugin
 
 
 some_pods = st.lists(pods, min_size=5, max_size=5)
 some_rows = st.none() | st.lists(st.sampled_from(NODE_NAMES), unique=True)
 
 
-@settings(max_examples=60)
+@settings(max_examples=often(10))
 @given(snapshot=snapshots(), waiting=some_pods, names=some_rows)
 def test_vector_form_equals_scalar_form(snapshot, waiting, names):
     for what, plugin in plugins():
@@ -128,7 +67,7 @@ def test_vector_form_equals_scalar_form_with_added_affinity(snapshot, pod, names
         assert vector == scalar, f"{point} of {name}"
 
 
-@settings(max_examples=40, phases=[Phase.generate])
+@settings(max_examples=often(10), phases=[Phase.generate])
 @given(snapshot=snapshots(), pod=pods)
 def test_score_with_another_pod_is_the_score_once_that_pod_is_placed(snapshot, pod):
     assume(pod.metadata.deletion_timestamp is None)  # such a pod is never ranked
@@ -163,6 +102,7 @@ class Enough(Exception):  # noqa: N818 - no error: there is nothing left to look
     """Every result was found; ends the search."""
 
 
+@pytest.mark.slow
 def test_random_clusters_give_every_plugin_different_results():
     """Equal results everywhere would compare nothing. The clusters are the same in every run."""
     waited_for = {(what, point): set() for what, plugin in plugins() for point in points_of(plugin)}
@@ -187,7 +127,7 @@ def test_random_clusters_give_every_plugin_different_results():
 @pytest.mark.parametrize(("name", "factory"), list(factories()))
 def test_every_plugin_has_arguments_to_be_compared_with(name, factory):
     """A plugin whose defaults are not valid has to be given others in ARGUMENTS."""
-    for how, args in arguments(name, factory).items():
+    for how, args in arguments_of(name, factory).items():
         assert factory.validate(args, f"ARGUMENTS[{name!r}][{how!r}]") == []
 
 

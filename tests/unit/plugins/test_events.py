@@ -3,6 +3,7 @@
 import msgspec
 import pytest
 
+from berth.api.config.networktraffic import NetworkTrafficArgs
 from berth.api.node import NodeCondition, Taint
 from berth.api.pod import (
     Affinity,
@@ -16,9 +17,8 @@ from berth.api.pod import (
 from berth.framework.events import Action, ClusterEvent, Resource
 from berth.framework.interface import EnqueueExtensions
 from berth.framework.profile import POINT_TYPES, REFUSING
-from berth.plugins.networktraffic.args import NetworkTrafficArgs
 from berth.plugins.registry import BUILT_IN
-from berth_plugins_1_18.registry import as_of_1_18
+from berth.profiles.installed import known_plugins
 from harness.builders.objects import a_container, a_node, a_pod, pod_requesting
 from harness.builders.profiles import profile_of
 from harness.worlds.queueing_hints import may_help
@@ -27,7 +27,7 @@ NOTHING_HELPS = ("DynamicResources",)
 """No event helps the pods that they reject (pods with resource claims)."""
 ARGS = {"NetworkTraffic": NetworkTrafficArgs(url="http://prometheus:9090", saturation_percent=90)}
 """Arguments for plugins whose defaults are invalid, or reject no pod."""
-RELEASES = {"1.36": BUILT_IN, "1.18": as_of_1_18(BUILT_IN)}
+RELEASES = {"1.36": BUILT_IN, "1.18": known_plugins(release="1.18")}
 
 
 def made(name: str, release: str = "1.36"):

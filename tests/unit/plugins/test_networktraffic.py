@@ -12,14 +12,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from berth.api.bandwidth import EGRESS_ANNOTATION, INGRESS_ANNOTATION
+from berth.api.config.networktraffic import NetworkTrafficArgs, query_of
 from berth.api.meta import ObjectMeta
 from berth.cluster.nodes import Nodes, node_info
 from berth.cluster.snapshot import Snapshot
 from berth.framework.cycle import check, rank
 from berth.framework.events import Action, ClusterEvent, LiveDataUpdate, Resource
 from berth.framework.status import CycleState
-from berth.messages.livedata import EGRESS_ANNOTATION, INGRESS_ANNOTATION, Bandwidth, LiveSource, encode_bandwidth
-from berth.plugins.networktraffic.args import NetworkTrafficArgs, query_of
+from berth.messages.livedata import Bandwidth, LiveSource, encode_bandwidth
 from berth.plugins.networktraffic.plugin import FACTORY, FilteringNetworkTraffic, NetworkTraffic
 from harness.builders.objects import a_node, a_pod, first_attempt
 from harness.builders.profiles import profile_of

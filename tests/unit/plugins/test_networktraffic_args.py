@@ -5,10 +5,9 @@ from datetime import timedelta
 import pytest
 
 from berth.api.config.load import ConfigurationError, load
+from berth.api.config.networktraffic import NAME, maximum_age_of, query_of
+from berth.api.config.presets import DEFAULT
 from berth.api.config.types import Point
-from berth.plugins.networktraffic.args import maximum_age_of, query_of
-from berth.plugins.networktraffic.plugin import NAME
-from berth.plugins.presets import DEFAULT
 from berth.plugins.registry import BUILT_IN
 from berth_metrics_collector.queries import configured_queries
 

@@ -14,6 +14,7 @@ import msgspec
 import numpy as np
 
 from berth.api.config.load import load
+from berth.api.config.presets import DEFAULT
 from berth.api.kinds import PLUGIN_KINDS
 from berth.api.meta import ObjectMeta
 from berth.api.node import Node
@@ -23,7 +24,6 @@ from berth.cluster.snapshot import Snapshot
 from berth.framework.cycle import check, rank
 from berth.framework.profile import Profile, build_profiles
 from berth.messages.attempts import Candidate
-from berth.plugins.presets import DEFAULT
 from berth.plugins.registry import BUILT_IN
 from harness.builders.objects import first_attempt
 from harness.builders.profiles import feasible_nodes

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import pytest
 
 from berth.api.kinds import PLUGIN_KINDS
 from berth.api.node import Node
@@ -38,11 +39,13 @@ class Case:
     nodes: dict[str, str]
 
 
+@pytest.mark.slow
 def test_messages_are_those_of_kube_scheduler():
     wrong = {case.pod.uid: message for case in cases() if (message := message_of(case)) != case.message}
     assert (len(cases()), wrong) == (CASES, {})
 
 
+@pytest.mark.slow
 def test_each_node_is_rejected_for_the_same_reasons():
     asked = [(case, node) for case in cases() for node in case.nodes]
     wrong = [(case.pod.uid, node) for case, node in asked if reasons_on(case, node) != recorded_reasons(case, node)]

@@ -2,12 +2,10 @@
 
 import pytest
 
+from berth.api.config.presets import DEFAULT
 from berth.api.config.types import Point
 from berth.framework.profile import POINT_TYPES
-from berth.plugins.factory import PluginFactory
-from berth.plugins.nodename import NodeName
-from berth.plugins.presets import DEFAULT
-from berth.plugins.registry import BUILT_IN, RegistryError, with_third_party
+from berth.plugins.registry import BUILT_IN
 from harness.builders.profiles import default_profile
 
 DEFAULT_NAMES = {ref.name for ref in DEFAULT.multi_point.enabled}
@@ -27,14 +25,3 @@ def test_built_in_plugins_have_their_registered_names_and_points(name):
 def test_the_default_preset_names_plugins_that_exist():
     assert BUILT_IN.keys() >= DEFAULT_NAMES
     assert default_profile().binds[0].name == "DefaultBinder"
-
-
-def test_plugins_from_elsewhere_are_added():
-    factory = PluginFactory(name="Mine", points=(Point.FILTER,), build=lambda _: NodeName())
-    assert with_third_party([factory]).keys() == BUILT_IN.keys() | {"Mine"}
-
-
-def test_a_taken_name_is_rejected():
-    factory = PluginFactory(name="NodeName", points=(Point.FILTER,), build=lambda _: NodeName())
-    with pytest.raises(RegistryError, match="registering plugin 'NodeName': the name is taken"):
-        with_third_party([factory])

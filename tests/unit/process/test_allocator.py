@@ -55,11 +55,13 @@ def number_printed(program: str, how: str) -> int:
     return int(done.stdout)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="only glibc gives memory back so eagerly")
 def test_arrays_of_a_cycle_are_not_faulted_in_anew():
     assert page_faults("kept") < 20 < page_faults("as it is")
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="only glibc keeps freed memory")
 def test_memory_of_what_has_ended_is_given_back():
     assert mebibytes_after_a_peak("given back") < 10 < mebibytes_after_a_peak("as it is")

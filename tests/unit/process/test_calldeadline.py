@@ -8,7 +8,7 @@ from datetime import timedelta
 import pytest
 
 from berth.framework.plugincalls import OutOfTime
-from berth.profiles.configuration import CallDeadline
+from berth.profiles.installed import CallDeadline
 
 SHORT = timedelta(milliseconds=20)
 

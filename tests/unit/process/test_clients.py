@@ -82,6 +82,7 @@ async def test_the_kubeconfig_that_was_named_is_used(tmp_path: Path):
         assert client.server == "http://127.0.0.1:9"
 
 
+@pytest.mark.slow
 async def test_requests_are_counted_under_the_names_of_kubernetes_own_client():
     meter = RecordingMeter()
     async with SimulatedCluster(kubelet=None) as cluster:

@@ -3,6 +3,7 @@
 import pytest
 
 from berth.lifecycle.start import service_command
+from berth.profiles.configuration import read_configuration
 from berth.settings.sources import read_settings, variables
 
 
@@ -17,7 +18,7 @@ def typed(monkeypatch):
     def run(line: str) -> dict[str, str] | int:
         given = []
         monkeypatch.setattr("berth.lifecycle.start.start", lambda flags, **_: given.append(dict(flags)) or 0)
-        main = service_command("test", about="For tests.", serve=serve_nothing)
+        main = service_command("test", about="For tests.", read=read_configuration, serve=serve_nothing)
         monkeypatch.setattr("sys.argv", ["berth-test", *line.split()])
         with pytest.raises(SystemExit) as ended:
             main()
@@ -118,7 +119,7 @@ def test_every_flag_belongs_to_a_setting(typed):
 
 def test_flags_that_mean_less_than_kube_schedulers_say_so_once_each(monkeypatch, capsys):
     line = "--authentication-kubeconfig=a --authorization-kubeconfig=b --bind-address=0.0.0.0 --secure-port=10259 -v=11"
-    main = service_command("test", about="For tests.", serve=serve_nothing)
+    main = service_command("test", about="For tests.", read=read_configuration, serve=serve_nothing)
     monkeypatch.setattr("sys.argv", ["berth-test", *line.split()])
     with pytest.raises(SystemExit) as ended:
         main()
@@ -142,7 +143,7 @@ def test_a_boolean_that_is_none_is_said_with_its_path(typed):
 
 
 def test_help_ends_with_every_variable_and_its_default(monkeypatch, capsys):
-    main = service_command("test", about="For tests.", serve=serve_nothing)
+    main = service_command("test", about="For tests.", read=read_configuration, serve=serve_nothing)
     monkeypatch.setattr("sys.argv", ["berth-test", "--help"])
     with pytest.raises(SystemExit):
         main()

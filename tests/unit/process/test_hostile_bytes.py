@@ -42,6 +42,7 @@ from berth.messages.attempts import (
 from berth.messages.livedata import Bandwidth, LiveSource, decode_bandwidth, decode_fact
 from berth.messages.subjects import Attempt, PodSubject, Term, parse_key, unescape
 from berth.ranking.view import View
+from harness.plugins.long_runs import often
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 POD = Pod(
@@ -162,7 +163,7 @@ def fails_only_as_undecodable(work) -> bool:
     return not said
 
 
-@settings(max_examples=400)
+@settings(max_examples=often(40))
 @given(anything)
 @pytest.mark.parametrize("kind", [Pending, Ranked, Decision, DeadLetter])
 def test_messages(kind, data):
@@ -175,28 +176,28 @@ def test_messages(kind, data):
     fails_only_as_undecodable(read)
 
 
-@settings(max_examples=400)
+@settings(max_examples=often(40))
 @given(anything)
 @pytest.mark.parametrize("read", [decode_entry, decode_watermark, decode_bandwidth, decode_fact])
 def test_values_of_buckets(read, data):
     fails_only_as_undecodable(lambda: read(data))
 
 
-@settings(max_examples=400)
+@settings(max_examples=often(40))
 @given(names)
 @pytest.mark.parametrize("read", [Attempt.parse, PodSubject.parse, parse_key, unescape, lambda text: number(text, "x")])
 def test_names(read, text):
     fails_only_as_undecodable(lambda: read(text))
 
 
-@settings(max_examples=400)
+@settings(max_examples=often(40))
 @given(st.sampled_from(["node", "pod", "namespace", "service", "pv", "watermark", "nokind", ""]), names, anything)
 def test_entries_of_the_mirror(kind, name, data):
     mirror = MirroredSnapshot(Snapshot())
     fails_only_as_undecodable(lambda: mirror.apply(f"{kind}.{name}", data))
 
 
-@settings(max_examples=400)
+@settings(max_examples=often(40))
 @given(st.sampled_from(["bandwidth", "facts"]), st.sampled_from(["q.n1", "q", "", "q.=FF"]), anything)
 def test_live_data(bucket, key, data):
     sources = [LiveSource(bucket="bandwidth", name="q"), LiveSource(bucket="facts", name="q")]
@@ -204,7 +205,7 @@ def test_live_data(bucket, key, data):
     fails_only_as_undecodable(lambda: reader.apply(bucket, key, data, NOW))
 
 
-@settings(max_examples=400)
+@settings(max_examples=often(40))
 @given(anything)
 def test_the_scorers_view_says_what_it_cannot_read(data):
     view = View()
@@ -218,14 +219,14 @@ def test_the_scorers_view_says_what_it_cannot_read(data):
     assert all(isinstance(each, str) for each in view.apply_mirror(entries, 2))
 
 
-@settings(max_examples=200)
+@settings(max_examples=often(20))
 @given(anything)
 def test_control(data):
     entry = Entry(key="term.watcher", sequence=1, data=data, time=NOW)
     fails_only_as_undecodable(lambda: number_in_control(entry, "watcher"))
 
 
-@settings(max_examples=200)
+@settings(max_examples=often(20))
 @given(names | st.from_regex(r"\$JS\.ACK\.[a-z]\.[a-z](\.[0-9]{1,40}){3,7}", fullmatch=True))
 def test_replies_of_no_consumer(reply):
     found = metadata_of(reply)

@@ -57,6 +57,11 @@ def sentences(known, now=0.0):
     ("other", "expected"),
     [
         pytest.param(scorer(config="c1", profiles={}), [], id="the same file"),
+        pytest.param(
+            scorer(profiles={}),
+            ["scorer 's' has another configuration file than this watcher, and one of them reads only a part of it"],
+            id="another file of a service that reads a part of it",
+        ),
         pytest.param(scorer(), [], id="a file that is written otherwise and means the same"),
         pytest.param(scorer(config="", profiles={}), [], id="no digest"),
         pytest.param(
@@ -254,6 +259,7 @@ async def bus():
     return made
 
 
+@pytest.mark.slow
 async def test_two_services_on_one_bus_find_out_what_differs_and_that_it_is_over(bus):
     clock = TickingClock()
     watcher, ranker = process("watcher", {"a": "1", "b": "1"}, clock), process("scorer", {"a": "2"}, clock)
@@ -277,6 +283,7 @@ async def test_two_services_on_one_bus_find_out_what_differs_and_that_it_is_over
         assert (ours.stats["differences"], ours.stats["gone"]) == ([], [])
 
 
+@pytest.mark.slow
 async def test_a_killed_service_is_listed_as_gone(bus):
     clock = TickingClock()
     watcher, ranker = process("watcher", {"a": "1"}, clock), process("scorer", {"a": "1"}, clock)

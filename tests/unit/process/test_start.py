@@ -11,7 +11,8 @@ import pytest
 
 from berth.exits import Exit
 from berth.lifecycle.start import old_ways, read_all, start
-from berth.profiles.configuration import for_everybody, problems_in_services, read_configuration
+from berth.profiles.configuration import problems_in_services, read_configuration
+from berth.settings.file import for_everybody
 from berth.settings.sources import SettingsError
 
 
@@ -36,7 +37,7 @@ def written(tmp_path: Path):
 
 def test_leader_election_of_the_file_is_used_and_a_flag_beats_it(written):
     config = written("leaderElection: {leaseDuration: 20s, renewDeadline: 12s, resourceName: mine}\n")
-    settings, _ = read_all({"config": config, "leader_election.renew_deadline": "11s"}, {})
+    settings, _ = read_all({"config": config, "leader_election.renew_deadline": "11s"}, {}, read_configuration)
     election = settings.leader_election
     assert election.lease_duration == timedelta(seconds=20)
     assert election.renew_deadline == timedelta(seconds=11)
@@ -49,7 +50,9 @@ def test_configz_shows_what_is_in_force_without_what_may_be_secret(written):
         "extenders: [{urlPrefix: 'https://me:hunter2@e.example/x', filterVerb: f,"
         " tlsConfig: {certData: Y2VydA==, keyData: aHVudGVyMg==}}]\n"
     )
-    settings, configuration = read_all({"config": config, "leader_election.leader_elect": "false"}, {})
+    settings, configuration = read_all(
+        {"config": config, "leader_election.leader_elect": "false"}, {}, read_configuration
+    )
     shown = for_everybody(configuration, settings)
     assert shown["leaderElection"]["leaderElect"] is False
     assert shown["leaderElection"]["leaseDuration"] == "20s"
@@ -62,23 +65,25 @@ def test_configz_shows_what_is_in_force_without_what_may_be_secret(written):
 
 
 def test_the_file_may_be_named_by_a_variable(written):
-    _, configuration = read_all({}, {"BERTH_CONFIG": written("profiles: [{schedulerName: mine}]\n")})
+    _, configuration = read_all(
+        {}, {"BERTH_CONFIG": written("profiles: [{schedulerName: mine}]\n")}, read_configuration
+    )
     assert [profile.scheduler_name for profile in configuration.profiles] == ["mine"]
 
 
 def test_a_path_that_begins_with_a_home_is_read_there(written, monkeypatch):
     config = Path(written("leaderElection: {resourceName: mine}\n"))
     monkeypatch.setenv("HOME", str(config.parent))
-    settings, _ = read_all({"config": f"~/{config.name}"}, {})
+    settings, _ = read_all({"config": f"~/{config.name}"}, {}, read_configuration)
     assert (settings.config, settings.leader_election.resource_name) == (config, "mine")
     with pytest.raises(SettingsError, match=r"^~nobody-of-that-name/config\.yaml: reading: No such file or directory$"):
-        read_all({"config": "~nobody-of-that-name/config.yaml"}, {})
+        read_all({"config": "~nobody-of-that-name/config.yaml"}, {}, read_configuration)
 
 
 def test_errors_of_file_flags_and_variables_are_said_together(written):
     config = written("clientConnection: {qps: fast}\n")
     with pytest.raises(SettingsError) as caught:
-        read_all({"config": config, "log.verbosity": "loud"}, {"BERTH_HEALTH_PORT": "-1"})
+        read_all({"config": config, "log.verbosity": "loud"}, {"BERTH_HEALTH_PORT": "-1"}, read_configuration)
     text = "\n".join(caught.value.problems)
     for path in ("clientConnection.qps", "log.verbosity", "health.port"):
         assert f"{path}: want " in text
@@ -101,9 +106,12 @@ def test_how_an_older_file_was_read_is_said(tmp_path):
     path.write_text(HEAD.replace("/v1", "/v1beta3"))
 
     version = "kubescheduler.config.k8s.io/v1"
-    assert old_ways(*read_all({"config": str(path)}, {})) == [f"{path}: apiVersion: read {version}beta3 as {version}"]
+    assert old_ways(*read_all({"config": str(path)}, {}, read_configuration)) == [
+        f"{path}: apiVersion: read {version}beta3 as {version}"
+    ]
 
 
+@pytest.mark.slow
 def test_wrong_usage_is_exit_code_2_also_when_standard_error_is_closed():
     service = (
         "from berth.lifecycle.start import start; raise SystemExit(start({'nats.url': 'x'}, name='w', serve=None))"

@@ -9,6 +9,7 @@ from importlib.metadata import EntryPoint
 import pytest
 
 from berth.api.config.load import load
+from berth.api.config.presets import DEFAULT
 from berth.api.config.types import Point
 from berth.cluster.snapshot import Snapshot
 from berth.framework.cycle import check, rank
@@ -17,9 +18,8 @@ from berth.framework.interface import EnqueueExtensions, FilterPlugin, PreFilter
 from berth.framework.profile import Profile, build_profiles
 from berth.framework.status import SUCCESS, Status
 from berth.plugins.factory import PluginFactory
-from berth.plugins.presets import DEFAULT
-from berth.plugins.registry import RegistryError, with_third_party
-from berth.profiles.configuration import GROUP, PluginBuildError, third_party_plugins
+from berth.plugins.registry import BUILT_IN
+from berth.profiles.installed import GROUP, PluginBuildError, RegistryError, installed_plugins
 from harness.builders.objects import a_node, a_pod, first_attempt
 from harness.worlds.queueing_hints import may_help
 
@@ -125,7 +125,7 @@ class Installed:
 
 
 def profile_with(name: str) -> Profile:
-    known = with_third_party(third_party_plugins(DEADLINE, [Installed(name)]).factories)
+    known = installed_plugins(DEADLINE, points=[Installed(name)]).known
     text = f"""
 apiVersion: kubescheduler.config.k8s.io/v1
 kind: KubeSchedulerConfiguration
@@ -143,6 +143,7 @@ def ranking_with(name: str, nodes: int = 3):
     return rank(pod, snapshot, profile, attempt=first_attempt(pod)), check(pod, "n0", snapshot, profile)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "sentence"),
     [
@@ -173,6 +174,7 @@ def test_a_failing_plugin_fails_its_pod_with_an_error_that_names_it(name, senten
     assert (ranking.error, ranking.candidates) == (sentence, ())
 
 
+@pytest.mark.slow
 def test_a_filter_that_hangs_fails_the_binders_check_too():
     _, status = ranking_with("Hangs")
     assert status.reasons == ('running Filter plugin "Hangs": took longer than 0.05 s',)
@@ -204,7 +206,7 @@ def test_a_plugin_that_cannot_be_made_is_named():
     ],
 )
 def test_a_factory_whose_points_are_not_its_plugins_is_named(points, sentence):
-    (factory,) = third_party_plugins(DEADLINE, [Installed("Raises", points=points)]).factories
+    factory = installed_plugins(DEADLINE, points=[Installed("Raises", points=points)]).known["Raises"]
     with pytest.raises(PluginBuildError, match=f"making plugin 'Raises': {sentence}"):
         factory.build(None)
 
@@ -216,7 +218,7 @@ def test_a_point_that_the_factory_leaves_out_is_named():
 
     found = Installed("Raises", points=(Point.SCORE,))
     found.load = lambda: PluginFactory(name="Raises", points=(Point.SCORE,), build=lambda _: Both())
-    (factory,) = third_party_plugins(DEADLINE, [found]).factories
+    factory = installed_plugins(DEADLINE, points=[found]).known["Raises"]
     with pytest.raises(
         PluginBuildError, match="Both inherits from FilterPlugin, and its factory has no point 'filter'"
     ):
@@ -226,7 +228,7 @@ def test_a_point_that_the_factory_leaves_out_is_named():
 @pytest.mark.parametrize("names", [("NodeName",), ("Raises", "Raises")])
 def test_a_name_that_is_taken_is_refused_with_its_package(names):
     with pytest.raises(RegistryError, match=f"registering plugin '{names[-1]}': the name is taken: uninstall"):
-        third_party_plugins(DEADLINE, [Installed(name) for name in names])
+        installed_plugins(DEADLINE, points=[Installed(name) for name in names])
 
 
 @pytest.mark.parametrize(
@@ -251,6 +253,16 @@ def test_a_name_that_is_taken_is_refused_with_its_package(names):
     ],
 )
 def test_a_package_that_is_broken_is_left_out_and_named(broken, sentence):
-    found = third_party_plugins(DEADLINE, [broken])
-    assert found.factories == ()
+    found = installed_plugins(DEADLINE, points=[broken])
+    assert found.known == BUILT_IN
     assert found.broken[0].startswith(sentence)
+
+
+def test_a_plugin_of_a_release_replaces_the_built_in_one_for_that_release_alone():
+    def loaded() -> PluginFactory:
+        return PluginFactory(name="NodeName", points=(Point.SCORE,), build=lambda _: Raises())
+
+    old = Installed("NodeName@1.2")
+    old.load = loaded
+    assert installed_plugins(DEADLINE, points=[old]).known == BUILT_IN
+    assert installed_plugins(DEADLINE, "1.2", [old]).known["NodeName"].points == (Point.SCORE,)

@@ -14,6 +14,7 @@ from uuid import UUID
 import msgspec
 import pytest
 
+from berth.api.bandwidth import EGRESS_ANNOTATION, INGRESS_ANNOTATION, LINK_CAPACITY_ANNOTATION
 from berth.api.config.configuration import KubeSchedulerConfiguration
 from berth.api.config.load import load
 from berth.api.config.types import API_VERSION, KIND, Point
@@ -24,12 +25,12 @@ from berth.framework.interface import ScorePlugin
 from berth.framework.profile import Profile
 from berth.framework.status import CycleState
 from berth.messages.attempts import Decision, MirrorEntry, Outcome, Ranked, decode, decode_entry, encode, encode_entry
-from berth.messages.livedata import EGRESS_ANNOTATION, INGRESS_ANNOTATION, LINK_CAPACITY_ANNOTATION
 from berth.messages.queue import IN_FLIGHT, QUEUES, WaitingPod
 from berth.messages.subjects import Attempt, Term
 from berth.plugins.factory import Args, PluginFactory, with_args
-from berth.plugins.presets import PRESETS
-from berth.profiles.configuration import GROUP, known_plugins, profiles_of
+from berth.profiles.configuration import profiles_of
+from berth.profiles.installed import GROUP, known_plugins
+from berth.settings.presets import presets
 from berth_cli.recording.anonymised import Anonymiser
 from berth_cli.recording.configuration import configuration_of, recorded_configuration
 from berth_cli.recording.file import Recorded, Source, Waiting, header, recorded
@@ -37,6 +38,7 @@ from berth_cli.recording.mask import Mask, without_names
 from berth_cli.recording.replay import Replay, ReplayCounts
 from berth_watcher.queuedpod import Stage
 from harness.builders.objects import a_pod
+from harness.plugins.long_runs import often
 from harness.worlds.recorded_world import CONFIG, RecordedWorld
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
@@ -46,12 +48,12 @@ TRAFFIC = """\
   - name: NetworkTraffic
     args: {url: "http://metrics.acme.example:9090", maximumAge: 60s, devices: ['eth\\d+'], podBandwidth: 20M}
 """
-HISTORIES = [(seed, lag) for lag in (0.0, 0.05, 0.5) for seed in range(6)]
+HISTORIES = [(seed, lag) for lag in (0.0, 0.05, 0.5) for seed in range(often(2))]
 
 
 def configuration(more: str = "", scheduler: str = "berth", preset: str = "default") -> KubeSchedulerConfiguration:
     text = f"apiVersion: {API_VERSION}\nkind: {KIND}\nprofiles:\n- schedulerName: {scheduler}\n{more}"
-    chosen = PRESETS[preset]
+    chosen = presets()[preset]
     loaded = load(text, known=known_plugins(release=chosen.release), preset=chosen.plugins)
     return replace(loaded, release=chosen.release)
 
@@ -85,7 +87,7 @@ def test_every_ranking_of_a_masked_history_is_equal(seed: int, lag: float):
     assert found.equal.total() == len(world.recording.of("RANKED")) > 50
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", range(often(1)))
 def test_masked_rankings_on_live_data_are_equal(seed: int):
     used = configuration(TRAFFIC)
     world = RecordedWorld(seed, lag=0.2, profiles=profiles_of(used))
@@ -145,7 +147,7 @@ def test_the_recorded_order_of_equals_is_needed():
     assert different > 0
 
 
-@pytest.mark.parametrize("preset", PRESETS)
+@pytest.mark.parametrize("preset", presets())
 def test_a_masked_configuration_loads_with_the_same_plugins(preset: str):
     used = configuration(scheduler="acme-scheduler", preset=preset)
     head = header(at=NOW, bus_id="bus", config="d", release=used.release, configuration=recorded_configuration(used))
@@ -232,7 +234,7 @@ def test_arguments_of_a_plugin_from_elsewhere_keep_the_names_of_its_fields_only(
 
 
 @pytest.mark.usefixtures("foreign_plugin")
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", range(often(1)))
 def test_masked_rankings_of_a_plugin_from_elsewhere_that_looks_up_names_are_equal(seed: int):
     used = configuration(POOLS)
     world = RecordedWorld(seed, lag=0.2, profiles=profiles_of(used))

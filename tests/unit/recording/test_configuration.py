@@ -16,8 +16,8 @@ from berth.api.config.configuration import (
     KubeSchedulerConfiguration,
 )
 from berth.api.config.encode import digests
-from berth.plugins.presets import PRESETS
 from berth.profiles.configuration import profiles_of, read_configuration
+from berth.settings.presets import presets
 from berth_cli.recording.configuration import configuration_of, recorded_configuration
 from berth_cli.recording.file import Header, RecordingError, header
 
@@ -36,7 +36,7 @@ def a_header(configuration: KubeSchedulerConfiguration, **members: Any) -> Heade
     return msgspec.structs.replace(found, **members)
 
 
-@pytest.mark.parametrize("provider", PRESETS)
+@pytest.mark.parametrize("provider", presets())
 def test_each_preset_is_read_again_as_it_was(provider: str):
     configuration = read_configuration(None, provider=provider)
     again = configuration_of(a_header(configuration), "r")

@@ -21,6 +21,8 @@ from berth_cli.recording.keeper import Keeper
 from berth_cli.recording.segments import Segment, SegmentFolder, segments_in
 from harness.fakes.memory_bus import MemoryBus, MemorySession
 
+pytestmark = pytest.mark.slow  # waits in real time
+
 SECONDS = 20.0
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 GATED = WaitingPod(namespace="default", name="gated", uid="u", profile="berth", queue="gated", stage="gated", since=NOW)

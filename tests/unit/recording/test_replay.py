@@ -10,14 +10,16 @@ import msgspec
 import pytest
 
 from berth.api.config.load import load
+from berth.api.config.presets import DEFAULT
 from berth.api.config.types import API_VERSION, KIND
 from berth.framework.profile import Profile
 from berth.messages.attempts import Heard, Outcome, Ranked, decode, encode
-from berth.plugins.presets import DEFAULT
-from berth.profiles.configuration import known_plugins, profiles_of
+from berth.profiles.configuration import profiles_of
+from berth.profiles.installed import known_plugins
 from berth_cli.recording.file import Begun, Recorded, recorded
 from berth_cli.recording.replay import Replay, ReplayCounts, Replayed, differences
 from harness.builders.profiles import default_profile
+from harness.plugins.long_runs import often
 from harness.worlds.recorded_world import RecordedWorld
 
 STEPS = 300
@@ -27,7 +29,7 @@ TRAFFIC = """\
   - name: NetworkTraffic
     args: {url: "http://prometheus:9090", maximumAge: 60s}
 """
-HISTORIES = [(seed, lag) for lag in (0.0, 0.05, 0.5) for seed in range(6)]
+HISTORIES = [(seed, lag) for lag in (0.0, 0.05, 0.5) for seed in range(often(2))]
 
 
 def history(seed: int = 1, **options: object) -> RecordedWorld:
@@ -67,7 +69,7 @@ def test_every_ranking_of_a_random_history_is_equal(seed: int, lag: float):
     assert len(found.equal) == len(world.scorers)
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", range(often(2)))
 def test_rankings_on_live_data_are_equal(seed: int):
     """Also those that depend on the age of a sample, by the scorer's clock."""
     world = RecordedWorld(seed, lag=0.2, profiles=on_traffic())
@@ -93,6 +95,7 @@ def test_rankings_of_scorers_that_named_fewer_nodes_are_equal(best: int):
     assert (counts(world).different, counts(world).left_out) == (0, Counter())
 
 
+@pytest.mark.slow
 def test_without_the_newest_pending_message_live_data_has_another_age():
     different = 0
     for seed in range(6):
@@ -120,6 +123,7 @@ def test_the_histories_have_what_makes_a_view():
     assert any(message.rejections for message in made)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("field", ["ranked", "expired"])
 def test_without_what_the_scorer_had_heard_rankings_differ(field: str):
     """So each field is needed."""
@@ -210,7 +214,7 @@ def begun_after(world: RecordedWorld, count: int) -> None:
         ]
 
 
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", range(often(2)))
 def test_a_recording_that_begins_in_the_middle_has_equal_rankings(seed: int):
     """Those that were made on a view from before it are left out, and no other ones."""
     world = history(seed, lag=0.05)

@@ -8,15 +8,17 @@ from datetime import timedelta
 import msgspec
 import pytest
 
+from berth.api.bandwidth import EGRESS_ANNOTATION
 from berth.api.config.load import load
+from berth.api.config.presets import DEFAULT
 from berth.api.config.types import API_VERSION, KIND
 from berth.api.pod import Pod
 from berth.cluster.snapshot import Snapshot
 from berth.framework.profile import Profile
 from berth.messages.attempts import Outcome, Ranked, decode
-from berth.messages.livedata import EGRESS_ANNOTATION, Bandwidth
-from berth.plugins.presets import DEFAULT
-from berth.profiles.configuration import known_plugins, profiles_of
+from berth.messages.livedata import Bandwidth
+from berth.profiles.configuration import profiles_of
+from berth.profiles.installed import known_plugins
 from berth_cli.recording.file import Recording
 from berth_cli.recording.history import Fate, History, recorded_end
 from berth_cli.recording.measures import BusiestNodes, Traffic

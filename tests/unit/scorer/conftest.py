@@ -1,6 +1,4 @@
-"""A bus in memory, and a session on it, for the scorers under test; time jumps, but where servers are real."""
-
-import asyncio
+"""A bus in memory, and a session on it, for the scorers under test; their time jumps."""
 
 import pytest
 
@@ -8,8 +6,8 @@ from harness.fakes.jumping_loop import LOOP_FACTORIES
 from harness.fakes.memory_bus import MemoryBus
 
 
-def pytest_asyncio_loop_factories(item):
-    return {"ordinary": asyncio.new_event_loop} if item.path.name == "test_extenders.py" else LOOP_FACTORIES
+def pytest_asyncio_loop_factories():
+    return LOOP_FACTORIES
 
 
 @pytest.fixture

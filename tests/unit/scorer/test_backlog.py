@@ -6,7 +6,8 @@ from datetime import timedelta
 from berth.api.meta import ObjectMeta
 from berth.api.pod import Pod
 from berth.messages.attempts import Pending, Positions
-from berth_scorer.backlog import Backlog, PendingDelivery
+from berth_scorer.backlog import Backlog
+from berth_scorer.events import PendingDelivery
 
 HERE = Positions(cluster=10, decisions=10)
 
@@ -81,10 +82,10 @@ def test_a_message_waits_for_its_position_and_blocks_no_other():
 def test_after_the_wait_it_is_ranked_on_an_older_view():
     backlog = Backlog(position_wait=timedelta(seconds=1))
     backlog.add(item("later", after=11, at=5.0), HERE)
-    assert backlog.due_in(5.4) == 0.5999999999999996
+    assert backlog.due() == 6.0
     assert popped(backlog, now=5.9) == []
     assert popped(backlog, now=6.0) == ["later"]
-    assert backlog.due_in(6.0) is None
+    assert backlog.due() is None
 
 
 def at(cluster, decisions=10):
@@ -104,7 +105,7 @@ def test_a_view_that_is_not_read_any_more_is_waited_for_a_second():
     backlog.add(item("later", after=5000), at(33))
     assert popped(backlog, at(33), now=0.5) == []
     assert popped(backlog, at(900), now=0.9) == []
-    assert backlog.due_in(1.5) == 0.3999999999999999
+    assert backlog.due() == 1.9
     assert popped(backlog, at(900), now=1.8) == []
     assert popped(backlog, at(900), now=1.9) == ["later"]
 
@@ -127,7 +128,7 @@ def test_a_position_that_is_never_reached_holds_no_pod_up_though_the_view_moves(
 
 
 def test_a_message_is_suspect_from_its_fourth_delivery_on():
-    assert [item("a", delivered=n).suspect for n in (1, 3, 4, 5)] == [False, False, True, True]
+    assert [item("a", delivered=n).is_suspect for n in (1, 3, 4, 5)] == [False, False, True, True]
 
 
 def test_clear_empties_the_backlog():
@@ -135,5 +136,5 @@ def test_clear_empties_the_backlog():
     backlog.add(item("a"), HERE)
     backlog.add(item("b", after=99), HERE)
     assert len(backlog) == 2
-    assert [one.pending.pod.metadata.name for one in backlog.clear()] == ["a", "b"]
+    backlog.clear()
     assert len(backlog) == 0

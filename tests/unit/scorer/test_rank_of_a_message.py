@@ -5,7 +5,7 @@ from berth.api.pod import Pod, PodSpec
 from berth.framework.interface import QueueSortPlugin
 from berth.messages.attempts import Pending
 from berth.plugins.prioritysort import PrioritySort
-from berth_scorer.service import rank_of
+from berth_scorer.core import rank_of
 
 
 class Profile:

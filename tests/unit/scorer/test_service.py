@@ -12,9 +12,8 @@ import pytest
 from berth.api.meta import ObjectMeta
 from berth.api.node import Node, NodeStatus
 from berth.api.pod import Container, Pod, PodSpec, ResourceRequirements
-from berth.bus.interface import BusRefusedError, TooLargeError
+from berth.bus.interface import TooLargeError
 from berth.bus.stages import publish_pending, publish_ranked
-from berth.bus.tries import TryCounter
 from berth.lifecycle.process import Process
 from berth.messages.attempts import (
     Candidate,
@@ -33,11 +32,13 @@ from berth.profiles.configuration import profiles_of, read_configuration
 from berth.ranking.ranker import Ranker
 from berth.ranking.view import View
 from berth.settings.settings import Numbers, Settings
-from berth_scorer import service
-from berth_scorer.backlog import Outbox
+from berth_scorer import core, service
+from berth_scorer.publisher import RankingPublisher
 from berth_scorer.service import serve
 from harness.fakes.jumping_loop import LoopTime
 from harness.fakes.recording_meter import RecordingMeter
+
+pytestmark = pytest.mark.slow  # waits in real time
 
 NOWHERE = Positions()
 
@@ -116,22 +117,6 @@ async def is_empty(session, stream, subject):
     return not await stored_in(session, stream, subject)
 
 
-async def test_a_count_of_tries_that_nats_refuses_to_take_back_ends_no_scorer(bus, session, monkeypatch):
-    asked = []
-
-    async def settle(_counter) -> None:
-        asked.append(True)
-        raise BusRefusedError("no right")
-
-    monkeypatch.setattr(TryCounter, "settle", settle)
-    monkeypatch.setattr(service, "HEARTBEAT", timedelta(milliseconds=1))
-    await write_node(session, node("n1"))
-    async with scorer(bus):
-        await until(lambda: asyncio.sleep(0, len(asked) > 1))
-        await publish_pending(session, pending("web"))
-        assert len(await ranked(session)) == 1
-
-
 async def test_a_pending_pod_is_ranked_and_then_acknowledged(bus, session):
     await write_node(session, node("small", cpu="1"))
     await write_node(session, node("large", cpu="16"))
@@ -183,14 +168,14 @@ async def test_what_is_ranked_in_one_slice_is_published_in_one_turn(bus, session
             await asyncio.sleep(0)
             turn += 1
 
-    send = Outbox.send
+    publish = RankingPublisher.publish_soon
 
-    def noted(outbox: Outbox, *answer: object) -> None:
+    def noted(publisher: RankingPublisher, *answer: object) -> None:
         sent_in.append(turn)
-        send(outbox, *answer)
+        publish(publisher, *answer)
 
     monkeypatch.setattr(service, "SLICE_SECONDS", seconds)
-    monkeypatch.setattr(Outbox, "send", noted)
+    monkeypatch.setattr(RankingPublisher, "publish_soon", noted)
     counting = asyncio.create_task(count_turns())
     async with scorer(bus):
         await ranked(session, 8)
@@ -213,7 +198,7 @@ async def test_a_peers_proposals_count_from_before_and_after_the_start(bus, sess
 
 async def test_a_ranking_says_what_its_scorer_had_heard(bus, session, monkeypatch):
     """With it and the positions the ranking can be made again."""
-    monkeypatch.setattr(service, "HEARTBEAT", timedelta(milliseconds=5))
+    monkeypatch.setattr(core, "HEARTBEAT_SECONDS", 0.005)
     await write_node(session, node("n1"))
     async with scorer(bus, proposal=timedelta(milliseconds=50)):
         asked = await publish_pending(session, pending("first"))
@@ -304,7 +289,7 @@ async def test_a_pod_that_no_message_has_room_for_is_passed_on_as_an_error(bus, 
 
 
 async def test_a_bus_that_stores_no_ranking_is_no_failure_of_the_pod(bus, session, monkeypatch):
-    monkeypatch.setattr("berth_scorer.backlog.RETRY_DELAY", timedelta(milliseconds=1))
+    monkeypatch.setattr("berth_scorer.service.RETRY_DELAY", timedelta(milliseconds=1))
     await write_node(session, node("a"))
     async with scorer(bus):
         bus.fill("RANKED")
@@ -323,8 +308,8 @@ async def test_an_answer_that_is_never_stored_takes_no_place_while_its_dead_lett
     def refuse(*_arguments):
         raise TooLargeError("no form of it fits")
 
-    monkeypatch.setattr("berth_scorer.backlog.RETRY_DELAY", timedelta(milliseconds=1))
-    monkeypatch.setattr("berth_scorer.backlog.ranked_message", refuse)
+    monkeypatch.setattr("berth_scorer.service.RETRY_DELAY", timedelta(milliseconds=1))
+    monkeypatch.setattr("berth_scorer.publisher.ranked_message", refuse)
     await write_node(session, node("a"))
     async with scorer(bus):
         bus.fill("dead")

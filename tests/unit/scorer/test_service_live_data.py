@@ -7,22 +7,25 @@ from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
 
 import msgspec
+import pytest
 
 from berth.api.config.load import load
+from berth.api.config.networktraffic import query_of
+from berth.api.config.presets import DEFAULT
 from berth.bus.stages import publish_pending
 from berth.framework.profile import build_profiles
 from berth.lifecycle.process import Process
 from berth.messages.attempts import MirrorEntry, Pending, Positions, Ranked, decode, encode_entry
 from berth.messages.livedata import Bandwidth, encode_bandwidth
 from berth.messages.subjects import Term, key
-from berth.plugins.networktraffic.args import query_of
-from berth.plugins.presets import DEFAULT
 from berth.plugins.registry import BUILT_IN
 from berth.ranking.ranker import Ranker
 from berth_scorer.service import serve
 from harness.builders.objects import a_node, a_pod
 from harness.fakes.jumping_loop import LoopTime
 from harness.fakes.recording_meter import RecordingMeter
+
+pytestmark = pytest.mark.slow  # waits in real time
 
 CONFIG = """\
 apiVersion: kubescheduler.config.k8s.io/v1

@@ -40,6 +40,8 @@ from harness.fakes.jumping_loop import LoopTime
 from harness.fakes.memory_bus import MemoryBus
 from harness.fakes.recording_meter import RecordingMeter
 
+pytestmark = pytest.mark.slow  # waits in real time
+
 PACKED = """\
 apiVersion: kubescheduler.config.k8s.io/v1
 kind: KubeSchedulerConfiguration

@@ -3,6 +3,7 @@
 from functools import cache
 
 import msgspec
+import pytest
 
 from berth.api.pod import Pod
 from berth.framework.profile import Profile
@@ -42,6 +43,7 @@ def lines_of(decided) -> list[dict]:
     return [msgspec.json.decode(msgspec.json.encode(one)) for one in decided]
 
 
+@pytest.mark.slow
 def test_each_pod_alone_is_decided_as_kube_scheduler_decided(tmp_path):
     wrong, count = {}, 0
     for cluster in clusters():
@@ -78,6 +80,7 @@ def test_preemption_has_the_recorded_victims_and_message(tmp_path):
     assert (count, wrong) == (PREEMPTIONS, TIES)
 
 
+@pytest.mark.slow
 def test_in_queue_order_is_the_same_as_placing_one_by_one(tmp_path):
     for cluster in clusters(6):
         simulation, pods = simulation_of(tmp_path, objects_of(cluster), pods_of(cluster))

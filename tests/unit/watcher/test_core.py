@@ -7,6 +7,7 @@ import pytest
 from berth.kube.listwatch import Undecodable
 from berth.messages.attempts import Outcome, Positions, encode
 from berth_watcher.events import AttemptLookedUp, PublishDeadLetter, Warn
+from harness.plugins.long_runs import often
 from harness.worlds.watcher_world import WatcherUnderTest, a_node, a_pod, attempt, foreign_value
 
 
@@ -79,7 +80,7 @@ def test_pod_with_an_invalid_quantity_is_published_unchanged():
     assert watcher.published[0].message.pod.spec.containers[0].resources.requests == {"cpu": "lots"}
 
 
-SEEDS = range(150)
+SEEDS = range(often(5))
 OUTCOMES = [Outcome.UNSCHEDULABLE, Outcome.CONFLICT, Outcome.ERROR, Outcome.PREEMPTING, Outcome.WAITING]
 
 

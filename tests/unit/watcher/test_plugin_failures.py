@@ -13,7 +13,7 @@ from berth.framework.events import Action, ClusterEvent, EventHint, Resource
 from berth.framework.interface import EnqueueExtensions, FilterPlugin, PreEnqueuePlugin, QueueSortPlugin
 from berth.framework.status import SUCCESS, Status
 from berth.messages.attempts import Outcome
-from berth.profiles.configuration import CallDeadline
+from berth.profiles.installed import CallDeadline
 from berth_watcher.events import Warn
 from harness.builders.profiles import default_profile
 from harness.worlds.watcher_world import WatcherUnderTest, a_node, a_pod
@@ -144,6 +144,7 @@ def test_plugin_that_hung_for_a_pod_is_asked_again_only_when_the_pod_changes_or_
     assert [each.message.error == "" for each in watcher.published] == [False, True]
 
 
+@pytest.mark.slow
 def test_plugin_that_hangs_for_every_pod_is_left_alone_for_a_minute():
     watcher = watcher_with(queue_sort=ByLabel()).lead()
 
@@ -158,6 +159,7 @@ def test_plugin_that_hangs_for_every_pod_is_left_alone_for_a_minute():
     assert "fine" not in errors(watcher)
 
 
+@pytest.mark.slow
 def test_hint_that_hangs_wakes_the_pods_and_is_left_alone_for_a_minute():
     plugin = HintHangs()
     watcher = watcher_with(filters=(plugin,)).lead(*(a_pod(f"p{n}") for n in range(20)))

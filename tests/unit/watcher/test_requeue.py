@@ -295,6 +295,7 @@ def test_preempting_pod_waits_for_a_victim_or_ten_seconds():
     assert watcher.attempt_of("web") == "uid-web.7.3"
 
 
+@pytest.mark.slow
 def test_events_of_no_interest_cost_the_same_however_many_pods_wait():
     """Ten thousand pods wait and a thousand others are bound: one call of a hint per pod would be ten million calls."""
     watcher = WatcherUnderTest(

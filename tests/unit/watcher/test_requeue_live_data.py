@@ -5,12 +5,12 @@ from datetime import timedelta
 import msgspec
 import pytest
 
+from berth.api.config.networktraffic import NetworkTrafficArgs, query_of
 from berth.framework.events import Action, ClusterEvent, EventHint, LiveDataUpdate, Resource
 from berth.framework.interface import EnqueueExtensions, FilterPlugin
 from berth.framework.status import SUCCESS, Status
 from berth.messages.attempts import Outcome, Positions
 from berth.messages.livedata import FACTS, Bandwidth, LiveSource, encode_bandwidth, utc_time
-from berth.plugins.networktraffic.args import NetworkTrafficArgs, query_of
 from berth.plugins.networktraffic.plugin import FACTORY
 from berth_watcher.requeue import MAX_EVENTS
 from harness.builders.profiles import profile_of

@@ -6,8 +6,8 @@ import msgspec
 
 from berth.api.config.configuration import EVERY_NODE
 from berth.api.config.load import load
+from berth.api.config.presets import DEFAULT
 from berth.messages.attempts import Outcome
-from berth.plugins.presets import DEFAULT
 from berth.plugins.registry import BUILT_IN
 from berth.settings.settings import Settings
 from berth_watcher.settings import watcher_settings

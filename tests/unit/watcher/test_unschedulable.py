@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from berth.api.config.configuration import ExtenderConfiguration
+from berth.api.config.networktraffic import NetworkTrafficArgs
 from berth.api.config.types import Point
 from berth.api.meta import LabelSelector, SelectorRequirement
 from berth.api.pod import Affinity, NodeAffinity, NodeSelector, NodeSelectorTerm, Pod, PodAffinity, PodAffinityTerm
@@ -24,12 +25,11 @@ from berth.messages.livedata import BANDWIDTH, Bandwidth, LiveSource, encode_ban
 from berth.plugins.additional.nodelabel import NodeFilterLabelArgs
 from berth.plugins.additional.tenantspread import TenantSpreadArgs
 from berth.plugins.interpodaffinity import plugin
-from berth.plugins.networktraffic.args import NetworkTrafficArgs
 from berth.plugins.nodeaffinity import NodeAffinityArgs
 from berth.plugins.noderesources.amountsindex import MAX_COLUMNS
 from berth.plugins.noderesources.fit import NodeResourcesFitArgs
 from berth.plugins.registry import BUILT_IN
-from berth_plugins_1_18.registry import as_of_1_18
+from berth.profiles.installed import known_plugins
 from berth_watcher.hints import QueueingHints, UnschedulablePods
 from berth_watcher.queue import QueuePlugins
 from berth_watcher.queuedpod import EventClock, QueuedPod, Timestamp
@@ -38,6 +38,7 @@ from harness.builders.objects import a_container, a_pod
 from harness.builders.profiles import profile_of
 from harness.builders.random_clusters import QUERY, metadata, namespaces, nodes, pods, samples, specs
 from harness.builders.random_objects import BY_KIND, NODE_NAMES
+from harness.plugins.long_runs import often
 
 pytestmark = pytest.mark.timeout(600)  # hypothesis shrinks a failure before it reports it
 ARGUMENTS = {
@@ -57,8 +58,11 @@ ADDED = NodeAffinityArgs(
 NODE_CHANGED = ClusterEvent(Resource.NODE, Action.UPDATE_NODE_ALLOCATABLE)
 
 
+OF_1_18 = known_plugins(release="1.18")
+
+
 def made(name: str, *, of_1_18: bool = False, args: object = None):
-    factory = (as_of_1_18(BUILT_IN) if of_1_18 else BUILT_IN)[name]
+    factory = (OF_1_18 if of_1_18 else BUILT_IN)[name]
     return factory.build(args or ARGUMENTS.get(name) or (factory.args_type() if factory.args_type else None))
 
 
@@ -150,7 +154,7 @@ def found_by(waiting: UnschedulablePods, event: ClusterEvent, old: object, new: 
 
 
 @pytest.mark.parametrize("profile", PROFILES)
-@settings(max_examples=20)
+@settings(max_examples=often(4))
 @given(data=st.data())
 def test_event_wakes_exactly_the_pods_whose_hints_say_yes(data, profile):
     profile, names = PROFILES[profile]

@@ -342,7 +342,7 @@ async def get_pod(client: KubeClient, effect: GetPod) -> PodAnswer:
     """GET the pod. One that cannot be decoded counts as rejected: a retry would fail too."""
     metadata = effect.pod.metadata
     try:
-        response = await client.request("GET", pod_path(metadata.namespace, metadata.name))
+        response = await client.call("GET", pod_path(metadata.namespace, metadata.name))
     except ApiUnreachableError as error:
         return PodAnswer(uid=metadata.uid, status=NO_ANSWER, message=str(error))
     return _pod_answer(metadata.uid, response)

@@ -24,7 +24,7 @@ from berth.bus.interface import (
 from berth.bus.orphans import CHECK_SECONDS, OrphanCheck
 from berth.bus.stages import StagedMessage, decision_message, publish_dead_letter
 from berth.bus.topology import COMMITS, RANKED
-from berth.bus.tries import BegunTries, TryCounter
+from berth.bus.tries import clear_tries, count_try
 from berth.cluster.buckets import LiveDataReader
 from berth.errors import BerthError, DecodeError, TemporaryError
 from berth.extenders.client import Extenders
@@ -101,7 +101,6 @@ class BinderParts:
     """Digest of the configuration."""
     settings: BinderSettings
     extenders: Extenders
-    begun: BegunTries = field(default_factory=BegunTries)
     stats: dict[str, object] = field(default_factory=dict)
     """The leader's figures for NATS's service protocol; empty while it does not lead."""
 
@@ -125,7 +124,6 @@ class BinderRunner:
             checking=self._traced_check if parts.process.tracing.is_exporting else nullcontext,
         )
         self._publisher = DecisionPublisher(session, self._metrics)
-        self._tries = TryCounter(session, parts.begun, COMMITS)
         self._left = 0
         """The last message of RANKED that a former leader left when it ended."""
         self._tasks = asyncio.TaskGroup()
@@ -463,13 +461,13 @@ class BinderRunner:
         self._handle(DecisionStored(decision=effect.decision))
 
     async def _count_try(self, effect: CountTry) -> None:
-        tries = await self._until_answered(lambda: self._tries.count(key("pod", effect.uid)))
+        tries = await self._until_answered(lambda: count_try(self._session, COMMITS, key("pod", effect.uid)))
         self._handle(TryCounted(uid=effect.uid, tries=tries))
 
     async def _clear_tries(self, effect: ClearTries) -> None:
         """Not after the leadership: what has held up this loop for so long that the Lease was lost counts."""
         self._leadership.check()
-        await self._until_answered(lambda: self._tries.clear(key("pod", effect.uid)))
+        await self._until_answered(lambda: clear_tries(self._session, COMMITS, key("pod", effect.uid)))
 
     async def _until_answered(self, work: Callable[[], Awaitable[T]]) -> T:
         """Try again while NATS does not answer. Raises BusLostError: the leadership is over."""

@@ -7,7 +7,7 @@ takes the count back. Pure.
 
 from __future__ import annotations
 
-from berth.bus.tries import TryCounter
+from berth.bus.tries import MOST_TRIES
 from berth_binder.decisions import Verdict, failed
 from berth_binder.events import ClearTries, CountTry, TryCounted
 
@@ -65,6 +65,6 @@ class Suspects:
 
 def given_up(pod: str, tries: int) -> Verdict | None:
     """The verdict on a pod (``namespace/name``) that has ended too many binders; ``None``: it may go on."""
-    if tries < TryCounter.LIMIT:
+    if tries < MOST_TRIES:
         return None
-    return failed(f"committing {pod!r} ended {TryCounter.LIMIT - 1} binders before this one", reason="tries")
+    return failed(f"committing {pod!r} ended {MOST_TRIES - 1} binders before this one", reason="tries")

@@ -9,6 +9,7 @@ from berth.api.config.configuration import KubeSchedulerConfiguration
 from berth.lifecycle.clients import nats_bus
 from berth.lifecycle.process import Process
 from berth.lifecycle.start import service_command
+from berth_metrics_collector.configuration import read_configuration
 from berth_metrics_collector.queries import configured_queries, maximum_ages
 from berth_metrics_collector.service import serve
 from berth_metrics_collector.settings import collector_settings
@@ -24,6 +25,7 @@ async def _serve(process: Process, configuration: KubeSchedulerConfiguration) ->
 main = service_command(
     "metrics-collector",
     about="Keeps the live bandwidth of every node from Prometheus. Needs NATS and no Kubernetes credentials.",
+    read=read_configuration,
     serve=_serve,
 )
 

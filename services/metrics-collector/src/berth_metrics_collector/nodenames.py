@@ -15,12 +15,13 @@ from typing import Final
 
 import msgspec
 
+from berth.api.bandwidth import LINK_CAPACITY_ANNOTATION, annotated_rate
 from berth.api.node import Node
 from berth.bus.interface import Entry
 from berth.decoding import decode_json
 from berth.errors import DecodeError
 from berth.messages.attempts import decode_entry
-from berth.messages.livedata import LINK_CAPACITY_ANNOTATION, MAX_RATE, Bandwidth, annotated_rate
+from berth.messages.livedata import MAX_RATE, Bandwidth
 from berth.messages.subjects import parse_key
 from berth.observability.logging import get_logger
 from berth_metrics_collector.prometheus import SampleRow

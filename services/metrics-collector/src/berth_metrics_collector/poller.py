@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import Any, Final, Protocol
 
-from berth.messages.livedata import BandwidthQuery
+from berth.api.config.networktraffic import BandwidthQuery
 from berth.observability.logging import get_logger
 from berth.observability.metrics import Meter
 from berth_metrics_collector.nodenames import MatchedSamples, NodeNames, host_names, match_samples

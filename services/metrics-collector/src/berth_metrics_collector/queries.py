@@ -15,9 +15,7 @@ from datetime import timedelta
 from typing import Final
 
 from berth.api.config.configuration import KubeSchedulerConfiguration, ProfileConfiguration
-from berth.messages.livedata import BandwidthQuery
-from berth.plugins.networktraffic.args import NetworkTrafficArgs, maximum_age_of, query_of
-from berth.plugins.networktraffic.plugin import NAME
+from berth.api.config.networktraffic import NAME, BandwidthQuery, NetworkTrafficArgs, maximum_age_of, query_of
 
 RECEIVED: Final = "node_network_receive_bytes_total"
 TRANSMITTED: Final = "node_network_transmit_bytes_total"

@@ -8,6 +8,7 @@ from contextlib import AsyncExitStack
 from datetime import UTC, datetime
 from typing import Final
 
+from berth.api.config.networktraffic import BandwidthQuery
 from berth.bus.interface import (
     BucketReader,
     Bus,
@@ -20,7 +21,7 @@ from berth.bus.topology import BANDWIDTH, CLUSTER
 from berth.errors import TemporaryError
 from berth.lifecycle.process import Process, run_until
 from berth.lifecycle.sessions import present, serve_each_session
-from berth.messages.livedata import BandwidthQuery, encode_bandwidth
+from berth.messages.livedata import encode_bandwidth
 from berth.observability.health import Condition
 from berth.observability.logging import get_logger
 from berth_metrics_collector.nodenames import MatchedSamples, MirroredNodes

@@ -10,7 +10,7 @@ from berth.lifecycle.clients import nats_bus
 from berth.lifecycle.process import Process
 from berth.lifecycle.start import service_command
 from berth.messages.shadow import SHADOW_SERVICE
-from berth.profiles.configuration import profiles_of
+from berth.profiles.configuration import profiles_of, read_configuration
 from berth.ranking.ranker import Ranker, explain
 from berth.settings.settings import V_SCORE
 from berth_scorer.service import serve
@@ -36,6 +36,7 @@ async def _serve(process: Process, configuration: KubeSchedulerConfiguration) ->
 main = service_command(
     "scorer",
     about="Ranks nodes for pending pods; any number run side by side. Needs NATS and no Kubernetes credentials.",
+    read=read_configuration,
     serve=_serve,
 )
 

@@ -1,206 +1,184 @@
-"""The scorer as a service: reads the bus into the view, takes PENDING, publishes RANKED, acknowledges."""
+"""The scorer's service: feeds the core with what the bus shows, and carries out its effects."""
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AsyncExitStack
-from dataclasses import replace
+from collections.abc import Coroutine, Sequence
+from contextlib import AbstractContextManager, AsyncExitStack, suppress
 from datetime import timedelta
-from typing import Final, TypeVar
-
-import msgspec
+from typing import Any, Final
 
 from berth.api.config.configuration import ExtenderConfiguration
-from berth.api.node import Node
-from berth.api.pod import Pod
-from berth.bus.interface import (
-    Bus,
-    BusLostError,
-    Delivery,
-    Entry,
-    MissingError,
-    Session,
-    StoredMessage,
-)
-from berth.bus.topology import CLUSTER, DECISIONS, PENDING, SCORER, TRIES
-from berth.bus.tries import BegunTries, TryCounter
+from berth.bus.interface import Bus, BusLostError, Delivery, Entry, MissingError, Session, StoredMessage
+from berth.bus.topology import PENDING, SCORER, TRIES
+from berth.bus.tries import clear_tries, count_try
 from berth.cluster.buckets import LiveDataReader
-from berth.cluster.nodes import node_info
 from berth.errors import BerthError, DecodeError, TemporaryError
 from berth.extenders.client import Extenders
 from berth.extenders.wire import ExtenderError
-from berth.framework.cycle import ToExtend
-from berth.framework.extending import Extension
-from berth.framework.interface import Nomination
-from berth.framework.plugincalls import ONE_TIME, PluginFailure, SortKey, Timing, default_sort_key, run_sort_key
-from berth.framework.profile import Profile
+from berth.lifecycle.coreloop import CoreLoop
 from berth.lifecycle.process import Process, run_until
-from berth.lifecycle.sessions import Refusals, UndecodableReporter, present, serve_each_session
-from berth.messages.attempts import Pending, Ranked, UnknownSchemaError, attempt_of, decode
+from berth.lifecycle.sessions import UndecodableReporter, present, serve_each_session
+from berth.messages.attempts import Pending, UnknownSchemaError, attempt_of, decode
 from berth.messages.subjects import key
 from berth.observability.health import Condition
 from berth.observability.logging import get_logger, verbose
-from berth.observability.metrics import Meter, point_of
 from berth.observability.traceparent import TRACEPARENT, trace_id_of
 from berth.observability.tracing import Span
 from berth.ranking.ranker import Ranker
-from berth.ranking.view import View
 from berth.settings.settings import V_STEP
-from berth_scorer.backlog import RETRY_DELAY, Backlog, Outbox, PendingDelivery
+from berth_scorer.core import ScorerCore
+from berth_scorer.events import (
+    AckPending,
+    AskAboutEvictions,
+    AskExtenders,
+    ClearSuspect,
+    CountSuspect,
+    DeadLetterStored,
+    DecisionsRead,
+    Effect,
+    Event,
+    EvictionsAnswered,
+    ExtendersAnswered,
+    ExtendersFailed,
+    KeepAlive,
+    LiveDataRead,
+    LogFailure,
+    MirrorRead,
+    NakPending,
+    ObserveRanking,
+    OwnRankingRead,
+    PeerRankingRead,
+    PendingDelivery,
+    PendingReceived,
+    PublishRanked,
+    ReportUndecodable,
+    SetAsidePending,
+    SuspectCounted,
+    SuspectNotCounted,
+    WriteDeadLetter,
+)
 from berth_scorer.following import follow
+from berth_scorer.metrics import count_ranking, set_gauges
+from berth_scorer.publisher import RankingPublisher
 
 log = get_logger()
 
-T = TypeVar("T")
-
-HEARTBEAT: Final = timedelta(seconds=1)
-"""Between two ``in_progress`` for everything held: a third of the ack_wait."""
-
 UNKNOWN_DELAY: Final = timedelta(seconds=2)
 """When a message of an unknown schema or profile is redelivered: another scorer may support it."""
-
+RETRY_DELAY: Final = timedelta(seconds=2)
+"""When a message is redelivered whose answer could not be stored."""
 SLICE_SECONDS: Final = 0.01
 """How long pods are ranked before other tasks have their turn: the first of several that came together is published so
 much later. Published one by one, each would cost a write here, and a wake-up of NATS and of the binder."""
-
-MAX_TRIES: Final = 5
-"""How often one process tries to rank a pod before it answers with an error."""
-
-MAX_QUESTIONS: Final = 3
-"""How often extenders are asked in one attempt when the feasible nodes change under the question."""
-
-NOBODY_ASKED: Final = Extension(asked=frozenset(), left=frozenset())
-
-PLUGINS_EVERY: Final = 11
-"""Plugins are timed for one pod of this many; kube-scheduler times a tenth. Timing takes 37 µs, which is 10 % of a
-cycle at 5,000 nodes. A prime number, so that all kinds of pods are timed when they alternate."""
+FINISH_SECONDS: Final = 1.0
+"""How long a scorer that stops waits until its last answers are stored."""
 
 
 async def serve(process: Process, bus: Bus, ranker: Ranker, extenders: Sequence[ExtenderConfiguration] = ()) -> None:
     """Rank until the process stops. Each session has a new scorer, since the store may be another one."""
-    async with Extenders(extenders, process.metrics) as asked:
-        await _serve(process, bus, ranker, asked)
-
-
-async def _serve(process: Process, bus: Bus, ranker: Ranker, extenders: Extenders) -> None:
     condition = process.health.condition("scorer", "waiting for NATS")
-    begun = BegunTries()
+    async with Extenders(extenders, process.metrics) as asked:
 
-    async def score(session: Session) -> None:
-        scorer = Scorer(session, ranker, process, begun, extenders)
-        async with present(session, process, stats=scorer.stats):
-            await run_until(scorer.run(condition), process.stopping, session.lost)
-            await scorer.finish()
+        async def score(session: Session) -> None:
+            scorer = Scorer(session, ranker, process, asked)
+            async with present(session, process, stats=scorer.stats):
+                await run_until(scorer.run(condition), process.stopping, session.lost)
+                await scorer.finish()
 
-    await serve_each_session(bus, name="scorer", process=process, condition=condition, serve=score)
-
-
-class TriedTooOftenError(Exception):
-    """The plugins of a suspect are what ends scorers."""
+        await serve_each_session(bus, name="scorer", process=process, condition=condition, serve=score)
 
 
 class Scorer:
     """One scorer on one session."""
 
-    def __init__(
-        self, session: Session, ranker: Ranker, process: Process, begun: BegunTries, extenders: Extenders
-    ) -> None:
+    def __init__(self, session: Session, ranker: Ranker, process: Process, extenders: Extenders) -> None:
         self._session = session
         self._ranker = ranker
+        self._process = process
         self._extenders = extenders
-        self._asking: dict[int, PendingDelivery] = {}
-        """Pods about which extenders are being asked, by their messages' sequence."""
-        self._alone = asyncio.Lock()
-        """Held while a try of a suspect counts. Nothing else is ranked then, since that could end the process too."""
         self._metrics = process.metrics
         self._undecodable = UndecodableReporter(process.metrics)
-        self._peers = process.peers
-        self._clock = process.clock
-        self._now = process.clock.now
-        self._tracing = process.tracing
-        self._lifetime = process.settings.numbers.proposal
-        self._max_unacked = process.settings.numbers.scorer_hold
-        self._view = View(proposal_lifetime=self._lifetime)
-        self._backlog = Backlog(position_wait=process.settings.numbers.position_wait)
-        self._outbox = Outbox(session, process.metrics)
-        self._tries = TryCounter(session, begun, TRIES)
-        self._changed = asyncio.Event()
-        self._answered = 0
+        numbers = process.settings.numbers
+        self._core = ScorerCore(
+            ranker=ranker,
+            interests=extenders,
+            stopwatch=time.perf_counter,
+            spanning=self._span,
+            proposal_lifetime=numbers.proposal,
+            position_wait=numbers.position_wait,
+        )
+        self._loop = CoreLoop[Event, Effect](
+            self._core, self._carry_out, clock=process.clock, slice_seconds=SLICE_SECONDS
+        )
+        self._publisher = RankingPublisher(session, process.metrics, self._loop.inbox.put)
 
     def stats(self) -> dict[str, object]:
-        """What ``nats micro stats`` shows."""
+        """The figures that ``nats micro stats`` shows."""
         return {
-            "answered": self._answered,
-            "held": len(self._outbox),
-            "proposals": len(self._view.proposals),
-            "view_age_seconds": self._view.age_seconds(),
+            "answered": self._core.rankings,
+            "held": self._core.held,
+            "proposals": len(self._core.view.proposals),
+            "view_age_seconds": self._core.view.age_seconds(),
         }
 
     async def run(self, condition: Condition) -> None:
-        """Build the view, then rank until cancelled; what is not acknowledged then is redelivered to others."""
+        """Build the view, then rank until cancelled."""
+        view, numbers = self._core.view, self._process.settings.numbers
         async with AsyncExitStack() as stack, asyncio.TaskGroup() as tasks:
             condition.waiting("reading the mirror")
+            tasks.create_task(self._loop.run(), name="core")
             await follow(
                 self._session,
                 self,
-                LiveDataReader(self._view.snapshot.live, self._ranker.live_sources),
-                lifetime=self._lifetime,
+                LiveDataReader(view.snapshot.live, self._ranker.live_sources),
+                lifetime=numbers.proposal,
                 undecodable=self._undecodable,
                 stack=stack,
                 tasks=tasks,
             )
-            tasks.create_task(self._consume(), name="consume")
-            tasks.create_task(self._heartbeat(), name="heartbeat")
-            tasks.create_task(self._rank_backlog(tasks), name="rank")
-            tasks.create_task(self._settle_tries(), name="tries")
+            await self._loop.until(lambda: not self._loop.inbox)  # no message waits here while the mirror is taken in
+            tasks.create_task(self._consume(numbers.scorer_hold), name="consume")
             condition.ready()
 
     async def finish(self) -> None:
-        """Return what is not ranked, and wait for what is being published."""
-        for item in (*self._backlog.clear(), *self._asking.values()):
-            self._outbox.release(item.delivery)
-        await self._outbox.wait_empty(within=HEARTBEAT)
+        """Return the messages that are not ranked, and wait for what is being published."""
+        self._loop.start(self._core.close())
+        with suppress(TimeoutError, BerthError):  # of a lost connection: its messages are redelivered
+            async with asyncio.timeout(FINISH_SECONDS):
+                while not self._core.is_idle or self._loop.inbox:
+                    await self._loop.inbox.wait(None)
+                    self._loop.step()
+        await self._loop.tasks.settle(0.0)
 
-    # --- the view
+    # --- events
 
     def on_mirror(self, entries: Sequence[Entry], position: int) -> None:
-        """Take them into the view."""
-        for problem in self._view.apply_mirror(entries, position):
-            self._warn(problem, CLUSTER)
-        self._view_moved()
+        """Hand them to the core."""
+        self._loop.inbox.put(MirrorRead(entries=entries, position=position))
 
     def on_decisions(self, batch: Sequence[StoredMessage], position: int) -> None:
-        """Take them into the view."""
-        for problem in self._view.apply_decisions(batch, position, self._now()):
-            self._warn(problem, DECISIONS)
-        self._view_moved()
+        """Hand them to the core."""
+        self._loop.inbox.put(DecisionsRead(batch=batch, position=position))
 
     def on_live_data(self, bucket: str, position: int) -> None:
-        """The view is as far."""
-        self._view.reached(bucket, position)
-        self._view_moved()
+        """Hand it to the core."""
+        self._loop.inbox.put(LiveDataRead(bucket=bucket, position=position))
 
     def on_ranked(self, stored: StoredMessage) -> None:
-        """Take a peer's into the view; this scorer's own counts there already."""
-        if self._outbox.sent.has(stored.subject, stored.data):
-            self._view.counted_ranked(stored.sequence)
+        """Hand it to the core; this scorer's own counts there already."""
+        if self._publisher.sent.has(stored.subject, stored.data):
+            self._loop.inbox.put(OwnRankingRead(sequence=stored.sequence))
         else:
             self.count_ranked(stored)
 
     def count_ranked(self, stored: StoredMessage) -> None:
-        """Take it into the view."""
-        self._warn(self._view.apply_ranked(stored.data, stored.sequence, self._now()), stored.subject)
+        """Hand it to the core."""
+        self._loop.inbox.put(PeerRankingRead(stored=stored))
 
-    def _warn(self, problem: str, subject: str) -> None:
-        if problem:
-            self._undecodable.report(subject, problem)
-
-    # --- taking PENDING
-
-    async def _consume(self) -> None:
-        async with self._session.consume(PENDING, SCORER, max_unacked=self._max_unacked) as deliveries:
+    async def _consume(self, max_unacked: int) -> None:
+        async with self._session.consume(PENDING, SCORER, max_unacked=max_unacked) as deliveries:
             async for delivery in deliveries:
                 await self._take(delivery)
 
@@ -210,292 +188,121 @@ class Scorer:
             attempt_of(pending)
         except UnknownSchemaError:
             delivery.nak(UNKNOWN_DELAY)
-        except DecodeError as exc:
-            log.warning("a message becomes a dead letter", subject=delivery.subject, reason=str(exc))
-            await self._outbox.reject(delivery, str(exc))
+        except DecodeError as error:
+            log.warning("a message becomes a dead letter", subject=delivery.subject, reason=str(error))
+            await self._publisher.publish_dead_letter(delivery, str(error), "", cause="undecodable")
+            delivery.ack()
         else:
-            self._add(delivery, pending)
+            self._process.peers.read("watcher", pending.config, pending.profile, self._process.clock.now())
+            if pending.profile in self._ranker.profiles:
+                self._receive(delivery, pending)
+            else:
+                delivery.nak(UNKNOWN_DELAY)
 
-    def _add(self, delivery: Delivery, pending: Pending) -> None:
-        self._peers.read("watcher", pending.config, pending.profile, self._now())
-        profile = self._ranker.profiles.get(pending.profile)
-        if profile is None:
-            delivery.nak(UNKNOWN_DELAY)
-            return
-        self._view.received(delivery.sequence, delivery.time)
+    def _receive(self, delivery: Delivery, pending: Pending) -> None:
         self._metrics.count("berth_messages_received_total", stream=PENDING)
         if verbose(V_STEP):
             about = {"pod": pending.pod.key, "uid": pending.pod.uid, "attempt": pending.attempt}
             log.info("pod received", **about, trace_id=trace_id_of(delivery.headers), delivered=delivery.delivered)
-        if not self._outbox.hold(delivery):
-            return
-        item = PendingDelivery(delivery=delivery, pending=pending, taken_at=self._now(), rank=rank_of(profile, pending))
-        self._backlog.add(item, self._view.positions)
-        self._changed.set()
+        self._loop.inbox.put(PendingReceived(delivery=delivery, pending=pending))
 
-    # --- ranking
+    # --- effects
 
-    async def _rank_backlog(self, tasks: asyncio.TaskGroup) -> None:
-        """Rank what is due, one pod after the other; other tasks run between slices, and extenders are asked meanwhile.
+    def _carry_out(self, effect: Effect) -> Coroutine[Any, Any, None] | None:  # noqa: C901, PLR0912 - one case an effect
+        match effect:
+            case PublishRanked():
+                self._publisher.publish_soon(effect)
+            case AckPending():
+                effect.delivery.ack()
+            case NakPending():
+                effect.delivery.nak(None if effect.at_once else RETRY_DELAY)
+            case SetAsidePending():
+                effect.delivery.set_aside()
+            case KeepAlive():
+                self._keep_alive(effect)
+            case ObserveRanking():
+                self._observe(effect)
+            case ReportUndecodable():
+                self._undecodable.report(effect.subject, effect.reason)
+            case LogFailure():
+                log.error(effect.text, attempt=effect.attempt, exc_info=effect.error)
+            case WriteDeadLetter():
+                return self._publish_dead_letter(effect)
+            case AskExtenders():
+                return self._ask(effect.held, self._ask_extenders(effect))
+            case AskAboutEvictions():
+                return self._ask(effect.held, self._ask_about_evictions(effect))
+            case CountSuspect():
+                return self._count_try(effect)
+            case ClearSuspect():
+                return self._clear_tries(effect)
+        return None
 
-        What is published in a slice goes out together.
-        """
-        slice_ends = self._now() + SLICE_SECONDS
-        while True:
-            now = self._now()
-            if now >= slice_ends:
-                await asyncio.sleep(0)
-                now = self._now()
-                slice_ends = now + SLICE_SECONDS
-            if self._alone.locked():
-                async with self._alone:
-                    pass
-            item = self._backlog.pop(self._view.positions, now)
-            if item is None:
-                await self._wait()
-                slice_ends = self._now() + SLICE_SECONDS
-            elif self._is_to_be_extended(item):
-                self._asking[item.delivery.sequence] = item
-                tasks.create_task(self._rank_extended(item), name=f"extend {item.pending.attempt}")
-            elif item.suspect:
-                await self._rank_suspect(item)
-            else:
-                self._outbox.send(item, *self._answer(item))
+    def _keep_alive(self, effect: KeepAlive) -> None:
+        for delivery in effect.deliveries:
+            delivery.in_progress()
+        set_gauges(self._metrics, self._core.view, held=len(effect.deliveries))
 
-    async def _wait(self) -> None:
-        """Wait for a message, or, while messages wait for positions, for more of the view, or until one is due."""
-        self._changed.clear()
-        due = self._backlog.due_in(self._now())
-        # Not asyncio.timeout, which takes 8 µs: this waits once a pod.
-        timer = None if due is None else asyncio.get_running_loop().call_later(due, self._changed.set)
+    def _span(self, held: PendingDelivery) -> AbstractContextManager[Span]:
+        return self._process.tracing.span("rank", parent=held.delivery.headers.get(TRACEPARENT))
+
+    def _observe(self, effect: ObserveRanking) -> None:
+        profile = self._ranker.profiles[effect.message.profile]
+        self._metrics.observe("berth_hold_duration_seconds", effect.held_seconds)
+        count_ranking(self._metrics, effect.message, profile, effect.timing, effect.seconds)
+        for point, (seconds, code, began) in effect.timing.points.items() if effect.is_recorded else ():
+            notes = {"status": code.label}
+            self._process.tracing.past(point, effect.traceparent, began=began, seconds=seconds, notes=notes)
+
+    async def _publish_dead_letter(self, effect: WriteDeadLetter) -> None:
+        delivery, cause = effect.held.delivery, "undecodable" if effect.in_place_of_answer else "failed"
         try:
-            await self._changed.wait()
-        finally:
-            if timer is not None:
-                timer.cancel()
+            await self._publisher.publish_dead_letter(delivery, effect.reason, effect.held.pending.attempt, cause=cause)
+        except BerthError as error:
+            log.warning("publishing a dead letter failed", attempt=effect.held.pending.attempt, reason=str(error))
+            is_stored = False
+        else:
+            is_stored = True
+        if effect.in_place_of_answer:
+            self._loop.inbox.put(DeadLetterStored(sequence=effect.held.sequence, is_stored=is_stored))
 
-    def _view_moved(self) -> None:
-        if self._backlog:
-            self._changed.set()
-
-    async def _rank_suspect(self, item: PendingDelivery) -> None:
-        """Rank it alone. A NATS that does not answer is not the pod's failure: the message is redelivered."""
+    async def _ask(self, held: PendingDelivery, asking: Coroutine[Any, Any, Event]) -> None:
+        """Ask extenders; whatever goes wrong is an error of the pod."""
         try:
-            await self._rank_alone(*await self._extended(item))
+            answer: Event = await asking
+        except ExtenderError as error:
+            answer = ExtendersFailed(sequence=held.sequence, reason=str(error))
+        except Exception as error:
+            log.exception("asking extenders failed", attempt=held.pending.attempt)
+            answer = ExtendersFailed(sequence=held.sequence, reason=f"asking extenders raised {type(error).__name__}")
+        self._loop.inbox.put(answer)
+
+    async def _ask_extenders(self, effect: AskExtenders) -> ExtendersAnswered:
+        extension = await self._extenders.ask(effect.held.pending.pod, effect.to_extend, effect.nodes)
+        return ExtendersAnswered(sequence=effect.held.sequence, extension=extension)
+
+    async def _ask_about_evictions(self, effect: AskAboutEvictions) -> EvictionsAnswered:
+        pod = effect.held.pending.pod
+        evictions = await self._extenders.ask_about_evictions(pod, effect.candidates, effect.victims)
+        return EvictionsAnswered(sequence=effect.held.sequence, evictions=evictions)
+
+    async def _count_try(self, effect: CountSuspect) -> None:
+        """A NATS that does not answer is not the pod's failure. Raises BusLostError, MissingError: the session ends."""
+        try:
+            tries = await count_try(self._session, TRIES, _key_of(effect.held))
         except (BusLostError, MissingError):
             raise
         except TemporaryError as error:
-            log.warning("ranking a suspect again later", attempt=item.pending.attempt, reason=str(error))
-            self._asking.pop(item.delivery.sequence, None)
-            self._outbox.release(item.delivery, RETRY_DELAY)
+            log.warning("ranking a suspect again later", attempt=effect.held.pending.attempt, reason=str(error))
+            self._loop.inbox.put(SuspectNotCounted())
+        else:
+            self._loop.inbox.put(SuspectCounted(tries=tries))
 
-    async def _settle_tries(self) -> None:
-        """Take back what NATS did not answer; the session may be another one than that of the tries."""
-        refusals = Refusals("cannot take back a count of tries")
-        while True:
-            await self._clock.sleep(HEARTBEAT.total_seconds())
-            with refusals.logged_once():
-                await self._tries.settle()
-
-    async def _rank_alone(self, item: PendingDelivery, extension: Extension | None) -> None:
-        """Rank and publish a suspect."""
-        async with self._alone:
-            name = key("attempt", item.pending.attempt)
-            if await self._may_try(item):
-                message, headers = self._answer(item, extension)
-            else:
-                reason = f"ranking ended {TryCounter.LIMIT - 1} scorers before this one"
-                self._outbox.send_dead_letter(item.delivery, reason, item.pending.attempt)
-                message, headers = self._ranker.give_up(item.pending, reason), item.delivery.headers
-            self._asking.pop(item.delivery.sequence, None)
-            try:
-                await self._outbox.publish(item, message, headers)
-            except TemporaryError:
-                await self._tries.take_back(name)
-                raise
-            await self._tries.clear(name)
-
-    async def _may_try(self, item: PendingDelivery) -> bool:
-        """Count a try of a suspect in KV ``tries``, once everything else is published."""
-        await self._outbox.wait_empty()
-        return await self._tries.count(key("attempt", item.pending.attempt)) < TryCounter.LIMIT
-
-    # --- extenders
-
-    def _is_to_be_extended(self, item: PendingDelivery) -> bool:
-        return not item.pending.error and self._extenders.are_interested_in(item.pending.pod)
-
-    async def _rank_extended(self, item: PendingDelivery) -> None:
-        if item.suspect:
-            await self._rank_suspect(item)
-            return
-        extended, extension = await self._extended(item)
-        async with self._alone:
-            self._asking.pop(item.delivery.sequence, None)
-            self._outbox.send(extended, *self._answer(extended, extension))
-
-    async def _extended(self, item: PendingDelivery) -> tuple[PendingDelivery, Extension | None]:
-        """The message and what extenders say; their failure is an error of the pod."""
-        if not self._is_to_be_extended(item):
-            return item, None
-        try:
-            return item, await self._ask_extenders(item)
-        except BerthError:  # of NATS, where the tries of a suspect are counted
-            raise
-        except TriedTooOftenError:  # it is given up in its next try
-            return item, None
-        except ExtenderError as error:
-            reason = str(error)
-        except Exception as exc:  # a bug is this pod's failure, not the scorer's
-            log.exception("asking extenders failed", attempt=item.pending.attempt)
-            reason = f"asking extenders raised {type(exc).__name__}"
-        return replace(item, pending=msgspec.structs.replace(item.pending, error=reason)), None
-
-    async def _ask_extenders(self, item: PendingDelivery) -> Extension | None:
-        """What they say about the nodes that are feasible; again when only others are feasible by then."""
-        pending, extension = item.pending, NOBODY_ASKED
-        for _ in range(MAX_QUESTIONS):
-            to_extend, nodes = await self._try(item, lambda: self._nodes_to_extend(pending))
-            if to_extend.nodes:
-                extension = await self._extenders.ask(pending.pod, to_extend, nodes)
-            if not extension.left and self._extenders.are_asked_about_evictions(pending.pod):
-                extension = await self._ask_about_evictions(item, extension)
-            feasible = await self._try(item, lambda: self._ranker.to_extend(pending, self._view, search=False).nodes)
-            if extension.is_final_for(feasible):
-                break
-        return None if extension.says_nothing else extension
-
-    def _nodes_to_extend(self, pending: Pending) -> tuple[ToExtend, dict[str, Node]]:
-        to_extend = self._ranker.to_extend(pending, self._view)
-        infos = [node_info(self._view.snapshot, name) for name in to_extend.all]
-        return to_extend, {info.name: info.node for info in infos if info is not None}
-
-    async def _ask_about_evictions(self, item: PendingDelivery, extension: Extension) -> Extension:
-        candidates, victims = await self._try(item, lambda: self._evictions(item.pending, extension))
-        if not candidates:
-            return extension
-        evictions = await self._extenders.ask_about_evictions(item.pending.pod, candidates, victims)
-        return replace(extension, evictions=evictions)
-
-    def _evictions(self, pending: Pending, extension: Extension) -> tuple[list[Nomination], dict[str, Pod]]:
-        candidates = self._ranker.evictions(pending, self._view, extension)
-        placed = [self._view.snapshot.placed(uid) for each in candidates for uid in each.victims]
-        return candidates, {each.pod.uid: each.pod for each in placed if each is not None}
-
-    async def _try(self, item: PendingDelivery, run: Callable[[], T]) -> T:
-        """Run plugins before a question; those of a suspect alone, and counted only as long as they run.
-
-        Raises:
-            TriedTooOftenError: they are what ends scorers.
-        """
-        async with self._alone:
-            if not item.suspect:
-                return run()
-            if not await self._may_try(item):
-                raise TriedTooOftenError
-            try:
-                return run()
-            finally:
-                await self._tries.take_back(key("attempt", item.pending.attempt))
-
-    def _answer(self, item: PendingDelivery, extension: Extension | None = None) -> tuple[Ranked, Mapping[str, str]]:
-        """The ranking and its headers."""
-        with self._tracing.span("rank", parent=item.delivery.headers.get(TRACEPARENT)) as span:
-            span.note("attempt", item.pending.attempt)
-            return self._rank(item, extension, span), {TRACEPARENT: span.traceparent}
-
-    def _rank(self, item: PendingDelivery, extension: Extension | None, span: Span) -> Ranked:
-        """After ``MAX_TRIES`` exceptions in a row the answer is an error, with a dead letter."""
-        if item.pending.error:
-            return self._ranker.give_up(item.pending, item.pending.error)
-        reason = ""
-        for _ in range(MAX_TRIES):
-            timing, began = Timing(time.perf_counter), time.perf_counter()
-            try:
-                message = self._rank_timed(item, timing, extension)
-            except Exception as exc:  # an exception of a plugin is the pod's failure, not the scorer's
-                reason = f"ranking raised {type(exc).__name__}: {exc}"
-                log.exception("ranking failed", attempt=item.pending.attempt)
-            else:
-                self._count(message, timing, time.perf_counter() - began)
-                if span.is_recorded:
-                    self._export_points(timing, span)
-                return message
-        self._outbox.send_dead_letter(item.delivery, reason, item.pending.attempt)
-        return self._ranker.give_up(item.pending, reason)
-
-    def _rank_timed(self, item: PendingDelivery, timing: Timing, extension: Extension | None) -> Ranked:
-        """The ranking; for some pods each plugin is timed too."""
-        now, pending = self._now(), item.pending
-        self._metrics.observe("berth_hold_duration_seconds", now - item.taken_at)
-        if self._answered % PLUGINS_EVERY:
-            return self._ranker.answer(pending, self._view, now, timing, extension)
-        profile = self._ranker.profiles[pending.profile]
-        profile.time_plugins(timing)
-        try:
-            return self._ranker.answer(pending, self._view, now, timing, extension)
-        finally:
-            profile.time_plugins(None)
-
-    # --- metrics and heartbeat
-
-    def _export_points(self, timing: Timing, parent: Span) -> None:
-        """A span for each extension point of a cycle."""
-        for point, (seconds, code, began) in timing.points.items():
-            notes = {"status": code.label}
-            self._tracing.past(point, parent.traceparent, began=began, seconds=seconds, notes=notes)
-
-    def _count(self, message: Ranked, timing: Timing, seconds: float) -> None:
-        self._answered += 1
-        count_ranking(self._metrics, message, self._ranker.profiles[message.profile], timing, seconds)
-
-    async def _heartbeat(self) -> None:
-        while True:
-            await self._clock.sleep(HEARTBEAT.total_seconds())
-            self._view.expire(self._now())
-            set_gauges(self._metrics, self._view, held=len(self._outbox))
-            self._outbox.send_in_progress()
+    async def _clear_tries(self, effect: ClearSuspect) -> None:
+        """A count that stays is one too much, and expires."""
+        with suppress(BerthError):
+            await clear_tries(self._session, TRIES, _key_of(effect.held))
 
 
-def rank_of(profile: Profile, pending: Pending) -> tuple[str, SortKey]:
-    """Equal for pods that the profile's QueueSort plugin puts at one place but for their time."""
-    try:
-        return pending.profile, run_sort_key(profile.queue_sort, pending.pod, ONE_TIME)
-    except PluginFailure:  # the watcher has said so, and put the pod where its priority puts it
-        return pending.profile, default_sort_key(pending.pod, ONE_TIME)
-
-
-def count_ranking(metrics: Meter, message: Ranked, profile: Profile, timing: Timing, seconds: float) -> None:
-    """Count a ranking and observe its duration, in all and by extension point and plugin."""
-    metrics.observe("scheduler_scheduling_algorithm_duration_seconds", seconds)
-    if message.view_age_seconds is not None:
-        metrics.observe("berth_view_age_seconds", message.view_age_seconds)
-    if profile.post_filters and "PostFilter" in timing.points:
-        metrics.count("scheduler_preemption_attempts_total")
-    for point, took in timing.points.items():
-        metrics.observe(
-            "scheduler_framework_extension_point_duration_seconds",
-            took.seconds,
-            extension_point=point_of(point),
-            status=took.code.label,
-            profile=message.profile,
-        )
-    for (plugin, point), took in timing.plugins.items():
-        metrics.observe(
-            "scheduler_plugin_execution_duration_seconds",
-            took.seconds,
-            plugin=plugin,
-            extension_point=point_of(point),
-            status=took.code.label,
-        )
-
-
-def set_gauges(metrics: Meter, view: View, *, held: int) -> None:
-    """Set the gauges of the messages held, the proposals and the view."""
-    metrics.set("berth_held_pods", held)
-    metrics.set("berth_proposals", len(view.proposals))
-    metrics.set("scheduler_cache_size", view.snapshot.node_count, type="nodes")
-    metrics.set("scheduler_cache_size", view.snapshot.pod_count, type="pods")
-    metrics.set("scheduler_cache_size", len(view.proposals), type="assumed_pods")
-    for kind, complete_at in view.complete.items():
-        metrics.set("berth_mirror_complete_timestamp_seconds", complete_at.timestamp(), kind=kind)
+def _key_of(held: PendingDelivery) -> str:
+    return key("attempt", held.pending.attempt)

@@ -44,8 +44,9 @@ from berth.ranking.comparison import (
 )
 from berth.ranking.ranker import Ranker
 from berth.ranking.view import View
+from berth_scorer.core import HEARTBEAT_SECONDS
 from berth_scorer.following import follow
-from berth_scorer.service import HEARTBEAT, SLICE_SECONDS
+from berth_scorer.service import SLICE_SECONDS
 
 log = get_logger()
 
@@ -343,7 +344,7 @@ class Shadow:
 
     async def _heartbeat(self) -> None:
         while True:
-            await self._clock.sleep(HEARTBEAT.total_seconds())
+            await self._clock.sleep(HEARTBEAT_SECONDS)
             now = self._now()
             self._view.expire(now)
             if overdue := self._awaited.expire(now):

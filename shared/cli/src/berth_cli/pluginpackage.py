@@ -68,7 +68,7 @@ class $name(ScorePlugin):
         self._label = args.label
 
     def score(self, state: CycleState, pod: Pod, node: NodeInfo) -> int:
-        """The score of the node for the pod, 0..100. A FilterPlugin rejects nodes, with reasons."""
+        """The score of the node for the pod, 0..100. FilterPlugin rejects nodes, RemedyPlugin says what would help."""
         return 100 if self._label in node.labels else 0
 
 
@@ -92,15 +92,15 @@ TEST: Final = Template('''\
 from $module import FACTORY, ${name}Args
 
 from berth.api.config.load import load
-from berth.messages.subjects import Attempt, Term, Uid
+from berth.api.config.presets import DEFAULT
 from berth.api.meta import ObjectMeta
 from berth.api.node import Node, NodeStatus
 from berth.api.pod import Pod
 from berth.cluster.snapshot import Snapshot
 from berth.framework.cycle import rank
 from berth.framework.profile import build_profiles
-from berth.plugins.presets import DEFAULT
-from berth.plugins.registry import with_third_party
+from berth.messages.subjects import Attempt, Term, Uid
+from berth.plugins.registry import BUILT_IN
 
 CONFIGURATION = """
 apiVersion: kubescheduler.config.k8s.io/v1
@@ -120,7 +120,7 @@ def node(name: str, **labels: str) -> Node:
 
 def ranked(*nodes: Node) -> dict[str, int]:
     """The plugin's score of each node, the best first."""
-    known = with_third_party([FACTORY])
+    known = {**BUILT_IN, FACTORY.name: FACTORY}
     profiles = build_profiles(load(CONFIGURATION, known=known, preset=DEFAULT), known)
     snapshot = Snapshot()
     for each in nodes:

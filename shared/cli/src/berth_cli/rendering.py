@@ -215,11 +215,7 @@ CURRENT_WITHIN: Final = timedelta(seconds=35)
 bookmark only every 20 to 30 s."""
 
 _UID_SHOWN: Final = 4
-_MINUTE: Final = 60
-_HOUR: Final = 3600
-_TEN: Final = 10
 _AMOUNTS: Final = ("B", "kB", "MB", "GB", "TB", "PB")
-_THOUSAND: Final = 1000
 _DIGITS: Final = re.compile(r"(\d+)")
 
 
@@ -238,12 +234,12 @@ def duration(seconds: float) -> str:
     """A length of time in a suitable unit: ``3.1 ms``, ``4.2 s``, ``2 min 5 s``, ``1 h 3 min``."""
     if seconds < 1:
         return f"{seconds * 1000:.1f} ms"
-    if seconds < _MINUTE:
+    if seconds < 60:
         return f"{seconds:.1f} s"
     whole = round(seconds)
-    if whole < _HOUR:
-        return f"{whole // _MINUTE} min {whole % _MINUTE} s"
-    return f"{whole // _HOUR} h {whole % _HOUR // _MINUTE} min"
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60} s"
+    return f"{whole // 3600} h {whole % 3600 // 60} min"
 
 
 def ago(then: datetime, now: datetime) -> str:
@@ -272,6 +268,6 @@ def amount_of_bytes(amount: float) -> str:
 
 
 def _scaled(amount: float) -> str:
-    step = min(len(_AMOUNTS) - 1, int(math.log(amount, _THOUSAND))) if amount >= 1 else 0
-    value = amount / _THOUSAND**step
-    return f"{value:.1f} {_AMOUNTS[step]}" if step and value < _TEN else f"{value:.0f} {_AMOUNTS[step]}"
+    step = min(len(_AMOUNTS) - 1, int(math.log(amount, 1000))) if amount >= 1 else 0
+    value = amount / 1000**step
+    return f"{value:.1f} {_AMOUNTS[step]}" if step and value < 10 else f"{value:.0f} {_AMOUNTS[step]}"

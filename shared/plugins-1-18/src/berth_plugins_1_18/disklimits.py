@@ -9,10 +9,10 @@ CSI driver serves them today.
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import ClassVar, Final
 
 from berth.api.config.types import Point
@@ -24,7 +24,7 @@ from berth.cluster.snapshot import Snapshot
 from berth.framework.events import Action, ClusterEvent, EventHint, Resource
 from berth.framework.interface import EnqueueExtensions, VectorFilterPlugin
 from berth.framework.status import SUCCESS, CycleState, Status, Verdicts
-from berth.plugins.factory import PluginFactory, no_args
+from berth.plugins.factory import PluginFactory
 from berth.plugins.volumes.claims import claim_of
 
 MAX_VOLUME_COUNT_EXCEEDED: Final = Status.unschedulable("node(s) exceed max volume count")
@@ -161,11 +161,33 @@ class AzureDiskLimits(DiskLimits):
     cloud = AZURE_DISK
 
 
-def factories(*, most: int | None) -> tuple[PluginFactory, ...]:
-    """The three plugins. ``most``: the limit of nodes that report none; None: the cloud's default."""
-    return tuple(_factory(plugin, most) for plugin in (EBSLimits, GCEPDLimits, AzureDiskLimits))
+MOST_DISKS_VARIABLE: Final = "KUBE_MAX_PD_VOLS"
+"""Maximum number of cloud disks on a node without a limit of its own; 1.18 has the same name. The value must be the
+same in all services."""
 
 
-def _factory(plugin: type[DiskLimits], most: int | None) -> PluginFactory:
-    build = no_args(partial(plugin, most=most))
-    return PluginFactory(name=plugin.name, points=(Point.FILTER,), build=build, only_in_presets=True)
+def _factory(plugin: type[DiskLimits]) -> PluginFactory:
+    return PluginFactory(
+        name=plugin.name,
+        points=(Point.FILTER,),
+        build=lambda _args: plugin(most=_most_disks()),
+        validate=_variable_problems,
+        only_in_presets=True,
+    )
+
+
+def _most_disks() -> int | None:
+    """The value of the variable; without it, the limit of each cloud applies."""
+    return int(os.environ.get(MOST_DISKS_VARIABLE) or 0) or None
+
+
+def _variable_problems(_args: object, path: str) -> list[str]:
+    given = os.environ.get(MOST_DISKS_VARIABLE)
+    if not given or (given.isdecimal() and int(given) > 0):
+        return []
+    return [f"{path}: {MOST_DISKS_VARIABLE}: want a whole number above 0, got {given!r}"]
+
+
+EBS_FACTORY: Final = _factory(EBSLimits)
+GCE_PD_FACTORY: Final = _factory(GCEPDLimits)
+AZURE_DISK_FACTORY: Final = _factory(AzureDiskLimits)

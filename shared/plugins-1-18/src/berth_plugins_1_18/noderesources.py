@@ -65,9 +65,6 @@ def _all_used(requested: Amount, allocatable: Amount) -> Amount:
     return np.where(allocatable > 0, requested / np.maximum(allocatable, 1.0), 1.0)
 
 
-_RESOURCES: Final = 2
-
-
 class ResourceAllocation(VectorScorePlugin):
     """Scores by the mean share of cpu and memory; ``part`` is the amount that counts: the free or the used one."""
 
@@ -86,13 +83,13 @@ class ResourceAllocation(VectorScorePlugin):
         wanted = state.pod_class.requests
         cpu = self._points(node.nonzero_cpu + wanted.nonzero_cpu, node.allocatable(CPU))
         memory = self._points(node.nonzero_memory + wanted.nonzero_memory, node.allocatable(MEMORY))
-        return (cpu + memory) // _RESOURCES
+        return (cpu + memory) // 2
 
     def score_all(self, state: CycleState, pod: Pod, nodes: Nodes) -> Scores:
         wanted = state.pod_class.requests
         cpu = self._all_points(nodes.nonzero_cpu + wanted.nonzero_cpu, nodes.allocatable(CPU))
         memory = self._all_points(nodes.nonzero_memory + wanted.nonzero_memory, nodes.allocatable(MEMORY))
-        scores: Scores = (cpu + memory) // _RESOURCES
+        scores: Scores = (cpu + memory) // 2
         return scores
 
     def _points(self, requested: int, allocatable: int) -> int:

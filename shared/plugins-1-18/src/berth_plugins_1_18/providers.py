@@ -5,76 +5,19 @@ The lists are point by point and in the order of its registry. Flags ``--algorit
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
-from types import MappingProxyType
 from typing import Final
 
 import msgspec
 
+from berth.api.config.presets import Gate, Preset
 from berth.api.config.types import PluginRef, Plugins, PluginSet, Point
-from berth.errors import PermanentError
 
 RELEASE: Final = "1.18"
-GateValues = Mapping[str, bool]
-NO_GATES: Final[GateValues] = MappingProxyType({})
-
-
-class GateError(PermanentError):
-    """A feature gate or its value is unknown."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Gate:
-    """A feature gate: its default, and the plugin that it appends at each extension point when it is on."""
-
-    name: str
-    is_on: bool
-    adds: Mapping[Point, PluginRef]
-
-
-# The values of Go's strconv.ParseBool, as for kube-scheduler's flag.
-_BOOLEANS: Final[Mapping[str, bool]] = {
-    **dict.fromkeys(("1", "t", "T", "true", "TRUE", "True"), True),
-    **dict.fromkeys(("0", "f", "F", "false", "FALSE", "False"), False),
-}
-
-
-def read_gates(text: str, gates: Iterable[Gate]) -> GateValues:
-    """Parses ``A=true,B=false``; the last value of a gate counts.
-
-    Raises:
-        GateError: a gate is not one of ``gates``, or its value is neither true nor false.
-    """
-    values: dict[str, bool] = {}
-    names = [gate.name for gate in gates]
-    for part in text.split(","):
-        name, equals, setting = (piece.strip() for piece in part.partition("="))
-        if name not in names and name:
-            raise GateError(f"featureGates: want {' or '.join(names)}, got {name!r}")
-        if name and (not equals or setting not in _BOOLEANS):
-            raise GateError(f"featureGates: want {name}=true or {name}=false, got {part.strip()!r}")
-        if name:
-            values[name] = _BOOLEANS[setting]
-    return values
-
-
-def apply_gates(plugins: Plugins, gates: Iterable[Gate], values: GateValues) -> Plugins:
-    """The plugins with those appended that enabled gates add, in the order of the gates."""
-    for gate in gates:
-        if values.get(gate.name, gate.is_on):
-            added = {point: PluginSet(enabled=[ref]) for point, ref in gate.adds.items()}
-            plugins = append_plugins(plugins, added)
-    return plugins
-
-
-def append_plugins(plugins: Plugins, added: Mapping[Point, PluginSet]) -> Plugins:
-    """The plugins with others appended at each extension point."""
-    sets = {
-        point.name.lower(): PluginSet(enabled=[*(plugins.at(point).enabled or ()), *(more.enabled or ())])
-        for point, more in added.items()
-    }
-    return msgspec.structs.replace(plugins, **sets)
+DEPRECATION: Final = (
+    "--algorithm-provider: DEPRECATED: the scheduling algorithm provider to use, "
+    "one of: ClusterAutoscalerProvider | DefaultProvider"
+)
+"""kube-scheduler 1.18's help text of the flag."""
 
 
 def _named(*names: str) -> PluginSet:
@@ -162,3 +105,11 @@ APPENDED: Final = Plugins(
 That release preempted pods and bound volumes outside of plugins. It had no scheduling gates, but the API server would
 reject the Binding of a gated pod. Pods with resource claims are rejected.
 """
+
+
+def _preset(plugins: Plugins) -> Preset:
+    return Preset(plugins=plugins, release=RELEASE, gates=GATES, appended=APPENDED, deprecation=DEPRECATION)
+
+
+DEFAULT_PRESET: Final = _preset(DEFAULT_PROVIDER)
+CLUSTER_AUTOSCALER_PRESET: Final = _preset(CLUSTER_AUTOSCALER_PROVIDER)

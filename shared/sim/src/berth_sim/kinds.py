@@ -332,7 +332,7 @@ def parse_path(path: str) -> Route | None:
     parts = path.strip("/").split("/")
     if parts[:2] == ["api", "v1"]:
         group, version, rest = "", "v1", parts[2:]
-    elif parts[0] == "apis" and len(parts) > 3:  # noqa: PLR2004 - apis, group, version, resource
+    elif parts[0] == "apis" and len(parts) > 3:  # apis, group, version, resource
         group, version, rest = parts[1], parts[2], parts[3:]
     else:
         return None
@@ -343,12 +343,12 @@ def parse_path(path: str) -> Route | None:
 
 def _resource(group: str, version: str, rest: list[str]) -> Route:
     namespace = ""
-    if rest[0] == "namespaces" and len(rest) > 2 and (group or rest[2] != "status"):  # noqa: PLR2004 - a kind in it
+    if rest[0] == "namespaces" and len(rest) > 2 and (group or rest[2] != "status"):  # a kind in it
         namespace, rest = rest[1], rest[2:]
     if rest[0] == "bindings" and namespace and not group and len(rest) == 1:
         return Route(kind=PODS, namespace=namespace, subresource="binding")
     kind = BY_ADDRESS.get((group, version, rest[0]))
-    if kind is None or len(rest) > 3 or (namespace and not kind.namespaced):  # noqa: PLR2004 - kind, name, subresource
+    if kind is None or len(rest) > 3 or (namespace and not kind.namespaced):  # kind, name, subresource
         raise UnknownResourceError
     name, subresource = (*rest[1:], "", "")[:2]
     if kind.namespaced and name and not namespace:

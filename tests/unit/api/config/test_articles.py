@@ -7,12 +7,13 @@ import pytest
 
 from berth.api.config.encode import as_document
 from berth.api.config.load import load
+from berth.api.config.presets import CURRENT_RELEASE
 from berth.api.config.types import Point
 from berth.framework.profile import build_profiles
 from berth.lifecycle.start import read_all
-from berth.plugins.presets import CURRENT_RELEASE, PRESETS, UnknownPresetError, preset
 from berth.plugins.registry import BUILT_IN
 from berth.profiles.configuration import read_configuration
+from berth.settings.presets import UnknownPresetError, preset, presets
 from berth.settings.sources import SettingsError
 
 ARTICLES = Path(__file__).parents[3] / "data" / "articles"
@@ -90,23 +91,25 @@ def test_an_unknown_preset_is_answered_by_the_valid_names():
 
 
 def test_services_read_the_preset_from_flag_or_variable():
-    _, configuration = read_all({"algorithm_provider": "FromScratch"}, {"BERTH_ALGORITHM_PROVIDER": "default"})
+    _, configuration = read_all(
+        {"algorithm_provider": "FromScratch"}, {"BERTH_ALGORITHM_PROVIDER": "default"}, read_configuration
+    )
     assert names(configuration, Point.SCORE) == ["FreeCapacity"]
     with pytest.raises(SettingsError) as caught:
-        read_all({}, {"BERTH_ALGORITHM_PROVIDER": "Scratch"})
-    assert caught.value.problems == (f"algorithmProvider: want one of {', '.join(PRESETS)}, got 'Scratch'",)
+        read_all({}, {"BERTH_ALGORITHM_PROVIDER": "Scratch"}, read_configuration)
+    assert caught.value.problems == (f"algorithmProvider: want one of {', '.join(presets())}, got 'Scratch'",)
 
 
 def test_configurations_of_different_presets_have_different_digests():
     assert article("from-scratch").digest != article("from-scratch", "FromScratch").digest
 
 
-@pytest.mark.parametrize("provider", [name for name, each in PRESETS.items() if each.release == CURRENT_RELEASE])
+@pytest.mark.parametrize("provider", [name for name, each in presets().items() if each.release == CURRENT_RELEASE])
 @pytest.mark.parametrize("path", sorted(ARTICLES.glob("*.yaml")), ids=lambda path: path.stem)
 def test_a_shown_configuration_loads_as_the_same_one_with_any_preset(path, provider):
     configuration = read_configuration(path, provider=provider)
     shown = msgspec.json.encode(as_document(configuration)).decode()
-    for start in PRESETS.values():
+    for start in presets().values():
         again = load(shown, known=BUILT_IN, preset=start.plugins)
         assert as_document(again) == as_document(configuration)
         assert again.profiles[0].args == configuration.profiles[0].args

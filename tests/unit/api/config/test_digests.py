@@ -4,15 +4,16 @@ import pytest
 
 from berth.api.config.encode import digests
 from berth.api.config.load import load
-from berth.plugins.presets import DEFAULT_NAME, preset
-from berth.plugins.registry import with_third_party
+from berth.api.config.presets import DEFAULT_NAME
+from berth.plugins.registry import BUILT_IN
+from berth.settings.presets import preset
 
 HEAD = "apiVersion: kubescheduler.config.k8s.io/v1\nkind: KubeSchedulerConfiguration\n"
 TWO = HEAD + "profiles: [{schedulerName: a}, {schedulerName: b}]\n"
 
 
 def digests_of(text):
-    return digests(load(text, known=with_third_party(()), preset=preset(DEFAULT_NAME).all_plugins({})))
+    return digests(load(text, known=BUILT_IN, preset=preset(DEFAULT_NAME).all_plugins({})))
 
 
 def test_what_means_the_same_differs_only_in_the_digest_of_the_file():

@@ -10,8 +10,9 @@ import yaml
 from berth.api.config.encode import as_document, digests
 from berth.api.config.extenders import shown_url
 from berth.api.config.load import ConfigurationError, load
-from berth.plugins.presets import DEFAULT_NAME, gates_for, preset
+from berth.api.config.presets import DEFAULT_NAME
 from berth.plugins.registry import BUILT_IN
+from berth.settings.presets import gates_for, preset
 
 HEAD = "apiVersion: kubescheduler.config.k8s.io/v1\nkind: KubeSchedulerConfiguration\n"
 DEFAULT = preset(DEFAULT_NAME).all_plugins(gates_for(DEFAULT_NAME, ""))

@@ -4,7 +4,7 @@ import pytest
 import yaml
 
 from berth.api.config.load import ConfigurationError, load
-from berth.plugins.presets import DEFAULT
+from berth.api.config.presets import DEFAULT
 from berth.plugins.registry import BUILT_IN
 
 HEAD = "apiVersion: kubescheduler.config.k8s.io/v1\nkind: KubeSchedulerConfiguration\n"

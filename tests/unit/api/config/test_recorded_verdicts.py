@@ -8,7 +8,7 @@ import yaml
 
 from berth.api.config.encode import as_document
 from berth.api.config.load import ConfigurationError, default_configuration, load
-from berth.plugins.presets import DEFAULT
+from berth.api.config.presets import DEFAULT
 from berth.plugins.registry import BUILT_IN
 
 DATA = Path(__file__).parents[3] / "data" / "configuration"

@@ -3,8 +3,8 @@
 import pytest
 
 from berth.api.config.load import ConfigurationError, load
+from berth.api.config.presets import DEFAULT
 from berth.api.config.types import Point
-from berth.plugins.presets import DEFAULT
 from berth.plugins.registry import BUILT_IN
 
 GROUP = "kubescheduler.config.k8s.io"

@@ -8,6 +8,7 @@ from berth.framework.profile import Profile
 from berth.profiles.configuration import profiles_of, read_configuration
 from harness.builders.objects import first_attempt
 from harness.builders.random_clusters import events, pods, snapshots
+from harness.plugins.long_runs import often
 
 CONFIGURATION = read_configuration(
     None, provider="ClusterAutoscalerProvider", gates="EvenPodsSpread=true,ResourceLimitsPriorityFunction=true"
@@ -20,7 +21,7 @@ def profile() -> Profile:
 
 
 @given(snapshot=snapshots(), history=st.lists(events, max_size=15), waiting=st.lists(pods, min_size=1, max_size=3))
-@settings(max_examples=40)
+@settings(max_examples=often(10))
 def test_cached_results_equal_computed_ones(snapshot, history, waiting):
     remembering = profile()
     for event in history:

@@ -7,12 +7,14 @@ import pytest
 
 from berth.api.config.configuration import KubeSchedulerConfiguration
 from berth.api.config.load import ConfigurationError
+from berth.api.config.presets import GateError
 from berth.api.config.types import Plugins, Point
 from berth.lifecycle.start import read_all
-from berth.plugins.presets import PRESETS, gates_for
-from berth.profiles.configuration import MOST_DISKS_VARIABLE, known_plugins, profiles_of, read_configuration
+from berth.profiles.configuration import profiles_of, read_configuration
+from berth.profiles.installed import known_plugins
+from berth.settings.presets import gates_for, presets
 from berth.settings.sources import SettingsError
-from berth_plugins_1_18.providers import GateError
+from berth_plugins_1_18.disklimits import MOST_DISKS_VARIABLE
 
 ARTICLE = json.loads((Path(__file__).parents[3] / "data" / "articles" / "algorithm-provider.json").read_text())
 HEAD = "apiVersion: kubescheduler.config.k8s.io/v1\nkind: KubeSchedulerConfiguration\n"
@@ -65,7 +67,7 @@ def with_gates(provider: str, *gates: str) -> dict[str, list]:
 
 @pytest.mark.parametrize("provider", PROVIDERS)
 def test_without_gates_a_provider_has_the_articles_plugins_in_order(provider):
-    assert listed(PRESETS[provider].plugins) == named(ARTICLE["providers"][provider])
+    assert listed(presets()[provider].plugins) == named(ARTICLE["providers"][provider])
 
 
 @pytest.mark.parametrize("provider", PROVIDERS)
@@ -81,7 +83,7 @@ def test_without_gates_a_provider_has_the_articles_plugins_in_order(provider):
     ],
 )
 def test_gates_append_their_plugins(provider, text, on):
-    assert listed(PRESETS[provider].gated(gates_for(provider, text))) == with_gates(provider, *on)
+    assert listed(presets()[provider].gated(gates_for(provider, text))) == with_gates(provider, *on)
 
 
 @pytest.mark.parametrize("provider", PROVIDERS)
@@ -140,13 +142,13 @@ def test_an_invalid_gate_is_rejected_with_the_valid_ones(provider, text, sentenc
 def test_services_take_gates_from_their_flag_or_variable():
     provider = {"algorithm_provider": "DefaultProvider"}
     _, configuration = read_all(
-        {**provider, "feature_gates": f"{SPREAD}=false"}, {"BERTH_FEATURE_GATES": f"{LIMITS}=true"}
+        {**provider, "feature_gates": f"{SPREAD}=false"}, {"BERTH_FEATURE_GATES": f"{LIMITS}=true"}, read_configuration
     )
     assert running(configuration)["preScore"] == with_gates("DefaultProvider")["preScore"]
-    _, configuration = read_all(provider, {"BERTH_FEATURE_GATES": f"{LIMITS}=true"})
+    _, configuration = read_all(provider, {"BERTH_FEATURE_GATES": f"{LIMITS}=true"}, read_configuration)
     assert running(configuration)["preScore"] == with_gates("DefaultProvider", SPREAD, LIMITS)["preScore"]
     with pytest.raises(SettingsError, match=f"featureGates: want {SPREAD} or {LIMITS}, got 'Odd'"):
-        read_all(provider, {"BERTH_FEATURE_GATES": "Odd=true"})
+        read_all(provider, {"BERTH_FEATURE_GATES": "Odd=true"}, read_configuration)
 
 
 @pytest.fixture

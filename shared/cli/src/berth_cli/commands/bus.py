@@ -13,7 +13,7 @@ from berth.exits import UsageError
 from berth.settings.readers import berth_prefix
 from berth_cli.bus import PREFIX_VARIABLE, apply_bus
 from berth_cli.options import reporting_errors, run_command
-from berth_cli.pipeline.accounts import nats_conf
+from berth_cli.pipeline.natsconf import nats_conf
 from berth_cli.rendering import print_line, print_text
 
 app = typer.Typer(name="bus", help="The bus: streams, buckets and consumers.", no_args_is_help=True)

@@ -14,22 +14,15 @@ import yaml
 from berth.api.config.configuration import KubeSchedulerConfiguration, PluginLists
 from berth.api.config.encode import as_document
 from berth.api.config.load import ConfigurationError
+from berth.api.config.presets import CURRENT_RELEASE, DEFAULT_NAME, PRESETS, GateError, GateValues, Preset, read_gates
 from berth.api.config.profiles import expand
 from berth.api.config.types import PluginRef, Plugins, Point
 from berth.exits import Exit
 from berth.leader.samepods import warning_about
-from berth.plugins.presets import (
-    CURRENT_RELEASE,
-    DEFAULT_NAME,
-    EVERY_GATE,
-    PRESETS,
-    Preset,
-    UnknownPresetError,
-    deprecation_warning,
-    preset,
-)
-from berth.plugins.registry import plugins_of_release
-from berth.profiles.configuration import file_values, known_plugins, problems_in_services, read_configuration
+from berth.profiles.configuration import problems_in_services, read_configuration
+from berth.profiles.installed import known_plugins
+from berth.settings.file import file_values
+from berth.settings.presets import UnknownPresetError, deprecation_warning, every_gate, preset, presets
 from berth.settings.sources import read_settings
 from berth_cli.options import Output, OutputFormat, print_document, reporting_errors
 from berth_cli.rendering import (
@@ -41,7 +34,6 @@ from berth_cli.rendering import (
     print_rich,
     print_text,
 )
-from berth_plugins_1_18.providers import GateError, GateValues, read_gates
 
 app = typer.Typer(name="config", help="Configuration files (KubeSchedulerConfiguration).", no_args_is_help=True)
 
@@ -71,7 +63,7 @@ Provider = Annotated[
         "--algorithm-provider",
         metavar="NAME",
         envvar="BERTH_ALGORITHM_PROVIDER",
-        help=f"The preset that a file starts from: {', '.join(PRESETS)}.",
+        help=f"The preset that a file starts from: {', '.join(PRESETS)}; `berth config providers` lists all.",
         show_default=False,
     ),
 ]
@@ -216,8 +208,8 @@ def providers(name: Name = None, feature_gates: Gates = None, output: Output = O
     Presets are the names that --algorithm-provider takes; each is shown before and after its gates.
     """
     try:
-        values = read_gates(feature_gates or "", EVERY_GATE)
-        chosen = PRESETS if name is None else {name: preset(name)}
+        values = read_gates(feature_gates or "", every_gate())
+        chosen = presets() if name is None else {name: preset(name)}
     except (GateError, UnknownPresetError) as error:
         note(str(error))
         raise typer.Exit(Exit.USAGE) from error
@@ -242,7 +234,7 @@ def preset_json(of: Preset, values: GateValues) -> Mapping[str, Any]:
 
 def lists_of(plugins: Plugins, release: str) -> PluginLists:
     """The plugins of each extension point; one in multiPoint is at each point that it has."""
-    known = plugins_of_release(release, known_plugins())
+    known = known_plugins(release=release)
     return expand(plugins, Plugins(), {name: plugin.points for name, plugin in known.items()})
 
 

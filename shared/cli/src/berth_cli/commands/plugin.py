@@ -10,19 +10,19 @@ import msgspec
 import typer
 from rich.table import Table
 
+from berth.api.config.presets import CURRENT_RELEASE
 from berth.api.config.types import EVERYTHING, Point
 from berth.exits import Exit
 from berth.framework.events import Action
 from berth.framework.interface import EnqueueExtensions, Plugin
 from berth.framework.profile import POINT_TYPES, REFUSING, RUNS_IN, services_of
 from berth.plugins.factory import PluginFactory
-from berth.plugins.presets import CURRENT_RELEASE
 from berth.plugins.registry import BUILT_IN
-from berth.profiles.configuration import PluginBuildError, known_plugins
+from berth.profiles.installed import PluginBuildError, known_plugins
+from berth.settings.presets import presets
 from berth_cli.options import Output, OutputFormat, print_document, reporting_errors
 from berth_cli.pluginpackage import files_of, name_problem
 from berth_cli.rendering import new_table, note, plain, print_line, print_rich
-from berth_plugins_1_18.providers import RELEASE as OLDER
 
 app = typer.Typer(name="plugin", help="Plugins: list them, or start your own.", no_args_is_help=True)
 _EVENTS: Final = "events"
@@ -59,16 +59,11 @@ def plugins(output: Output = OutputFormat.TABLE) -> None:
         print_document(listed, output)
         return
     today = [one for one in listed if one.release == CURRENT_RELEASE]
-    before = [one for one in listed if one.release == OLDER]
-    print_rich(
-        _listing(today),
-        "",
-        f"Those of {OLDER} run with the presets of that release: `berth config providers`.",
-        "",
-        _listing(before),
-        "",
-        _callers(),
-    )
+    print_rich(_listing(today), "")
+    for release in _older_releases():
+        about = f"Those of {release} run with the presets of that release: `berth config providers`."
+        print_rich(about, "", _listing(one for one in listed if one.release == release), "")
+    print_rich(_callers())
 
 
 def _listing(plugins: Iterable[PluginListing]) -> Table:
@@ -123,11 +118,17 @@ def new(
 
 
 def _every() -> Iterator[PluginListing]:
-    """The current plugins, then those of the older release that differ or were removed."""
+    """The current plugins, then those of older releases that differ or were removed."""
     today = known_plugins()
     yield from (listed_as(factory) for name, factory in today.items() if factory.name == name)
-    before = known_plugins(release=OLDER)
-    yield from (listed_as(factory, OLDER) for name, factory in before.items() if today.get(name) is not factory)
+    for release in _older_releases():
+        before = known_plugins(release=release)
+        changed = (factory for name, factory in before.items() if name not in today or today[name] is not factory)
+        yield from (listed_as(factory, release) for factory in changed)
+
+
+def _older_releases() -> list[str]:
+    return list(dict.fromkeys(each.release for each in presets().values() if each.release != CURRENT_RELEASE))
 
 
 def listed_as(factory: PluginFactory, release: str = CURRENT_RELEASE) -> PluginListing:

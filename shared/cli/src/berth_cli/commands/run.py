@@ -19,6 +19,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextC
 from rich.status import Status
 from rich.table import Table
 
+from berth.api.config.presets import DEFAULT_NAME
 from berth.bus.interface import Session, StoredMessage
 from berth.errors import BerthError, DecodeError, TemporaryError
 from berth.exits import Exit
@@ -28,7 +29,6 @@ from berth.kube.kubeconfig import source_for
 from berth.messages.attempts import Decision, Outcome, Pending, Ranked, decode
 from berth.messages.livedata import decode_bandwidth
 from berth.messages.subjects import PodSubject, unescape
-from berth.plugins.presets import DEFAULT_NAME
 from berth.profiles.configuration import profiles_of, read_configuration
 from berth.settings.settings import short_identity
 from berth_cli.bus import connect_bus

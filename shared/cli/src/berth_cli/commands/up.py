@@ -17,8 +17,8 @@ from berth.bus.topology import Names
 from berth.errors import BerthError
 from berth.exits import Exit, ReadyFileError, UsageError, write_ready_file
 from berth.leader.samepods import leases_of_others, warning_about
-from berth.profiles.configuration import file_values
 from berth.settings import readers
+from berth.settings.file import file_values
 from berth.settings.settings import NatsSettings
 from berth.settings.sources import misspelt, read_settings
 from berth_cli.bus import is_anonymous

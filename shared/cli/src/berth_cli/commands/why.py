@@ -51,8 +51,8 @@ from berth_cli.options import (
     run_command,
 )
 from berth_cli.remedies.asking import advice_on
+from berth_cli.remedies.rejections import remedies_of
 from berth_cli.remedies.remedy import Advice
-from berth_cli.remedies.telling import remedies_of
 from berth_cli.rendering import note, plain, print_rich
 from berth_cli.services import what_stops
 from berth_cli.unplaced import KnownByDecision, KnownByWatcher, ask_the_cluster, explanation_of

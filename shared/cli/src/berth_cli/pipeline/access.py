@@ -14,7 +14,8 @@ from itertools import chain
 from pathlib import Path
 from typing import Final
 
-from berth_cli.pipeline.accounts import DOMAIN, nats_conf, users
+from berth_cli.pipeline.accounts import DOMAIN, users
+from berth_cli.pipeline.natsconf import nats_conf
 
 FOLDER_PREFIX: Final = "berth-of-"
 """Working folders of pipelines: ``berth-of-<pid>-...`` in the folder for temporary files."""

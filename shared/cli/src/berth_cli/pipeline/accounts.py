@@ -10,8 +10,7 @@ The server's configuration and the tables of docs/security.md are generated from
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -94,180 +93,240 @@ class User:
         return self.account == self.names.word(PEOPLE)
 
 
+class _Subjects:
+    """The subjects of one berth. Streams and buckets are named without prefix."""
+
+    def __init__(self, names: Names) -> None:
+        self.names = names
+        self._streams = [stream.name for stream in declared_streams(TopologySettings(prefix=names.prefix))]
+        self._words = {
+            "pending": names.stream(PENDING),
+            "ranked": names.stream(RANKED),
+            "dead": names.stream(DEAD),
+            "probe": names.stream(PROBE),
+            "scorer": SCORER,
+            "watcher": names.word("berth-watcher"),
+            "admins_inbox": _inbox(names, ADMIN),
+        }
+
+    def path(self, subject: str, *, many: bool = False) -> Path:
+        return Path(subject=self.names.filter(subject), many=many)
+
+    def api(self, request: str, *, many: bool = False) -> Iterator[Path]:
+        """Requests to JetStream. ``{each}`` stands for each stream, ``{pending}`` for the stream PENDING."""
+        for stream in self._streams if "{each}" in request else [""]:
+            yield Path(subject=f"{API}.{self.named(request.replace('{each}', stream))}", many=many)
+
+    def named(self, subject: str) -> str:
+        """``$JS.ACK.east-RANKED.*`` for ``$JS.ACK.{ranked}.*``."""
+        return subject.format(**self._words)
+
+    def copies(self, subject: str) -> str:
+        return STORED_PREFIX + self.names.filter(subject)
+
+    def direct(self, stream: str) -> Iterator[Path]:
+        """Direct Get of one subject, and of many messages.
+
+        They are apart: the server remembers a request with many answers until the asker's inbox has gone.
+        """
+        there = self.names.stream(stream)
+        yield from self.api(f"DIRECT.GET.{there}.>")
+        yield from self.api(f"DIRECT.GET.{there}", many=True)
+
+    def stored(self, stream: str) -> Iterator[Path]:
+        """Everything that an ordered reader asks for."""
+        there = self.names.stream(stream)
+        yield from self.direct(stream)
+        yield from self.api(f"STREAM.MSG.GET.{there}")
+        yield from self.api(f"STREAM.INFO.{there}")
+
+
+Right = Callable[[_Subjects], Iterable[Path]]
+"""What a user may send, given the subjects of its berth."""
+
+
+def _publish(*subjects: str) -> Right:
+    return lambda of: [of.path(subject) for subject in subjects]
+
+
+def _put(bucket: str, *keys: str) -> Right:
+    return _publish(*(bucket_prefix(bucket) + key for key in keys))
+
+
+def _api(*requests: str, many: bool = False) -> Right:
+    return lambda of: [path for request in requests for path in of.api(request, many=many)]
+
+
+def _request(*subjects: str, many: bool = False) -> Right:
+    """NATS's own subjects, which have no prefix but in the names in them."""
+    return lambda of: [Path(subject=of.named(subject), many=many) for subject in subjects]
+
+
+def _get(*streams: str) -> Right:
+    return lambda of: [path for stream in streams for path in of.direct(stream)]
+
+
+def _read(*streams: str) -> Right:
+    return lambda of: [path for stream in streams for path in of.stored(stream)]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Declared:
+    """A row of the table: a user before its berth has a prefix."""
+
+    account: str
+    about: str
+    sends: tuple[Right, ...]
+    reads: tuple[str, ...] = ()
+    """Subjects without prefix of which it reads the copies that streams republish."""
+    service: str = ""
+    announces: bool = True
+    broadcasts: tuple[str, ...] = ()
+    answers_admins: bool = False
+
+
+def _keys(*buckets: str) -> tuple[str, ...]:
+    return tuple(bucket_prefix(bucket) + ">" for bucket in buckets)
+
+
+def _buckets(*buckets: str) -> tuple[str, ...]:
+    return tuple(map(bucket_stream, buckets))
+
+
+_LOOK: Final = (_api("STREAM.INFO.{each}", "CONSUMER.INFO.{pending}.{scorer}"), _get(bucket_stream(CONTROL)))
+"""What every service asks: whether the streams are there and the drain is over."""
+_RANKINGS: Final = (f"{PREFIX}.ranked.>", f"{PREFIX}.decision.>", *_keys(CLUSTER, BANDWIDTH, FACTS))
+"""What a ranking depends on."""
+_USERS: Final[Mapping[str, _Declared]] = {
+    ADMIN: _Declared(
+        account=OWN,
+        about="For an admin: berth bus apply, dead retry and drain. Creates and updates what berth declares.",
+        sends=(
+            _api("STREAM.INFO.{each}", "STREAM.CREATE.{each}", "STREAM.UPDATE.{each}"),
+            _api("CONSUMER.CREATE.{pending}.{scorer}"),
+            _get(bucket_stream(CONTROL)),
+            _put(CONTROL, BUS_ID_KEY, DRAIN_KEY),
+            _get(DEAD),
+            _api("CONSUMER.LIST.{pending}", "CONSUMER.LIST.{ranked}", "CONSUMER.LIST.{dead}"),
+            _publish(f"{PREFIX}.admin.>"),
+            _request("$SRV.STATS.{watcher}", many=True),
+        ),
+    ),
+    "watcher": _Declared(
+        account=OWN,
+        about="Publishes PENDING and the mirror. Makes streams anew after the loss of the store or a full disk.",
+        service="berth-watcher",
+        answers_admins=True,
+        sends=(
+            _publish(f"{PREFIX}.pending.>", f"{PREFIX}.dead.>"),
+            _put(CLUSTER, ">"),
+            _put(CONTROL, "term.watcher", "cluster.id", BUS_ID_KEY),
+            _api("STREAM.CREATE.{each}"),
+            *_LOOK,
+            _api("CONSUMER.NAMES.{pending}", "CONSUMER.LIST.{pending}"),
+            _api("CONSUMER.CREATE.{pending}.{scorer}", "CONSUMER.DELETE.{pending}.{scorer}"),
+            _api("STREAM.DELETE.{each}", "STREAM.DELETE.{probe}", "STREAM.CREATE.{probe}", "STREAM.INFO.{probe}"),
+            _publish(f"{PREFIX}.{PROBE}"),
+            _read(PENDING, RANKED, DECISIONS, *_buckets(*BUCKETS)),
+            _request("{admins_inbox}.>"),
+        ),
+        reads=(f"{PREFIX}.decision.>", *_keys(*BUCKETS)),
+    ),
+    "binder": _Declared(
+        account=OWN,
+        about="Consumes RANKED, publishes Decisions. Creates its own consumer and deletes those of former leaders.",
+        service="berth-binder",
+        sends=(
+            _publish(f"{PREFIX}.decision.>", f"{PREFIX}.dead.>"),
+            _put(CONTROL, "term.binder", "fence.binder"),
+            _put(COMMITS, ">"),
+            _get(bucket_stream(COMMITS)),
+            _request("$JS.ACK.{ranked}.*.>"),
+            _api("CONSUMER.NAMES.{ranked}", "CONSUMER.LIST.{ranked}"),
+            _api("CONSUMER.CREATE.{ranked}.*", "CONSUMER.INFO.{ranked}.*", "CONSUMER.DELETE.{ranked}.*"),
+            _api("CONSUMER.MSG.NEXT.{ranked}.*"),
+            *_LOOK,
+            _read(RANKED, *_buckets(CONTROL, BANDWIDTH, FACTS)),
+        ),
+        reads=_keys(CONTROL, BANDWIDTH, FACTS),
+    ),
+    "scorer": _Declared(
+        account="SCORERS",
+        about="Consumes PENDING, publishes RANKED. Reads the mirror, live data and others' results.",
+        service="berth-scorer",
+        sends=(
+            _publish(f"{PREFIX}.ranked.>", f"{PREFIX}.dead.>"),
+            _put(TRIES, ">"),
+            _request("$JS.ACK.{pending}.{scorer}.>"),
+            _api("CONSUMER.MSG.NEXT.{pending}.{scorer}", many=True),
+            *_LOOK,
+            _get(bucket_stream(TRIES)),
+            _read(RANKED, DECISIONS, *_buckets(CLUSTER, BANDWIDTH, FACTS)),
+        ),
+        reads=_RANKINGS,
+    ),
+    "collector": _Declared(
+        account="COLLECTORS",
+        about="Writes the nodes' bandwidth. Reads the nodes from the mirror.",
+        service="berth-metrics-collector",
+        sends=(_put(BANDWIDTH, ">"), *_LOOK, _read(*_buckets(CLUSTER, BANDWIDTH))),
+        reads=(bucket_prefix(CLUSTER) + "node.>", *_keys(BANDWIDTH)),
+    ),
+    "shadow": _Declared(
+        account="SHADOWS",
+        about="For shadows: reads what scorers read and what they say. Publishes comparisons, for people only.",
+        service="berth-shadow",
+        announces=False,
+        broadcasts=(f"{PREFIX}.shadow.>",),
+        sends=(*_LOOK, _read(RANKED, DECISIONS, *_buckets(CLUSTER, BANDWIDTH, FACTS))),
+        reads=_RANKINGS,
+    ),
+    "people": _Declared(
+        account=PEOPLE,
+        about="For people: berth why, trace, top, queue and dead, and the NATS CLI. May only look, and put facts.",
+        sends=(
+            _put(FACTS, ">"),
+            _api("INFO", "STREAM.NAMES", "STREAM.LIST", "STREAM.INFO.{each}"),
+            _api("CONSUMER.NAMES.{each}", "CONSUMER.LIST.{each}"),
+            _api("CONSUMER.INFO.{pending}.{scorer}", "CONSUMER.INFO.{ranked}.*"),
+            _read(PENDING, RANKED, DECISIONS, DEAD, *_buckets(*BUCKETS)),
+            _request("$SRV.>", many=True),
+            _publish(f"{PREFIX}.service.>"),
+        ),
+        reads=(">",),
+    ),
+}
+"""Every user, by name, in the order of the generated configuration."""
+
+
 def users(prefix: str = "") -> tuple[User, ...]:
     """Every user of the berth with this prefix."""
-    names = Names(prefix)
-    of = _Subjects(names)
-    own = names.word(OWN)
-    streams = tuple(stream.name for stream in declared_streams(TopologySettings(prefix=prefix)))
-    pending, ranked, dead, probe = (names.stream(name) for name in (PENDING, RANKED, DEAD, PROBE))
-    admins_inbox = f"_INBOX_{names.word(ADMIN)}"
-    info = tuple(_api(f"STREAM.INFO.{name}") for name in streams)
-    shared = (*info, _api(f"CONSUMER.INFO.{pending}.{SCORER}"), *of.direct(bucket_stream(CONTROL)))
-    create = tuple(_api(f"STREAM.CREATE.{name}") for name in streams)
-    return (
-        User(
-            name=names.word(ADMIN),
-            about="For an admin: berth bus apply, dead retry and drain. Creates and updates what berth declares.",
-            account=own,
-            sends=(
-                *(*info, *create, *(_api(f"STREAM.UPDATE.{name}") for name in streams)),
-                *(_api(f"CONSUMER.CREATE.{pending}.{SCORER}"), *of.direct(bucket_stream(CONTROL))),
-                *(of.key(CONTROL, BUS_ID_KEY), of.key(CONTROL, DRAIN_KEY), *of.direct(DEAD)),
-                *(_api(f"CONSUMER.LIST.{name}") for name in (pending, ranked, dead)),
-                *(of.path(f"{PREFIX}.admin.>"), Path(subject=f"$SRV.STATS.{names.word('berth-watcher')}", many=True)),
-            ),
-            names=names,
-            inbox=admins_inbox,
-        ),
-        User(
-            name=names.word("watcher"),
-            about="Publishes PENDING and the mirror. Makes streams anew after the loss of the store or a full disk.",
-            account=own,
-            sends=(
-                *(of.stage("pending"), of.stage("dead"), of.key(CLUSTER, ">")),
-                *(of.key(CONTROL, "term.watcher"), of.key(CONTROL, "cluster.id"), of.key(CONTROL, BUS_ID_KEY)),
-                *(*create, *shared, *(_api(f"CONSUMER.{verb}.{pending}") for verb in ("NAMES", "LIST"))),
-                *(_api(f"CONSUMER.{verb}.{pending}.{SCORER}") for verb in ("CREATE", "DELETE")),
-                *(_api(f"STREAM.DELETE.{name}") for name in (*streams, probe)),
-                *(_api(f"STREAM.CREATE.{probe}"), _api(f"STREAM.INFO.{probe}"), of.path(f"{PREFIX}.{PROBE}")),
-                *of.stored(PENDING, RANKED, DECISIONS, *map(bucket_stream, BUCKETS)),
-                Path(subject=f"{admins_inbox}.>"),
-            ),
-            reads=(of.copies(f"{PREFIX}.decision.>"), *(of.copies(bucket_prefix(bucket) + ">") for bucket in BUCKETS)),
-            service="berth-watcher",
-            answers_admins=True,
-            names=names,
-            inbox=f"_INBOX_{names.word('watcher')}",
-        ),
-        User(
-            name=names.word("binder"),
-            about="Consumes RANKED, publishes Decisions. Creates its own consumer and deletes those of former leaders.",
-            account=own,
-            sends=(
-                *(
-                    of.stage("decision"),
-                    of.stage("dead"),
-                    of.key(CONTROL, "term.binder"),
-                    of.key(CONTROL, "fence.binder"),
-                ),
-                *(of.key(COMMITS, ">"), *of.direct(bucket_stream(COMMITS))),
-                Path(subject=f"$JS.ACK.{ranked}.*.>"),
-                *(_api(f"CONSUMER.{verb}.{ranked}") for verb in ("NAMES", "LIST")),
-                *(_api(f"CONSUMER.{verb}.{ranked}.*") for verb in ("CREATE", "INFO", "DELETE")),
-                *(_api(f"CONSUMER.MSG.NEXT.{ranked}.*"), *shared),
-                *of.stored(RANKED, *map(bucket_stream, (CONTROL, BANDWIDTH, FACTS))),
-            ),
-            reads=tuple(of.copies(bucket_prefix(bucket) + ">") for bucket in (CONTROL, BANDWIDTH, FACTS)),
-            service="berth-binder",
-            names=names,
-            inbox=f"_INBOX_{names.word('binder')}",
-        ),
-        User(
-            name=names.word("scorer"),
-            about="Consumes PENDING, publishes RANKED. Reads the mirror, live data and others' results.",
-            account=names.word("SCORERS"),
-            sends=(
-                *(of.stage("ranked"), of.stage("dead"), of.key(TRIES, ">")),
-                *(
-                    Path(subject=f"$JS.ACK.{pending}.{SCORER}.>"),
-                    _api(f"CONSUMER.MSG.NEXT.{pending}.{SCORER}", many=True),
-                ),
-                *shared,
-                *(*of.direct(bucket_stream(TRIES)),),
-                *of.stored(RANKED, DECISIONS, *map(bucket_stream, (CLUSTER, BANDWIDTH, FACTS))),
-            ),
-            reads=(
-                *(of.copies(f"{PREFIX}.ranked.>"), of.copies(f"{PREFIX}.decision.>")),
-                *(of.copies(bucket_prefix(bucket) + ">") for bucket in (CLUSTER, BANDWIDTH, FACTS)),
-            ),
-            service="berth-scorer",
-            names=names,
-            inbox=f"_INBOX_{names.word('scorer')}",
-        ),
-        User(
-            name=names.word("collector"),
-            about="Writes the nodes' bandwidth. Reads the nodes from the mirror.",
-            account=names.word("COLLECTORS"),
-            sends=(of.key(BANDWIDTH, ">"), *shared, *of.stored(*map(bucket_stream, (CLUSTER, BANDWIDTH)))),
-            reads=(of.copies(bucket_prefix(CLUSTER) + "node.>"), of.copies(bucket_prefix(BANDWIDTH) + ">")),
-            service="berth-metrics-collector",
-            names=names,
-            inbox=f"_INBOX_{names.word('collector')}",
-        ),
-        User(
-            name=names.word("shadow"),
-            about="For shadows: reads what scorers read and what they say. Publishes comparisons, for people only.",
-            account=names.word("SHADOWS"),
-            sends=(*shared, *of.stored(RANKED, DECISIONS, *map(bucket_stream, (CLUSTER, BANDWIDTH, FACTS)))),
-            reads=(
-                *(of.copies(f"{PREFIX}.ranked.>"), of.copies(f"{PREFIX}.decision.>")),
-                *(of.copies(bucket_prefix(bucket) + ">") for bucket in (CLUSTER, BANDWIDTH, FACTS)),
-            ),
-            service="berth-shadow",
-            announces=False,
-            broadcasts=(names.subject(f"{PREFIX}.shadow.>"),),
-            names=names,
-            inbox=f"_INBOX_{names.word('shadow')}",
-        ),
-        User(
-            name=names.word("people"),
-            about="For people: berth why, trace, top, queue and dead, and the NATS CLI. May only look, and put facts.",
-            account=names.word(PEOPLE),
-            sends=(
-                *(of.key(FACTS, ">"), *(_api(name) for name in ("INFO", "STREAM.NAMES", "STREAM.LIST")), *info),
-                *(_api(f"CONSUMER.{verb}.{name}") for verb in ("NAMES", "LIST") for name in streams),
-                *(_api(f"CONSUMER.INFO.{pending}.{SCORER}"), _api(f"CONSUMER.INFO.{ranked}.*")),
-                *of.stored(PENDING, RANKED, DECISIONS, DEAD, *map(bucket_stream, BUCKETS)),
-                *(Path(subject="$SRV.>", many=True), of.path(f"{PREFIX}.service.>")),
-            ),
-            reads=(f"{STORED_PREFIX}>",),
-            names=names,
-            inbox=f"{DEFAULT_INBOX_PREFIX}_{names.word('people')}" if prefix else DEFAULT_INBOX_PREFIX,
-        ),
+    of = _Subjects(Names(prefix))
+    return tuple(_user_of(name, declared, of) for name, declared in _USERS.items())
+
+
+def _user_of(name: str, declared: _Declared, of: _Subjects) -> User:
+    names = of.names
+    return User(
+        name=names.word(name),
+        account=names.word(declared.account),
+        about=declared.about,
+        sends=tuple(path for right in declared.sends for path in right(of)),
+        reads=tuple(map(of.copies, declared.reads)),
+        service=declared.service,
+        announces=declared.announces,
+        broadcasts=tuple(map(names.subject, declared.broadcasts)),
+        answers_admins=declared.answers_admins,
+        inbox=_inbox(names, name),
+        names=names,
     )
 
 
-def nats_conf(*prefixes: str) -> str:
-    """The accounts as a part of nats-server's configuration, of the berths with these prefixes; by default of one.
-
-    Passwords are variables: ``$scorer_PASSWORD``. Berths share no account, so none reaches another's streams
-    (docs/adr/0024-a-prefix-for-each-berth.md).
-    """
-    lines = ["# Generated by `berth bus permissions --format nats-conf`. Do not edit.", "accounts {"]
-    for prefix in dict.fromkeys(prefixes or ("",)):
-        declared = users(prefix)
-        for name in _accounts(declared):
-            lines += [f"  {name}: {{", *(f"    {line}" for line in _account(name, declared)), "  }"]
-    return "\n".join([*lines, "}", ""])
-
-
-def _account(name: str, declared: Sequence[User]) -> Iterator[str]:
-    members = [user for user in declared if user.account == name]
-    is_own = any(user.is_own for user in members)
-    if is_own:
-        yield "jetstream: enabled"
-    yield "users: ["
-    for user in members:
-        yield from (f"  {line}" for line in _user(user))
-    yield "]"
-    exports = list(_shared_streams(declared)) if is_own else []
-    imports = [] if is_own else [line for user in members for line in _shared_imports(user)]
-    for user in members:
-        exports += _service_exports(user, declared)
-    for account in _accounts(declared):
-        if account != name:
-            imports += _service_imports(name, account, declared)
-    yield from _block("exports", exports)
-    yield from _block("imports", imports)
-
-
-def _user(user: User) -> Iterator[str]:
-    yield f"# {user.about}"
-    yield f"{{ user: {user.name}, password: ${user.name}_PASSWORD, permissions: {{"
-    yield from (f"  {line}" for line in _block("publish", map(_quoted, publishes(user))))
-    yield from (f"  {line}" for line in _block("subscribe", map(_quoted, subscribes(user))))
-    yield "} }"
+def _inbox(names: Names, user: str) -> str:
+    """The people of the berth without prefix have the inboxes of NATS's own clients, so that those work unset."""
+    if user == "people":
+        return f"{DEFAULT_INBOX_PREFIX}_{names.word(user)}" if names.prefix else DEFAULT_INBOX_PREFIX
+    return f"_INBOX_{names.word(user)}"
 
 
 def local(user: User, subject: str) -> str:
@@ -280,7 +339,7 @@ def local(user: User, subject: str) -> str:
 
 def publishes(user: User) -> list[str]:
     """Every subject that the user may publish to."""
-    announced = [f"{_announcements(user)}*"] if user.announces else []
+    announced = [f"{announcements(user)}*"] if user.announces else []
     own = [REWRITTEN_REPLIES, *announced] if user.service else []
     return list(dict.fromkeys([*(local(user, path.subject) for path in user.sends), *own, *user.broadcasts]))
 
@@ -298,130 +357,16 @@ def _answers(user: User) -> list[str]:
         return []
     verbs = [f"$SRV.{verb}" for verb in ("PING", "INFO", "STATS")]
     named = [f"{verb}.{user.names.word(user.service)}{rest}" for verb in verbs for rest in ("", ".>")]
-    asked = [_asked(user)]
+    subjects = [asked(user)]
     if user.answers_admins:
-        asked.append(user.names.subject(f"{PREFIX}.admin.{user.service}.>"))
-    return [*verbs, *named, *asked]
+        subjects.append(user.names.subject(f"{PREFIX}.admin.{user.service}.>"))
+    return [*verbs, *named, *subjects]
 
 
-def _announcements(user: User) -> str:
+def announcements(user: User) -> str:
     return user.names.subject(f"{PREFIX}.announce.{user.service}.")
 
 
-def _asked(user: User) -> str:
+def asked(user: User) -> str:
     """Where people ask the user's service."""
     return user.names.subject(f"{PREFIX}.service.{user.service}.>")
-
-
-def _shared_streams(declared: Iterable[User]) -> Iterator[str]:
-    """What other accounts may reach of the streams: each subject once, with the accounts that import it."""
-    paths: dict[Path, dict[str, None]] = {}
-    copies: dict[str, dict[str, None]] = {}
-    for user in declared:
-        if not user.is_own:
-            for path in user.sends:
-                if not _is_asked_of_services(user, path):
-                    paths.setdefault(path, {})[user.account] = None
-            for subject in user.reads:
-                copies.setdefault(subject, {})[user.account] = None
-    for path, accounts in paths.items():
-        kind = ", response_type: stream" if path.many else ""
-        yield f"{{ service: {_quoted(path.subject)}{kind}, accounts: [{', '.join(accounts)}] }}"
-    for subject, accounts in copies.items():
-        yield f"{{ stream: {_quoted(subject)}, accounts: [{', '.join(accounts)}] }}"
-
-
-def _shared_imports(user: User) -> Iterator[str]:
-    own = user.names.word(OWN)
-    for path in user.sends:
-        if not _is_asked_of_services(user, path):
-            renamed = local(user, path.subject)
-            to = f", to: {_quoted(renamed)}" if renamed != path.subject else ""
-            yield f"{{ service: {{ account: {own}, subject: {_quoted(path.subject)} }}{to} }}"
-    for subject in user.reads:
-        yield f"{{ stream: {{ account: {own}, subject: {_quoted(subject)} }} }}"
-    if user.is_person:  # `nats sub 'berth.*.*.default.web-0'` follows a pod
-        followed = user.names.subject(f"{PREFIX}.>")
-        copies = _quoted(STORED_PREFIX + followed)
-        yield f"{{ stream: {{ account: {own}, subject: {copies} }}, to: {_quoted(followed)} }}"
-
-
-def _service_exports(user: User, declared: Iterable[User]) -> Iterator[str]:
-    """A service's announcements, for all, and its answers, for those who ask services."""
-    if not user.service:
-        return
-    people = user.names.word(PEOPLE)
-    hearing = [one.account for one in declared if one.is_person or (one.announces and one.account != user.account)]
-    if user.announces:
-        others = ", ".join(dict.fromkeys(hearing))
-        yield f"{{ stream: {_quoted(_announcements(user) + '>')}, accounts: [{others}] }}"
-    for subject in user.broadcasts:
-        yield f"{{ stream: {_quoted(subject)}, accounts: [{people}] }}"
-    yield f'{{ service: "$SRV.>", response_type: stream, accounts: [{people}] }}'
-    yield f"{{ service: {_quoted(_asked(user))}, accounts: [{people}] }}"
-
-
-def _service_imports(name: str, other: str, declared: Iterable[User]) -> Iterator[str]:
-    """What an account imports of another account's services."""
-    for user in declared:
-        if user.account == other and user.service:
-            if user.announces and any(one.announces for one in declared if one.account == name):
-                yield f"{{ stream: {{ account: {other}, subject: {_quoted(_announcements(user) + '>')} }} }}"
-            if name == user.names.word(PEOPLE):
-                yield from (f"{{ stream: {{ account: {other}, subject: {_quoted(it)} }} }}" for it in user.broadcasts)
-                yield f'{{ service: {{ account: {other}, subject: "$SRV.>" }} }}'
-                yield f"{{ service: {{ account: {other}, subject: {_quoted(_asked(user))} }} }}"
-
-
-def _accounts(declared: Iterable[User]) -> list[str]:
-    return list(dict.fromkeys(user.account for user in declared))
-
-
-def _is_asked_of_services(user: User, path: Path) -> bool:
-    return path.subject.startswith(("$SRV.", user.names.subject(f"{PREFIX}.service.")))
-
-
-def _api(request: str, *, many: bool = False) -> Path:
-    return Path(subject=f"{API}.{request}", many=many)
-
-
-class _Subjects:
-    """The subjects of one berth that several users have. Streams and buckets are named without prefix."""
-
-    def __init__(self, names: Names) -> None:
-        self._names = names
-
-    def path(self, subject: str) -> Path:
-        return Path(subject=self._names.filter(subject))
-
-    def stage(self, stage: str) -> Path:
-        return self.path(f"{PREFIX}.{stage}.>")
-
-    def key(self, bucket: str, keys: str) -> Path:
-        return self.path(bucket_prefix(bucket) + keys)
-
-    def copies(self, subject: str) -> str:
-        return STORED_PREFIX + self._names.filter(subject)
-
-    def direct(self, stream: str) -> tuple[Path, ...]:
-        """Direct Get of one subject, and of many messages.
-
-        They are apart: the server remembers a request with many answers until the asker's inbox has gone.
-        """
-        there = self._names.stream(stream)
-        return (_api(f"DIRECT.GET.{there}.>"), _api(f"DIRECT.GET.{there}", many=True))
-
-    def stored(self, *streams: str) -> Iterator[Path]:
-        """Everything that an ordered reader asks for."""
-        for stream in streams:
-            there = self._names.stream(stream)
-            yield from (*self.direct(stream), _api(f"STREAM.MSG.GET.{there}"), _api(f"STREAM.INFO.{there}"))
-
-
-def _block(name: str, lines: Iterable[str]) -> list[str]:
-    unique = list(dict.fromkeys(lines))
-    return [f"{name}: [", *(f"  {line}" for line in unique), "]"] if unique else []
-
-
-def _quoted(text: str) -> str:
-    return json.dumps(text)

@@ -92,7 +92,7 @@ async def check_api(kubeconfig: Path) -> None:
     credentials = await KubeCredentials.from_source(source_for(str(kubeconfig)))
     async with KubeClient(credentials, user_agent="berth") as client:
         try:
-            answer = await client.request("GET", "/version")
+            answer = await client.call("GET", "/version")
         except ApiUnreachableError as error:
             text = f"{error}: does it run, and is the server's address in the file right?"
             raise ApiUnreachableError(text, maybe_sent=False) from error

@@ -13,8 +13,10 @@ from typing import Any, Final, TypeVar, overload
 
 import msgspec
 
+from berth.api.bandwidth import EGRESS_ANNOTATION, INGRESS_ANNOTATION, LINK_CAPACITY_ANNOTATION
 from berth.api.config.configuration import KubeSchedulerConfiguration
 from berth.api.config.encode import in_full
+from berth.api.config.networktraffic import NetworkTrafficArgs, query_of
 from berth.api.kinds import WATCHED_KINDS
 from berth.api.meta import NOT_KEPT
 from berth.bus.topology import BANDWIDTH, CLUSTER, DECISIONS, FACTS, PENDING, RANKED
@@ -33,15 +35,8 @@ from berth.messages.attempts import (
     encode_entry,
     encode_watermark,
 )
-from berth.messages.livedata import (
-    EGRESS_ANNOTATION,
-    INGRESS_ANNOTATION,
-    LINK_CAPACITY_ANNOTATION,
-    decode_bandwidth,
-    encode_bandwidth,
-)
+from berth.messages.livedata import decode_bandwidth, encode_bandwidth
 from berth.messages.subjects import PodSubject, key, parse_key
-from berth.plugins.networktraffic.args import NetworkTrafficArgs, query_of
 from berth.plugins.registry import BUILT_IN
 from berth_cli.recording.configuration import recorded_configuration
 from berth_cli.recording.file import Header, Recorded, Source, Waiting, recorded

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any, Final
+from typing import Any
 
 import msgspec
 
@@ -12,12 +12,9 @@ from berth.api.config.configuration import ClientConnection, KubeSchedulerConfig
 from berth.api.config.encode import as_document
 from berth.api.config.load import ConfigurationError, load
 from berth.plugins.factory import PluginFactory
-from berth.plugins.presets import PRESETS
-from berth.profiles.configuration import known_plugins
+from berth.profiles.installed import known_plugins
+from berth.settings.presets import presets
 from berth_cli.recording.file import Header, RecordingError
-
-_RELEASES: Final = {preset.release: preset for preset in PRESETS.values()}
-"""A preset of each release; it only says which plugins there are, since the document names those that run."""
 
 
 def recorded_configuration(configuration: KubeSchedulerConfiguration) -> dict[str, Any]:
@@ -40,9 +37,11 @@ def configuration_of(header: Header, name: str) -> KubeSchedulerConfiguration:
     Raises:
         RecordingError: it cannot be used here; the text has every problem.
     """
-    release = _RELEASES.get(header.release)
+    # Any preset of the release says which plugins there are; the document names those that run.
+    releases = {preset.release: preset for preset in presets().values()}
+    release = releases.get(header.release)
     if release is None:
-        known = ", ".join(_RELEASES)
+        known = ", ".join(releases)
         raise RecordingError(f"{name}: its plugins are of release {header.release!r:.40}, and here are {known}")
     try:
         read = load(

@@ -4,18 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Final
 
 import msgspec
 import numpy as np
 
+from berth.api.bandwidth import EGRESS_ANNOTATION, INGRESS_ANNOTATION, annotated_rate
 from berth.api.pod import Pod
 from berth.api.resources import CPU, MEMORY
 from berth.cluster.nodes import Amount, RowIndex
 from berth.cluster.snapshot import Snapshot
-from berth.messages.livedata import EGRESS_ANNOTATION, INGRESS_ANNOTATION, Bandwidth, annotated_rate
-
-_PERCENT: Final = 100
+from berth.messages.livedata import Bandwidth
 
 
 class Spread(msgspec.Struct, frozen=True, kw_only=True):
@@ -110,7 +108,7 @@ def measures_of(snapshot: Snapshot, largest: Pod | None, busiest: BusiestNodes) 
         cpu_percent=_spread(_share(snapshot, rows, CPU)),
         memory_percent=_spread(_share(snapshot, rows, MEMORY)),
         room_for=int(room.sum()),
-        stranded_cpu_percent=_rounded(_PERCENT * free_cpu[room < 1].sum() / max(1.0, free_cpu.sum())),
+        stranded_cpu_percent=_rounded(100 * free_cpu[room < 1].sum() / max(1.0, free_cpu.sum())),
         receive=busiest.receive,
         transmit=busiest.transmit,
     )
@@ -129,7 +127,7 @@ def _requested(snapshot: Snapshot, rows: RowIndex, resource: str) -> Amount:
 def _share(snapshot: Snapshot, rows: RowIndex, resource: str) -> Amount:
     there = _of(snapshot, rows, resource)
     shares: Amount = np.zeros(len(rows))
-    np.divide(_PERCENT * _requested(snapshot, rows, resource), there, out=shares, where=there > 0)
+    np.divide(100 * _requested(snapshot, rows, resource), there, out=shares, where=there > 0)
     return shares
 
 

@@ -20,9 +20,8 @@ from berth.profiles.configuration import profiles_of
 from berth_cli.lookup import pod_on_the_bus
 from berth_cli.mirror import open_mirror
 from berth_cli.options import PodName
+from berth_cli.remedies.rejections import remedies_by_reasons, remedies_of
 from berth_cli.remedies.remedy import Advice
-from berth_cli.remedies.resources import room_for
-from berth_cli.remedies.telling import remedies_of
 
 OTHER_CONFIGURATION: Final = (
     "what would help is not known, since the pod was refused under another configuration: name it with --config, "
@@ -61,7 +60,8 @@ class Advisory:
         if pod is not None and pod.uid != decision.uid:
             return Advice(missing=ANOTHER_POD)
         if pod is None:
-            return Advice(remedies=room_for(decision.rejections, self.snapshot), missing=NO_POD)
+            remedies = remedies_by_reasons(decision.rejections, self.snapshot, profile)
+            return Advice(remedies=remedies, missing=NO_POD)
         return Advice(remedies=remedies_of(pod, self.snapshot, profile))
 
 

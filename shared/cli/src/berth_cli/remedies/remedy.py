@@ -1,4 +1,4 @@
-"""One thing that keeps a pod from nodes, and what would help in all, as text and as JSON."""
+"""What would help a pod, as text and as JSON."""
 
 from __future__ import annotations
 
@@ -11,8 +11,6 @@ from rich.console import RenderableType
 
 from berth_cli.rendering import indented
 
-MOST_REMEDIES: Final = 8
-"""Of a pod: a person reads no more, and messages of others may have reasons without number."""
 HEADING: Final = "what would help, by the present state of the cluster:"
 
 

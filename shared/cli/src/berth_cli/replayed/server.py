@@ -39,6 +39,6 @@ class ReplayServer:
 
 def _step_of(request: web.Request) -> int:
     text = request.query.get("step", "")
-    if not (text.isascii() and text.isdigit() and len(text) < 6):  # noqa: PLR2004 - more than any film has
+    if not (text.isascii() and text.isdigit() and len(text) < 6):  # more than any film has
         raise UsageError(f"reading the step {text!r:.80}: want a number")
     return int(text)

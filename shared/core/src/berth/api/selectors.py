@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Final
@@ -23,6 +23,9 @@ NAME_FIELD: Final = "metadata.name"  # the only field that a node selector can n
 
 _INVALID: Final = "invalid"
 
+_MAX_SHOWN: Final = 3
+"""Values of one expression that its text lists."""
+
 _INTEGER: Final = re.compile(r"[+-]?[0-9]{1,64}")
 
 _INT64: Final = range(-(2**63), 2**63)
@@ -39,6 +42,30 @@ class Requirement:
     def holds(self, value: str | None) -> bool:
         """Whether a label of this value satisfies it; None means that the label is absent."""
         return _OPERATORS[self.operator](value, self.values)
+
+    def __str__(self) -> str:
+        """``disktype=ssd``, ``zone in (a, b)``, ``no spot``, ``cores > 8``."""
+        values = sorted(self.values)
+        among = f"({', '.join([*values[:_MAX_SHOWN], *(['...'] if len(values) > _MAX_SHOWN else [])])})"
+        match self.operator:
+            case "In":
+                return f"{self.key}={values[0]}" if len(values) == 1 else f"{self.key} in {among}"
+            case "NotIn":
+                return f"{self.key} not in {among}"
+            case "Exists":
+                return self.key
+            case "DoesNotExist":
+                return f"no {self.key}"
+            case "Gt" | "Lt":
+                return f"{self.key} {'>' if self.operator == 'Gt' else '<'} {values[0]}"
+            case _:
+                return f"an invalid expression on {self.key}" if self.key else "an invalid expression"
+
+
+def in_words(requirements: Iterable[Requirement]) -> str:
+    """``disktype=ssd, no spot and cores > 8``."""
+    *others, last = [*map(str, requirements)] or [""]
+    return f"{', '.join(others)} and {last}" if others else last
 
 
 @dataclass(frozen=True, slots=True)

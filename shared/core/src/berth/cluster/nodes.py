@@ -2,6 +2,7 @@
 
 A view of all rows does not copy columns. NodesWithoutPods shows sums as if some pods were removed; NodesWithAnother and
 NodeInfoWithAnother show a node as if one or several more pods like the incoming one were on it.
+RejectedNodes are those that one filter rejects.
 """
 
 from __future__ import annotations
@@ -255,6 +256,28 @@ class NodesWithoutPods(Nodes):
         """The requests of the remaining pods."""
         requested, removed = super().requested(resource), self._removed.requested.get(resource)
         return requested if removed is None else requested - removed
+
+
+class RejectedNodes(Nodes):
+    """The nodes that one filter rejects, in the order of their names."""
+
+    __slots__ = ("_others",)
+
+    def __init__(self, snapshot: Snapshot, rows: RowIndex, others: Mapping[str, Mask]) -> None:
+        super().__init__(snapshot, rows)
+        self._others = others
+
+    @property
+    def alone(self) -> Mask:
+        """Which of them no other filter rejects."""
+        alone: Mask = np.ones(len(self), dtype=np.bool_)
+        for mask in self._others.values():
+            alone &= ~mask
+        return alone
+
+    def rejected_by(self, plugin: str) -> Mask:
+        """Which of them another filter rejects too."""
+        return self._others.get(plugin, np.zeros(len(self), dtype=np.bool_))
 
 
 class AnotherPod:

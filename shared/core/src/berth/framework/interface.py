@@ -12,6 +12,7 @@ of a process; calls never overlap. What belongs to one pod's cycle goes into the
 | PreFilter, Filter | binder | before each commit, for one node, on the binder's own cache |
 | AddPod, RemovePod | scorer, binder | between PreFilter and Filter, as if pods were placed or removed |
 | PostFilter | scorer, binder | when no node is feasible; for one node before pods are evicted from it |
+| Remedy | people's commands | when `berth why`, `berth queue` or the console shows a pod that fits nowhere |
 | PreScore, Score, NormalizeScore | scorer | when more than one node is feasible |
 | Reserve, Unreserve | binder | when a node is chosen; when a later step fails |
 | Permit, PreBind, Bind, PostBind | binder | one after another, for the chosen node |
@@ -28,9 +29,9 @@ Guarantees:
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from enum import Flag, auto
 from functools import cached_property
@@ -41,7 +42,7 @@ import numpy as np
 import numpy.typing as npt
 
 from berth.api.pod import Pod
-from berth.cluster.nodes import Mask, NodeInfo, Nodes, NodesWithAnother, RemovedPods, RowIndex
+from berth.cluster.nodes import Mask, NodeInfo, Nodes, NodesWithAnother, RejectedNodes, RemovedPods, RowIndex
 from berth.cluster.pods import PlacedPod
 from berth.cluster.snapshot import Snapshot
 from berth.framework.events import EventHint
@@ -219,6 +220,55 @@ class VectorFilterPlugin(FilterPlugin):
     @abstractmethod
     def filter_all(self, state: CycleState, pod: Pod, nodes: Nodes) -> Verdicts:
         """One verdict a node, in the order of ``nodes``; called for all rows, or for those that changed."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RemedySentence:
+    """One obstacle: what keeps the pod from nodes, and what would have to be different.
+
+    The command counts and names the nodes: ``before`` 2 nodes (n1, n2) ``after``; and adds on how many of them the pod
+    meets no other obstacle. ``after`` begins with have, are or lack, if with a verb: it is put into the singular.
+
+    Attributes:
+        about: the resource, taint, label, port or claim.
+        nodes: bool[nodes], the nodes with this obstacle; None for all that the filter rejects. Without any, the
+            sentence is left out.
+        only: bool[nodes], the nodes without another obstacle; None for those that no other sentence of the plugin
+            and no other filter is about. For a plugin that does not return a sentence for each obstacle.
+        text: a whole sentence, in place of ``before``, the nodes and ``after``.
+        examples: the nodes that ``text`` names.
+        amounts: for programs, the numbers in ``text``, in millicores and base units.
+    """
+
+    about: str
+    nodes: Mask | None = None
+    only: Mask | None = None
+    before: str = ""
+    after: str = ""
+    text: str = ""
+    examples: Sequence[str] = ()
+    amounts: Mapping[str, int] = field(default_factory=dict)
+
+
+class RemedyPlugin(FilterPlugin):
+    """A Filter that says what would help a pod which it keeps from nodes.
+
+    Called only for people, in the process of their command, never in a service on a pod's way. The state is as after
+    PreFilter, and every filter has been asked about every node. Keys and names come from others: the command cuts long
+    sentences and shows a few of many.
+    """
+
+    @abstractmethod
+    def remedy(self, state: CycleState, pod: Pod, nodes: RejectedNodes) -> Iterable[RemedySentence]:
+        """The obstacles on the nodes that this filter rejects; it rejects at least one."""
+
+    def remedy_by_reason(self, reason: str, nodes: Nodes) -> RemedySentence | None:
+        """The nodes' side of a rejection, as ``text``, for a pod of which only the Decision's reason is known.
+
+        ``nodes``: all nodes, at least one, in the order of their names. None (the default): there is no such side.
+        """
+        del reason, nodes
+        return None
 
 
 @dataclass(frozen=True, slots=True)

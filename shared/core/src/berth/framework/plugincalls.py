@@ -17,7 +17,7 @@ from typing import Any, Final, NamedTuple, ParamSpec, TypeVar
 import numpy as np
 
 from berth.api.pod import Pod, priority_of
-from berth.cluster.nodes import NodeInfo, Nodes, NodesWithAnother, RemovedPods
+from berth.cluster.nodes import NodeInfo, Nodes, NodesWithAnother, RejectedNodes, RemovedPods
 from berth.cluster.snapshot import Snapshot
 from berth.framework.events import EventHint, HintIndex, PodKey
 from berth.framework.interface import (
@@ -35,6 +35,8 @@ from berth.framework.interface import (
     PreFilterResult,
     PreScorePlugin,
     QueueSortPlugin,
+    RemedyPlugin,
+    RemedySentence,
     ScorePlugin,
     Scores,
     SpreadingPlugin,
@@ -154,6 +156,26 @@ def run_refused_without(
     """Nodes that the plugin certainly rejects without some pods; None if not computable for all nodes at once."""
     answer = call(plugin, "Filter", plugin.refused_without, object, state, pod, nodes, removed)
     return answer if isinstance(answer, Verdicts) else None
+
+
+def run_remedy(plugin: RemedyPlugin, state: CycleState, pod: Pod, nodes: RejectedNodes) -> list[RemedySentence]:
+    """What would help the pod on the nodes that the plugin's Filter rejects."""
+    sentences = call(plugin, "Remedy", lambda: list(plugin.remedy(state, pod, nodes)), list)
+    for sentence in sentences:
+        if not isinstance(sentence, RemedySentence):
+            raise _unexpected(plugin, "Remedy", RemedySentence, sentence)
+        for mask in (sentence.nodes, sentence.only):
+            if mask is not None and (np.shape(mask) != (len(nodes),) or np.asarray(mask).dtype != np.bool_):
+                raise PluginFailure(f'running Remedy plugin "{plugin.name}": want bool[{len(nodes)}], got {mask!r:.80}')
+    return sentences
+
+
+def run_remedy_by_reason(plugin: RemedyPlugin, reason: str, nodes: Nodes) -> RemedySentence | None:
+    """The nodes' side of a rejection with this reason."""
+    answer = call(plugin, "Remedy", plugin.remedy_by_reason, object, reason, nodes)
+    if answer is not None and not isinstance(answer, RemedySentence):
+        raise _unexpected(plugin, "Remedy", RemedySentence, answer)
+    return answer
 
 
 def run_pre_score(plugin: PreScorePlugin, state: CycleState, pod: Pod, nodes: Nodes) -> bool:

@@ -46,6 +46,7 @@ from berth.framework.interface import (
     PreFilterPlugin,
     PreScorePlugin,
     QueueSortPlugin,
+    RemedyPlugin,
     ReservePlugin,
     ScorePlugin,
     SpreadingPlugin,
@@ -131,6 +132,7 @@ RUNS_IN: Final[Mapping[type[Plugin], tuple[ServiceName, ...]]] = {
     PreFilterExtensions: (ServiceName.SCORER, ServiceName.BINDER),
     FilterPlugin: (ServiceName.SCORER, ServiceName.BINDER),
     PostFilterPlugin: (ServiceName.SCORER, ServiceName.BINDER),
+    RemedyPlugin: (),  # people's commands
     PreScorePlugin: (ServiceName.SCORER,),
     ScorePlugin: (ServiceName.SCORER,),
     NormalizePlugin: (ServiceName.SCORER,),

@@ -1,8 +1,9 @@
 """Requests to the API server: bytes in, status and bytes out.
 
 An HTTP status is a value, since callers decide by 404 and 409. Only a missing answer is an error. No models are built.
-Requests with one answer go over connections of our own (``berth.kube.connections``), for half of the CPU time of
-aiohttp. A watch, whose answer does not end, is a stream of aiohttp. The rate of requests is limited only when
+On a pod's way ``request`` uses connections of our own (``berth.kube.connections``), for half of the CPU time of
+aiohttp, and a watch, whose answer does not end, is a stream of aiohttp. Everything else is a ``call`` by
+kubernetes_asyncio (``berth.kube.library``). All three share the credentials. The rate of requests is limited only when
 ``clientConnection.qps`` is set.
 """
 
@@ -17,7 +18,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from http import HTTPStatus
 from pathlib import Path
-from typing import NamedTuple, Self
+from typing import Any, NamedTuple, Self
 from urllib.parse import urlencode, urlsplit
 
 import aiohttp
@@ -30,6 +31,7 @@ from berth.kube.credentials import KubeCredentials
 from berth.kube.errors import ApiUnreachableError, KubeconfigError, Response, parse_retry_after
 from berth.kube.http1 import ANSWER_BYTES, Answer, fields, request
 from berth.kube.kubeconfig import source_for
+from berth.kube.library import LibraryCall, LibraryClient
 
 
 class TokenBucket:
@@ -156,6 +158,7 @@ class KubeClient:
         self._user_agent = user_agent
         self._pool = ConnectionPool()
         self._session = _session(user_agent)
+        self._library = LibraryClient(user_agent, ACCEPTED)
         self._shared: _Shared | None = None
 
     @property
@@ -203,6 +206,7 @@ class KubeClient:
     async def close(self) -> None:
         self._pool.close()
         await self._session.close()
+        await self._library.close()
         for _ in range(TURNS_TO_CLOSE):
             await asyncio.sleep(0)
 
@@ -238,6 +242,42 @@ class KubeClient:
         if answer.status == HTTPStatus.UNAUTHORIZED:
             answer = await self._send(wish, await self._other_headers(method, path, headers))
         return Response(status=answer.status, body=answer.body, retry_after=parse_retry_after(answer.retry_after))
+
+    async def call(
+        self,
+        method: str,
+        path: str,
+        *,
+        body: Mapping[str, Any] | None = None,
+        content_type: str = JSON,
+        timeout: timedelta = DEFAULT_TIMEOUT,  # noqa: ASYNC109 - handed on to aiohttp
+    ) -> Response:
+        """As ``request``, by kubernetes_asyncio: for every request that is not on a pod's way.
+
+        Raises:
+            ApiUnreachableError: no answer, or an incomplete one.
+        """
+        if self._rate_limit is not None:
+            await self._rate_limit.wait()
+        check = None if method == "GET" else self._check
+        call = LibraryCall(method, path, body, content_type, timeout.total_seconds(), check)
+        headers = await self._credentials.headers()
+        answer = await self._call(call, headers)
+        if answer.status == HTTPStatus.UNAUTHORIZED:
+            answer = await self._call(call, await self._other_headers(method, path, headers))
+        return answer
+
+    async def _call(self, call: LibraryCall, headers: Headers) -> Response:
+        began, status = time.monotonic(), 0
+        try:
+            answer = await self._library.call(self._credentials.access, headers, call)
+            status = answer.status
+        except NoAnswerError as exc:
+            text = f"{call.method} {self.server}{call.path}: {exc}"
+            raise ApiUnreachableError(text, maybe_sent=exc.maybe_sent) from exc
+        finally:
+            self._report(call.method, call.path, status, time.monotonic() - began)
+        return answer
 
     async def _send(self, wish: _Wish, headers: Headers) -> Answer:
         method = wish.method

@@ -116,7 +116,7 @@ class _Tunnel(asyncio.Protocol):
         to = f"{_bracketed(server.host)}:{server.port}"
         transport.write(b"CONNECT %b HTTP/1.1\r\n%b%b\r\n" % (to.encode(), fields({"Host": to}), _proxy_fields(proxy)))
         status = parse_head(await self._head).status
-        if status // 100 != 2:  # noqa: PLR2004 - 2xx is success
+        if status // 100 != 2:  # 2xx is success
             raise ConnectionRefusedError(f"the proxy {proxy.hostname} answered {status}")
 
     def data_received(self, data: bytes) -> None:

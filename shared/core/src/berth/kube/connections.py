@@ -28,7 +28,7 @@ CLOCK_STEP: Final = 0.002
 Check = Callable[[], None]
 """Raises when a request must not be sent."""
 
-_UNKNOWN_AUTHORITY: Final = ": the kubeconfig must have the authority of its certificate (certificate-authority-data)"
+UNKNOWN_AUTHORITY: Final = ": the kubeconfig must have the authority of its certificate (certificate-authority-data)"
 
 
 class NoAnswerError(Exception):
@@ -176,7 +176,7 @@ class ConnectionPool:
             cause = f"no connection to {server.host}:{server.port} within {seconds:g} s"
             raise NoAnswerError(cause, maybe_sent=False) from exc
         except (OSError, ValueError) as exc:
-            remedy = _UNKNOWN_AUTHORITY if isinstance(exc, ssl.SSLCertVerificationError) else ""
+            remedy = UNKNOWN_AUTHORITY if isinstance(exc, ssl.SSLCertVerificationError) else ""
             cause = f"no connection to {server.host}:{server.port}: {cause_of(exc)}{remedy}"
             raise NoAnswerError(cause, maybe_sent=False) from exc
         finally:

@@ -51,7 +51,7 @@ async def get_pod(client: KubeClient, namespace: str, name: str) -> Pod | None:
         DecodeError: a pod of another shape.
     """
     doing = f"reading pod {f'{namespace}/{name}'!r}"
-    response = await client.request("GET", pod_path(namespace, name))
+    response = await client.call("GET", pod_path(namespace, name))
     if response.status == HTTPStatus.NOT_FOUND:
         return None
     if response.status != HTTPStatus.OK:
@@ -194,9 +194,9 @@ async def delete_victim(client: KubeClient, victim: Pod) -> Response:
     Raises:
         ApiUnreachableError: no answer; it may have been deleted.
     """
-    body = _encoder.encode({"kind": "DeleteOptions", "apiVersion": "v1", "preconditions": {"uid": victim.uid}})
+    body = {"kind": "DeleteOptions", "apiVersion": "v1", "preconditions": {"uid": victim.uid}}
     path = pod_path(victim.metadata.namespace, victim.metadata.name)
-    return await client.request("DELETE", path, body=body)
+    return await client.call("DELETE", path, body=body)
 
 
 async def nominate(client: KubeClient, pod: Pod, node: str | None) -> Response:
@@ -247,7 +247,7 @@ async def select_node(client: KubeClient, write: SelectNode) -> Response:
 
 async def _write(client: KubeClient, path: str, patch_of: Callable[[bytes], Patch | str]) -> Response:
     """Read, then patch. ``patch_of`` returns the patch, nothing when none is needed, or the reason for a 409."""
-    response = await client.request("GET", path)
+    response = await client.call("GET", path)
     for _ in range(TRIES):
         if not response.succeeded:
             return response
@@ -256,10 +256,10 @@ async def _write(client: KubeClient, path: str, patch_of: Callable[[bytes], Patc
             return _conflict(patch)
         if not patch:
             return response
-        written = await client.request("PATCH", path, body=_encoder.encode(patch), content_type=MERGE_PATCH)
+        written = await client.call("PATCH", path, body=patch, content_type=MERGE_PATCH)
         if written.status != HTTPStatus.CONFLICT:
             return written
-        response = await client.request("GET", path)
+        response = await client.call("GET", path)
     return written
 
 

@@ -72,7 +72,7 @@ class LeaseObject:
 
     async def read(self, timeout: timedelta = DEFAULT_TIMEOUT) -> StoredLease | None:  # noqa: ASYNC109 - the client's
         """The Lease, ``None`` when there is none. Raises as :meth:`write`, without conflicts."""
-        response = await self._client.request("GET", f"{self._collection}/{self.name}", timeout=timeout)
+        response = await self._client.call("GET", f"{self._collection}/{self.name}", timeout=timeout)
         if response.status == HTTPStatus.NOT_FOUND:
             return None
         return self._stored("reading", response)
@@ -90,16 +90,15 @@ class LeaseObject:
             "metadata": {"name": self.name, "namespace": self._namespace, "annotations": dict(annotations)},
             "spec": dict(spec),
         }
-        body = msgspec.json.encode(document)
-        response = await self._client.request("POST", self._collection, body=body, timeout=timeout)
+        response = await self._client.call("POST", self._collection, body=document, timeout=timeout)
         if response.status == HTTPStatus.NOT_FOUND:
             await self._create_namespace(timeout)
-            response = await self._client.request("POST", self._collection, body=body, timeout=timeout)
+            response = await self._client.call("POST", self._collection, body=document, timeout=timeout)
         return self._stored("creating", response)
 
     async def _create_namespace(self, timeout: timedelta) -> None:  # noqa: ASYNC109 - the client's
-        body = msgspec.json.encode({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": self._namespace}})
-        response = await self._client.request("POST", "/api/v1/namespaces", body=body, timeout=timeout)
+        body = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": self._namespace}}
+        response = await self._client.call("POST", "/api/v1/namespaces", body=body, timeout=timeout)
         if not response.succeeded and response.status != HTTPStatus.CONFLICT:
             what = f"creating namespace {self._namespace!r}, which is to hold the Leases"
             raise refusal(f"{what} (`kubectl create namespace {self._namespace}`)", response)
@@ -124,8 +123,8 @@ class LeaseObject:
             "metadata": {**metadata, "annotations": {**read.annotations, **annotations}},
             "spec": {**read.document.get("spec", {}), **spec},
         }
-        path, body = f"{self._collection}/{self.name}", msgspec.json.encode(document)
-        return self._stored("writing", await self._client.request("PUT", path, body=body, timeout=timeout))
+        path = f"{self._collection}/{self.name}"
+        return self._stored("writing", await self._client.call("PUT", path, body=document, timeout=timeout))
 
     async def changes(self) -> AsyncGenerator[Lease, None]:
         """The Lease now and after each change, by a watch; ends with the watch.

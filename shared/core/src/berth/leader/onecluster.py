@@ -156,7 +156,7 @@ async def read_cluster_id(client: KubeClient) -> str:
         DecodeError: the answer is not a namespace.
     """
     doing = "reading namespace 'kube-system'"
-    response = await client.request("GET", "/api/v1/namespaces/kube-system")
+    response = await client.call("GET", "/api/v1/namespaces/kube-system")
     if not response.succeeded:
         raise refusal(doing, response)
     try:

@@ -84,6 +84,7 @@ class Difference:
 OTHER: Final = "profile {profile!r} has other plugins or arguments in {who} than in this {here}"
 MISSING_THERE: Final = "profile {profile!r} of this {here} is not in the configuration of {who}"
 MISSING_HERE: Final = "profile {profile!r} of {who} is not in the configuration of this {here}"
+FILES: Final = "{who} has another configuration file than this {here}, and one of them reads only a part of it"
 SETTINGS: Final = "settings outside the profiles differ between {who} and this {here}"
 MESSAGES: Final = (
     "messages for profile {profile!r} come from {who} with another configuration than that of this {here}, and no such "
@@ -192,6 +193,9 @@ class Peers:
     def _compared(self, other: Announcement) -> Iterable[Difference]:
         own = self.own
         if other.config == own.config or not other.config or not own.config:
+            return
+        if not own.profiles or not other.profiles:  # the collector knows no plugins, so it has no digest of a profile
+            yield Difference(other.service, "", FILES, other.config)
             return
         for profile in sorted(own.profiles.keys() | other.profiles.keys()):
             ours, theirs = own.profiles.get(profile), other.profiles.get(profile)

@@ -1,6 +1,6 @@
 """From the command line to a running service: the part of the composition root that all services share.
 
-    main = service_command("watcher", about=..., serve=serve)
+    main = service_command("watcher", about=..., read=read_configuration, serve=serve)
 
 Flags have kube-scheduler's names and forms: ``--config F``, ``--config=F``, ``--leader-elect``,
 ``--leader-elect=false``, ``-v 4``, ``--v=4``. Values stay text; ``sources`` parses all settings at once.
@@ -13,7 +13,8 @@ import sys
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
 from inspect import Parameter, Signature
-from typing import Annotated, Final
+from pathlib import Path
+from typing import Annotated, Final, Protocol
 
 import typer
 from typer.core import TyperCommand
@@ -21,12 +22,13 @@ from typer.core import TyperCommand
 from berth.api.config.configuration import KubeSchedulerConfiguration
 from berth.api.config.encode import digests
 from berth.api.config.load import ConfigurationError
+from berth.api.config.presets import DEFAULT_NAME, PRESETS, GateError
 from berth.exits import Exit, open_closed_streams
 from berth.lifecycle.process import Process, run
-from berth.plugins.presets import DEFAULT_NAME, PRESETS, UnknownPresetError, deprecation_warning
-from berth.profiles.configuration import file_values, for_everybody, read_configuration
 from berth.safetext import one_line, without_passwords
 from berth.settings import readers
+from berth.settings.file import file_values, for_everybody
+from berth.settings.presets import UnknownPresetError, deprecation_warning
 from berth.settings.settings import Settings
 from berth.settings.sources import (
     SettingsError,
@@ -37,13 +39,20 @@ from berth.settings.sources import (
     read_settings,
     what_is_wrong,
 )
-from berth_plugins_1_18.providers import GateError
 
 Serve = Callable[[Process, KubeSchedulerConfiguration], Awaitable[None]]
 """The main function of a service. Returns when the service has stopped."""
 Flags = Mapping[str, str]
 """The flags that were given, by the path of their setting (``kube.kubeconfig``)."""
 Given = str | None
+
+
+class ReadConfiguration(Protocol):
+    """Reads the configuration file as a service needs it; raises as ``berth.settings.file.read_file``."""
+
+    def __call__(self, path: Path | None, *, provider: str, gates: str) -> KubeSchedulerConfiguration:
+        """``None``: the defaults of the provider."""
+        ...
 
 
 class KubeCommand(TyperCommand):
@@ -89,7 +98,7 @@ FLAGS: Final = (
         "--algorithm-provider",
         "algorithm_provider",
         "NAME",
-        f"Plugins that a file starts from: {', '.join(PRESETS)}.",
+        f"Plugins that a file starts from: {', '.join(PRESETS)}, or an installed provider; `berth config providers`.",
     ),
     _flag("--feature-gates", "feature_gates", "A=true,B=false", "Gates of the provider; `berth config providers`."),
     _flag("--nats", "nats.url", "URL", "Address of NATS."),
@@ -149,14 +158,14 @@ FLAGS: Final = (
 of kubeadm's manifest of kube-scheduler."""
 
 
-def service_command(name: str, *, about: str, serve: Serve) -> Callable[[], None]:
+def service_command(name: str, *, about: str, read: ReadConfiguration, serve: Serve) -> Callable[[], None]:
     """The ``main`` of the service ``berth-<name>``: parse the flags, run it, end the process with its exit code."""
 
     def run_with(**values: Given) -> None:
         given = [(flag, value) for flag in FLAGS if (value := values[flag.argument]) is not None]
         flags = _by_path(given)
         notes = [flag.note for flag, _ in given if flag.note]
-        raise typer.Exit(start(flags, name=name, serve=serve, notes=notes))
+        raise typer.Exit(start(flags, name=name, read=read, serve=serve, notes=notes))
 
     run_with.__signature__ = Signature([flag.parameter() for flag in FLAGS])  # type: ignore[attr-defined]  # read by typer
     app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
@@ -192,10 +201,11 @@ def _by_path(given: Iterable[tuple[Flag, str]]) -> Flags:
     return by_path
 
 
-def start(
+def start(  # noqa: PLR0913 - all but the flags are named
     flags: Flags,
     *,
     name: str,
+    read: ReadConfiguration,
     serve: Serve,
     environment: Mapping[str, str] | None = None,
     notes: Iterable[str] = (),
@@ -209,7 +219,7 @@ def start(
         sys.stderr.write(f"berth-{name}: {note}\n")
     given = os.environ if environment is None else environment
     try:
-        settings, configuration = read_all(flags, given)
+        settings, configuration = read_all(flags, given, read)
     except SettingsError as error:
         for problem in error.problems:
             sys.stderr.write(f"berth-{name}: {without_passwords(one_line(problem))}\n")
@@ -233,7 +243,9 @@ def old_ways(settings: Settings, configuration: KubeSchedulerConfiguration) -> l
     return [*([deprecation] if deprecation else []), *converted]
 
 
-def read_all(flags: Flags, environment: Mapping[str, str]) -> tuple[Settings, KubeSchedulerConfiguration]:
+def read_all(
+    flags: Flags, environment: Mapping[str, str], read: ReadConfiguration
+) -> tuple[Settings, KubeSchedulerConfiguration]:
     """Read settings and configuration. Settings without flag or variable come from the configuration.
 
     Raises:
@@ -245,7 +257,7 @@ def read_all(flags: Flags, environment: Mapping[str, str]) -> tuple[Settings, Ku
     problems: list[str] = []
     configuration = None
     try:
-        configuration = read_configuration(readers.path(named) if named else None, provider=provider, gates=gates)
+        configuration = read(readers.path(named) if named else None, provider=provider, gates=gates)
     except ConfigurationError as error:
         problems += [f"{named}: {problem}" for problem in error.problems]
     except (UnknownPresetError, GateError) as error:

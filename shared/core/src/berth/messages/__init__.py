@@ -1,1 +1,1 @@
-"""What berth's services write to each other on NATS: messages, subjects, keys of buckets."""
+"""Messages of berth's services on NATS: payloads, subjects, keys of buckets."""

@@ -1,7 +1,7 @@
 """The messages between the services, and the values of the bucket ``cluster`` (docs/protocol.md, 1 to 5).
 
-What is pending, what was ranked, what was decided. Payloads are JSON that a person can read. Every message carries its
-schema and the digest of its writer's configuration, so that two versions or two configurations can run side by side.
+PENDING, RANKED, DECISIONS. Payloads are JSON that a person can read. Every message carries its schema and the digest of
+its writer's configuration, so that two versions or two configurations can run side by side.
 
 The watcher writes objects and watermarks to ``cluster``; scorers and ``berth why --now`` read them. Objects stay bytes
 here: their readers decode them.
@@ -24,29 +24,27 @@ from berth.decoding import MAX_DIGITS, decode_json
 from berth.errors import DecodeError
 from berth.messages.subjects import Attempt, Term, key
 
+# The schema that is written and read. The release that raises it also reads the one before (docs/protocol.md, 4.7).
 SCHEMA: Final = 1
-"""The schema that is written and read. The release that raises it also reads the one before (docs/protocol.md, 4)."""
 
+# Of the names of an object and a namespace, and of a uid: Kubernetes' limit. They become tokens of subjects, and NATS
+# closes the connection of a client that sends a subject longer than 4 KiB.
 NAME_CHARACTERS: Final = 253
-"""Of the names of an object and a namespace, and of a uid: what Kubernetes allows. They become tokens of subjects, and
-NATS closes the connection of a client that sends a longer subject than 4 KiB."""
+# Names that Kubernetes allows: they become subjects, headers and paths at the API server.
 _NAME: Final = re.compile("[a-zA-Z0-9](?:[a-zA-Z0-9._-]{0,251}[a-zA-Z0-9])?")
-"""No more than an object of Kubernetes can be called: these become subjects, headers and paths at the API server."""
+# Of a rejection's reason and of a plugin's explanation: as many as an Event takes.
 SENTENCE_CHARACTERS: Final = 1024
-"""Of a reason for which a plugin rejects nodes, and of what it says about its points: as many as an Event takes."""
+# Of a message or an error, which joins many reasons. A watcher keeps it for each waiting pod.
 MESSAGE_CHARACTERS: Final = 8192
-"""Of a message or an error, which has many reasons in a row. A watcher keeps that of each pod that waits."""
+# Plugins named for one pod: ten times those of the default profile.
 MOST_PLUGINS: Final = 256
-"""Plugins that are named for one pod, ten times those of the default profile."""
 MOST_REJECTIONS: Final = 4096
-MOST_VICTIMS: Final = 4096
-"""More pods than a node has."""
+MOST_VICTIMS: Final = 4096  # more pods than a node has
 
 Name = Annotated[str, msgspec.Meta(max_length=NAME_CHARACTERS)]
 Sentence = Annotated[str, msgspec.Meta(max_length=SENTENCE_CHARACTERS)]
 Text = Annotated[str, msgspec.Meta(max_length=MESSAGE_CHARACTERS)]
-AttemptText = Annotated[str, msgspec.Meta(max_length=NAME_CHARACTERS + 2 * (MAX_DIGITS + 1))]
-"""The uid, and two numbers."""
+AttemptText = Annotated[str, msgspec.Meta(max_length=NAME_CHARACTERS + 2 * (MAX_DIGITS + 1))]  # the uid and two numbers
 
 
 def _schema() -> int:
@@ -54,7 +52,7 @@ def _schema() -> int:
 
 
 class Versioned(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A value on the bus. Its schema comes first and is always written, as a factory's value is."""
+    """A value on the bus. Its schema comes first and is always written, because a factory makes it."""
 
     schema: int = msgspec.field(default_factory=_schema)
 
@@ -66,7 +64,7 @@ class Message(Versioned, frozen=True, kw_only=True):
 
 
 class Outcome(StrEnum):
-    """What became of an attempt (docs/protocol.md, 5). All are final but ``waiting``."""
+    """The outcome of an attempt (docs/protocol.md, 5.17). All are final but ``waiting``."""
 
     BOUND = "bound"
     UNSCHEDULABLE = "unschedulable"
@@ -85,26 +83,23 @@ class Outcome(StrEnum):
 class Reason(StrEnum):
     """Why an attempt ended in a conflict."""
 
-    NO_CANDIDATE = "no-candidate"
-    """No candidate fits any more."""
-    CHANGED = "changed"
-    """The pod was changed after the ranking."""
+    NO_CANDIDATE = "no-candidate"  # no candidate fits any more
+    CHANGED = "changed"  # the pod was changed after the ranking
+    # The pod was unschedulable only because of proposals that are not bound yet.
     PROPOSALS = "proposals"
-    """The pod was unschedulable only because of proposals that are not bound yet."""
+    # The pod was rejected on a view behind the positions that PENDING requires.
     BEHIND = "behind"
-    """The pod was rejected on a view that had not read everything that PENDING asked for."""
-    VICTIMS = "victims"
-    """The binder found other victims than the scorer, or none."""
+    VICTIMS = "victims"  # the binder found other victims than the scorer, or none
+    # Preemption was proposed, but by the binder's cache the pod fits on a node without it.
     FITS = "fits"
-    """Preemption was proposed, but by the binder's cache the pod fits on a node without it."""
+    # Preemption was proposed on a view that was old or had fewer nodes than the binder's cache.
     VIEW = "view"
-    """Preemption was proposed on a view that was old, or had fewer nodes than the binder's cache."""
+    # Another client changed a volume or claim that the pod was to use.
     VOLUMES = "volumes"
-    """Another client changed a volume or claim that the pod was to use."""
 
 
+# A time with its zone: without one it cannot be compared with NATS's times.
 Time = Annotated[datetime, msgspec.Meta(tz=True)]
-"""A time with its zone: without one it cannot be compared with those that NATS gives."""
 
 
 class Positions(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -116,7 +111,7 @@ class Positions(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     facts: int = 0
 
     def covers(self, wanted: Positions) -> bool:
-        """Whether a view at these positions has read everything up to the wanted ones."""
+        """Whether a view at these positions has reached the wanted ones."""
         return (
             self.cluster >= wanted.cluster
             and self.decisions >= wanted.decisions
@@ -126,11 +121,11 @@ class Positions(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Heard(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What a scorer's view had at a ranking besides its ``Positions``, so that the ranking can be made again.
+    """The state of a scorer's view at a ranking beyond its ``Positions``, so that the ranking can be repeated.
 
-    ``ranked``: the sequence in RANKED up to which its peers' rankings counted; its own count from the ranking on.
-    ``pending``: the newest message of PENDING that it had received, whose time is the least that its clock shows.
-    ``expired``: the pods whose proposals had expired since this scorer's last ranking.
+    ``ranked``: the sequence in RANKED up to which peers' rankings counted; the scorer's own count from the ranking on.
+    ``pending``: the newest received message of PENDING; its time is the least that the scorer's clock shows.
+    ``expired``: pods whose proposals expired since this scorer's last ranking.
     """
 
     ranked: int = 0
@@ -138,22 +133,20 @@ class Heard(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     expired: Annotated[list[Name], msgspec.Meta(max_length=65536)] = []
 
 
-_MOST: Final = 2.0**53
-"""More than any loss."""
+_MOST: Final = 2.0**53  # more than any loss
 
 
 class Candidate(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     """One of the K best nodes.
 
-    ``scores`` are weighted and after NormalizeScore, by plugin; ``total`` is their sum. ``pods`` is how many pods the
-    scorer counted on the node: proposals are included, the pod itself and nominated pods are not. ``loss`` are the
-    points that one more pod like this one costs there, on average of the next four that fit. ``newcomers``, in
-    Decisions only, is how many pods more than the scorer the binder counted when it chose. ``place``, in Decisions
-    only, is its place in RANKED if Decisions leave out others before it; 0 otherwise. ``details`` are texts by plugin
-    that explain its points to a person (a sample's value and age). Only the first few of RANKED have ``scores`` and
-    ``details``.
+    ``scores`` are weighted and after NormalizeScore, by plugin; ``total`` is their sum. ``pods`` is the scorer's count
+    of pods on the node, with proposals, without the pod itself and nominated pods. ``loss`` are the points that one
+    more equal pod costs there, averaged over the next four that fit. ``newcomers``, in Decisions only, is the binder's
+    count at its choice minus ``pods``. ``place``, in Decisions only, is its place in RANKED if others before it are
+    left out; 0 otherwise. ``details`` are plugins' explanations of its points (a sample's value and age). Only the
+    first few of RANKED have ``scores`` and ``details``.
 
-    Python's garbage collection leaves them out (``gc=False``): RANKED has 32 or 64, and none can be part of a cycle.
+    Python's garbage collection skips them (``gc=False``): RANKED has 32 or 64, and they cannot be part of a cycle.
     """
 
     node: Name
@@ -167,7 +160,7 @@ class Candidate(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, g
 
     @property
     def estimate(self) -> float:
-        """The total that the node has with its newcomers, as far as they are like this pod."""
+        """The node's total with its newcomers, as far as they are like this pod."""
         return self.total - self.loss * self.newcomers
 
 
@@ -180,9 +173,9 @@ def by_best_estimate(candidates: Iterable[Candidate]) -> list[Candidate]:
 
 
 def explaining_candidates(candidates: Sequence[Candidate], needed: Sequence[Candidate]) -> list[Candidate]:
-    """What a Decision repeats of RANKED's candidates, in their order: those with scores, and the ``needed`` ones.
+    """The candidates that a Decision repeats, in RANKED's order: those with scores, and the ``needed`` ones.
 
-    That is all that ``berth why`` shows; each that others were left out before has its place in RANKED.
+    ``berth why`` shows exactly these; a candidate after a gap has its place in RANKED.
     """
     nodes = {each.node for each in needed}
     kept: list[Candidate] = []
@@ -193,7 +186,7 @@ def explaining_candidates(candidates: Sequence[Candidate], needed: Sequence[Cand
 
 
 class Rejection(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One reason for which nodes were rejected: by which plugin, how many nodes, and some of their names.
+    """One reason for rejecting nodes: the plugin, the number of nodes, and some of their names.
 
     ``resolvable``: evicting pods may help.
     """
@@ -214,9 +207,9 @@ class Victim(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Preemption(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """The node that the pod is nominated to, and the pods to evict there, those of the highest priority first.
+    """The node that the pod is nominated to, and the pods to evict there, highest priority first.
 
-    Without victims, pods that are already terminating make enough room. ``violations`` is how many evictions violate a
+    Without victims, terminating pods make enough room. ``violations`` is the number of evictions that violate a
     PodDisruptionBudget.
     """
 
@@ -226,11 +219,11 @@ class Preemption(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Pending(Message, frozen=True, kw_only=True):
-    """PENDING: rank this pod. ``after`` are the positions that the scorer's view must have reached first.
+    """PENDING: rank this pod. ``after`` are the positions that the scorer's view must reach first.
 
-    ``error``: the pod cannot be ranked, for this reason, and ``pod`` may have only its name. The reason goes on in
-    RANKED to the binder, which tells the pod's owner. ``failures`` are the pod's consecutive attempts before this one
-    that ended in back-off; RANKED and the Decision repeat the number, for the next watcher.
+    ``error``: the pod cannot be ranked for this reason, and ``pod`` may have only its name. RANKED passes the reason on
+    to the binder, which reports it on the pod. ``failures`` counts the pod's consecutive attempts before this one that
+    ended in back-off; RANKED and the Decision repeat it for the next watcher.
     """
 
     attempt: str
@@ -242,13 +235,13 @@ class Pending(Message, frozen=True, kw_only=True):
 
 
 class AttemptReport(Message, frozen=True, kw_only=True):
-    """What messages of RANKED and DECISIONS share: the attempt and the result of its ranking.
+    """The part common to RANKED and DECISIONS: the attempt and the result of its ranking.
 
     ``positions`` and ``view_age_seconds`` are those of the scorer's view. ``blockers`` are the plugins that rejected
-    nodes, as they are or after evictions: the events that they registered for may help the pod. ``asked_at``
-    is when NATS stored the PENDING message. ``evaluated`` is how many of the ``nodes`` of the scorer's view were tried:
-    fewer when the profile's percentageOfNodesToScore was reached, and one when the pod's nominated node passed, which
-    is tried first (``nominated_first``). ``nodes`` is ``None`` when ranking failed.
+    nodes, as they are or after evictions: their registered events may help the pod. ``asked_at`` is the time at which
+    NATS stored PENDING. ``evaluated`` is the number of tried nodes of the scorer's ``nodes``: fewer if
+    percentageOfNodesToScore was reached, and one if the pod's nominated node, which is tried first, passed
+    (``nominated_first``). ``nodes`` is ``None`` if ranking failed.
     """
 
     attempt: AttemptText
@@ -270,13 +263,12 @@ class AttemptReport(Message, frozen=True, kw_only=True):
 
 
 class Ranked(AttemptReport, frozen=True, kw_only=True):
-    """RANKED: the best K nodes, or why there is none, or why ranking failed.
+    """RANKED: the best K nodes, or why no node is feasible, or why ranking failed.
 
-    It has exactly one of the three: ``candidates``, ``rejections`` with ``message``, or ``error``. Next to
-    ``rejections``, ``preemption`` is where evictions would make the pod fit, and ``clears_nomination`` means that
-    the pod's nomination does not help it. ``proposals_counted``: the rejections may be due to a proposal that is not
-    bound yet. ``behind``: they are those of a view that had not read what PENDING asked for. ``heard`` is what else the
-    scorer's view had read; ``berth replay`` needs it.
+    It has exactly one of ``candidates``, ``rejections`` with ``message``, or ``error``. Next to ``rejections``,
+    ``preemption`` is where evictions would make the pod fit, and ``clears_nomination`` means that the pod's nomination
+    does not help it. ``proposals_counted``: the rejections may be due to a proposal that is not bound yet. ``behind``:
+    the view was behind the positions in PENDING. ``heard`` completes the positions of the view for ``berth replay``.
     """
 
     pod: Pod
@@ -288,11 +280,11 @@ class Ranked(AttemptReport, frozen=True, kw_only=True):
 
 
 class Decision(AttemptReport, frozen=True, kw_only=True):
-    """DECISIONS: what became of an attempt, with everything that explains it.
+    """DECISIONS: the outcome of an attempt, with everything that explains it.
 
-    ``preemption`` is what the binder has evicted, and where. ``resource_versions`` name, on a conflict, the newest
-    **object or event** of each kind that the binder had seen: the watcher tries again once its own reflectors have
-    reached them. ``repeat`` counts Decisions of the outcome ``waiting``. ``ranked_at`` is when NATS stored RANKED.
+    ``preemption`` has the binder's evictions. ``resource_versions`` name, on a conflict, the newest **object or event**
+    of each kind that the binder has seen: the watcher tries again once its own reflectors have reached them. ``repeat``
+    counts Decisions of the outcome ``waiting``. ``ranked_at`` is the time at which NATS stored RANKED.
     """
 
     epoch: Annotated[int, msgspec.Meta(ge=0, lt=10**15)]
@@ -318,9 +310,9 @@ _TEXTS: Final = {
 
 
 def within_bounds(report: R) -> R:
-    """The report with what is longer than its readers take cut: plugins and the API server may say anything.
+    """The report cut to its readers' limits, because plugins and the API server write texts of any length.
 
-    A report of nearly every pod is returned as it is.
+    A report within the limits is returned as it is.
     """
     changes: dict[str, object] = {}
     for name, most in _TEXTS.items():
@@ -332,14 +324,14 @@ def within_bounds(report: R) -> R:
     if report.blockers:
         changes["blockers"] = [shortened(name, NAME_CHARACTERS) for name in report.blockers[:MOST_PLUGINS]]
     if report.preemption is not None and len(report.preemption.victims) > MOST_VICTIMS:
-        changes["preemption"] = None  # of fewer victims the binder would find that others are needed
+        changes["preemption"] = None  # With fewer victims the binder would find that others are needed.
     if not _are_within_bounds(report.candidates):
         changes["candidates"] = [_bounded_candidate(each) for each in report.candidates]
     return msgspec.structs.replace(report, **changes) if changes else report
 
 
 def shortened(text: str, most: int) -> str:
-    """The text, with dots at the end where it has more characters."""
+    """The text, ending in dots if it was longer."""
     return text if len(text) <= most else f"{text[: most - 3]}..."
 
 
@@ -351,7 +343,7 @@ def _bounded_rejection(given: Rejection) -> Rejection:
 
 
 def _are_within_bounds(candidates: Sequence[Candidate]) -> bool:
-    """Whether their explanations are; all that have points have those of the same plugins."""
+    # All candidates with points have points of the same plugins.
     scores = candidates[0].scores if candidates else {}
     if scores and (len(scores) > MOST_PLUGINS or max(map(len, scores)) > NAME_CHARACTERS):
         return False
@@ -359,22 +351,22 @@ def _are_within_bounds(candidates: Sequence[Candidate]) -> bool:
 
 
 def _bounded_candidate(given: Candidate) -> Candidate:
-    """Without the points of plugins whose names are too long: cut, two of them might be one."""
+    # Points of plugins with too long a name are left out, because two cut names might be equal.
     named = [name for name in given.scores if len(name) <= NAME_CHARACTERS][:MOST_PLUGINS]
     details = {name: shortened(given.details[name], SENTENCE_CHARACTERS) for name in named if name in given.details}
     return msgspec.structs.replace(given, scores={name: given.scores[name] for name in named}, details=details)
 
 
 class RankedNode(msgspec.Struct, frozen=True):
-    """The name of a candidate; what else RANKED says about it is not read."""
+    """The name of a candidate; the rest of it is not decoded."""
 
     node: Name
 
 
 class RankedSummary(Message, frozen=True, kw_only=True):
-    """What scorers read of each other's RANKED: the pod, and the node that is proposed for it.
+    """The part of RANKED that other scorers read: the pod and its proposed node.
 
-    Everything else is skipped when it is decoded, which takes a third of the time.
+    The rest is skipped in decoding, which takes a third of the time.
     """
 
     attempt: AttemptText
@@ -385,9 +377,9 @@ class RankedSummary(Message, frozen=True, kw_only=True):
 
 
 class DecisionSummary(Message, frozen=True, kw_only=True):
-    """What watcher and scorers read of a Decision: what became of the attempt, without what explains it to people.
+    """The part of a Decision that watcher and scorers read: the outcome of the attempt.
 
-    Everything else is skipped when it is decoded, which takes a third of the time.
+    The rest is skipped in decoding, which takes a third of the time.
     """
 
     attempt: AttemptText
@@ -407,7 +399,7 @@ class DecisionSummary(Message, frozen=True, kw_only=True):
 
 
 class DeadLetter(Message, frozen=True, kw_only=True):
-    """dead: what could not be decoded or failed too often, and why. ``payload`` is cut to a readable length."""
+    """dead: an undecodable or repeatedly failed message, and why. ``payload`` is cut to a readable length."""
 
     subject: str
     reason: str
@@ -441,7 +433,7 @@ def decode_versioned(data: bytes, kind: type[V], what: str) -> V:
 
     Raises:
         UnknownSchemaError: of another schema.
-        DecodeError: anything else that is wrong with it.
+        DecodeError: malformed in any other way.
     """
     try:
         value: V = decode_json(_decoder(kind), data, f"{what} of {len(data)} bytes")
@@ -462,10 +454,10 @@ def attempt_of(message: Pending | Ranked) -> Attempt:
 
 
 def check_attempt(message: Pending | Ranked | RankedSummary) -> Attempt:
-    """The attempt of a message, which is one of its pod.
+    """The attempt of a message, which must belong to its pod.
 
     Raises:
-        DecodeError: it is not written as one, it is of another pod than the message's, or a name can be no object's.
+        DecodeError: malformed, of another pod than the message's, or a name that Kubernetes does not allow.
     """
     metadata = message.pod.metadata
     attempt, uid = Attempt.parse(message.attempt), metadata.uid
@@ -479,7 +471,7 @@ def check_names(metadata: ObjectMeta) -> None:
     """Check the names and the uid of a message's pod.
 
     Raises:
-        DecodeError: one can be no object's.
+        DecodeError: Kubernetes does not allow one of them.
     """
     for name in (metadata.uid, metadata.name, metadata.namespace):
         if not _NAME.fullmatch(name):
@@ -500,7 +492,7 @@ _schema_decoder: Final = msgspec.json.Decoder(_Schema)
 
 
 def _schema_of(data: bytes) -> int:
-    """The schema of a value of unknown shape; ``SCHEMA`` when it has none that can be read."""
+    """The schema of a value of unknown shape; ``SCHEMA`` if unreadable."""
     try:
         return decode_json(_schema_decoder, data, "a schema").schema
     except DecodeError:
@@ -512,21 +504,20 @@ def _check_schema(schema: int, what: str) -> None:
         raise UnknownSchemaError(f"decoding {what}: want schema {SCHEMA}, got {schema}")
 
 
-WATERMARK: Final = "watermark"
-"""The first token of a watermark's key: ``watermark.<kind>``."""
+WATERMARK: Final = "watermark"  # the first token of a watermark's key: watermark.<kind>
 
 
 class Mirrored(Versioned, frozen=True, kw_only=True):
-    """A value of the bucket. ``term`` is that of the watcher that wrote it."""
+    """A value of the bucket. ``term`` is its writer's."""
 
     term: Annotated[Term, msgspec.Meta(ge=0, lt=10**15)]
 
 
 class MirrorEntry(Mirrored, frozen=True, kw_only=True):
-    """An object, trimmed to what plugins read.
+    """An object, trimmed to the fields that plugins read.
 
-    ``object`` is its JSON. ``bound_at``, of pods on a node only, is the RFC 3339 time at which it was bound, if the
-    watcher has it.
+    ``object`` is its JSON. ``bound_at``, of placed pods only, is the RFC 3339 time of the Binding, if the watcher has
+    it.
     """
 
     object: msgspec.Raw = msgspec.Raw(b"null")
@@ -534,7 +525,7 @@ class MirrorEntry(Mirrored, frozen=True, kw_only=True):
 
 
 class Watermark(Mirrored, frozen=True, kw_only=True):
-    """A kind is complete up to this resourceVersion. Its age is that of the message, by NATS' clock."""
+    """A kind is complete up to this resourceVersion. Its age is the message's, by NATS' clock."""
 
     resource_version: str
 
@@ -548,13 +539,12 @@ def decode_entry(data: bytes) -> MirrorEntry:
 
     Raises:
         UnknownSchemaError: of another schema.
-        DecodeError: anything else that is wrong with it.
+        DecodeError: malformed in any other way.
     """
     return decode_versioned(data, MirrorEntry, "a mirrored value")
 
 
 def watermark_key(kind: str) -> str:
-    """The key of a kind's watermark."""
     return key(WATERMARK, kind)
 
 

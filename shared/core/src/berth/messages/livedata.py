@@ -1,24 +1,20 @@
 """Live data that plugins may read besides objects: bandwidth of nodes, and facts.
 
-The bucket ``bandwidth`` holds one sample for each query and node, under ``<query>.<node>``; plugin and collector use
-the same name for a query. Amounts are bytes per second; only annotations and arguments are in bits.
+The bucket ``bandwidth`` holds one sample per query and node, under ``<query>.<node>``; plugin and collector use the
+same name for a query. Amounts are bytes per second; only annotations and arguments are in bits.
 """
 
 from __future__ import annotations
 
-import hashlib
 import math
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from typing import Final, Literal
 
 import msgspec
 
-from berth.api.node import Node
-from berth.api.pod import Pod
-from berth.api.resources import QuantityError, value
 from berth.decoding import check_size, decode_json, decoding
-from berth.errors import DecodeError, PermanentError
+from berth.errors import DecodeError
 from berth.messages.attempts import Versioned, decode_versioned, encode
 
 BANDWIDTH: Final = "bandwidth"
@@ -38,37 +34,11 @@ class LiveSource:
     name: str
 
 
-DEFAULT_DEVICES: Final = ("eth.*", "en.*", "bond.*")
-"""An allow-list: devices that carry traffic of the machine. The sum leaves the members of a bond out."""
-
-
-DEFAULT_NODE_LABEL: Final = "node"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BandwidthQuery:
-    """The average traffic of these devices of every node over ``time_range``, in each direction."""
-
-    url: str
-    """Of the Prometheus server, with scheme."""
-    devices: tuple[str, ...] = DEFAULT_DEVICES
-    """Names of network devices, each a regular expression that must match the whole name."""
-    time_range: timedelta
-    node_label: str = DEFAULT_NODE_LABEL
-    """The label with the node's name, where a relabelling rule has made one."""
-
-    @property
-    def token(self) -> str:
-        """The name of the query in keys: short, stable, the same in every process."""
-        text = "\0".join((self.url, *self.devices, "", f"{self.time_range.total_seconds():g}", self.node_label))
-        return f"q{hashlib.blake2b(text.encode(), digest_size=6).hexdigest()}"
-
-
 class Bandwidth(Versioned, frozen=True, kw_only=True):
     """The traffic of one node's devices. ``None`` is unknown, never 0.
 
-    ``receive`` and ``transmit`` are bytes per second, averaged over the query's range up to ``sampled_at``: the time
-    of the last scrape (Prometheus's clock, RFC 3339), not of the query. ``capacity`` is bytes per second of the link in
+    ``receive`` and ``transmit`` are bytes per second, averaged over the query's range up to ``sampled_at``, the time of
+    the last scrape (Prometheus's clock, RFC 3339), not of the query. ``capacity`` is bytes per second of the link in
     each direction.
     """
 
@@ -78,8 +48,8 @@ class Bandwidth(Versioned, frozen=True, kw_only=True):
     sampled_at: datetime
 
 
+# Bytes per second; a million times the fastest network card. A higher amount is an error.
 MAX_RATE: Final = 1e15
-"""Bytes per second above which an amount is an error: a million times the fastest network card."""
 
 
 def encode_bandwidth(bandwidth: Bandwidth) -> bytes:
@@ -91,7 +61,7 @@ def decode_bandwidth(data: bytes) -> Bandwidth:
 
     Raises:
         UnknownSchemaError: of another schema.
-        DecodeError: anything else that is wrong with it; so are amounts below 0 and times without a zone.
+        DecodeError: malformed in any other way; also amounts below 0 and times without a zone.
     """
     bandwidth = decode_versioned(data, Bandwidth, "a bandwidth")
     amounts = (bandwidth.receive, bandwidth.transmit, bandwidth.capacity)
@@ -100,12 +70,12 @@ def decode_bandwidth(data: bytes) -> Bandwidth:
     if bandwidth.sampled_at.tzinfo is None:
         raise DecodeError(f"decoding a bandwidth: want sampled_at with a time zone, got {bandwidth.sampled_at}")
     with decoding("a bandwidth"):
-        bandwidth.sampled_at.timestamp()  # not every date is a time
+        bandwidth.sampled_at.timestamp()  # Some dates have no Unix time.
     return bandwidth
 
 
+# A plugin's reader decodes each fact anew for every node and pod.
 FACT_BYTES: Final = 64 * 1024
-"""The most that a fact may take; a plugin's reader decodes each anew for every node and pod."""
 
 _raw: Final = msgspec.json.Decoder(msgspec.Raw)
 
@@ -114,7 +84,7 @@ def decode_fact(data: bytes) -> msgspec.Raw:
     """A fact: any JSON, which a plugin decodes.
 
     Raises:
-        DecodeError: it is no JSON, has more than ``FACT_BYTES``, or is nested deeper than a reader may rely on.
+        DecodeError: no JSON, more than ``FACT_BYTES``, or nested deeper than readers allow.
     """
     check_size(data, "a fact", most=FACT_BYTES)
     return msgspec.Raw(bytes(decode_json(_raw, data, "a fact")))
@@ -123,40 +93,3 @@ def decode_fact(data: bytes) -> msgspec.Raw:
 def utc_time(seconds: float) -> datetime:
     """A time of Prometheus (Unix seconds), to the millisecond."""
     return datetime.fromtimestamp(math.floor(seconds * 1000) / 1000, tz=UTC)
-
-
-INGRESS_ANNOTATION: Final = "kubernetes.io/ingress-bandwidth"
-
-
-EGRESS_ANNOTATION: Final = "kubernetes.io/egress-bandwidth"
-"""Annotations of a pod: bits per second as a quantity (``10M``), as the CNI plugin that shapes traffic reads them."""
-
-
-LINK_CAPACITY_ANNOTATION: Final = "berth/link-capacity"
-"""Annotation of a node: bits per second of its link, for network cards that report no speed or a wrong one."""
-
-
-BITS_PER_BYTE: Final = 8
-
-
-def bytes_per_second(bits: str | float) -> float:
-    """A quantity of bits per second (``10M``) in bytes per second.
-
-    Raises:
-        QuantityError: it is no quantity, or below 0.
-    """
-    amount = value(bits)
-    if amount < 0:
-        raise QuantityError(f"want 0 or more, got {bits!r}")
-    return amount / BITS_PER_BYTE
-
-
-def annotated_rate(thing: Pod | Node, annotation: str) -> float | None:
-    """Bytes per second of an object's annotation; ``None`` without it, and for one that cannot be read."""
-    written = (thing.metadata.annotations or {}).get(annotation)
-    if written is None:
-        return None
-    try:
-        return bytes_per_second(written)
-    except PermanentError:
-        return None

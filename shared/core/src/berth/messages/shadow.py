@@ -1,4 +1,4 @@
-"""What shadows say: messages and numbers, as they are on the bus. Commands read them without the code that ranks.
+"""Messages and numbers of shadows on the bus. Commands read them without the code that ranks.
 
 Differences are broadcast on ``berth.shadow.<name>.<profile>.<namespace>.<pod>`` with both rankings, so that a person
 can read them side by side; the numbers are in the shadow's metrics and statistics (ADR 35).
@@ -15,49 +15,40 @@ from berth.messages.attempts import NAME_CHARACTERS, Candidate, Message, Outcome
 from berth.messages.subjects import PREFIX, escape_dotted, escape_token
 
 ALL_SHADOWS: Final = f"{PREFIX}.shadow.>"
-SHADOW_SERVICE: Final = "shadow"
-"""What a shadow is called among the services."""
+SHADOW_SERVICE: Final = "shadow"  # its name among the services
 
-SHOWN_CANDIDATES: Final = 8
-"""Of each ranking, and the node that the other one has first."""
+SHOWN_CANDIDATES: Final = 8  # of each ranking, and the other's best node
 SHOWN_REJECTIONS: Final = 16
 TEXT_CHARACTERS: Final = 1024
+# Bytes of a broadcast difference: ten times the usual. A hostile scorer may write longer names.
 MOST_COMPARISON_BYTES: Final = 64 * 1024
-"""Of a difference that is broadcast: ten times what one takes. A hostile scorer may write longer names."""
 
 
 class ShadowResult(StrEnum):
-    """How two rankings of a pod compare."""
+    """The result of comparing two rankings of a pod."""
 
+    # The same node is best, or neither finds one and both would evict on the same node or on none.
     EQUAL = "equal"
-    """The same node is best, or neither finds one and both would evict on the same node or on none."""
-    NODE = "node"
-    """Another node is best."""
-    REFUSED = "refused"
-    """Only the live scorer finds a node."""
-    FEASIBLE = "feasible"
-    """Only the shadow finds a node."""
+    NODE = "node"  # another node is best
+    REFUSED = "refused"  # only the live scorer finds a node
+    FEASIBLE = "feasible"  # only the shadow finds a node
+    # Neither finds a node, and they differ in where evictions would make room.
     PREEMPTION = "preemption"
-    """Neither finds a node, and they differ in where evictions would make room."""
-    ERROR = "error"
-    """The shadow could not rank the pod."""
+    ERROR = "error"  # the shadow could not rank the pod
 
 
 class SkipReason(StrEnum):
     """Why a live ranking was not compared."""
 
-    BUSY = "busy"
-    """More came than the shadow ranks."""
-    MISSED = "missed"
-    """NATS dropped the copy, or it cannot be decoded."""
+    BUSY = "busy"  # more rankings arrived than the shadow can make
+    MISSED = "missed"  # NATS dropped the copy, or it cannot be decoded
+    # The shadow's configuration has no profile of that name.
     PROFILE = "profile"
-    """The shadow's configuration has no profile of that name."""
+    # The shadow's profile has extenders for such a pod, and a shadow asks none.
     EXTENDERS = "extenders"
-    """The shadow's profile has extenders for such a pod, and a shadow asks none."""
+    # The live ranking failed or its view was behind, so it does not depend on the configuration alone.
     LIVE = "live"
-    """The live ranking failed, or was made on a view that was behind: it says nothing about the configuration."""
-    UNDECIDED = "undecided"
-    """No final Decision followed in time."""
+    UNDECIDED = "undecided"  # no final Decision followed in time
 
 
 _Text = Annotated[str, msgspec.Meta(max_length=TEXT_CHARACTERS + 4)]
@@ -82,10 +73,9 @@ class ShownRanking(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
 class ShadowComparison(Message, frozen=True, kw_only=True):
     """Two rankings of an attempt. ``config`` is the digest of the shadow's configuration.
 
-    ``points_apart``: by how many of the shadow's points its best node is above the live one; ``place``: which place
-    the live best node has among the shadow's nodes (nodes with more points, and 1). Both are ``None`` where the shadow
-    has not scored that node; then ``refused_by`` is the plugin that refuses it, if one does, for ``reason``.
-    ``outcome`` and ``node`` are the Decision's.
+    ``points_apart``: the shadow's points of its best node minus those of the live one; ``place``: the live best node's
+    place among the shadow's nodes. Both are ``None`` if the shadow has not scored that node; then ``refused_by`` is the
+    plugin that rejects it, if any, for ``reason``. ``outcome`` and ``node`` are the Decision's.
     """
 
     shadow: _Name
@@ -106,16 +96,16 @@ class ShadowComparison(Message, frozen=True, kw_only=True):
 
     @property
     def subject(self) -> str:
-        """Where it is broadcast: one subscription follows a pod in all shadows, another everything of one shadow."""
+        """Its subject: one subscription follows a pod in all shadows, another everything of one shadow."""
         profile, namespace = escape_token(self.profile), escape_token(self.namespace)
         return f"{PREFIX}.shadow.{escape_token(self.shadow)}.{profile}.{namespace}.{escape_dotted(self.pod)}"
 
 
 class ShadowFigures(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A shadow's numbers since it was started, as its statistics have them.
+    """A shadow's numbers since its start, as in its statistics.
 
-    ``refused_by`` counts, by plugin, the live best nodes that the shadow refuses; ``placed_against`` the live plugins
-    that refused what the shadow would place. ``points_apart`` is the mean over the pods with another node.
+    ``refused_by`` counts, by plugin, the live best nodes that the shadow rejects; ``placed_against`` the live plugins
+    that rejected the shadow's node. ``points_apart`` is the mean over the pods with another node.
     """
 
     name: _Name

@@ -1,7 +1,7 @@
 """Names on the bus: subjects of streams, keys of buckets, and the identities in messages (docs/protocol.md, 1).
 
-A subject token may hold anything but white space, ``.``, ``*``, ``>``; a KV key only ``[-/_=.a-zA-Z0-9]``. Anything
-else is written as ``=XX`` for each byte of its UTF-8 form, and ``=`` itself as ``=3D``, so that every name has one
+A subject token may hold anything but white space, ``.``, ``*``, ``>``; a KV key only ``[-/_=.a-zA-Z0-9]``. Other
+characters are written as ``=XX`` per byte of their UTF-8 form, and ``=`` itself as ``=3D``, so that every name has one
 written form and can be read back. Attempts, terms and epochs make repeated messages harmless.
 """
 
@@ -25,8 +25,7 @@ _TOKEN = frozenset(b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456
 
 _DOTTED = _TOKEN | frozenset(b".")
 
-_PLAIN = re.compile("[a-zA-Z0-9/_-]*")
-"""Names that both forms leave as they are."""
+_PLAIN = re.compile("[a-zA-Z0-9/_-]*")  # names that both forms leave unchanged
 
 _ESCAPED = re.compile("=([0-9A-F]{2})")
 
@@ -42,7 +41,7 @@ def escape_token(name: str) -> str:
 def escape_dotted(name: str) -> str:
     """A name whose dots stay readable as token separators; a dot that would make an empty token is escaped.
 
-    Uids and most names stay as they are. A cache of them would help nobody where there are more pods than it holds.
+    Uids and most names stay unchanged. There is no cache, because the pods may outnumber it.
     """
     return name if name and _PLAIN.fullmatch(name) else _escape_dotted(name)
 
@@ -61,7 +60,7 @@ def unescape(text: str) -> str:
     """The name that was escaped.
 
     Raises:
-        DecodeError: a ``=`` that is not followed by two capital hexadecimal digits, or bytes that are not UTF-8.
+        DecodeError: a ``=`` without two capital hexadecimal digits after it, or bytes that are not UTF-8.
     """
     if "=" not in text:
         return text
@@ -77,7 +76,7 @@ def unescape(text: str) -> str:
 
 
 def _escape(name: str, allowed: frozenset[int]) -> str:
-    if _PLAIN.fullmatch(name):  # the names of Kubernetes: a fifth of the time
+    if _PLAIN.fullmatch(name):  # Kubernetes' own names: a fifth of the time.
         return name
     return "".join(chr(byte) if byte in allowed else f"={byte:02X}" for byte in name.encode("utf-8", "surrogatepass"))
 
@@ -99,10 +98,10 @@ class PodSubject(msgspec.Struct, frozen=True, kw_only=True):
         """Read a subject.
 
         Raises:
-            DecodeError: it is not the subject of a pod.
+            DecodeError: not the subject of a pod.
         """
         tokens = subject.split(".", 4)
-        if len(tokens) != 5 or not all(tokens) or tokens[0] != PREFIX or tokens[1] not in STAGES:  # noqa: PLR2004 - as above
+        if len(tokens) != 5 or not all(tokens) or tokens[0] != PREFIX or tokens[1] not in STAGES:
             raise DecodeError(f"decoding subject {subject!r:.300}: want {PREFIX}.<stage>.<profile>.<namespace>.<pod>")
         return cls(stage=tokens[1], profile=unescape(tokens[2]), namespace=unescape(tokens[3]), pod=unescape(tokens[4]))
 
@@ -113,7 +112,7 @@ def all_of(stage: str) -> str:
 
 
 def service_subject(service: str, identity: str, endpoint: str = "", *, for_admins: bool = False) -> str:
-    """Where a service answers: its statistics, or an endpoint; what changes something is under ``berth.admin``."""
+    """The subject on which a service answers: statistics or an endpoint; side effects are under ``berth.admin``."""
     asked = f"{PREFIX}.{'admin' if for_admins else 'service'}.{escape_token(service)}.{escape_token(identity)}"
     return f"{asked}.{endpoint}" if endpoint else asked
 
@@ -127,7 +126,7 @@ def parse_key(text: str) -> tuple[str, str]:
     """The kind and name of a key.
 
     Raises:
-        DecodeError: there is no kind before a dot, or no name after it, or one of them is not escaped correctly.
+        DecodeError: no kind before a dot, no name after it, or wrong escaping.
     """
     kind, dot, name = text.partition(".")
     if not dot or not kind or not name:
@@ -135,17 +134,15 @@ def parse_key(text: str) -> tuple[str, str]:
     return unescape(kind), unescape(name)
 
 
-_QUOTED: Final = 200
-"""How many characters of an unreadable attempt an error quotes."""
+_QUOTED: Final = 200  # characters of an unreadable attempt in an error
 
-Uid = NewType("Uid", str)
-"""A Kubernetes object's metadata.uid."""
+Uid = NewType("Uid", str)  # a Kubernetes object's metadata.uid
 
+# The number of a watcher's leadership. It is never used again, even with a new JetStream store.
 Term = NewType("Term", int)
-"""The number of a watcher's leadership. It is never used again, even with a new JetStream store."""
 
+# The number of a binder's leadership. It is never used again, even with a new JetStream store.
 Epoch = NewType("Epoch", int)
-"""The number of a binder's leadership. It is never used again, even with a new JetStream store."""
 
 
 class Attempt(msgspec.Struct, frozen=True, kw_only=True):
@@ -157,7 +154,7 @@ class Attempt(msgspec.Struct, frozen=True, kw_only=True):
 
     @classmethod
     def parse(cls, text: str) -> Attempt:
-        """Read ``<uid>.<term>.<n>``; the uid may hold dots itself.
+        """Read ``<uid>.<term>.<n>``; the uid may contain dots.
 
         Raises:
             DecodeError: the text has another form.

@@ -1,7 +1,7 @@
 """Readiness of a service by named conditions, shown in /readyz and the log.
 
 /livez, /readyz, /metrics and /configz are served on the main loop, so that /livez does not answer when the loop hangs.
-Whoever reaches the port can cost no more than that: connections are few, short, and for one request.
+Access to the port can cost no more than that: connections are few, short, and for one request.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _READY: Final = "ok"
 
 
 class Condition:
-    """One thing that the service needs before it is ready. Not met at first."""
+    """A prerequisite of readiness; not met at first."""
 
     def __init__(self, name: str, sentence: str, changed: Callable[[], None]) -> None:
         self.name = name
@@ -37,7 +37,6 @@ class Condition:
         self._changed = changed
 
     def ready(self, sentence: str = _READY) -> None:
-        """The condition is met."""
         self._set(sentence, ready=True, standby=False)
 
     def waiting(self, sentence: str) -> None:
@@ -54,14 +53,14 @@ class Condition:
 
 
 class Health:
-    """The conditions of one process. Without any, the process is not ready: it is starting."""
+    """The conditions of one process. Without any, the process is starting and not ready."""
 
     def __init__(self) -> None:
         self._conditions: dict[str, Condition] = {}
         self._listeners: list[Callable[[], None]] = []
 
     def condition(self, name: str, sentence: str = "") -> Condition:
-        """The condition of that name, created if it does not exist; ``sentence`` is the text of a new one."""
+        """The condition of that name, created with the text ``sentence`` if it does not exist."""
         if name not in self._conditions:
             self._conditions[name] = Condition(name, sentence or f"waiting for {name}", self._changed)
         return self._conditions[name]
@@ -98,7 +97,7 @@ class Health:
 
 
 def _shown(condition: Condition) -> str:
-    """Its sentence as others may read it: on the health port, and in the statistics on NATS."""
+    # As the health port and the statistics on NATS show it.
     return without_passwords(one_line(condition.sentence))
 
 
@@ -119,12 +118,10 @@ def write_when_working(health: Health, path: Path) -> None:
 log = get_logger()
 
 
-REPEAT_SECONDS: Final = 10.0
-"""Time between two log lines about the same wait."""
+REPEAT_SECONDS: Final = 10.0  # between two log lines about the same wait
 
 
-ONCE: Final = float("inf")
-"""For an error that only a person can correct: it is logged once."""
+ONCE: Final = float("inf")  # for an error that only a person can correct
 
 
 class WaitReporter:
@@ -147,7 +144,7 @@ class WaitReporter:
         self._log(sentence, ONCE)
 
     def over(self, sentence: str = "ok", *, came: str = "") -> None:
-        """Ready: the next wait is logged as a new one. ``came``: what was waited for, logged after a wait that was."""
+        """Ready: the next wait is logged as a new one. ``came``: logged after a wait that was reported."""
         self._condition.ready(sentence)
         if came and self._logged:
             log.info(came, condition=self._condition.name)
@@ -162,7 +159,7 @@ class WaitReporter:
 
 
 class Progress:
-    """Whether a leader begins the work that waits. One that begins none for too long is not ready and must give up.
+    """Whether a leader begins pending work. One that begins none for too long is not ready and must give up.
 
     It is ready again once it leads and begins something, or stands by for another leader.
     """
@@ -178,14 +175,12 @@ class Progress:
         health.on_change(self._look)
 
     def begin(self) -> None:
-        """A leadership begins."""
         self._begun, self._missing_since = 0, None
 
     def check(self, describe: Callable[[], str], *, waiting: int, begun: int) -> str | None:
-        """Call it every second or so; returns why the leader must give up, ``None`` while it may go on.
+        """Call it about every second; returns why the leader must give up, ``None`` while it may go on.
 
-        ``waiting``: how much work waits. ``begun``: how much this leader has begun so far. ``describe``: what waits, as
-        text.
+        ``waiting``: pending work. ``begun``: work begun by this leader so far. ``describe``: the pending work as text.
         """
         now = self._clock.now()
         if not waiting:
@@ -207,25 +202,23 @@ class Progress:
             self._condition.ready()
 
 
-CONFIGZ_NAME: Final = "componentconfig"
-"""kube-scheduler's own name of its configuration in /configz."""
-SHUTDOWN_SECONDS = 0.5
-"""How long a slow reader of /metrics may delay the end of the process."""
+CONFIGZ_NAME: Final = "componentconfig"  # kube-scheduler's own name of its configuration in /configz
+SHUTDOWN_SECONDS = 0.5  # how long a slow reader of /metrics may delay the end of the process
+# Open connections; one more closes the oldest, because requests that are never finished would use up the descriptors.
 MOST_CONNECTIONS: Final = 64
-"""Open at once; one more closes the oldest. Otherwise requests that are never finished would use up the descriptors."""
+# From start to end of a connection: one request and its answer. Prometheus waits as long.
 CONNECTION_SECONDS: Final = 10.0
-"""From the start of a connection to its end: for one request and its answer. Prometheus waits as long."""
 
 
 class HealthPortError(UsageError):
-    """Listening on the health port failed."""
+    pass
 
 
 @asynccontextmanager
 async def health_server(
     settings: HealthSettings, health: Health, meter: PrometheusMeter, configuration: Mapping[str, Any] | None = None
 ) -> AsyncIterator[int]:
-    """Serve inside the block; yields the port. ``configuration`` is what /configz shows.
+    """Serve inside the block; yields the port. ``configuration`` is shown by /configz.
 
     Raises:
         HealthPortError: the port is in use.
@@ -278,7 +271,7 @@ class BoundedConnection(asyncio.Protocol):
         self._transport.abort()
 
     def admit(self) -> None:
-        """Its client is known: it has no deadline any more, and does not count among the others."""
+        """Its client is known: it has no deadline any more and does not count among the others."""
         self._opened.pop(self, None)
         self._deadline.cancel()
 
@@ -327,7 +320,7 @@ def _application(health: Health, meter: PrometheusMeter, configuration: Mapping[
 
     application = web.Application(middlewares=[_one_request_a_connection])
     application.router.add_get("/livez", livez)
-    application.router.add_get("/healthz", livez)  # its older name, which manifests of kube-scheduler have
+    application.router.add_get("/healthz", livez)  # Its older name, which manifests of kube-scheduler use.
     application.router.add_get("/readyz", readyz)
     application.router.add_get("/metrics", metrics)
     application.router.add_get("/configz", show_configuration)

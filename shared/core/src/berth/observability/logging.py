@@ -7,9 +7,8 @@
 
 Control characters and passwords in URLs are replaced in both forms (:mod:`berth.safetext`).
 
-Keys that mean the same everywhere: ``service`` and ``identity`` (on every line), ``pod`` (namespace/name), ``uid``,
-``attempt``, ``node``, ``trace_id``, ``reason`` (why, or the text of an error). The lines of each level are in
-docs/operating.md, "Logs".
+Keys with one meaning everywhere: ``service`` and ``identity`` (on every line), ``pod`` (namespace/name), ``uid``,
+``attempt``, ``node``, ``trace_id``, ``reason``, ``error``. docs/operating.md, "Logs", lists the lines of each level.
 """
 
 from __future__ import annotations
@@ -45,7 +44,7 @@ def verbose(level: int) -> bool:
 
 
 def log_message(direction: Literal["sent", "received"], subject: str, size: int) -> None:
-    """Log a message of the bus (V_MESSAGE): never what is in it, which may be secret."""
+    """Log a message of the bus (V_MESSAGE), never its content, which may be secret."""
     get_logger().info(f"message {direction}", subject=subject, bytes=size)
 
 
@@ -55,7 +54,7 @@ def log_request(method: str, path: str, status: int, seconds: float) -> None:
 
 
 def configure(settings: LogSettings, *, service: str, identity: str, stream: TextIO = sys.stderr) -> None:
-    """Write all logs of this process to ``stream``, libraries' logs and Python's warnings included."""
+    """Write all logs of this process to ``stream``, including libraries' logs and Python's warnings."""
     _state["verbosity"] = settings.verbosity
     as_text = settings.format == "text" or (settings.format == "auto" and is_terminal())
     shared = _shared(service, identity)
@@ -70,7 +69,7 @@ def configure(settings: LogSettings, *, service: str, identity: str, stream: Tex
 
 def _shared(service: str, identity: str) -> list[Processor]:
     def who(_logger: WrappedLogger, _method: str, event: EventDict) -> EventDict:
-        """Add service and identity to every line, since the lines of many processes are collected in one place."""
+        """Add service and identity to every line, because the lines of many processes are collected in one place."""
         return {**event, "service": service, "identity": identity}
 
     return [structlog.stdlib.add_log_level, _time, structlog.processors.format_exc_info, who]
@@ -98,13 +97,13 @@ def _time(_logger: WrappedLogger, _method: str, event: EventDict) -> EventDict:
 
 
 def _message_first(_logger: WrappedLogger, _method: str, event: EventDict) -> EventDict:
-    """Put time, level and message first; keep the order of the rest."""
+    # Time, level and message come first; the rest keeps its order.
     first = {"time": event.pop("time", ""), "level": event.pop("level", ""), "msg": event.pop("event", "")}
     return first | dict(event)
 
 
 def _for_people(logger: WrappedLogger, method: str, event: EventDict) -> str:
-    """A coloured line. The identity is shortened: it tells scorer-1 from scorer-2 where a terminal shows both."""
+    # Coloured. The short identity tells scorer-1 from scorer-2 in a terminal with both.
     service, identity = str(event.pop("service", "")), str(event.pop("identity", ""))
     event["service"] = process_label(service, short_identity(identity))
     event["timestamp"] = event.pop("time", "")
@@ -114,12 +113,12 @@ def _for_people(logger: WrappedLogger, method: str, event: EventDict) -> str:
 
 
 def _wants_colors() -> bool:
-    """Any text in NO_COLOR turns them off (https://no-color.org)."""
+    # Any text in NO_COLOR turns colours off (https://no-color.org).
     return is_terminal() and not os.environ.get("NO_COLOR")
 
 
 def _safe(key: str, value: Any) -> Any:
-    """Without control characters: names and reasons come from outside. Tracebacks keep their lines."""
+    # Names and reasons come from outside. Tracebacks keep their lines.
     if not isinstance(value, str):
         return value if isinstance(value, int | float | None) else one_line(repr(value))
     return lines(value) if key in _SEVERAL_LINES else one_line(value)
@@ -130,5 +129,5 @@ def _json(_logger: WrappedLogger, _method: str, event: EventDict) -> str:
 
 
 def _as_text(value: Any) -> str:
-    """Write a value that JSON does not support as text."""
+    # A value that JSON does not support.
     return str(value)

@@ -1,7 +1,7 @@
 """The metrics of a process: their table, the interface for counting, and its implementation for Prometheus.
 
 A metric has kube-scheduler's name (``scheduler_*``) and labels where the meaning is the same, so that its dashboards
-and alerts work; ``berth_*`` otherwise. A name that is not in the table does not pass the type checker.
+and alerts work; ``berth_*`` otherwise. The type checker refuses a name outside the table.
 """
 
 from __future__ import annotations
@@ -100,8 +100,8 @@ HistogramName = Literal[
 class Metric:
     """One row: kind, label names in order, meaning, and for a histogram the upper bounds of its buckets.
 
-    ``values``: all values of the only label, where they are few and known. Their series begin at 0, because Prometheus
-    counts the first event as an increase only when the series existed before.
+    ``values``: all values of the only label, if they are few and known. Their series begin at 0, because Prometheus
+    counts the first event as an increase only if the series existed before.
     """
 
     kind: Kind
@@ -403,19 +403,17 @@ class Meter(Protocol):
         """Remove a gauge with all its labels, for example when leading ends."""
         ...
 
-    def observe(self, name: HistogramName, value: float, /, **labels: str) -> None:
-        """Add a value to a histogram."""
-        ...
+    def observe(self, name: HistogramName, value: float, /, **labels: str) -> None: ...
 
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 
 class PrometheusMeter(Collector):
-    """Counts in its own numbers, which Prometheus' client writes as text when they are asked for.
+    """Counts in its own numbers, which Prometheus' client formats on request.
 
-    A count takes 0.3 µs and an observation 0.5, with the client's own counters 0.7 and 3: a pod needs two dozen of them
-    in all services. Each series is written by one thread only.
+    A count takes 0.3 µs and an observation 0.5; with the client's own counters 0.7 and 3, and a pod needs two dozen in
+    all services. Each series is written by one thread only.
     """
 
     def __init__(self) -> None:
@@ -423,8 +421,7 @@ class PrometheusMeter(Collector):
         ProcessCollector(registry=self._registry)
         self._registry.register(self)
         self._series: dict[str, dict[tuple[str, ...], _Series]] = {name: {} for name in METRICS}
-        self._by_call: dict[tuple[str, ...], _Series] = {}
-        """By the name and labels as they were passed."""
+        self._by_call: dict[tuple[str, ...], _Series] = {}  # by name and labels as passed
         self._create_known_series()
 
     def count(self, name: CounterName, value: float = 1, /, **labels: str) -> None:
@@ -434,14 +431,13 @@ class PrometheusMeter(Collector):
         self._find(name, labels).value = value
 
     def clear(self, name: GaugeName, /) -> None:
-        """Remove a gauge. A gauge without labels becomes 0, as it is always exported."""
+        """Remove a gauge. A gauge without labels becomes 0, because it is always exported."""
         self._series[name].clear()
         self._by_call = {key: series for key, series in self._by_call.items() if key[0] != name}
         if not METRICS[name].labels:
             self._find(name, {})
 
     def observe(self, name: HistogramName, value: float, /, **labels: str) -> None:
-        """Add a value to a histogram."""
         series = self._find(name, labels)
         series.value += value
         series.counts[bisect_left(series.bounds, value)] += 1
@@ -460,7 +456,7 @@ class PrometheusMeter(Collector):
             yield family
 
     def _create_known_series(self) -> None:
-        """Create the series whose label values are known, and those without labels."""
+        # Series whose label values are known, and those without labels.
         for name, metric in METRICS.items():
             for labels in [{metric.labels[0]: value} for value in metric.values] if metric.labels else [{}]:
                 self._find(name, labels)
@@ -486,11 +482,10 @@ class _Series:
     __slots__ = ("bounds", "counts", "created", "value")
 
     def __init__(self, bounds: tuple[float, ...]) -> None:
-        self.value = 0.0
-        """Of a histogram the sum of what was observed."""
+        self.value = 0.0  # of a histogram: the sum of observations
         self.bounds = bounds
+        # Observations above the previous bound and up to this one; the last counts those above all bounds.
         self.counts = [0] * (len(bounds) + 1)
-        """Observations above the bound before and up to this one; the last are above all."""
         self.created = time.time()
 
 
@@ -515,18 +510,18 @@ _RESULTS: Final = {
 }
 
 
+# kube-scheduler's labels where they differ from the extension points' names.
 _POINTS: Final = {
     "NormalizeScore": "ScoreExtensionNormalize",
     "AddPod": "PreFilterExtensionAddPod",
     "RemovePod": "PreFilterExtensionRemovePod",
 }
-"""kube-scheduler's labels where they differ from the extension points' names."""
 
 
 def result_of(outcome: Outcome) -> str | None:
     """kube-scheduler's ``result``: ``scheduled``, ``unschedulable`` or ``error``.
 
-    ``None`` for outcomes that it does not have: a conflict, after which the pod is ranked again, and a deleted pod.
+    ``None`` for outcomes unknown to it: a conflict, after which the pod is ranked again, and a deleted pod.
     """
     return _RESULTS.get(outcome)
 

@@ -12,14 +12,11 @@ from typing import Any, Final, TypeVar
 
 import msgspec
 
+from berth.api.config.types import Args as Args  # noqa: PLC0414 - plugins of other distributions take it from here
 from berth.api.config.types import Point
 from berth.framework.interface import Plugin
 
 A = TypeVar("A")
-
-
-class Args(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
-    """Arguments of a plugin as written in the configuration file; every field has a default."""
 
 
 def no_problems(_args: Any, _path: str) -> list[str]:
@@ -36,7 +33,8 @@ class PluginFactory:
         points: the extension points that the plugin implements.
         build: makes an instance for one profile, from valid arguments (None when it takes none).
         args_type: the type of its arguments, each field with a default; None when it takes none.
-        validate: (arguments, path) -> every problem as ``path: want expectation, got value``.
+        validate: (arguments, path) -> every problem as ``path: want expectation, got value``. A plugin without
+            arguments gets None: it may check what else it reads.
         only_in_presets: whether only the presets of an older release have the plugin. A file may name it only in
             a list that it writes out whole, as the preset has it.
     """

@@ -6,7 +6,8 @@ Score: the sum of the weights of the preferred terms that a node satisfies, norm
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from heapq import nlargest
 from typing import ClassVar, Final
 
 import numpy as np
@@ -19,13 +20,15 @@ from berth.api.pod import NodeSelectorTerm, Pod, PodSpec
 from berth.api.selectors import (
     NAME_FIELD,
     NodeTerm,
+    Requirement,
     WeightedNodeTerm,
     compile_node_selector,
     compile_preferred,
+    in_words,
     is_valid_term,
     named_nodes,
 )
-from berth.cluster.nodes import NodeInfo, Nodes
+from berth.cluster.nodes import Mask, NodeInfo, Nodes, RejectedNodes
 from berth.cluster.pods import EquivalenceClass
 from berth.cluster.snapshot import Snapshot
 from berth.framework.events import Action, ClusterEvent, EventHint, IdentityCache, Resource, ValueIndex, Values, encoded
@@ -37,6 +40,8 @@ from berth.framework.interface import (
     PreFilterResult,
     PreScorePlugin,
     Reads,
+    RemedyPlugin,
+    RemedySentence,
     Scores,
     VectorFilterPlugin,
     VectorScorePlugin,
@@ -52,6 +57,10 @@ NO_ADDED_MATCH: Final = Status.unresolvable("node(s) didn't match scheduler-enfo
 CONFLICT: Final = Status.unresolvable("pod affinity terms conflict")
 _MAX_KEPT: Final = 50_000
 """Compiled terms of waiting pods that are kept between two calls of the hint, about 500 bytes each."""
+_MAX_SENTENCES: Final = 2
+"""Sets of expressions with a sentence: those of the most nodes, in all and of each term."""
+_MAX_COMPARED: Final = 16
+"""Terms that are compared with each node to find the closest one; for a pod with more there is no sentence."""
 _MAX_INDEXED: Final = 1000
 """Terms of a pod that are indexed: as many as a pod may have (docs/limits.md). Pods with more are found by every event,
 and together they may have more terms than are kept."""
@@ -65,7 +74,13 @@ class NodeAffinityArgs(Args, frozen=True, kw_only=True):
 
 
 class NodeAffinityPlugin(
-    PreFilterPlugin, VectorFilterPlugin, PreScorePlugin, VectorScorePlugin, NormalizePlugin, EnqueueExtensions
+    PreFilterPlugin,
+    VectorFilterPlugin,
+    RemedyPlugin,
+    PreScorePlugin,
+    VectorScorePlugin,
+    NormalizePlugin,
+    EnqueueExtensions,
 ):
     """Filters by required terms, scores by preferred ones."""
 
@@ -99,6 +114,21 @@ class NodeAffinityPlugin(
         added = np.ones(len(nodes), dtype=np.bool_) if self._required is None else terms_mask(self._required, nodes)
         codes = np.where(added, np.where(fits, 0, 2), 1).astype(np.int32)
         return Verdicts(codes, (SUCCESS, NO_ADDED_MATCH, NO_MATCH))
+
+    def remedy(self, state: CycleState, pod: Pod, nodes: RejectedNodes) -> Iterable[RemedySentence]:
+        """The expressions that the nodes closest to a match do not satisfy, of the pod's own requirements."""
+        groups = _closest_nodes(state.pod_class, nodes)
+        alone = nodes.alone
+        largest = nlargest(
+            _MAX_SENTENCES, groups, key=lambda each: (np.sum(groups[each] & alone), np.sum(groups[each]))
+        )
+        for failing in largest:
+            yield RemedySentence(
+                about=", ".join(requirement.key for requirement in failing),
+                nodes=groups[failing],
+                before=f"asks for nodes with {in_words(failing)}, and",
+                after="would match but for that",
+            )
 
     def pre_score(self, state: CycleState, pod: Pod, nodes: Nodes) -> Status:
         """Skip without preferred terms."""
@@ -139,6 +169,54 @@ class NodeAffinityPlugin(
         added = self._required
         name, labels = node.metadata.name, node.metadata.labels or {}
         return (added is None or added.matches(name, labels)) and pod_class.allows(name, labels)
+
+
+Expression = tuple[Requirement, bool]
+"""An expression, and whether it is about the node's name."""
+
+
+def _closest_nodes(pod_class: EquivalenceClass, nodes: Nodes) -> dict[tuple[Requirement, ...], Mask]:
+    """The nodes that fail in the fewest expressions of one term, by these expressions."""
+    terms = pod_class.required_nodes.terms if pod_class.required_nodes is not None else (NodeTerm(()),)
+    if not 0 < len(terms) <= _MAX_COMPARED:
+        return {}
+    selector = _expressions(pod_class.node_labels or NodeTerm(()))
+    failing = [_failing([*selector, *_expressions(term)], nodes) for term in terms]
+    numbers = np.array([each.sum(axis=0) for each in failing], dtype=np.int64)
+    fewest, best = numbers.min(axis=0), numbers.argmin(axis=0)
+    if not fewest.any():
+        return {}
+    closest = fewest == fewest[fewest > 0].min()
+    groups: dict[tuple[Requirement, ...], Mask] = {}
+    for number, term in enumerate(terms):
+        requirements = [requirement for requirement, _ in (*selector, *_expressions(term))]
+        for columns, mask in _largest_groups(failing[number], closest & (best == number)):
+            key = tuple(requirement for requirement, fails in zip(requirements, columns, strict=True) if fails)
+            groups[key] = groups.get(key, np.zeros_like(mask)) | mask
+    return groups
+
+
+def _largest_groups(failing: Mask, among: Mask) -> Iterator[tuple[list[bool], Mask]]:
+    """The largest groups of nodes that fail in the same expressions: bool[expressions], bool[nodes]."""
+    if not among.any():
+        return
+    columns, group_of = np.unique(failing[:, among], axis=1, return_inverse=True)
+    group_of, sizes = group_of.reshape(-1), np.bincount(group_of.reshape(-1))
+    for group in nlargest(_MAX_SENTENCES, range(len(sizes)), key=sizes.__getitem__):
+        mask: Mask = np.zeros(len(among), dtype=np.bool_)
+        mask[np.flatnonzero(among)[group_of == group]] = True
+        yield columns[:, group].tolist(), mask
+
+
+def _failing(wanted: Sequence[Expression], nodes: Nodes) -> Mask:
+    """bool[expressions, nodes]: which nodes do not satisfy which expression."""
+    terms = (NodeTerm((), (each,)) if is_name else NodeTerm((each,)) for each, is_name in wanted)
+    failing: Mask = np.array([~term_mask(term, nodes) for term in terms], dtype=np.bool_)
+    return failing.reshape(-1, len(nodes))
+
+
+def _expressions(term: NodeTerm) -> list[Expression]:
+    return [*((each, False) for each in term.labels), *((each, True) for each in term.names)]
 
 
 def _compiled(spec: PodSpec) -> EquivalenceClass:
@@ -194,7 +272,6 @@ _EXPRESSION: Final = (
 _FIELD: Final = "metadata.name with In or NotIn and one value"
 _OF_VALUES: Final = ("In", "NotIn")
 _KINDS: Final = ("required", "preferred")
-_MAX_WEIGHT: Final = 100
 
 
 def validate(args: NodeAffinityArgs, path: str) -> list[str]:
@@ -212,7 +289,7 @@ def validate(args: NodeAffinityArgs, path: str) -> list[str]:
     return problems + [
         f"{soft}[{i}].weight: want 1..100, got {term.weight}"
         for i, term in enumerate(preferred)
-        if not 1 <= term.weight <= _MAX_WEIGHT
+        if not 1 <= term.weight <= 100
     ]
 
 

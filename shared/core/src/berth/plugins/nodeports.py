@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import ClassVar, Final
 
 from berth.api.config.types import Point
 from berth.api.pod import Pod
 from berth.cluster.columns import HostPort, host_ports
-from berth.cluster.nodes import NodeInfo, Nodes
+from berth.cluster.nodes import NodeInfo, Nodes, RejectedNodes
 from berth.cluster.snapshot import Snapshot
 from berth.framework.events import Action, ClusterEvent, EventHint, Resource, ValueIndex, Values
-from berth.framework.interface import EnqueueExtensions, PreFilterPlugin, PreFilterResult, Reads, VectorFilterPlugin
+from berth.framework.interface import (
+    EnqueueExtensions,
+    PreFilterPlugin,
+    PreFilterResult,
+    Reads,
+    RemedyPlugin,
+    RemedySentence,
+    VectorFilterPlugin,
+)
 from berth.framework.status import SKIP, SUCCESS, CycleState, Status, Verdicts
 from berth.plugins.factory import PluginFactory, no_args
 
@@ -19,7 +27,7 @@ NAME: Final = "NodePorts"
 TAKEN: Final = Status.unschedulable("node(s) didn't have free ports for the requested pod ports")
 
 
-class NodePorts(PreFilterPlugin, VectorFilterPlugin, EnqueueExtensions):
+class NodePorts(PreFilterPlugin, VectorFilterPlugin, RemedyPlugin, EnqueueExtensions):
     """Filters by host ports."""
 
     name: ClassVar[str] = NAME
@@ -37,6 +45,16 @@ class NodePorts(PreFilterPlugin, VectorFilterPlugin, EnqueueExtensions):
         taken = snapshot.host_ports.taken_mask(state.pod_class.host_ports, nodes.rows, snapshot.size)
         return Verdicts.refusing(taken, TAKEN)
 
+    def remedy(self, state: CycleState, pod: Pod, nodes: RejectedNodes) -> Iterable[RemedySentence]:
+        """One sentence for each port that other pods have, with the pod on the first node."""
+        snapshot, rows = nodes.snapshot, nodes.rows
+        for port in dict.fromkeys(state.pod_class.host_ports):
+            taken = snapshot.host_ports.taken_mask((port,), rows, snapshot.size)
+            if taken.any():
+                text, holder = f"{port.port}/{port.protocol}", _holder(port, int(rows[taken][0]), snapshot)
+                before = f"asks for host port {text}, which others have{holder} on"
+                yield RemedySentence(about=text, nodes=taken, before=before)
+
     def events(self) -> Sequence[EventHint]:
         """A pod with one of the ports is deleted; a node is added."""
         return (
@@ -44,6 +62,13 @@ class NodePorts(PreFilterPlugin, VectorFilterPlugin, EnqueueExtensions):
             EventHint(ClusterEvent(Resource.NODE, Action.ADD)),
             EventHint(ClusterEvent(Resource.NOMINATION, Action.DELETE), _frees_a_port, key=_ports, index=_index),
         )
+
+
+def _holder(port: HostPort, row: int, snapshot: Snapshot) -> str:
+    for placed in snapshot.placed_on_row(row):
+        if any(port.conflicts(other) for other in placed.pod_class.host_ports):
+            return f", such as {placed.pod.metadata.namespace}/{placed.pod.metadata.name},"
+    return ""
 
 
 def _frees_a_port(pod: Pod, old: object, _: object) -> bool:

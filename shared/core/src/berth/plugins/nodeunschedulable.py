@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import ClassVar, Final
 
 from berth.api.config.types import Point
 from berth.api.node import UNSCHEDULABLE_TAINT, Node, is_tolerated
 from berth.api.pod import Pod
-from berth.cluster.nodes import NodeInfo, Nodes
+from berth.cluster.nodes import NodeInfo, Nodes, RejectedNodes
 from berth.framework.events import Action, ClusterEvent, EventHint, Resource, nothing
-from berth.framework.interface import EnqueueExtensions, Reads, VectorFilterPlugin
+from berth.framework.interface import EnqueueExtensions, Reads, RemedyPlugin, RemedySentence, VectorFilterPlugin
 from berth.framework.status import SUCCESS, CycleState, Status, Verdicts
 from berth.plugins.factory import PluginFactory, no_args
 
@@ -18,7 +18,7 @@ NAME: Final = "NodeUnschedulable"
 UNSCHEDULABLE_NODE: Final = Status.unresolvable("node(s) were unschedulable")
 
 
-class NodeUnschedulable(VectorFilterPlugin, EnqueueExtensions):
+class NodeUnschedulable(VectorFilterPlugin, RemedyPlugin, EnqueueExtensions):
     """Filters out nodes with ``spec.unschedulable``."""
 
     name: ClassVar[str] = NAME
@@ -33,6 +33,9 @@ class NodeUnschedulable(VectorFilterPlugin, EnqueueExtensions):
         if is_tolerated(UNSCHEDULABLE_TAINT, state.pod_class.tolerations):
             return Verdicts.all_fit(len(nodes))
         return Verdicts.refusing(nodes.unschedulable, UNSCHEDULABLE_NODE)
+
+    def remedy(self, state: CycleState, pod: Pod, nodes: RejectedNodes) -> Iterable[RemedySentence]:
+        return [RemedySentence(about="cordoned", after="are cordoned")]
 
     def events(self) -> Sequence[EventHint]:
         """A node is added or uncordoned; the pod gets the toleration."""

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Final
 
-from berth.errors import PermanentError
 from berth.plugins import (
     defaultbinder,
     dynamicresources,
@@ -27,7 +26,6 @@ from berth.plugins.noderesources import balancedallocation, fit
 from berth.plugins.podtopologyspread import plugin as podtopologyspread
 from berth.plugins.volumes import nodevolumelimits, volumerestrictions, volumezone
 from berth.plugins.volumes.volumebinding import plugin as volumebinding
-from berth_plugins_1_18.providers import RELEASE
 
 # A second name of a plugin is an alias: its settings are those of the plugin (berth.api.config.profiles).
 BUILT_IN: Final[Mapping[str, PluginFactory]] = {
@@ -58,35 +56,3 @@ BUILT_IN: Final[Mapping[str, PluginFactory]] = {
     "TenantSpread": tenantspread.FACTORY,
     "DefaultBinder": defaultbinder.FACTORY,
 }
-
-
-def plugins_of_release(
-    release: str, known: Mapping[str, PluginFactory], *, most_disks: int | None = None
-) -> Mapping[str, PluginFactory]:
-    """The known plugins in the form that the given release of Kubernetes had them.
-
-    ``most_disks``: the limit of disks for nodes that report none; None: the default of each cloud.
-    """
-    if release != RELEASE:
-        return known
-    from berth_plugins_1_18.registry import as_of_1_18  # noqa: PLC0415 - 20 ms for plugins that are rarely asked for
-
-    return as_of_1_18(known, most_disks=most_disks)
-
-
-class RegistryError(PermanentError):
-    """Two plugins have the same name."""
-
-
-def with_third_party(found: Iterable[PluginFactory]) -> Mapping[str, PluginFactory]:
-    """The built-in plugins and those found elsewhere (entry point group ``berth.plugins``).
-
-    Raises:
-        RegistryError: a name is taken.
-    """
-    merged = dict(BUILT_IN)
-    for factory in found:
-        if factory.name in merged:
-            raise RegistryError(f"registering plugin {factory.name!r}: the name is taken; give it another")
-        merged[factory.name] = factory
-    return merged

@@ -6,32 +6,63 @@ without any has 100, the node with the most has 0. As kube-scheduler's plugin of
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from heapq import nlargest
 from typing import ClassVar, Final
 
+import numpy as np
+
 from berth.api.config.types import Point
-from berth.api.node import Node, count_untolerated_prefer_no_schedule, first_untolerated
+from berth.api.node import (
+    NO_SCHEDULE_EFFECTS,
+    UNSCHEDULABLE_TAINT,
+    Node,
+    Taint,
+    count_untolerated_prefer_no_schedule,
+    first_untolerated,
+    is_tolerated,
+)
 from berth.api.pod import Pod
-from berth.cluster.nodes import NodeInfo, Nodes
+from berth.cluster.nodes import Mask, NodeInfo, Nodes, RejectedNodes
 from berth.framework.events import Action, ClusterEvent, EventHint, Resource, encoded, nothing
 from berth.framework.interface import (
     EnqueueExtensions,
     NormalizePlugin,
     Reads,
+    RemedyPlugin,
+    RemedySentence,
     Scores,
     VectorFilterPlugin,
     VectorScorePlugin,
 )
 from berth.framework.scoring import default_normalize
 from berth.framework.status import SUCCESS, CycleState, Status, Verdicts
+from berth.plugins import nodeunschedulable
 from berth.plugins.factory import PluginFactory, no_args
 from berth.plugins.matching import by_taints, untolerated_mask
 
 NAME: Final = "TaintToleration"
 UNTOLERATED: Final = Status.unresolvable("node(s) had untolerated taint(s)")
+# Taints of these domains that people set and remove are not here, such as node.kubernetes.io/out-of-service.
+NODE_PROBLEMS: Final = frozenset(
+    {
+        "node.kubernetes.io/not-ready",
+        "node.kubernetes.io/unreachable",
+        "node.kubernetes.io/memory-pressure",
+        "node.kubernetes.io/disk-pressure",
+        "node.kubernetes.io/pid-pressure",
+        "node.kubernetes.io/network-unavailable",
+        "node.cloudprovider.kubernetes.io/uninitialized",
+        "node.cloudprovider.kubernetes.io/shutdown",
+    }
+)
+"""Keys of taints that Kubernetes sets on a node with a problem and removes by itself: a toleration is no remedy."""
+_MAX_SENTENCES: Final = 8
+"""Taints with a sentence: those of the most nodes. There may be one for each node."""
 
 
-class TaintToleration(VectorFilterPlugin, VectorScorePlugin, NormalizePlugin, EnqueueExtensions):
+class TaintToleration(VectorFilterPlugin, RemedyPlugin, VectorScorePlugin, NormalizePlugin, EnqueueExtensions):
     """Filters by NoSchedule and NoExecute, scores by PreferNoSchedule."""
 
     name: ClassVar[str] = NAME
@@ -43,6 +74,24 @@ class TaintToleration(VectorFilterPlugin, VectorScorePlugin, NormalizePlugin, En
     def filter_all(self, state: CycleState, pod: Pod, nodes: Nodes) -> Verdicts:
         """Evaluated once for each different list of taints."""
         return Verdicts.refusing(untolerated_mask(state.pod_class.tolerations, nodes), UNTOLERATED)
+
+    def remedy(self, state: CycleState, pod: Pod, nodes: RejectedNodes) -> Iterable[RemedySentence]:
+        """One sentence for each taint; the taint of a cordon only where NodeUnschedulable does not reject the node."""
+        taints, tolerations = nodes.taints, state.pod_class.tolerations
+        sizes = dict(zip(*(each.tolist() for each in np.unique(taints, return_counts=True)), strict=True))
+        sets: dict[Taint, list[int]] = {}
+        for number in sizes:
+            for taint in dict.fromkeys(nodes.taint_sets[number]):
+                if taint.effect in NO_SCHEDULE_EFFECTS and not is_tolerated(taint, tolerations):
+                    sets.setdefault(taint, []).append(number)
+        untolerated = Counter(number for having in sets.values() for number in having)
+        only = nodes.alone & np.isin(taints, [number for number, count in untolerated.items() if count == 1])
+        for taint in nlargest(_MAX_SENTENCES, sets, key=lambda each: sum(sizes[number] for number in sets[each])):
+            having = np.isin(taints, sets[taint])
+            if _is_of_a_cordon(taint):
+                having &= ~nodes.rejected_by(nodeunschedulable.NAME)
+            before, after = _in_words(taint)
+            yield RemedySentence(about=_text(taint), nodes=having, only=only, before=before, after=after)
 
     def score(self, state: CycleState, pod: Pod, node: NodeInfo) -> int:
         """The number of untolerated PreferNoSchedule taints."""
@@ -66,6 +115,34 @@ class TaintToleration(VectorFilterPlugin, VectorScorePlugin, NormalizePlugin, En
             ),
             EventHint(ClusterEvent(Resource.POD, Action.UPDATE_POD_TOLERATIONS), _is_itself, key=nothing),
         )
+
+
+def tainted_by_a_cordon_only(state: CycleState, nodes: Nodes) -> Mask:
+    """Which nodes have no other untolerated taint than the one that Kubernetes gives to a cordoned node."""
+    tolerations = state.pod_class.tolerations
+    others = by_taints(
+        nodes,
+        lambda taints: first_untolerated([t for t in taints if not _is_of_a_cordon(t)], tolerations) is not None,
+    )
+    return np.equal(others, 0)
+
+
+def _is_of_a_cordon(taint: Taint) -> bool:
+    return (taint.key, taint.effect) == (UNSCHEDULABLE_TAINT.key, UNSCHEDULABLE_TAINT.effect)
+
+
+def _text(taint: Taint) -> str:
+    return f"{taint.key}{f'={taint.value}' if taint.value else ''}:{taint.effect}"
+
+
+def _in_words(taint: Taint) -> tuple[str, str]:
+    """What stands before and after the nodes with the taint."""
+    text = _text(taint)
+    if taint.key in NODE_PROBLEMS:
+        return "", f"have {text}, a taint that Kubernetes takes away once the node is well"
+    if _is_of_a_cordon(taint):
+        return "", f"have {text}, a taint that Kubernetes takes away from nodes that are not cordoned"
+    return f"has no toleration of the taint {text}, which", "have"
 
 
 def _is_tolerable_now(pod: Pod, old: object, new: object) -> bool:

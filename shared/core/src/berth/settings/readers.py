@@ -170,7 +170,7 @@ def existing_file(given: str) -> Path:
 
 def object_name(given: str) -> str:
     """The name of a Kubernetes object."""
-    if not _DNS_NAME.fullmatch(given) or len(given) > 253:  # noqa: PLR2004 - the length of a DNS subdomain
+    if not _DNS_NAME.fullmatch(given) or len(given) > 253:  # the length of a DNS subdomain
         raise ValueError(f"want a DNS name (lower-case letters, digits, '-', '.'), got {given!r}")
     return given
 

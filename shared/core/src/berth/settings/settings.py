@@ -15,9 +15,10 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Annotated, Final, Literal
 
+from berth.api.config.presets import DEFAULT_NAME
 from berth.bus.settings import DEFAULT_INBOX_PREFIX
-from berth.plugins.presets import DEFAULT_NAME, PRESETS
 from berth.settings import readers
+from berth.settings.presets import preset_names
 from berth.settings.readers import Secret
 
 PARENT_PID_VARIABLE: Final = "BERTH_PARENT_PID"
@@ -244,6 +245,10 @@ class Numbers:
     1 is strictly serial."""
 
 
+def _preset(given: str) -> str:
+    return readers.choice(preset_names())(given)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
     """All settings of a service."""
@@ -258,7 +263,7 @@ class Settings:
     """Name of this process in Leases, messages and logs. Default: host name and a uuid, which is unique."""
     config: Annotated[Path | None, readers.path] = None
     """The KubeSchedulerConfiguration. None: one profile, schedulerName ``berth``."""
-    algorithm_provider: Annotated[str, readers.choice(tuple(PRESETS))] = DEFAULT_NAME
+    algorithm_provider: Annotated[str, _preset] = DEFAULT_NAME
     """The preset whose plugins every profile starts from; ``default`` is the current kube-scheduler's."""
     feature_gates: Annotated[str, readers.any_text] = ""
     """Feature gates of that preset, ``A=true,B=false``; others keep the default of their release."""

@@ -137,6 +137,10 @@ class KubeSchedulerConfiguration:
     """What was converted from an older version of the file, a sentence each; ``berth config check`` prints them."""
     ignored: tuple[str, ...] = ()
     """Paths of known fields that have no effect here; ``berth config check`` lists them."""
+    is_partial: bool = False
+    """Whether the profiles have a few plugins only, since the reader knows no others."""
+    built_in: frozenset[str] = frozenset()
+    """The plugins of berth itself. /configz shows their arguments only, since those of others may be secret."""
 
     @property
     def scheduler_names(self) -> frozenset[str]:

@@ -163,7 +163,7 @@ def did_you_mean(name: object, known: Collection[str]) -> str:
 
 def _show(value: object) -> str:
     text = repr(value)
-    return text if len(text) <= 80 else f"{text[:77]}..."  # noqa: PLR2004 - a line that a person can read
+    return text if len(text) <= 80 else f"{text[:77]}..."  # a line that a person can read
 
 
 MOST_CHARACTERS: Final = 256 * 1024

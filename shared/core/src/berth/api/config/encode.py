@@ -55,7 +55,7 @@ class ConfigurationDigests:
     config: str = ""
     """The digest in every message: of the file as it is written."""
     profiles: Mapping[str, str] = field(default_factory=dict)
-    """By scheduler name, of the plugins and arguments with every default filled in."""
+    """By scheduler name, of the plugins and arguments with every default filled in; empty for a partial reader."""
     settings: str = ""
     """Of the settings outside the profiles. ``clientConnection`` is left out: it may differ from machine to machine."""
 
@@ -68,7 +68,9 @@ def digests(configuration: KubeSchedulerConfiguration) -> ConfigurationDigests:
     return ConfigurationDigests(
         config=configuration.digest,
         profiles={
-            profile["schedulerName"]: _digest((configuration.release, profile)) for profile in document["profiles"]
+            profile["schedulerName"]: _digest((configuration.release, profile))
+            for profile in document["profiles"]
+            if not configuration.is_partial
         },
         settings=_digest(settings),
     )

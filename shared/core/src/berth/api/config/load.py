@@ -47,40 +47,43 @@ class ConfigurationError(BerthError):
         super().__init__("\n".join(f"{source}: {problem}" if source else problem for problem in problems))
 
 
-def default_configuration(known: Mapping[str, KnownPlugin], preset: Plugins) -> KubeSchedulerConfiguration:
+def default_configuration(
+    known: Mapping[str, KnownPlugin], preset: Plugins, *, partial: bool = False
+) -> KubeSchedulerConfiguration:
     """The configuration without a file: one profile, schedulerName ``berth``, the preset's plugins."""
-    return load(f"apiVersion: {API_VERSION}\nkind: {KIND}\n", known=known, preset=preset)
+    return load(f"apiVersion: {API_VERSION}\nkind: {KIND}\n", known=known, preset=preset, partial=partial)
 
 
 def load(
-    text: str, *, known: Mapping[str, KnownPlugin], preset: Plugins, source: str = ""
+    text: str, *, known: Mapping[str, KnownPlugin], preset: Plugins, source: str = "", partial: bool = False
 ) -> KubeSchedulerConfiguration:
     """Read a file's text.
+
+    ``partial``: the reader knows a few plugins only. What the file and the preset say of others is left out unchecked.
 
     Raises:
         ConfigurationError: with every problem at once.
     """
     problems = Problems()
     document = parse_yaml(text, problems)
-    configuration = _read(document, known, preset, problems) if document is not None else None
+    plugged = PluginSetting(known=known, preset=preset, is_partial=partial)
+    configuration = _read(document, plugged, problems) if document is not None else None
     if problems or configuration is None:
         raise ConfigurationError(problems, source=source)
     return configuration
 
 
-def _read(
-    document: dict[str, object], known: Mapping[str, KnownPlugin], preset: Plugins, problems: Problems
-) -> KubeSchedulerConfiguration | None:
+def _read(document: dict[str, object], plugged: PluginSetting, problems: Problems) -> KubeSchedulerConfiguration | None:
     conversion = to_v1(document)
     problems.extend(conversion.problems)
     _check_identity(conversion.document, problems)
     file = read_struct(conversion.document, File, "", problems)
     if file is None:
         return None
-    configuration = _complete(file, known, preset, problems)
+    configuration = _complete(file, plugged, problems)
     if problems:
         return None
-    return replace(configuration, digest=_digest(document, preset), converted=tuple(conversion.done))
+    return replace(configuration, digest=_digest(document, plugged.preset), converted=tuple(conversion.done))
 
 
 def _check_identity(document: dict[str, object], problems: Problems) -> None:
@@ -92,14 +95,12 @@ def _check_identity(document: dict[str, object], problems: Problems) -> None:
         problems.append(f"kind: want {KIND!r}, got {kind!r}")
 
 
-def _complete(
-    file: File, known: Mapping[str, KnownPlugin], preset: Plugins, problems: Problems
-) -> KubeSchedulerConfiguration:
+def _complete(file: File, plugged: PluginSetting, problems: Problems) -> KubeSchedulerConfiguration:
     if file.parallelism is not None and file.parallelism <= 0:
         problems.add("parallelism", "more than 0", file.parallelism)
     problems.check_range("percentageOfNodesToScore", file.percentage_of_nodes_to_score, 0, 100)
     percentage = file.percentage_of_nodes_to_score or EVERY_NODE
-    plugged = PluginSetting(known=known, preset=preset, percentage_of_nodes_to_score=percentage)
+    plugged = replace(plugged, percentage_of_nodes_to_score=percentage)
     initial = file.pod_initial_backoff_seconds if file.pod_initial_backoff_seconds is not None else 1
     longest = file.pod_max_backoff_seconds if file.pod_max_backoff_seconds is not None else 10
     if initial < 1:
@@ -115,7 +116,8 @@ def _complete(
         percentage_of_nodes_to_score=percentage,
         pod_initial_backoff=timedelta(seconds=initial),
         pod_max_backoff=timedelta(seconds=longest),
-        ignored=_ignored(file, known),
+        ignored=_ignored(file, plugged.known),
+        is_partial=plugged.is_partial,
     )
 
 

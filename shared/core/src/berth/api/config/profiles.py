@@ -9,7 +9,8 @@ point's own. A plugin may have aliases: what a profile configures under one appl
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Final, Protocol
 
 import msgspec
@@ -51,7 +52,7 @@ class KnownPlugin(Protocol):
 
     @property
     def validate(self) -> Callable[[object, str], list[str]]:
-        """Problems of arguments, each beginning with the path given."""
+        """Problems of arguments, None for a plugin that takes none; each begins with the path given."""
         ...
 
 
@@ -62,6 +63,8 @@ class PluginSetting:
     known: Mapping[str, KnownPlugin]
     preset: Plugins
     percentage_of_nodes_to_score: int = EVERY_NODE
+    is_partial: bool = False
+    """Whether ``known`` lacks plugins: what the file and the preset say of others is left out unchecked."""
 
 
 def complete_profiles(
@@ -75,11 +78,14 @@ def complete_profiles(
             for index, profile in enumerate(profiles)
             if profile.scheduler_name is None
         )
+    if plugged.is_partial:
+        profiles = [_only_known(profile, plugged.known) for profile in profiles]
+        plugged = replace(plugged, preset=_each_set(plugged.preset, partial(_only_refs, plugged.known)))
     names = PluginNames(known=plugged.known, preset=plugged.preset)
     made = tuple(
         _profile(profile, f"profiles[{index}]", plugged, names, problems) for index, profile in enumerate(profiles)
     )
-    _check_together(made, problems)
+    _check_together(made, problems, is_partial=plugged.is_partial)
     return made
 
 
@@ -94,7 +100,8 @@ def _profile(
     _check_names(given.plugins, f"{path}.plugins", known, names, problems)
     percentage = given.percentage_of_nodes_to_score
     lists = expand(plugged.preset, given.plugins, {name: plugin.points for name, plugin in known.items()})
-    _check_lists(lists, f"{path}.plugins", problems)
+    if not plugged.is_partial:
+        _check_lists(lists, f"{path}.plugins", problems)
     return ProfileConfiguration(
         scheduler_name=given.scheduler_name or DEFAULT_SCHEDULER_NAME,
         plugins=lists,
@@ -144,11 +151,13 @@ def _check_lists(lists: PluginLists, path: str, problems: Problems) -> None:
         problems.append(f"{path}.bind: want at least one plugin, got none")
 
 
-def _check_together(profiles: tuple[ProfileConfiguration, ...], problems: Problems) -> None:
+def _check_together(profiles: tuple[ProfileConfiguration, ...], problems: Problems, *, is_partial: bool) -> None:
     names = [profile.scheduler_name for profile in profiles]
     for index, name in enumerate(names):
         if name in names[:index]:
             problems.append(f"profiles[{index}].schedulerName: {name!r} is the name of another profile")
+    if is_partial:
+        return
     first = profiles[0].plugins[Point.QUEUE_SORT]
     for index, profile in enumerate(profiles[1:], start=1):
         if profile.plugins[Point.QUEUE_SORT] != first:
@@ -224,11 +233,12 @@ def _args(  # noqa: PLR0913, PLR0917 - what is given, where, what it is checked 
                 config.args or {}, config.name, f"{place}.args", known[config.name], problems
             )
     used = dict.fromkeys(ref.name for refs in lists.values() for ref in refs)
-    for name in (name for name in used if name not in made):
-        args_type = known[name].args_type if name in known else None
-        if args_type is not None:
-            made[name] = args_type()
-            problems.extend(known[name].validate(made[name], f"{path}.{name}"))
+    for name in (name for name in used if name not in made and name in known):
+        args_type = known[name].args_type
+        default = args_type() if args_type is not None else None
+        if default is not None:
+            made[name] = default
+        problems.extend(known[name].validate(default, f"{path}.{name}"))
     return made
 
 
@@ -326,7 +336,7 @@ def _read(ref: PluginRef) -> tuple[str, int]:
     return ref.name, ref.weight or 1
 
 
-Rename = Callable[[str], str]
+RefsChange = Callable[[list[PluginRef] | None], list[PluginRef] | None]
 
 
 def with_own_names(profile: FileProfile, known: Mapping[str, object]) -> FileProfile:
@@ -341,19 +351,33 @@ def with_own_names(profile: FileProfile, known: Mapping[str, object]) -> FilePro
     config = profile.plugin_config
     return msgspec.structs.replace(
         profile,
-        plugins=_plugins(profile.plugins, own_name),
+        plugins=_each_set(profile.plugins, partial(_renamed, own_name)),
         plugin_config=config and [msgspec.structs.replace(one, name=own_name(one.name)) for one in config],
     )
 
 
-def _plugins(plugins: Plugins, own_name: Rename) -> Plugins:
-    names = [field.name for field in msgspec.structs.fields(Plugins)]
-    return Plugins(**{name: _set(getattr(plugins, name), own_name) for name in names})
+def _only_known(profile: FileProfile, known: Collection[str]) -> FileProfile:
+    config = profile.plugin_config
+    return msgspec.structs.replace(
+        profile,
+        plugins=_each_set(profile.plugins, partial(_only_refs, known)),
+        plugin_config=config and [one for one in config if one.name in known],
+    )
 
 
-def _set(given: PluginSet, own_name: Rename) -> PluginSet:
-    return PluginSet(enabled=_refs(given.enabled, own_name), disabled=_refs(given.disabled, own_name))
+def _each_set(plugins: Plugins, change: RefsChange) -> Plugins:
+    sets = {field.name: getattr(plugins, field.name) for field in msgspec.structs.fields(Plugins)}
+    return Plugins(
+        **{
+            name: PluginSet(enabled=change(given.enabled), disabled=change(given.disabled))
+            for name, given in sets.items()
+        }
+    )
 
 
-def _refs(refs: list[PluginRef] | None, own_name: Rename) -> list[PluginRef] | None:
+def _renamed(own_name: Callable[[str], str], refs: list[PluginRef] | None) -> list[PluginRef] | None:
     return refs and [msgspec.structs.replace(ref, name=own_name(ref.name)) for ref in refs]
+
+
+def _only_refs(known: Collection[str], refs: list[PluginRef] | None) -> list[PluginRef] | None:
+    return refs and [ref for ref in refs if ref.name in known or ref.name == EVERYTHING]

@@ -18,6 +18,10 @@ API_VERSION: Final = f"{API_GROUP}/v1"
 KIND: Final = "KubeSchedulerConfiguration"
 
 
+class Args(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """Arguments of a plugin as written in the configuration file; every field has a default."""
+
+
 class Point(StrEnum):
     """The extension points, in the order in which they run for a pod, under their names in the file."""
 

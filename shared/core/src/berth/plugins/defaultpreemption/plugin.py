@@ -185,14 +185,11 @@ def _nomination(victims: Victims, snapshot: Snapshot) -> Nomination:
     return Nomination(snapshot.rows.names[victims.row], uids, victims.violations)
 
 
-_MAX_PERCENT: Final = 100
-
-
 def validate(args: DefaultPreemptionArgs, path: str) -> list[str]:
     percent, absolute = args.min_candidate_nodes_percentage, args.min_candidate_nodes_absolute
     problems = []
-    if not 0 <= percent <= _MAX_PERCENT:
-        problems.append(f"{path}.minCandidateNodesPercentage: want 0..{_MAX_PERCENT}, got {percent}")
+    if not 0 <= percent <= 100:
+        problems.append(f"{path}.minCandidateNodesPercentage: want 0..100, got {percent}")
     if absolute < 0:
         problems.append(f"{path}.minCandidateNodesAbsolute: want 0 or more, got {absolute}")
     if percent == absolute == 0:

@@ -8,7 +8,7 @@ kube-scheduler 1.36's plugin of that name.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from typing import ClassVar, Final
 
 import numpy as np
@@ -17,8 +17,8 @@ from berth.api.config.types import Point
 from berth.api.meta import LabelSelector
 from berth.api.node import Node
 from berth.api.pod import Affinity, Pod, PodAffinity, PodAffinityTerm
-from berth.api.selectors import AffinityTerm, AffinityTermKind, AffinityTerms, compile_affinity_terms
-from berth.cluster.nodes import NodeInfo, Nodes, NodesWithAnother, RemovedPods
+from berth.api.selectors import AffinityTerm, AffinityTermKind, AffinityTerms, compile_affinity_terms, in_words
+from berth.cluster.nodes import NodeInfo, Nodes, NodesWithAnother, RejectedNodes, RemovedPods
 from berth.cluster.snapshot import Snapshot
 from berth.framework.events import Action, ClusterEvent, EventHint, IdentityCache, Resource, ValueIndex, Values, encoded
 from berth.framework.interface import (
@@ -29,6 +29,8 @@ from berth.framework.interface import (
     PreFilterExtensions,
     PreFilterResult,
     PreScorePlugin,
+    RemedyPlugin,
+    RemedySentence,
     Scores,
     VectorFilterPlugin,
     VectorScorePlugin,
@@ -73,7 +75,13 @@ _SCORED_BY: Final = (
 
 
 class InterPodAffinity(
-    PreFilterExtensions, VectorFilterPlugin, PreScorePlugin, VectorScorePlugin, NormalizePlugin, EnqueueExtensions
+    PreFilterExtensions,
+    VectorFilterPlugin,
+    RemedyPlugin,
+    PreScorePlugin,
+    VectorScorePlugin,
+    NormalizePlugin,
+    EnqueueExtensions,
 ):
     """Filters by required terms, scores by preferred ones."""
 
@@ -129,6 +137,25 @@ class InterPodAffinity(
             codes, (SUCCESS, AFFINITY_NOT_MATCHED, ANTI_AFFINITY_NOT_MATCHED, EXISTING_ANTI_AFFINITY_NOT_MATCHED)
         )
 
+    def remedy(self, state: CycleState, pod: Pod, nodes: RejectedNodes) -> Iterable[RemedySentence]:
+        """One sentence for each of the pod's terms, and one for each topology key of placed pods' anti-affinity."""
+        counts = state.find(AFFINITY_COUNTS)
+        if counts is None:
+            return
+        for term, domains in zip(counts.terms.required_affinity, counts.affinity, strict=True):
+            key, lonely = term.topology_key, domains.of_nodes(nodes) <= 0
+            before, after = f"asks to be beside pods with {_pods(term)}, and", f"have none in their {key}"
+            if not domains.any():
+                before, after = f"asks to be beside pods with {_pods(term)}, of which there is none, on", ""
+            yield RemedySentence(about=key, nodes=lonely, before=before, after=after)
+        for term, domains in zip(counts.terms.required_anti_affinity, counts.anti_affinity, strict=True):
+            key, shared = term.topology_key, domains.of_nodes(nodes) > 0
+            before = f"asks to be apart from pods with {_pods(term)}, and"
+            yield RemedySentence(about=key, nodes=shared, before=before, after=f"have one in their {key}")
+        for key, domains in counts.existing_anti_affinity.items():
+            before, after = "pods that ask to be apart from this one are on", f"or in their {key}"
+            yield RemedySentence(about=key, nodes=domains.of_nodes(nodes) > 0, before=before, after=after)
+
     def pre_score(self, state: CycleState, pod: Pod, nodes: Nodes) -> Status:
         """Skip when no term adds to the score of any node."""
         terms = _compiled_once(state, pod)
@@ -166,6 +193,10 @@ class InterPodAffinity(
     def events(self) -> Sequence[EventHint]:
         """Pods are added, deleted or relabelled; nodes or namespaces are added or relabelled."""
         return EVENTS
+
+
+def _pods(term: AffinityTerm) -> str:
+    return in_words(term.selector.labels.requirements) or "any labels"
 
 
 def _compiled_once(state: CycleState, pod: Pod) -> AffinityTerms:
@@ -335,12 +366,11 @@ EVENTS: Final[Sequence[EventHint]] = (
     ),
     EventHint(ClusterEvent(Resource.NOMINATION, Action.DELETE), _after_pod_change, key=_required_terms, index=_index),
 )
-_MAX_WEIGHT: Final = 100
 
 
 def validate(args: InterPodAffinityArgs, path: str) -> list[str]:
     weight = args.hard_pod_affinity_weight
-    return [] if 0 <= weight <= _MAX_WEIGHT else [f"{path}.hardPodAffinityWeight: want 0..100, got {weight}"]
+    return [] if 0 <= weight <= 100 else [f"{path}.hardPodAffinityWeight: want 0..100, got {weight}"]
 
 
 FACTORY: Final = PluginFactory(

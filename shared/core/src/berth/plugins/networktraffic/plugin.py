@@ -15,7 +15,7 @@ from typing import ClassVar, Final
 
 import numpy as np
 
-from berth.api.config.types import Point
+from berth.api.config.networktraffic import CAPACITY, NAME, POINTS, NetworkTrafficArgs, query_of, validate
 from berth.api.pod import Pod
 from berth.cluster.nodes import NodeInfo, Nodes, NodesWithAnother
 from berth.cluster.snapshot import Snapshot
@@ -32,11 +32,8 @@ from berth.framework.interface import (
 from berth.framework.status import SUCCESS, CycleState, Status, Verdicts
 from berth.messages.livedata import BANDWIDTH, LiveSource, decode_bandwidth
 from berth.plugins.factory import PluginFactory
-from berth.plugins.networktraffic.args import CAPACITY, NetworkTrafficArgs, query_of, validate
 from berth.plugins.networktraffic.traffic import NodeTraffic, measured_share
 
-NAME: Final = "NetworkTraffic"
-ALIAS: Final = "network_traffic"
 SATURATED: Final = Status.unresolvable("node(s) had a saturated network link")
 UNKNOWN: Final = -1
 """The raw score of a node without a usable sample."""
@@ -140,7 +137,7 @@ def _build(args: NetworkTrafficArgs) -> NetworkTraffic:
 
 FACTORY: Final = PluginFactory(
     name=NAME,
-    points=(Point.FILTER, Point.SCORE),
+    points=POINTS,
     build=_build,
     args_type=NetworkTrafficArgs,
     validate=validate,

@@ -17,13 +17,8 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from berth.api.pod import Pod
-from berth.cluster.columns import grown
-from berth.cluster.livedata import BandwidthColumns
-from berth.cluster.pods import PlacedPod
-from berth.cluster.snapshot import Snapshot
-from berth.messages.livedata import EGRESS_ANNOTATION, INGRESS_ANNOTATION, Bandwidth, annotated_rate, bytes_per_second
-from berth.plugins.networktraffic.args import (
+from berth.api.bandwidth import EGRESS_ANNOTATION, INGRESS_ANNOTATION, annotated_rate, bytes_per_second
+from berth.api.config.networktraffic import (
     BOTH,
     RECEIVE,
     TRANSMIT,
@@ -32,6 +27,12 @@ from berth.plugins.networktraffic.args import (
     query_of,
     time_range_of,
 )
+from berth.api.pod import Pod
+from berth.cluster.columns import grown
+from berth.cluster.livedata import BandwidthColumns
+from berth.cluster.pods import PlacedPod
+from berth.cluster.snapshot import Snapshot
+from berth.messages.livedata import Bandwidth
 
 Amount = npt.NDArray[np.float64]
 ANNOTATIONS: Final = {RECEIVE: INGRESS_ANNOTATION, TRANSMIT: EGRESS_ANNOTATION}

@@ -82,7 +82,6 @@ class NodeResourcesBalancedAllocation(PreScorePlugin, VectorScorePlugin):
 
 Amount = npt.NDArray[np.float64]
 Points = npt.NDArray[np.int64]
-_TWO: Final = 2
 
 
 def points_of_node(resources: Sequence[tuple[int, int, int]]) -> int:
@@ -112,9 +111,9 @@ def _fractions(requested: Amount, amount: float, allocatable: Amount) -> Amount:
 
 def _balance(fractions: Sequence[float]) -> int:
     parts = [min(1.0, part) for part in fractions]
-    if len(parts) < _TWO:
+    if len(parts) < 2:
         return 100
-    if len(parts) == _TWO:
+    if len(parts) == 2:
         return int((1 - abs(parts[0] - parts[1]) / 2) * 100)
     mean = _added(parts) / len(parts)
     return int((1 - math.sqrt(_added([(part - mean) * (part - mean) for part in parts]) / len(parts))) * 100)
@@ -127,9 +126,9 @@ def _added(numbers: Sequence[float]) -> float:
 
 def _balances(fractions: Sequence[Amount], has: Sequence[npt.NDArray[np.bool_]], count: int) -> Points:
     """int64[2, nodes], from float64[2, nodes] of each resource."""
-    if len(fractions) < _TWO:
+    if len(fractions) < 2:
         return np.full((2, count), 100, dtype=np.int64)
-    if len(fractions) == _TWO:
+    if len(fractions) == 2:
         spread = np.abs(fractions[0] - fractions[1])
         spread *= (has[0] & has[1]) / 2
     else:
@@ -146,11 +145,11 @@ def _deviations(parts: Sequence[Amount], has: Sequence[npt.NDArray[np.bool_]]) -
     mean = np.add.reduce(parts) / number
     squares = [np.where(h, (part - mean) * (part - mean), 0.0) for part, h in zip(parts, has, strict=True)]
     deviations: Amount = np.sqrt(np.add.reduce(squares) / number)
-    if not np.any(there == _TWO):
+    if not np.any(there == 2):
         return deviations
     ranked = [np.where(h, part, np.nan) for part, h in zip(parts, has, strict=True)]
     halves = np.abs(np.fmax.reduce(ranked) - np.fmin.reduce(ranked)) / 2
-    return np.where(there == _TWO, halves, deviations)
+    return np.where(there == 2, halves, deviations)
 
 
 def validate(args: BalancedAllocationArgs, path: str) -> list[str]:

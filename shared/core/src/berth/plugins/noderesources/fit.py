@@ -7,7 +7,8 @@ name.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import ClassVar, Final, Protocol, TypeVar
 
@@ -29,7 +30,7 @@ from berth.api.resources import (
     pod_requests,
     read_amounts,
 )
-from berth.cluster.nodes import NodeInfo, Nodes
+from berth.cluster.nodes import Mask, NodeInfo, Nodes, RejectedNodes
 from berth.cluster.snapshot import Snapshot
 from berth.framework.events import Action, ClusterEvent, EventHint, IdentityCache, Resource
 from berth.framework.interface import (
@@ -37,6 +38,8 @@ from berth.framework.interface import (
     PreFilterPlugin,
     PreFilterResult,
     Reads,
+    RemedyPlugin,
+    RemedySentence,
     Scores,
     VectorFilterPlugin,
     VectorScorePlugin,
@@ -57,6 +60,8 @@ TOO_MANY_PODS: Final = "Too many pods"
 INSUFFICIENT: Final = "Insufficient {}"
 WANTED: Final = StateKey[CountedAmounts]("NodeResourcesFit.wanted")
 _FIRST: Final = (CPU, MEMORY, EPHEMERAL_STORAGE)
+_WORDS: Final = {CPU: "CPU", MEMORY: "memory", EPHEMERAL_STORAGE: "ephemeral storage"}
+_UNITS: Final = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 _MAX_BITS: Final = 60
 """More reasons do not fit into the bits of an int64."""
 _MAX_KEPT: Final = 4096
@@ -74,7 +79,7 @@ class NodeResourcesFitArgs(Args, frozen=True, kw_only=True):
     """How Score compares nodes."""
 
 
-class NodeResourcesFit(PreFilterPlugin, VectorFilterPlugin, VectorScorePlugin, EnqueueExtensions):
+class NodeResourcesFit(PreFilterPlugin, VectorFilterPlugin, RemedyPlugin, VectorScorePlugin, EnqueueExtensions):
     """Filters by real requests, scores by requests with defaults for cpu and memory."""
 
     name: ClassVar[str] = NAME
@@ -123,6 +128,26 @@ class NodeResourcesFit(PreFilterPlugin, VectorFilterPlugin, VectorScorePlugin, E
         for bit, mask in enumerate([*missing, beyond]):
             bits |= mask.astype(np.int64) << bit
         return Verdicts.of_bits(bits, len(wanted) + 2, partial(_status_of, [resource for resource, _ in wanted]))
+
+    def remedy(self, state: CycleState, pod: Pod, nodes: RejectedNodes) -> Iterable[RemedySentence]:
+        """One sentence for each resource of which nodes have too little free, and one for nodes with too many pods."""
+        wanted = state.find(WANTED) or ()
+        short = [amount > nodes.allocatable(name) - nodes.requested(name) for name, amount in wanted]
+        full = nodes.pods + 1 > nodes.allowed_pods
+        only = nodes.alone & (np.sum([*short, full], axis=0) == 1)
+        for (resource, amount), mask in zip(wanted, short, strict=True):
+            if mask.any():
+                yield _shortage(resource, amount, nodes, mask, mask & only)
+        yield RemedySentence(about=TOO_MANY_PODS, nodes=full, after="have as many pods as they may")
+
+    def remedy_by_reason(self, reason: str, nodes: Nodes) -> RemedySentence | None:
+        """How much of a resource nodes have, where the request is not known."""
+        resource = reason.removeprefix(INSUFFICIENT.format(""))
+        if resource == reason:
+            return None
+        room = _free_room(resource, nodes, np.ones(len(nodes), dtype=np.bool_))
+        text = f"{room.word}: {room.most}"
+        return RemedySentence(about=resource, text=text, examples=[room.node], amounts=room.amounts())
 
     def score(self, state: CycleState, pod: Pod, node: NodeInfo) -> int:
         """By the scoring strategy and its resources."""
@@ -219,6 +244,88 @@ def _status_of(resources: Sequence[str], bits: int) -> Status:
     reasons = [TOO_MANY_PODS, *(INSUFFICIENT.format(resource) for resource in resources)]
     missing = [reason for bit, reason in enumerate(reasons) if bits >> bit & 1]
     return _status(missing, unresolvable=bool(bits >> len(reasons)))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Room:
+    """What some nodes have of a resource: ``largest`` is the most allocatable, ``node`` the one with the most free."""
+
+    resource: str
+    largest: int
+    node: str
+    free: int
+    allocatable: int
+
+    @property
+    def word(self) -> str:
+        return _WORDS.get(self.resource, self.resource)
+
+    @property
+    def of_the_freest(self) -> str:
+        return f"{self.text(self.free)} of {self.text(self.allocatable)} free"
+
+    @property
+    def most(self) -> str:
+        if not self.largest:
+            return "no node has any"
+        return f"the largest node has {self.text(self.largest)}, and the freest {self.of_the_freest} ({self.node})"
+
+    def beside(self, amount: int) -> str:
+        """Compares it with a requested amount."""
+        if amount > self.largest:
+            return self.most
+        missing = self.text(amount - self.free, up=True)
+        return f"the freest node has {self.of_the_freest} ({self.node}), {missing} too little"
+
+    def text(self, amount: int, *, up: bool = False) -> str:
+        return amount_in_words(self.resource, amount, up=up)
+
+    def amounts(self) -> dict[str, int]:
+        return {"largest": self.largest, "free": self.free, "allocatable": self.allocatable}
+
+
+def _free_room(resource: str, nodes: Nodes, among: Mask) -> _Room:
+    allocatable = nodes.allocatable(resource)
+    free = np.where(among, allocatable - nodes.requested(resource), -np.inf)
+    freest = int(free.argmax())
+    return _Room(
+        resource=resource,
+        largest=int(allocatable[among].max()),
+        node=nodes.snapshot.rows.names[int(nodes.rows[freest])],
+        free=int(max(0.0, free[freest])),
+        allocatable=int(allocatable[freest]),
+    )
+
+
+def _shortage(resource: str, amount: int, nodes: Nodes, short: Mask, only: Mask) -> RemedySentence:
+    """Compares the request with the nodes that have no other obstacle, if there are any."""
+    among = only if only.any() else short
+    count, room = int(np.count_nonzero(among)), _free_room(resource, nodes, among)
+    if count == nodes.snapshot.node_count:
+        compared = room.beside(amount)
+    elif count == 1:
+        compared = f"{room.node}{', which nothing else refuses,' if only.any() else ''} has {room.of_the_freest}"
+    else:
+        which = "that nothing else refuses" if only.any() else "that have too little"
+        compared = f"of the {count} nodes {which}, {room.beside(amount)}"
+    return RemedySentence(
+        about=resource,
+        nodes=short,
+        text=f"asks for {room.text(amount, up=True)} {room.word}; {compared}",
+        examples=[room.node],
+        amounts={"asked": amount, **room.amounts()},
+    )
+
+
+def amount_in_words(resource: str, amount: int, *, up: bool = False) -> str:
+    """``2.5``, ``500m``, ``3.75 GiB``: to two places, rounded down, or ``up``, so that no shortage disappears."""
+    if resource == CPU:
+        return f"{amount}m" if 0 < amount < 1000 else f"{amount / 1000:.3f}".rstrip("0").rstrip(".")
+    if resource not in (MEMORY, EPHEMERAL_STORAGE):
+        return str(amount)
+    power = max(power for power in range(len(_UNITS)) if not power or amount >= 1024**power)
+    hundredths = -(-amount * 100 // 1024**power) if up else amount * 100 // 1024**power
+    return f"{f'{hundredths / 100:.2f}'.rstrip('0').rstrip('.')} {_UNITS[power]}"
 
 
 Sum_co = TypeVar("Sum_co", int, npt.NDArray[np.float64], covariant=True)

@@ -167,7 +167,7 @@ def strategy_of(args: ScoringStrategy) -> Strategy:
         return MostAllocated()
     if args.type == RATIO:
         points = (args.requested_to_capacity_ratio or Shape()).shape or []
-        return RequestedToCapacityRatio([(p.utilization, p.score * _MAX_PERCENT // _MAX_SHAPE_SCORE) for p in points])
+        return RequestedToCapacityRatio([(p.utilization, p.score * 100 // _MAX_SHAPE_SCORE) for p in points])
     return LeastAllocated()
 
 
@@ -204,7 +204,6 @@ def _on_shape(shape: Sequence[tuple[int, int]], utilization: int) -> int:
     return shape[-1][1]
 
 
-_MAX_PERCENT: Final = 100
 _MAX_SHAPE_SCORE: Final = 10
 
 
@@ -228,7 +227,7 @@ def resource_problems(resources: list[ResourceWeight], path: str) -> list[str]:
     problems = [
         f"{path}[{i}].weight: want 1..100, got {resource.weight}"
         for i, resource in enumerate(resources)
-        if not 1 <= resource.weight <= _MAX_PERCENT
+        if not 1 <= resource.weight <= 100
     ]
     return problems + [
         f"{path}[{i}].name: want cpu, memory, ephemeral-storage or an extended resource, got {resource.name!r}"
@@ -244,7 +243,7 @@ def shape_problems(shape: list[ShapePoint], path: str) -> list[str]:
     problems = [
         f"{path}[{i}].utilization: want 0..100, got {p.utilization}"
         for i, p in enumerate(shape)
-        if not 0 <= p.utilization <= _MAX_PERCENT
+        if not 0 <= p.utilization <= 100
     ]
     problems += [
         f"{path}[{i}].score: want 0..10, got {p.score}"

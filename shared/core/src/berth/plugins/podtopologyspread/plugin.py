@@ -7,7 +7,7 @@ controller. As kube-scheduler 1.36's plugin of that name.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import ClassVar, Final
 
 import msgspec
@@ -16,7 +16,7 @@ import numpy as np
 from berth.api.config.types import Point
 from berth.api.node import Node
 from berth.api.pod import Pod, TopologySpreadConstraint
-from berth.cluster.nodes import NodeInfo, Nodes, NodesWithAnother, RemovedPods
+from berth.cluster.nodes import NodeInfo, Nodes, NodesWithAnother, RejectedNodes, RemovedPods
 from berth.cluster.snapshot import Snapshot
 from berth.framework.events import Action, ClusterEvent, EventHint, IdentityCache, Resource, ValueIndex, Values, encoded
 from berth.framework.interface import (
@@ -26,6 +26,8 @@ from berth.framework.interface import (
     PreFilterExtensions,
     PreFilterResult,
     PreScorePlugin,
+    RemedyPlugin,
+    RemedySentence,
     Scores,
     VectorFilterPlugin,
     VectorScorePlugin,
@@ -41,7 +43,13 @@ from berth.plugins.podtopologyspread.constraints import (
     DefaultConstraints,
     compile_constraints,
 )
-from berth.plugins.podtopologyspread.counts import SpreadCounts, SpreadScores, count_matches, spread_scores
+from berth.plugins.podtopologyspread.counts import (
+    ConstraintCounts,
+    SpreadCounts,
+    SpreadScores,
+    count_matches,
+    spread_scores,
+)
 
 NAME: Final = "PodTopologySpread"
 CONSTRAINTS_NOT_MATCHED: Final = Status.unschedulable("node(s) didn't match pod topology spread constraints")
@@ -57,6 +65,8 @@ SYSTEM_CONSTRAINTS: Final = (
     TopologySpreadConstraint(max_skew=5, topology_key=ZONE, when_unsatisfiable=SCHEDULE_ANYWAY),
 )
 """The default constraints under ``defaultingType: System``."""
+_MAX_SHOWN: Final = 3
+"""Domains that a sentence lists."""
 _POD_CHANGES: Final = Action.ADD | Action.DELETE | Action.UPDATE_POD_LABEL | Action.UPDATE_POD_TOLERATIONS
 _MAX_KEPT: Final = 50_000
 """Compiled constraints of waiting pods that are kept between two calls of a hint: those of 780 pods that have the most
@@ -80,7 +90,13 @@ class PodTopologySpreadArgs(Args, frozen=True, kw_only=True):
 
 
 class PodTopologySpread(
-    PreFilterExtensions, VectorFilterPlugin, PreScorePlugin, VectorScorePlugin, NormalizePlugin, EnqueueExtensions
+    PreFilterExtensions,
+    VectorFilterPlugin,
+    RemedyPlugin,
+    PreScorePlugin,
+    VectorScorePlugin,
+    NormalizePlugin,
+    EnqueueExtensions,
 ):
     """Filters by DoNotSchedule, scores by ScheduleAnyway."""
 
@@ -129,6 +145,17 @@ class PodTopologySpread(
             codes[counts.domains.of_nodes(nodes) > counts.max_count] = 1
             codes[~counts.domains.present(nodes)] = 2
         return Verdicts(codes, (SUCCESS, CONSTRAINTS_NOT_MATCHED, NODE_LABEL_NOT_MATCHED))
+
+    def remedy(self, state: CycleState, pod: Pod, nodes: RejectedNodes) -> Iterable[RemedySentence]:
+        """For each constraint: the nodes without its label, and the nodes in domains that are full."""
+        found = state.find(SPREAD_COUNTS)
+        for counts in found.constraints if found is not None else ():
+            key, lacking = counts.constraint.key, ~counts.domains.present(nodes)
+            before = f"is spread over {key}, a label that"
+            yield RemedySentence(about=key, nodes=lacking, before=before, after="lack")
+            full = counts.domains.of_nodes(nodes) > counts.max_count
+            before = f"may be placed {_where(counts, nodes)}, by its maxSkew of {counts.constraint.max_skew}, and"
+            yield RemedySentence(about=key, nodes=full, before=before, after="are elsewhere")
 
     def pre_score(self, state: CycleState, pod: Pod, nodes: Nodes) -> Status:
         """Skip without ScheduleAnyway constraints."""
@@ -193,6 +220,15 @@ class PodTopologySpread(
     def _required_keys(self, pod: Pod) -> tuple[str, ...]:
         constraints = pod.spec.topology_spread_constraints or self._defaults
         return tuple(c.topology_key for c in constraints if c.when_unsatisfiable == DO_NOT_SCHEDULE)
+
+
+def _where(counts: ConstraintCounts, nodes: Nodes) -> str:
+    """The domains that may take the pod."""
+    key, column = counts.constraint.key, nodes.snapshot.label_column(counts.constraint.key)
+    codes = np.flatnonzero((counts.domains.numbers <= counts.max_count) & counts.is_domain)
+    values = sorted(column.values[code - 1] for code in codes.tolist() if code)
+    shown = [*values[:_MAX_SHOWN], *(["..."] if len(values) > _MAX_SHOWN else [])]
+    return f"only where {key} is {', '.join(shown)}" if values else f"in no domain of {key}"
 
 
 def _required_constraints(pod: Pod) -> tuple[Constraint, ...]:

@@ -5,16 +5,16 @@ Nodes without any zone or region label pass. As kube-scheduler's plugin of that 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import ClassVar, Final
 
 import numpy as np
 
 from berth.api.config.types import Point
 from berth.api.pod import Pod
-from berth.api.selectors import NodeTerm, Requirement
+from berth.api.selectors import NodeTerm, Requirement, in_words
 from berth.api.volumes import WAIT_FOR_FIRST_CONSUMER, PersistentVolume, PersistentVolumeClaim, StorageClass
-from berth.cluster.nodes import NodeInfo, Nodes
+from berth.cluster.nodes import NodeInfo, Nodes, RejectedNodes
 from berth.cluster.snapshot import Snapshot
 from berth.framework.events import Action, ClusterEvent, EventHint, Resource, nothing
 from berth.framework.interface import (
@@ -22,6 +22,8 @@ from berth.framework.interface import (
     EnqueueExtensions,
     PreFilterPlugin,
     PreFilterResult,
+    RemedyPlugin,
+    RemedySentence,
     VectorFilterPlugin,
 )
 from berth.framework.status import SKIP, SUCCESS, CycleState, Mask, StateKey, Status, Verdicts
@@ -53,7 +55,7 @@ _SEPARATOR: Final = "__"
 """Separates the zones of one volume."""
 
 
-class VolumeZone(PreFilterPlugin, VectorFilterPlugin, EnqueueExtensions):
+class VolumeZone(PreFilterPlugin, VectorFilterPlugin, RemedyPlugin, EnqueueExtensions):
     """Filters by the labels of bound volumes."""
 
     name: ClassVar[str] = NAME
@@ -84,6 +86,13 @@ class VolumeZone(PreFilterPlugin, VectorFilterPlugin, EnqueueExtensions):
         has_topology = np.any([term_mask(term, nodes) for term in _HAS_TOPOLOGY], axis=0)
         matches = np.all([_matches_mask(requirement, nodes) for requirement in topologies], axis=0)
         return Verdicts.refusing(has_topology & ~matches, ZONE_CONFLICT)
+
+    def remedy(self, state: CycleState, pod: Pod, nodes: RejectedNodes) -> Iterable[RemedySentence]:
+        """The zones of all volumes in one sentence."""
+        topologies = self._topologies(state, pod, nodes.snapshot)
+        if topologies and not isinstance(topologies, Status):
+            before = f"its volumes are in {in_words(topologies)}, and"
+            yield RemedySentence(about=topologies[0].key, before=before, after="are not")
 
     def events(self) -> Sequence[EventHint]:
         """A delayed-binding class is added; the pod's claim, a volume or a node is added or relabelled."""

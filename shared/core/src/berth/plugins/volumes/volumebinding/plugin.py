@@ -7,7 +7,7 @@ before the pod is scheduled. As kube-scheduler's plugin of that name.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import ClassVar, Final
 
 import numpy as np
@@ -19,9 +19,10 @@ from berth.api.volumes import (
     CSIDriver,
     CSINode,
     CSIStorageCapacity,
+    PersistentVolume,
     StorageClass,
 )
-from berth.cluster.nodes import NodeInfo, Nodes, node_info
+from berth.cluster.nodes import NodeInfo, Nodes, RejectedNodes, node_info
 from berth.cluster.snapshot import Snapshot
 from berth.framework.events import Action, ClusterEvent, EventHint, Resource, nothing
 from berth.framework.interface import (
@@ -31,6 +32,8 @@ from berth.framework.interface import (
     PreBindPlugin,
     PreFilterPlugin,
     PreFilterResult,
+    RemedyPlugin,
+    RemedySentence,
     ReservePlugin,
     VectorFilterPlugin,
     Write,
@@ -38,7 +41,7 @@ from berth.framework.interface import (
 from berth.framework.status import SKIP, SUCCESS, CycleState, StateKey, Status, Verdicts
 from berth.plugins.factory import Args, PluginFactory, with_args
 from berth.plugins.noderesources.scoringstrategy import ShapePoint
-from berth.plugins.volumes.claims import claim_index, has_claims, uses_claim
+from berth.plugins.volumes.claims import claim_index, has_claims, pod_volume_claims, uses_claim
 from berth.plugins.volumes.volumebinding.binder import (
     PodVolumeFinder,
     assume_pod_volumes,
@@ -47,7 +50,8 @@ from berth.plugins.volumes.volumebinding.binder import (
     pod_volume_finder,
     revert_assumed_pod_volumes,
 )
-from berth.plugins.volumes.volumebinding.claimmatcher import PodVolumeBindings, maximum_volume_bytes
+from berth.plugins.volumes.volumebinding.claimmatcher import ClaimMatcher, PodVolumeBindings, maximum_volume_bytes
+from berth.plugins.volumes.volumebinding.topology import translated_node_affinity_of
 
 NAME: Final = "VolumeBinding"
 FINDER: Final = StateKey[PodVolumeFinder | Status]("VolumeBinding.finder")
@@ -64,7 +68,7 @@ class VolumeBindingArgs(Args, frozen=True, kw_only=True):
     """Has an effect only with the feature gate StorageCapacityScoring of kube-scheduler, which is off in 1.36."""
 
 
-class VolumeBinding(PreFilterPlugin, VectorFilterPlugin, ReservePlugin, PreBindPlugin, EnqueueExtensions):
+class VolumeBinding(PreFilterPlugin, VectorFilterPlugin, RemedyPlugin, ReservePlugin, PreBindPlugin, EnqueueExtensions):
     """Filters by volumes, and has the claims of a pod bound before its Binding."""
 
     name: ClassVar[str] = NAME
@@ -91,6 +95,24 @@ class VolumeBinding(PreFilterPlugin, VectorFilterPlugin, ReservePlugin, PreBindP
         if isinstance(finder, Status):
             return Verdicts.refusing(np.ones(len(nodes), dtype=np.bool_), finder)
         return finder.of_nodes(nodes)
+
+    def remedy(self, state: CycleState, pod: Pod, nodes: RejectedNodes) -> Iterable[RemedySentence]:
+        """One sentence for each claim."""
+        claims = pod_volume_claims(pod, nodes.snapshot)
+        if isinstance(claims, Status):
+            return
+        for claim in claims.bound:
+            name, volume = claim.metadata.name, nodes.snapshot.objects(PersistentVolume).named(claim.spec.volume_name)
+            what = f"the volume {claim.spec.volume_name} of claim {name}"
+            if volume is None:
+                yield RemedySentence(about=name, before=f"{what} is gone, which keeps it from")
+                continue
+            unreachable = ~translated_node_affinity_of(volume).mask(nodes)
+            yield RemedySentence(about=name, nodes=unreachable, before=f"{what} cannot be reached from")
+        for claim in claims.delayed:
+            unmatched = ClaimMatcher((claim,), nodes.snapshot).problems(nodes) > 0
+            before = f"claim {claim.metadata.name} has no volume yet, and none can be bound or made for"
+            yield RemedySentence(about=claim.metadata.name, nodes=unmatched, before=before)
 
     def reserve(self, state: CycleState, pod: Pod, node: str) -> Status:
         """Chooses volumes for the unbound claims and assumes them."""

@@ -58,7 +58,8 @@ def test_a_start_imports_no_library_that_it_does_not_need(statement, unneeded):
 )
 def test_every_program_is_prepared_before_it_imports_numpy(statement):
     modules = in_order(statement)
-    assert modules.index("berth.bootstrap") < modules.index(ARRAYS)
+    if ARRAYS in modules:
+        assert modules.index("berth.bootstrap") < modules.index(ARRAYS)
     of_berth = [
         name for name in modules if name.startswith("berth.") and name not in {"berth_cli", "berth_cli.__main__"}
     ]
@@ -72,3 +73,23 @@ def test_every_command_is_imported_for_the_help():
     program = [sys.executable, "-m", "berth_cli", "--help"]
     text = subprocess.run(program, capture_output=True, text=True, timeout=60, check=True).stdout
     assert all(name in text for name in ("up", "run", "why", "trace", "top", "simulate", "bus", "config", "plugin"))
+
+
+@pytest.mark.parametrize(
+    ("service", "most", "without"),
+    [
+        pytest.param(
+            "berth_metrics_collector",
+            65,
+            ("berth.plugins", "berth.profiles", "berth.framework", "berth.cluster", "berth.kube"),
+            id="collector",
+        ),
+        pytest.param("berth_scorer", 160, ("berth.kube", "berth.leader"), id="scorer"),
+    ],
+)
+def test_a_service_loads_what_it_runs(service, most, without):
+    loaded = imported(f"import {service}.__main__")
+    of_berth = sorted(name for name in loaded if name.partition(".")[0] == "berth")
+    assert len(of_berth) <= most, of_berth
+    assert not loaded & set(without)
+    assert not {name for name in loaded if name.startswith(("berth_cli", "berth_sim", "berth_plugins"))}

@@ -18,7 +18,6 @@ from berth.api.node import Node, NodeStatus
 from berth.api.pod import Container, Pod, PodSpec, ResourceRequirements
 from berth.api.trimming import with_whole
 from berth.bus.stages import publish_pending
-from berth.bus.tries import TryCounter
 from berth.errors import PermanentError
 from berth.extenders.client import Extenders, tls_context
 from berth.extenders.wire import ExtenderError
@@ -31,15 +30,27 @@ from berth.messages.attempts import Candidate, DeadLetter, MirrorEntry, Pending,
 from berth.messages.subjects import Term, key
 from berth.profiles.configuration import profiles_of, read_configuration
 from berth.ranking.ranker import Ranker
-from berth.settings.settings import Numbers, Settings
-from berth_scorer import service
-from berth_scorer.backlog import SUSPECT_DELIVERIES
+from berth_scorer.events import SUSPECT_DELIVERIES
 from berth_scorer.service import serve
+from harness.fakes.memory_bus import MemoryBus
 from harness.fakes.recording_meter import RecordingMeter
 from harness.servers.extender import Raw, RecordingExtender, recording_extender
 
 GPU = "example.com/gpu"
 SOON = timedelta(milliseconds=300)
+
+
+@pytest.fixture
+async def bus():
+    return MemoryBus()
+
+
+@pytest.fixture
+async def session(bus):
+    made = await bus.connect(name="test")
+    await made.apply()
+    yield made
+    await made.close()
 
 
 @pytest.fixture
@@ -282,11 +293,11 @@ def test_a_certificate_that_cannot_be_read_is_said_at_the_start(tmp_path: Path):
 
 
 @asynccontextmanager
-async def scorer(bus, *configurations, ranker=None, **numbers):
-    process = Process(name="scorer", metrics=RecordingMeter(), settings=Settings(numbers=Numbers(**numbers)))
+async def scorer(bus, *configurations):
+    process = Process(name="scorer", metrics=RecordingMeter())
     configuration = replace(read_configuration(None), extenders=configurations)
     made = Ranker(profiles=profiles_of(configuration), config="c", identity="s1", best=8)
-    task = asyncio.create_task(serve(process, bus, ranker or made, configurations))
+    task = asyncio.create_task(serve(process, bus, made, configurations))
     try:
         async with asyncio.timeout(5):
             while not process.health.is_ready:  # noqa: ASYNC110 - readiness has no event
@@ -317,11 +328,6 @@ async def ranked(session, *names: str) -> dict:
             await asyncio.sleep(0.01)
 
 
-def redeliver(session, sequence: int = 1) -> None:
-    """As a NAK that somebody else sends."""
-    queue_of(session).give_back(sequence, timedelta(0))
-
-
 def make_suspect(session, sequence: int = 1) -> None:
     """Have the message's next delivery be its fourth."""
     queue_of(session)._delivered[sequence] = SUSPECT_DELIVERIES - 1
@@ -335,118 +341,6 @@ async def until(holds) -> None:
     async with asyncio.timeout(10):
         while not holds():  # noqa: ASYNC110 - the server is in a thread, and the bus has no event for it
             await asyncio.sleep(0.005)
-
-
-def waiting(release: asyncio.Event):
-    """An answer that comes once it is released."""
-    loop = asyncio.get_running_loop()
-
-    def wait(args):
-        asyncio.run_coroutine_threadsafe(release.wait(), loop).result(10)
-        return {"NodeNames": args["NodeNames"]}
-
-    return wait
-
-
-async def test_a_message_that_comes_again_while_an_extender_is_asked_is_ranked_once(bus, session, extender):
-    release = asyncio.Event()
-    extender.answers["x/filter"] = waiting(release)
-    await write_node(session, "a")
-    async with scorer(bus, of(extender, managed_resources=frozenset({GPU}))) as process:
-        await publish(session, pod("web"))
-        await until(lambda: extender.requests)
-        redeliver(session)
-        await until(lambda: process.metrics.value("berth_messages_received_total", stream="PENDING") == 2)
-        release.set()
-        await ranked(session, "web")
-        await publish(session, pod("next", "cpu"))
-        assert (await ranked(session, "next"))["next"].candidates
-        await until(lambda: queue_of(session).state().unacknowledged == 0)
-    assert len(extender.requests) == 1
-
-
-class Noted(Ranker):
-    """Notes when plugins run for which pod."""
-
-    def __init__(self, noted, **fields):
-        super().__init__(**fields)
-        object.__setattr__(self, "noted", noted)
-
-    def to_extend(self, pending, *rest, **options):
-        self.noted.append(f"plugins of {pending.pod.metadata.name}")
-        return super().to_extend(pending, *rest, **options)
-
-    def answer(self, pending, *rest):
-        self.noted.append(f"plugins of {pending.pod.metadata.name}")
-        return super().answer(pending, *rest)
-
-
-def noting(noted) -> Ranker:
-    return Noted(noted, profiles=profiles_of(read_configuration(None)), config="c", identity="s1", best=8)
-
-
-async def test_tries_of_a_suspect_count_while_its_plugins_run_and_not_while_extenders_are_asked(
-    bus, session, extender, monkeypatch
-):
-    noted = []
-
-    def answer(args):
-        noted.append("question")
-        return {"NodeNames": args["NodeNames"]}
-
-    def note(name):
-        plain = getattr(TryCounter, name)
-
-        async def call(counter, key):
-            noted.append(name)
-            return await plain(counter, key)
-
-        monkeypatch.setattr(TryCounter, name, call)
-
-    for name in ("count", "take_back", "clear"):
-        note(name)
-    extender.answers["x/filter"] = answer
-    await write_node(session, "a")
-    await publish(session, pod("web"))
-    make_suspect(session)
-    async with scorer(bus, of(extender), ranker=noting(noted)):
-        assert (await ranked(session, "web"))["web"].candidates
-        await until(lambda: queue_of(session).state().unacknowledged == 0 and "clear" in noted)
-    counted = ["count", "plugins of web"]
-    assert noted == [*counted, "take_back", "question", *counted, "take_back", *counted, "clear"]
-
-
-async def test_nothing_else_is_ranked_while_a_try_of_a_suspect_counts(bus, session, extender, monkeypatch):
-    """Not a pod either whose extender answers meanwhile: what ends the process then would count against the suspect."""
-    noted, counted, go_on, release = [], asyncio.Event(), asyncio.Event(), asyncio.Event()
-    count = TryCounter.count
-
-    async def slowly(counter, key):
-        tries = await count(counter, key)
-        counted.set()
-        await go_on.wait()
-        return tries
-
-    monkeypatch.setattr(TryCounter, "count", slowly)
-    extender.answers["x/filter"] = waiting(release)
-    await write_node(session, "a")
-    one = of(extender, managed_resources=frozenset({GPU}))
-    async with scorer(bus, one, ranker=noting(noted)) as process:
-        await publish(session, pod("web"))
-        await until(lambda: extender.requests)
-        make_suspect(session, 2)
-        await publish(session, pod("suspect", "cpu"))
-        await counted.wait()
-        noted.clear()
-        release.set()
-        answered = ("berth_extender_duration_seconds", one.name, "filter", "success")
-        await until(lambda: answered in process.metrics.observed)
-        for _ in range(20):
-            await asyncio.sleep(0)
-        assert noted == []
-        go_on.set()
-        await ranked(session, "suspect", "web")
-    assert noted[0] == "plugins of suspect"
 
 
 async def test_a_suspect_that_has_ended_scorers_is_given_up_and_no_extender_is_asked(bus, session, extender):
@@ -519,59 +413,6 @@ async def test_points_count_and_are_shown_and_no_newcomer_moves_them(bus, sessio
     assert first.loss == second.loss
 
 
-async def test_the_node_must_still_pass_the_filters_when_the_extender_has_answered(bus, session, extender):
-    """Another pod is proposed there meanwhile."""
-    release = asyncio.Event()
-    loop = asyncio.get_running_loop()
-
-    def wait(args):
-        asyncio.run_coroutine_threadsafe(release.wait(), loop).result(10)
-        return {"NodeNames": args["NodeNames"]}
-
-    extender.answers["x/filter"] = wait
-    await write_node(session, "a")
-    async with scorer(bus, of(extender, managed_resources=frozenset({GPU}))):
-        await publish(session, pod("web", cpu="3"))
-        while not extender.requests:  # noqa: ASYNC110 - the server is in a thread
-            await asyncio.sleep(0.01)
-        await publish(session, pod("first", "cpu", cpu="3"))
-        await ranked(session, "first")
-        release.set()
-        message = (await ranked(session, "web"))["web"]
-    assert not message.candidates
-    assert message.proposals_counted
-
-
-async def test_extenders_are_asked_again_about_nodes_that_came_meanwhile(bus, session, extender):
-    def answer(args):
-        return {"NodeNames": [name for name in args["NodeNames"] if name == "b"]}
-
-    release = asyncio.Event()
-    loop = asyncio.get_running_loop()
-
-    def slowly(args):
-        asyncio.run_coroutine_threadsafe(release.wait(), loop).result(10)
-        extender.answers["x/filter"] = answer
-        return answer(args)
-
-    extender.answers["x/filter"] = slowly
-    await write_node(session, "a")
-    async with scorer(bus, of(extender)) as process:
-        await publish(session, pod("web"))
-        while not extender.requests:  # noqa: ASYNC110 - the server is in a thread
-            await asyncio.sleep(0.01)
-        await write_node(session, "b")
-        await publish(session, pod("other", "example.com/none"))
-        await asyncio.sleep(0.1)
-        release.set()
-        message = (await ranked(session, "web"))["web"]
-        assert process.health.is_ready
-    assert [each.node for each in message.candidates] == ["b"]
-    asked_about = [request.body["NodeNames"] for request in extender.requests]
-    assert ["a"] in asked_about
-    assert any("b" in names for names in asked_about)
-
-
 async def test_the_whole_pod_goes_no_further_than_to_the_extender(bus, session, extender, monkeypatch):
     secret = with_whole(pod("web"), b'{"metadata": {"name": "web"}, "spec": {"env": "hunter2"}}')
     await write_node(session, "a")
@@ -583,7 +424,7 @@ async def test_the_whole_pod_goes_no_further_than_to_the_extender(bus, session, 
         await publish(session, secret)
         message = (await ranked(session, "web"))["web"]
         assert message.pod == pod("web")
-        monkeypatch.setattr(service.Scorer, "_rank_timed", fail)
+        monkeypatch.setattr(Ranker, "answer", fail)
         await publish(session, secret, attempt=2)
         async with asyncio.timeout(5):
             while not (letters := [each async for each in session.scan("dead", "berth.dead.>")]):  # noqa: ASYNC110 - the bus has no event for it

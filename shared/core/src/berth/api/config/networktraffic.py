@@ -1,26 +1,59 @@
-"""The arguments of NetworkTraffic: the short form (``ip``, ``deviceName``, ``timeRange``) and the full one."""
+"""The arguments of NetworkTraffic: the short form (``ip``, ``deviceName``, ``timeRange``) and the full one.
+
+Apart from the plugin, since the collector reads them too, without plugins.
+"""
 
 from __future__ import annotations
 
+import hashlib
 import re
+from dataclasses import dataclass
 from datetime import timedelta
 from typing import Final
 from urllib.parse import urlsplit
 
+from berth.api.bandwidth import bytes_per_second
+from berth.api.config.types import Args, Point
 from berth.api.resources import QuantityError
-from berth.messages.livedata import DEFAULT_DEVICES, DEFAULT_NODE_LABEL, BandwidthQuery, bytes_per_second
-from berth.plugins.factory import Args
 
+NAME: Final = "NetworkTraffic"
+ALIAS: Final = "network_traffic"
+POINTS: Final = (Point.FILTER, Point.SCORE)
+"""Its extension points."""
 RECEIVE: Final = "receive"
 TRANSMIT: Final = "transmit"
 BOTH: Final = "both"
 RELATIVE: Final = "Relative"
 CAPACITY: Final = "Capacity"
-_MAX_PERCENT: Final = 100
 _SHORTEST_RANGE: Final = timedelta(seconds=5)
 _LONGEST_RANGE: Final = timedelta(days=1)
 _SHORTEST_AGE: Final = timedelta(minutes=5)
 _LABEL: Final = re.compile(r"[a-zA-Z_][a-zA-Z0-9_]*")
+
+
+# An allow-list of devices that carry the machine's traffic. The sum leaves out the members of a bond.
+DEFAULT_DEVICES: Final = ("eth.*", "en.*", "bond.*")
+
+
+DEFAULT_NODE_LABEL: Final = "node"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BandwidthQuery:
+    """The average traffic of these devices of every node over ``time_range``, in each direction."""
+
+    url: str  # of the Prometheus server, with scheme
+    # Regular expressions; each must match the whole name of a network device.
+    devices: tuple[str, ...] = DEFAULT_DEVICES
+    time_range: timedelta
+    # The label with the node's name, if a relabelling rule has made one.
+    node_label: str = DEFAULT_NODE_LABEL
+
+    @property
+    def token(self) -> str:
+        """The name of the query in keys: short, stable, the same in every process."""
+        text = "\0".join((self.url, *self.devices, "", f"{self.time_range.total_seconds():g}", self.node_label))
+        return f"q{hashlib.blake2b(text.encode(), digest_size=6).hexdigest()}"
 
 
 class NetworkTrafficArgs(Args, frozen=True, kw_only=True):
@@ -151,9 +184,7 @@ def _choice_problems(args: NetworkTrafficArgs, path: str) -> list[str]:
 
 def _number_problems(args: NetworkTrafficArgs, path: str) -> list[str]:
     percents = (("unknownScore", args.unknown_score), ("saturationPercent", args.saturation_percent))
-    problems = [
-        f"{path}.{name}: want 0..100, got {percent}" for name, percent in percents if not 0 <= percent <= _MAX_PERCENT
-    ]
+    problems = [f"{path}.{name}: want 0..100, got {percent}" for name, percent in percents if not 0 <= percent <= 100]
     for name, bits in (("capacity", args.capacity), ("podBandwidth", args.pod_bandwidth)):
         if bits or name == "podBandwidth":
             problems += _rate_problems(bits, f"{path}.{name}")

@@ -1,30 +1,80 @@
-"""Presets: named lists of plugins that a profile runs unless its file changes them; flag ``--algorithm-provider``.
+"""The presets: named lists of plugins that a profile starts from, and the feature gates that change them.
 
-They have names alone, since settings and help texts need those: importing the plugins takes 0.2 s.
+``berth.settings.presets`` finds those of other distributions too.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Final
+
+import msgspec
 
 from berth.api.config.types import PluginRef, Plugins, PluginSet, Point
 from berth.errors import PermanentError
-from berth_plugins_1_18.providers import (
-    APPENDED,
-    CLUSTER_AUTOSCALER_PROVIDER,
-    DEFAULT_PROVIDER,
-    GATES,
-    NO_GATES,
-    RELEASE,
-    Gate,
-    GateError,
-    GateValues,
-    append_plugins,
-    apply_gates,
-    read_gates,
-)
+
+GateValues = Mapping[str, bool]
+NO_GATES: Final[GateValues] = MappingProxyType({})
+
+
+class GateError(PermanentError):
+    """A feature gate or its value is unknown."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gate:
+    """A feature gate: its default, and the plugin that it appends at each extension point when it is on."""
+
+    name: str
+    is_on: bool
+    adds: Mapping[Point, PluginRef]
+
+
+# The values of Go's strconv.ParseBool, as for kube-scheduler's flag.
+_BOOLEANS: Final[Mapping[str, bool]] = {
+    **dict.fromkeys(("1", "t", "T", "true", "TRUE", "True"), True),
+    **dict.fromkeys(("0", "f", "F", "false", "FALSE", "False"), False),
+}
+
+
+def read_gates(text: str, gates: Iterable[Gate]) -> GateValues:
+    """Parses ``A=true,B=false``; the last value of a gate counts.
+
+    Raises:
+        GateError: a gate is not one of ``gates``, or its value is neither true nor false.
+    """
+    values: dict[str, bool] = {}
+    names = [gate.name for gate in gates]
+    for part in text.split(","):
+        name, equals, setting = (piece.strip() for piece in part.partition("="))
+        if name not in names and name:
+            raise GateError(f"featureGates: want {' or '.join(names)}, got {name!r}")
+        if name and (not equals or setting not in _BOOLEANS):
+            raise GateError(f"featureGates: want {name}=true or {name}=false, got {part.strip()!r}")
+        if name:
+            values[name] = _BOOLEANS[setting]
+    return values
+
+
+def apply_gates(plugins: Plugins, gates: Iterable[Gate], values: GateValues) -> Plugins:
+    """The plugins with those appended that enabled gates add, in the order of the gates."""
+    for gate in gates:
+        if values.get(gate.name, gate.is_on):
+            added = {point: PluginSet(enabled=[ref]) for point, ref in gate.adds.items()}
+            plugins = append_plugins(plugins, added)
+    return plugins
+
+
+def append_plugins(plugins: Plugins, added: Mapping[Point, PluginSet]) -> Plugins:
+    """The plugins with others appended at each extension point."""
+    sets = {
+        point.name.lower(): PluginSet(enabled=[*(plugins.at(point).enabled or ()), *(more.enabled or ())])
+        for point, more in added.items()
+    }
+    return msgspec.structs.replace(plugins, **sets)
+
 
 DEFAULT: Final = Plugins(
     multi_point=PluginSet(
@@ -117,12 +167,14 @@ class Preset:
         release: the release of Kubernetes whose versions of the plugins are used.
         gates: the feature gates that add plugins.
         appended: plugins appended at the end, after those of the gates.
+        deprecation: the warning at a start with it; empty for none.
     """
 
     plugins: Plugins
     release: str = CURRENT_RELEASE
     gates: tuple[Gate, ...] = ()
     appended: Plugins = NO_PLUGINS
+    deprecation: str = ""
 
     def gated(self, values: GateValues = NO_GATES) -> Plugins:
         """The plugins with those of the gates."""
@@ -133,61 +185,12 @@ class Preset:
         return append_plugins(self.gated(values), {point: self.appended.at(point) for point in Point})
 
 
-def _provider(plugins: Plugins) -> Preset:
-    return Preset(plugins=plugins, release=RELEASE, gates=GATES, appended=APPENDED)
-
-
 DEFAULT_NAME: Final = "default"
 
 
 PRESETS: Final[Mapping[str, Preset]] = {
     DEFAULT_NAME: Preset(plugins=DEFAULT),
-    "DefaultProvider": _provider(DEFAULT_PROVIDER),
-    "ClusterAutoscalerProvider": _provider(CLUSTER_AUTOSCALER_PROVIDER),
     "FromScratch": Preset(plugins=FROM_SCRATCH),
     "FromScratchMultiTenant": Preset(plugins=FROM_SCRATCH_MULTI_TENANT),
 }
-
-
-EVERY_GATE: Final = GATES
-"""The gates of all presets."""
-
-
-DEPRECATION: Final = (
-    "--algorithm-provider: DEPRECATED: the scheduling algorithm provider to use, "
-    "one of: ClusterAutoscalerProvider | DefaultProvider"
-)
-"""kube-scheduler 1.18's help text of the flag."""
-
-
-class UnknownPresetError(PermanentError):
-    """No preset has this name."""
-
-
-def preset(name: str) -> Preset:
-    """Finds the preset of this name.
-
-    Raises:
-        UnknownPresetError: there is none; the message lists all presets.
-    """
-    if name not in PRESETS:
-        raise UnknownPresetError(f"algorithmProvider: want one of {', '.join(PRESETS)}, got {name!r}")
-    return PRESETS[name]
-
-
-def gates_for(name: str, text: str) -> GateValues:
-    """Parses ``--feature-gates`` for the preset of this name.
-
-    Raises:
-        GateError: no preset has such a gate, its value is neither true nor false, or this preset has no gates.
-    """
-    values = read_gates(text, EVERY_GATE)
-    if values and not preset(name).gates:
-        having = " or ".join(f"--algorithm-provider={other}" for other, each in PRESETS.items() if each.gates)
-        raise GateError(f"featureGates: {', '.join(values)}: preset {name!r} has no gates; start with {having}")
-    return values
-
-
-def deprecation_warning(name: str) -> str | None:
-    """The warning for a preset of an older release."""
-    return DEPRECATION if preset(name).release == RELEASE else None
+"""The built-in presets."""

@@ -4,13 +4,22 @@ import os
 import re
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
+from berth.cluster.snapshot import Snapshot
 from berth_cli.pluginpackage import files_of, name_problem
+from berth_cli.remedies.rejections import remedies_of
+from berth_cli.remedies.remedy import remedy_lines
+from harness.builders.objects import a_node, a_pod
+from harness.builders.profiles import default_profile
+from harness.worlds.printed import printed
 
 ROOT = Path(__file__).parents[3]
+GUIDE = (ROOT / "docs/plugins.md").read_text(encoding="utf-8")
 TIMEOUT = 100
 
 
@@ -65,7 +74,7 @@ def test_an_installed_package_is_found_by_its_entry_point(package: Path):
 
 
 def test_the_plugin_of_the_guide_passes_its_test(package: Path):
-    module, test = re.findall(r"```python\n(.*?)```", (ROOT / "docs/plugins.md").read_text(), re.DOTALL)
+    module, test, _ = re.findall(r"```python\n(.*?)```", GUIDE, re.DOTALL)
     (package / "first-node/first_node.py").write_text(module)
     path = package / "first-node/test_first_node.py"
     before = path.read_text().replace(", FirstNodeArgs", "")
@@ -73,6 +82,18 @@ def test_the_plugin_of_the_guide_passes_its_test(package: Path):
     done = own_tests(package)
     assert done.returncode == 0, done.stdout
     assert "1 passed" in done.stdout
+
+
+def test_the_remedy_of_the_guide_is_shown_as_there():
+    *_, text = re.findall(r"```python\n(.*?)```", GUIDE, re.DOTALL)
+    module = ModuleType("licenses")
+    exec(text, vars(module))  # noqa: S102 - the guide's own code
+    profile, snapshot = default_profile(), Snapshot()
+    snapshot.set_node(a_node("node-1"))
+    snapshot.set_node(a_node("node-2", unschedulable=True))
+    licensed = replace(profile, filters=(*profile.filters, module.Licenses()))
+    lines = printed(*remedy_lines(remedies_of(a_pod(), snapshot, licensed)), width=200)
+    assert "\n".join(["```", *lines, "```"]) in GUIDE
 
 
 def test_a_folder_that_is_not_empty_is_left_alone(package: Path):

@@ -24,15 +24,13 @@ def machine(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> pytes
     return pytester
 
 
-def test_a_suite_without_its_part_is_listed_once_with_a_hint(machine):
-    machine.makepyfile(test_cluster=NEEDS_KUBERNETES)
+def test_tests_without_their_part_are_listed_in_one_line_with_a_hint(machine):
+    machine.makepyfile(test_cluster=NEEDS_KUBERNETES, test_other=NEEDS_KUBERNETES)
 
     result = machine.runpytest_subprocess()
 
-    result.assert_outcomes(skipped=2)
-    result.stdout.fnmatch_lines(
-        ["*= left out =*", "test_cluster.py (2): KUBEBUILDER_ASSETS names no folder*setup-envtest*"]
-    )
+    result.assert_outcomes(skipped=4)
+    result.stdout.fnmatch_lines(["*= left out =*", "4 in .: KUBEBUILDER_ASSETS names no folder*setup-envtest*"])
 
 
 def test_a_suite_without_its_part_fails_where_all_is_required(machine, monkeypatch):
@@ -81,7 +79,7 @@ def test_an_unavailable_image_is_listed_with_the_reason(machine, monkeypatch):
     result = machine.runpytest_subprocess()
 
     result.assert_outcomes(skipped=1)
-    result.stdout.fnmatch_lines(["test_k3s.py (1): no image k3s:v1: *pulling it failed: docker pull*no such host"])
+    result.stdout.fnmatch_lines(["1 in .: no image k3s:v1: *pulling it failed: docker pull*no such host"])
 
 
 def test_an_expected_failure_is_not_left_out(machine, monkeypatch):
@@ -98,7 +96,7 @@ def test_suites_left_out_by_parallel_workers_are_listed(machine):
 
     result = machine.runpytest_subprocess("-n", "2")
 
-    result.stdout.fnmatch_lines(["test_cluster.py (2): KUBEBUILDER_ASSETS names no folder*"])
+    result.stdout.fnmatch_lines(["2 in .: KUBEBUILDER_ASSETS names no folder*"])
 
 
 def test_an_unknown_part_fails_with_the_list_of_known_parts(machine):

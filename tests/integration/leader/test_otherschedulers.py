@@ -182,7 +182,7 @@ class Answers:
     def __init__(self, answer: Callable[[], Response]) -> None:
         self._answer = answer
 
-    async def request(self, *_: object, **__: object) -> Response:
+    async def call(self, *_: object, **__: object) -> Response:
         return self._answer()
 
 

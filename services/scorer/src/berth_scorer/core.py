@@ -1,0 +1,359 @@
+"""The scorer's core: every event in, every effect out, the clock handed in. No I/O and no log.
+
+A message of PENDING waits in the backlog until the view has reached its positions. Then it is ranked, and acknowledged
+once RANKED has the answer (docs/protocol.md, 4). Extenders are asked before, while other pods are ranked. A message
+that was delivered often is a suspect: it is counted and ranked alone (docs/protocol.md, 6.4).
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import AbstractContextManager
+from dataclasses import replace
+from datetime import timedelta
+from typing import Final
+
+import msgspec
+
+from berth.bus.interface import Delivery
+from berth.bus.topology import CLUSTER, DECISIONS
+from berth.bus.tries import MOST_TRIES
+from berth.framework.extending import Evictions, Extension
+from berth.framework.plugincalls import ONE_TIME, PluginFailure, SortKey, Timing, default_sort_key, run_sort_key
+from berth.framework.profile import Profile
+from berth.messages.attempts import Pending, Ranked
+from berth.observability.traceparent import TRACEPARENT
+from berth.observability.tracing import Span
+from berth.ranking.ranker import Ranker
+from berth.ranking.view import LIFETIME, View
+from berth_scorer.backlog import Backlog
+from berth_scorer.events import (
+    AckPending,
+    ClearSuspect,
+    CountSuspect,
+    DeadLetterStored,
+    DecisionsRead,
+    Effect,
+    Event,
+    EvictionsAnswered,
+    ExtendersAnswered,
+    ExtendersFailed,
+    KeepAlive,
+    LiveDataRead,
+    LogFailure,
+    MirrorRead,
+    NakPending,
+    ObserveRanking,
+    OwnRankingRead,
+    PeerRankingRead,
+    PendingDelivery,
+    PendingReceived,
+    PublishRanked,
+    RankedNotStored,
+    RankedRefused,
+    RankedStored,
+    ReportUndecodable,
+    SetAsidePending,
+    SuspectCounted,
+    SuspectNotCounted,
+    WriteDeadLetter,
+)
+from berth_scorer.questions import Interests, Questions
+
+HEARTBEAT_SECONDS: Final = 1.0
+"""Between two ``in_progress`` for everything held: a third of the ack_wait."""
+PLUGINS_EVERY: Final = 11
+"""Plugins are timed for one pod of this many; kube-scheduler times a tenth. Timing takes 37 µs, which is 10 % of a
+cycle at 5,000 nodes. A prime number, so that all kinds of pods are timed when they alternate."""
+
+
+class ScorerCore:
+    """Makes every decision of one session. All events go through ``handle``."""
+
+    def __init__(  # noqa: PLR0913 - what a session begins with
+        self,
+        *,
+        ranker: Ranker,
+        interests: Interests,
+        stopwatch: Callable[[], float],
+        spanning: Callable[[PendingDelivery], AbstractContextManager[Span]],
+        proposal_lifetime: timedelta = LIFETIME,
+        position_wait: timedelta,
+    ) -> None:
+        """``stopwatch`` measures how long rankings take. ``spanning`` makes the span that a ranking is in."""
+        self._ranker = ranker
+        self._interests = interests
+        self._stopwatch = stopwatch
+        self._spanning = spanning
+        self.view: Final = View(proposal_lifetime=proposal_lifetime)
+        self._backlog = Backlog(position_wait=position_wait)
+        self._held: dict[int, Delivery] = {}
+        """By sequence, the newest delivery of each message that is not settled: the one to settle."""
+        self._questions: dict[int, Questions] = {}
+        """By sequence, the dialogues with extenders."""
+        self._answered: deque[PendingDelivery] = deque()
+        """Pods about which extenders have answered: they go on before messages of the backlog."""
+        self._publishing: dict[int, PendingDelivery] = {}
+        """By sequence, the messages whose answer, or dead letter in its place, is being stored."""
+        self._alone: PendingDelivery | None = None
+        """The suspect that is counted. No other plugin runs meanwhile, since that could end the process too."""
+        self._counting: PendingDelivery | None = None
+        """The suspect whose count is being stored."""
+        self._offset = 0.0
+        """From the stopwatch's time to monotonic seconds."""
+        self._beat_at = 0.0
+        self._is_closed = False
+        self.rankings = 0
+
+    @property
+    def held(self) -> int:
+        """Messages of PENDING that are not settled."""
+        return len(self._held)
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether nothing is being stored."""
+        return not self._publishing and self._counting is None
+
+    def handle(self, events: Iterable[Event], now: float, may_continue: Callable[[], bool]) -> list[Effect]:
+        """Apply events, rank what is due while there is time, and keep alive what is held.
+
+        Answers of one slice are published together: one by one, each would cost a write here and a wake-up of NATS and
+        of the binder.
+        """
+        self._offset = now - self._stopwatch()
+        effects: list[Effect] = []
+        for event in events:
+            effects += self._apply(event, now)
+        effects += self._count_when_alone()
+        while (held := self._next(now)) is not None:
+            effects += self._begin(held)
+            if not may_continue():
+                break
+        if now >= self._beat_at:
+            effects.append(self._beat(now))
+        return effects
+
+    def due(self) -> float | None:
+        """When to be called without an event."""
+        if self._is_closed:
+            return None
+        may_rank = self._alone is None
+        if may_rank and (self._answered or self._backlog.is_ready):
+            return 0.0
+        waits_until = self._backlog.due() if may_rank else None
+        return self._beat_at if waits_until is None else min(waits_until, self._beat_at)
+
+    def close(self) -> list[Effect]:
+        """Rank nothing more, and return every message whose answer is not being published."""
+        self._is_closed = True
+        if self._alone is not None and self._alone.sequence not in self._publishing:
+            self._alone = None
+        self._questions.clear()
+        self._answered.clear()
+        self._backlog.clear()
+        idle = [delivery for sequence, delivery in self._held.items() if sequence not in self._publishing]
+        self._held = {sequence: self._held[sequence] for sequence in self._publishing}
+        return [NakPending(delivery=delivery, at_once=True) for delivery in idle]
+
+    def _apply(self, event: Event, now: float) -> list[Effect]:  # noqa: C901, PLR0911, PLR0912 - one case an event
+        view = self.view
+        match event:
+            case PendingReceived():
+                return self._receive(event, now)
+            case MirrorRead():
+                return _reports(view.apply_mirror(event.entries, event.position), CLUSTER)
+            case DecisionsRead():
+                return _reports(view.apply_decisions(event.batch, event.position, now), DECISIONS)
+            case LiveDataRead():
+                view.reached(event.bucket, event.position)
+            case PeerRankingRead(stored=stored):
+                problem = view.apply_ranked(stored.data, stored.sequence, now)
+                return _reports([problem] if problem else [], stored.subject)
+            case OwnRankingRead():
+                view.counted_ranked(event.sequence)
+            case RankedStored():
+                return self._end(event.sequence, is_answered=True)
+            case RankedNotStored():
+                return self._end(event.sequence, is_answered=False)
+            case RankedRefused():
+                held = self._publishing[event.sequence]
+                return [WriteDeadLetter(held=held, reason=event.reason, in_place_of_answer=True)]
+            case DeadLetterStored():
+                return self._end(event.sequence, is_answered=event.is_stored)
+            case ExtendersAnswered():
+                self._on_extenders(event.sequence, event.extension)
+            case EvictionsAnswered():
+                self._on_extenders(event.sequence, event.evictions)
+            case ExtendersFailed():
+                if (asked := self._questions.pop(event.sequence, None)) is not None:
+                    self._answered.append(_failed(asked.held, event.reason))
+            case SuspectCounted():
+                return self._on_counted(event)
+            case SuspectNotCounted():
+                return self._on_not_counted()
+        return []
+
+    def _receive(self, event: PendingReceived, now: float) -> list[Effect]:
+        """Hold the message; one that is held already is ranked once, and settled by its newest delivery."""
+        delivery, pending = event.delivery, event.pending
+        if self._is_closed:
+            return [NakPending(delivery=delivery, at_once=True)]
+        self.view.received(delivery.sequence, delivery.time)
+        older = self._held.get(delivery.sequence)
+        self._held[delivery.sequence] = delivery
+        if older is not None:
+            return [SetAsidePending(delivery=older)]
+        rank = rank_of(self._ranker.profiles[pending.profile], pending)
+        held = PendingDelivery(delivery=delivery, pending=pending, taken_at=now, rank=rank)
+        self._backlog.add(held, self.view.positions)
+        return []
+
+    def _end(self, sequence: int, *, is_answered: bool) -> list[Effect]:
+        """The answer is stored, or will not be: another delivery is needed then."""
+        held = self._publishing.pop(sequence)
+        newest = self._held.pop(sequence)
+        settle: Effect = AckPending(delivery=newest) if is_answered else NakPending(delivery=newest)
+        return [settle, *self._end_alone(held)]
+
+    def _beat(self, now: float) -> KeepAlive:
+        self._beat_at = now + HEARTBEAT_SECONDS
+        self.view.expire(now)
+        return KeepAlive(deliveries=[*self._held.values()])
+
+    # --- ranking
+
+    def _next(self, now: float) -> PendingDelivery | None:
+        """The next pod for which plugins may run."""
+        if self._alone is not None or self._is_closed:
+            return None
+        return self._answered.popleft() if self._answered else self._backlog.pop(self.view.positions, now)
+
+    def _begin(self, held: PendingDelivery) -> list[Effect]:
+        """Run plugins for a pod; for a suspect, once that is counted."""
+        if held.is_suspect and not held.pending.error:
+            self._alone = held
+            return self._count_when_alone()
+        return self._step(held)
+
+    def _step(self, held: PendingDelivery) -> list[Effect]:
+        """Find the next question to extenders, or rank the pod when there is none."""
+        asked = self._questions.get(held.sequence)
+        if asked is None:
+            if held.pending.error or not self._interests.are_interested_in(held.pending.pod):
+                return self._answer(held, None)
+            asked = self._questions[held.sequence] = Questions(held)
+        try:
+            question = asked.next(self._ranker, self.view, self._interests)
+        except Exception as error:  # noqa: BLE001 - an exception of a plugin is the pod's failure, not the scorer's
+            del self._questions[held.sequence]
+            reason = f"asking extenders raised {type(error).__name__}"
+            log = LogFailure(text="asking extenders failed", attempt=held.pending.attempt, error=error)
+            return [log, *self._answer(_failed(held, reason), None)]
+        if question is None:
+            del self._questions[held.sequence]
+            return self._answer(held, asked.answer)
+        return [question, *self._end_alone(held)]
+
+    def _answer(self, held: PendingDelivery, extension: Extension | None) -> list[Effect]:
+        """Rank the pod. An exception gives an error and a dead letter."""
+        with self._spanning(held) as span:
+            span.note("attempt", held.pending.attempt)
+            headers = {TRACEPARENT: span.traceparent}
+            if held.pending.error:
+                return [self._publish(held, self._ranker.give_up(held.pending, held.pending.error), headers)]
+            timing, began = Timing(self._stopwatch), self._stopwatch()
+            try:
+                message = self._rank(held.pending, began + self._offset, timing, extension)
+            except Exception as error:  # noqa: BLE001 - an exception of a plugin is the pod's failure, not the scorer's
+                reason = f"ranking raised {type(error).__name__}: {error}"
+                log = LogFailure(text="ranking failed", attempt=held.pending.attempt, error=error)
+                return [log, *self._give_up(held, reason, headers)]
+            self.rankings += 1
+            observed = ObserveRanking(
+                message=message,
+                timing=timing,
+                seconds=self._stopwatch() - began,
+                held_seconds=began + self._offset - held.taken_at,
+                traceparent=span.traceparent,
+                is_recorded=span.is_recorded,
+            )
+        return [self._publish(held, message, headers), observed]
+
+    def _rank(self, pending: Pending, now: float, timing: Timing, extension: Extension | None) -> Ranked:
+        """The ranking; for some pods each plugin is timed too."""
+        if self.rankings % PLUGINS_EVERY:
+            return self._ranker.answer(pending, self.view, now, timing, extension)
+        profile = self._ranker.profiles[pending.profile]
+        profile.time_plugins(timing)
+        try:
+            return self._ranker.answer(pending, self.view, now, timing, extension)
+        finally:
+            profile.time_plugins(None)
+
+    def _give_up(self, held: PendingDelivery, reason: str, headers: Mapping[str, str]) -> list[Effect]:
+        answer = self._publish(held, self._ranker.give_up(held.pending, reason), headers)
+        return [WriteDeadLetter(held=held, reason=reason), answer]
+
+    def _publish(self, held: PendingDelivery, message: Ranked, headers: Mapping[str, str]) -> PublishRanked:
+        self._publishing[held.sequence] = held
+        timed = msgspec.structs.replace(message, asked_at=held.delivery.time)
+        return PublishRanked(held=held, message=timed, headers=headers)
+
+    def _on_extenders(self, sequence: int, answer: Extension | Evictions) -> None:
+        if (asked := self._questions.get(sequence)) is not None:
+            asked.on_answer(answer)
+            self._answered.append(asked.held)
+
+    # --- suspects
+
+    def _count_when_alone(self) -> list[Effect]:
+        """Count the suspect's try once everything else is published."""
+        if self._alone is None or self._counting is not None or self._publishing:
+            return []
+        self._counting = self._alone
+        return [CountSuspect(held=self._alone)]
+
+    def _on_counted(self, event: SuspectCounted) -> list[Effect]:
+        held, self._counting = self._counting, None
+        if held is None:
+            return []
+        if self._is_closed:
+            return [ClearSuspect(held=held)]
+        if event.tries < MOST_TRIES:
+            return self._step(held)
+        self._questions.pop(held.sequence, None)
+        reason = f"ranking ended {MOST_TRIES - 1} scorers before this one"
+        return self._give_up(held, reason, held.delivery.headers)
+
+    def _on_not_counted(self) -> list[Effect]:
+        """Nothing is ranked that is not counted: the message is redelivered."""
+        held, self._counting, self._alone = self._counting, None, None
+        if held is None or self._is_closed:
+            return []
+        self._questions.pop(held.sequence, None)
+        return [NakPending(delivery=self._held.pop(held.sequence))]
+
+    def _end_alone(self, held: PendingDelivery) -> list[Effect]:
+        """This scorer goes on: the count of the suspect goes."""
+        if self._alone is None or self._alone.sequence != held.sequence:
+            return []
+        self._alone = None
+        return [ClearSuspect(held=held)]
+
+
+def rank_of(profile: Profile, pending: Pending) -> tuple[str, SortKey]:
+    """Equal for pods that differ only by their time for the profile's QueueSort plugin."""
+    try:
+        return pending.profile, run_sort_key(profile.queue_sort, pending.pod, ONE_TIME)
+    except PluginFailure:  # the watcher has reported it, and has queued the pod by its priority
+        return pending.profile, default_sort_key(pending.pod, ONE_TIME)
+
+
+def _failed(held: PendingDelivery, reason: str) -> PendingDelivery:
+    return replace(held, pending=msgspec.structs.replace(held.pending, error=reason))
+
+
+def _reports(problems: Iterable[str], subject: str) -> list[Effect]:
+    return [ReportUndecodable(subject=subject, reason=problem) for problem in problems]

@@ -1,0 +1,203 @@
+"""What would help a pod: the sentences of the filters that reject it, those about the only obstacles first.
+
+A cycle stops at a node's first rejection. What would help is known only from everything that rejects the node, so here
+every filter is asked about every node.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from berth.api.pod import Pod
+from berth.api.podlimits import refusal
+from berth.cluster.nodes import Mask, Nodes, RejectedNodes, RowIndex
+from berth.cluster.snapshot import Snapshot
+from berth.framework.cycle import any_feasible_node
+from berth.framework.filtering import pre_filter
+from berth.framework.interface import FilterPlugin, RemedyPlugin, RemedySentence
+from berth.framework.plugincalls import PluginFailure, run_filter_on_all, run_remedy, run_remedy_by_reason
+from berth.framework.profile import Profile
+from berth.framework.status import Code, CycleState
+from berth.messages.attempts import Rejection
+from berth.plugins import nodeunschedulable, tainttoleration
+from berth_cli.remedies.remedy import Remedy
+from berth_cli.rendering import natural
+
+MOST_REMEDIES: Final = 8
+"""Sentences on one pod: a person reads no more, and objects of others may give any number of reasons."""
+EXAMPLES: Final = 3
+"""Nodes that a sentence names."""
+TEXT_CHARACTERS: Final = 300
+"""Length at which a sentence is cut: names and values in it come from others."""
+_SINGULAR: Final = {"have": "has", "are": "is", "lack": "lacks"}
+
+
+def remedies_of(pod: Pod, snapshot: Snapshot, profile: Profile) -> list[Remedy]:
+    """What would help the pod, as far as that is certain. A pod that is placed does not count against itself."""
+    placed = snapshot.node_of(pod.uid) is not None
+    with snapshot.supposing(removed=[pod.uid]) if placed else nullcontext():
+        rejections = _rejections_of(pod, snapshot, profile)
+        if rejections is None:
+            return []
+        if len(free := rejections.free):
+            return [_passing(pod, snapshot, profile, free)]
+        found = [remedy for plugin in profile.filters for remedy in rejections.remedies(plugin)]
+    return sorted(found, key=lambda each: (-each.alone, -each.nodes))[:MOST_REMEDIES]
+
+
+def remedies_by_reasons(rejections: Sequence[Rejection], snapshot: Snapshot, profile: Profile) -> list[Remedy]:
+    """The nodes' side of a Decision's rejections, for a pod whose requests are not known."""
+    nodes = Nodes(snapshot, _rows_by_name(snapshot))
+    plugins = {plugin.name: plugin for plugin in profile.filters if isinstance(plugin, RemedyPlugin)}
+    found: list[Remedy] = []
+    for rejection in rejections if len(nodes) else ():
+        if len(found) == MOST_REMEDIES:
+            break
+        plugin = plugins.get(rejection.plugin)
+        try:
+            sentence = None if plugin is None else run_remedy_by_reason(plugin, rejection.reason, nodes)
+        except PluginFailure as failure:
+            sentence = _failed(failure)
+        if sentence is not None:
+            found.append(_whole(rejection.plugin, sentence, nodes=rejection.nodes))
+    return found
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Rejections:
+    """What rejects the pod where. ``by_plugin``: bool[rows], which nodes the plugin rejects, whatever others do."""
+
+    pod: Pod
+    state: CycleState
+    snapshot: Snapshot
+    rows: RowIndex
+    by_plugin: Mapping[str, Mask]
+
+    @property
+    def free(self) -> RowIndex:
+        """The rows that no filter rejects."""
+        rejected = np.zeros(len(self.rows), dtype=np.bool_)
+        for mask in self.by_plugin.values():
+            rejected |= mask
+        return self.rows[~rejected]
+
+    def remedies(self, plugin: FilterPlugin) -> Iterator[Remedy]:
+        """What the plugin says about the nodes that it rejects."""
+        rejected = self.by_plugin.get(plugin.name)
+        if rejected is None or not rejected.any() or not isinstance(plugin, RemedyPlugin):
+            return
+        others = {name: mask[rejected] for name, mask in self.by_plugin.items() if name != plugin.name}
+        nodes = RejectedNodes(self.snapshot, self.rows[rejected], others)
+        try:
+            sentences = run_remedy(plugin, self.state, self.pod, nodes)
+        except PluginFailure as failure:
+            sentences = [_failed(failure)]
+        every = np.ones(len(nodes), dtype=np.bool_)
+        masks = [every if sentence.nodes is None else sentence.nodes for sentence in sentences]
+        once = nodes.alone & np.equal(np.sum(masks, axis=0), 1)
+        for sentence, mask in zip(sentences, masks, strict=True):
+            if mask.any():
+                yield _about(plugin.name, sentence, nodes, mask, once if sentence.only is None else sentence.only)
+
+
+def _rejections_of(pod: Pod, snapshot: Snapshot, profile: Profile) -> _Rejections | None:
+    """``None`` where a filter cannot tell, or PreFilter rejects the pod whatever the node is.
+
+    Extenders are not asked, so nothing is known of a pod that they filter for.
+    """
+    pod_class, rows = snapshot.class_of(pod), _rows_by_name(snapshot)
+    if refusal(pod) or pod_class.requests.problems or not len(rows) or profile.is_extended(pod):
+        return None
+    state, nodes = CycleState(pod_class), Nodes(snapshot, rows)
+    try:
+        found = pre_filter(pod, snapshot, profile, state, {})
+        if found.rejection is not None:
+            return None
+        verdicts = {
+            plugin.name: run_filter_on_all(plugin, state, pod, nodes)
+            for plugin in profile.filters
+            if plugin.name not in found.skipped
+        }
+    except PluginFailure:
+        return None
+    if any(status.code is Code.ERROR for verdict in verdicts.values() for status in verdict.statuses):
+        return None
+    rejected: dict[str, Mask] = {name: np.not_equal(verdict.codes, 0) for name, verdict in verdicts.items()}
+    cordoned = rejected.get(nodeunschedulable.NAME)
+    if cordoned is not None and tainttoleration.NAME in rejected:
+        # One obstacle: Kubernetes gives a cordoned node a taint, and takes it away when the node is uncordoned.
+        rejected[tainttoleration.NAME] &= ~(cordoned & tainttoleration.tainted_by_a_cordon_only(state, nodes))
+    return _Rejections(pod=pod, state=state, snapshot=snapshot, rows=rows, by_plugin=rejected)
+
+
+def _rows_by_name(snapshot: Snapshot) -> RowIndex:
+    """The rows of all nodes."""
+    names, rows = snapshot.rows.names, np.flatnonzero(snapshot.columns.exists[: snapshot.size])
+    return np.array(sorted(rows.tolist(), key=lambda row: natural(names[row])), dtype=np.intp)
+
+
+def _passing(pod: Pod, snapshot: Snapshot, profile: Profile, free: RowIndex) -> Remedy:
+    """A node rejects it no more; or only pods that are nominated to the node are before it."""
+    names = [snapshot.rows.names[row] for row in free[:EXAMPLES].tolist()]
+    try:
+        found = any_feasible_node(pod, snapshot, profile)
+    except PluginFailure:
+        found = ""
+    verb = "passes" if len(free) == 1 else "pass"
+    text = f"{_several(len(free))} {verb} every filter now, such as {found or names[0]}"
+    if not found:
+        text = f"{text}, but pods that are nominated there come first"
+    return Remedy(plugin="", about="", text=text, nodes=0, examples=[found] if found else names)
+
+
+def _failed(failure: PluginFailure) -> RemedySentence:
+    return RemedySentence(about="", text=f"what would help is not known: {failure}")
+
+
+def _about(plugin: str, sentence: RemedySentence, nodes: Nodes, mask: Mask, only: Mask) -> Remedy:
+    """The sentence with the number of its nodes, and the names of the first."""
+    count, alone = int(np.count_nonzero(mask)), int(np.count_nonzero(mask & only))
+    if sentence.text:
+        return _whole(plugin, sentence, nodes=count, alone=alone)
+    names = [nodes.snapshot.rows.names[row] for row in nodes.rows[mask][:EXAMPLES].tolist()]
+    listed = f"({', '.join([*names, *(['...'] if count > len(names) else [])])})"
+    verb, _, rest = sentence.after.partition(" ")
+    after = f"{_SINGULAR.get(verb, verb)} {rest}".strip() if count == 1 else sentence.after
+    text = _cut(" ".join(filter(None, (sentence.before, _several(count), listed, after))))
+    text = f"{text}; {_besides(count, alone)}"
+    return Remedy(plugin=plugin, about=_cut(sentence.about), text=text, nodes=count, alone=alone, examples=names)
+
+
+def _whole(plugin: str, sentence: RemedySentence, *, nodes: int, alone: int = 0) -> Remedy:
+    """A sentence that names its nodes itself."""
+    return Remedy(
+        plugin=plugin,
+        about=_cut(sentence.about),
+        text=_cut(sentence.text),
+        nodes=nodes,
+        alone=alone,
+        examples=[*sentence.examples],
+        amounts=dict(sentence.amounts),
+    )
+
+
+def _several(number: int) -> str:
+    return "1 node" if number == 1 else f"{number} nodes"
+
+
+def _besides(kept: int, alone: int) -> str:
+    """What else keeps the pod from these nodes."""
+    if kept == alone:
+        return "nothing else refuses it there"
+    if not alone:
+        return "something else refuses it there too"
+    return f"on {alone} of them nothing else refuses it"
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= TEXT_CHARACTERS else f"{text[: TEXT_CHARACTERS - 3]}..."

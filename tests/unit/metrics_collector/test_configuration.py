@@ -1,0 +1,70 @@
+"""The collector reads the arguments of NetworkTraffic from the file that all services share, and no other plugin."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from berth.api.config.load import ConfigurationError
+from berth.api.config.presets import DEFAULT_NAME
+from berth.profiles.configuration import read_configuration as read_whole
+from berth_metrics_collector.configuration import read_configuration
+from berth_metrics_collector.queries import configured_queries, maximum_ages
+
+HEAD = "apiVersion: kubescheduler.config.k8s.io/v1\nkind: KubeSchedulerConfiguration\n"
+TRAFFIC = "{name: NetworkTraffic, args: {url: 'http://prometheus:9090', range: 60s, maximumAge: 90s}}"
+OTHER = "{name: NodeScoreLabel, args: {key: disk, value: ssd}}"
+RUNS = "multiPoint: {enabled: [{name: NetworkTraffic}, {name: NodeScoreLabel}]}"
+
+
+@pytest.fixture
+def read(tmp_path: Path):
+    def configuration(profiles: str, reader=read_configuration):
+        path = tmp_path / "scheduler.yaml"
+        path.write_text(f"{HEAD}profiles: [{profiles}]\n")
+        return reader(path, provider=DEFAULT_NAME, gates="")
+
+    return configuration
+
+
+@pytest.mark.parametrize(
+    "profile",
+    [
+        pytest.param(f"{{plugins: {{{RUNS}}}, pluginConfig: [{TRAFFIC}, {OTHER}]}}", id="at every point"),
+        pytest.param(
+            f"{{plugins: {{score: {{enabled: [{{name: network_traffic, weight: 2}}]}}}}, pluginConfig: [{TRAFFIC}]}}",
+            id="by its alias, at one point",
+        ),
+        pytest.param(
+            f"{{plugins: {{{RUNS}, score: {{disabled: [{{name: '*'}}]}}}}, pluginConfig: [{TRAFFIC}, {OTHER}]}}",
+            id="at filter alone",
+        ),
+        pytest.param(
+            f"{{plugins: {{filter: {{disabled: [{{name: '*'}}]}}}}, pluginConfig: [{TRAFFIC}]}}", id="not at all"
+        ),
+    ],
+)
+def test_it_queries_what_a_service_with_all_plugins_would(read, profile):
+    own, whole = read(profile), read(profile, read_whole)
+    assert configured_queries(own) == configured_queries(whole)
+    assert maximum_ages(own) == maximum_ages(whole)
+    assert own.digest == whole.digest
+
+
+def test_a_profile_that_runs_it_is_found(read):
+    (query,) = configured_queries(read(f"{{plugins: {{{RUNS}}}, pluginConfig: [{TRAFFIC}]}}"))
+    assert (query.url, query.time_range) == ("http://prometheus:9090", timedelta(seconds=60))
+
+
+def test_a_mistake_in_its_arguments_is_named(read):
+    with pytest.raises(ConfigurationError, match=r"profiles\[0\].pluginConfig\[0\].args.range: want 5s..24h, got 1s"):
+        read(f"{{plugins: {{{RUNS}}}, pluginConfig: [{TRAFFIC.replace('60s', '1s')}]}}")
+
+
+def test_what_concerns_other_plugins_is_the_business_of_the_other_services(read):
+    profile = "{plugins: {score: {enabled: [{name: OfNobody}]}}, pluginConfig: [{name: OfNobody, args: {a: 1}}]}"
+    assert configured_queries(read(profile)) == ()
+    with pytest.raises(ConfigurationError, match="unknown plugin 'OfNobody'"):
+        read(profile, read_whole)
