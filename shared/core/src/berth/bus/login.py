@@ -68,13 +68,13 @@ def _only_over_tls(settings: BusSettings, context: ssl.SSLContext) -> dict[str, 
     """
     is_encrypted = False
 
-    class Observed(ssl.SSLObject):
+    class ObservedHandshake(ssl.SSLObject):
         def do_handshake(self) -> None:
             nonlocal is_encrypted
             super().do_handshake()
             is_encrypted = True
 
-    context.sslobject_class = Observed
+    context.sslobject_class = ObservedHandshake
 
     def over_tls(secret: str) -> Callable[[], str]:
         def reveal() -> str:
