@@ -48,7 +48,7 @@ from berth.api.pod import (
 )
 from berth.api.workloads import ReplicaSet, Service
 from berth.cluster.snapshot import Snapshot
-from berth.framework.cycle import Ranking, check, rank
+from berth.framework.cycle import Ranking, RankOptions, check, rank
 from berth.framework.profile import Profile, build_profiles
 from berth.lifecycle.process import keep_freed_memory
 from berth.messages.subjects import Attempt, Term, Uid
@@ -87,7 +87,9 @@ class LoadedCluster:
 
     def rank(self, pod: Pod) -> Ranking:
         """As a scorer with its default settings does."""
-        return rank(pod, self.snapshot, self.profile, attempt=first_attempt(pod), explained=EXPLAINED)
+        return rank(
+            pod, self.snapshot, self.profile, attempt=first_attempt(pod), options=RankOptions(explained=EXPLAINED)
+        )
 
 
 def loaded_cluster(node_count: int) -> LoadedCluster:

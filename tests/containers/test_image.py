@@ -1,4 +1,4 @@
-"""The image of all services: its contents, what it must not contain, and its user."""
+"""The images of services and of tools: their contents, what they must not contain, and their user."""
 
 from __future__ import annotations
 
@@ -7,11 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from harness.servers.compose import IMAGE, ROOT, inspected, require_project
+from harness.servers.compose import IMAGE, ROOT, TOOLS_IMAGE, inspected, require_project
 from harness.servers.docker_engine import DockerError, docker
 
 pytestmark = pytest.mark.timeout(1500)  # the image may have to be built first
 
+SERVICES = ("berth-watcher", "berth-scorer", "berth-binder", "berth-metrics-collector")
 BUILD_TOOLS = ("gcc", "cc", "make", "pip", "pip3", "uv", "git", "hatchling")
 
 
@@ -20,8 +21,8 @@ def image() -> None:
     require_project()
 
 
-def run(*command: str) -> str:
-    return docker("run", "--rm", "--read-only", "--network", "none", "--cap-drop", "ALL", IMAGE, *command)
+def run(*command: str, image: str = IMAGE) -> str:
+    return docker("run", "--rm", "--read-only", "--network", "none", "--cap-drop", "ALL", image, *command)
 
 
 def test_it_runs_as_an_unprivileged_user():
@@ -31,9 +32,12 @@ def test_it_runs_as_an_unprivileged_user():
 
 
 def test_every_program_starts_on_a_read_only_file_system():
-    for program in ("berth", "berth-watcher", "berth-scorer", "berth-binder", "berth-metrics-collector"):
+    for program in SERVICES:
         assert "Usage" in run(program, "--help")
-    assert "simulated cluster" in run("python", "-m", "berth_sim", "--help")
+    for program in ("berth", *SERVICES):
+        assert "Usage" in run(program, "--help", image=TOOLS_IMAGE)
+    assert "simulated cluster" in run("python", "-m", "berth_sim", "--help", image=TOOLS_IMAGE)
+    assert "DefaultProvider (1.18" in run("berth", "config", "providers", image=TOOLS_IMAGE)
 
 
 def test_it_contains_no_build_tool_and_no_installer():
@@ -42,23 +46,18 @@ def test_it_contains_no_build_tool_and_no_installer():
         run("python", "-m", "pip", "--version")
 
 
-def test_its_packages_are_those_of_the_lock():
-    listed = run(
-        "python", "-c", "import importlib.metadata as m; print(*(f'{d.name}=={d.version}' for d in m.distributions()))"
-    )
+@pytest.mark.parametrize(
+    ("image", "others"),
+    [(IMAGE, ()), (TOOLS_IMAGE, ("berth-cli", "berth-sim", "berth-plugins-1-18"))],
+    ids=["services", "tools"],
+)
+def test_its_packages_are_those_of_the_lock(image, others):
+    program = "import importlib.metadata as m; print(*(f'{d.name}=={d.version}' for d in m.distributions()))"
+    listed = run("python", "-c", program, image=image)
     locked = re.findall(r"^([a-z0-9._-]+==[^ ]+)", (ROOT / "deploy" / "requirements.lock").read_text(), re.MULTILINE)
     installed = {_normal(each) for each in listed.split()}
     ours = {each for each in installed if each.startswith("berth-")}
-    assert {each.partition("==")[0] for each in ours} == {
-        "berth-core",
-        "berth-cli",
-        "berth-sim",
-        "berth-plugins-1-18",
-        "berth-watcher",
-        "berth-scorer",
-        "berth-binder",
-        "berth-metrics-collector",
-    }
+    assert {each.partition("==")[0] for each in ours} == {"berth-core", *SERVICES, *others}
     assert installed - ours <= {_normal(each) for each in locked}
 
 

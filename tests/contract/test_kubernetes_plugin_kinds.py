@@ -6,7 +6,7 @@ import pytest
 
 from berth.api.kinds import PLUGIN_KINDS
 from berth.kube.listwatch import Deleted, ObjectDecoder, Upserted
-from berth_sim.kinds import BY_ADDRESS
+from berth_sim.apiserver.kinds import BY_ADDRESS
 from harness.worlds.kubernetes_api import KubernetesApi
 
 LABELS = {"app": "web"}

@@ -15,8 +15,8 @@ import pytest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
 from berth.observability.traceparent import TRACEPARENT, trace_id_of, trace_of_pod
+from berth_sim.apiserver.kinds import PODS
 from berth_sim.cluster import SimulatedCluster, kubeconfig
-from berth_sim.kinds import PODS
 from berth_sim.nodes import node_manifests
 from harness.worlds.cluster_user import eventually
 from harness.worlds.pipeline import berth_up

@@ -19,9 +19,9 @@ import pytest
 
 from berth.bus.settings import TopologySettings
 from berth.bus.topology import declared_streams
+from berth_sim.apiserver.kinds import PODS
 from berth_sim.cluster import SimulatedCluster, kubeconfig
 from berth_sim.faults import Fail
-from berth_sim.kinds import PODS
 from berth_sim.nodes import node_manifests
 from harness.worlds.cluster_user import eventually
 from harness.worlds.pipeline import PROC, BerthUp, berth_up

@@ -423,7 +423,7 @@ def _recorded_lines() -> Iterator[bytes]:
         recorded("bandwidth", 1, NOW, "q.n1", json(Bandwidth(receive=1.0, sampled_at=NOW))),
         recorded("facts", 1, NOW, "f.n1", b"no JSON"),
         recorded("cluster", 3, NOW, "pod.u", None),
-        Ended(messages=9, reason="it was stopped"),
+        Ended(messages=9, reason="it was stopped", positions={"cluster": 3}),
     ]
     yield from (json(each) + b"\n" for each in (head, *records))
 

@@ -19,13 +19,13 @@ import msgspec
 from berth.kube.client import DEFAULT_TIMEOUT, JSON, KubeClient, ResponseStream
 from berth.kube.errors import ApiUnreachableError, Response
 from berth.kube.http1 import ANSWER_BYTES
-from berth_sim import listing, patch, status
-from berth_sim import resources as bindings
-from berth_sim.kinds import PODS, Route, parse_path
-from berth_sim.resources import DeleteOptions, Resources
-from berth_sim.status import StatusError
-from berth_sim.store import Store, Table
-from berth_sim.watch import Watch, watch_options
+from berth_sim.apiserver import listing, patch, status
+from berth_sim.apiserver import resources as bindings
+from berth_sim.apiserver.kinds import PODS, Route, parse_path
+from berth_sim.apiserver.resources import DeleteOptions, Resources
+from berth_sim.apiserver.status import StatusError
+from berth_sim.apiserver.store import Store, Table
+from berth_sim.apiserver.watch import Watch, watch_options
 from simulation.loop import Callback, SimulatedProcess, VirtualLoop
 from simulation.network import Fate, Link, Network
 

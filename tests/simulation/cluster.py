@@ -6,10 +6,17 @@ import random
 from typing import Any, Final
 
 from berth.api.kinds import POD_DISRUPTION_BUDGET
-from berth_sim.kinds import NODES, PERSISTENT_VOLUME_CLAIMS, PERSISTENT_VOLUMES, PODS, STORAGE_CLASSES, SimulatedKind
+from berth_sim.apiserver.kinds import (
+    NODES,
+    PERSISTENT_VOLUME_CLAIMS,
+    PERSISTENT_VOLUMES,
+    PODS,
+    STORAGE_CLASSES,
+    SimulatedKind,
+)
+from berth_sim.apiserver.resources import DeleteOptions, Part
+from berth_sim.apiserver.status import StatusError
 from berth_sim.nodes import node_manifest, pod_manifest
-from berth_sim.resources import DeleteOptions, Part
-from berth_sim.status import StatusError
 from simulation.configurations import SECOND, SMALL_NOTES, TRAP
 from simulation.truth import is_present, requests_of, simulated
 from simulation.world import World

@@ -10,7 +10,7 @@ from typing import Final
 from berth.bus.admin import NAMED_IN_POSITIONS
 from berth.bus.topology import PENDING, RANKED
 from berth.errors import BerthError
-from berth_sim.kinds import LEASES, PODS
+from berth_sim.apiserver.kinds import LEASES, PODS
 from simulation.loop import SimulatedProcess
 from simulation.network import Link
 from simulation.world import Service, World

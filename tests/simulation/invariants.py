@@ -20,7 +20,7 @@ from berth.bus.interface import MESSAGE_ID, PubAck, StoredMessage
 from berth.bus.topology import CLUSTER, DEAD, DECISIONS, PENDING, RANKED, bucket_prefix, bucket_stream
 from berth.framework.profile import Profile
 from berth.kube.errors import Response
-from berth_sim.kinds import NODES, PERSISTENT_VOLUME_CLAIMS, PERSISTENT_VOLUMES, PODS
+from berth_sim.apiserver.kinds import NODES, PERSISTENT_VOLUME_CLAIMS, PERSISTENT_VOLUMES, PODS
 from simulation.api import ApiRequest
 from simulation.configurations import SECOND, SMALL_NOTES, TRAP
 from simulation.truth import READ_KINDS, Truth, decoded, is_present, requests_of, truth_of

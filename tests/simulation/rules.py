@@ -14,7 +14,7 @@ import msgspec
 from berth.bus.interface import PubAck
 from berth.bus.topology import CLUSTER, CONTROL, DECISIONS, PENDING, RANKED, bucket_prefix, bucket_stream
 from berth.messages.attempts import Positions
-from berth_sim.kinds import LEASES, NODES, PODS, Route
+from berth_sim.apiserver.kinds import LEASES, NODES, PODS, Route
 from simulation.loop import SimulatedProcess
 from simulation.truth import READ_KINDS, simulated
 from simulation.world import World

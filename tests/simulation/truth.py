@@ -20,13 +20,13 @@ from berth.api.kinds import (
 )
 from berth.api.pod import Pod, bound_at, is_finished
 from berth.cluster.snapshot import Snapshot
-from berth.framework.cycle import Ranking, check, rank
+from berth.framework.cycle import Ranking, RankOptions, check, rank
 from berth.framework.profile import Profile
 from berth.framework.status import Status
 from berth.kube.listwatch import ObjectDecoder, Undecodable
 from berth.messages.subjects import Attempt, Term, Uid
-from berth_sim.kinds import BY_ADDRESS
-from berth_sim.store import Store, StoredObject
+from berth_sim.apiserver.kinds import BY_ADDRESS
+from berth_sim.apiserver.store import Store, StoredObject
 
 READ_KINDS: Final[tuple[Kind[Any], ...]] = (
     NODE, NAMESPACE, POD, POD_DISRUPTION_BUDGET, STORAGE_CLASS, PERSISTENT_VOLUME, PERSISTENT_VOLUME_CLAIM,
@@ -56,7 +56,9 @@ class Truth:
 
     def rank(self, pod: Pod, profile: Profile, *, may_preempt: bool = False) -> Ranking:
         attempt = Attempt(uid=Uid(pod.uid), term=Term(1), n=1)
-        return rank(pod, self.snapshot, profile, attempt=attempt, best=_BEST, may_preempt=may_preempt)
+        return rank(
+            pod, self.snapshot, profile, attempt=attempt, options=RankOptions(best=_BEST, may_preempt=may_preempt)
+        )
 
     def check(self, pod: Pod, node: str, profile: Profile) -> Status:
         return check(pod, node, self.snapshot, profile)

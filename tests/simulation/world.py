@@ -19,7 +19,7 @@ from berth.settings.settings import Numbers, Settings
 from berth_binder import service as binder_service
 from berth_binder.settings import binder_settings
 from berth_scorer import service as scorer_service
-from berth_sim.kinds import NAMESPACES, NODES, PODS, PRIORITY_CLASSES
+from berth_sim.apiserver.kinds import NAMESPACES, NODES, PODS, PRIORITY_CLASSES
 from berth_sim.nodes import Kubelet, KubeletSettings
 from berth_watcher import service as watcher_service
 from berth_watcher.settings import watcher_settings

@@ -3,7 +3,7 @@
     project = ComposeProject()
     project.compose("up", "--wait"), project.containers("scorer"), project.down(), project.left()
 
-Its image is built once a run, by `docker compose build`; BUILD_PYTHON and BUILD_NETWORK go through to it.
+Its images are built once a run, by `docker compose build`; BUILD_PYTHON and BUILD_NETWORK go through to it.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from harness.servers.docker_engine import DockerError, docker
 
 ROOT: Final = Path(__file__).parents[3]
 IMAGE: Final = "berth:test"
+TOOLS_IMAGE: Final = "berth-tools:test"
 UP_SECONDS: Final = 180.0
 BUILD_SECONDS: Final = 900.0
 PORTS: Final = ("NATS_PORT", "CLUSTER_PORT", "PROMETHEUS_PORT", "GRAFANA_PORT", "JAEGER_PORT", "CONSOLE_PORT")
@@ -66,7 +67,14 @@ class ComposeProject:
     def environment(self) -> dict[str, str]:
         """What tells `docker compose` that it is this project, with its ports."""
         ports = {name: str(port) for name, port in self.ports.items()}
-        return {**os.environ, "COMPOSE_PROJECT_NAME": self.name, "BERTH_IMAGE": IMAGE, **ports, **self.told}
+        return {
+            **os.environ,
+            "COMPOSE_PROJECT_NAME": self.name,
+            "BERTH_IMAGE": IMAGE,
+            "BERTH_TOOLS_IMAGE": TOOLS_IMAGE,
+            **ports,
+            **self.told,
+        }
 
     def shell(self, script: str, *, cwd: Path = ROOT, given: bytes = b"") -> subprocess.CompletedProcess[bytes]:
         """Run lines of a page in a shell of a person who has this project."""
@@ -133,14 +141,14 @@ def require_project(*profiles: str) -> None:
             require(f"image:{name}")
     require(f"image:{os.environ.get('BUILD_PYTHON', 'python:3.11-slim-bookworm')}")
     if problem := _build():
-        pytest.fail(f"building {IMAGE}: {problem}", pytrace=False)
+        pytest.fail(f"building {IMAGE} and {TOOLS_IMAGE}: {problem}", pytrace=False)
 
 
 @cache
 def _build() -> str:
-    """Build the image; returns the error, empty for none."""
+    """Build both images; returns the error, empty for none."""
     try:
-        ComposeProject().compose("build", "watcher", seconds=BUILD_SECONDS)
+        ComposeProject().compose("build", "watcher", "bus-apply", seconds=BUILD_SECONDS)
     except DockerError as exc:
         return str(exc)
     return ""

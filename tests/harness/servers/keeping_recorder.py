@@ -2,7 +2,7 @@
 
 with keeping_recorder(tmp_path / "kept", "--nats", address) as recorder:
 recorder.wait_until_says("keeping the last")
-take(recorder.folder, tmp_path / "taken", "--since", "1h")
+take(recorder.folder, tmp_path / "taken", "--since", "30m")
 """
 
 from __future__ import annotations

@@ -31,7 +31,6 @@ from berth_binder.events import (
     PostBinding,
     PublishDecision,
     RankedDelivery,
-    TimerFired,
 )
 from berth_binder.settings import CoreSettings
 from harness.builders.objects import a_node, a_pod
@@ -123,7 +122,7 @@ class Bench:
 
     def __post_init__(self) -> None:
         self.cache = Cache()
-        self.cache.tell(self.shown.append)
+        self.cache.notify(self.shown.append)
         for number in range(1, self.nodes + 1):
             self.observe(Upserted(kind=NODES, object=make_node(f"n{number}", cpu=self.cpu)))
         self.profiles = dict(profiles_of(read_configuration(None)))
@@ -139,7 +138,7 @@ class Bench:
     def succeed(self) -> BinderCore:
         """Replace the binder by a new one that has only the API server's state, as after a kill."""
         self.cache = Cache()
-        self.cache.tell(self.shown.append)
+        self.cache.notify(self.shown.append)
         for event in self._observed:
             self.cache.observe(event)
         return self.new_epoch(self.epoch + 1)
@@ -179,7 +178,7 @@ class Bench:
 
     def handle(self, event: Event) -> list[Effect]:
         """Pass the event to the core, and carry out its effects."""
-        return self.run(self.core.handle(event, self.now))
+        return self.run(self.core.handle([event], self.now))
 
     def answer(self, pod: Pod, status: int, **parts: Any) -> list[Effect]:
         """The API server answers the pod's Binding."""
@@ -202,7 +201,7 @@ class Bench:
     def wait(self, seconds: float) -> list[Effect]:
         """Time passes."""
         self.now += seconds
-        return self.handle(TimerFired())
+        return self.run(self.core.handle([], self.now))
 
     def tell_of_shown(self) -> list[Effect]:
         """The core hears of the awaited pods that the watch has shown."""

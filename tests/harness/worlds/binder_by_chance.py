@@ -28,7 +28,6 @@ from berth_binder.events import (
     PostBinding,
     PublishDecision,
     RejectRanked,
-    TimerFired,
     VoidBindings,
 )
 from berth_binder.settings import CoreSettings
@@ -111,8 +110,8 @@ class RandomBinderWorld:
         self.unsettled.add(sequence)
         self.handle(delivery(self.messages[sequence], sequence))
 
-    def handle(self, event: Event) -> None:
-        self.carry_out(self.bench.core.handle(event, self.bench.now))
+    def handle(self, *events: Event) -> None:
+        self.carry_out(self.bench.core.handle(events, self.bench.now))
 
     def redeliver(self) -> None:
         """Redeliver one of the last messages, also one whose ack was lost."""
@@ -253,7 +252,7 @@ class RandomBinderWorld:
 
     def pass_time(self) -> None:
         self.bench.now += self.chance.choice([0.1, 1.0, 12.0])
-        self.handle(TimerFired())
+        self.handle()
 
     def meddle(self) -> None:
         name = self.chance.choice(sorted(self.pods))

@@ -173,7 +173,7 @@ class ManyScorers:
 
     def _deliver(self, delivery: RankedDelivery) -> None:
         self._binder_free = max(self._binder_free, self._now) + self._draw(self.delays.binder)
-        self._at(self._binder_free, lambda: self._carry_out(self._core.handle(delivery, self._now)))
+        self._at(self._binder_free, lambda: self._carry_out(self._core.handle([delivery], self._now)))
 
     def _carry_out(self, effects: list[Effect]) -> None:
         for effect in effects:
@@ -181,7 +181,7 @@ class ManyScorers:
                 self._in(self.delays.post, lambda e=effect: self._answer(e))
             elif isinstance(effect, PublishDecision):
                 self._decided(effect.decision)
-                self._carry_out(self._core.handle(DecisionStored(decision=effect.decision), self._now))
+                self._carry_out(self._core.handle([DecisionStored(decision=effect.decision)], self._now))
 
     def _answer(self, binding: PostBinding) -> None:
         pod, node = binding.pod, binding.node
@@ -192,7 +192,7 @@ class ManyScorers:
         self._in(self.delays.watch, lambda: self._cache.observe(Upserted(kind=PODS, object=on_node)))
         for view in self._views:
             self._in(self.delays.mirror, lambda v=view: self._mirror(v, on_node))
-        self._carry_out(self._core.handle(BindingAnswer(uid=pod.uid, status=201), self._now))
+        self._carry_out(self._core.handle([BindingAnswer(uid=pod.uid, status=201)], self._now))
 
     def _mirror(self, view: View, pod: Pod) -> None:
         view.snapshot.place(pod, pod.spec.node_name, bound_at=START.timestamp() + self._now)

@@ -6,9 +6,9 @@ import pytest
 
 from berth.bus.interface import BusRefusedError
 from berth.bus.orphans import OrphanCheck
+from berth.leader import checks
 from berth.messages.attempts import Outcome
-from berth_binder import runner
-from berth_binder.runner import BinderRunner
+from berth_binder.service import BinderEpoch
 from harness.fakes.memory_bus import MemoryBus
 from harness.plugins.fixtures_kube import Cluster
 from harness.worlds.binder_world import BinderWorld, binder_world
@@ -31,8 +31,8 @@ async def world(simulated_cluster: Cluster, bus: MemoryBus) -> AsyncIterator[Bin
 async def test_a_pod_whose_message_is_delivered_no_more_is_bound(
     world, bus, monkeypatch: pytest.MonkeyPatch, refused: int
 ):
-    monkeypatch.setattr(runner, "CHECK_SECONDS", 0.05)
-    take, taken = BinderRunner._take, []
+    monkeypatch.setattr(checks, "CHECK_SECONDS", 0.05)
+    take, taken = BinderEpoch._take, []
     find, refusals = OrphanCheck.find, iter(["no right"] * refused)
 
     async def find_after_the_refusals(self) -> str:
@@ -48,7 +48,7 @@ async def test_a_pod_whose_message_is_delivered_no_more_is_bound(
         for consumer in bus._store.queue("RANKED").consumers.values():
             consumer.forget()
 
-    monkeypatch.setattr(BinderRunner, "_take", take_from_the_second_on)
+    monkeypatch.setattr(BinderEpoch, "_take", take_from_the_second_on)
     monkeypatch.setattr(OrphanCheck, "find", find_after_the_refusals)
     node = await world.add_node()
     binder = await world.leading_binder()

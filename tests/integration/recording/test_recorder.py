@@ -16,10 +16,9 @@ from pathlib import Path
 import pytest
 
 from berth.bus.interface import BusLostError, Endpoint, Session
-from berth.errors import BerthError
+from berth.errors import BerthError, first_error
 from berth.messages.attempts import Decision, Outcome, encode
 from berth.messages.queue import QUEUE, QueueAnswer, WaitingPod
-from berth_cli.options import first_error
 from berth_cli.recording import recorder
 from berth_cli.recording.file import Recording, RecordingWriter, header, is_recording, read_recording
 from berth_cli.recording.recorder import Recorder

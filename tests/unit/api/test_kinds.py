@@ -9,7 +9,7 @@ import yaml
 from berth.api import kinds
 from berth.api.kinds import PLUGIN_KINDS, WATCHED_KINDS, Kind, PluginObject
 from berth.framework.events import Resource
-from berth_sim.kinds import KINDS as SIMULATED_KINDS
+from berth_sim.apiserver.kinds import KINDS as SIMULATED_KINDS
 from harness.builders.random_objects import BY_KIND
 
 ROOT = Path(__file__).parents[3]

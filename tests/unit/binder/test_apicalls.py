@@ -1,18 +1,22 @@
-"""How Bindings are counted, and which task sends the requests of a leadership."""
+"""The requests of a leadership: each answer is an event, and the end of a leadership waits for all."""
 
 import asyncio
 from collections.abc import Callable
 from datetime import timedelta
+from types import SimpleNamespace
 
 import pytest
 
 from berth.api.pod import Pod
-from berth.clock import SteadyClock
 from berth.kube.errors import Response
 from berth.kube.writes import pod_path
-from berth.observability.tracing import Tracing
-from berth_binder.apicalls import ApiRequests, count_binding
-from berth_binder.events import BindingAnswer, PostBinding
+from berth.leader.session import NoLongerLeadingError
+from berth.lifecycle.coreloop import Inbox
+from berth.lifecycle.process import Process
+from berth_binder import apicalls
+from berth_binder.apicalls import ApiRequests
+from berth_binder.cache import Cache
+from berth_binder.events import PostBinding, RequestFailed
 from harness.fakes.recording_meter import RecordingMeter
 from harness.worlds.binder_bench import make_pod
 
@@ -29,93 +33,77 @@ def test_a_name_stays_one_segment_of_a_path(name, path):
     assert pod_path(name, name, "status") == path
 
 
-def test_binding_without_an_answer_is_counted_as_none():
-    meter = RecordingMeter()
-    count_binding(meter, BindingAnswer(uid="u", status=0), 0.5, profile="berth")
-    count_binding(meter, BindingAnswer(uid="u", status=201), 0.1, profile="berth")
-    assert meter.value("berth_bindings_total", code="none") == 1
-    assert meter.value("berth_bindings_total", code="201") == 1
-    assert meter.observed["berth_binding_duration_seconds",] == [0.5, 0.1]
-    point = "scheduler_framework_extension_point_duration_seconds"
-    assert meter.observed[point, "Bind", "Success", "berth"] == [0.1]
-    assert meter.observed[point, "Bind", "Error", "berth"] == [0.5]
-
-
 class Server:
-    """Stands for the client: it answers each Binding with 201, and notes in which task it was asked."""
+    """Stands for the client: it answers each Binding with 201, or as a test says."""
 
-    def __init__(self) -> None:
-        self.asked_in: dict[str, asyncio.Task[None] | None] = {}
+    def __init__(self, answer: Callable[[], Response] = lambda: Response(status=201, body=b"")) -> None:
+        self._answer = answer
+        self.answers = asyncio.Event()
+        self.answers.set()
 
-    async def request(self, _method: str, path: str, **_parts: object) -> Response:
-        await asyncio.sleep(0)
-        self.asked_in[path.split("/")[-2]] = asyncio.current_task()
-        return Response(status=201, body=b"")
+    async def request(self, _method: str, _path: str, **_parts: object) -> Response:
+        await self.answers.wait()
+        return self._answer()
 
 
 async def nobody_else_leads(_pod: Pod) -> None:
     """No fence is on the pod."""
 
 
-def requests_to(server: Server, on_answer: Callable[[BindingAnswer], None]) -> ApiRequests:
-    return ApiRequests(
+def requests_to(server: Server) -> tuple[ApiRequests, Inbox]:
+    inbox = Inbox()
+    requests = ApiRequests(
         server,
-        epoch=1,
-        clock=SteadyClock(),
-        metrics=RecordingMeter(),
-        binding_timeout=timedelta(seconds=10),
+        Process(name="binder", metrics=RecordingMeter()),
+        SimpleNamespace(number=1, check=lambda: None),
+        fences=SimpleNamespace(confirm=nobody_else_leads),
+        cache=Cache(),
         extenders=None,
-        check=lambda: None,
-        confirm=nobody_else_leads,
-        needs_node=lambda _pod: True,
-        on_answer=on_answer,
-        on_end=lambda: None,
-        log_once=lambda _text: None,
-        tracing=Tracing(service="binder"),
-        parent_of=lambda _uid: None,
+        binding_timeout=timedelta(seconds=10),
+        inbox=inbox,
     )
+    return requests, inbox
 
 
 def binding(name: str) -> PostBinding:
     return PostBinding(pod=make_pod(name), node="n1")
 
 
-async def test_a_task_goes_on_with_the_request_that_its_answer_leads_to_and_others_have_their_own():
-    server, answered = Server(), []
-
-    def on_answer(answer: BindingAnswer) -> None:
-        answered.append(answer.uid)
-        if answer.uid == "uid-first":
-            for name in ("second", "third"):
-                requests.start(binding(name))
-            assert requests.under_way == 2
-
-    requests = requests_to(server, on_answer)
-    requests.start(binding("first"))
+async def test_every_answer_is_an_event():
+    requests, inbox = requests_to(Server())
+    for name in ("first", "second"):
+        requests.start(binding(name), None)
+    assert requests.under_way == 2
     assert await requests.settle()
-    assert sorted(answered) == ["uid-first", "uid-second", "uid-third"]
-    assert server.asked_in["second"] is server.asked_in["first"]
-    assert server.asked_in["third"] is not server.asked_in["first"]
+    assert [(event.uid, event.status) for event in inbox.drain()] == [("uid-first", 201), ("uid-second", 201)]
 
 
-async def test_after_the_leadership_no_answer_leads_to_a_request():
-    server, answered = Server(), []
-    requests = requests_to(server, answered.append)
-    requests.start(binding("first"))
-    requests.end_leadership()
+async def test_answer_that_cannot_be_read_is_a_failure_of_its_pod():
+    def answer() -> Response:
+        raise ValueError("nonsense")
+
+    requests, inbox = requests_to(Server(answer))
+    requests.start(binding("web"), None)
+    await requests.settle()
+    assert inbox.drain() == [RequestFailed(uid="uid-web", error="ValueError: nonsense")]
+
+
+async def test_request_after_the_leadership_ends_the_loop_and_needs_no_answer():
+    def answer() -> Response:
+        raise NoLongerLeadingError("the Lease is lost")
+
+    requests, inbox = requests_to(Server(answer))
+    requests.start(binding("web"), None)
+    with pytest.raises(NoLongerLeadingError):
+        await asyncio.wait_for(inbox.wait(None), 10)
     assert await requests.settle()
-    assert (list(server.asked_in), answered) == (["first"], [])
 
 
-async def test_an_answer_that_the_core_cannot_take_ends_the_leadership_and_sends_nothing_more():
+async def test_request_without_an_answer_is_given_up_at_the_end(monkeypatch):
+    monkeypatch.setattr(apicalls, "SETTLE_SECONDS", 0.01)
     server = Server()
-
-    def on_answer(_answer: BindingAnswer) -> None:
-        requests.start(binding("second"))
-        raise RuntimeError("a bug")
-
-    requests = requests_to(server, on_answer)
-    requests.start(binding("first"))
-    with pytest.raises(RuntimeError, match="a bug"):
-        await asyncio.wait_for(requests.failed(), 10)
-    assert list(server.asked_in) == ["first"]
+    server.answers.clear()
+    requests, inbox = requests_to(server)
+    requests.start(binding("web"), None)
+    assert not await requests.settle()
+    assert not inbox

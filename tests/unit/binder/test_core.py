@@ -88,7 +88,7 @@ def test_decision_carries_all_that_the_ranking_reported(bench):
 def test_nothing_is_acknowledged_before_the_pub_ack(bench):
     pod = bench.show(make_pod("web"))
     bench.take(ranked(pod, "n1"))
-    effects = bench.core.handle(BindingAnswer(uid=pod.uid, status=201), bench.now)
+    effects = bench.core.handle([BindingAnswer(uid=pod.uid, status=201)], bench.now)
     assert [type(each) for each in effects] == [PublishDecision]
     assert [held.sequence for held in bench.core.held()] == [1]
 
@@ -198,7 +198,7 @@ def test_message_that_a_decision_is_stored_for_is_held_until_it_is(bench):
     bench.no_answer(pod)
     bench.take(ranked(pod, "n1", n=2))
     bench.wait(1)
-    (publish,) = bench.core.handle(PodAnswer(uid=pod.uid, status=200, pod=on_node(pod, "n1")), bench.now)
+    (publish,) = bench.core.handle([PodAnswer(uid=pod.uid, status=200, pod=on_node(pod, "n1"))], bench.now)
     for number in range(3, 101):
         bench.take(ranked(pod, "n2", n=number))
     assert {1, 2, 100} <= set(held(bench))
@@ -608,7 +608,7 @@ def test_later_attempt_of_a_bound_pod_is_bound_where_it_is(bench):
 def test_later_attempt_during_publishing_is_decided_next(bench):
     pod = bench.show(make_pod("web"))
     bench.take(ranked(pod, "n1", n=1))
-    (publish,) = bench.core.handle(BindingAnswer(uid=pod.uid, status=201), bench.now)
+    (publish,) = bench.core.handle([BindingAnswer(uid=pod.uid, status=201)], bench.now)
     assert bench.take(ranked(pod, "n2", n=2)) == []
     bench.run([publish])
     assert [(decision.attempt, decision.outcome) for decision in bench.decisions] == [

@@ -13,12 +13,11 @@ from berth.kube.errors import Response
 from berth.kube.writes import MAX_NOTE_BYTES, condition_patch
 from berth.lifecycle.process import Process
 from berth.messages.attempts import Decision, Outcome, Preemption, Victim
-from berth_binder.eventrecorder import (
-    SERIES_SECONDS,
+from berth_binder.eventrecorder.budget import SERIES_SECONDS, EventBudget
+from berth_binder.eventrecorder.recorder import EventRecorder
+from berth_binder.eventrecorder.records import (
     ConditionRecord,
-    EventBudget,
     EventRecord,
-    EventRecorder,
     condition_of,
     event_body,
     event_of,
@@ -398,7 +397,7 @@ async def test_senders_go_on_with_what_waits_and_are_never_more_than_the_budget_
     await recording.finish(10)
     assert (len(server.paths), server.most) == (4, 2)
     server.may_answer.clear()
-    recording.bindings_wait = True
+    recording.defer_to(lambda: True)
     record(recording, "d", "e")
     await server.was_asked(1)
     assert server.open == 1

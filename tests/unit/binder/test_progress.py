@@ -1,11 +1,13 @@
 """Nothing is stuck: whatever becomes of some pods, messages of others are examined (docs/protocol.md, 5 and 6)."""
 
+from itertools import chain, repeat
+
 import pytest
 
 from berth.api.pod import ClaimSource, Volume
 from berth.kube.listwatch import Upserted
 from berth.messages.attempts import Preemption, Victim
-from berth_binder.events import Effect, PostBinding, SetAside, TimerFired, VolumesAnswer
+from berth_binder.events import Effect, PostBinding, SetAside, VolumesAnswer
 from berth_binder.settings import CoreSettings
 from harness.builders.volumes import a_claim, a_class, kind_of
 from harness.worlds.binder_bench import BACKOFF, Bench, make_pod, ranked
@@ -125,16 +127,17 @@ def aside(effects: list[Effect]) -> list[int]:
     return [effect.held.sequence for effect in effects if isinstance(effect, SetAside)]
 
 
-def test_thousands_of_waiting_pods_are_checked_at_a_bounded_rate():
-    settings = CoreSettings(backoff=BACKOFF)
-    bench = Bench(nodes=1, cpu="10000", settings=settings)
+def test_thousands_of_waiting_pods_are_checked_in_slices():
+    bench = Bench(nodes=1, cpu="10000", settings=CoreSettings(backoff=BACKOFF))
     pods = [bench.show(make_pod(f"p{number}")) for number in range(1000)]
     for pod in pods:
         bench.take(ranked(pod, "n1"))
         bench.no_answer(pod)
         bench.answer(make_pod("any"), 201)
-    before = len(bench.core.handle(TimerFired(), bench.now + 60))
-    assert before <= 2 * settings.steps_at_once
+    turns = chain([True] * 9, repeat(False))
+    bench.now += 60
+    assert len(bench.core.handle([], bench.now, lambda: next(turns))) == 10
+    assert bench.core.due() <= bench.now
 
 
 # Whether messages are examined.

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import typer
+from rich.measure import Measurement
 
 from berth_cli.app import COMMANDS, app_with
 from berth_cli.rendering import fitting_widths, new_table, plain
@@ -109,4 +110,4 @@ def test_sentences_are_broken_first_then_gaps_and_numbers_and_names_at_last():
     ],
 )
 def test_columns_share_the_room(room: int, widths: list[int]):
-    assert fitting_widths([(12, 20), (9, 30)], room) == widths
+    assert fitting_widths([Measurement(12, 20), Measurement(9, 30)], room) == widths

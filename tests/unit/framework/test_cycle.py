@@ -22,7 +22,7 @@ from berth.api.pod import (
 )
 from berth.cluster.nodes import node_info
 from berth.cluster.snapshot import Snapshot
-from berth.framework.cycle import check, rank
+from berth.framework.cycle import RankOptions, check, rank
 from berth.framework.filtering import LEAST_COUNTED
 from berth.framework.interface import (
     FilterPlugin,
@@ -53,7 +53,7 @@ def cluster(*nodes) -> Snapshot:
 
 def ranked(pod: Pod, snapshot: Snapshot, *plugins, best: int = 8):
     profile = profile_of(*plugins) if plugins else default_profile()
-    return rank(pod, snapshot, profile, attempt=first_attempt(pod), best=best)
+    return rank(pod, snapshot, profile, attempt=first_attempt(pod), options=RankOptions(best=best))
 
 
 @pytest.mark.parametrize(
@@ -69,16 +69,22 @@ def test_a_node_is_named_too_with_its_points_and_its_place_among_all(also, place
     """Ten nodes, the emptiest first: n0 has 10 CPU, n1 9, ... and the pod takes 1."""
     nodes = [a_node(f"n{number}", cpu=str(10 - number)) for number in range(10)]
     snapshot, pod = cluster(*nodes, a_node("cordoned", unschedulable=True)), pod_requesting(cpu="1")
-    ranking = rank(pod, snapshot, default_profile(), attempt=first_attempt(pod), best=2, explained=1, also=also)
+    ranking = rank(
+        pod,
+        snapshot,
+        default_profile(),
+        attempt=first_attempt(pod),
+        options=RankOptions(best=2, explained=1, also=also),
+    )
     assert [each.node for each in ranking.candidates] == names
     assert [each.place for each in ranking.candidates][-1] == place
     scored = {each.node for each in ranking.candidates if each.scores}
     assert scored == {"n0", also} & set(names) | {"n0"}
-    plain = rank(pod, snapshot, default_profile(), attempt=first_attempt(pod), best=2, explained=1)
+    plain = rank(pod, snapshot, default_profile(), attempt=first_attempt(pod), options=RankOptions(best=2, explained=1))
     assert [(each.node, each.total, each.loss) for each in ranking.candidates[:2]] == [
         (each.node, each.total, each.loss) for each in plain.candidates
     ]
-    every = rank(pod, snapshot, default_profile(), attempt=first_attempt(pod), best=99)
+    every = rank(pod, snapshot, default_profile(), attempt=first_attempt(pod), options=RankOptions(best=99))
     totals = {each.node: (each.total, each.pods) for each in every.candidates}
     assert all((each.total, each.pods) == totals[each.node] for each in ranking.candidates)
 

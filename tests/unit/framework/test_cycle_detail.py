@@ -1,7 +1,7 @@
 """The detail of a cycle has for every node each plugin's score, or why it was rejected."""
 
 from berth.cluster.snapshot import Snapshot
-from berth.framework.cycle import Detail, rank
+from berth.framework.cycle import Detail, RankOptions, rank
 from berth.plugins.additional.nodelabel import NodeFilterLabel, NodeFilterLabelArgs, NodeScoreLabel, NodeScoreLabelArgs
 from berth.plugins.additional.tenantspread import TenantSpread, TenantSpreadArgs
 from harness.builders.objects import a_node, a_pod, first_attempt
@@ -10,7 +10,7 @@ from harness.builders.profiles import profile_of
 
 def detail_of(pod, snapshot, *plugins, weight: int = 1) -> Detail:
     detail, profile = Detail(), profile_of(*plugins, weight=weight)
-    asked = rank(pod, snapshot, profile, attempt=first_attempt(pod), detail=detail)
+    asked = rank(pod, snapshot, profile, attempt=first_attempt(pod), options=RankOptions(detail=detail))
     assert asked == rank(pod, snapshot, profile, attempt=first_attempt(pod))
     return detail
 

@@ -16,7 +16,7 @@ from berth.api.node import ContainerImage, NodeStatus
 from berth.api.pod import Container, Pod
 from berth.api.trimming import as_placed
 from berth.cluster.snapshot import Snapshot
-from berth.framework.cycle import check, rank
+from berth.framework.cycle import RankOptions, check, rank
 from berth.framework.equivalencecache import EquivalenceCache
 from berth.framework.interface import FilterPlugin, NormalizePlugin, Reads
 from berth.framework.profile import Profile, WeightedScore
@@ -140,13 +140,13 @@ def test_scores_follow_the_pods_of_single_nodes(profile, seed):
     for number in range(60):
         pod = pod_requesting(f"p{number}", cpu=random.choice(["300m", "500m", "1"]), memory="1Gi")
         attempt = first_attempt(pod)
-        found = rank(pod, followed, cached, attempt=attempt, best=8)
+        found = rank(pod, followed, cached, attempt=attempt, options=RankOptions(best=8))
         again = Snapshot()
         for name in names:
             again.set_node(followed.node_at(followed.rows.of(name)))
         for each, node in placed:
             again.place(each, node)
-        assert found == rank(pod, again, profile(), attempt=attempt, best=8), number
+        assert found == rank(pod, again, profile(), attempt=attempt, options=RankOptions(best=8)), number
         placed.append((pod, found.candidates[0].node))
         followed.place(*placed[-1])
         if number % 7 == 6:
@@ -160,7 +160,7 @@ def test_scores_follow_the_pods_of_single_nodes(profile, seed):
 def test_a_node_is_a_candidate_when_its_check_succeeds(snapshot, pod):
     profile = default_profile()
     snapshot.remove_pod(pod.uid)
-    ranking = rank(pod, snapshot, profile, attempt=first_attempt(pod), best=100)
+    ranking = rank(pod, snapshot, profile, attempt=first_attempt(pod), options=RankOptions(best=100))
     passing = {name for name in snapshot.node_names() if check(pod, name, snapshot, profile).is_success}
     assert {candidate.node for candidate in ranking.candidates} == passing
 

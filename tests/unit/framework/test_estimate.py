@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from berth.cluster.snapshot import Snapshot
-from berth.framework.cycle import rank
+from berth.framework.cycle import RankOptions, rank
 from berth.framework.interface import NormalizePlugin, Reads, ScorePlugin
 from berth.framework.scoring import counted_pods_of, default_normalize
 from berth.messages.attempts import Candidate
@@ -144,7 +144,9 @@ def test_rows_that_changed_are_scored_again():
 
 def test_only_the_first_candidates_are_explained():
     pod = red()
-    ranking = rank(pod, cluster(a=0, b=1, c=2), profile_of(ByPods()), attempt=first_attempt(pod), explained=1)
+    ranking = rank(
+        pod, cluster(a=0, b=1, c=2), profile_of(ByPods()), attempt=first_attempt(pod), options=RankOptions(explained=1)
+    )
     assert ranking.candidates == (
         Candidate(node="a", total=90, scores={"ByPods": 90}, pods=0, loss=10),
         Candidate(node="b", total=80, pods=1, loss=10),

@@ -7,7 +7,7 @@ import pytest
 from berth.api.config.configuration import ExtenderConfiguration
 from berth.api.pod import Container, Pod, ResourceRequirements
 from berth.cluster.snapshot import Snapshot
-from berth.framework.cycle import ToExtend, nodes_to_extend, rank
+from berth.framework.cycle import RankOptions, ToExtend, nodes_to_extend, rank
 from berth.framework.extending import EXTENDER, NO_CANDIDATE, Evictions, Extension, is_interested
 from berth.framework.interface import Nomination
 from berth.framework.status import Code, Status
@@ -32,7 +32,7 @@ def said(*left: str, asked: str = "abc", rejected=(), points=()) -> Extension:
 
 def ranked(snapshot: Snapshot, extension: Extension | None, pod=None, **options):
     pod = pod or a_pod()
-    return rank(pod, snapshot, PROFILE, attempt=first_attempt(pod), extension=extension, **options)
+    return rank(pod, snapshot, PROFILE, attempt=first_attempt(pod), options=RankOptions(extension=extension, **options))
 
 
 def rejection(code: Code, reason: str) -> Status:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 
 from berth.cluster.snapshot import Snapshot
-from berth.framework.cycle import rank
+from berth.framework.cycle import RankOptions, rank
 from berth.framework.interface import FilterPlugin, PreFilterPlugin, PreFilterResult, ScorePlugin
 from berth.framework.plugincalls import Duration, Timing
 from berth.framework.status import SUCCESS, Code, Status
@@ -29,7 +29,7 @@ def timed(*plugins, nodes=("a", "b"), cpu="1"):
     """A cycle whose plugins are timed."""
     profile, timing, pod = profile_of(*plugins) if plugins else default_profile(), a_timing(), pod_requesting(cpu=cpu)
     profile.time_plugins(timing)
-    ranking = rank(pod, cluster(*nodes), profile, attempt=first_attempt(pod), timing=timing)
+    ranking = rank(pod, cluster(*nodes), profile, attempt=first_attempt(pod), options=RankOptions(timing=timing))
     return ranking, timing
 
 
@@ -99,6 +99,6 @@ def test_plugins_are_timed_only_while_a_timer_is_set():
     profile, timing, pod = default_profile(), a_timing(), pod_requesting(cpu="1")
     profile.time_plugins(timing)
     profile.time_plugins(None)
-    rank(pod, cluster("a", "b"), profile, attempt=first_attempt(pod), timing=timing)
+    rank(pod, cluster("a", "b"), profile, attempt=first_attempt(pod), options=RankOptions(timing=timing))
     assert timing.plugins == {}
     assert timing.points.keys() >= {"Filter", "Score"}

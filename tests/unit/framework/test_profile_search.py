@@ -6,7 +6,7 @@ import pytest
 from berth.api.config.load import load
 from berth.api.config.presets import DEFAULT
 from berth.cluster.snapshot import Snapshot
-from berth.framework.cycle import rank
+from berth.framework.cycle import RankOptions, rank
 from berth.framework.profile import NodeSearch, build_profiles, nodes_to_find
 from berth.plugins.registry import BUILT_IN
 from harness.builders.objects import a_node, first_attempt, pod_requesting
@@ -70,7 +70,7 @@ def test_all_profiles_share_where_the_search_begins():
     for n in range(200):
         snapshot.set_node(a_node(f"n{n:03}"))
     rankings = [
-        rank(pod, snapshot, profiles[name], attempt=first_attempt(pod), best=200)
+        rank(pod, snapshot, profiles[name], attempt=first_attempt(pod), options=RankOptions(best=200))
         for name, pod in (("a", pod_requesting("one")), ("b", pod_requesting("two")), ("a", pod_requesting("three")))
     ]
     halves = [{candidate.node for candidate in ranking.candidates} for ranking in rankings]

@@ -14,7 +14,7 @@ from berth.api.pod import Affinity, Pod, PodAffinity, PodAffinityTerm, PodCondit
 from berth.api.workloads import BudgetStatus, PodDisruptionBudget, SelectorSpec
 from berth.cluster.nodes import RowIndex, info_of_row, node_info
 from berth.cluster.snapshot import Snapshot
-from berth.framework.cycle import Ranking, rank
+from berth.framework.cycle import Ranking, RankOptions, rank
 from berth.framework.interface import Nomination, PreFilterPlugin, PreFilterResult
 from berth.framework.preemption import confirm, dry_run_of
 from berth.framework.status import Diagnosis, Status
@@ -527,7 +527,7 @@ def test_candidates_are_in_the_order_of_what_they_cost_and_not_of_what_they_may_
         n2=[running("middle", priority=3)],
     )
     vip, found = important("900m", affinity=apart), []
-    ranking = rank(vip, snapshot, default_profile(), attempt=first_attempt(vip), evictions=found)
+    ranking = rank(vip, snapshot, default_profile(), attempt=first_attempt(vip), options=RankOptions(evictions=found))
     assert [each.node for each in found] == ["n2", "n1"]
     assert [len(each.victims) for each in found] == [1, 2]
     assert ranking.nomination == found[0]

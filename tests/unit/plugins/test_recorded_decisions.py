@@ -21,7 +21,7 @@ from berth.api.node import Node
 from berth.api.pod import Pod, is_bound
 from berth.api.workloads import Namespace
 from berth.cluster.snapshot import Snapshot
-from berth.framework.cycle import check, rank
+from berth.framework.cycle import RankOptions, check, rank
 from berth.framework.profile import Profile, build_profiles
 from berth.messages.attempts import Candidate
 from berth.plugins.registry import BUILT_IN
@@ -78,7 +78,9 @@ def test_totals_are_kube_schedulers_and_its_choice_is_among_the_best():
 
 
 def candidates_of(case: Case) -> tuple[Candidate, ...]:
-    return rank(case.pod, case.snapshot, case.profile, attempt=first_attempt(case.pod), best=100).candidates
+    return rank(
+        case.pod, case.snapshot, case.profile, attempt=first_attempt(case.pod), options=RankOptions(best=100)
+    ).candidates
 
 
 def totals_of(case: Case) -> dict[str, int]:

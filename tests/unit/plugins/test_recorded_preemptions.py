@@ -16,7 +16,7 @@ from berth.api.node import Node
 from berth.api.pod import Pod, is_bound
 from berth.api.workloads import PodDisruptionBudget
 from berth.cluster.snapshot import Snapshot
-from berth.framework.cycle import Ranking, rank
+from berth.framework.cycle import Ranking, RankOptions, rank
 from berth.framework.interface import Nomination
 from berth.framework.preemption import confirm
 from berth.plugins.defaultpreemption.victims import Cost, DisruptionBudgets, Victims
@@ -41,7 +41,9 @@ class Case:
 
     @property
     def ranking(self) -> Ranking:
-        return rank(self.pod, self.snapshot, default_profile(), attempt=first_attempt(self.pod), best=100)
+        return rank(
+            self.pod, self.snapshot, default_profile(), attempt=first_attempt(self.pod), options=RankOptions(best=100)
+        )
 
     @property
     def message(self) -> str | None:

@@ -96,7 +96,7 @@ def test_who_waited_is_read_and_a_list_says_nothing_about_the_order_of_messages(
     ]
     for each in lists:
         writer.add(each)
-    writer.end("it was stopped")
+    writer.end("it was stopped", {})
     found = read_recording(tmp_path / "r")
     assert found.waiting == lists
     assert [one.sequence for one in found.of("DECISIONS")] == [9]
@@ -313,7 +313,7 @@ def test_what_a_full_disk_took_in_part_is_removed_and_nothing_follows_what_is_mi
     assert (tmp_path / "r").stat().st_size == whole
     writer.add(recorded("cluster", 3, NOW, "node.n3", b"{}"))
     with pytest.raises(RecordingWriteError, match="File too large"):
-        writer.end("it was stopped")
+        writer.end("it was stopped", {})
     found = read_recording(tmp_path / "r")
     assert ([one.sequence for one in found.of("cluster")], found.is_cut) == ([1], True)
 
@@ -327,7 +327,7 @@ def test_what_may_not_be_on_the_disk_is_not_ended_either(tmp_path: Path, monkeyp
         with pytest.raises(RecordingWriteError, match="Input/output error"):
             writer.flush()
     with pytest.raises(RecordingWriteError, match="Input/output error"):
-        writer.end("it was stopped")
+        writer.end("it was stopped", {})
     assert read_recording(tmp_path / "r").is_cut
 
 

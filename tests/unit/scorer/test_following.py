@@ -13,32 +13,25 @@ from berth.cluster.buckets import LiveDataReader
 from berth.cluster.snapshot import Snapshot
 from berth.lifecycle.sessions import UndecodableReporter
 from berth.messages.attempts import Ranked
+from berth_scorer.events import PeerRankingRead
 from berth_scorer.following import follow
 from harness.builders.objects import a_pod
 from harness.fakes.recording_meter import RecordingMeter
 
 
 class Seen:
-    """A follower that writes down which rankings it was given."""
+    """Which rankings were read at the start, and which were published since."""
 
     def __init__(self) -> None:
         self.found_at_the_start: list[str] = []
         self.published_since: list[str] = []
 
+    def put(self, event):
+        if isinstance(event, PeerRankingRead):
+            self.found_at_the_start.append(pod_of(event.stored))
+
     def on_ranked(self, stored):
         self.published_since.append(pod_of(stored))
-
-    def count_ranked(self, stored):
-        self.found_at_the_start.append(pod_of(stored))
-
-    def on_mirror(self, entries, position):
-        """There is nothing in the mirror."""
-
-    def on_decisions(self, batch, position):
-        """There are none."""
-
-    def on_live_data(self, bucket, position):
-        """There is none."""
 
 
 def pod_of(stored) -> str:
@@ -55,7 +48,8 @@ async def follow_and_publish(session, seen: Seen) -> None:
     async with AsyncExitStack() as stack, asyncio.TaskGroup() as tasks:
         await follow(
             session,
-            seen,
+            seen.put,
+            seen.on_ranked,
             LiveDataReader(Snapshot().live, frozenset()),
             lifetime=timedelta(seconds=30),
             undecodable=UndecodableReporter(RecordingMeter()),

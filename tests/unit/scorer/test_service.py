@@ -388,6 +388,46 @@ async def test_a_ranking_that_raises_gives_an_error_and_a_dead_letter(bus, sessi
     assert len(await stored_in(session, "dead", ">")) == 1
 
 
+class ProcessEnds(BaseException):
+    """Ends a scorer without a word, as a crash in C does."""
+
+
+class Deadly(Ranker):
+    def answer(self, pending, *rest):
+        if pending.pod.metadata.name == "cursed":
+            raise ProcessEnds
+        return super().answer(pending, *rest)
+
+
+async def test_pod_that_ends_scorers_is_given_up_after_six_and_others_are_ranked(bus, session):
+    await write_node(session, node("a"))
+    whole = make_ranker()
+    deadly = Deadly(profiles=whole.profiles, config=whole.config, identity="s1", best=8)
+    names = ("before", "cursed", "after")
+    for name in names:
+        await publish_pending(session, pending(name))
+    ended = 0
+    while await is_pending(session):
+        process = Process(name="scorer", metrics=RecordingMeter(), clock=LoopTime())
+        task = asyncio.create_task(serve(process, bus, deadly))
+        await until(lambda task=task: is_done(session, task), seconds=60)
+        process.stopping.set()
+        ends = await asyncio.gather(task, return_exceptions=True)
+        ended += isinstance(ends[0], BaseException)
+    errors = {message.pod.metadata.name: message.error for message in await ranked(session, 3)}
+    assert errors == {"before": "", "cursed": "ranking ended 3 scorers before this one", "after": ""}
+    assert ended == 6
+    assert len(await stored_in(session, "dead", ">")) == 1
+
+
+async def is_pending(session) -> bool:
+    return not await is_empty(session, "PENDING", "berth.pending.>")
+
+
+async def is_done(session, task) -> bool:
+    return task.done() or not await is_pending(session)
+
+
 async def test_two_scorers_share_the_work_and_place_as_one(bus, session):
     for number in range(5):
         await write_node(session, node(f"n{number}"))

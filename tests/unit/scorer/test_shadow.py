@@ -32,7 +32,7 @@ from berth.messages.shadow import ShadowComparison
 from berth.messages.subjects import Term, key
 from berth.profiles.configuration import profiles_of, read_configuration
 from berth.ranking.ranker import Ranker
-from berth_scorer import shadow as shadow_module
+from berth_scorer import shadowcore
 from berth_scorer.service import serve
 from berth_scorer.shadow import serve_shadow
 from harness.builders.objects import a_node, a_pod, pod_requesting
@@ -251,7 +251,7 @@ async def test_a_profile_that_the_shadow_lacks_is_skipped_and_counted(bus, sessi
 
 @pytest.mark.usefixtures("nodes")
 async def test_more_than_it_ranks_is_skipped_and_it_is_soon_up_to_date(bus, session, packed, monkeypatch):
-    monkeypatch.setattr(shadow_module, "MOST_WAITING", 4)
+    monkeypatch.setattr(shadowcore, "MOST_WAITING", 4)
     async with shadowing(bus, session, packed) as shadow:
         pods = [pod_requesting(f"web-{number}", cpu="10m") for number in range(40)]
         far = Positions(cluster=10**6)  # until the wait for positions is over they pile up
@@ -358,7 +358,7 @@ async def test_a_lost_connection_is_followed_by_another_and_the_numbers_go_on(bu
 
 @pytest.mark.usefixtures("nodes")
 async def test_differences_are_broadcast_a_few_a_second_and_all_are_counted(bus, session, packed, monkeypatch):
-    monkeypatch.setattr(shadow_module, "BROADCASTS_A_SECOND", 3)
+    monkeypatch.setattr(shadowcore, "BROADCASTS_A_SECOND", 3)
     async with shadowing(bus, session, packed) as shadow:
         for number in range(12):
             pod = pod_requesting(f"web-{number}", cpu="10m")

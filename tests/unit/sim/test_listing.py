@@ -1,8 +1,8 @@
 import pytest
 
-from berth_sim.kinds import EVENTS, NODES, PODS
-from berth_sim.listing import parse, parse_labels
-from berth_sim.status import StatusError
+from berth_sim.apiserver.kinds import EVENTS, NODES, PODS
+from berth_sim.apiserver.listing import parse, parse_labels
+from berth_sim.apiserver.status import StatusError
 
 WEB = {
     "metadata": {"name": "web", "namespace": "default", "labels": {"tier": "front", "empty": ""}},

@@ -2,8 +2,8 @@ import copy
 
 import pytest
 
-from berth_sim.patch import JSON, MERGE, STRATEGIC, apply, json_patch, merge, strategic_merge
-from berth_sim.status import StatusError
+from berth_sim.apiserver.patch import JSON, MERGE, STRATEGIC, apply, json_patch, merge, strategic_merge
+from berth_sim.apiserver.status import StatusError
 
 
 @pytest.mark.parametrize(

@@ -3,9 +3,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from berth_sim.kinds import EVENTS, NEW_EVENTS, NODES, PODS
-from berth_sim.status import StatusError
-from berth_sim.store import Store, Table
+from berth_sim.apiserver.kinds import EVENTS, NEW_EVENTS, NODES, PODS
+from berth_sim.apiserver.status import StatusError
+from berth_sim.apiserver.store import Store, Table
 
 NAMES = st.sampled_from("abcd")
 WRITES = st.lists(st.tuples(st.booleans(), NAMES), max_size=30)

@@ -7,7 +7,7 @@ Every request may be repeated: after a kill or without an answer the binder star
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Callable, Coroutine
 from datetime import UTC, datetime, timedelta
 from http import HTTPStatus
 from typing import Any, Final, TypeVar
@@ -36,19 +36,23 @@ from berth.kube.writes import (
     select_node,
     unmark_victim,
 )
+from berth.leader.session import LeaderSession
+from berth.lifecycle.coreloop import EffectTasks, Inbox
+from berth.lifecycle.process import Process
 from berth.observability.logging import get_logger, verbose
-from berth.observability.metrics import Meter
-from berth.observability.tracing import Span, Tracing
 from berth.settings.settings import V_STEP
+from berth_binder.cache import Cache
 from berth_binder.events import (
     NO_ANSWER,
     Answer,
     ApiRequest,
     BindingAnswer,
     ClearNomination,
+    Event,
     EvictionAnswer,
     EvictPods,
     GetPod,
+    NominationCleared,
     PodAnswer,
     PostBinding,
     RequestAnswer,
@@ -58,6 +62,8 @@ from berth_binder.events import (
     WriteVolumes,
     leaves_open,
 )
+from berth_binder.metrics import count_binding
+from berth_binder.takeover import HigherFences
 
 log = get_logger()
 
@@ -83,146 +89,75 @@ _decoder = msgspec.json.Decoder(_Object)
 
 
 class ApiRequests:
-    """The requests of one leadership: each is a task, and ends in an event of the core, or ends the leadership.
+    """The requests of one leadership: each is a task, whose answer goes into the inbox, or whose error ends the loop.
 
     The tasks belong to no group, so that a lost connection to NATS does not cancel what the API server will answer.
     """
 
-    def __init__(  # noqa: PLR0913 - the client, what is counted and how long, and who is told
+    def __init__(  # noqa: PLR0913 - the client, the leadership, what it knows, and where answers go
         self,
         client: KubeClient,
+        process: Process,
+        leadership: LeaderSession,
         *,
-        epoch: int,
-        clock: Clock,
-        metrics: Meter,
-        binding_timeout: timedelta,
+        fences: HigherFences,
+        cache: Cache,
         extenders: Extenders,
-        check: Callable[[], None],
-        confirm: Callable[[Pod], Awaitable[None]],
-        needs_node: Callable[[Pod], bool],
-        on_answer: Callable[[Answer | RequestFailed], None],
-        on_end: Callable[[], None],
-        log_once: Callable[[str], None],
-        tracing: Tracing,
-        parent_of: Callable[[str], str | None],
+        binding_timeout: timedelta,
+        inbox: Inbox[Event],
     ) -> None:
-        """``confirm`` is awaited before each request: whether this epoch may still send one for the pod.
-
-        ``check`` raises when this leadership may not send anything more; ``client`` calls it by itself.
-
-        ``parent_of`` has the ``traceparent`` of a pod's message, by uid.
-
-        ``needs_node`` is asked before each victim is deleted: whether the pod is still known to wait.
-        """
+        """``client`` checks by itself before each request that the leadership lasts."""
         self._client = client
-        self._epoch = epoch
-        self._clock = clock
-        self._metrics = metrics
-        self._binding_timeout = binding_timeout
+        self._process = process
+        self._leadership = leadership
+        self._fences = fences
+        self._cache = cache
         self._extenders = extenders
-        self._check = check
-        self._confirm = confirm
-        self._needs_node = needs_node
-        self._on_answer = on_answer
-        self._on_end = on_end
-        self._log_once = log_once
-        self._tracing = tracing
-        self._parent_of = parent_of
-        self._tasks: set[asyncio.Task[None]] = set()
-        self._is_over = self._left_open = False
-        self._is_telling = False
-        self._following: ApiRequest | None = None
-        """The first request that the core has answered to an answer with, while it is told that answer."""
-        self._failed = asyncio.Event()
-        self._failure: BaseException | None = None
+        self._binding_timeout = binding_timeout
+        self._inbox = inbox
+        self._tasks = EffectTasks(inbox.fail)
 
     @property
     def under_way(self) -> int:
         return len(self._tasks)
 
-    def start(self, request: ApiRequest) -> None:
-        if self._is_telling and self._following is None:
-            self._following = request
-            return
-        task = asyncio.create_task(self._send_one_after_the_other(request))
-        self._tasks.add(task)
-        task.add_done_callback(self._ended)
-
-    async def failed(self) -> None:
-        """Wait until a request has ended with an error of the leadership, and raise it."""
-        await self._failed.wait()
-        if self._failure is not None:
-            raise self._failure
-
-    def end_leadership(self) -> None:
-        """Nothing follows from the answers any more: the next leader finds what the requests have changed."""
-        self._is_over = True
+    def start(self, request: ApiRequest, traceparent: str | None) -> None:
+        """Send a request. ``traceparent``: the trace that the pod's message is in."""
+        is_traced = self._process.tracing.is_exporting
+        self._tasks.start(self._send_traced(request, traceparent) if is_traced else self._send(request))
 
     async def settle(self) -> bool:
-        """Wait for the answers to requests on the wire. Returns whether all were answered."""
-        if self._tasks:
-            await asyncio.wait(self._tasks, timeout=SETTLE_SECONDS)
-        all_answered = not (self._tasks or self._left_open)
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
-        return all_answered
+        """Wait for the answers to requests on the wire. Returns whether all were answered.
 
-    def _ended(self, task: asyncio.Task[None]) -> None:
-        self._tasks.discard(task)
-        error = None if task.cancelled() else task.exception()
-        if error is not None:
-            self._failure = self._failure or error
-            self._failed.set()
-        self._on_end()
+        A request that was not sent, since the leadership was over, needs no answer.
+        """
+        results = await self._tasks.settle(SETTLE_SECONDS)
+        return not any(isinstance(result, asyncio.CancelledError) for result in results)
 
-    async def _send_one_after_the_other(self, request: ApiRequest) -> None:
-        """Send a request, then the one that its answer leads to, such as the next pod's: no task is made for each."""
-        following: ApiRequest | None = request
-        while following is not None:
-            if self._tracing.is_exporting:
-                following = await self._traced(following, self._parent_of(following.pod.uid))
-            else:
-                following = await self._send(following)
-
-    async def _traced(self, request: ApiRequest, parent: str | None) -> ApiRequest | None:
-        with self._tracing.span(type(request).__name__, parent=parent) as span:
+    async def _send_traced(self, request: ApiRequest, traceparent: str | None) -> None:
+        with self._process.tracing.span(type(request).__name__, parent=traceparent) as span:
             span.note("pod", request.pod.key)
             if node := _node_of(request):
                 span.note("node", node)
-            return await self._send(request, span)
+            answer = await self._send(request)
+            if isinstance(answer, RequestAnswer):
+                span.note("http.response.status_code", answer.status)
 
-    async def _send(self, request: ApiRequest, span: Span | None = None) -> ApiRequest | None:
-        """Send a request. Every one ends in an event of the core: else its place would never be free again.
-
-        Returns a request that follows from it.
-        """
+    async def _send(self, request: ApiRequest) -> Answer | RequestFailed:
+        """Send a request. Every one ends in an event of the core: else its place would never be free again."""
+        answer: Answer | RequestFailed
         try:
-            await self._confirm(request.pod)
-            answer = await self._logged_answer_to(request) if verbose(V_STEP) else await self._answer_to(request)
+            await self._fences.confirm(request.pod)
+            answer = await (self._logged_answer_to(request) if verbose(V_STEP) else self._answer_to(request))
         except BerthError:
             raise  # the leadership is over
         except Exception as exc:  # an answer of another shape, or a bug: a failure of this pod only
             log.exception("a request failed", pod=request.pod.key, uid=request.pod.uid)
-            self._left_open = self._left_open or self._is_over
-            return self._tell(RequestFailed(uid=request.pod.uid, error=f"{type(exc).__name__}: {exc}"))
-        else:
-            if span is not None:
-                span.note("http.response.status_code", answer.status)
-            self._left_open = self._left_open or (self._is_over and answer.is_open)
-            return self._tell(answer) if isinstance(answer, Answer) else None
+            answer = RequestFailed(uid=request.pod.uid, error=f"{type(exc).__name__}: {exc}")
+        self._inbox.put(answer)
+        return answer
 
-    def _tell(self, answer: Answer | RequestFailed) -> ApiRequest | None:
-        if self._is_over:
-            return None
-        self._is_telling = True
-        try:
-            self._on_answer(answer)
-            return self._following
-        finally:
-            self._is_telling, self._following = False, None
-
-    async def _logged_answer_to(self, request: ApiRequest) -> RequestAnswer:
+    async def _logged_answer_to(self, request: ApiRequest) -> Answer:
         """The same with a line for the request, and one for the answer."""
         about = {"pod": request.pod.key, "uid": request.pod.uid, "request": type(request).__name__}
         about["node"] = _node_of(request)
@@ -231,34 +166,37 @@ class ApiRequests:
         log.info("request answered", **about, status=answer.status, reason=answer.message)
         return answer
 
-    def _answer_to(self, request: ApiRequest) -> Coroutine[Any, Any, RequestAnswer]:
+    def _answer_to(self, request: ApiRequest) -> Coroutine[Any, Any, Answer]:
         match request:
             case PostBinding():
                 return self._post_binding(request)
             case GetPod():
                 return get_pod(self._client, request)
             case VoidBindings():
-                return void_bindings(self._client, request, self._epoch)
+                return void_bindings(self._client, request, self._leadership.number)
             case EvictPods():
                 return self._evict_pods(request)
             case ClearNomination():
-                return self._clear_nomination(request)
+                return clear_nomination(self._client, request)
             case WriteVolumes():
-                return self._write_volumes(request)
+                return write_volumes(self._client, request)
 
     async def _post_binding(self, request: PostBinding) -> BindingAnswer:
-        began = self._clock.now()
+        now = self._process.clock.now
+        began = now()
         extender = self._extenders.binder_of(request.pod) if request.by_extender else None
         answer = None
         if extender is not None:
-            answer = await bind_by_extender(self._client, request, extender, self._check, self._clock)
+            answer = await bind_by_extender(
+                self._client, request, extender, self._leadership.check, self._process.clock
+            )
         if answer is None:
             answer = await post_binding(self._client, request, self._binding_timeout)
-        count_binding(self._metrics, answer, self._clock.now() - began, profile=request.pod.spec.scheduler_name)
+        count_binding(self._process.metrics, answer, now() - began, profile=request.pod.spec.scheduler_name)
         return answer
 
     async def _evict_pods(self, request: EvictPods) -> EvictionAnswer:
-        answer = await evict_pods(self._client, request, lambda: self._needs_node(request.pod))
+        answer = await evict_pods(self._client, request, lambda: self._cache.needs_node(request.pod))
         victims = [victim.key for victim in request.victims]
         about = {"pod": request.pod.key, "uid": request.pod.uid, "node": request.node, "victims": victims}
         if answer.pod is not None:
@@ -266,15 +204,6 @@ class ApiRequests:
         else:
             log.warning("could not evict pods", **about, status=answer.status, reason=answer.message)
         return answer
-
-    async def _clear_nomination(self, request: ClearNomination) -> RequestAnswer:
-        answer = await clear_nomination(self._client, request)
-        if answer.missing_right:
-            self._log_once(answer.missing_right)
-        return answer
-
-    async def _write_volumes(self, request: WriteVolumes) -> VolumesAnswer:
-        return await write_volumes(self._client, request)
 
 
 def _node_of(request: ApiRequest) -> str:
@@ -410,13 +339,13 @@ async def _evict(
     return deleted
 
 
-async def clear_nomination(client: KubeClient, effect: ClearNomination) -> RequestAnswer:
+async def clear_nomination(client: KubeClient, effect: ClearNomination) -> NominationCleared:
     """Clear the pod's nominated node. If the request is lost, the pod's next attempt sends it again."""
     uid = effect.pod.uid
     try:
-        return _answer(RequestAnswer, uid, await nominate(client, effect.pod, None))
+        return _answer(NominationCleared, uid, await nominate(client, effect.pod, None))
     except ApiUnreachableError as error:
-        return RequestAnswer(uid=uid, status=NO_ANSWER, message=str(error))
+        return NominationCleared(uid=uid, status=NO_ANSWER, message=str(error))
 
 
 async def write_volumes(client: KubeClient, effect: WriteVolumes) -> VolumesAnswer:
@@ -461,16 +390,3 @@ def _answer(kind: type[A], uid: str, response: Response) -> A:
         retry_after=response.retry_after,
         missing_right=missing_right(failure) or "",
     )
-
-
-def count_binding(metrics: Meter, answer: BindingAnswer, seconds: float, *, profile: str) -> None:
-    """Count the answer to a Binding and its duration, which is also that of the extension point Bind."""
-    metrics.observe(
-        "scheduler_framework_extension_point_duration_seconds",
-        seconds,
-        extension_point="Bind",
-        status="Success" if answer.succeeded else "Error",
-        profile=profile,
-    )
-    metrics.count("berth_bindings_total", code=str(answer.status) if answer.status else "none")
-    metrics.observe("berth_binding_duration_seconds", seconds)

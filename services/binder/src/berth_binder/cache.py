@@ -213,7 +213,7 @@ class Cache:
             remove(name)
 
     def _set_pod(self, pod: Pod) -> None:
-        self._tell_of(pod.uid)
+        self._notify_of(pod.uid)
         if is_finished(pod):
             self._remove_pod(pod.uid)
             return
@@ -242,7 +242,7 @@ class Cache:
         self._assumed.pop(uid, None)
         self.nominated_pods.remove(uid)
         self.snapshot.remove_pod(uid)
-        self._tell_of(uid)
+        self._notify_of(uid)
 
     def _set_node(self, node: Node) -> None:
         self._names[NODES].add(node.metadata.name)
@@ -266,20 +266,20 @@ class Cache:
         """The unbound pod as the watch last showed it; ``None``: not shown, or bound, finished or deleted."""
         return self._unbound.get(uid)
 
-    def tell(self, on_shown: Callable[[str], None] | None) -> None:
+    def notify(self, on_shown: Callable[[str], None] | None) -> None:
         """Call ``on_shown`` with the uid of each awaited pod once the watch shows it, or its end; None: do not."""
         self._on_shown = on_shown
         self._awaited.clear()
 
     def await_pod(self, uid: str) -> None:
-        """Tell of the pod when the watch shows it next."""
+        """Notify of the pod when the watch shows it next."""
         self._awaited.add(uid)
 
     def stop_awaiting(self, uid: str) -> None:
-        """Do not tell of the pod any more."""
+        """Do not notify of the pod any more."""
         self._awaited.discard(uid)
 
-    def _tell_of(self, uid: str) -> None:
+    def _notify_of(self, uid: str) -> None:
         if uid in self._awaited and self._on_shown is not None:
             self._awaited.remove(uid)
             self._on_shown(uid)

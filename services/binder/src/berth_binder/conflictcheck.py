@@ -18,17 +18,9 @@ from berth.decoding import version_number
 from berth.framework.cycle import check
 from berth.framework.plugincalls import PluginFailure
 from berth.framework.profile import Profile
-from berth.framework.scoring import counted_pods_of
+from berth.framework.scoring import by_best_estimate, counted_pods_of
 from berth.framework.status import Code, Status
-from berth.messages.attempts import (
-    Candidate,
-    Outcome,
-    Ranked,
-    Reason,
-    Rejection,
-    by_best_estimate,
-    explaining_candidates,
-)
+from berth.messages.attempts import Candidate, Outcome, Ranked, Reason, Rejection
 from berth.messages.subjects import Attempt
 from berth_binder.cache import PODS, Cache
 from berth_binder.decisions import (
@@ -39,6 +31,7 @@ from berth_binder.decisions import (
     Verdict,
     bound,
     bound_or_gone,
+    explaining_candidates,
     failed,
 )
 

@@ -12,10 +12,12 @@ one at a time, with pauses between them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from http import HTTPStatus
 from typing import Final, TypeVar
+
+import msgspec
 
 from berth.api.pod import Pod
 from berth.decoding import version_number
@@ -44,12 +46,14 @@ from berth_binder.events import (
     ApiRequest,
     BindingAnswer,
     ClearNomination,
+    DecisionNotStored,
     DecisionStored,
     Effect,
     Event,
     EvictionAnswer,
     LogError,
     Nak,
+    NominationCleared,
     PodAnswer,
     PodShown,
     PublishDecision,
@@ -59,7 +63,6 @@ from berth_binder.events import (
     RequestAnswer,
     RequestFailed,
     SetAside,
-    TimerFired,
     TryCounted,
     VolumesAnswer,
     may_have_been_executed,
@@ -109,11 +112,18 @@ class BinderCore:
         """Messages examined so far."""
         self._is_closed = False
 
-    def handle(self, event: Event, now: float) -> list[Effect]:
-        """Apply one event, then start whatever may be started by now."""
-        effects = self._apply(event, now)
+    def handle(
+        self, events: Iterable[Event], now: float, may_continue: Callable[[], bool] = lambda: True
+    ) -> list[Effect]:
+        """Apply events in order, then start whatever may be started by now.
+
+        Once ``may_continue`` is false, no more is started: ``due`` asks for the next call.
+        """
+        effects: list[Effect] = []
+        for event in events:
+            effects += self._apply(event, now)
         if not self._is_closed:
-            effects += self._start(now)
+            effects += self._start(now, may_continue)
         return effects
 
     def close(self) -> None:
@@ -121,7 +131,7 @@ class BinderCore:
         self._is_closed = True
 
     def due(self) -> float | None:
-        """When to send ``TimerFired``; ``None``: not before the next event."""
+        """When to call ``handle`` without an event; ``None``: not before the next one."""
         return None if self._is_closed else self._queue.due(may_start=self._may_start)
 
     def held(self) -> Iterator[RankedDelivery]:
@@ -176,34 +186,31 @@ class BinderCore:
                 return self._on_failure(event, now)
             case TryCounted():
                 return self._on_counted(event, now)
+            case NominationCleared():
+                return [LogError(text=event.missing_right)] if event.missing_right else []
             case DecisionStored():
                 return self._settle(event.decision, now)
+            case DecisionNotStored():
+                return [msgspec.structs.replace(event.publish, is_repeat=True)]
             case PodShown():
                 self._end_wait_for_watch(event.uid)
                 return []
-            case TimerFired():
-                return []
 
-    def _start(self, now: float) -> list[Effect]:
-        """Publish ``waiting`` where it is due; then resume pauses that are over and examine messages, in turns.
-
-        One call starts a limited number, so that the loop is soon free for the Lease; ``due`` asks for the next.
-        """
+    def _start(self, now: float, may_continue: Callable[[], bool]) -> list[Effect]:
+        """Publish ``waiting`` where it is due; then resume pauses that are over and examine messages, in turns."""
         effects: list[Effect] = []
-        for _ in range(self._settings.steps_at_once):
-            attempt = self._queue.waiting.pop(now)
-            if attempt is None:
-                break
+        while (attempt := self._queue.waiting.pop(now)) is not None:
             effects.append(self._publish_waiting(attempt, now))
+            if not may_continue():
+                return effects
         self._queue.paused.end_pauses(now)
         alone = None if self._in_flight else self._suspects.take_alone()
         if alone is not None:
             effects += self._proceed(self._attempts[alone], now)
-        for _ in range(self._settings.steps_at_once):
-            turn = self._queue.next(now) if self._may_start else None
-            if turn is None:
-                break
+        while self._may_start and (turn := self._queue.next(now)) is not None:
             effects += self._resume(turn, now) if isinstance(turn, BindingAttempt) else self._examine_next(turn, now)
+            if not may_continue():
+                break
         return effects
 
     def _examine_next(self, delivery: RankedDelivery, now: float) -> list[Effect]:

@@ -5,6 +5,8 @@ And the Decision, the message that tells everybody of a verdict. Pure.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import msgspec
 
 from berth.api.pod import Pod, is_gated, is_gone_while_unbound
@@ -150,3 +152,16 @@ def decision_on(  # noqa: PLR0913 - the message has what explains the verdict, w
         asked_at=ranked.asked_at,
     )
     return within_bounds(decision)
+
+
+def explaining_candidates(candidates: Sequence[Candidate], needed: Sequence[Candidate]) -> list[Candidate]:
+    """The candidates that a Decision repeats, in RANKED's order: those with scores, and the ``needed`` ones.
+
+    ``berth why`` shows exactly these; a candidate after a gap has its place in RANKED.
+    """
+    nodes = {each.node for each in needed}
+    kept: list[Candidate] = []
+    for place, each in enumerate(candidates, start=1):
+        if each.scores or each.node in nodes:
+            kept.append(each if place == len(kept) + 1 else msgspec.structs.replace(each, place=place))
+    return kept

@@ -103,6 +103,10 @@ class VolumesAnswer(RequestAnswer, frozen=True, kw_only=True):
     """The highest resourceVersion that was written, by kind."""
 
 
+class NominationCleared(RequestAnswer, frozen=True, kw_only=True):
+    """The answer to ``ClearNomination``."""
+
+
 class RequestFailed(msgspec.Struct, frozen=True, kw_only=True):
     """A request for the pod of this uid ended in an exception: a bug, or an answer that cannot be read."""
 
@@ -129,14 +133,17 @@ class PodShown(msgspec.Struct, frozen=True, kw_only=True):
     uid: str
 
 
-class TimerFired(msgspec.Struct, frozen=True, kw_only=True):
-    """The time that ``due`` returned has come."""
+Answer = BindingAnswer | PodAnswer | EvictionAnswer | VolumesAnswer | NominationCleared
+"""The answers of the API server."""
 
 
-Answer = BindingAnswer | PodAnswer | EvictionAnswer | VolumesAnswer
-"""The answers from which something follows."""
+class DecisionNotStored(msgspec.Struct, frozen=True, kw_only=True):
+    """The stream has not acknowledged a Decision in time, or has refused it for now."""
 
-Event = RankedDelivery | Answer | RequestFailed | TryCounted | DecisionStored | PodShown | TimerFired
+    publish: PublishDecision
+
+
+Event = RankedDelivery | Answer | RequestFailed | TryCounted | DecisionStored | DecisionNotStored | PodShown
 
 
 # Effects.
@@ -172,7 +179,7 @@ class EvictPods(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ClearNomination(msgspec.Struct, frozen=True, kw_only=True):
-    """Clear the pod's nominated node. There is no answer."""
+    """Clear the pod's nominated node. -> NominationCleared."""
 
     pod: Pod
 
@@ -197,12 +204,14 @@ class ClearTries(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PublishDecision(msgspec.Struct, frozen=True, kw_only=True):
-    """Publish a Decision about the held message. -> DecisionStored."""
+    """Publish a Decision about the held message. -> DecisionStored, DecisionNotStored."""
 
     decision: Decision
     held: RankedDelivery
     dead_letter: bool = False
     """Whether to copy the message to ``dead`` before: it has failed too often."""
+    is_repeat: bool = False
+    """Whether it was published before: after a pause then."""
 
 
 class Ack(msgspec.Struct, frozen=True, kw_only=True):

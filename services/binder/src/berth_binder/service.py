@@ -1,33 +1,73 @@
-"""The binder process: keeps its cache of the cluster current all the time and, while it leads, binds pods."""
+"""The binder's service: its cache is current as long as the process runs, and it binds pods whenever it leads."""
 
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass
+from collections.abc import Coroutine, Iterable
+from contextlib import AbstractAsyncContextManager, AbstractContextManager, AsyncExitStack, nullcontext
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final
 
 from berth.api.config.configuration import KubeSchedulerConfiguration
-from berth.bus.interface import Bus
+from berth.bus.interface import (
+    Bus,
+    Deliveries,
+    Delivery,
+    Session,
+    UnansweredError,
+)
+from berth.bus.orphans import OrphanCheck
+from berth.bus.topology import RANKED
+from berth.cluster.buckets import LiveDataReader
+from berth.errors import DecodeError
 from berth.extenders.client import Extenders
+from berth.framework.profile import Profile
 from berth.kube.client import KubeClient
+from berth.kube.informers import Informers
 from berth.kube.listwatch import ReflectorEvent, Undecodable
+from berth.leader.checks import LeaderChecks
 from berth.leader.clients import cluster_informers, kube_client
 from berth.leader.loop import lead_until_stopped
+from berth.leader.session import LeaderSession
+from berth.leader.term import CONTROL, number_in_control, term_key
 from berth.lifecycle.clients import nats_bus
-from berth.lifecycle.process import Process
+from berth.lifecycle.coreloop import CoreLoop, Inbox
+from berth.lifecycle.livedata import follow_live
+from berth.lifecycle.process import Process, run_until
+from berth.lifecycle.sessions import UndecodableReporter
+from berth.messages.attempts import Ranked, UnknownSchemaError, attempt_of, decode
+from berth.messages.livedata import LiveSource
+from berth.messages.subjects import Attempt, Epoch
 from berth.observability.health import Progress
-from berth.observability.logging import get_logger
+from berth.observability.logging import get_logger, verbose
+from berth.observability.traceparent import TRACEPARENT, trace_id_of
+from berth.observability.tracing import Span
 from berth.profiles.configuration import profiles_of
+from berth.settings.settings import V_STEP
+from berth_binder.apicalls import ApiRequests
 from berth_binder.cache import Cache
-from berth_binder.eventrecorder import EventBudget, EventRecorder
-from berth_binder.runner import BinderParts, BinderRunner
+from berth_binder.core import BinderCore
+from berth_binder.effects import BinderEffects, DecisionPublisher
+from berth_binder.eventrecorder.budget import EventBudget
+from berth_binder.eventrecorder.recorder import EventRecorder
+from berth_binder.events import (
+    Event,
+    PodShown,
+    RankedDelivery,
+    RequestAnswer,
+    RequestFailed,
+)
+from berth_binder.metrics import GAUGES_SECONDS, clear_gauges, report_foreign_bindings, set_gauges
 from berth_binder.settings import BinderSettings, binder_settings
+from berth_binder.takeover import HigherFences, Takeover
 
 log = get_logger()
 
 LAST_EVENTS_SECONDS: Final = 1.0
 """How long queued Events are still sent while stopping; the rest is dropped."""
+FENCES_SECONDS: Final = 1.0
+"""Between two looks for fences of higher epochs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,6 +78,25 @@ class Clients:
     api: KubeClient
     events: KubeClient
     """For Events and conditions: connections and a rate (qps) of their own, so that no Binding waits behind them."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BinderParts:
+    """What lives as long as the process and is used by every leadership."""
+
+    process: Process
+    client: KubeClient
+    cache: Cache
+    informers: Informers
+    recorder: EventRecorder
+    progress: Progress
+    profiles: dict[str, Profile]
+    config: str
+    """Digest of the configuration."""
+    settings: BinderSettings
+    extenders: Extenders
+    stats: dict[str, object] = field(default_factory=dict)
+    """The leader's figures for NATS's service protocol; empty while it does not lead."""
 
 
 async def serve(process: Process, configuration: KubeSchedulerConfiguration) -> None:
@@ -82,7 +141,7 @@ async def serve_on(
             client,
             process,
             role="binder",
-            serve=lambda session, leadership: BinderRunner(parts, session, leadership).run(),
+            serve=lambda session, leadership: BinderEpoch(parts, session, leadership).run(),
             stats=lambda: {"pods": cache.pod_count, "reservations": len(cache.assumed_pods), **parts.stats},
         )
         await parts.recorder.finish(LAST_EVENTS_SECONDS)
@@ -98,3 +157,243 @@ def observe(cache: Cache, event: ReflectorEvent[Any]) -> None:
         log.warning("cannot use an object as it is", reason=problems.popleft())
     if isinstance(event, Undecodable):
         log.warning("cannot decode an object", kind=event.kind, object=event.name, reason=event.reason)
+
+
+class BinderEpoch:
+    """One leadership: takes over, then runs the core."""
+
+    def __init__(self, parts: BinderParts, session: Session, leadership: LeaderSession) -> None:
+        self._parts = parts
+        self._session = session
+        self._leadership = leadership
+        self._client = parts.client.checking(leadership.check)
+        self._metrics = parts.process.metrics
+        self._core = BinderCore(
+            cache=parts.cache,
+            profiles=parts.profiles,
+            epoch=Epoch(leadership.number),
+            config=parts.config,
+            settings=parts.settings.core,
+            checking=self._traced_check if parts.process.tracing.is_exporting else nullcontext,
+        )
+        self._inbox = Inbox[Event]()
+        self._publisher = DecisionPublisher(session, self._metrics)
+        self._fences = HigherFences(leadership, parts.cache, parts.process.clock)
+        self._requests = ApiRequests(
+            self._client,
+            parts.process,
+            leadership,
+            fences=self._fences,
+            cache=parts.cache,
+            extenders=parts.extenders,
+            binding_timeout=parts.settings.binding_timeout,
+            inbox=self._inbox,
+        )
+        effects = BinderEffects(
+            parts.process,
+            leadership,
+            session,
+            requests=self._requests,
+            publisher=self._publisher,
+            recorder=parts.recorder,
+            cache=parts.cache,
+            inbox=self._inbox,
+        )
+        effects.traceparent_of = self._traceparent_of
+        self._loop = CoreLoop(
+            self._core,
+            effects.carry_out,
+            clock=parts.process.clock,
+            slice_seconds=parts.settings.slice.total_seconds(),
+            inbox=self._inbox,
+        )
+        self._left = 0
+        """The last message of RANKED that a former leader left when it ended."""
+        self._watchers_term = 0
+        """The highest term of a watcher that ``control`` was seen to have."""
+
+    async def run(self) -> None:
+        """Lead until the leadership is lost or the process stops.
+
+        Raises:
+            BerthError, or a group of them: why the leadership ended.
+        """
+        parts, ends = self._parts, (self._leadership.lost, self._session.lost)
+        takeover = Takeover(
+            session=self._session,
+            leadership=self._leadership,
+            client=self._client,
+            cache=parts.cache,
+            informers=parts.informers,
+            schedulers=parts.profiles.keys(),
+        )
+        taken_over = await run_until(takeover.run(), *ends, parts.process.stopping)
+        if taken_over is None:
+            return
+        self._left = taken_over.left
+        consuming = self._session.consume(RANKED, taken_over.consumer, max_unacked=parts.settings.max_unacked)
+        try:
+            await run_until(self._consume(consuming, taken_over.consumer), *ends)
+        finally:
+            await self._settle()
+
+    async def _consume(self, consuming: AbstractAsyncContextManager[Deliveries], consumer: str) -> None:
+        parts = self._parts
+        async with AsyncExitStack() as stack, consuming as deliveries, asyncio.TaskGroup() as tasks:
+            stack.push_async_callback(self._loop.tasks.settle, 0)
+            parts.cache.notify(lambda uid: self._inbox.put(PodShown(uid=uid)))
+            stack.callback(parts.cache.notify, None)
+            parts.recorder.defer_to(lambda: self._core.backlog > 0)
+            stack.callback(parts.recorder.defer_to, None)
+            live = await follow_live(
+                self._session,
+                self._live_data(),
+                stack,
+                tasks,
+                lambda *_: None,
+                UndecodableReporter(self._metrics),
+            )
+            receiving = tasks.create_task(self._receive(deliveries), name="receive")
+            lasting = [tasks.create_task(work, name=name) for name, work in self._lasting(consumer)]
+            await parts.process.stopping.wait()
+            receiving.cancel()
+            await self._finish()
+            for task in (*lasting, *live):
+                task.cancel()
+
+    def _lasting(self, consumer: str) -> Iterable[tuple[str, Coroutine[Any, Any, None]]]:
+        """What runs as long as this binder leads, by the name of its task."""
+        parts, core = self._parts, self._core
+        checks = LeaderChecks(process=parts.process, leadership=self._leadership, role="binder")
+        yield "core", self._loop.run()
+        yield "keep alive", self._keep_alive()
+        yield "gauges", self._set_gauges()
+        yield "fences", self._ask_about_fences()
+        yield "foreign bindings", report_foreign_bindings(parts.cache.foreign_bindings, parts.profiles, parts.process)
+        yield (
+            "progress",
+            checks.check_progress(
+                parts.progress, self._describe_stall, waiting=lambda: core.backlog, begun=lambda: core.examined
+            ),
+        )
+        orphans = OrphanCheck(self._session, RANKED, consumer)
+        yield "orphans", checks.check_orphans(self._session, orphans, self._end_for_orphans)
+
+    def _live_data(self) -> LiveDataReader:
+        """The reader of the live data that filters use beside the cluster's objects."""
+        sources = frozenset[LiveSource]().union(*(p.live_sources_of_filters for p in self._parts.profiles.values()))
+        return LiveDataReader(self._parts.cache.snapshot.live, sources)
+
+    async def _finish(self) -> None:
+        """Start nothing new, and wait for what is under way as long as the settings allow."""
+        self._core.close()
+        try:
+            async with asyncio.timeout(self._parts.settings.finish.total_seconds()):
+                await self._loop.until(self._is_idle)
+        except TimeoutError:
+            log.warning("stopping with requests under way: the next binder reads their results")
+
+    def _is_idle(self) -> bool:
+        return not (self._requests.under_way or self._publisher.under_way or self._loop.tasks or self._inbox)
+
+    async def _settle(self) -> None:
+        """Wait for the answers of the API server. When no request is left open, the next leader need not fence."""
+        all_answered = await self._requests.settle()
+        if all_answered and not self._core.has_open_requests and not any(map(_leaves_open, self._inbox.drain())):
+            self._leadership.settled()
+
+    # RANKED.
+
+    async def _receive(self, deliveries: Deliveries) -> None:
+        async for delivery in deliveries:
+            self._metrics.count("berth_messages_received_total", stream=RANKED)
+            await self._take(delivery)
+
+    async def _take(self, delivery: Delivery) -> None:
+        self._parts.cache.snapshot.live.observe_time(delivery.time.timestamp())
+        try:
+            ranked = decode(delivery.data, Ranked)
+            attempt = attempt_of(ranked)
+        except UnknownSchemaError:
+            delivery.nak(self._parts.settings.unknown_schema_delay)
+        except DecodeError as error:
+            self._loop.tasks.start(self._publisher.reject_unusable(delivery, str(error)))
+        else:
+            await self._take_attempt(ranked, attempt, delivery)
+
+    async def _take_attempt(self, ranked: Ranked, attempt: Attempt, delivery: Delivery) -> None:
+        """An attempt of a term that no watcher has had is nobody's: the pod's real ones would look older than it."""
+        try:
+            is_known = attempt.term <= self._watchers_term or await self._is_known(attempt.term)
+        except UnansweredError:
+            delivery.nak(self._parts.settings.unknown_schema_delay)
+            return
+        if not is_known:
+            reason = f"attempt {str(attempt)!r}: the last term of a watcher is {self._watchers_term}"
+            self._loop.tasks.start(self._publisher.reject_unusable(delivery, reason))
+        else:
+            self._parts.process.peers.read("scorer", ranked.config, ranked.profile, self._parts.process.clock.now())
+            if verbose(V_STEP):
+                about = {"pod": ranked.pod.key, "uid": ranked.pod.uid, "attempt": ranked.attempt}
+                log.info("pod received", **about, trace_id=trace_id_of(delivery.headers), delivered=delivery.delivered)
+            event = RankedDelivery(
+                ranked=ranked,
+                attempt=attempt,
+                sequence=delivery.sequence,
+                delivery=delivery,
+                is_suspect=delivery.sequence <= self._left,
+            )
+            self._inbox.put(event)
+
+    async def _is_known(self, term: int) -> bool:
+        """Whether a watcher has that term: it is in ``control`` before anything is published in it."""
+        entry = await self._session.get(CONTROL, term_key("watcher"))
+        if entry is None:  # a new store, in which no watcher has led yet
+            return True
+        try:
+            self._watchers_term = number_in_control(entry, "watcher")
+        except DecodeError:  # the watcher says so, and cannot lead until it is mended
+            return True
+        return term <= self._watchers_term
+
+    async def _keep_alive(self) -> None:
+        while True:
+            await self._parts.process.clock.sleep(self._parts.settings.keep_alive.total_seconds())
+            for held in self._core.held():
+                held.delivery.in_progress()
+
+    async def _set_gauges(self) -> None:
+        try:
+            while True:
+                set_gauges(self._metrics, self._parts.cache, in_flight=self._core.in_flight)
+                self._parts.stats.update(unexamined=self._core.backlog, requests=self._core.in_flight)
+                await self._parts.process.clock.sleep(GAUGES_SECONDS)
+        finally:
+            self._parts.stats.clear()
+            clear_gauges(self._metrics)
+
+    async def _ask_about_fences(self) -> None:
+        while True:
+            await self._parts.process.clock.sleep(FENCES_SECONDS)
+            await self._fences.ask()
+
+    async def _end_for_orphans(self, problem: str) -> None:
+        """Give up the Lease when the consumer does not deliver what RANKED holds: the next epoch has a new one."""
+        self._leadership.end(problem)
+
+    def _describe_stall(self) -> str:
+        core = self._core
+        return f"{core.backlog} messages of RANKED wait, with {core.in_flight} requests to the API server under way"
+
+    def _traced_check(self, held: RankedDelivery) -> AbstractContextManager[Span]:
+        return self._parts.process.tracing.span("check", parent=held.delivery.headers.get(TRACEPARENT))
+
+    def _traceparent_of(self, uid: str) -> str | None:
+        """The trace that the pod's message is in."""
+        held = self._core.latest(uid) if self._parts.process.tracing.is_exporting else None
+        return held.delivery.headers.get(TRACEPARENT) if held is not None else None
+
+
+def _leaves_open(event: Event) -> bool:
+    """Whether an answer that the core has not had leaves open whether its request is carried out."""
+    return isinstance(event, RequestFailed) or (isinstance(event, RequestAnswer) and event.is_open)

@@ -37,8 +37,6 @@ class CoreSettings:
     plugin_step: timedelta = timedelta(milliseconds=2)
     """How much longer that takes for each pod that waits: so all of them cost a fifth of a core at most (0.3 ms each at
     5,000 nodes), and thousands whose volumes never come delay no other pod."""
-    steps_at_once: int = 64
-    """How many attempts go on before the loop is free again: 20 ms of work."""
     nak_delay: timedelta = timedelta(seconds=5)
     """After which a message of an unknown profile is redelivered: a binder that has it may lead by then."""
     backoff: Backoff = API_BACKOFF
@@ -69,10 +67,12 @@ class EventSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BinderSettings:
-    """The numbers of the runner round the core."""
+    """The numbers of the service round the core."""
 
     core: CoreSettings = field(default_factory=CoreSettings)
     events: EventSettings = field(default_factory=EventSettings)
+    slice: timedelta = timedelta(milliseconds=20)
+    """Work of the core before other tasks run, such as the renewal of the Lease: about 64 messages are examined."""
     max_unacked: int = 1024
     """Messages held at once, without those of pods that wait: far more than are in flight, so that none is missed."""
     keep_alive: timedelta = timedelta(seconds=10)

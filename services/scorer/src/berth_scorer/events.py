@@ -148,12 +148,11 @@ class SuspectNotCounted(msgspec.Struct, frozen=True, kw_only=True):
     """-> CountSuspect: NATS has not stored the count."""
 
 
+ReadEvent = MirrorRead | DecisionsRead | LiveDataRead | PeerRankingRead
+"""What a scorer and a shadow read to come to their view."""
 Event = (
-    PendingReceived
-    | MirrorRead
-    | DecisionsRead
-    | LiveDataRead
-    | PeerRankingRead
+    ReadEvent
+    | PendingReceived
     | OwnRankingRead
     | RankedStored
     | RankedNotStored

@@ -3,44 +3,29 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable
 from contextlib import AsyncExitStack
 from datetime import timedelta
-from typing import Final, Protocol
+from typing import Final
 
-from berth.bus.interface import BucketReader, Entry, Session, StoredMessage, StreamReader
+from berth.bus.interface import BucketReader, Session, StoredMessage, StreamReader
 from berth.bus.topology import CLUSTER, DECISIONS, RANKED
 from berth.cluster.buckets import LiveDataReader
 from berth.lifecycle.livedata import follow_live
 from berth.lifecycle.sessions import UndecodableReporter
 from berth.messages.subjects import all_of
+from berth_scorer.events import DecisionsRead, LiveDataRead, MirrorRead, PeerRankingRead, ReadEvent
 
 DECISIONS_READ: Final = 2
 """How far back DECISIONS is read at the start, in lifetimes of a proposal, so that no decided proposal counts."""
 
-
-class Follower(Protocol):
-    """Takes what is read. ``position``: up to which its source has been read."""
-
-    def on_ranked(self, stored: StoredMessage) -> None:
-        """A scorer has published RANKED."""
-
-    def count_ranked(self, stored: StoredMessage) -> None:
-        """RANKED had this message when it was read at the start."""
-
-    def on_mirror(self, entries: Sequence[Entry], position: int) -> None:
-        """Entries of the bucket ``cluster``."""
-
-    def on_decisions(self, batch: Sequence[StoredMessage], position: int) -> None:
-        """Messages of DECISIONS."""
-
-    def on_live_data(self, bucket: str, position: int) -> None:
-        """Entries of a bucket of live data; the reader has taken them into the Snapshot."""
+Put = Callable[[ReadEvent], None]
 
 
-async def follow(  # noqa: PLR0913 - what is read, by whom, and who holds it open
+async def follow(  # noqa: PLR0913 - what is read, where it goes, and who holds it open
     session: Session,
-    follower: Follower,
+    put: Put,
+    on_ranked: Callable[[StoredMessage], None],
     live_data: LiveDataReader,
     *,
     lifetime: timedelta,
@@ -50,25 +35,30 @@ async def follow(  # noqa: PLR0913 - what is read, by whom, and who holds it ope
 ) -> None:
     """Read the mirror to its end, RANKED, and the last minute of DECISIONS; then everything new, in tasks.
 
-    The subscription to RANKED begins before the scan of it, so that no message is missed in between.
+    ``on_ranked`` is called with what RANKED stores from now on. That subscription begins before the scan of RANKED, so
+    that no message is missed in between.
     """
-    await session.subscribe_stored(all_of("ranked"), follower.on_ranked)
+
+    def on_live_data(bucket: str, position: int) -> None:
+        put(LiveDataRead(bucket=bucket, position=position))
+
+    await session.subscribe_stored(all_of("ranked"), on_ranked)
     cluster = await stack.enter_async_context(session.read_bucket(CLUSTER))
-    tasks.create_task(_read_cluster(cluster, follower), name="cluster")
+    tasks.create_task(_read_cluster(cluster, put), name="cluster")
     await cluster.caught_up.wait()
-    await follow_live(session, live_data, stack, tasks, follower.on_live_data, undecodable)
+    await follow_live(session, live_data, stack, tasks, on_live_data, undecodable)
     async for stored in session.scan(RANKED, all_of("ranked")):
-        follower.count_ranked(stored)
+        put(PeerRankingRead(stored=stored))
     decisions = await stack.enter_async_context(session.read_stream(DECISIONS, since=DECISIONS_READ * lifetime))
-    tasks.create_task(_read_decisions(decisions, follower), name="decisions")
+    tasks.create_task(_read_decisions(decisions, put), name="decisions")
     await decisions.caught_up.wait()
 
 
-async def _read_cluster(reader: BucketReader, follower: Follower) -> None:
+async def _read_cluster(reader: BucketReader, put: Put) -> None:
     async for batch in reader.batches():
-        follower.on_mirror(batch, reader.position)
+        put(MirrorRead(entries=batch, position=reader.position))
 
 
-async def _read_decisions(reader: StreamReader, follower: Follower) -> None:
+async def _read_decisions(reader: StreamReader, put: Put) -> None:
     async for batch in reader.batches():
-        follower.on_decisions(batch, reader.position)
+        put(DecisionsRead(batch=batch, position=reader.position))

@@ -10,7 +10,7 @@ from datetime import timedelta
 from typing import Any, Final
 
 from berth.api.config.configuration import ExtenderConfiguration
-from berth.bus.interface import Bus, BusLostError, Delivery, Entry, MissingError, Session, StoredMessage
+from berth.bus.interface import Bus, BusLostError, Delivery, MissingError, Session, StoredMessage
 from berth.bus.topology import PENDING, SCORER, TRIES
 from berth.bus.tries import clear_tries, count_try
 from berth.cluster.buckets import LiveDataReader
@@ -36,16 +36,13 @@ from berth_scorer.events import (
     ClearSuspect,
     CountSuspect,
     DeadLetterStored,
-    DecisionsRead,
     Effect,
     Event,
     EvictionsAnswered,
     ExtendersAnswered,
     ExtendersFailed,
     KeepAlive,
-    LiveDataRead,
     LogFailure,
-    MirrorRead,
     NakPending,
     ObserveRanking,
     OwnRankingRead,
@@ -131,7 +128,8 @@ class Scorer:
             tasks.create_task(self._loop.run(), name="core")
             await follow(
                 self._session,
-                self,
+                self._loop.inbox.put,
+                self._on_ranked,
                 LiveDataReader(view.snapshot.live, self._ranker.live_sources),
                 lifetime=numbers.proposal,
                 undecodable=self._undecodable,
@@ -154,28 +152,10 @@ class Scorer:
 
     # --- events
 
-    def on_mirror(self, entries: Sequence[Entry], position: int) -> None:
-        """Hand them to the core."""
-        self._loop.inbox.put(MirrorRead(entries=entries, position=position))
-
-    def on_decisions(self, batch: Sequence[StoredMessage], position: int) -> None:
-        """Hand them to the core."""
-        self._loop.inbox.put(DecisionsRead(batch=batch, position=position))
-
-    def on_live_data(self, bucket: str, position: int) -> None:
-        """Hand it to the core."""
-        self._loop.inbox.put(LiveDataRead(bucket=bucket, position=position))
-
-    def on_ranked(self, stored: StoredMessage) -> None:
-        """Hand it to the core; this scorer's own counts there already."""
-        if self._publisher.sent.has(stored.subject, stored.data):
-            self._loop.inbox.put(OwnRankingRead(sequence=stored.sequence))
-        else:
-            self.count_ranked(stored)
-
-    def count_ranked(self, stored: StoredMessage) -> None:
-        """Hand it to the core."""
-        self._loop.inbox.put(PeerRankingRead(stored=stored))
+    def _on_ranked(self, stored: StoredMessage) -> None:
+        """This scorer's own counts already."""
+        is_own = self._publisher.sent.has(stored.subject, stored.data)
+        self._loop.inbox.put(OwnRankingRead(sequence=stored.sequence) if is_own else PeerRankingRead(stored=stored))
 
     async def _consume(self, max_unacked: int) -> None:
         async with self._session.consume(PENDING, SCORER, max_unacked=max_unacked) as deliveries:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Final, Protocol
 
-from berth.messages.attempts import Candidate, Decision, by_best_estimate
+from berth.framework.scoring import by_best_estimate
+from berth.messages.attempts import Candidate, Decision
 
 _NAMED: Final = 3
 """Nodes that a sentence names; of more, it has the number."""

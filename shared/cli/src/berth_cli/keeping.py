@@ -12,22 +12,20 @@ from typing import Final
 
 from berth.api.config.configuration import KubeSchedulerConfiguration
 from berth.bus.interface import BusRefusedError, Session
-from berth.errors import BerthError, TemporaryError
+from berth.errors import BerthError, TemporaryError, first_error
 from berth.exits import UsageError
 from berth.observability.health import Condition, Health, HealthPortError, health_server
 from berth.observability.metrics import PrometheusMeter
 from berth.safetext import one_line, without_passwords
 from berth.settings.sources import SettingsError, read_settings
 from berth_cli.bus import NatsServer, open_session
-from berth_cli.options import first_error, until_stopped
+from berth_cli.options import until_stopped
 from berth_cli.recording.keeper import Keeper
 from berth_cli.recording.segments import locked_folder
 from berth_cli.rendering import amount_of_bytes, duration, note, print_line
 from berth_cli.waiting import queue_pages
 
 RETRY_SECONDS: Final = 1.0
-MISSED: Final = 6
-"""So often in a row nobody says which pods wait until that is worth a line: services that start do not lead at once."""
 
 OnConnected = Callable[[Session], Awaitable[None]]
 """Called when the first session has been opened."""
@@ -48,7 +46,7 @@ class Keeping:
     _disk: Condition = field(init=False)
     _has_read: bool = field(init=False, default=False)
     _disk_failed: bool = field(init=False, default=False)
-    _missed: int = field(init=False, default=0)
+    _missing: str = field(init=False, default="")
 
     def __post_init__(self) -> None:
         self._nats = self._health.condition("nats", "reading NATS: not yet at the end of what it has")
@@ -65,15 +63,11 @@ class Keeping:
                 folder,
                 self.configuration,
                 queue_pages,
-                keep=self.keep,
                 on_disk=self._on_disk,
                 on_missing=self._on_missing,
             )
-            try:
-                async with _serving(self._health):
-                    await until_stopped(self._read(keeper))
-            finally:
-                keeper.close()
+            async with _serving(self._health):
+                await until_stopped(self._read(keeper))
             count, size = folder.summary
         print_line(f"{count} segments in {self.folder}, {amount_of_bytes(size)}: it was stopped")
 
@@ -97,6 +91,9 @@ class Keeping:
         return is_away or (isinstance(error, BerthError) and self._has_read)
 
     def _begun(self) -> None:
+        """Called for each segment, once it has what was stored."""
+        if self._nats.is_ready:
+            return
         if self._has_read:
             note("NATS is back")
         else:
@@ -111,9 +108,10 @@ class Keeping:
         self._nats.waiting(reason)
 
     def _on_missing(self, missing: str) -> None:
-        self._missed = self._missed + 1 if missing else 0
-        if self._missed == MISSED:
-            note(f"{without_passwords(one_line(missing))}; asking again")
+        """Called for each segment, with why it has no list of pods that wait."""
+        if missing and missing != self._missing:
+            note(f"{without_passwords(one_line(missing))}; the next segment asks again")
+        self._missing = missing
 
     def _on_disk(self, reason: str) -> None:
         if reason and not self._disk_failed:

@@ -16,7 +16,7 @@ from typing import Annotated, Any, Final, TypeVar
 
 import typer
 
-from berth.errors import BerthError
+from berth.errors import BerthError, first_error
 from berth.exits import Exit, UsageError, exit_for
 from berth.messages.subjects import PREFIX, escape_dotted, escape_token
 from berth.settings.readers import object_name
@@ -226,14 +226,6 @@ async def until_stopped(work: Coroutine[Any, Any, T]) -> T | None:
             loop.add_signal_handler(number, stop)
     await asyncio.gather(task, return_exceptions=True)
     return None if stopping.is_set() and task.cancelled() else task.result()
-
-
-def first_error(group: BaseException) -> BaseException:
-    """The first error of a group that is no group."""
-    error = group
-    while isinstance(error, BaseExceptionGroup):
-        error = error.exceptions[0]
-    return error
 
 
 def _as_exit(error: BaseException) -> BaseException:

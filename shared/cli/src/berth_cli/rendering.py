@@ -18,10 +18,10 @@ from typing import Final, Self
 
 import msgspec
 from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
-from rich.measure import Measurement
+from rich.measure import Measurement, measure_renderables
 from rich.padding import Padding
 from rich.segment import Segment
-from rich.table import Table
+from rich.table import Column, Table
 from rich.text import Text
 
 from berth.errors import TemporaryError
@@ -142,47 +142,38 @@ _GAP: Final = 2
 
 
 class FittingTable(Table):
-    """A table whose lines break between words: names stay whole as long as the longest of each column fit.
+    """A table that cuts names only where the longest of each column do not fit.
 
-    In a narrow terminal the gaps get smaller and numbers are parted from their units before a name is cut. Rich itself
-    takes from the widest columns, and cuts words that are wider than what is left.
+    Rich takes from the widest column first, whatever is in it: at 100 columns it cuts pod names. Here each column gives
+    down to its longest word. In a narrow terminal the gaps shrink and numbers are parted from their units first.
     """
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        gap, measured = _GAP, self._measured(console, options, whole_numbers=True)
-        if sum(words for words, _ in measured) > options.max_width - gap * (len(measured) - 1):
-            gap, measured = 1, self._measured(console, options, whole_numbers=False)
+        for gap, parts_numbers in ((_GAP, False), (1, True)):
+            room = options.max_width - gap * (len(self.columns) - 1)
+            measured = [_measured(console, options, column, parts_numbers=parts_numbers) for column in self.columns]
+            if sum(each.minimum for each in measured) <= room:
+                break
         self.padding = (0, gap, 0, 0)
-        for column, width in zip(
-            self.columns, fitting_widths(measured, options.max_width - gap * (len(measured) - 1)), strict=True
-        ):
+        for column, width in zip(self.columns, fitting_widths(measured, room), strict=True):
             column.width = width
         # Rich counts a gap after the last column too, and prints none.
         yield from super().__rich_console__(console, options.update_width(options.max_width + gap))
 
-    def _measured(self, console: Console, options: ConsoleOptions, *, whole_numbers: bool) -> list[tuple[int, int]]:
-        """The width of the longest word and of the longest line of each column.
 
-        ``whole_numbers``: numbers stay beside their units.
-        """
-        widths = []
-        for column in self.columns:
-            parts = [Measurement.get(console, options, part) for part in (column.header, *column.cells)]
-            whole = max(part.maximum for part in parts)
-            keeps_lines = whole_numbers and column.justify == "right"
-            widths.append((whole if keeps_lines else max(part.minimum for part in parts), whole))
-        return widths
+def _measured(console: Console, options: ConsoleOptions, column: Column, *, parts_numbers: bool) -> Measurement:
+    """The width of the column's longest word and of its longest line."""
+    found = measure_renderables(console, options, (column.header, *column.cells))
+    keeps_lines = column.justify == "right" and not parts_numbers
+    return Measurement(found.maximum, found.maximum) if keeps_lines else found
 
 
-def fitting_widths(measured: Sequence[tuple[int, int]], room: int) -> list[int]:
-    """The widths of columns, of which the longest word and the longest line are given, in so much room.
-
-    The widest columns are broken first, and within words only where the words of all columns do not fit.
-    """
-    if sum(words for words, _ in measured) > room:
-        measured = [(1, words) for words, _ in measured]
-    level = max((whole for _, whole in measured), default=0)
-    while sum(widths := [max(words, min(whole, level)) for words, whole in measured]) > room and level > 1:
+def fitting_widths(measured: Sequence[Measurement], room: int) -> list[int]:
+    """The widths of columns in this room: the widest lines are broken first, words only where they do not all fit."""
+    if sum(each.minimum for each in measured) > room:
+        measured = [Measurement(1, each.minimum) for each in measured]
+    level = max((each.maximum for each in measured), default=0)
+    while sum(widths := [max(each.minimum, min(each.maximum, level)) for each in measured]) > room and level > 1:
         level -= 1
     return widths
 

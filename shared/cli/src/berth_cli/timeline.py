@@ -16,17 +16,7 @@ from rich.text import Text
 from berth.api.meta import ObjectMeta
 from berth.api.pod import Pod
 from berth.errors import DecodeError
-from berth.messages.attempts import (
-    Candidate,
-    DeadLetter,
-    Decision,
-    Message,
-    Outcome,
-    Pending,
-    Ranked,
-    Reason,
-    decode,
-)
+from berth.messages.attempts import Candidate, DeadLetter, Decision, Message, Outcome, Pending, Ranked, Reason, decode
 from berth.settings.settings import short_identity
 from berth_cli.choice import chosen_candidate, estimate_text, possible_nodes
 from berth_cli.options import PodName

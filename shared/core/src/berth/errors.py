@@ -31,3 +31,11 @@ def cause_of(exc: BaseException) -> str:
     if isinstance(exc, ConnectionError) and exc.errno:
         return os.strerror(exc.errno)
     return " ".join(str(exc).split()) or type(exc).__name__
+
+
+def first_error(group: BaseException) -> BaseException:
+    """The first error of a group that is no group."""
+    error = group
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return error

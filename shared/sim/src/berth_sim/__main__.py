@@ -12,9 +12,9 @@ from pathlib import Path
 from berth.api.pod import DEFAULT_SCHEDULER
 from berth.safetext import one_line
 from berth_sim import cluster as snapshot
+from berth_sim.apiserver.store import DEFAULT_HISTORY
 from berth_sim.cluster import SimulatedCluster
 from berth_sim.nodes import KubeletSettings, node_manifests
-from berth_sim.store import DEFAULT_HISTORY
 
 EXIT_USAGE = 2
 EXIT_UNREACHABLE = 3

@@ -22,14 +22,14 @@ from aiohttp import web
 
 from berth.api.config.yamlreader import reason_in_a_line, yaml_values
 from berth.api.pod import DEFAULT_SCHEDULER
+from berth_sim.apiserver.kinds import BY_NAME, NAMESPACES, NODES, PODS, PRIORITY_CLASSES, SimulatedKind
+from berth_sim.apiserver.resources import Clock, Resources, incoming, utc_now
+from berth_sim.apiserver.status import JsonObject
+from berth_sim.apiserver.store import DEFAULT_HISTORY, FIRST_REVISION, Store, StoredObject
 from berth_sim.faults import Faults
-from berth_sim.kinds import BY_NAME, NAMESPACES, NODES, PODS, PRIORITY_CLASSES, SimulatedKind
 from berth_sim.nodes import CordonTaints, Kubelet, KubeletSettings
 from berth_sim.prometheus import PREFIX
-from berth_sim.resources import Clock, Resources, incoming, utc_now
 from berth_sim.server import SimulatedApiServer
-from berth_sim.status import JsonObject
-from berth_sim.store import DEFAULT_HISTORY, FIRST_REVISION, Store, StoredObject
 
 _FIRST = (NAMESPACES, NODES)
 

@@ -18,9 +18,9 @@ from typing import Literal, TypeAlias
 
 import msgspec
 
-from berth_sim.kinds import Route
-from berth_sim.status import JsonObject, StatusError, bad_request
-from berth_sim.store import Store
+from berth_sim.apiserver.kinds import Route
+from berth_sim.apiserver.status import JsonObject, StatusError, bad_request
+from berth_sim.apiserver.store import Store
 
 Verb = Literal["get", "list", "watch", "create", "update", "patch", "delete", "deletecollection"]
 ANY = "*"

@@ -8,10 +8,10 @@ from functools import partial
 from typing import Any
 
 from berth.api.node import UNSCHEDULABLE_TAINT
-from berth_sim.kinds import NODES, PODS
-from berth_sim.resources import DeleteOptions, Resources, timestamp
-from berth_sim.status import JsonObject, StatusError
-from berth_sim.store import Key, StoredObject, StoreEvent
+from berth_sim.apiserver.kinds import NODES, PODS
+from berth_sim.apiserver.resources import DeleteOptions, Resources, timestamp
+from berth_sim.apiserver.status import JsonObject, StatusError
+from berth_sim.apiserver.store import Key, StoredObject, StoreEvent
 
 _RUNNING_CONDITIONS = ("PodReadyToStartContainers", "Initialized", "Ready", "ContainersReady")
 _CORDON = {"key": UNSCHEDULABLE_TAINT.key, "effect": UNSCHEDULABLE_TAINT.effect}

@@ -27,8 +27,8 @@ from typing import Final
 import msgspec
 from aiohttp import web
 
-from berth_sim.kinds import NODES, PODS
-from berth_sim.store import Store
+from berth_sim.apiserver.kinds import NODES, PODS
+from berth_sim.apiserver.store import Store
 
 PREFIX: Final = "/prometheus"
 

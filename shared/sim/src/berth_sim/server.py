@@ -8,21 +8,22 @@ from typing import Any
 import msgspec
 from aiohttp import web
 
-from berth_sim import faults, kubectl, listing, patch, prometheus, status
-from berth_sim import resources as bindings
-from berth_sim.faults import Faults, Verb
-from berth_sim.kinds import PODS, Route, SimulatedKind, UnknownResourceError, parse_path
-from berth_sim.prometheus import SimulatedExporters, SimulatedPrometheus
-from berth_sim.resources import DeleteOptions, Part, Resources
-from berth_sim.status import (
+from berth_sim import faults, prometheus
+from berth_sim.apiserver import kubectl, listing, patch, status
+from berth_sim.apiserver import resources as bindings
+from berth_sim.apiserver.kinds import PODS, Route, SimulatedKind, UnknownResourceError, parse_path
+from berth_sim.apiserver.resources import DeleteOptions, Part, Resources
+from berth_sim.apiserver.status import (
     StatusError,
     bad_request,
     method_not_allowed,
     no_such_resource,
     unsupported_media_type,
 )
-from berth_sim.store import Store, StoredObject
-from berth_sim.watch import Watch, watch_options
+from berth_sim.apiserver.store import Store, StoredObject
+from berth_sim.apiserver.watch import Watch, watch_options
+from berth_sim.faults import Faults, Verb
+from berth_sim.prometheus import SimulatedExporters, SimulatedPrometheus
 
 _JSON = "application/json"
 

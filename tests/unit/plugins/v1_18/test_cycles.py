@@ -3,7 +3,7 @@
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from berth.framework.cycle import check, rank
+from berth.framework.cycle import RankOptions, check, rank
 from berth.framework.profile import Profile
 from berth.profiles.configuration import profiles_of, read_configuration
 from harness.builders.objects import first_attempt
@@ -36,6 +36,6 @@ def test_cached_results_equal_computed_ones(snapshot, history, waiting):
 def test_a_node_is_a_candidate_when_its_check_succeeds(snapshot, pod):
     made = profile()
     snapshot.remove_pod(pod.uid)
-    ranking = rank(pod, snapshot, made, attempt=first_attempt(pod), best=100)
+    ranking = rank(pod, snapshot, made, attempt=first_attempt(pod), options=RankOptions(best=100))
     passing = {name for name in snapshot.node_names() if check(pod, name, snapshot, made).is_success}
     assert {candidate.node for candidate in ranking.candidates} == passing

@@ -5,16 +5,13 @@ from __future__ import annotations
 import asyncio
 import os
 import sys
-import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Annotated, Final, TypeVar
 
-import msgspec
 import typer
 
 from berth.api.config.configuration import KubeSchedulerConfiguration
@@ -28,12 +25,13 @@ from berth.settings import readers
 from berth_cli.bus import NatsContext, NatsServer, NatsUrl, open_session
 from berth_cli.commands.config import Gates, Provider, configured
 from berth_cli.options import reporting_errors, run_command, stoppable, until_stopped
-from berth_cli.recording import cut
 from berth_cli.recording.anonymised import Anonymiser
-from berth_cli.recording.configuration import configuration_of, recorded_configuration
-from berth_cli.recording.file import Change, Header, RecordingError, RecordingWriter, header, unchanged
+from berth_cli.recording.configuration import configuration_of, recorded_header
+from berth_cli.recording.file import Begun, Change, Header, Recorded, RecordingWriter, Waiting, unchanged
+from berth_cli.recording.joined import joined
 from berth_cli.recording.recorder import Recorder
 from berth_cli.rendering import amount_of_bytes, duration, note, print_line
+from berth_cli.simulate.inputs import counted
 from berth_cli.waiting import queue_pages
 
 app = typer.Typer()
@@ -83,20 +81,16 @@ Since = Annotated[
     typer.Option(
         "--since",
         metavar="DURATION",
-        help="Write the last 30m of what a `berth record --keep` has in the folder of --from.",
+        help="With --from: whole segments back to 30m before the newest message; by default all.",
         show_default=False,
     ),
 ]
 From = Annotated[
     Path | None,
-    typer.Option("--from", metavar="FOLDER", help="With --since: the folder of --keep.", show_default=False),
-]
-Until = Annotated[
-    str | None,
     typer.Option(
-        "--until",
-        metavar="TIME",
-        help="With --since: count back from 2026-11-25T10:15:00Z; by default from the newest message.",
+        "--from",
+        metavar="FOLDER",
+        help="Write the segments that a `berth record --keep` has in this folder as one recording.",
         show_default=False,
     ),
 ]
@@ -126,9 +120,8 @@ def record(  # noqa: PLR0913 - one parameter a flag, given by name
     lasts: For = None,
     keep: Keep = None,
     keep_size: KeepSize = None,
-    since: Since = None,
     folder: From = None,
-    until: Until = None,
+    since: Since = None,
     anonymise: Anonymise = False,
     config: Config = None,
     algorithm_provider: Provider = None,
@@ -139,14 +132,14 @@ def record(  # noqa: PLR0913 - one parameter a flag, given by name
     """Write what is on the bus into a file, for berth replay.
 
     The cluster as scorers see it, then every change, and every pod's messages. With --keep it goes on until it is
-    stopped, and keeps the last hour, of which --since makes a file.
+    stopped, and keeps the last hour in a folder, of which --from makes a file.
     """
     with reporting_errors():
         _refuse_together(context, output)
-    if since is not None and folder is not None:
+    if folder is not None:
         with reporting_errors():
-            wanted = _Wanted(folder, _read(_read_duration, "--since", since), _time_of(until), anonymise=anonymise)
-            _cut(wanted, output)
+            back = None if since is None else _read(_read_duration, "--since", since)
+            _join(folder, back, output, anonymise=anonymise)
         return
     configuration = configured(config, algorithm_provider, feature_gates)
     server = NatsServer(nats, nats_context)
@@ -169,7 +162,7 @@ def record(  # noqa: PLR0913 - one parameter a flag, given by name
         if output == _STANDARD_OUTPUT:
             _refuse_a_terminal()
         elif output.exists():  # before NATS is asked; the writer looks again
-            raise _taken(output)
+            raise UsageError(f"writing {str(output)!r}: it exists already: remove it, or name another file")
     run_command(_record(output, given, configuration, server, anonymise=anonymise))
 
 
@@ -179,7 +172,6 @@ _FLAGS: Final = {
     "keep_size": "--keep-size",
     "since": "--since",
     "folder": "--from",
-    "until": "--until",
     "anonymise": "--anonymise",
     "config": "--config",
     "algorithm_provider": "--algorithm-provider",
@@ -187,7 +179,7 @@ _FLAGS: Final = {
     "nats": "--nats",
     "nats_context": "--context",
 }
-_OF_A_CUT: Final = {"--since", "--from", "--until", "--anonymise"}
+_OF_A_FOLDER: Final = {"--from", "--since", "--anonymise"}
 
 
 def _refuse_together(context: typer.Context, output: Path) -> None:
@@ -198,15 +190,13 @@ def _refuse_together(context: typer.Context, output: Path) -> None:
     """
     sources = {flag: context.get_parameter_source(name) for name, flag in _FLAGS.items()}
     given = {flag for flag, source in sources.items() if source is not None and source.name == "COMMANDLINE"}
-    if "--since" in given:
-        if "--from" not in given:
-            raise UsageError("--since takes from what `berth record --keep` has: name its folder with --from")
-        others = sorted(given - _OF_A_CUT)
+    if "--from" in given:
+        others = sorted(given - _OF_A_FOLDER)
         if others:
-            raise UsageError(f"--since reads a folder, and asks neither NATS nor services: leave {others[0]} away")
+            raise UsageError(f"--from reads a folder, and asks neither NATS nor services: leave {others[0]} away")
         return
-    if alone := sorted(given & {"--from", "--until"}):
-        raise UsageError(f"{alone[0]} belongs to --since, which is missing")
+    if "--since" in given:
+        raise UsageError("--since chooses segments of a `berth record --keep`: name its folder with --from")
     if "--keep" not in given:
         if "--keep-size" in given:
             raise UsageError("--keep-size belongs to --keep, which is missing")
@@ -217,7 +207,7 @@ def _refuse_together(context: typer.Context, output: Path) -> None:
     elif "--anonymise" in given:
         why = "masking for as long as that would remember the word for every name"
         raise UsageError(
-            f"--keep keeps names, since {why}: give --anonymise with --since, which masks what it takes out"
+            f"--keep keeps names, since {why}: give --anonymise with --from, which masks what it takes out"
         )
 
 
@@ -242,54 +232,31 @@ def _size(given: str) -> int:
     return size
 
 
-def _time_of(until: str | None) -> datetime | None:
-    return None if until is None else _read(_time, "--until", until)
+SILENT: Final = timedelta(minutes=1)
+"""A recorder that reads has a watermark of each kind every half minute."""
 
 
-def _time(given: str) -> datetime:
-    with suppress(ValueError):
-        time = datetime.fromisoformat(given)
-        if time.tzinfo is not None:
-            return time
-    raise ValueError(f"want a time with its zone, such as 2026-11-25T10:15:00Z, got {given!r:.80}")
-
-
-@dataclass(frozen=True, slots=True)
-class _Wanted:
-    """What is to be taken from a folder."""
-
-    folder: Path
-    since: timedelta
-    until: datetime | None
-    anonymise: bool
-
-
-_TRIES: Final = 5
-"""A recorder that writes much removes a segment every second, and it takes about as long to look through many."""
-
-
-def _cut(wanted: _Wanted, output: Path) -> None:
-    for _ in range(_TRIES - 1):
-        with suppress(cut.SegmentGoneError):
-            return _take(wanted, output)
-    return _take(wanted, output)
-
-
-def _take(wanted: _Wanted, output: Path) -> None:
-    chosen = cut.choose(wanted.folder, wanted.since, wanted.until)
-    head = msgspec.structs.replace(chosen.head, follows="")
-    change: Change = unchanged
-    if wanted.anonymise:
-        anonymiser = Anonymiser(configuration_of(chosen.head, str(chosen.segments[0].path)))
-        head, change = anonymiser.header(head), anonymiser.of
-    with stoppable(), _writer(output, head) as writer:
-        written = cut.write(chosen, writer, change)
-    begin, newest = written.begin, written.newest
-    if chosen.less:
-        asked = duration(wanted.since.total_seconds())
-        note(f"less than {asked} is there, from {begin.isoformat(timespec='seconds')}: {chosen.less}")
+def _join(folder: Path, since: timedelta | None, output: Path, *, anonymise: bool) -> None:
+    with stoppable(), joined([folder], since) as found:
+        head = found.header
+        change: Change = unchanged
+        if anonymise:
+            anonymiser = Anonymiser(configuration_of(head, found.parts[0].name))
+            head, change = anonymiser.header(head), anonymiser.of
+        with _writer(output, head) as writer:
+            for record in found.records():
+                if isinstance(record, Recorded | Waiting):
+                    writer.add(change(record))
+                elif isinstance(record, Begun):
+                    writer.add(record)
+                if writer.has_frame:
+                    writer.write_frames()
+            writer.end(f"it is of {counted(len(found.parts), 'segment')}", found.parts[-1].reached)
+    begin, newest = head.at, found.newest
+    if found.less:
+        note(f"it begins at {begin.isoformat(timespec='seconds')}: {found.less}")
     silent = (datetime.now(UTC) - newest).total_seconds()
-    if wanted.until is None and silent > SILENT.total_seconds():
+    if silent > SILENT.total_seconds():
         note(f"its newest message is {duration(silent)} old: the recorder has ended, or NATS is away from it")
     size = amount_of_bytes(writer.written)
     said = f"took {duration((newest - begin).total_seconds())}, {writer.messages} messages, {size} to"
@@ -299,61 +266,24 @@ def _take(wanted: _Wanted, output: Path) -> None:
         print_line(f"{said} {output}")
 
 
-SILENT: Final = timedelta(minutes=1)
-"""A recorder that reads hears a watermark of each kind every half minute."""
-
-
 @contextmanager
 def _writer(output: Path, head: Header) -> Iterator[RecordingWriter]:
-    """A recording that has another name until the block is over, and is removed when that fails.
+    """A new recording, which is removed when the block fails.
 
     Raises:
-        UsageError: it cannot be created, something has its name, or standard output is a terminal.
+        UsageError: it cannot be created, or standard output is a terminal.
     """
     if output == _STANDARD_OUTPUT:
         _refuse_a_terminal()
-        writer = _to_standard_output(head)
-        try:
-            yield writer
-        except cut.SegmentGoneError as exc:
-            if writer.written:  # it cannot be begun anew
-                raise RecordingError(str(exc)) from exc
-            raise
+        yield _to_standard_output(head)
         return
-    if os.path.lexists(output):
-        raise _taken(output)
-    try:
-        descriptor, name = tempfile.mkstemp(prefix="berth-", suffix=".part", dir=output.parent)
-    except OSError as exc:
-        raise UsageError(f"writing {str(output)!r}: {exc.strerror}") from exc
-    writer = RecordingWriter.into(str(output), os.fdopen(descriptor, "wb", buffering=0), head)
+    writer = RecordingWriter.create(output, head)
     try:
         yield writer
-        _put_in_place(Path(name), output)
-    finally:
+    except BaseException:
         writer.drop()
-        Path(name).unlink(missing_ok=True)
-
-
-def _put_in_place(file: Path, output: Path) -> None:
-    """Give a file another name, unless something has that.
-
-    Raises:
-        UsageError: something has, or no file can have it.
-    """
-    try:
-        try:
-            output.hardlink_to(file)
-        except FileExistsError as exc:
-            raise _taken(output) from exc
-        except OSError:  # a file system without links
-            file.rename(output)
-    except OSError as exc:
-        raise UsageError(f"writing {str(output)!r}: {exc.strerror}") from exc
-
-
-def _taken(output: Path) -> UsageError:
-    return UsageError(f"writing {str(output)!r}: it exists already: remove it, or name another file")
+        output.unlink(missing_ok=True)
+        raise
 
 
 def _refuse_a_terminal() -> None:
@@ -377,13 +307,7 @@ async def _record(
 ) -> None:
     anonymiser = Anonymiser(configuration) if anonymise else None
     async with open_session(server, name="record") as session:
-        head = header(
-            at=(await session.state(DECISIONS)).now,
-            bus_id=session.bus_id,
-            config=configuration.digest,
-            release=configuration.release,
-            configuration=recorded_configuration(configuration),
-        )
+        head = recorded_header(configuration, session.bus_id, (await session.state(DECISIONS)).now)
         head = head if anonymiser is None else anonymiser.header(head)
         is_out = file == _STANDARD_OUTPUT
         writer = _to_standard_output(head) if is_out else RecordingWriter.create(file, head)

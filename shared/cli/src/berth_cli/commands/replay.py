@@ -39,6 +39,7 @@ from berth_cli.options import (
 from berth_cli.recording.configuration import configuration_of
 from berth_cli.recording.file import Recording, read_opened, read_recording
 from berth_cli.recording.history import Fate, RecordedQueue
+from berth_cli.recording.joined import joined
 from berth_cli.recording.replay import NOT_COMPARED, Replay, ReplayCounts, Replayed
 from berth_cli.recording.whatif import ComparedPod, RunResult, WhatIf, what_if
 from berth_cli.rendering import clock, duration, indented, new_table, note, plain, print_rich
@@ -56,10 +57,13 @@ PORT: Final = 8091
 _ROWS: Final = 50
 """Pods that a table shows. With ``-o json`` there are all."""
 
-File = Annotated[
-    Path,
+Files = Annotated[
+    list[Path],
     typer.Argument(
-        metavar="FILE", help="A recording of berth record; - is standard input.", parser=named_file, show_default=False
+        metavar="FILE...",
+        help="A recording of berth record; - is standard input. Or the folder of its --keep, or some of its segments.",
+        parser=named_file,
+        show_default=False,
     ),
 ]
 Pod = Annotated[
@@ -133,7 +137,7 @@ class _Opened:
 
 @app.command()
 def replay(  # noqa: PLR0913 - one parameter a flag, given by name
-    file: File,
+    files: Files,
     *,
     pod: Pod = None,
     namespace: PodNamespace = None,
@@ -167,7 +171,7 @@ def replay(  # noqa: PLR0913 - one parameter a flag, given by name
             raise UsageError("--host, --port and who may look are of the page: name --browse too")
         guard = guard_of(host or LOOPBACK, token_file, proxy_header, proxy_address, allowed_host)
         name = None if pod is None else parse_pod(pod, namespace)
-        opened = _open(file)
+        opened = _open(files)
         if other is None:
             is_equal = _print_replay(opened, output) if name is None else _print_pod(opened, name, output)
         elif not browse:
@@ -175,7 +179,7 @@ def replay(  # noqa: PLR0913 - one parameter a flag, given by name
             return
         else:
             title = config.name if config is not None else algorithm_provider or "other feature gates"
-            page = ReplayServer(_side_by_side(opened, other, file.name, title), guard).application()
+            page = ReplayServer(_side_by_side(opened, other, files[0].name, title), guard).application()
             serving = serve(page, guard, PORT if port is None else port, "page", _for_ever)
             run_command(until_stopped(serving), interrupted=Exit.DONE)
             return
@@ -183,14 +187,27 @@ def replay(  # noqa: PLR0913 - one parameter a flag, given by name
         raise typer.Exit(Exit.NO)
 
 
-def _open(file: Path) -> _Opened:
-    is_piped = file == STANDARD_INPUT  # opened anew it cannot be read where it is a socket
-    recording = read_opened(shown(file), sys.stdin.buffer) if is_piped else read_recording(file)
+def _open(files: Sequence[Path]) -> _Opened:
+    name = shown(files[0])
+    recording = _read(files)
     if recording.is_cut:
         why = "it has no end: the recorder was killed, or the file was copied in part"
-        note(f"{shown(file)}: {why}; what is there is used")
-    configuration = configuration_of(recording.header, shown(file))
+        note(f"{name}: {why}; what is there is used")
+    configuration = configuration_of(recording.header, name)
     return _Opened(recording, configuration, profiles_of(configuration))
+
+
+def _read(files: Sequence[Path]) -> Recording:
+    if files == [STANDARD_INPUT]:  # opened anew it cannot be read where it is a socket
+        return read_opened(shown(STANDARD_INPUT), sys.stdin.buffer)
+    if len(files) == 1 and not files[0].is_dir():
+        return read_recording(files[0])
+    if STANDARD_INPUT in files:
+        raise UsageError("- is standard input, which has one recording: name it alone")
+    with joined(files) as found:
+        if found.less:
+            note(found.less)
+        return found.recording()
 
 
 # --- every ranking

@@ -25,12 +25,12 @@ from berth.bus.interface import ServiceInstance, Session, StoredMessage, StreamR
 from berth.bus.stages import OUTCOME
 from berth.bus.topology import BANDWIDTH, DEAD, DECISIONS, PENDING, RANKED
 from berth.cluster.nodes import node_info
-from berth.errors import TemporaryError
+from berth.errors import TemporaryError, first_error
 from berth.exits import Exit
 from berth.settings.settings import process_label, short_identity
 from berth_cli.bus import NatsContext, NatsServer, NatsUrl, open_session
 from berth_cli.mirror import MirrorReader, newest, open_mirror
-from berth_cli.options import Output, OutputFormat, countable_seconds, first_error, print_document, run_command
+from berth_cli.options import Output, OutputFormat, countable_seconds, print_document, run_command
 from berth_cli.rendering import (
     amount_of_bytes,
     duration,

@@ -12,7 +12,7 @@ import msgspec
 
 from berth.bus.interface import BusRefusedError, Session, StoredMessage, StreamReader
 from berth.bus.topology import BANDWIDTH, DEAD, DECISIONS
-from berth.errors import BerthError, TemporaryError
+from berth.errors import BerthError, TemporaryError, first_error
 from berth.messages.livedata import LiveSource
 from berth.messages.shadow import ALL_SHADOWS
 from berth.safetext import one_line, without_passwords
@@ -21,7 +21,6 @@ from berth_cli.console.decisionlog import DEAD_KEPT, KEPT
 from berth_cli.console.hub import Hub
 from berth_cli.console.model import ConsoleModel
 from berth_cli.mirror import open_mirror
-from berth_cli.options import first_error
 from berth_cli.rendering import note
 
 TICK_SECONDS: Final = 0.1  # between two frames: the limit of what a person notices

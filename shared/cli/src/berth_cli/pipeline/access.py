@@ -1,7 +1,7 @@
-"""Users of the embedded NATS server: random passwords in the pipeline's private folder, found there by the commands.
+"""Users of the embedded NATS server: random passwords in the pipeline's private folder, where commands find them.
 
-The server listens on the loopback address only, but every process of every user of the machine reaches that. The
-pipeline may hold the credentials of a real cluster, so each client needs a password.
+The server listens on the loopback address only, but processes of all users of the machine can connect. The pipeline may
+hold the credentials of a real cluster, so each client needs a password.
 """
 
 from __future__ import annotations

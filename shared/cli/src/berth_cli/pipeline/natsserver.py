@@ -25,28 +25,23 @@ HOW_TO_GET_IT: Final = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerSettings:
-    """One server with JetStream."""
-
+    # Folder for the streams; the server makes a folder `jetstream` in it. Streams survive a restart if it is kept.
     store: Path
-    """Folder for the streams; the server makes a folder ``jetstream`` in it. If it is kept, they survive a restart."""
 
-    port: int = 4222
-    """Port on the loopback address, 1..65535."""
+    port: int = 4222  # on the loopback address, 1..65535
 
-    name: str = ""
-    """The server's name, which clients see; empty: the server generates one."""
+    name: str = ""  # shown to clients; empty: the server generates one
 
-    monitoring_port: int | None = None
-    """Port of the HTTP monitoring on the loopback address; ``None`` serves none."""
+    monitoring_port: int | None = None  # HTTP monitoring on the loopback address; None: off
 
+    # Largest message, from 64 KiB to 64 MiB; at least the `message_bytes` of the topology.
     max_payload_bytes: int = 8 * MEBIBYTE
-    """Largest message, from 64 KiB to 64 MiB; at least the ``message_bytes`` of the topology."""
 
+    # Bytes of disk for streams; None: the server's default, three quarters of the free bytes.
     store_bytes: int | None = None
-    """Bytes of disk that streams may take; ``None``: the server's default (three quarters of what is free)."""
 
+    # Sync each message to disk before its PubAck, for power cuts. A kill of the server loses no message either way.
     sync_always: bool = False
-    """Sync each message to disk before its PubAck, for power cuts. A kill of the server loses nothing either way."""
 
 
 def find_nats_server() -> Path:

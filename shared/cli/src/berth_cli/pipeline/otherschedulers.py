@@ -1,4 +1,4 @@
-"""Whether another scheduler leads in a given cluster that has the same pods (docs/adr/0027)."""
+"""Whether another scheduler of the same pods leads in a given cluster (docs/adr/0027)."""
 
 from __future__ import annotations
 
@@ -10,8 +10,7 @@ from berth.errors import BerthError
 from berth.leader.samepods import LeaseName
 from berth_cli.pipeline.supervisor import Report
 
-_LOOK_SECONDS: Final = 0.5
-"""Between two looks at another scheduler's Lease, which it renews every 2 s."""
+_LOOK_SECONDS: Final = 0.5  # between two looks at another scheduler's Lease, which is renewed every 2 s
 
 
 class OtherSchedulerError(BerthError):
@@ -21,7 +20,7 @@ class OtherSchedulerError(BerthError):
 async def check_other_schedulers(
     kubeconfig: Path, leases: Sequence[LeaseName], *, is_allowed: bool, report: Report
 ) -> None:
-    """Look whether a scheduler leads by one of these Leases. One that was not released is watched until it runs out.
+    """Check that no scheduler leads by one of these Leases. An unreleased Lease is watched until it expires.
 
     Raises:
         OtherSchedulerError: one leads, and that is not allowed.

@@ -48,13 +48,10 @@ from berth_cli.pipeline.servers import (
 )
 from berth_cli.pipeline.supervisor import Program, Report, Supervisor, last_log_lines
 
-START: Final = timedelta(seconds=20)
-"""How long the embedded server or the simulated cluster may take to answer for the first time."""
-PATIENCE: Final = timedelta(seconds=10)
-"""How long a given server may take to answer before it counts as unreachable."""
+START: Final = timedelta(seconds=20)  # until the embedded server or the simulated cluster first answers
+PATIENCE: Final = timedelta(seconds=10)  # until a given server counts as unreachable
 SHADOW_VARIABLE: Final = "BERTH_SHADOW"
-REMINDER: Final = timedelta(seconds=10)
-"""The interval between two lines about services that are not ready."""
+REMINDER: Final = timedelta(seconds=10)  # between two lines about services that are not ready
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,36 +60,29 @@ class PipelineOptions:
 
     kubeconfig: Path | None = None
     nats: str | None = None
-    nats_ports: tuple[int, ...] = (ANY_PORT,)
-    """Ports for an embedded server: the first free one is taken; ``ANY_PORT`` is any."""
+    nats_ports: tuple[int, ...] = (ANY_PORT,)  # of an embedded server: the first free one is taken
     config: Path | None = None
+    # Preset that profiles start from, as typed; None: the default of the services.
     algorithm_provider: str | None = None
-    """Name of the preset that profiles start from, as typed; ``None``: the default of the services."""
-    feature_gates: str | None = None
-    """Feature gates of the preset, as typed."""
+    feature_gates: str | None = None  # of the preset, as typed
     scorers: int = 1
     shadows: tuple[ShadowOptions, ...] = ()
-    nodes: int = 100
-    """Nodes of a simulated cluster."""
+    nodes: int = 100  # of a simulated cluster
+    # The schedulerName that a simulated cluster gives pods without one: a profile's name.
     default_scheduler: str = DEFAULT_SCHEDULER_NAME
-    """The schedulerName that a simulated cluster gives pods without one: that of a profile."""
+    # Whether NetworkTraffic is enabled, on the generated traffic of the simulated cluster.
     weighs_traffic: bool = False
-    """Whether NetworkTraffic is enabled, on the generated traffic of the simulated cluster."""
     verbosity: int = 0
-    leader_elect: str | None = None
-    """``true`` or ``false``, as typed; ``None``: as in the configuration."""
+    leader_elect: str | None = None  # true or false, as typed; None: as in the configuration
+    # Leases of schedulers that may have the same pods: no service is started on a given cluster while one is live.
     leases_of_others: tuple[LeaseName, ...] = ()
-    """The Leases of schedulers that may have the same pods: nothing is started on a given cluster while one lives."""
-    allow_other_scheduler: bool = False
-    """Start beside them all the same, with a warning."""
+    allow_other_scheduler: bool = False  # start beside them with a warning
+    # Services log to files instead of standard error; the end of a file is printed when its service fails.
     keep_services_quiet: bool = False
-    """Services log to files instead of standard error; the end of a file is printed when its service fails."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pipeline:
-    """A running pipeline."""
-
     nats: str
     kubeconfig: Path
     programs: tuple[Program, ...]
@@ -235,7 +225,7 @@ def _remove_abandoned(place: Path) -> None:
 
 
 def is_running(pid: int) -> bool:
-    """Whether there is such a process, also one of another user."""
+    """Whether the process exists, also another user's."""
     try:
         os.kill(pid, 0)
     except ProcessLookupError:

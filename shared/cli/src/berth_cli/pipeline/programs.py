@@ -17,15 +17,15 @@ from berth_cli.pipeline.natsserver import ServerSettings, config_text, find_nats
 from berth_cli.pipeline.room import free_bytes, stream_limits
 from berth_cli.pipeline.supervisor import Program
 
+# The services that use the API server; the others use NATS only and get no credentials.
 _NEED_THE_API: Final = frozenset({"berth_watcher", "berth_binder"})
-"""The services that use the API server; the others use NATS only and get no credentials."""
+# Each service's NATS user; a shadow is a scorer with another user.
 _USERS: Final = {
     "berth_watcher": "watcher",
     "berth_binder": "binder",
     "berth_scorer": "scorer",
     "berth_metrics_collector": "collector",
 }
-"""The user of NATS of each service. A shadow is a scorer with another."""
 _SHADOW: Final = "shadow"
 SERVICE_MODULES: Final = tuple(_USERS)
 _TRAFFIC_CONFIGURATION: Final = """\
@@ -48,8 +48,6 @@ profiles:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShadowOptions:
-    """A shadow: its name, and the configuration that it compares."""
-
     name: str
     config: Path
 
@@ -64,17 +62,14 @@ class ServiceOptions:
     algorithm_provider: str | None
     feature_gates: str | None
     verbosity: int
+    # Unique for this pipeline. A restarted service with the same identity takes its Lease again at once; this is
+    # allowed only after its former process has ended.
     identity: str
-    """Unique for this pipeline. A restarted service with the same identity takes its Lease again at once; this is
-    allowed only after its former process has ended."""
-    ready: Path
-    """The folder of the services' ready files."""
-    extra: tuple[str, ...] = ()
-    """Further flags of the services that use the API server."""
+    ready: Path  # the folder of the services' ready files
+    extra: tuple[str, ...] = ()  # further flags of the services that use the API server
+    # The working folder with the passwords of an embedded NATS server; None for a given server.
     users: Path | None = None
-    """The working folder with the passwords of an embedded NATS server; ``None`` for a given one."""
-    prefix: str = ""
-    """The prefix of this berth's names on the bus."""
+    prefix: str = ""  # of this berth's names on the bus
 
 
 def services(options: ServiceOptions, *, scorers: int, shadows: Sequence[ShadowOptions] = ()) -> Iterable[Program]:
@@ -114,17 +109,17 @@ def ready_file(options: ServiceOptions, program: Program) -> Path:
 
 
 GO_THREADS: Final = "GOMAXPROCS"
+# Cores per Go thread of the embedded nats-server. It has work for one thread; idle ones spin. On two cores, one thread
+# instead of two takes 0.49 to 0.59 ms of CPU a pod instead of 0.71 to 0.76, and 340 and 411 pods a second are bound
+# instead of 323 and 360 (`bench.run --nodes 1000 --pods 2000`).
 CORES_PER_THREAD: Final = 4
-"""Of the machine, for each thread that runs Go code in NATS. It has work for one beside the services, and others only
-look for some. On two cores, with one thread in place of two, it takes 0.49 to 0.59 ms of CPU a pod in place of 0.71 to
-0.76, and 340 and 411 pods a second are bound in place of 323 and 360 (``bench.run --nodes 1000 --pods 2000``)."""
 
 
 def nats_server(folder: Path, port: int, *, name: str, settings: NatsSettings | None = None) -> Program:
     """The embedded NATS server, with its configuration and its store in the folder."""
     config, settings = folder / "nats-server.conf", settings or NatsSettings()
     prefix, limits = settings.prefix, stream_limits(free_bytes(folder), settings, os.environ)
-    # A small disk must not keep it from starting: what is set aside is more than what streams take.
+    # The store limit exceeds the streams' sizes, so that a small disk does not keep NATS from starting.
     store_bytes = 2 * (reserved_bytes(TopologySettings()) + sum(map(int, limits.values())) * MEBIBYTE)
     text = config_text(ServerSettings(store=folder / "nats", port=port, name=name, store_bytes=store_bytes))
     config.touch(mode=0o600)
@@ -144,7 +139,7 @@ def nats_server(folder: Path, port: int, *, name: str, settings: NatsSettings | 
 def simulated_cluster(folder: Path, port: int, *, nodes: int, default_scheduler: str) -> Program:
     """The simulated cluster, which writes its kubeconfig into the folder.
 
-    ``default_scheduler``: the schedulerName of pods that name none; only berth schedules there.
+    ``default_scheduler``: the schedulerName of pods without one; only berth schedules there.
     """
     command = (
         *(sys.executable, "-m", "berth_sim"),
@@ -157,7 +152,7 @@ def simulated_cluster(folder: Path, port: int, *, nodes: int, default_scheduler:
 
 
 def write_traffic_configuration(folder: Path, cluster: str) -> Path:
-    """Write a configuration with NetworkTraffic and the default plugins, on the Prometheus of the simulated cluster."""
+    # NetworkTraffic and the default plugins, on the Prometheus of the simulated cluster.
     from berth_sim.prometheus import PREFIX  # noqa: PLC0415 - an HTTP server, which no other option needs
 
     path = folder / "berth.yaml"

@@ -1,4 +1,4 @@
-"""The room for a pipeline's files: what its streams may take, and which folder has too little before NATS refuses."""
+"""Free disk space of a pipeline: the sizes of its streams, and warnings before NATS refuses writes."""
 
 from __future__ import annotations
 
@@ -15,16 +15,17 @@ from berth.errors import BerthError
 from berth.settings.settings import NatsSettings
 from berth_cli.pipeline.supervisor import Report
 
+# Bytes below which no NATS server is started: twice the need of `berth run` with 1,000 pods.
 LEAST: Final = 16 * MEBIBYTE
-"""Bytes below which no NATS server is started: twice what `berth run` takes with 1,000 pods."""
+# Bytes below which a start is warned: four times the need of `berth run` with 1,000 pods; each further Decision takes
+# more.
 SCARCE: Final = 32 * MEBIBYTE
-"""Bytes below which a start is warned. Four times what `berth run` takes with 1,000 pods; each Decision takes more."""
+# Bytes below which the folder counts as full: NATS writes blocks and fails before the last byte is taken.
 FULL: Final = MEBIBYTE
-"""Bytes below which the folder counts as full: NATS writes blocks, and needs some before the last byte is taken."""
 INTERVAL: Final = timedelta(seconds=1)
+# Divisor of the free bytes for each large store: a half, a quarter, an eighth. Decisions then drop the oldest before
+# the disk is full; the other two do not grow with time.
 _SHARES: Final[Mapping[str, int]] = {"cluster_mebibytes": 2, "decisions_mebibytes": 4, "ranked_mebibytes": 8}
-"""Which part of the free bytes each of the large stores may take at most: a half, a quarter, an eighth. Decisions then
-drop the oldest before the disk is full; the other two hold what is there now, and do not grow with time."""
 _REMEDY: Final = "remove files there, or start again with TMPDIR set to another folder"
 
 
@@ -40,7 +41,7 @@ def want_room(folder: Path) -> None:
 
 
 def stream_limits(free: int, nats: NatsSettings, environment: Container[str]) -> dict[str, str]:
-    """The variables of the large stores' sizes: what the user has set, else as much as fits into the free bytes."""
+    """The variables of the large stores' sizes: the user's, else as much as fits into the free bytes."""
     limits = {}
     for name, share in _SHARES.items():
         variable, size = f"BERTH_NATS_{name.upper()}", getattr(nats, name)
@@ -51,7 +52,7 @@ def stream_limits(free: int, nats: NatsSettings, environment: Container[str]) ->
 
 @asynccontextmanager
 async def watched_room(folder: Path, report: Report, *, interval: timedelta = INTERVAL) -> AsyncIterator[None]:
-    """Report in the block when the disk of the folder becomes full, and when there is room again."""
+    """Report inside the block when the disk of the folder becomes full, and when it has room again."""
     place = folder.parent
     free = free_bytes(folder)
     if FULL <= free < SCARCE:
@@ -81,7 +82,7 @@ async def _watch(folder: Path, report: Report, interval: timedelta) -> None:
 
 
 def free_bytes(folder: Path) -> int:
-    """What a process of this user can still write there."""
+    """Bytes that a process of this user can still write there."""
     return shutil.disk_usage(folder).free
 
 

@@ -1,6 +1,6 @@
-"""The servers of a pipeline: chooses their ports and checks that they answer.
+"""The servers of a pipeline: their ports, and checks that they answer.
 
-An embedded NATS server gets port 4222 if it is free, since that is every client's default.
+An embedded NATS server gets port 4222, every client's default, if it is free.
 """
 
 from __future__ import annotations
@@ -27,16 +27,14 @@ from berth_cli.pipeline.supervisor import Report, Supervisor
 
 T = TypeVar("T")
 DEFAULT_PORT: Final = 4222
+# Nodes of a simulated cluster: each takes 3 KB there, and more in each service.
 MOST_NODES: Final = 100_000
-"""Of a simulated cluster: each takes 3 KB there, and more in each service."""
 """The port of NATS by default, also in the NATS CLI."""
 ANY_PORT: Final = 0
-_TOLD_AFTER: Final = timedelta(seconds=1)
-"""How long a given server may be silent before a line says that it is waited for."""
+_TOLD_AFTER: Final = timedelta(seconds=1)  # silence of a given server before a line reports the wait
 _RETRY_INTERVAL: Final = timedelta(seconds=0.1)
 _HELLO_SECONDS: Final = 2.0
-_OWN_PORTS: Final = range(20_000, 32_768)
-"""Below the range from which outgoing connections take their ports."""
+_OWN_PORTS: Final = range(20_000, 32_768)  # below the range of ports for outgoing connections
 
 
 async def embedded_nats(
@@ -129,7 +127,7 @@ async def retry(check: Callable[[], Awaitable[T]], *, within: timedelta) -> T:
 
 
 async def retry_aloud(check: Callable[[], Awaitable[T]], *, within: timedelta, what: str, report: Report) -> T:
-    """The same, and report what is waited for: after a second, when the cause changes, and when it has come."""
+    """The same, and report the wait: after a second, when the cause changes, and at its end."""
     cause, told = "no answer yet", ""
 
     async def tell() -> None:
@@ -168,7 +166,7 @@ def _first_free(ports: tuple[int, ...]) -> int:
 
 
 def is_free(port: int) -> bool:
-    """Whether nothing listens on this port of the loopback address."""
+    """Whether the port of the loopback address is free."""
     with socket.socket() as probe:
         # Connections of a server that has just ended stay for a minute in TIME_WAIT and do not matter.
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -180,7 +178,7 @@ def is_free(port: int) -> bool:
 
 
 def free_port() -> int:
-    """A TCP port of the loopback address on which nothing listens."""
+    """A free TCP port of the loopback address."""
     for port in range(_first_port(), _OWN_PORTS.stop):
         with socket.socket() as probe:
             try:
@@ -194,7 +192,7 @@ def free_port() -> int:
 
 
 def _first_port() -> int:
-    """A first port that differs between processes, so that two that start at once do not choose the same one."""
+    # Differs between processes, so that two that start at once do not choose the same port.
     with socket.socket() as probe:
         probe.bind((LOOPBACK, 0))
         return _OWN_PORTS.start + int(probe.getsockname()[1]) % 12_000

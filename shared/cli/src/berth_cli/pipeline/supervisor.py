@@ -1,6 +1,6 @@
 """Child processes of one foreground process: started, restarted with back-off when they end, stopped together.
 
-Each child ends with its parent, also when the parent is killed: the kernel does it (Linux), and berth's own services
+Each child ends with its parent, even if the parent is killed: the kernel does it (Linux), and berth's own services
 watch their parent too (``BERTH_PARENT_PID``).
 """
 
@@ -22,17 +22,13 @@ from berth.clock import Backoff
 from berth.exits import UsageError
 from berth_cli.pipeline.forkserver import ForkedChild, ForkServer, NotForkedError, die_with_parent
 
+# Short at first, so that a killed child restarts soon; then longer, to save CPU.
 BACKOFF: Final = Backoff(initial=timedelta(seconds=0.5), maximum=timedelta(seconds=10), jitter_ratio=0)
-"""Back-off before a restart: short at first, so that a killed child restarts soon; then longer, to save CPU."""
-SETTLED: Final = timedelta(seconds=30)
-"""The back-off is reset after a child has run this long."""
-GRACE: Final = timedelta(seconds=12)
-"""From SIGTERM to SIGKILL: a service ends within 10 s."""
-USAGE: Final = 2
-"""The exit code for wrong settings, after which a restart does not help."""
+SETTLED: Final = timedelta(seconds=30)  # running time that resets the back-off
+GRACE: Final = timedelta(seconds=12)  # from SIGTERM to SIGKILL; a service ends within 10 s
+USAGE: Final = 2  # exit code for wrong settings: a restart does not help
 LAST_BYTES: Final = 16 * 1024
-LAST_LINES: Final = 20
-"""Lines of the log that are printed when a program has ended: enough for a traceback."""
+LAST_LINES: Final = 20  # lines of the log printed when a program has ended: enough for a traceback
 
 Report = Callable[[str], None]
 Child = asyncio.subprocess.Process | ForkedChild
@@ -49,19 +45,17 @@ class Program:
     name: str
     command: Sequence[str]
     environment: Mapping[str, str] = field(default_factory=dict)
-    log: Path | None = None
-    """The file for its output; ``None``: the parent's output."""
-    stops_last: bool = False
-    """Whether it stops last, because the others need it while they stop."""
+    log: Path | None = None  # for its output; None: the parent's output
+    stops_last: bool = False  # stops last, because the others need it while they stop
+    # The module that the command line runs, for a program that may be forked instead.
     module: str | None = None
-    """The module that the command line runs, for a program that may be forked instead."""
 
 
 class Supervisor:
     """Keeps programs running inside its block; leaving the block stops them all.
 
-    The block ends with :class:`ChildRefusedError` (in a group) when a child rejects its settings.
-    ``forked``: the modules of programs that are forked where that is possible (Linux); they are imported meanwhile.
+    The block ends with :class:`ChildRefusedError` (in a group) when a child rejects its settings. ``forked``: the
+    modules of programs that are forked where possible (Linux); they are imported meanwhile.
     """
 
     def __init__(self, report: Report, *, forked: Sequence[str] = ()) -> None:
@@ -99,17 +93,16 @@ class Supervisor:
         self._keepers[program.stops_last].append(keeper)
 
     def pid(self, name: str) -> int | None:
-        """The process id of a child; ``None`` when it does not run."""
+        """The process id of a child; ``None`` if it does not run."""
         process = self._running.get(name)
         return None if process is None else process.pid
 
     async def _keep(self, program: Program) -> None:
-        """Run the program again and again."""
         failures = 0
         while True:
             started = asyncio.get_running_loop().time()
             code = await self._run_once(program)
-            for line in last_log_lines(program) if code >= 0 else ():  # the log of a killed process has no reason
+            for line in last_log_lines(program) if code >= 0 else ():  # The log of a killed process has no reason.
                 self._report(f"{program.name}: {line}")
             if code == USAGE:
                 raise ChildRefusedError(f"{program.name} cannot start with these settings, see its output above")
@@ -133,7 +126,7 @@ class Supervisor:
     async def _start(self, program: Program) -> Child:
         environment = {**os.environ, **program.environment}
         if self._fork_server is not None and program.module in self._forked:
-            with contextlib.suppress(NotForkedError):  # then as any other program
+            with contextlib.suppress(NotForkedError):  # Then as any other program.
                 return await self._fork_server.fork(program.name, program.command, environment, program.log)
         output = program.log.open("ab") if program.log is not None else None
         try:
@@ -143,7 +136,7 @@ class Supervisor:
                 stdout=output,
                 stderr=output,
                 env={**environment, "BERTH_PARENT_PID": str(os.getpid())},
-                start_new_session=True,  # Ctrl-C goes to the parent only, which stops the children in order
+                start_new_session=True,  # Ctrl-C goes to the parent only, which stops the children in order.
                 preexec_fn=die_with_parent if sys.platform == "linux" else None,
             )
         finally:
@@ -170,7 +163,7 @@ async def _end(process: Child) -> None:
 
 
 def last_log_lines(program: Program) -> list[str]:
-    """The end of the program's log file; empty if it has none."""
+    """The end of the program's log file; empty without one."""
     if program.log is None or not program.log.exists():
         return []
     with program.log.open("rb") as log:

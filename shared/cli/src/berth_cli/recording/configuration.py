@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from datetime import datetime
 from typing import Any
 
 import msgspec
@@ -14,7 +15,7 @@ from berth.api.config.load import ConfigurationError, load
 from berth.plugins.factory import PluginFactory
 from berth.profiles.installed import known_plugins
 from berth.settings.presets import presets
-from berth_cli.recording.file import Header, RecordingError
+from berth_cli.recording.file import Header, RecordingError, header
 
 
 def recorded_configuration(configuration: KubeSchedulerConfiguration) -> dict[str, Any]:
@@ -31,7 +32,18 @@ def recorded_configuration(configuration: KubeSchedulerConfiguration) -> dict[st
     )
 
 
-def configuration_of(header: Header, name: str) -> KubeSchedulerConfiguration:
+def recorded_header(configuration: KubeSchedulerConfiguration, bus_id: str, at: datetime) -> Header:
+    """The header of a recording of services with this configuration."""
+    return header(
+        at=at,
+        bus_id=bus_id,
+        config=configuration.digest,
+        release=configuration.release,
+        configuration=recorded_configuration(configuration),
+    )
+
+
+def configuration_of(recorded: Header, name: str) -> KubeSchedulerConfiguration:
     """The configuration of a recording, with the digest that it has in its messages.
 
     Raises:
@@ -39,20 +51,20 @@ def configuration_of(header: Header, name: str) -> KubeSchedulerConfiguration:
     """
     # Any preset of the release says which plugins there are; the document names those that run.
     releases = {preset.release: preset for preset in presets().values()}
-    release = releases.get(header.release)
+    release = releases.get(recorded.release)
     if release is None:
         known = ", ".join(releases)
-        raise RecordingError(f"{name}: its plugins are of release {header.release!r:.40}, and here are {known}")
+        raise RecordingError(f"{name}: its plugins are of release {recorded.release!r:.40}, and here are {known}")
     try:
         read = load(
-            _text(header.configuration),
+            _text(recorded.configuration),
             known=_named_freely(known_plugins(release=release.release)),
             preset=release.plugins,
             source=f"the configuration in {name}",
         )
     except ConfigurationError as error:
         raise RecordingError("; ".join(str(error).splitlines())) from error
-    return replace(read, release=release.release, digest=header.config)
+    return replace(read, release=release.release, digest=recorded.config)
 
 
 def _named_freely(known: Mapping[str, PluginFactory]) -> Mapping[str, PluginFactory]:

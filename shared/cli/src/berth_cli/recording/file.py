@@ -16,8 +16,8 @@ import gzip
 import os
 import zlib
 from base64 import b64decode, b64encode
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime
 from io import RawIOBase
@@ -53,6 +53,8 @@ _COMPRESSION: Final = 3
 _GZIP: Final = 31
 """zlib's number for a gzip member with its header."""
 _MAGIC: Final = b"\x1f\x8b"
+_BEGUN: Final = b'{"record":"begun"'
+"""How the line of :class:`Begun` starts."""
 
 Source = Literal["PENDING", "RANKED", "DECISIONS", "cluster", "bandwidth", "facts"]
 Sequence = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
@@ -60,6 +62,10 @@ Sequence = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
 
 class RecordingError(UsageError):
     """A file that cannot be read as a recording: what is wrong, where, and what to do."""
+
+
+class NotBegunError(RecordingError):
+    """A file without its first frame: its recorder ended within a second, or has just begun it."""
 
 
 class RecordingWriteError(BerthError):
@@ -82,8 +88,6 @@ class Header(msgspec.Struct, frozen=True, kw_only=True):
     configuration: dict[str, Any]
     anonymised: bool = False
     """Names are masked, also in the configuration."""
-    follows: str = ""
-    """Of a segment of ``berth record --keep``: the one after whose last message its changes begin, if there is one."""
 
 
 class Recorded(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag_field="record", tag="message"):
@@ -151,10 +155,11 @@ class Begun(msgspec.Struct, frozen=True, kw_only=True, tag_field="record", tag="
 
 
 class Ended(msgspec.Struct, frozen=True, kw_only=True, tag_field="record", tag="ended"):
-    """The end of a recording that was not cut off. ``reason`` is why it ended."""
+    """The end of a recording that was not cut off: why it ended, and up to which sequences it was read."""
 
     messages: int
     reason: str
+    positions: dict[Source, Sequence] = {}
 
 
 Record = Recorded | Waiting | Begun | Ended
@@ -225,7 +230,6 @@ def header(  # noqa: PLR0913 - one parameter a member, given by name
     release: str,
     configuration: dict[str, Any],
     anonymised: bool = False,
-    follows: str = "",
 ) -> Header:
     """The header of a recording of this version."""
     return Header(
@@ -238,7 +242,6 @@ def header(  # noqa: PLR0913 - one parameter a member, given by name
         release=release,
         configuration=configuration,
         anonymised=anonymised,
-        follows=follows,
     )
 
 
@@ -345,13 +348,13 @@ class RecordingWriter:
             os.ftruncate(self._file.fileno(), self.written)
             self._file.seek(self.written)
 
-    def end(self, reason: str) -> None:
+    def end(self, reason: str, positions: dict[Source, int]) -> None:
         """Write the end, so that the recording is known to be whole, and close the file.
 
         Raises:
             RecordingWriteError: it cannot be written, or something before could not. Then it has no end.
         """
-        self.add(Ended(messages=self.messages, reason=reason))
+        self.add(Ended(messages=self.messages, reason=reason, positions=positions))
         self.close()
 
     def drop(self) -> None:
@@ -437,7 +440,11 @@ def read_recording(path: Path) -> Recording:
 
 def read_opened(name: str, file: BinaryIO) -> Recording:
     """The same of an open file, such as standard input. Raises as :func:`read_recording`, and OSError."""
-    head, records = _opened(name, file)
+    return collected(*opened(name, file))
+
+
+def collected(head: Header, records: Iterable[Record]) -> Recording:
+    """A recording of these records."""
     recording = Recording(header=head)
     for record in records:
         if isinstance(record, Begun):
@@ -451,45 +458,28 @@ def read_opened(name: str, file: BinaryIO) -> Recording:
     return recording
 
 
-@contextmanager
-def opened_recording(path: Path) -> Iterator[tuple[Header, Iterator[Record]]]:
+def opened(name: str, file: BinaryIO, *, is_continued: bool = False) -> tuple[Header, Iterator[Record]]:
     """The header, and what follows, read and checked as it is asked for.
 
+    ``is_continued``: without what was stored when the recorder began, which the recording before has.
+
     Raises:
-        FileNotFoundError: there is no such file.
-        RecordingError: as :func:`read_recording`; also in the block, while records are read.
+        NotBegunError: no frame is whole.
+        RecordingError: it is no recording; also while records are read, where it is damaged.
     """
-    try:
-        with path.open("rb") as file:
-            yield _opened(str(path), file)
-    except FileNotFoundError:
-        raise
-    except OSError as exc:
-        raise RecordingError(f"{path}: reading: {exc.strerror or exc}") from exc
-
-
-def lines_of(path: Path) -> Iterator[bytes]:
-    """The lines of all whole frames, not decoded; none of a file that is no recording. Raises as `opened_recording`."""
-    try:
-        with path.open("rb") as file:
-            yield from _lines(str(path), file)
-    except FileNotFoundError:
-        raise
-    except OSError as exc:
-        raise RecordingError(f"{path}: reading: {exc.strerror or exc}") from exc
-
-
-def _opened(name: str, file: BinaryIO) -> tuple[Header, Iterator[Record]]:
     lines = _lines(name, file)
     first = next(lines, None)
     if first is None:
-        raise RecordingError(f"{name}: want a recording of `berth record`, got {_what_it_is(file)}")
-    return _header(name, first), _records(name, lines)
+        what, error = _what_it_is(file)
+        raise error(f"{name}: want a recording of `berth record`, got {what}")
+    return _header(name, first), _records(name, lines, is_continued=is_continued)
 
 
-def _records(name: str, lines: Iterator[bytes]) -> Iterator[Record]:
-    order = _Order()
+def _records(name: str, lines: Iterator[bytes], *, is_continued: bool) -> Iterator[Record]:
+    order, has_begun = _Order(), not is_continued
     for count, line in enumerate(lines, start=2):
+        if not (has_begun := has_begun or line.startswith(_BEGUN)):
+            continue
         if count > MOST_RECORDS:
             raise RecordingError(f"{name}: want at most {MOST_RECORDS} records, got more: record for a shorter time")
         try:
@@ -540,14 +530,16 @@ def _header(name: str, line: bytes) -> Header:
         raise RecordingError(f"{name}: want a recording of `berth record`: {exc}") from exc
 
 
-def _what_it_is(file: BinaryIO) -> str:
+def _what_it_is(file: BinaryIO) -> tuple[str, type[RecordingError]]:
     if not file.seekable():  # a pipe
-        return "something else"
+        return "something else", RecordingError
     file.seek(0)
     start = file.read(len(_MAGIC))
     if not start:
-        return "an empty file"
-    return "one that was ended within its first second" if start == _MAGIC else "another file"
+        return "an empty file", NotBegunError
+    if start == _MAGIC:
+        return "one that was ended within its first second", NotBegunError
+    return "another file", RecordingError
 
 
 def _lines(name: str, file: BinaryIO) -> Iterator[bytes]:

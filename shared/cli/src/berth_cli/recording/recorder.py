@@ -119,7 +119,13 @@ class Recorder:
         self._reading = BusReading(session, self._add)
         self._change = change
         self._writer = writer
-        self._wake = asyncio.Event()
+        self.has_begun = asyncio.Event()
+        """Set once everything that was stored has been written."""
+
+    @property
+    def positions(self) -> dict[Source, int]:
+        """Up to where each source has been received."""
+        return self._reading.begun.positions
 
     async def run(self, *, on_begun: OnBegun) -> str:
         """Record until cancelled, or until the recording is as large as a replay reads; returns why it ended.
@@ -133,9 +139,11 @@ class Recorder:
         async with self._reading.following(), asyncio.TaskGroup() as tasks:
             self._writer.add(self._reading.begun)
             self._writer.flush()
+            self.has_begun.set()
             asking = tasks.create_task(self._who_waits(on_begun), name="who waits")
             while not self._writer.is_full:
-                await self._next_flush()
+                await asyncio.sleep(FLUSH.total_seconds())
+                self._writer.flush()
             asking.cancel()
         return "the recording is as large as a replay reads"
 
@@ -152,7 +160,7 @@ class Recorder:
             RecordingWriteError: it cannot be written, or something before could not. Then it has no end.
         """
         try:
-            self._writer.end(reason)
+            self._writer.end(reason, self.positions)
         except RecordingWriteError as exc:
             if not self._writer.written:
                 raise
@@ -172,15 +180,8 @@ class Recorder:
     def _add(self, records: list[Recorded]) -> None:
         for record in records:
             self._writer.add(self._change(record))
-        if self._writer.has_frame:
-            self._wake.set()
-
-    async def _next_flush(self) -> None:
-        self._wake.clear()
-        with suppress(TimeoutError):
-            async with asyncio.timeout(FLUSH.total_seconds()):
-                await self._wake.wait()
-        self._writer.flush()
+            if self._writer.has_frame:
+                self._writer.write_frames()
 
 
 # --- who waits

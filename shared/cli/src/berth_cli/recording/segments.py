@@ -1,8 +1,7 @@
-"""The folder of `berth record --keep`: a recording in segments, each of which is an ordinary recording of its own.
+"""The folder of `berth record --keep`: segments, each an ordinary recording that overlaps with the next one.
 
-A segment is called ``000017-20261125T101500Z.berth``: its number, and when it begins by NATS's clock. Its header names
-the segment that it follows when nothing is missing between the two. One recorder at a time has the folder's lock, which
-ends with its process.
+A segment is called ``000017-20261125T101500Z.berth``: its number, and when it begins by NATS's clock. One recorder at a
+time has the folder's lock, which ends with its process.
 """
 
 from __future__ import annotations
@@ -11,43 +10,37 @@ import fcntl
 import os
 import re
 import socket
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from itertools import pairwise
 from pathlib import Path
 from typing import Final
 
 from berth.exits import UsageError
-from berth_cli.recording.file import Begun, Header, Recorded, RecordingWriter, Waiting
 
 LOCK: Final = "recorder.lock"
 SEGMENTS: Final = 12
-"""Into so many the time and the size that are kept are cut: as much more than asked for is in a recording of them."""
+"""How many segments the time and the size that are kept are divided into."""
 _LONGEST: Final = timedelta(minutes=10)
 _NAME: Final = re.compile(r"(\d{6,18})-(\d{8}T\d{6})Z\.berth", re.ASCII)
 _TIME: Final = "%Y%m%dT%H%M%S"
 _SHOWN: Final = 200
-"""Characters of what is in the lock's file, which says who has it."""
-
-
-def segment_length(keep: timedelta) -> timedelta:
-    """When the next segment begins, if this much is kept."""
-    return min(keep / SEGMENTS, _LONGEST)
+"""Characters of the lock's file, which names its process, in an error."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SegmentFile:
-    """A segment as its name has it."""
+    """A segment by its name: ``at`` is when it begins, to the second."""
 
     path: Path
     number: int
     at: datetime
-    """When it begins, to the second."""
 
 
 def segments_in(folder: Path) -> list[SegmentFile]:
-    """The segments of a folder, oldest first. Other files are none of them.
+    """The segments of a folder, oldest first; other files are ignored.
 
     Raises:
         UsageError: the folder cannot be read.
@@ -72,125 +65,51 @@ def _named(path: Path) -> SegmentFile | None:
     return SegmentFile(path=path, number=int(match[1]), at=at)
 
 
-class Segment:
-    """A segment that is written."""
-
-    def __init__(self, path: Path, head: Header, checkpoint: Sequence[Recorded | Waiting], begun: Begun) -> None:
-        """Create it, with what it begins with.
-
-        Raises:
-            UsageError: it cannot be created.
-            RecordingWriteError: it cannot be written. Then there is none.
-        """
-        self.path = path
-        self.at = head.at
-        self._writer = RecordingWriter.create(path, head)
-        try:
-            self.write(checkpoint)
-            self._writer.add(begun)
-            self._writer.flush()
-        except BaseException:
-            self.abandon()
-            with suppress(OSError):
-                path.unlink()
-            raise
-        self._checkpoint_bytes = self._writer.written
-
-    @property
-    def written(self) -> int:
-        """Bytes of the file."""
-        return self._writer.written
-
-    def is_long(self, most_bytes: int) -> bool:
-        """Whether the next one should begin: it has so many bytes, half of them changes, or is all that is replayed."""
-        return self._writer.is_full or self.written >= max(most_bytes, 2 * self._checkpoint_bytes)
-
-    def write(self, records: Sequence[Recorded | Waiting]) -> None:
-        """Write records to the disk.
-
-        Raises:
-            RecordingWriteError: it cannot be written.
-        """
-        for record in records:
-            self._writer.add(record)
-            if self._writer.has_frame:
-                self._writer.write_frames()
-        self._writer.flush()
-
-    def end(self, reason: str) -> None:
-        """Write the end, and close it. Raises as :meth:`write`."""
-        self._writer.end(reason)
-
-    def abandon(self) -> None:
-        """Close it as it is on the disk."""
-        self._writer.drop()
-
-
 class SegmentFolder:
-    """The folder of the one recorder that keeps segments there."""
+    """The folder of the one recorder that keeps segments there.
+
+    Attributes:
+        length: how long a segment is.
+        most_bytes: of all segments together.
+    """
 
     def __init__(self, path: Path, *, keep: timedelta, most_bytes: int) -> None:
         self.path = path
+        self.length = min(keep / SEGMENTS, _LONGEST)
         self.most_bytes = most_bytes
-        self._keep = keep + segment_length(keep)
-        there = segments_in(path)
-        self._ended = list(_with_sizes(there))
-        self._number = max((each.number for each in there), default=0)
+        self._keep = keep
 
     @property
     def summary(self) -> tuple[int, int]:
         """How many segments there are, and their bytes."""
-        return len(self._ended), sum(size for _, size in self._ended)
+        there = segments_in(self.path)
+        return len(there), sum(_size(each) for each in there)
 
     def next_path(self, at: datetime) -> Path:
         """The file of the next segment."""
-        self._number += 1
-        return self.path / f"{self._number:06}-{at.astimezone(UTC).strftime(_TIME)}Z.berth"
+        number = max((each.number for each in segments_in(self.path)), default=0) + 1
+        return self.path / f"{number:06}-{at.astimezone(UTC).strftime(_TIME)}Z.berth"
 
-    def ended(self, segment: Segment) -> None:
-        """The segment is written no more."""
-        found = _named(segment.path)
-        if found is not None:
-            self._ended.append((found, segment.written))
+    def remove_old(self) -> None:
+        """Remove the oldest segments: those that end before the time that is kept, then those above the size.
 
-    def remove_old(self, now: datetime, current: Segment | None) -> None:
-        """Remove the oldest segments: those that the time that is kept does not need, and then what is too much.
-
-        One more stays than is needed, for whoever is reading it.
+        The newest one, which may be open, stays.
         """
-        begins = [each.at for each, _ in self._ended[1:]] + ([current.at] if current else [])
-        old = _not_needed(begins, now - self._keep, now)
-        size = sum(size for _, size in self._ended[old:]) + (current.written if current else 0)
-        while size > self.most_bytes and old < len(self._ended):
-            size -= self._ended[old][1]
-            old += 1
-        for each, _ in self._ended[:old]:
-            with suppress(OSError):  # somebody else has
+        there = segments_in(self.path)
+        size = sum(_size(each) for each in there)
+        for each, following in pairwise(there):
+            if there[-1].at - following.at < self._keep and size <= self.most_bytes:
+                return
+            size -= _size(each)
+            with suppress(OSError):  # somebody else removed it
                 each.path.unlink()
-        del self._ended[:old]
 
 
-def _with_sizes(segments: list[SegmentFile]) -> Iterator[tuple[SegmentFile, int]]:
-    for each in segments:
-        try:
-            size = each.path.stat().st_size
-        except OSError:  # a link to nothing, or somebody has removed it since
-            continue
-        yield each, size
-
-
-def _not_needed(begins: list[datetime], limit: datetime, now: datetime) -> int:
-    """How many segments are followed by one that begins by the limit.
-
-    One that begins after now says nothing: NATS's clock has been set back since.
-    """
-    found = 0
-    for number, each in enumerate(begins, start=1):
-        if each <= limit:
-            found = number
-        elif each <= now:
-            break
-    return found
+def _size(segment: SegmentFile) -> int:
+    try:
+        return segment.path.stat().st_size
+    except OSError:  # a link without a target, or a file that was removed since
+        return 0
 
 
 @contextmanager

@@ -25,7 +25,7 @@ from berth.cluster.buckets import LiveDataReader, MirroredSnapshot
 from berth.cluster.snapshot import Snapshot
 from berth.decoding import decode_json
 from berth.errors import DecodeError
-from berth.framework.cycle import Ranking, rank
+from berth.framework.cycle import Ranking, RankOptions, rank
 from berth.framework.plugincalls import pre_enqueue
 from berth.framework.profile import Profile
 from berth.messages.attempts import WATERMARK, decode_entry
@@ -293,7 +293,13 @@ class OtherRun:
             return
         node = self._history.bound.get(pod.uid, "")
         for _ in range(_MOST_TURNS):
-            ranking = rank(pod, self.snapshot, profile, attempt=asked.attempt, best=_NAMED, explained=_NAMED, also=node)
+            ranking = rank(
+                pod,
+                self.snapshot,
+                profile,
+                attempt=asked.attempt,
+                options=RankOptions(best=_NAMED, explained=_NAMED, also=node),
+            )
             ranking = _with_first(ranking, node)
             self._tell(pod, ranking, at)
             if not self._carry_out(pod, ranking, at):

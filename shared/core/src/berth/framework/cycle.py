@@ -98,29 +98,37 @@ class EveryNode:
     detail: Detail
 
 
-def rank(  # noqa: PLR0913 - the pod and its cluster, and the options, each by name
-    pod: Pod,
-    snapshot: Snapshot,
-    profile: Profile,
-    *,
-    attempt: Attempt,
-    best: int = BEST,
-    explained: int = BEST,
-    detail: Detail | None = None,
-    may_preempt: bool = True,
-    timing: Timing | None = None,
-    extension: Extension | None = None,
-    unasked: bool = False,
-    evictions: list[Nomination] | None = None,
-    also: str = "",
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankOptions:
+    """What ``rank`` does beside filtering and scoring, and what it fills in."""
+
+    best: int = BEST
+    """How many nodes the ranking names."""
+    explained: int = BEST
+    """How many of them, from the first on, have every plugin's points."""
+    also: str = ""
+    """A node to name too if it is scored, with its points, however far from the best it is."""
+    may_preempt: bool = True
+    """Whether to run PostFilter when no node is feasible."""
+    extension: Extension | None = None
+    """What extenders have answered about the pod."""
+    unasked: bool = False
+    """Whether nodes count that the extenders were not asked about."""
+    evictions: list[Nomination] | None = None
+    """Filled in: evictions that would make room and about which extenders may be asked, the best first."""
+    detail: Detail | None = None
+    """Filled in: the result for every node."""
+    timing: Timing | None = None
+    """Filled in: how long each extension point has taken."""
+
+
+DEFAULT_OPTIONS: Final = RankOptions()
+
+
+def rank(
+    pod: Pod, snapshot: Snapshot, profile: Profile, *, attempt: Attempt, options: RankOptions = DEFAULT_OPTIONS
 ) -> Ranking:
     """Run the whole cycle; a pod that is placed does not count against itself.
-
-    ``best``: how many nodes the ranking names; the first ``explained`` of them with every plugin's points.
-    ``may_preempt``: run PostFilter when no node is feasible. ``timing`` and ``detail`` are filled in.
-    ``extension``: what extenders have answered about the pod; ``unasked``: nodes that they were not asked about count.
-    ``evictions`` is filled in with those that would make room and about which extenders may be asked, the best first.
-    ``also``: this node is named too if it is scored, with its points, however far from the best it is.
 
     A plugin's failure ends in ``error``, with the plugin's name; so does a pod of which a cycle cannot take so much.
     Nothing is raised.
@@ -134,29 +142,14 @@ def rank(  # noqa: PLR0913 - the pod and its cluster, and the options, each by n
         return Ranking(error=unreadable(problems), evaluated=0)
     if count == 0:
         return Ranking(message=NO_NODES, clears_nomination=True)
-    timing = timing or Timing(no_clock)
+    timing = options.timing or Timing(no_clock)
     try:
         with _without_itself(pod, snapshot):
             timing.begin("PreFilter")
             results = EquivalenceCache.of(snapshot, profile).results_of(pod)
             found = pre_filter(pod, snapshot, profile, results.new_state(), results.pre_filtered)
             timing.end(found.rejection.code if found.rejection is not None else Code.SUCCESS)
-            cycle = _Cycle(
-                pod,
-                snapshot,
-                profile,
-                results,
-                found,
-                explained,
-                detail,
-                may_preempt,
-                timing,
-                extension,
-                unasked,
-                evictions,
-                also,
-            )
-            return _rank(cycle, attempt, best)
+            return _rank(_Cycle(pod, snapshot, profile, results, found, timing, options), attempt)
     except PluginFailure as failure:
         timing.fail()
         return Ranking(error=str(failure), evaluated=count)
@@ -188,7 +181,7 @@ def nodes_to_extend(pod: Pod, snapshot: Snapshot, profile: Profile, *, search: b
             found = pre_filter(pod, snapshot, profile, results.new_state(), results.pre_filtered)
             if found.rejection is not None:
                 return ToExtend()
-            cycle = _Cycle(pod, snapshot, profile, results, found, 0, None, False, Timing(no_clock), None, False)
+            cycle = _Cycle(pod, snapshot, profile, results, found, Timing(no_clock), DEFAULT_OPTIONS)
             feasible = FeasibleNodes(pod, snapshot, profile, found, results.refresh_filters())
             feasible.find()
     except PluginFailure:
@@ -240,7 +233,9 @@ def rank_every_node(pod: Pod, snapshot: Snapshot, profile: Profile, *, attempt: 
     """The cycle with a result for every node. A failed plugin is in ``ranking.error``; then ``detail`` is empty."""
     detail = Detail()
     count = max(1, snapshot.node_count)
-    ranking = rank(pod, snapshot, profile, attempt=attempt, best=count, explained=count, detail=detail)
+    ranking = rank(
+        pod, snapshot, profile, attempt=attempt, options=RankOptions(best=count, explained=count, detail=detail)
+    )
     return EveryNode(ranking=ranking, detail=Detail() if ranking.error else detail)
 
 
@@ -258,17 +253,11 @@ class _Cycle:
     profile: Profile
     results: ClassResults
     found: PreFiltered
-    explained: int
-    detail: Detail | None
-    may_preempt: bool
     timing: Timing
-    extension: Extension | None
-    unasked: bool
-    evictions: list[Nomination] | None = None
-    also: str = ""
+    options: RankOptions
 
 
-def _rank(cycle: _Cycle, attempt: Attempt, best: int) -> Ranking:
+def _rank(cycle: _Cycle, attempt: Attempt) -> Ranking:
     snapshot, rejection = cycle.snapshot, cycle.found.rejection
     if rejection is not None:
         return _rejected_by_pre_filter(cycle, rejection)
@@ -277,21 +266,21 @@ def _rank(cycle: _Cycle, attempt: Attempt, best: int) -> Ranking:
     feasible = FeasibleNodes(cycle.pod, snapshot, cycle.profile, cycle.found, cached)
     feasible.find()
     cycle.timing.end()
-    if cycle.detail is not None:
-        cycle.detail.add_diagnosis(feasible.diagnosis(), snapshot.rows.names)
+    if cycle.options.detail is not None:
+        cycle.options.detail.add_diagnosis(feasible.diagnosis(), snapshot.rows.names)
     passed = feasible.mask
-    if cycle.extension is not None:
-        feasible.mask = passed & cycle.extension.mask(snapshot, unasked=cycle.unasked)
+    if cycle.options.extension is not None:
+        feasible.mask = passed & cycle.options.extension.mask(snapshot, unasked=cycle.options.unasked)
     count = int(np.count_nonzero(feasible.mask))
     if count == 0:
         diagnosis = feasible.diagnosis()
-        if cycle.extension is not None:
-            cycle.extension.diagnose(passed, snapshot, diagnosis)
+        if cycle.options.extension is not None:
+            cycle.options.extension.diagnose(passed, snapshot, diagnosis)
         return _none_feasible(cycle, diagnosis, diagnosis.message(), cached.columns)
     nominated = _nominated(cycle, feasible)
     nodes, evaluated = _found(cycle, feasible, count) if nominated is None else (nominated, 1)
     return Ranking(
-        candidates=_candidates(cycle, nodes, attempt, best),
+        candidates=_candidates(cycle, nodes, attempt),
         evaluated=evaluated,
         feasible=len(nodes),
         nodes=snapshot.node_count,
@@ -312,7 +301,7 @@ def _found(cycle: _Cycle, feasible: FeasibleNodes, count: int) -> tuple[Nodes, i
     """The nodes to score, and how many were evaluated to find them: all, unless the profile has a percentage."""
     snapshot, profile = cycle.snapshot, cycle.profile
     evaluated = snapshot.node_count if cycle.found.nodes is None else len(cycle.found.nodes)
-    searched = cycle.extension is not None  # the search found the nodes that extenders were asked about
+    searched = cycle.options.extension is not None  # the search found the nodes that extenders were asked about
     wanted = count if searched else nodes_to_find(evaluated, profile.percentage_of_nodes_to_score)
     if count > wanted:
         chosen = profile.search.find(feasible.mask, snapshot.columns.exists[: snapshot.size], wanted)
@@ -321,24 +310,26 @@ def _found(cycle: _Cycle, feasible: FeasibleNodes, count: int) -> tuple[Nodes, i
     return Nodes(snapshot) if every else Nodes(snapshot, feasible.mask.nonzero()[0]), snapshot.node_count
 
 
-def _candidates(cycle: _Cycle, nodes: Nodes, attempt: Attempt, best: int) -> tuple[Candidate, ...]:
+def _candidates(cycle: _Cycle, nodes: Nodes, attempt: Attempt) -> tuple[Candidate, ...]:
     pod, profile, state = cycle.pod, cycle.profile, cycle.found.state
     if len(nodes) == 1:
         scored, indices = Scored(np.zeros(1, dtype=np.int64)), np.zeros(1, dtype=np.intp)
         lost = [0.0]
     else:
         scored = score(pod, nodes, profile, state, cycle.results, timing=cycle.timing)
-        if cycle.extension is not None:
-            scored.add_constants(cycle.extension.scores(nodes))
+        if cycle.options.extension is not None:
+            scored.add_constants(cycle.options.extension.scores(nodes))
         fewer_pods_first = profile.fewer_pods_first
-        indices = best_first(scored.totals, nodes, attempt, best, fewer_pods_first=fewer_pods_first, keys=scored.keys)
+        indices = best_first(
+            scored.totals, nodes, attempt, cycle.options.best, fewer_pods_first=fewer_pods_first, keys=scored.keys
+        )
         best_nodes = BestNodes(pod=pod, nodes=nodes, scored=scored, indices=indices)
         lost = losses(best_nodes, profile, state, cycle.results)
-    if cycle.detail is not None:
-        cycle.detail.add_scores(scored, nodes.names)
+    if cycle.options.detail is not None:
+        cycle.options.detail.add_scores(scored, nodes.names)
     rows = nodes.rows_at(indices)
     counted = counted_pods(pod, Nodes(cycle.snapshot, rows), profile).tolist()
-    names, explained = cycle.snapshot.rows.names, scored.of(indices[: cycle.explained])
+    names, explained = cycle.snapshot.rows.names, scored.of(indices[: cycle.options.explained])
     found = list(zip(rows.tolist(), scored.totals[indices].tolist(), counted, lost, strict=True))
     candidates = [
         Candidate(
@@ -350,23 +341,23 @@ def _candidates(cycle: _Cycle, nodes: Nodes, attempt: Attempt, best: int) -> tup
         Candidate(node=names[row], total=total, pods=pods, loss=loss)
         for row, total, pods, loss in found[len(explained) :]
     ]
-    return tuple(_with_also(cycle, candidates, nodes, scored) if cycle.also else candidates)
+    return tuple(_with_also(cycle, candidates, nodes, scored) if cycle.options.also else candidates)
 
 
 def _with_also(cycle: _Cycle, candidates: list[Candidate], nodes: Nodes, scored: Scored) -> list[Candidate]:
     """The node that is to be named too, with its points. Behind the best ones it has its place among all nodes."""
-    row = cycle.snapshot.rows.of(cycle.also)
+    row = cycle.snapshot.rows.of(cycle.options.also)
     positions = np.arange(len(nodes), dtype=np.intp)
     at = positions[nodes.rows_at(positions) == row] if row is not None else positions[:0]
     if not len(at):
         return candidates
     for place, each in enumerate(candidates):
-        if each.node == cycle.also:
+        if each.node == cycle.options.also:
             points = each.scores or scored.of(at)[0]
             return [*candidates[:place], msgspec.structs.replace(each, scores=points), *candidates[place + 1 :]]
     total = int(scored.totals[at[0]])
     further = Candidate(
-        node=cycle.also,
+        node=cycle.options.also,
         total=total,
         scores=scored.of(at)[0],
         pods=int(counted_pods(cycle.pod, Nodes(cycle.snapshot, nodes.rows_at(at)), cycle.profile)[0]),
@@ -391,8 +382,8 @@ def _rejected_by_pre_filter(cycle: _Cycle, rejection: Status) -> Ranking:
     snapshot = cycle.snapshot
     diagnosis = Diagnosis(snapshot.node_count)
     diagnosis.add(rejection, np.flatnonzero(snapshot.columns.exists[: snapshot.size]))
-    if cycle.detail is not None:
-        cycle.detail.add_diagnosis(diagnosis, snapshot.rows.names)
+    if cycle.options.detail is not None:
+        cycle.options.detail.add_diagnosis(diagnosis, snapshot.rows.names)
     message = unavailable(snapshot.node_count, [", ".join(rejection.reasons)])
     return _none_feasible(cycle, diagnosis, message, {})
 
@@ -400,7 +391,7 @@ def _rejected_by_pre_filter(cycle: _Cycle, rejection: Status) -> Ranking:
 def _none_feasible(cycle: _Cycle, diagnosis: Diagnosis, message: str, columns: Mapping[str, FilterColumn]) -> Ranking:
     """``columns``: the verdicts of row-local filters, if there was a Filter."""
     result = PostFilterResult()
-    if cycle.may_preempt:
+    if cycle.options.may_preempt:
         cycle.timing.begin("PostFilter")
         result = post_filter(
             cycle.pod,
@@ -409,8 +400,8 @@ def _none_feasible(cycle: _Cycle, diagnosis: Diagnosis, message: str, columns: M
             cycle.found,
             columns,
             diagnosis=diagnosis,
-            evictions=None if cycle.extension is None else cycle.extension.evictions,
-            candidates=cycle.evictions,
+            evictions=None if cycle.options.extension is None else cycle.options.extension.evictions,
+            candidates=cycle.options.evictions,
         )
         cycle.timing.end(Code.SUCCESS if result.nomination is not None else Code.UNSCHEDULABLE)
     return Ranking(

@@ -107,7 +107,7 @@ class Inbox(Generic[EventT]):
 class EffectTasks:
     """The tasks of effects that wait for an answer. They belong to no group: whoever ends the loop settles them."""
 
-    def __init__(self, on_failure: Callable[[BaseException], None], on_end: Callable[[], None]) -> None:
+    def __init__(self, on_failure: Callable[[BaseException], None], on_end: Callable[[], None] = lambda: None) -> None:
         self._on_failure = on_failure
         self._on_end = on_end
         self._tasks: set[asyncio.Task[Any]] = set()
@@ -159,6 +159,7 @@ class CoreLoop(Generic[EventT, EffectT]):
         """``check`` raises when the core may not work any more. ``gather_seconds``: how long to let events gather."""
         self._core = core
         self._carry_out = carry_out
+        self._clock = clock
         self._now = clock.now
         self._slice_seconds = slice_seconds
         self._check = check
@@ -176,7 +177,7 @@ class CoreLoop(Generic[EventT, EffectT]):
         while True:
             due = self._core.due()
             if not self.inbox and (due is None or due > self._now()) and (seconds := self._gather_seconds()):
-                await asyncio.sleep(seconds)
+                await self._clock.sleep(seconds)
             await self.inbox.wait(None if due is None else max(0.0, due - self._now()))
             self.step()
 

@@ -10,7 +10,7 @@ here: their readers decode them.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from datetime import datetime
 from enum import StrEnum
 from functools import cache
@@ -162,27 +162,6 @@ class Candidate(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, g
     def estimate(self) -> float:
         """The node's total with its newcomers, as far as they are like this pod."""
         return self.total - self.loss * self.newcomers
-
-
-def by_best_estimate(candidates: Iterable[Candidate]) -> list[Candidate]:
-    """The order in which the binder tries the nodes (docs/protocol.md, 5): the highest estimate first.
-
-    Equal ones: the fewest newcomers first, then the scorer's order, which is that of ``candidates``.
-    """
-    return sorted(candidates, key=lambda each: (each.loss * each.newcomers - each.total, each.newcomers))
-
-
-def explaining_candidates(candidates: Sequence[Candidate], needed: Sequence[Candidate]) -> list[Candidate]:
-    """The candidates that a Decision repeats, in RANKED's order: those with scores, and the ``needed`` ones.
-
-    ``berth why`` shows exactly these; a candidate after a gap has its place in RANKED.
-    """
-    nodes = {each.node for each in needed}
-    kept: list[Candidate] = []
-    for place, each in enumerate(candidates, start=1):
-        if each.scores or each.node in nodes:
-            kept.append(each if place == len(kept) + 1 else msgspec.structs.replace(each, place=place))
-    return kept
 
 
 class Rejection(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

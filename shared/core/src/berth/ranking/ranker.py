@@ -10,7 +10,7 @@ import msgspec
 
 from berth.api.trimming import without_whole
 from berth.cluster.snapshot import Snapshot
-from berth.framework.cycle import BEST, Detail, Ranking, ToExtend, nodes_to_extend, rank
+from berth.framework.cycle import BEST, Detail, Ranking, RankOptions, ToExtend, nodes_to_extend, rank
 from berth.framework.extending import Extension
 from berth.framework.interface import Nomination
 from berth.framework.plugincalls import Timing
@@ -65,7 +65,13 @@ class Ranker:
         """The evictions about which extenders are to be asked, the best first; none when none would be proposed."""
         found: list[Nomination] = []
         profile, attempt = self.profiles[pending.profile], Attempt.parse(pending.attempt)
-        rank(pending.pod, view.snapshot, profile, attempt=attempt, explained=0, extension=extension, evictions=found)
+        rank(
+            pending.pod,
+            view.snapshot,
+            profile,
+            attempt=attempt,
+            options=RankOptions(explained=0, extension=extension, evictions=found),
+        )
         return found
 
     def answer(  # noqa: PLR0913 - what is ranked, on what, and the options
@@ -126,12 +132,14 @@ class Ranker:
             view.snapshot,
             profile,
             attempt=attempt,
-            best=self.nodes_named(view),
-            explained=self.explained,
-            detail=detail,
-            timing=timing,
-            extension=extension,
-            also=also,
+            options=RankOptions(
+                best=self.nodes_named(view),
+                explained=self.explained,
+                detail=detail,
+                timing=timing,
+                extension=extension,
+                also=also,
+            ),
         )
         if self.explain is not None and detail is not None:
             self.explain(pending, detail)
@@ -198,11 +206,9 @@ class Ranker:
                 view.snapshot,
                 profile,
                 attempt=Attempt.parse(pending.attempt),
-                best=self.nodes_named(view),
-                explained=0,
-                may_preempt=may_preempt,
-                extension=extension,
-                unasked=True,
+                options=RankOptions(
+                    best=self.nodes_named(view), explained=0, may_preempt=may_preempt, extension=extension, unasked=True
+                ),
             )
 
     def _message(

@@ -7,10 +7,10 @@ from collections.abc import AsyncIterator, Mapping
 
 import msgspec
 
-from berth_sim.kinds import SimulatedKind
-from berth_sim.listing import Selector, integer, is_set, resource_version, selector_of
-from berth_sim.status import StatusError
-from berth_sim.store import Store, StoreEvent, watch_line
+from berth_sim.apiserver.kinds import SimulatedKind
+from berth_sim.apiserver.listing import Selector, integer, is_set, resource_version, selector_of
+from berth_sim.apiserver.status import StatusError
+from berth_sim.apiserver.store import Store, StoreEvent, watch_line
 
 BOOKMARK_EVERY_SECONDS = 60.0
 BOOKMARK_BEFORE_END_SECONDS = 2.0

@@ -9,10 +9,10 @@ from http import HTTPStatus
 from typing import Any, Literal
 
 from berth.api.pod import DEFAULT_SCHEDULER
-from berth_sim import admission
-from berth_sim import store as events
-from berth_sim.kinds import NAMESPACES, NEW_EVENTS, NODES, PODS, SimulatedKind
-from berth_sim.status import (
+from berth_sim.apiserver import admission
+from berth_sim.apiserver import store as events
+from berth_sim.apiserver.kinds import NAMESPACES, NEW_EVENTS, NODES, PODS, SimulatedKind
+from berth_sim.apiserver.status import (
     JsonObject,
     StatusError,
     already_exists,
@@ -22,7 +22,7 @@ from berth_sim.status import (
     modified,
     not_found,
 )
-from berth_sim.store import Key, Store, StoredObject
+from berth_sim.apiserver.store import Key, Store, StoredObject
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,8 +11,8 @@ from typing import Any, Literal
 
 import msgspec
 
-from berth_sim.kinds import NEW_EVENTS, SERVED_KINDS, SimulatedKind
-from berth_sim.status import JsonObject, expired
+from berth_sim.apiserver.kinds import NEW_EVENTS, SERVED_KINDS, SimulatedKind
+from berth_sim.apiserver.status import JsonObject, expired
 
 _NEW_NAMES = {
     "involvedObject": "regarding",

@@ -7,10 +7,10 @@ from typing import Any
 
 import msgspec
 
-from berth_sim.kinds import EVENTS, LEASES, NAMESPACES, NEW_EVENTS, NODES, PODS, SERVED_KINDS, SimulatedKind
-from berth_sim.listing import Token
-from berth_sim.status import JsonObject
-from berth_sim.store import StoredObject
+from berth_sim.apiserver.kinds import EVENTS, LEASES, NAMESPACES, NEW_EVENTS, NODES, PODS, SERVED_KINDS, SimulatedKind
+from berth_sim.apiserver.listing import Token
+from berth_sim.apiserver.status import JsonObject
+from berth_sim.apiserver.store import StoredObject
 
 _VERBS = ["create", "delete", "deletecollection", "get", "list", "patch", "update", "watch"]
 

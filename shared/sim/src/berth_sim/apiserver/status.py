@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from berth_sim.kinds import SimulatedKind
+from berth_sim.apiserver.kinds import SimulatedKind
 
 JsonObject = dict[str, Any]
 """A decoded JSON object."""

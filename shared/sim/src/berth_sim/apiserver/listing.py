@@ -12,9 +12,9 @@ from typing import Literal
 
 import msgspec
 
-from berth_sim.kinds import FieldPath, SimulatedKind
-from berth_sim.status import JsonObject, StatusError, bad_request, expired, future_version
-from berth_sim.store import Store, StoredObject
+from berth_sim.apiserver.kinds import FieldPath, SimulatedKind
+from berth_sim.apiserver.status import JsonObject, StatusError, bad_request, expired, future_version
+from berth_sim.apiserver.store import Store, StoredObject
 
 Operator = Literal["=", "!=", "in", "notin", "exists", "!"]
 

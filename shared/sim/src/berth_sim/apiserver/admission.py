@@ -9,8 +9,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from berth.api.pod import DEFAULT_SCHEDULER
-from berth_sim import store as events
-from berth_sim.kinds import (
+from berth_sim.apiserver import store as events
+from berth_sim.apiserver.kinds import (
     EVENTS,
     NAMESPACES,
     NEW_EVENTS,
@@ -23,8 +23,8 @@ from berth_sim.kinds import (
     STORAGE_CLASSES,
     SimulatedKind,
 )
-from berth_sim.status import JsonObject, StatusError, bad_request, forbidden, invalid
-from berth_sim.store import Store
+from berth_sim.apiserver.status import JsonObject, StatusError, bad_request, forbidden, invalid
+from berth_sim.apiserver.store import Store
 
 _PENDING: JsonObject = {"phase": "Pending"}
 

@@ -1,4 +1,4 @@
-"""How Decisions and the Bindings of others are counted, and the gauges of a leader."""
+"""How Bindings, Decisions and the Bindings of others are counted, and the gauges of a leader."""
 
 import asyncio
 
@@ -7,9 +7,10 @@ from msgspec import structs
 
 from berth.lifecycle.process import Process
 from berth.messages.attempts import Decision, Outcome, Preemption, Victim
-from berth_binder import runner
+from berth_binder import metrics
 from berth_binder.cache import Cache, ForeignBindings
-from berth_binder.runner import clear_gauges, count_decision, report_foreign_bindings, set_gauges
+from berth_binder.events import BindingAnswer
+from berth_binder.metrics import clear_gauges, count_binding, count_decision, report_foreign_bindings, set_gauges
 from harness.builders.objects import a_pod
 from harness.fakes.recording_meter import RecordingMeter
 from harness.fakes.ticking_clock import TickingClock
@@ -44,6 +45,18 @@ def test_preempting_is_counted_as_unschedulable_with_victims():
     assert meter.observed["scheduler_preemption_victims",] == [2]
 
 
+def test_binding_without_an_answer_is_counted_as_none():
+    meter = RecordingMeter()
+    count_binding(meter, BindingAnswer(uid="u", status=0), 0.5, profile="berth")
+    count_binding(meter, BindingAnswer(uid="u", status=201), 0.1, profile="berth")
+    assert meter.value("berth_bindings_total", code="none") == 1
+    assert meter.value("berth_bindings_total", code="201") == 1
+    assert meter.observed["berth_binding_duration_seconds",] == [0.5, 0.1]
+    point = "scheduler_framework_extension_point_duration_seconds"
+    assert meter.observed[point, "Bind", "Success", "berth"] == [0.1]
+    assert meter.observed[point, "Bind", "Error", "berth"] == [0.5]
+
+
 def test_gauges_are_cleared_at_the_end_of_a_leadership():
     meter, cache = RecordingMeter(), Cache()
     cache.assume(a_pod("web"), "n")
@@ -62,7 +75,7 @@ async def test_bindings_of_others_are_counted_at_once_and_warned_about_once_a_mi
 
     warned, seen = [], ForeignBindings()
     process = Process(name="binder", metrics=RecordingMeter(), clock=TickingClock())
-    monkeypatch.setattr(runner, "log", Log())
+    monkeypatch.setattr(metrics, "log", Log())
     seen.note(a_pod("of-the-former-leader", node="n1"))
     reporting = asyncio.create_task(report_foreign_bindings(seen, ["berth", "other"], process))
     await process.clock.run(2)

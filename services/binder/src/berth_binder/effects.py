@@ -1,0 +1,253 @@
+"""What carries out the effects of the binder's core: its answers are events."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from functools import partial
+from typing import Any, Final, TypeVar
+
+import msgspec
+
+from berth.bus.interface import BusLostError, Delivery, MissingError, PubAck, Session
+from berth.bus.stages import StagedMessage, decision_message, publish_dead_letter
+from berth.bus.topology import COMMITS
+from berth.bus.tries import clear_tries, count_try
+from berth.errors import BerthError, TemporaryError
+from berth.leader.session import LeaderSession
+from berth.lifecycle.coreloop import Inbox
+from berth.lifecycle.process import Process
+from berth.messages.attempts import DeadLetter, Decision, Outcome
+from berth.messages.subjects import key
+from berth.observability.logging import get_logger, verbose
+from berth.observability.metrics import Meter
+from berth.observability.traceparent import trace_id_of
+from berth.settings.settings import V_RESULT, V_STEP
+from berth_binder.apicalls import ApiRequests
+from berth_binder.cache import Cache
+from berth_binder.eventrecorder.recorder import EventRecorder
+from berth_binder.events import (
+    Ack,
+    ClearNomination,
+    ClearTries,
+    CountTry,
+    DecisionNotStored,
+    DecisionStored,
+    Effect,
+    Event,
+    EvictPods,
+    GetPod,
+    LogError,
+    Nak,
+    PostBinding,
+    PublishDecision,
+    RecordEvent,
+    RejectRanked,
+    SetAside,
+    TryCounted,
+    VoidBindings,
+    WriteVolumes,
+)
+from berth_binder.metrics import count_decision
+
+log = get_logger()
+
+T = TypeVar("T")
+
+RETRY_SECONDS: Final = 0.2
+"""Before a publish without an answer is repeated; its message id prevents duplicates."""
+TRIES_RETRY_SECONDS: Final = 1.0
+"""Before a count of tries without an answer is repeated."""
+PLACED_NOWHERE: Final = frozenset({Outcome.UNSCHEDULABLE, Outcome.PREEMPTING, Outcome.ERROR})
+
+
+class BinderEffects:
+    """Carries out the effects of one leadership. Answers go into the inbox."""
+
+    def __init__(  # noqa: PLR0913 - what effects need, and where answers go
+        self,
+        process: Process,
+        leadership: LeaderSession,
+        session: Session,
+        *,
+        requests: ApiRequests,
+        publisher: DecisionPublisher,
+        recorder: EventRecorder,
+        cache: Cache,
+        inbox: Inbox[Event],
+    ) -> None:
+        self._process = process
+        self._leadership = leadership
+        self._session = session
+        self._requests = requests
+        self._publisher = publisher
+        self._recorder = recorder
+        self._cache = cache
+        self._inbox = inbox
+        self._logged: set[str] = set()
+        self.traceparent_of: Callable[[str], str | None] = lambda _uid: None
+        """The trace that the message of the pod with this uid is in."""
+
+    def carry_out(self, effect: Effect) -> Coroutine[Any, Any, None] | None:  # noqa: C901 - one case an effect
+        """Begin an effect. Returns the rest of one that waits for an answer in a task."""
+        match effect:
+            case PostBinding() | GetPod() | VoidBindings() | EvictPods() | ClearNomination() | WriteVolumes():
+                self._requests.start(effect, self.traceparent_of(effect.pod.uid))
+            case PublishDecision():
+                return self._publish(effect)
+            case Ack():
+                effect.held.delivery.ack()
+            case Nak():
+                effect.held.delivery.nak(effect.delay)
+            case SetAside():
+                effect.held.delivery.set_aside()
+            case RejectRanked():
+                return self._publisher.reject_unusable(effect.held.delivery, effect.reason)
+            case RecordEvent():
+                self._recorder.record(effect.decision, self._cache.pod(effect.pod.uid) or effect.pod)
+            case LogError():
+                self._log_once(effect.text)
+            case CountTry():
+                return self._count_try(effect)
+            case ClearTries():
+                return self._clear_tries(effect)
+        return None
+
+    def _publish(self, effect: PublishDecision) -> Coroutine[Any, Any, None] | None:
+        if effect.dead_letter or effect.is_repeat:
+            return self._publish_and_wait(effect)
+        self._publisher.publish_soon(effect, partial(self._on_published, effect))
+        return None
+
+    def _on_published(self, effect: PublishDecision, error: BerthError | None) -> None:
+        """Called from the connection's reader, where nothing may raise."""
+        is_stored = error is None
+        self._inbox.put(DecisionStored(decision=effect.decision) if is_stored else DecisionNotStored(publish=effect))
+
+    async def _publish_and_wait(self, effect: PublishDecision) -> None:
+        if effect.is_repeat:
+            await asyncio.sleep(RETRY_SECONDS)
+        await self._publisher.publish(effect)
+        self._inbox.put(DecisionStored(decision=effect.decision))
+
+    async def _count_try(self, effect: CountTry) -> None:
+        tries = await self._until_answered(lambda: count_try(self._session, COMMITS, key("pod", effect.uid)))
+        self._inbox.put(TryCounted(uid=effect.uid, tries=tries))
+
+    async def _clear_tries(self, effect: ClearTries) -> None:
+        """Not after the leadership: what has held up this loop for so long that the Lease was lost counts."""
+        self._leadership.check()
+        await self._until_answered(lambda: clear_tries(self._session, COMMITS, key("pod", effect.uid)))
+
+    async def _until_answered(self, work: Callable[[], Awaitable[T]]) -> T:
+        """Try again while NATS does not answer. Raises BusLostError: the leadership is over."""
+        while True:
+            try:
+                return await work()
+            except (BusLostError, MissingError):
+                raise
+            except TemporaryError as error:
+                log.warning("counting what is begun again later", reason=str(error))
+                await self._process.clock.sleep(TRIES_RETRY_SECONDS)
+
+    def _log_once(self, text: str) -> None:
+        if text not in self._logged:
+            self._logged.add(text)
+            log.error(text)
+
+
+class DecisionPublisher:
+    """Publishes on one session: when that is lost the leadership ends, and the message is delivered again."""
+
+    def __init__(self, session: Session, metrics: Meter) -> None:
+        self._session = session
+        self._metrics = metrics
+        self.under_way = 0
+        """Decisions whose PubAck is awaited."""
+
+    def publish_soon(self, effect: PublishDecision, on_end: Callable[[BerthError | None], None]) -> None:
+        """Publish a Decision; ``on_end`` is called once, when it is stored or with why it is not known to be."""
+
+        def on_answer(answer: PubAck | BerthError) -> None:
+            self.under_way -= 1
+            if isinstance(answer, BerthError):
+                on_end(answer)
+            else:
+                self._on_stored(effect)
+                on_end(None)
+
+        try:
+            staged = self._staged(effect)
+        except BerthError as error:
+            on_end(error)
+        else:
+            self.under_way += 1
+            staged.publish_soon(self._session, on_answer)
+
+    async def publish(self, effect: PublishDecision) -> None:
+        """Publish a Decision, after a dead letter if it has one, and wait until both are stored.
+
+        Raises:
+            BusLostError, MissingError: the connection or the stream is lost.
+        """
+        if effect.dead_letter:
+            decision = effect.decision
+            await self._publish_dead_letter(effect.held.delivery, decision.message, decision.attempt, cause="failed")
+        await _until_stored(lambda: self._staged(effect).publish(self._session))
+        self._on_stored(effect)
+
+    async def reject_unusable(self, delivery: Delivery, reason: str) -> None:
+        """Publish a dead letter of a message that cannot be used, then acknowledge it.
+
+        Raises:
+            BusLostError, MissingError: the connection or the stream is lost.
+        """
+        log.warning("cannot use a message, wrote a dead letter", subject=delivery.subject, reason=reason)
+        await self._publish_dead_letter(delivery, reason, cause="undecodable")
+        delivery.ack()
+
+    async def _publish_dead_letter(self, delivery: Delivery, reason: str, attempt: str = "", *, cause: str) -> None:
+        self._metrics.count("berth_dead_letters_total", cause=cause)
+        payload = delivery.data.decode(errors="replace")
+        letter = DeadLetter(subject=delivery.subject, reason=reason, service="binder", attempt=attempt, payload=payload)
+        await _until_stored(lambda: publish_dead_letter(self._session, letter))
+
+    def _staged(self, effect: PublishDecision) -> StagedMessage:
+        delivery = effect.held.delivery
+        timed = msgspec.structs.replace(effect.decision, ranked_at=delivery.time)
+        return decision_message(self._session, timed, delivery.headers)
+
+    def _on_stored(self, effect: PublishDecision) -> None:
+        count_decision(self._metrics, effect.decision)
+        if verbose(V_RESULT):
+            log_decision(effect.decision, effect.held.delivery.headers)
+
+
+async def _until_stored(publish: Callable[[], Awaitable[object]]) -> None:
+    while True:
+        try:
+            await publish()
+        except (BusLostError, MissingError):
+            raise
+        except TemporaryError:  # that NATS stores nothing is said once, for all pods
+            await asyncio.sleep(RETRY_SECONDS)
+        else:
+            return
+
+
+def log_decision(decision: Decision, headers: Mapping[str, str]) -> None:
+    """One line about a stored Decision: at V_RESULT when the pod is bound or cannot be placed, else at V_STEP."""
+    about = {
+        "pod": f"{decision.namespace}/{decision.pod}",
+        "uid": decision.uid,
+        "attempt": decision.attempt,
+        "trace_id": trace_id_of(headers),
+        "node": decision.node,
+    }
+    if decision.outcome is Outcome.BOUND:
+        log.info("pod bound", **about)
+    elif decision.outcome in PLACED_NOWHERE:
+        log.info("pod cannot be placed", **about, outcome=decision.outcome.value, reason=decision.message)
+    elif verbose(V_STEP):
+        reason = decision.message or decision.reason
+        log.info("attempt decided", **about, outcome=decision.outcome.value, reason=reason)

@@ -1,0 +1,204 @@
+"""Which record is sent next: a rate of requests, a lower one for pods that are not bound, namespaces in turns.
+
+Pure: the clock is handed in.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from dataclasses import dataclass, replace
+from typing import Final
+
+from berth.api.pod import Pod
+from berth.messages.attempts import Decision, Outcome
+from berth_binder.eventrecorder.records import FAILED, EventRecord, Record, condition_of, event_of, events_of_victims
+from berth_binder.settings import EventSettings
+
+SERIES_SECONDS: Final = 360.0
+"""A series that has not been counted in for so long has ended, as in client-go. A pod that fits nowhere is tried again
+after five minutes at the latest."""
+
+Key = tuple[str, str]
+"""A pod's uid and what is said about it."""
+CONDITION: Final = "condition"
+
+
+class EventBudget:
+    """The records that wait, and whether one may be sent. Pure: the clock is handed in."""
+
+    def __init__(self, settings: EventSettings | None = None) -> None:
+        self._settings = settings = settings or EventSettings()
+        self._refusals, self._others = WaitingRecords(), WaitingRecords()
+        self._rate = Rate(settings.per_second, settings.burst)
+        self._refusal_rate = Rate(settings.refusals_per_second, settings.refusals_burst)
+        self._series: OrderedDict[tuple[str, str, str], _EventSeries] = OrderedDict()
+        """Those counted longest ago first."""
+        self._in_flight = 0
+        self.dropped = 0
+        """How many records were dropped because too many waited."""
+
+    def add(self, decision: Decision, pod: Pod) -> None:
+        """Queue the Decision's records. A newer record of a pod replaces the one that still waits."""
+        condition, event = condition_of(decision, pod), event_of(decision, pod)
+        if condition is not None and condition.changes_anything:
+            self._queue(self._refusals, (pod.uid, CONDITION), condition)
+        if decision.outcome is Outcome.BOUND:
+            self._refusals.discard(pod)
+        if event is not None:
+            self._queue(self._refusals if event.type == "Warning" else self._others, (pod.uid, event.reason), event)
+        for victim in events_of_victims(decision, pod):
+            self._queue(self._others, (victim.pod.uid, victim.reason), victim)
+
+    def next(self, now: float, *, bindings_wait: bool) -> Record | None:
+        """The record that may be sent now. Call ``done`` after its answer."""
+        limit = self._settings.in_flight_behind_bindings if bindings_wait else self._settings.in_flight
+        self._rate.fill(now)
+        self._refusal_rate.fill(now)
+        if self._in_flight >= limit or not self._rate.has_one:
+            return None
+        if len(self._refusals) and self._refusal_rate.has_one:
+            self._refusal_rate.take()
+            record = self._refusals.pop()
+        elif len(self._others):
+            record = self._others.pop()
+        else:
+            return None
+        self._rate.take()
+        self._in_flight += 1
+        return self._counted(record, now) if isinstance(record, EventRecord) else record
+
+    def done(self) -> None:
+        """A request was answered, or failed."""
+        self._in_flight -= 1
+
+    def end_series(self, event: EventRecord) -> None:
+        """The API has no such Event (any more): create the next of its kind instead of counting it."""
+        self._series.pop(event.key, None)
+
+    def due(self, now: float) -> float | None:
+        """When the rates allow the next one; ``None`` when nothing waits for that."""
+        waits = []
+        if len(self._others):
+            waits.append(self._rate.wait)
+        if len(self._refusals):
+            waits.append(max(self._rate.wait, self._refusal_rate.wait))
+        return now + min(waits) if waits and min(waits) > 0 else None
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether anything waits or is in flight."""
+        return bool(self.waiting) or self._in_flight > 0
+
+    @property
+    def waiting(self) -> int:
+        return len(self._refusals) + len(self._others)
+
+    def _queue(self, records: WaitingRecords, key: Key, record: Record) -> None:
+        if key not in records and self.waiting >= self._settings.queued:
+            max(self._refusals, self._others, key=len).drop()
+            self.dropped += 1
+        records.put(key, record)
+
+    def _counted(self, event: EventRecord, now: float) -> EventRecord:
+        """The Event itself, or the next of its series."""
+        if event.type != "Warning":
+            return event
+        self._end_series_before(now - SERIES_SECONDS)
+        last = self._series.pop(event.key, None)
+        if last is not None:
+            event = replace(event, name=last.name, count=last.count + 1)
+        self._series[event.key] = _EventSeries(event.name, event.count, now)
+        if len(self._series) > self._settings.series:
+            self._series.popitem(last=False)
+        return event
+
+    def _end_series_before(self, time: float) -> None:
+        """Most are of pods that are bound or gone by now."""
+        while self._series and next(iter(self._series.values())).counted_at < time:
+            self._series.popitem(last=False)
+
+
+@dataclass(frozen=True, slots=True)
+class _EventSeries:
+    """The Event that repeats are counted in."""
+
+    name: str
+    count: int
+    counted_at: float
+
+
+class WaitingRecords:
+    """Records that wait: one of each namespace in turn, the oldest of it."""
+
+    def __init__(self) -> None:
+        self._by_namespace: OrderedDict[str, OrderedDict[Key, Record]] = OrderedDict()
+        self._namespaces: dict[Key, str] = {}
+
+    def __len__(self) -> int:
+        return len(self._namespaces)
+
+    def __contains__(self, key: Key) -> bool:
+        return key in self._namespaces
+
+    def put(self, key: Key, record: Record) -> None:
+        """Add a record, or put it into the place of the one with its key."""
+        namespace = self._namespaces[key] = record.pod.metadata.namespace
+        self._by_namespace.setdefault(namespace, OrderedDict())[key] = record
+
+    def pop(self) -> Record:
+        """Remove and return the record whose turn it is. Raises StopIteration when there is none."""
+        namespace = next(iter(self._by_namespace))
+        record = self._take_oldest(namespace)
+        if namespace in self._by_namespace:
+            self._by_namespace.move_to_end(namespace)
+        return record
+
+    def drop(self) -> None:
+        """Remove the oldest record of the namespace that has the most."""
+        self._take_oldest(max(self._by_namespace, key=lambda namespace: len(self._by_namespace[namespace])))
+
+    def discard(self, pod: Pod) -> None:
+        """Remove what waits about a pod."""
+        for key in ((pod.uid, CONDITION), (pod.uid, FAILED)):
+            namespace = self._namespaces.pop(key, None)
+            if namespace is not None:
+                del self._by_namespace[namespace][key]
+                self._forget_empty(namespace)
+
+    def _take_oldest(self, namespace: str) -> Record:
+        of_namespace = self._by_namespace[namespace]
+        key, record = of_namespace.popitem(last=False)
+        del self._namespaces[key]
+        self._forget_empty(namespace)
+        return record
+
+    def _forget_empty(self, namespace: str) -> None:
+        if not self._by_namespace[namespace]:
+            del self._by_namespace[namespace]
+
+
+class Rate:
+    """A token bucket: so many a second, and so many at once after a quiet time."""
+
+    def __init__(self, per_second: float, burst: int) -> None:
+        self._per_second = per_second
+        self._burst = float(burst)
+        self._tokens = float(burst)
+        self._filled_at: float | None = None
+
+    def fill(self, now: float) -> None:
+        if self._filled_at is not None:
+            self._tokens = min(self._burst, self._tokens + (now - self._filled_at) * self._per_second)
+        self._filled_at = now
+
+    def take(self) -> None:
+        self._tokens -= 1
+
+    @property
+    def has_one(self) -> bool:
+        return self._tokens >= 1
+
+    @property
+    def wait(self) -> float:
+        """Seconds from the last ``fill`` until there is one."""
+        return max(0.0, (1 - self._tokens) / self._per_second)

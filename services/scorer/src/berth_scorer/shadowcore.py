@@ -1,0 +1,311 @@
+"""The shadow's core: ranks what live scorers have ranked, on the view that they had, and compares. Pure.
+
+What arrives is held until a live ranking has counted it, so that two equal configurations rank alike
+(``berth.ranking.alignedview``). A comparison ends with the pod's Decision. Events and effects as in the scorer's core.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Final
+
+import msgspec
+
+from berth.bus.interface import StoredMessage
+from berth.bus.topology import CLUSTER
+from berth.errors import DecodeError
+from berth.framework.cycle import check
+from berth.messages.attempts import DecisionSummary, Pending, Positions, Ranked, attempt_of, decode
+from berth.messages.shadow import ShadowComparison, ShadowResult, SkipReason
+from berth.ranking.alignedview import AlignedView, Applied
+from berth.ranking.comparison import AwaitedDecisions, Side, best_node, compare, refusing_plugins, why_not_compared
+from berth.ranking.ranker import Ranker
+from berth.ranking.view import View
+from berth_scorer.core import HEARTBEAT_SECONDS
+from berth_scorer.events import (
+    DecisionsRead,
+    LiveDataRead,
+    LogFailure,
+    MirrorRead,
+    PeerRankingRead,
+    ReadEvent,
+    ReportUndecodable,
+)
+
+MOST_WAITING: Final = 64
+"""Live rankings that wait to be compared, as many as a scorer holds; older ones are skipped."""
+MOST_KEPT: Final = 4096
+"""Live rankings that have arrived and are not decoded yet; of more, the oldest are dropped."""
+LONGEST_WAIT_SECONDS: Final = 1.0
+"""An older live ranking is skipped, so that a shadow is never further behind."""
+BROADCASTS_A_SECOND: Final = 20
+"""Differences that are broadcast, as many as people can read; the numbers have all."""
+
+
+class LiveRankingArrived(msgspec.Struct, frozen=True, kw_only=True):
+    """RANKED has stored a live ranking."""
+
+    stored: StoredMessage
+
+
+class ViewBuilt(msgspec.Struct, frozen=True, kw_only=True):
+    """Everything that was there at the start has been read: live rankings are compared from here on."""
+
+
+ShadowEvent = ReadEvent | LiveRankingArrived | ViewBuilt
+
+
+class CountSkipped(msgspec.Struct, frozen=True, kw_only=True):
+    """Live rankings are not compared."""
+
+    reason: SkipReason
+    count: int = 1
+
+
+class CountRefusal(msgspec.Struct, frozen=True, kw_only=True):
+    """A plugin of one side has refused the node of the other."""
+
+    side: Side
+    plugin: str
+
+
+class CountComparison(msgspec.Struct, frozen=True, kw_only=True):
+    """A comparison has its Decision."""
+
+    comparison: ShadowComparison
+
+
+class Broadcast(msgspec.Struct, frozen=True, kw_only=True):
+    """Show a difference to whoever watches."""
+
+    comparison: ShadowComparison
+
+
+class ObserveShadowRanking(msgspec.Struct, frozen=True, kw_only=True):
+    """The shadow has ranked a pod, in so many seconds."""
+
+    seconds: float
+
+
+ShadowEffect = (
+    CountSkipped | CountRefusal | CountComparison | Broadcast | ObserveShadowRanking | LogFailure | ReportUndecodable
+)
+
+
+@dataclass(slots=True)
+class _ArrivedRanking:
+    """A live ranking that has arrived."""
+
+    stored: StoredMessage
+    arrived_at: float
+    decoded: Ranked | None = None
+    """Once it was the first that waits."""
+
+    def live(self) -> Ranked:
+        """Decode the message, once.
+
+        Raises:
+            DecodeError: it cannot be decoded.
+        """
+        if self.decoded is None:
+            live = decode(self.stored.data, Ranked)
+            attempt_of(live)
+            self.decoded = live
+        return self.decoded
+
+
+class ShadowCore:
+    """Makes every comparison of one session. All events go through ``handle``."""
+
+    def __init__(
+        self,
+        *,
+        ranker: Ranker,
+        name: str,
+        stopwatch: Callable[[], float],
+        proposal_lifetime: timedelta,
+        position_wait: timedelta,
+    ) -> None:
+        self._ranker = ranker
+        self._name = name
+        self._stopwatch = stopwatch
+        self._position_wait = position_wait.total_seconds()
+        self.view: Final = View(proposal_lifetime=proposal_lifetime)
+        self._aligned = AlignedView(self.view)
+        self._awaited = AwaitedDecisions()
+        self._waiting: deque[_ArrivedRanking] = deque()
+        self._last_arrived = 0
+        """The sequence in RANKED of the newest live ranking."""
+        self._is_built = False
+        self._differences: deque[ShadowComparison] = deque(maxlen=BROADCASTS_A_SECOND)
+        """The newest that are not broadcast yet."""
+        self._sent_in_second = 0
+        self._beat_at = 0.0
+        self._due = float("inf")
+
+    @property
+    def waiting(self) -> int:
+        """Live rankings that wait to be compared."""
+        return len(self._waiting)
+
+    @property
+    def awaited(self) -> int:
+        """Comparisons whose Decision is awaited."""
+        return len(self._awaited)
+
+    def due(self) -> float:
+        """When to be called without an event."""
+        return min(self._due, self._beat_at)
+
+    def handle(self, events: Iterable[ShadowEvent], now: float, may_continue: Callable[[], bool]) -> list[ShadowEffect]:
+        """Apply events, then compare live rankings in the order of the stream while there is time."""
+        effects: list[ShadowEffect] = []
+        for event in events:
+            effects += self._apply(event, now)
+        while self._is_built:
+            effects += self._note(self._aligned.let_go(now, is_idle=not self._waiting))
+            due = self._due_of_first(now, effects)
+            self._due = now if due is None else due
+            if due is not None or not may_continue():
+                break
+        if now >= self._beat_at:
+            effects += self._beat(now)
+        return effects
+
+    def _apply(self, event: ShadowEvent, now: float) -> list[ShadowEffect]:
+        match event:
+            case MirrorRead():
+                self._aligned.add_mirror(event.entries, event.position, now)
+            case DecisionsRead():
+                self._aligned.add_decisions(event.batch, event.position, now)
+            case LiveDataRead():
+                self.view.reached(event.bucket, event.position)
+            case PeerRankingRead():
+                return self._count_uncompared(event.stored, now)
+            case LiveRankingArrived():
+                return self._on_arrived(event.stored, now)
+            case ViewBuilt():
+                self._is_built = True
+                return self._note(self._aligned.release(now))
+        # Until the first live ranking that is compared, nothing is held.
+        return [] if self._is_built else self._note(self._aligned.release(now))
+
+    def _note(self, applied: Applied) -> list[ShadowEffect]:
+        """Report what cannot be decoded, and conclude the comparisons whose Decision was read."""
+        effects: list[ShadowEffect] = [
+            ReportUndecodable(subject=CLUSTER, reason=problem) for problem in applied.problems
+        ]
+        for stored in applied.decisions if len(self._awaited) else ():
+            try:
+                decided = self._awaited.decided(decode(stored.data, DecisionSummary))
+            except DecodeError:  # the view has reported it
+                continue
+            if decided is not None:
+                effects.append(CountComparison(comparison=decided))
+                if decided.result is not ShadowResult.EQUAL:
+                    self._differences.append(decided)
+        return effects + self._broadcasts()
+
+    def _broadcasts(self) -> list[ShadowEffect]:
+        effects: list[ShadowEffect] = []
+        while self._differences and self._sent_in_second < BROADCASTS_A_SECOND:
+            self._sent_in_second += 1
+            effects.append(Broadcast(comparison=self._differences.popleft()))
+        return effects
+
+    def _beat(self, now: float) -> list[ShadowEffect]:
+        self._beat_at = now + HEARTBEAT_SECONDS
+        self.view.expire(now)
+        self._sent_in_second = 0
+        overdue = self._awaited.expire(now)
+        skipped = [CountSkipped(reason=SkipReason.UNDECIDED, count=overdue)] if overdue else []
+        return [*skipped, *self._broadcasts()]
+
+    # --- live rankings
+
+    def _count_uncompared(self, stored: StoredMessage, now: float) -> list[ShadowEffect]:
+        """A live ranking from before the view was built counts in it."""
+        problem = self.view.apply_ranked(stored.data, stored.sequence, now)
+        return [ReportUndecodable(subject=stored.subject, reason=problem)] if problem else []
+
+    def _on_arrived(self, stored: StoredMessage, now: float) -> list[ShadowEffect]:
+        """Let it wait to be compared."""
+        missed = stored.sequence - self._last_arrived - 1 if self._last_arrived and self._is_built else 0
+        self._last_arrived = max(stored.sequence, self._last_arrived)
+        if not self._is_built:
+            return self._count_uncompared(stored, now)
+        effects: list[ShadowEffect] = [CountSkipped(reason=SkipReason.MISSED, count=missed)] if missed > 0 else []
+        if len(self._waiting) >= MOST_KEPT:
+            self._waiting.popleft()
+            effects.append(CountSkipped(reason=SkipReason.BUSY))
+        self._waiting.append(_ArrivedRanking(stored, now))
+        return effects
+
+    def _due_of_first(self, now: float, effects: list[ShadowEffect]) -> float | None:
+        """Handle the oldest live ranking, or return when it, or what is held, is due."""
+        if not self._waiting:
+            held_until = self._aligned.due_at()
+            return float("inf") if held_until is None else held_until
+        first = self._waiting[0]
+        is_late = len(self._waiting) > MOST_WAITING or now - first.arrived_at > LONGEST_WAIT_SECONDS
+        try:
+            live = first.live()
+        except DecodeError as error:
+            self._waiting.popleft()
+            effects.append(ReportUndecodable(subject=first.stored.subject, reason=str(error)))
+            effects.append(CountSkipped(reason=SkipReason.MISSED))
+            return None
+        waits_until = first.arrived_at + self._position_wait
+        if not is_late and now < waits_until and not self._aligned.has_arrived(live.positions):
+            return waits_until
+        self._waiting.popleft()
+        effects += self._compare(first.stored, live, now, is_late=is_late)
+        return None
+
+    def _compare(self, stored: StoredMessage, live: Ranked, now: float, *, is_late: bool) -> list[ShadowEffect]:
+        """Compare it, and count it in the view as every scorer does: the next ranking is made on what happened."""
+        effects = self._note(self._aligned.advance_to(live, now))
+        asked_at = min(live.asked_at, stored.time) if live.asked_at is not None else stored.time
+        self.view.advance_clock(asked_at)
+        reason = why_not_compared(live, self._ranker.profiles.get(live.profile))
+        if is_late:
+            reason = reason or SkipReason.BUSY
+        if reason is None:
+            own, observed = self._rank(live, now)
+            effects += [*observed, *self._await_decision(live, own, now)]
+        else:
+            effects.append(CountSkipped(reason=reason))
+        self.view.count_peer(live, stored.sequence, now)
+        return effects
+
+    def _rank(self, live: Ranked, now: float) -> tuple[Ranked, list[ShadowEffect]]:
+        pending = Pending(
+            config=live.config,
+            attempt=live.attempt,
+            profile=live.profile,
+            pod=live.pod,
+            failures=live.failures,
+            after=Positions(),
+        )
+        effects: list[ShadowEffect] = []
+        began = self._stopwatch()
+        try:
+            own = self._ranker.answer(pending, self.view, now, also=best_node(live))
+        except Exception as error:  # noqa: BLE001 - an exception of a plugin is this ranking's failure, not the shadow's
+            effects.append(LogFailure(text="ranking failed", attempt=live.attempt, error=error))
+            own = self._ranker.give_up(pending, f"ranking raised {type(error).__name__}: {error}")
+        effects.append(ObserveShadowRanking(seconds=self._stopwatch() - began))
+        return own, effects
+
+    def _await_decision(self, live: Ranked, own: Ranked, now: float) -> list[ShadowEffect]:
+        node, refusal = best_node(live), None
+        if node and not own.error and all(each.node != node for each in own.candidates):
+            refusal = check(live.pod, node, self.view.snapshot, self._ranker.profiles[live.profile])
+        comparison = compare(live, own, shadow=self._name, refusal=refusal)
+        refusals = [CountRefusal(side=side, plugin=plugin) for side, plugin in refusing_plugins(comparison, live)]
+        dropped = self._awaited.add(comparison, now)
+        skipped = [CountSkipped(reason=SkipReason.UNDECIDED, count=dropped)] if dropped else []
+        return [*refusals, *skipped]
