@@ -197,10 +197,11 @@ class WatcherCore:
 
     def due(self) -> float | None:
         """When something is due without any event, in monotonic seconds; ``None`` for never."""
-        has_stored = self._queue.has_stored(self._mirror.settled)
+        settled = self._mirror.settled
+        has_stored = self._queue.has_stored(settled)
         if self._mirror.may_write or self._requeue.has_more or has_stored or self._takeover.left:
             return self._clock.now
-        times = (self._queue.next_due(), self._watermarks.next_due(self._mirror.settled))
+        times = (self._queue.next_due(), self._watermarks.next_due(settled))
         return min((time for time in times if time is not None), default=None)
 
     def recovering_pods(self) -> list[QueuedPod]:
@@ -617,7 +618,7 @@ class WatcherCore:
 
     def _activate(self, queued: QueuedPod) -> Sequence[Effect]:
         """Make a pod active, once the mirror has stored what its ranking must see."""
-        if queued.mirror_change > self._mirror.settled:
+        if queued.mirror_change and queued.mirror_change > self._mirror.settled:
             return self._move(queued, Stage.AWAITING_MIRROR)
         if queued.mirror_change or queued.at_front or queued.outcome is Outcome.CONFLICT:
             queued.required_positions = Positions(cluster=self._mirror.position, decisions=self._last_decision)

@@ -136,7 +136,7 @@ class NodeRooms:
         before = old if isinstance(old, Pod) and is_bound(old) else None
         after = new if isinstance(new, Pod) and is_bound(new) else None
         if before is not None and after is not None and before.spec == after.spec:
-            self._pods[after.spec.node_name][after.uid] = after
+            self._pods[after.spec.node_name][after.metadata.uid] = after
             return
         if before is not None:
             self._count(before, -1)
@@ -164,9 +164,9 @@ class NodeRooms:
         name = pod.spec.node_name
         pods = self._pods.setdefault(name, {})
         if by > 0:
-            pods[pod.uid] = pod
+            pods[pod.metadata.uid] = pod
         else:
-            pods.pop(pod.uid, None)
+            pods.pop(pod.metadata.uid, None)
         if name in self._requested:
             _add(self._requested[name], pod, by)
         if not pods:
