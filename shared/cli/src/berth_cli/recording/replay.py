@@ -1,9 +1,9 @@
 """Makes every ranking of a recording again, from what its scorer had read, and compares.
 
-Each scorer of the recording has a view again (:class:`berth.ranking.view.View`). Before a ranking, the view reads what
-that scorer had read: the mirror, Decisions and live data up to the message's ``positions``, and its peers' rankings up to
-``received``. Then the scorer's own code runs (:class:`berth.ranking.ranker.Ranker`). From there on the recorded ranking
-counts, so that one difference does not cause others.
+Each scorer of the recording has a view again (:class:`berth.ranking.view.View`). Before a ranking it reads what that
+scorer had read: the mirror, Decisions and live data up to the message's ``positions``, and its peers' rankings up to
+``received``. Then the scorer's own code runs (:class:`berth.ranking.ranker.Ranker`). From there on the recorded
+ranking counts, so that one difference does not cause others.
 """
 
 from __future__ import annotations
