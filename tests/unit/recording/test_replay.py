@@ -16,8 +16,9 @@ from berth.framework.profile import Profile
 from berth.messages.attempts import Heard, Outcome, Ranked, decode, encode
 from berth.profiles.configuration import profiles_of
 from berth.profiles.installed import known_plugins
+from berth_cli.recording.differences import differences
 from berth_cli.recording.file import Begun, Recorded, recorded
-from berth_cli.recording.replay import Replay, ReplayCounts, Replayed, differences
+from berth_cli.recording.replay import Replay, ReplayCounts, Replayed
 from harness.builders.profiles import default_profile
 from harness.plugins.long_runs import often
 from harness.worlds.recorded_world import RecordedWorld
