@@ -13,11 +13,11 @@ from typing import Any, Final
 
 from msgspec import structs
 
-from berth.bus import orphans, stages
+from berth.bus import stages
 from berth.framework.events import Resource
 from berth.framework.status import SUCCESS
 from berth.kube import writes
-from berth.leader import term
+from berth.leader import checks, term
 from berth.leader.session import LeaderSession
 from berth.messages.attempts import Outcome, Positions, Reason
 from berth.plugins.volumes.volumebinding import plugin as volumebinding
@@ -349,7 +349,7 @@ def _orphans_stay() -> list[Replacement]:
     async def find(_self: Any) -> str:
         return ""
 
-    return [(orphans.OrphanCheck, "find", find)]
+    return [(checks.OrphanCheck, "find", find)]
 
 
 def _positions_stay() -> list[Replacement]:

@@ -28,13 +28,12 @@ from berth.bus.interface import (
     StoredMessage,
     StreamReader,
 )
-from berth.bus.orphans import OrphanCheck
 from berth.bus.topology import CLUSTER, CONTROL, DECISIONS, DRAIN_KEY, PENDING, SCORER
 from berth.errors import DecodeError
 from berth.framework.profile import Profile
 from berth.kube.client import KubeClient
 from berth.kube.informers import Informers
-from berth.leader.checks import LeaderChecks
+from berth.leader.checks import LeaderChecks, OrphanCheck
 from berth.leader.clients import cluster_informers
 from berth.leader.loop import lead_until_stopped
 from berth.leader.otherschedulers import OtherSchedulers
