@@ -59,7 +59,7 @@ test-slow: setup  ## run what make test leaves out
 	$(PYTEST) -m slow $(ARGS)
 
 test-long: setup  ## try 20 times as many seeds and random examples, and every mutation; hours; ARGS="tests/unit/binder"
-	BERTH_TEST_LONG=1 $(PYTEST) -m random --timeout 36000 $(ARGS)
+	BERTH_TEST_LONG=1 $(PYTEST) -m long --timeout 36000 $(ARGS)
 
 bench: setup  ## compare with kube-scheduler in one run: throughput, CPU a pod, start, latency, repeats; half an hour
 	PYTHONPATH=tests $(BIN)/python -m bench.comparison $(ARGS)

@@ -6,8 +6,15 @@ from datetime import timedelta
 
 import pytest
 
-from berth.bus.interface import BusLostError, BusRefusedError, MissingError, PubAck, StoreFullError, TooLargeError
-from berth.bus.wire import message_size
+from berth.bus.interface import (
+    BusLostError,
+    BusRefusedError,
+    MissingError,
+    PubAck,
+    StoreFullError,
+    TooLargeError,
+    message_size,
+)
 from berth.errors import BerthError
 from harness.plugins.fixtures_bus import SHORT_ACK_WAIT, SHORT_DUPLICATE_WINDOW, TEST_TOPOLOGY, BusUnderTest
 

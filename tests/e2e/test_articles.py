@@ -1,10 +1,12 @@
-"""The articles' configuration files in the whole pipeline, on the real API server."""
+"""The articles about label plugins and NetworkTraffic: their profiles in one pipeline, on the real API server."""
 
 import json
-from collections import Counter, defaultdict
+from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import yaml
 
 from harness.servers.control_plane import ControlPlane
 from harness.worlds.cluster_user import ClusterUser, eventually
@@ -13,29 +15,35 @@ from harness.worlds.pipeline import BerthUp, berth_up
 pytestmark = [pytest.mark.requires("kubebuilder_assets", "nats-server"), pytest.mark.timeout(240)]
 
 ARTICLES = Path(__file__).parents[1] / "data" / "articles"
-TENANTS = ("red", "green", "blue")
-PODS_OF_A_TENANT = 100
-NODES = 10
-MISPLACED_PERCENT = 3.0
-"""Of the pods that may be elsewhere than one scorer with the newest state puts them (ADR 22)."""
+
+
+@pytest.fixture(scope="module")
+def articles(own_control_plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory) -> Iterator[BerthUp]:
+    """One pipeline with the profiles of three articles."""
+    folder = tmp_path_factory.mktemp("articles")
+    files = [ARTICLES / f"{name}.yaml" for name in ("node-score-label", "node-filter-label", "network-traffic")]
+    together, *others = (yaml.safe_load(file.read_text()) for file in files)
+    for other in others:
+        together["profiles"] += other["profiles"]
+    (folder / "config.yaml").write_text(yaml.safe_dump(together))
+    flags = ("--kubeconfig", own_control_plane.kubeconfig_path, "--leader-elect=false", "-v", 10, "--scorers", 2)
+    with berth_up(*flags, "--config", folder / "config.yaml", folder=folder) as berth:
+        berth.wait_until_ready()
+        yield berth
 
 
 async def test_the_labelled_node_gets_pods_only_when_the_others_are_full(
-    own_control_plane: ControlPlane, cluster_outside: ClusterUser, tmp_path: Path
+    articles: BerthUp, cluster_outside: ClusterUser
 ):
-    kubeconfig, config = own_control_plane.kubeconfig_path, ARTICLES / "node-score-label.yaml"
-    flags = ("--kubeconfig", kubeconfig, "--leader-elect=false", "--config", config, "-v", 10)
-    with berth_up(*flags, "--scorers", 2, folder=tmp_path) as berth:
-        berth.wait_until_ready()
-        others = await cluster_outside.add_nodes(4, cpu="1")
-        (labelled,) = await cluster_outside.add_nodes(1, cpu="1", labels={"node": "hello"})
-        room = await cluster_outside.add_pods(16, "room", cpu="250m", scheduler="nodelabelscore")
-        placed = await cluster_outside.all_bound(room)  # 4 pods of 250m fill a node of 1 cpu: 16 fill the other four
-        assert Counter(placed.values()) == dict.fromkeys(others, 4)
-        more = await cluster_outside.add_pods(3, "more", cpu="250m", scheduler="nodelabelscore")
-        placed = await cluster_outside.all_bound(more)
-        assert {placed[name] for name in more} == {labelled}
-        assert {labelled} | set(others) <= explained_nodes(berth.said, "NodeScoreLabel")
+    others = await cluster_outside.add_nodes(4, cpu="1")
+    (labelled,) = await cluster_outside.add_nodes(1, cpu="1", labels={"node": "hello"})
+    room = await cluster_outside.add_pods(16, "room", cpu="250m", scheduler="nodelabelscore")
+    placed = await cluster_outside.all_bound(room)  # 4 pods of 250m fill a node of 1 cpu: 16 fill the other four
+    assert Counter(placed.values()) == dict.fromkeys(others, 4)
+    more = await cluster_outside.add_pods(3, "more", cpu="250m", scheduler="nodelabelscore")
+    placed = await cluster_outside.all_bound(more)
+    assert {placed[name] for name in more} == {labelled}
+    assert {labelled} | set(others) <= explained_nodes(articles.said, "NodeScoreLabel")
 
 
 def explained_nodes(log: str, plugin: str) -> set[str]:
@@ -45,39 +53,33 @@ def explained_nodes(log: str, plugin: str) -> set[str]:
 
 
 async def test_only_labelled_nodes_get_pods_and_the_message_gives_the_reason(
-    own_control_plane: ControlPlane, cluster_outside: ClusterUser, tmp_path: Path
+    articles: BerthUp, cluster_outside: ClusterUser
 ):
-    kubeconfig, config = own_control_plane.kubeconfig_path, ARTICLES / "node-filter-label.yaml"
-    with berth_up("--kubeconfig", kubeconfig, f"--config={config}", "--v=4", folder=tmp_path) as berth:
-        berth.wait_until_ready()
-        labelled = await cluster_outside.add_nodes(3, cpu="1", labels={"cpu": "true"})
-        await cluster_outside.add_nodes(2, cpu="8")
-        names = await cluster_outside.add_pods(6, cpu="500m", scheduler="nodelabelfilter")
-        placed = await cluster_outside.all_bound(names)
-        assert Counter(placed.values()) == dict.fromkeys(labelled, 2)
-        await cluster_outside.add_pods(1, "late", cpu="500m", scheduler="nodelabelfilter")
-        condition = await eventually(lambda: cluster_outside.condition("late-0"), "a condition on the pod")
-        assert condition["reason"] == "Unschedulable"
-        refusal, _, preemption = condition["message"].partition(" preemption: ")
-        assert refusal == "0/5 nodes are available: 2 node(s) didn't have label cpu=true, 3 Insufficient cpu."
-        assert preemption.startswith("0/5 nodes are available: ")
-        (event,) = await eventually(lambda: cluster_outside.events("FailedScheduling"), "an Event on the pod")
-        assert "node(s) didn't have label cpu=true" in event["note"]
-        assert "node(s) didn't have label cpu=true" in berth.said
-        await cluster_outside.add_nodes(1, cpu="1", labels={"cpu": "true"})
-        await cluster_outside.all_bound(["late-0"])
+    labelled = await cluster_outside.add_nodes(3, cpu="1", labels={"cpu": "true"})
+    await cluster_outside.add_nodes(2, cpu="8")
+    names = await cluster_outside.add_pods(6, cpu="500m", scheduler="nodelabelfilter")
+    placed = await cluster_outside.all_bound(names)
+    assert Counter(placed.values()) == dict.fromkeys(labelled, 2)
+    await cluster_outside.add_pods(1, "late", cpu="500m", scheduler="nodelabelfilter")
+    condition = await eventually(lambda: cluster_outside.condition("late-0"), "a condition on the pod")
+    assert condition["reason"] == "Unschedulable"
+    refusal, _, preemption = condition["message"].partition(" preemption: ")
+    assert refusal == "0/5 nodes are available: 2 node(s) didn't have label cpu=true, 3 Insufficient cpu."
+    assert preemption.startswith("0/5 nodes are available: ")
+    (event,) = await eventually(lambda: cluster_outside.events("FailedScheduling"), "an Event on the pod")
+    assert "node(s) didn't have label cpu=true" in event["note"]
+    assert "node(s) didn't have label cpu=true" in articles.said
+    await cluster_outside.add_nodes(1, cpu="1", labels={"cpu": "true"})
+    await cluster_outside.all_bound(["late-0"])
 
 
 async def test_pods_are_bound_without_prometheus_and_the_decision_says_so(
-    own_control_plane: ControlPlane, cluster_outside: ClusterUser, tmp_path: Path
+    articles: BerthUp, cluster_outside: ClusterUser
 ):
-    kubeconfig, config = own_control_plane.kubeconfig_path, ARTICLES / "network-traffic.yaml"
-    with berth_up("--kubeconfig", kubeconfig, "--config", config, folder=tmp_path) as berth:
-        berth.wait_until_ready()
-        await cluster_outside.add_nodes(3)
-        names = await cluster_outside.add_pods(6, scheduler="networktraffic-scheduler")
-        assert len(await cluster_outside.all_bound(names)) == 6
-        await eventually(lambda: details_of(berth, "NetworkTraffic"), "a Decision with details of NetworkTraffic")
+    await cluster_outside.add_nodes(3)
+    names = await cluster_outside.add_pods(6, scheduler="networktraffic-scheduler")
+    assert len(await cluster_outside.all_bound(names)) == 6
+    await eventually(lambda: details_of(articles, "NetworkTraffic"), "a Decision with details of NetworkTraffic")
 
 
 async def details_of(berth: BerthUp, plugin: str) -> list[str]:
@@ -89,72 +91,3 @@ async def details_of(berth: BerthUp, plugin: str) -> list[str]:
         await session.close()
     candidates = [candidate for decision in stored for candidate in decision.get("candidates", ())]
     return [candidate["details"][plugin] for candidate in candidates if plugin in candidate.get("details", {})]
-
-
-async def test_the_scheduler_from_scratch_takes_the_freest_ready_node(
-    own_control_plane: ControlPlane, cluster_outside: ClusterUser, tmp_path: Path
-):
-    kubeconfig, config = own_control_plane.kubeconfig_path, ARTICLES / "from-scratch.yaml"
-    flags = ("--kubeconfig", kubeconfig, "--config", config, "--algorithm-provider", "FromScratch")
-    with berth_up(*flags, folder=tmp_path) as berth:
-        berth.wait_until_ready()
-        await cluster_outside.add_nodes(3, cpu="2")
-        (freest,) = await cluster_outside.add_nodes(1, cpu="16")
-        names = await cluster_outside.add_pods(4, cpu="1", scheduler="my-custom-scheduler")
-        assert set((await cluster_outside.all_bound(names)).values()) == {freest}
-
-
-@pytest.mark.parametrize("scorers", [1, 2])
-async def test_each_tenants_pods_spread_evenly_also_when_created_again(
-    own_control_plane: ControlPlane, cluster_outside: ClusterUser, tmp_path: Path, scorers: int
-):
-    """The bound is for one scorer too: while pods are under way, the binder counts others than the scorer."""
-    kubeconfig, config = own_control_plane.kubeconfig_path, ARTICLES / "from-scratch.yaml"
-    flags = ("--kubeconfig", kubeconfig, "--config", config, "--algorithm-provider", "FromScratchMultiTenant")
-    with berth_up(*flags, "--scorers", scorers, folder=tmp_path) as berth:
-        berth.wait_until_ready()
-        nodes = await cluster_outside.add_nodes(NODES, cpu="32")
-        await cluster_outside.create(
-            tenants_pod(cluster_outside, f"{tenant}-{number}", tenant)
-            for number in range(PODS_OF_A_TENANT)
-            for tenant in TENANTS
-        )
-        assert misplaced_percent(await all_of(cluster_outside, 300), nodes) <= MISPLACED_PERCENT
-        for number in range(PODS_OF_A_TENANT):
-            await cluster_outside.delete_pod(f"red-{number}")
-        await cluster_outside.create(
-            tenants_pod(cluster_outside, f"red-again-{number}", "red") for number in range(PODS_OF_A_TENANT)
-        )
-        # The first of them may be ranked while the removal of the old ones is still on its way to the scorers.
-        assert misplaced_percent(await all_of(cluster_outside, 300), nodes) <= MISPLACED_PERCENT
-        await cluster_outside.create([tenants_pod(cluster_outside, "nobodys", "")])
-        condition = await eventually(lambda: cluster_outside.condition("nobodys"), "a condition on the pod")
-        assert "pod has no label tenant, which names the tenant it belongs to" in condition["message"]
-        patch = {"metadata": {"labels": {"tenant": "blue"}}}
-        await cluster_outside.api.patch(f"{cluster_outside.api.pods}/nobodys", patch)
-        await cluster_outside.all_bound(["nobodys"])
-
-
-def tenants_pod(seen: ClusterUser, name: str, tenant: str) -> dict:
-    labels = {"tenant": tenant} if tenant else {}
-    return seen.pod(name, labels=labels, scheduler="my-custom-scheduler", cpu="10m", memory="16Mi")
-
-
-async def all_of(seen: ClusterUser, count: int) -> dict[str, str]:
-    """Wait until this number of pods is bound; return their nodes."""
-
-    async def placed() -> dict[str, str] | None:
-        found = await seen.placed()
-        return found if len(found) == count else None
-
-    return await eventually(placed, f"{count} pods to be bound", 60)
-
-
-def misplaced_percent(placed: dict[str, str], nodes: list[str]) -> float:
-    """How many of the pods are on a node that has more of their tenant's than an even spread has anywhere."""
-    counts: dict[str, Counter[str]] = defaultdict(lambda: Counter(dict.fromkeys(nodes, 0)))
-    for name, node in placed.items():
-        counts[name.split("-")[0]][node] += 1
-    most = {tenant: -(-of.total() // len(nodes)) for tenant, of in counts.items()}
-    above = sum(max(0, number - most[tenant]) for tenant, of in counts.items() for number in of.values())
-    return 100 * above / len(placed)

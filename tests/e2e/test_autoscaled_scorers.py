@@ -3,7 +3,7 @@
 Real are the API server, NATS, Prometheus and every process of berth; a scorer that goes gets SIGTERM. Time runs ten
 times as fast, and a core is a tenth of one (harness.worlds.scaled_scorers). What pods count is not scaled: 64 pods in
 flight and 500 in the queue are what the manifests say. `tests/integration/deploy/test_autoscaling.py` has the same
-formulas over hours of other loads, by a model.
+formulas over hours of other loads, by a model. `make test-long` has `hpa` too.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ import pytest
 
 from berth.messages.attempts import Decision, Outcome, decode
 from berth.messages.subjects import Attempt
+from harness.plugins.long_runs import IS_LONG
 from harness.servers.control_plane import ControlPlane
 from harness.worlds.audit import audit, successful_bindings
 from harness.worlds.autoscalers import SYNC_SECONDS, Autoscaler, of_hpa, of_keda
@@ -64,12 +65,13 @@ class Load:
             await asyncio.sleep(0.2)
 
 
-@pytest.fixture(params=[of_hpa, of_keda], ids=["hpa", "keda"])
+@pytest.fixture(params=[of_keda, of_hpa] if IS_LONG else [of_keda], ids=lambda of: of.__name__)  # each takes minutes
 def autoscaler(request: pytest.FixtureRequest) -> Autoscaler:
     made: Autoscaler = request.param()
     return made
 
 
+@pytest.mark.long
 async def test_scorers_come_and_go_with_the_load_and_no_pod_is_lost(
     autoscaler: Autoscaler, own_control_plane: ControlPlane, cluster_outside: ClusterUser, tmp_path: Path
 ):

@@ -49,8 +49,8 @@ class ToldConsole:
         self.first: dict[str, object] = {}
         self.refusal = ""
         self.opened = 0
-        """Streams that were begun: a page begins one anew after 25 s without a frame, and is told everything again."""
-        self._streams: set[asyncio.Queue[dict[str, object]]] = set()
+        """Streams that were begun: a page begins one anew after 25 of its seconds without a frame."""
+        self._streams: set[asyncio.Queue[dict[str, object] | None]] = set()
 
     def application(self) -> web.Application:
         page = GuardedPage(Guard.of("127.0.0.1", names=(), token=None, proxy=None), "index.html")
@@ -74,6 +74,11 @@ class ToldConsole:
         for stream in self._streams:
             stream.put_nowait(frame)
 
+    def end(self) -> None:
+        """End the streams, which the server would wait for."""
+        for stream in self._streams:
+            stream.put_nowait(None)
+
     def answer(self, path: str, document: object, *, status: int = 200) -> None:
         self.answers[path] = status, document
 
@@ -87,12 +92,21 @@ class ToldConsole:
         response = web.StreamResponse(headers={**HEADERS, "Content-Type": "text/event-stream"})
         await response.prepare(request)
         try:
-            while True:
-                await response.write(b"data: " + json.dumps(await frames.get()).encode() + b"\n\n")
+            while (frame := await self._next(frames)) is not None:
+                await response.write(b"data: " + json.dumps(frame).encode() + b"\n\n")
         except ConnectionError:
-            return response
+            pass
         finally:
             self._streams.discard(frames)
+        return response
+
+    @staticmethod
+    async def _next(frames: asyncio.Queue[dict[str, object] | None]) -> dict[str, object] | None:
+        """Wait for the next frame; an empty one each second, since a page gives a silent stream up."""
+        try:
+            return await asyncio.wait_for(frames.get(), timeout=1)
+        except TimeoutError:
+            return {}
 
     async def _answer(self, request: web.Request) -> web.Response:
         self.asked[request.path] += 1
@@ -102,7 +116,7 @@ class ToldConsole:
 
 @pytest.fixture(scope="module")
 def driver() -> Iterator[WebDriver]:
-    with browser() as driver:
+    with browser(times_faster=5) as driver:  # what it asks again after 10 s, it asks after 2
         driver.set_script_timeout(60)
         yield driver
 
@@ -120,6 +134,7 @@ async def told_console() -> AsyncIterator[ToldConsole]:
     async with serving(console.application(), "127.0.0.1", 0) as port:
         console.url = f"http://127.0.0.1:{port}/"
         yield console
+        console.end()
 
 
 async def see(driver: WebDriver, selector: str, pattern: str = "") -> str:

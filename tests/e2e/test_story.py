@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -36,7 +38,9 @@ async def told(plane: ControlPlane, scheduler: str) -> Outcome:
     return story.outcome
 
 
-async def told_to_kube_scheduler(folder: Path) -> Outcome:
+@contextmanager
+def kube_scheduler(folder: Path) -> Iterator[ControlPlane]:
+    """A cluster that kube-scheduler schedules."""
     program = assets() / "kube-scheduler"
     with control_plane(assets()) as plane:
         config = folder / "kube-scheduler.json"
@@ -52,23 +56,26 @@ async def told_to_kube_scheduler(folder: Path) -> Outcome:
         )
         process = spawn([str(program), f"--config={config}", "--secure-port=0"], folder / "kube-scheduler.log")
         try:
-            return await told(plane, "default-scheduler")
+            yield plane
         finally:
             stop([process])
 
 
-async def told_to_berth(folder: Path) -> Outcome:
+@contextmanager
+def berth(folder: Path) -> Iterator[ControlPlane]:
+    """A cluster that berth schedules."""
     with (
         control_plane(assets()) as plane,
-        berth_up("--kubeconfig", plane.kubeconfig_path, "--scorers", 2, folder=folder) as berth,
+        berth_up("--kubeconfig", plane.kubeconfig_path, "--scorers", 2, folder=folder) as up,
     ):
-        await asyncio.to_thread(berth.wait_until_ready)
-        return await told(plane, "berth")
+        up.wait_until_ready()
+        yield plane
 
 
 async def test_berth_and_kube_scheduler_tell_the_same_story(tmp_path: Path):
-    theirs = await told_to_kube_scheduler(tmp_path)
-    ours = await told_to_berth(tmp_path)
+    with berth(tmp_path) as of_berth, kube_scheduler(tmp_path) as of_kube_scheduler:
+        stories = told(of_kube_scheduler, "default-scheduler"), told(of_berth, "berth")
+        theirs, ours = await asyncio.gather(*stories)  # most of a story is waiting
     took = [f"{seconds:6.2f} {ours.seconds.get(act, 0):6.2f}  {act}" for act, seconds in theirs.seconds.items()]
     (tmp_path / "seconds.txt").write_text("\n".join(["kube-scheduler, berth, act", *took]))
     assert len({pod for act in theirs.acts.values() for pod in act}) >= PODS

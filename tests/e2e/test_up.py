@@ -147,34 +147,20 @@ def test_a_ready_file_on_a_full_disk_is_one_line(tmp_path: Path):
             assert "Traceback" not in berth.said
 
 
-def test_a_terminal_that_is_closed_ends_it_as_ctrl_c_does(tmp_path: Path):
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGHUP], ids=["Ctrl-C", "a terminal that is closed"])
+def test_a_signal_before_it_is_ready_ends_every_process(tmp_path: Path, number: int):
     with berth_up("--nodes", 3, folder=tmp_path) as berth:
         berth.wait_for(lambda: "watcher" in berth.pids, "a service to be started")
-        os.kill(berth.pid, signal.SIGHUP)
+        os.kill(berth.pid, number)
         assert berth.wait() == 0
         assert berth.living() == []
         assert berth.files_left() == []
 
 
-def test_interrupt_before_ready_ends_every_process(tmp_path: Path):
-    with berth_up("--nodes", 3, folder=tmp_path) as berth:
-        berth.wait_for(lambda: "watcher" in berth.pids, "a service to be started")
-        assert berth.interrupt() == 0
-        assert berth.living() == []
-        assert berth.files_left() == []
-
-
-def test_kill_of_the_parent_ends_every_child(tmp_path: Path):
+def test_kill_of_the_parent_ends_every_child_and_the_next_run_removes_its_files(tmp_path: Path):
     with berth_up("--nodes", 3, "--scorers", 2, folder=tmp_path) as berth:
         berth.wait_until_ready()
         assert len(berth.living()) == len(CHILDREN) + 3  # a second scorer, the parent, and what forks the services
-        berth.kill_itself()
-        berth.wait_until_nothing_lives(ORPHANS_SECONDS)
-
-
-def test_next_run_removes_the_files_of_one_that_was_killed(tmp_path: Path):
-    with berth_up("--nodes", 3, folder=tmp_path) as berth:
-        berth.wait_until_ready()
         berth.kill_itself()
         berth.wait_until_nothing_lives(ORPHANS_SECONDS)
         assert berth.files_left() != []

@@ -21,7 +21,7 @@ import urllib3.util.ssl_
 from aiohttp import web
 
 from berth.api.config.configuration import ExtenderConfiguration, ExtenderTls
-from berth.bus.login import Login
+from berth.bus.login import connect_options
 from berth.bus.session import NatsBus
 from berth.bus.settings import BusSettings, TlsSettings
 from berth.extenders.client import tls_context
@@ -147,7 +147,7 @@ async def test_nats_by_the_authorities_of_the_system(old, monkeypatch):
 
 
 def test_a_server_that_asks_for_tls_by_itself_is_checked_in_the_same_way():
-    assert not Login(BusSettings(), "test").ssl_context.verify_flags & ssl.VERIFY_X509_STRICT
+    assert not connect_options(BusSettings())["tls"].verify_flags & ssl.VERIFY_X509_STRICT
 
 
 async def test_exported_spans(old, monkeypatch):

@@ -216,13 +216,13 @@ class World:
     def _watcher(self, service: Service, configuration: KubeSchedulerConfiguration) -> Coroutine[Any, Any, None]:
         settings = watcher_settings(service.life.settings, configuration)
         endpoint = self.bus.endpoint(service.process)
-        return watcher_service.serve_on(endpoint, service.client, service.life, configuration, settings)
+        return watcher_service.serve(endpoint, service.client, service.life, configuration, settings)
 
     def _binder(self, service: Service, configuration: KubeSchedulerConfiguration) -> Coroutine[Any, Any, None]:
         settings = binder_settings(service.life.settings)
         endpoint = self.bus.endpoint(service.process)
         clients = binder_service.Clients(bus=endpoint, api=service.client, events=service.client)
-        return binder_service.serve_on(clients, service.life, configuration, settings)
+        return binder_service.serve(clients, service.life, configuration, settings)
 
     def _scorer(self, service: Service, configuration: KubeSchedulerConfiguration) -> Coroutine[Any, Any, None]:
         ranker = Ranker(

@@ -17,13 +17,13 @@ from berth.bus.interface import (
     StreamState,
     TooLargeError,
     WrongLastSequenceError,
+    message_size,
 )
 from berth.bus.jetstream import EXPECTED_SEQUENCE, TTL
 from berth.bus.settings import TopologySettings
 from berth.bus.topology import (
     StreamSpec,
 )
-from berth.bus.wire import message_size
 from berth.errors import BerthError
 from harness.fakes.bus_clock import BusClock
 from harness.fakes.memory_queue import WorkQueue

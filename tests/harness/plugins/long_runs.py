@@ -3,8 +3,8 @@
     @pytest.mark.parametrize("seed", range(often(5)))
     @settings(max_examples=often(40))
 
-`make test-long` runs the tests with the mark `random`: those with a parameter `seed`, those of hypothesis, and all of
-`tests/fuzz` and `tests/simulation`.
+`make test-long` runs the tests with the mark `long`. Those with a parameter `seed`, those of hypothesis, and all of
+`tests/fuzz` and `tests/simulation` get it here.
 """
 
 import os
@@ -33,14 +33,16 @@ settings.load_profile("berth")
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    config.addinivalue_line("markers", "random: tries seeds or random examples (harness.plugins.long_runs)")
+    config.addinivalue_line(
+        "markers", "long: tries more in `make test-long`; random tests have it (harness.plugins.long_runs)"
+    )
 
 
 @pytest.hookimpl(tryfirst=True)  # before -m chooses
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if isinstance(item, pytest.Function) and _is_random(item):
-            item.add_marker("random")
+            item.add_marker("long")
 
 
 def _is_random(item: pytest.Function) -> bool:

@@ -23,7 +23,7 @@ from berth.messages.attempts import Candidate, Decision, Outcome, Ranked, decode
 from berth.messages.subjects import Attempt, Term, Uid
 from berth.profiles.configuration import read_configuration
 from berth.settings.settings import LeaderElectionSettings, Settings
-from berth_binder.service import Clients, serve_on
+from berth_binder.service import Clients, serve
 from berth_binder.settings import BinderSettings, CoreSettings
 from harness.fakes.recording_meter import RecordingMeter
 from harness.plugins.fixtures_kube import Cluster
@@ -77,7 +77,7 @@ class BinderWorld:
             name="binder", metrics=RecordingMeter(), settings=Settings(leader_election=replace(chosen, **election))
         )
         clients = Clients(bus=self.bus, api=self.client or self.cluster.client, events=self.cluster.client)
-        work = serve_on(clients, process, self.configuration, settings)
+        work = serve(clients, process, self.configuration, settings)
         binder = RunningBinder(process=process, task=asyncio.create_task(work))
         self.binders.append(binder)
         return binder

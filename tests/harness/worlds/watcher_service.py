@@ -18,7 +18,7 @@ from berth.messages.attempts import Decision, Outcome, Pending, decode
 from berth.messages.subjects import Attempt
 from berth.profiles.configuration import read_configuration
 from berth.settings.settings import LeaderElectionSettings, Settings
-from berth_watcher.service import serve_on
+from berth_watcher.service import serve
 from berth_watcher.settings import watcher_settings
 from harness.fakes.recording_meter import RecordingMeter
 from harness.plugins.fixtures_kube import Cluster
@@ -77,7 +77,7 @@ class WatcherWorld:
         chosen = Settings(leader_election=election, **settings)
         configuration = read_configuration(self.config)
         process = Process(name="watcher", metrics=RecordingMeter(), settings=chosen)
-        work = serve_on(self.bus, self.cluster.client, process, configuration, watcher_settings(chosen, configuration))
+        work = serve(self.bus, self.cluster.client, process, configuration, watcher_settings(chosen, configuration))
         watcher = RunningWatcher(process=process, task=asyncio.create_task(work))
         self.watchers.append(watcher)
         return watcher

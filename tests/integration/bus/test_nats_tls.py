@@ -1,10 +1,14 @@
 """TLS to a real nats-server: the certificate is checked, and a server without TLS gets no credentials."""
 
+import asyncio
 import shutil
 import subprocess
+import sys
 from collections.abc import Iterator
 from datetime import timedelta
+from importlib.machinery import ModuleSpec
 from pathlib import Path
+from types import ModuleType, SimpleNamespace
 
 import pytest
 
@@ -61,6 +65,53 @@ async def test_a_server_without_tls_gets_no_credentials(shared_nats_server, cert
     tls_address = shared_nats_server.address.replace("nats://", "tls://")
     with pytest.raises(BusRefusedError, match="TLS is asked for"):
         await NatsBus(BusSettings(servers=(tls_address,))).connect(name="test")
+
+
+@pytest.fixture
+def creds_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Credentials with a seed, and a stand-in for the package that signs with it."""
+    signer = SimpleNamespace(sign=lambda nonce: b"signed " + nonce, wipe=lambda: None)
+    nkeys = ModuleType("nkeys")
+    nkeys.__spec__ = ModuleSpec("nkeys", None)
+    monkeypatch.setattr(nkeys, "from_seed", lambda _: signer, raising=False)
+    monkeypatch.setitem(sys.modules, "nkeys", nkeys)
+    file = tmp_path / "user.creds"
+    file.write_text("-----BEGIN NATS USER JWT-----\njwt\n---\n-----BEGIN USER NKEY SEED-----\nseed\n---\n")
+    return file
+
+
+@pytest.mark.parametrize("way", ["user", "token", "creds", "address", "nothing"])
+async def test_an_attacker_who_takes_tls_out_of_the_info_receives_nothing(creds_file, way):
+    received = bytearray()
+
+    async def without_tls(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(b'INFO {"version":"2.15.1","max_payload":1048576,"auth_required":true,"nonce":"n"}\r\n')
+        while data := await reader.read(1000):
+            received.extend(data)
+            writer.write(b"PONG\r\n")
+        writer.close()
+
+    credentials = {
+        "user": NatsCredentials(user="a", password="b"),  # noqa: S106 - of nobody
+        "token": NatsCredentials(token="c"),  # noqa: S106 - of nobody
+        "creds": NatsCredentials(credentials_file=creds_file),
+    }.get(way, NatsCredentials())
+    async with await asyncio.start_server(without_tls, "127.0.0.1", 0) as attacker:
+        address = f"tls://{'d:e@' if way == 'address' else ''}127.0.0.1:{attacker.sockets[0].getsockname()[1]}"
+        with pytest.raises(BusRefusedError, match="TLS is asked for"):
+            await NatsBus(BusSettings(servers=(address,), credentials=credentials)).connect(name="test")
+    assert received == b""
+
+
+async def test_a_user_in_a_tls_address_logs_in(certificate, monkeypatch):
+    monkeypatch.setenv("SSL_CERT_FILE", str(certificate))
+    tls = f'tls {{ cert_file: "{certificate}", key_file: "{certificate.with_name("key.pem")}" }}\n'
+    with nats_server(tls + "authorization { user: a, password: b }\n") as server:
+        address = server.address.replace("nats://", "tls://a:b@")
+        session = await NatsBus(BusSettings(servers=(address,))).connect(name="test")
+        await session.close()
+        with pytest.raises(BusRefusedError, match="refuses"):
+            await NatsBus(BusSettings(servers=(server.address.replace("nats://", "tls://"),))).connect(name="test")
 
 
 @pytest.mark.parametrize(

@@ -23,7 +23,7 @@ from harness.worlds.collector_world import CollectorWorld, collecting, node_at
 
 pytestmark = [pytest.mark.requires("prometheus"), pytest.mark.timeout(180)]
 
-RANGE = timedelta(seconds=10)
+RANGE = timedelta(seconds=5)
 MEGA = 1e6
 
 

@@ -50,31 +50,6 @@ def preferred(weight, term=APART):
     return {"podAntiAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": [weighted]}}
 
 
-RUNTIME = {
-    "apiVersion": "node.k8s.io/v1",
-    "kind": "RuntimeClass",
-    "metadata": {"name": "sandboxed"},
-    "handler": "sandboxed",
-    "overhead": {"podFixed": {"cpu": "250m", "memory": "120Mi"}},
-    "scheduling": {"nodeSelector": {"sandbox": "yes"}, "tolerations": [{"key": "sandbox", "operator": "Exists"}]},
-}
-LIMITS = {
-    "apiVersion": "v1",
-    "kind": "LimitRange",
-    "metadata": {"name": "usual"},
-    "spec": {
-        "limits": [
-            {
-                "type": "Container",
-                "default": {"cpu": "500m"},
-                "defaultRequest": {"cpu": "200m"},
-                "min": {"cpu": "100m", "ephemeral-storage": "1Mi"},
-                "max": {"cpu": "1", "memory": "1Gi"},
-            },
-            {"type": "Pod", "max": {"cpu": "2"}},
-        ]
-    },
-}
 IMPORTANT = {
     "apiVersion": "scheduling.k8s.io/v1",
     "kind": "PriorityClass",
@@ -104,9 +79,7 @@ PODS = [
             "resources": {"limits": {"cpu": "2", "memory": "1Gi"}},
             "containers": [
                 requesting(cpu="100m"),
-                container(
-                    "more", resources={"requests": {"cpu": "1"}, "limits": {"hugepages-2Mi": "4Mi", "memory": "50Mi"}}
-                ),
+                container("more", resources={"requests": {"cpu": "1"}, "limits": {"memory": "50Mi"}}),
             ],
         },
         id="limits of the pod and requests of its containers",
@@ -114,7 +87,7 @@ PODS = [
     pytest.param(
         {
             "resources": {"requests": {"cpu": "2"}},
-            "containers": [limited(**{"cpu": "1", "memory": "1Gi", "hugepages-2Mi": "2Mi"})],
+            "containers": [limited(cpu="1", memory="1Gi")],
         },
         id="requests of the pod alone",
     ),
@@ -130,11 +103,6 @@ PODS = [
     ),
     pytest.param({"tolerations": [{"key": NOT_READY, "value": "x"}]}, id="of one of the two problems"),
     pytest.param({"tolerations": [{"operator": "Exists"}]}, id="of everything"),
-    pytest.param({"runtimeClassName": "sandboxed", "nodeSelector": {"disk": "fast"}}, id="a runtime"),
-    pytest.param(
-        {"runtimeClassName": "sandboxed", "overhead": {"cpu": "0.25", "memory": "120Mi"}},
-        id="overhead as its runtime's",
-    ),
     pytest.param({"priorityClassName": "important"}, id="a class"),
     pytest.param({"priorityClassName": "important", "priority": 1000}, id="a class and its priority"),
     pytest.param({"priorityClassName": "system-node-critical"}, id="a class of every cluster"),
@@ -143,24 +111,15 @@ PODS = [
     ),
     pytest.param({"terminationGracePeriodSeconds": 5, "schedulerName": ""}, id="a shorter end"),
 ]
-LIMITED = [
-    pytest.param({"initContainers": [container("first")]}, id="nothing"),
-    pytest.param({"containers": [requesting(cpu="300m")]}, id="a request"),
-    pytest.param({"containers": [limited(cpu="400m", memory="10Mi")]}, id="limits"),
-]
 
 
 @pytest.fixture
 async def api(real_control_plane: ControlPlane) -> AsyncIterator[KubernetesApi]:
-    """The real API server, where a RuntimeClass and a PriorityClass are."""
+    """The real API server, where a PriorityClass is."""
     trust = ssl.create_default_context(cafile=str(real_control_plane.ca_path))
     compact = lambda: asyncio.to_thread(real_control_plane.compact)  # noqa: E731 - a name for what follows
     async with kubernetes_api(real_control_plane.url, compact, token=real_control_plane.token, trust=trust) as api:
-        for path, thing in (
-            ("node.k8s.io/v1/runtimeclasses", RUNTIME),
-            ("scheduling.k8s.io/v1/priorityclasses", IMPORTANT),
-        ):
-            assert (await api.post(f"/apis/{path}", thing)).code in (201, 409)
+        assert (await api.post("/apis/scheduling.k8s.io/v1/priorityclasses", IMPORTANT)).code in (201, 409)
         yield api
 
 
@@ -169,8 +128,8 @@ def manifest(api: KubernetesApi, spec: dict) -> dict:
     return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": {"containers": [container()], **spec}}
 
 
-def taken(pod: dict, *others: dict) -> StoredObjects:
-    """The pod as berth simulate takes it, in a cluster that has the others."""
+def taken(pod: dict) -> StoredObjects:
+    """The pod as berth simulate takes it."""
     reader = ObjectReader()
 
     def found(*objects):
@@ -179,7 +138,7 @@ def taken(pod: dict, *others: dict) -> StoredObjects:
             reader.read(one for thing in objects for one in documents("f", json.dumps(thing).encode(), problems))
         )
 
-    objects = stored(found(RUNTIME, IMPORTANT, *others), [pod for one in found(pod) if (pod := as_pod(one))])
+    objects = stored(found(IMPORTANT), [pod for one in found(pod) if (pod := as_pod(one))])
     objects.problems += reader.problems
     return objects
 
@@ -205,12 +164,5 @@ async def test_a_pod_has_the_defaults_that_would_be_stored(api, spec):
     assert objects.problems == []
     (ours,) = objects.to_place
     assert in_one_form(ours.spec) == in_one_form(msgspec.convert(answer.body, Pod).spec)
-
-
-@pytest.mark.parametrize("spec", LIMITED)
-async def test_a_pod_gets_the_limits_of_its_namespace_as_stored(api, spec):
-    pod, limits = manifest(api, spec), {**LIMITS, "metadata": {"name": "usual", "namespace": api.namespace}}
-    assert (await api.post(f"/api/v1/namespaces/{api.namespace}/limitranges", limits)).code == 201
-    answer = await api.call("POST", api.pods, pod, query=DRY)
-    assert answer.code == 201, answer.body["message"]
-    assert in_one_form(taken(pod, limits).to_place[0].spec) == in_one_form(msgspec.convert(answer.body, Pod).spec)
+    (admitted,) = taken(answer.body).to_place
+    assert admitted.spec == msgspec.convert(answer.body, Pod).spec, "what --dry-run=server prints is changed"

@@ -1,56 +1,39 @@
-"""Requests whose connection is lost, and requests that nobody answers."""
+"""What of nats-py the bus stands on."""
 
-import asyncio
-import gc
-from datetime import timedelta
-from functools import partial
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
-from berth.bus.connection import PendingRequests, _settle
-from berth.bus.interface import BusLostError, MissingError, UnansweredError
-from berth.bus.wire import Msg
+import berth.bus
+
+MODULES = sorted(Path(berth.bus.__file__).parent.glob("*.py"))
 
 
-def asked(requests: PendingRequests, subject: str) -> tuple[int, asyncio.Future[Msg]]:
-    """The number of a new request, and its reply."""
-    reply: asyncio.Future[Msg] = asyncio.get_running_loop().create_future()
-    return requests.add(subject, partial(_settle, reply)), reply
+def names_of_nats(tree: ast.Module) -> set[str]:
+    """What a module has imported from nats-py."""
+    imports = [node for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)]
+    return {alias.name for node in imports if (node.module or "").startswith("nats.") for alias in node.names}
 
 
-async def test_a_request_that_nobody_waits_for_any_more_leaves_no_warning():
-    warnings = []
-    asyncio.get_running_loop().set_exception_handler(lambda _, context: warnings.append(context["message"]))
-    requests = PendingRequests(timedelta(seconds=5))
-    number, reply = asked(requests, "$KV.cluster.node.n1")
-
-    requests.fail_all(lambda: BusLostError("gone"))
-    requests.remove(number)
-    del reply
-    gc.collect()
-    await asyncio.sleep(0)
-
-    assert warnings == []
+def private_names(tree: ast.Module) -> Iterator[str]:
+    """Private attributes of anything but `self`."""
+    for node in ast.walk(tree):
+        is_private = isinstance(node, ast.Attribute) and node.attr.startswith("_") and not node.attr.startswith("__")
+        if is_private and ast.unparse(node.value) != "self":
+            yield ast.unparse(node)
 
 
-async def test_requests_past_their_deadline_end_and_later_ones_stay():
-    requests = PendingRequests(timedelta(seconds=5))
-    _, first = asked(requests, "a")
-    number, second = asked(requests, "b")
-    now = asyncio.get_running_loop().time()
-    requests._by_number[number].deadline = now + 100
-
-    requests.expire(now + 50)
-    assert isinstance(first.exception(), UnansweredError)
-    assert not second.done()
-    requests.resolve(number, Msg("inbox.2", "", b"", b"answer"))
-    requests.resolve(number, Msg("inbox.2", "", b"", b"again"))
-    assert (await second).data == b"answer"
+@pytest.mark.parametrize("module", MODULES, ids=[module.stem for module in MODULES])
+def test_nats_py_is_used_by_its_public_names_and_none_of_its_classes_is_derived_from(module):
+    tree = ast.parse(module.read_text())
+    bases = {ast.unparse(base) for node in ast.walk(tree) if isinstance(node, ast.ClassDef) for base in node.bases}
+    assert not bases & names_of_nats(tree)
+    assert list(private_names(tree)) == []
 
 
-async def test_a_request_that_nobody_listens_for_is_missing():
-    requests = PendingRequests(timedelta(seconds=5))
-    number, reply = asked(requests, "a")
-    requests.resolve(number, Msg("inbox.1", "", b"NATS/1.0 503\r\n\r\n", b""))
-    with pytest.raises(MissingError):
-        await reply
+def test_there_is_something_to_look_at():
+    assert "Client" in set().union(*(names_of_nats(ast.parse(module.read_text())) for module in MODULES))

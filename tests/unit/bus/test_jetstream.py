@@ -4,8 +4,15 @@ import msgspec
 import pytest
 
 from berth.bus.admin import differences, stream_config
-from berth.bus.interface import BusRefusedError, MissingError, StoreFullError, TooLargeError, WrongLastSequenceError
-from berth.bus.jetstream import JetStreamError, PublishResponse, decode_response, error_from
+from berth.bus.interface import (
+    BusRefusedError,
+    MissingError,
+    StoreFullError,
+    TooLargeError,
+    WrongLastSequenceError,
+    message_size,
+)
+from berth.bus.jetstream import JetStreamError, PublishResponse, decode_response, error_from, header_lines
 from berth.bus.settings import TopologySettings
 from berth.bus.topology import declared_streams
 from berth.errors import TemporaryError
@@ -46,6 +53,39 @@ def test_without_jetstream_the_error_tells_how_to_enable_it():
 def test_an_undecodable_response_is_a_temporary_error(data):
     with pytest.raises(TemporaryError, match="cannot be read"):
         decode_response("publishing", data, msgspec.json.Decoder(PublishResponse))
+
+
+@pytest.mark.parametrize(
+    ("block", "headers"),
+    [
+        (b"", {}),
+        (
+            b"NATS/1.0\r\nNats-Msg-Id: uid.7.1\r\nName:value\r\nTab:\tvalue\t\r\nEmpty:\r\nTwo: a: b\r\n\r\n",
+            {"Nats-Msg-Id": "uid.7.1", "Name": "value", "Tab": "value", "Empty": "", "Two": "a: b"},
+        ),
+        (b"NATS/1.0\r\n Padded : value \r\nBad Name: x\r\nno colon\r\n\r\n", {"Padded": "value"}),
+        (b"NATS/1.0\r\nName: first\r\nName: second\r\n\r\n", {"Name": "second"}),
+        (
+            b"NATS/1.0\r\nH\xc3\xb6he: x\r\nText: H\xc3\xb6he\r\nBroken: \xff\r\n\r\n",
+            {"Text": "H\u00f6he", "Broken": "\ufffd"},
+        ),
+    ],
+)
+def test_header_lines_of_a_message_that_the_leader_gives_as_json(block, headers):
+    assert header_lines(block) == headers
+
+
+@pytest.mark.parametrize(
+    ("headers", "size"),
+    [
+        (None, 3),
+        ({}, 3),
+        ({"A": "b"}, 3 + len("NATS/1.0\r\nA: b\r\n\r\n")),
+        ({"A": " \u00f6 "}, 3 + len("NATS/1.0\r\nA: xx\r\n\r\n")),
+    ],
+)
+def test_the_size_of_a_message_has_its_headers_as_they_are_sent(headers, size):
+    assert message_size(b"abc", headers) == size
 
 
 def test_omitted_zero_values_do_not_differ():

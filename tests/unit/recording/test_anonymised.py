@@ -215,7 +215,7 @@ POOLS = """\
 @pytest.fixture
 def foreign_plugin(monkeypatch: pytest.MonkeyPatch) -> None:
     point = EntryPoint(name="Pools", value=f"{__name__}:FACTORY", group=GROUP)
-    monkeypatch.setattr("berth.profiles.configuration.entry_points", lambda group: [point])
+    monkeypatch.setattr("berth.profiles.installed.entry_points", lambda group: [point])
 
 
 @pytest.mark.usefixtures("foreign_plugin")

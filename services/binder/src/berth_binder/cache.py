@@ -213,27 +213,29 @@ class Cache:
             remove(name)
 
     def _set_pod(self, pod: Pod) -> None:
-        self._notify_of(pod.uid)
+        uid = pod.metadata.uid
+        self._notify_of(uid)
         if is_finished(pod):
-            self._remove_pod(pod.uid)
+            self._remove_pod(uid)
             return
         if is_bound(pod):
             self._set_bound(pod)
             return
-        self._unbound[pod.uid] = pod
+        self._unbound[uid] = pod
         if pod.spec.scheduler_name in self._schedulers:
             self.highest_fence = max(self.highest_fence, fence_epoch(pod))
-        if pod.uid not in self._assumed:
+        if uid not in self._assumed:
             self._update_nomination(pod)
 
     def _set_bound(self, pod: Pod) -> None:
         """The API shows the pod on a node: it counts there and nowhere else (the Snapshot keeps the pod)."""
-        waited, assumed = self._unbound.pop(pod.uid, None), self._assumed.pop(pod.uid, None)
-        self._bound.add(pod.uid)
+        uid = pod.metadata.uid
+        waited, assumed = self._unbound.pop(uid, None), self._assumed.pop(uid, None)
+        self._bound.add(uid)
         is_own = assumed is not None and assumed.node == pod.spec.node_name
         if waited is not None and not is_own and pod.spec.scheduler_name in self._schedulers:
             self.foreign_bindings.note(pod)
-        self.nominated_pods.remove(pod.uid)
+        self.nominated_pods.remove(uid)
         self.snapshot.place(_as_mirrored(pod), pod.spec.node_name, bound_at=bound_at(pod))
 
     def _remove_pod(self, uid: str) -> None:
@@ -317,10 +319,11 @@ class Cache:
 
     def assume(self, pod: Pod, node: str) -> None:
         """Count the pod on the node before the API shows it there, and no longer where it was assumed before."""
-        if pod.uid in self._bound:
+        uid = pod.metadata.uid
+        if uid in self._bound:
             return  # the watch has shown it on a node already: it counts there
-        self._assumed[pod.uid] = AssumedPod(pod=pod, node=node)
-        self.snapshot.end_nomination(pod.uid)
+        self._assumed[uid] = AssumedPod(pod=pod, node=node)
+        self.snapshot.end_nomination(uid)
         self.snapshot.place(pod, node)
 
     def finish_binding(self, uid: str) -> None:

@@ -17,7 +17,6 @@ from berth.bus.interface import (
     Session,
     UnansweredError,
 )
-from berth.bus.orphans import OrphanCheck
 from berth.bus.topology import RANKED
 from berth.cluster.buckets import LiveDataReader
 from berth.errors import DecodeError
@@ -26,12 +25,11 @@ from berth.framework.profile import Profile
 from berth.kube.client import KubeClient
 from berth.kube.informers import Informers
 from berth.kube.listwatch import ReflectorEvent, Undecodable
-from berth.leader.checks import LeaderChecks
-from berth.leader.clients import cluster_informers, kube_client
+from berth.leader.checks import LeaderChecks, OrphanCheck
+from berth.leader.clients import cluster_informers
 from berth.leader.loop import lead_until_stopped
 from berth.leader.session import LeaderSession
 from berth.leader.term import CONTROL, number_in_control, term_key
-from berth.lifecycle.clients import nats_bus
 from berth.lifecycle.coreloop import CoreLoop, Inbox
 from berth.lifecycle.livedata import follow_live
 from berth.lifecycle.process import Process, run_until
@@ -59,7 +57,7 @@ from berth_binder.events import (
     RequestFailed,
 )
 from berth_binder.metrics import GAUGES_SECONDS, clear_gauges, report_foreign_bindings, set_gauges
-from berth_binder.settings import BinderSettings, binder_settings
+from berth_binder.settings import BinderSettings
 from berth_binder.takeover import HigherFences, Takeover
 
 log = get_logger()
@@ -99,21 +97,10 @@ class BinderParts:
     """The leader's figures for NATS's service protocol; empty while it does not lead."""
 
 
-async def serve(process: Process, configuration: KubeSchedulerConfiguration) -> None:
-    """Run the binder until the process stops, on clients made from the settings."""
-    settings = binder_settings(process.settings)
-    async with (
-        kube_client(process.settings, name="binder", meter=process.metrics) as client,
-        kube_client(process.settings, name="binder-events", meter=process.metrics) as events,
-    ):
-        clients = Clients(bus=nats_bus(process.settings), api=client, events=events)
-        await serve_on(clients, process, configuration, settings)
-
-
-async def serve_on(
+async def serve(
     clients: Clients, process: Process, configuration: KubeSchedulerConfiguration, settings: BinderSettings
 ) -> None:
-    """The same on given clients."""
+    """Run the binder until the process stops."""
     process.health.condition("leadership", "waiting to lead as binder")  # before the bus alone makes it ready
     profiles = dict(profiles_of(configuration, process.settings.numbers.plugin_deadline))
     cache, client = Cache(schedulers=profiles.keys()), clients.api

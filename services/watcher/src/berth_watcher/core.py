@@ -69,16 +69,15 @@ from berth_watcher.queuedpod import (
 )
 from berth_watcher.requeue import Requeue, Wait
 from berth_watcher.settings import AttemptSettings
-from berth_watcher.store import (
+from berth_watcher.store.clusterevents import (
     LIVE_DATA_EVENTS,
-    ObjectChange,
-    ObjectStore,
-    UndecodableObjects,
     as_new,
     cluster_events,
     label_of_own_update,
     live_data_event,
 )
+from berth_watcher.store.objects import ObjectChange, ObjectStore
+from berth_watcher.store.undecodable import UndecodableObjects
 from berth_watcher.takeover import FormerState, TakeoverState
 
 TAKEOVER_STEPS: Final = (BucketEntryRead, BucketComplete, StreamsRead, KeyWritten, KeyTooLarge, KeyLookedUp)
@@ -197,10 +196,11 @@ class WatcherCore:
 
     def due(self) -> float | None:
         """When something is due without any event, in monotonic seconds; ``None`` for never."""
-        has_stored = self._queue.has_stored(self._mirror.settled)
+        settled = self._mirror.settled
+        has_stored = self._queue.has_stored(settled)
         if self._mirror.may_write or self._requeue.has_more or has_stored or self._takeover.left:
             return self._clock.now
-        times = (self._queue.next_due(), self._watermarks.next_due(self._mirror.settled))
+        times = (self._queue.next_due(), self._watermarks.next_due(settled))
         return min((time for time in times if time is not None), default=None)
 
     def recovering_pods(self) -> list[QueuedPod]:
@@ -617,7 +617,7 @@ class WatcherCore:
 
     def _activate(self, queued: QueuedPod) -> Sequence[Effect]:
         """Make a pod active, once the mirror has stored what its ranking must see."""
-        if queued.mirror_change > self._mirror.settled:
+        if queued.mirror_change and queued.mirror_change > self._mirror.settled:
             return self._move(queued, Stage.AWAITING_MIRROR)
         if queued.mirror_change or queued.at_front or queued.outcome is Outcome.CONFLICT:
             queued.required_positions = Positions(cluster=self._mirror.position, decisions=self._last_decision)

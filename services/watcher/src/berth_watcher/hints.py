@@ -9,6 +9,7 @@ that no node fits, and an update of a node's allocatable: 18 us, where asking th
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -24,6 +25,7 @@ from berth.framework.events import (
     Resource,
     RoomIndex,
     RoomOf,
+    is_registered,
     nothing,
 )
 from berth.framework.interface import Plugin
@@ -73,7 +75,7 @@ class QueueingHints:
         """Whether a plugin that rejected the pod registered for the event, whatever its hint would say."""
         hints_of = self._profiles[pod.profile].event_hints
         registered = (hints_of.get(name) for name in pod.unschedulable_plugins)
-        return any(hints is None or any(hint.event.matches(event) for hint in hints) for hints in registered)
+        return any(is_registered(hints, event) for hints in registered)
 
     def ask(self, plugin: Plugin, hint: EventHint, pod: Pod, old: object, new: object) -> bool:
         """Whether one hint says that an event may help a pod."""
@@ -87,9 +89,8 @@ class QueueingHints:
         answer = self._of_interest.get(event)
         if answer is None:
             registered = (hints for profile in self._profiles.values() for hints in profile.event_hints.values())
-            answer = self._of_interest[event] = VICTIM_DELETED.matches(event) or any(
-                hints is None or any(hint.event.matches(event) for hint in hints) for hints in registered
-            )
+            answer = VICTIM_DELETED.matches(event) or any(is_registered(hints, event) for hints in registered)
+            self._of_interest[event] = answer
         return answer
 
 
@@ -261,7 +262,7 @@ class _RejectedPods:
         self._room_of = room_of
         self._by_any_event = _Group()
         self._groups: dict[str, tuple[_KeyedGroup, ...]] = {}
-        self._indexed: list[_IndexedHint] = []
+        self._indexed: defaultdict[Resource, list[_IndexedHint]] = defaultdict(list)
         self._of_event: dict[ClusterEvent, list[_IndexedHint]] = {}
         for name, registered in profile.event_hints.items():
             if registered is not None:
@@ -291,8 +292,8 @@ class _RejectedPods:
     def _registered(self, event: ClusterEvent) -> list[_IndexedHint]:
         found = self._of_event.get(event)
         if found is None:
-            found = [indexed for indexed in self._indexed if indexed.hint.event.matches(event)]
-            self._of_event[event] = found
+            of_resource = self._indexed[event.resource]
+            found = self._of_event[event] = [each for each in of_resource if each.hint.event.matches(event)]
         return found
 
     def _index_hints(self, plugin: Plugin, hints: Sequence[EventHint]) -> tuple[_KeyedGroup, ...]:
@@ -305,5 +306,6 @@ class _RejectedPods:
                 index.room_of = self._room_of
             if index is not None:
                 group.add_index(index)
-            self._indexed.append(_IndexedHint(plugin=plugin, hint=hint, group=group, index=index))
+            indexed = _IndexedHint(plugin=plugin, hint=hint, group=group, index=index)
+            self._indexed[hint.event.resource].append(indexed)
         return tuple(groups.values())

@@ -142,6 +142,7 @@ class QueuedPod:
     """The mirror's change that its next ranking must see; 0 for none."""
     required_positions: Positions = _NO_POSITIONS
     """What the scorer of its next attempt must have read."""
+    uid: Uid = field(init=False)
     _checked: Pod | None = field(default=None, init=False, repr=False)
     """The state whose refusal is known."""
     _refusal: str = field(default="", init=False, repr=False)
@@ -156,9 +157,8 @@ class QueuedPod:
             self._checked, self._refusal = self.pod, refusal(self.pod)
         return self._refusal
 
-    @property
-    def uid(self) -> Uid:
-        return Uid(self.pod.metadata.uid)
+    def __post_init__(self) -> None:
+        self.uid = Uid(self.pod.metadata.uid)
 
     @property
     def profile(self) -> str:

@@ -28,19 +28,17 @@ from berth.bus.interface import (
     StoredMessage,
     StreamReader,
 )
-from berth.bus.orphans import OrphanCheck
 from berth.bus.topology import CLUSTER, CONTROL, DECISIONS, DRAIN_KEY, PENDING, SCORER
 from berth.errors import DecodeError
 from berth.framework.profile import Profile
 from berth.kube.client import KubeClient
 from berth.kube.informers import Informers
-from berth.leader.checks import LeaderChecks
-from berth.leader.clients import cluster_informers, kube_client
+from berth.leader.checks import LeaderChecks, OrphanCheck
+from berth.leader.clients import cluster_informers
 from berth.leader.loop import lead_until_stopped
 from berth.leader.otherschedulers import OtherSchedulers
-from berth.leader.samepods import leases_of_others, warning_about
+from berth.leader.samepods import leases_of_others
 from berth.leader.session import LeaderSession
-from berth.lifecycle.clients import nats_bus
 from berth.lifecycle.coreloop import CoreLoop, Inbox
 from berth.lifecycle.process import Process, run_until
 from berth.lifecycle.sessions import STORE
@@ -66,8 +64,8 @@ from berth_watcher.events import (
 )
 from berth_watcher.metrics import Gauges, count_decision, count_received, stats_of
 from berth_watcher.queuedpod import Timestamp, waits
-from berth_watcher.settings import WatcherSettings, watcher_settings
-from berth_watcher.store import ObjectStore
+from berth_watcher.settings import WatcherSettings
+from berth_watcher.store.objects import ObjectStore
 from berth_watcher.takeover import read_streams
 
 log = get_logger()
@@ -125,26 +123,10 @@ def endpoints(parts: WatcherParts) -> list[Endpoint]:
     ]
 
 
-async def serve(process: Process, configuration: KubeSchedulerConfiguration) -> None:
-    """Run the watcher until the process stops, on clients made from the settings."""
-    settings = watcher_settings(process.settings, configuration)
-    if process.settings.parent_pid is None:  # otherwise the parent has said it already
-        warn_about_others(process, configuration)
-    async with kube_client(process.settings, name="watcher", meter=process.metrics) as client:
-        await serve_on(nats_bus(process.settings), client, process, configuration, settings)
-
-
-def warn_about_others(process: Process, configuration: KubeSchedulerConfiguration) -> None:
-    """Say at the start what a file that was kube-scheduler's leads to."""
-    warning = warning_about(process.settings.leader_election, configuration.scheduler_names)
-    if warning is not None:
-        log.warning(warning)
-
-
-async def serve_on(
+async def serve(
     bus: Bus, client: KubeClient, process: Process, configuration: KubeSchedulerConfiguration, settings: WatcherSettings
 ) -> None:
-    """The same on given clients."""
+    """Run the watcher until the process stops."""
     process.health.condition("leadership", "waiting to lead as watcher")
     process.health.condition(TAKEOVER).standby("not leading")
     store = ObjectStore(kind.name for kind in WATCHED_KINDS)

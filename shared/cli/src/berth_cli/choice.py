@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Final, Protocol
 
-from berth.framework.scoring import by_best_estimate
+from berth.framework.bestestimate import by_best_estimate
 from berth.messages.attempts import Candidate, Decision
 
 _NAMED: Final = 3

@@ -26,7 +26,6 @@ from berth.settings.sources import read_settings
 from berth_cli.bus import apply_bus
 from berth_cli.pipeline import access
 from berth_cli.pipeline.natsserver import LOOPBACK
-from berth_cli.pipeline.otherschedulers import check_other_schedulers
 from berth_cli.pipeline.programs import (
     SERVICE_MODULES,
     ServiceOptions,
@@ -40,6 +39,7 @@ from berth_cli.pipeline.room import want_room, watched_room
 from berth_cli.pipeline.servers import (
     ANY_PORT,
     check_api,
+    check_other_schedulers,
     check_simulated_cluster,
     embedded_nats,
     free_port,

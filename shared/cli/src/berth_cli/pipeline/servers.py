@@ -9,16 +9,17 @@ import asyncio
 import json
 import socket
 import uuid
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from datetime import timedelta
 from http import HTTPStatus
 from pathlib import Path
 from typing import Final, TypeVar
 
-from berth.errors import TemporaryError
+from berth.errors import BerthError, TemporaryError
 from berth.kube.credentials import KubeCredentials
 from berth.kube.errors import ApiUnreachableError, KubeconfigError
 from berth.kube.kubeconfig import source_for
+from berth.leader.samepods import LeaseName
 from berth.settings.settings import NatsSettings
 from berth_cli.pipeline import access
 from berth_cli.pipeline.natsserver import LOOPBACK
@@ -26,14 +27,13 @@ from berth_cli.pipeline.programs import nats_server
 from berth_cli.pipeline.supervisor import Report, Supervisor
 
 T = TypeVar("T")
-DEFAULT_PORT: Final = 4222
-# Nodes of a simulated cluster: each takes 3 KB there, and more in each service.
-MOST_NODES: Final = 100_000
-"""The port of NATS by default, also in the NATS CLI."""
+DEFAULT_PORT: Final = 4222  # of NATS, also in the NATS CLI
+MOST_NODES: Final = 100_000  # of a simulated cluster: each takes 3 KB there, and more in each service
 ANY_PORT: Final = 0
 _TOLD_AFTER: Final = timedelta(seconds=1)  # silence of a given server before a line reports the wait
 _RETRY_INTERVAL: Final = timedelta(seconds=0.1)
 _HELLO_SECONDS: Final = 2.0
+_LOOK_SECONDS: Final = 0.5  # between two looks at another scheduler's Lease, which is renewed every 2 s
 _OWN_PORTS: Final = range(20_000, 32_768)  # below the range of ports for outgoing connections
 
 
@@ -196,3 +196,28 @@ def _first_port() -> int:
     with socket.socket() as probe:
         probe.bind((LOOPBACK, 0))
         return _OWN_PORTS.start + int(probe.getsockname()[1]) % 12_000
+
+
+class OtherSchedulerError(BerthError):
+    """Another scheduler of the same pods leads in the cluster (docs/adr/0027): the text names it and the remedy."""
+
+
+async def check_other_schedulers(
+    kubeconfig: Path, leases: Sequence[LeaseName], *, is_allowed: bool, report: Report
+) -> None:
+    """Check that no scheduler leads by one of these Leases. An unreleased Lease is watched until it expires.
+
+    Raises:
+        OtherSchedulerError: one leads, and that is not allowed.
+        TemporaryError: no answer.
+    """
+    from berth.kube.client import KubeClient  # noqa: PLC0415 - aiohttp, as in berth_cli.bus
+    from berth.leader.otherschedulers import OtherSchedulers  # noqa: PLC0415 - the same
+
+    async with await KubeClient.connect(str(kubeconfig)) as client:
+        others = OtherSchedulers(client, leases, is_allowed=is_allowed, warn=lambda text: report(f"warning: {text}"))
+        if (other := await others.in_the_way()) is not None:
+            report(str(other))
+            other = await others.living(_LOOK_SECONDS)
+    if other is not None:
+        raise OtherSchedulerError(str(other))

@@ -1,38 +1,39 @@
 """Makes every ranking of a recording again, from what its scorer had read, and compares.
 
-Each scorer of the recording has a view again (:class:`berth.ranking.view.View`). Before a ranking the view gets what
-that scorer had read by then: the mirror, Decisions and live data up to the message's ``positions``, and its peers'
-rankings up to ``heard``. Then the scorer's own code runs (:class:`berth.ranking.ranker.Ranker`). What counts from there
-on is the recorded ranking, so that one difference does not cause others.
+Each scorer of the recording has a view again (:class:`berth.ranking.view.View`). Before a ranking it reads what that
+scorer had read: the mirror, Decisions and live data up to the message's ``positions``, and its peers' rankings up to
+``received``. Then the scorer's own code runs (:class:`berth.ranking.ranker.Ranker`). From there on the recorded
+ranking counts, so that one difference does not cause others.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import nullcontext, suppress
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from heapq import merge
-from itertools import zip_longest
 from typing import Final
 
 import msgspec
+import numpy as np
 
 from berth.bus.interface import Entry, StoredMessage
 from berth.bus.topology import BANDWIDTH, CLUSTER, DECISIONS, FACTS, PENDING, RANKED
 from berth.cluster.buckets import LiveDataReader
+from berth.cluster.columns import hash_of
+from berth.cluster.snapshot import Snapshot
 from berth.errors import DecodeError
 from berth.framework.extending import is_interested
 from berth.framework.profile import Profile
+from berth.framework.scoring import unseeded_hashes
 from berth.messages.attempts import (
-    Candidate,
     DecisionSummary,
     Outcome,
     Pending,
     Positions,
-    Preemption,
     Ranked,
     attempt_of,
     decode,
@@ -41,16 +42,13 @@ from berth.messages.livedata import LiveSource
 from berth.messages.subjects import Attempt, parse_key
 from berth.ranking.ranker import Ranker
 from berth.ranking.view import LIFETIME, View
+from berth_cli.recording.differences import differences
 from berth_cli.recording.file import Recorded, Recording, Source
-from berth_cli.recording.mask import without_names
-from berth_cli.recording.ties import recorded_ties
 
 _NOT_READ: Final = Positions(cluster=2**53)
 """Positions that no view reaches."""
 _TOLERANCE: Final = timedelta(seconds=2)
 """By how much a scorer may be off, by NATS's times of messages, when a proposal expires: it looks once a second."""
-_NAMED: Final = 3
-"""Candidates that a difference names."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -180,8 +178,8 @@ class Replay:
 
     def _why_left_out(self, ranking: RecordedRanking) -> str:
         message = ranking.message
-        if not message.heard.pending:
-            return "ranked by a version that does not say what it had heard"
+        if not message.received.pending:
+            return "ranked by a version that does not report the positions of its view"
         if not ranking.was_ranked:
             return "not ranked: it failed before"
         profile = self._profiles.get(message.profile)
@@ -352,19 +350,19 @@ class ScorersView:
 
     def advance(self, ranking: RecordedRanking) -> None:
         """Read what the scorer had read when it made this ranking, in the order of NATS's times."""
-        message, heard = ranking.message, ranking.message.heard
+        message, received = ranking.message, ranking.message.received
         read: list[Sequence[tuple[datetime, Source, Recorded | RecordedRanking]]] = []
         for source, name in POSITIONED.items():
             records, self._next[source] = self._sources.up_to(
                 source, self._next.get(source, 0), getattr(message.positions, name)
             )
             read.append([(each.time, source, each) for each in records])
-        rankings, self._next[RANKED] = self._sources.rankings_up_to(self._next.get(RANKED, 0), heard.ranked)
+        rankings, self._next[RANKED] = self._sources.rankings_up_to(self._next.get(RANKED, 0), received.ranked)
         read.append([(each.at, RANKED, each) for each in rankings if each.message.scorer != self._scorer])
-        self._expiring = list(heard.expired)
+        self._expiring = list(received.expired)
         for _, source, each in merge(*read, key=lambda item: item[0]):
             self._apply(source, each)
-        pending = self._sources.last_pending(heard.pending)
+        pending = self._sources.last_pending(received.pending)
         if pending is not None:
             self.view.received(pending.sequence, pending.time)
         for uid in self._expiring:
@@ -418,82 +416,22 @@ def _entry(record: Recorded) -> Entry:
     return Entry(key=record.subject, sequence=record.sequence, data=record.payload, time=record.time)
 
 
-NOT_COMPARED: Final = (
-    "the order of nodes that are equally good: a hash of names that are masked; the recorded one is taken",
-    "names in sentences, the order of their parts, and the text of errors",
-)
-"""In an anonymised recording."""
+@contextmanager
+def recorded_ties(message: Ranked, snapshot: Snapshot) -> Iterator[None]:
+    """Among equals the nodes of a ranking come first, or the node of its preemption.
 
-
-def differences(recorded: Ranked, again: Ranked, *, masked: bool = False) -> Iterator[str]:
-    """What is not equal in two rankings of an attempt, a sentence each. ``masked``: of an anonymised recording."""
-    said: Callable[[str], object] = without_names if masked else str
-    is_cut = _is_cut(recorded, again)
-    yield from _candidate_differences(recorded.candidates, again.candidates, is_cut=is_cut)
-    for name in ("evaluated", "feasible", "nodes", "nominated_first"):
-        yield from _difference(name, getattr(recorded, name), getattr(again, name))
-    if not is_cut and said(recorded.message) != said(again.message):
-        yield from _difference("message", recorded.message, again.message)
-    if not is_cut and (recorded.error != again.error if not masked else bool(recorded.error) != bool(again.error)):
-        yield from _difference("error", recorded.error, again.error)
-    for name in ("proposals_counted", "behind", "clears_nomination"):
-        yield from _difference(name, getattr(recorded, name), getattr(again, name))
-    yield from _difference("rejections", _reasons(recorded, said), _reasons(again, said))
-    yield from _difference("blockers", recorded.blockers, again.blockers)
-    yield from _difference("preemption", _evictions(recorded.preemption), _evictions(again.preemption))
-
-
-def _is_cut(recorded: Ranked, again: Ranked) -> bool:
-    """Whether the message was cut to the size that NATS takes: then it has no plugin's points, and fewer nodes."""
-    return any(each.scores for each in again.candidates) and not any(each.scores for each in recorded.candidates)
-
-
-def _candidate_differences(recorded: Sequence[Candidate], again: Sequence[Candidate], *, is_cut: bool) -> Iterator[str]:
-    names, others = [each.node for each in recorded], [each.node for each in again]
-    if is_cut:
-        others = others[: len(names)]
-    if names != others:
-        place = next(at for at, (one, other) in enumerate(zip_longest(names, others)) if one != other)
-        yield f"nodes: recorded {_named(names, place)}, again {_named(others, place)}"
-    by_node = {each.node: each for each in again}
-    different = (each for each in recorded if each.node in by_node and not _same(each, by_node[each.node]))
-    for each in list(different)[:_NAMED]:
-        yield f"{each.node}: recorded {_points(each)}, again {_points(by_node[each.node])}"
-
-
-def _named(names: Sequence[str], place: int) -> str:
-    """A few names from the first place that differs."""
-    shown = names[place : place + _NAMED]
-    return (
-        f"{', '.join(shown)}{', ...' if len(names) > place + _NAMED else ''} from place {place + 1}"
-        if shown
-        else "none"
-    )
-
-
-def _same(one: Candidate, other: Candidate) -> bool:
-    alike = (one.total, one.pods, one.loss) == (other.total, other.pods, other.loss)
-    return alike and (not one.scores or one.scores == other.scores)
-
-
-def _points(candidate: Candidate) -> str:
-    by_plugin = ", ".join(f"{name} {points}" for name, points in candidate.scores.items())
-    counted = f"{candidate.pods} pods, loss {candidate.loss:g}"
-    return f"{candidate.total} with {counted}{f' ({by_plugin})' if by_plugin else ''}"
-
-
-def _reasons(ranked: Ranked, said: Callable[[str], object]) -> list[str]:
-    """Without the nodes that are named as examples: those are the first ones in the scorer's own order."""
-    return sorted(f"{each.nodes} {each.plugin}: {said(each.reason)}" for each in ranked.rejections)
-
-
-def _evictions(preemption: Preemption | None) -> str:
-    if preemption is None:
-        return ""
-    victims = ", ".join(f"{victim.namespace}/{victim.name}" for victim in preemption.victims)
-    return f"on {preemption.node} of {victims or 'no pods'}, {preemption.violations} against budgets"
-
-
-def _difference(name: str, recorded: object, again: object) -> Iterator[str]:
-    if recorded != again:
-        yield f"{name}: recorded {recorded or 'none'}, again {again or 'none'}"
+    Equal nodes are ordered by hashes of their names and of the pod's uid, and masked names have other hashes. What
+    makes them equal is compared as ever.
+    """
+    preemption = message.preemption
+    names, seed = [each.node for each in message.candidates], message.attempt
+    if not names and preemption is not None:
+        names, seed = [preemption.node], message.pod.uid
+    rows = np.array([row for row in map(snapshot.rows.of, names) if row is not None], dtype=np.intp)
+    columns = snapshot.columns
+    kept = columns.tie_hash[rows]
+    columns.tie_hash[rows] = unseeded_hashes(np.arange(len(rows), dtype=np.uint64), np.uint64(hash_of(seed)))
+    try:
+        yield
+    finally:
+        columns.tie_hash[rows] = kept

@@ -1,7 +1,7 @@
 """The defaults of a new pod that depend on the pod alone, as far as plugins read them.
 
 Requests from limits, ports of the host, tolerations, and selectors completed by ``matchLabelKeys`` and
-``mismatchLabelKeys``. The API server's validation is not repeated here: it does that with ``--dry-run=server``.
+``mismatchLabelKeys``.
 """
 
 from __future__ import annotations
@@ -31,7 +31,6 @@ from berth.api.pod import (
 from berth.api.resources import CPU, MEMORY, Amounts, pod_requests
 
 _GRACE_SECONDS: Final = 30
-_HUGE_PAGES: Final = "hugepages-"
 _TOLERATED: Final = tuple(
     Toleration(key=f"node.kubernetes.io/{problem}", operator="Exists", effect=NO_EXECUTE)
     for problem in ("not-ready", "unreachable")
@@ -43,8 +42,13 @@ def scheduler_of(pod: Pod) -> str:
     return pod.spec.scheduler_name or DEFAULT_SCHEDULER
 
 
-def with_defaults(spec: PodSpec) -> PodSpec:
-    """The spec with names, requests, ports and the grace period filled in; LimitRanges come after it."""
+def with_defaults(spec: PodSpec, labels: Mapping[str, str]) -> PodSpec:
+    """The spec of a pod with these labels, with everything that it leaves to the API server."""
+    spec = _with_tolerations(_with_requests_and_ports(spec))
+    return _with_label_keys(spec, labels)
+
+
+def _with_requests_and_ports(spec: PodSpec) -> PodSpec:
     grace = spec.termination_grace_period_seconds
     spec = msgspec.structs.replace(
         spec,
@@ -58,14 +62,14 @@ def with_defaults(spec: PodSpec) -> PodSpec:
     return msgspec.structs.replace(spec, resources=_pod_resources(spec, spec.resources))
 
 
-def with_tolerations(spec: PodSpec) -> PodSpec:
+def _with_tolerations(spec: PodSpec) -> PodSpec:
     """The spec with the tolerations that every pod gets, unless it has its own for these taints."""
     own = spec.tolerations or []
     added = [one for one in _TOLERATED if not any(_covers(toleration, one.key) for toleration in own)]
     return msgspec.structs.replace(spec, tolerations=[*own, *added]) if added else spec
 
 
-def with_label_keys(spec: PodSpec, labels: Mapping[str, str]) -> PodSpec:
+def _with_label_keys(spec: PodSpec, labels: Mapping[str, str]) -> PodSpec:
     """The spec of a pod with these labels, its selectors completed by ``matchLabelKeys`` and ``mismatchLabelKeys``.
 
     A key without a label on the pod adds nothing.
@@ -97,45 +101,12 @@ def _on_host(port: ContainerPort) -> ContainerPort:
 
 
 def _pod_resources(spec: PodSpec, own: ResourceRequirements) -> ResourceRequirements:
-    """Resources of the pod as a whole.
-
-    Limits of huge pages are those of the containers. Requests are those of the containers, else the limits.
-    """
-    if not own.requests and not own.limits:
+    """Resources of the pod as a whole: its requests are those of the containers, else its limits."""
+    if not own.limits:
         return own
-    limits = {**_huge_page_limits(spec, own.requests or {}), **(own.limits or {})}
-    if not limits:
-        return own
-    requests = {name: n for name, n in _containers_request(spec).items() if name in (CPU, MEMORY)}
-    limited = {name: limit for name, limit in limits.items() if name in (CPU, MEMORY) or name.startswith(_HUGE_PAGES)}
-    return ResourceRequirements(requests={**limited, **_quantities(requests), **(own.requests or {})}, limits=limits)
-
-
-def _huge_page_limits(spec: PodSpec, requested: Quantities) -> Quantities:
-    limits = _containers_request(
-        msgspec.structs.replace(
-            spec,
-            containers=_limits_as_requests(spec.containers),
-            init_containers=_limits_as_requests(spec.init_containers),
-        )
-    )
-    return _quantities(
-        {name: n for name, n in limits.items() if name.startswith(_HUGE_PAGES) and name not in requested}
-    )
-
-
-def _limits_as_requests(containers: list[Container] | None) -> list[Container]:
-    return [
-        msgspec.structs.replace(
-            one, resources=ResourceRequirements(requests=one.resources.limits if one.resources else None)
-        )
-        for one in containers or ()
-    ]
-
-
-def _containers_request(spec: PodSpec) -> Amounts:
-    """The most that the containers request at once, without what the pod requests as a whole."""
-    return pod_requests(msgspec.structs.replace(spec, resources=None, overhead=None)).amounts
+    containers = pod_requests(msgspec.structs.replace(spec, resources=None, overhead=None)).amounts
+    requests = _quantities({name: n for name, n in containers.items() if name in (CPU, MEMORY)})
+    return msgspec.structs.replace(own, requests={**own.limits, **requests, **(own.requests or {})})
 
 
 def _quantities(amounts: Amounts) -> Quantities:

@@ -26,10 +26,8 @@ from berth_cli.simulate.documents import Document, documents
 from berth_cli.simulate.objects import (
     FoundObject,
     Identity,
-    LimitRange,
     ObjectReader,
     ReadObject,
-    RuntimeClass,
     as_pod,
 )
 from berth_cli.simulate.workloads import with_pods
@@ -41,13 +39,15 @@ STDIN: Final = "-"
 _KINDS_NAMED: Final = 5
 """How many kinds a note about ignored objects lists."""
 _NOT_APPLIED: Final[Mapping[str, str]] = {
+    "LimitRange": "a LimitRange may set requests",
+    "RuntimeClass.node.k8s.io": "a RuntimeClass may add overhead and a node selector",
     "ResourceQuota": "a ResourceQuota may reject pods",
     "MutatingWebhookConfiguration.admissionregistration.k8s.io": "webhooks may change pods",
     "ValidatingWebhookConfiguration.admissionregistration.k8s.io": "webhooks may reject pods",
     "MutatingAdmissionPolicy.admissionregistration.k8s.io": "admission policies may change pods",
     "ValidatingAdmissionPolicy.admissionregistration.k8s.io": "admission policies may reject pods",
 }
-"""By kind, admission of new pods that is not simulated."""
+"""By kind, what an API server does with new pods, and berth simulate does not."""
 _NO_PODS_MADE: Final = ("ReplicationController", "DaemonSet.apps", "CronJob.batch")
 _NAME_LABEL: Final = "kubernetes.io/metadata.name"
 _PLUGIN_KINDS: Final[dict[str, Kind[PluginObject]]] = {kind.kind: kind for kind in PLUGIN_KINDS.values()}
@@ -128,7 +128,7 @@ def _read(cluster: Sequence[str], pods: Sequence[str], other_form: OtherForm | N
         *_left_out("--cluster", "no cycle reads them", of_cluster.others),
         *_left_out("--pods", "neither pods nor objects that come with pods", of_pods.others + nodes),
         *_without_pods(of_pods.others + Counter(one.kind for one in found)),
-        *_not_applied(of_cluster.others + of_pods.others),
+        *_not_applied(of_cluster.others + of_pods.others, found),
     ]
     return _Files(
         cluster=objects,
@@ -251,7 +251,7 @@ def _inputs(files: _Files, to_place: Mapping[Identity, FoundObject[Pod]]) -> Inp
     problems.extend(_unreadable_requests(to_place.values(), objects.to_place, snapshot))
     if problems:
         raise InputError(problems)
-    notes = [*files.notes, *objects.notes]
+    notes = files.notes
     in_both = files.added.keys() & cluster.keys()
     if in_both:
         notes.append(f"--pods: {counted(len(in_both), 'object')} in --cluster too: used as in --cluster")
@@ -281,7 +281,7 @@ def _set(snapshot: Snapshot, one: ReadObject) -> None:
         labels = {**(one.metadata.labels or {}), _NAME_LABEL: one.metadata.name}
         metadata = msgspec.structs.replace(one.metadata, labels=labels)
         snapshot.set_namespace(msgspec.structs.replace(one, metadata=metadata))
-    elif not isinstance(one, Pod | PriorityClass | LimitRange | RuntimeClass):
+    elif not isinstance(one, Pod | PriorityClass):
         kind = _PLUGIN_KINDS[type(one).__name__]
         snapshot.objects(kind.struct).set(kind.key_of(name=one.metadata.name, uid=one.metadata.uid), one)
 
@@ -317,10 +317,11 @@ def _without_pods(kinds: Counter[str]) -> Iterator[str]:
         yield f"--pods: no pods are created for {', '.join(without)}: add their pods if they matter"
 
 
-def _not_applied(others: Counter[str]) -> Iterator[str]:
-    for kind, what in _NOT_APPLIED.items():
-        if kind in others:
-            yield f"results may differ for new pods, because {what}: that is not simulated"
+def _not_applied(others: Counter[str], found: Iterable[FoundObject[ReadObject]]) -> Iterator[str]:
+    if any(pod.is_new for pod in _pods(found)):
+        for kind, what in _NOT_APPLIED.items():
+            if kind in others:
+                yield f"results may differ for new pods, because {what}: `kubectl create --dry-run=server` applies it"
 
 
 def counted(count: int, what: str) -> str:

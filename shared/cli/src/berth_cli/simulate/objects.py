@@ -14,9 +14,9 @@ from typing import Any, Final, Generic, TypeVar
 import msgspec
 
 from berth.api.kinds import NAMESPACE, NODE, PLUGIN_KINDS, POD, PRIORITY_CLASS, Kind, PluginObject
-from berth.api.meta import ObjectMeta, Trimmed
+from berth.api.meta import ObjectMeta
 from berth.api.node import Node
-from berth.api.pod import Pod, Quantities, Toleration
+from berth.api.pod import Pod
 from berth.api.trimming import trim
 from berth.api.workloads import Namespace, PriorityClass
 from berth.errors import DecodeError
@@ -28,51 +28,7 @@ _KUBERNETES_GROUPS: Final = ".k8s.io"
 _VERSION: Final = re.compile("v[1-9][0-9]*((alpha|beta)[1-9][0-9]*)?")
 
 
-class Limit(Trimmed, frozen=True, kw_only=True):
-    """A limit of a LimitRange; ``type`` is what it applies to, such as each container or each pod."""
-
-    type: str = ""
-    default: Quantities | None = None
-    default_request: Quantities | None = None
-    min: Quantities | None = None
-    max: Quantities | None = None
-
-
-class LimitRangeSpec(Trimmed, frozen=True, kw_only=True):
-    """The limits by type."""
-
-    limits: list[Limit] | None = None
-
-
-class LimitRange(Trimmed, frozen=True, kw_only=True):
-    """Default requests and limits of a namespace's containers."""
-
-    metadata: ObjectMeta
-    spec: LimitRangeSpec = LimitRangeSpec()
-
-
-class Overhead(Trimmed, frozen=True, kw_only=True):
-    """Resources that the runtime of a pod uses in addition to its containers."""
-
-    pod_fixed: Quantities | None = None
-
-
-class Scheduling(Trimmed, frozen=True, kw_only=True):
-    """The nodes that have the runtime."""
-
-    node_selector: dict[str, str] | None = None
-    tolerations: list[Toleration] | None = None
-
-
-class RuntimeClass(Trimmed, frozen=True, kw_only=True):
-    """A container runtime."""
-
-    metadata: ObjectMeta
-    overhead: Overhead | None = None
-    scheduling: Scheduling | None = None
-
-
-ReadObject = Pod | Node | Namespace | PriorityClass | LimitRange | RuntimeClass | PluginObject
+ReadObject = Pod | Node | Namespace | PriorityClass | PluginObject
 
 T = TypeVar("T", bound=ReadObject)
 
@@ -84,13 +40,13 @@ Identity = tuple[str, str, str]
 class FoundObject(Generic[T]):
     """An object, and ``where`` it is: its file, its position in it and its name, for messages.
 
-    ``manifest`` is its JSON when it was not created yet (neither uid nor resourceVersion); empty otherwise.
+    ``is_new``: it was not created yet, since it has neither uid nor resourceVersion.
     """
 
     where: str
     kind: str
     value: T
-    manifest: bytes = b""
+    is_new: bool = False
 
     @property
     def identity(self) -> Identity:
@@ -101,7 +57,7 @@ def as_pod(found: FoundObject[ReadObject]) -> FoundObject[Pod] | None:
     """The same object when it is a pod; for type checkers."""
     if not isinstance(found.value, Pod):
         return None
-    return FoundObject(where=found.where, kind=found.kind, value=found.value, manifest=found.manifest)
+    return FoundObject(where=found.where, kind=found.kind, value=found.value, is_new=found.is_new)
 
 
 _KINDS: Final[tuple[Kind[ReadObject], ...]] = (
@@ -109,8 +65,6 @@ _KINDS: Final[tuple[Kind[ReadObject], ...]] = (
     NODE,
     NAMESPACE,
     PRIORITY_CLASS,
-    Kind(name="limitrange", struct=LimitRange, plural="limitranges"),
-    Kind(name="runtimeclass", struct=RuntimeClass, group="node.k8s.io", plural="runtimeclasses", is_namespaced=False),
     *PLUGIN_KINDS.values(),
 )
 KINDS: Final[Mapping[str, Kind[ReadObject]]] = {kind.kind: kind for kind in _KINDS}
@@ -159,7 +113,7 @@ class ObjectReader:
             where=_where(document, value.metadata),
             kind=document.kind,
             value=value,
-            manifest=b"" if is_created else document.raw,
+            is_new=not is_created,
         )
 
 

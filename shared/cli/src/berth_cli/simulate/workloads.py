@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import suppress
 from typing import Annotated, Any, Final
 
 import msgspec
@@ -49,15 +48,10 @@ class Ordinals(Trimmed, frozen=True, kw_only=True):
     start: Count = 0
 
 
-class TemplateSpec(Trimmed, frozen=True, kw_only=True):
-    """The template of a workload's pods."""
-
-    template: PodTemplate = PodTemplate()
-
-
-class WorkloadSpec(TemplateSpec, frozen=True, kw_only=True):
+class WorkloadSpec(Trimmed, frozen=True, kw_only=True):
     """The number of pods and their template; the kind decides which fields are used."""
 
+    template: PodTemplate = PodTemplate()
     replicas: Count = 1
     parallelism: Count = 1
     completions: Count | None = None
@@ -74,15 +68,7 @@ class Workload(Trimmed, frozen=True, kw_only=True):
     spec: WorkloadSpec = WorkloadSpec()
 
 
-class TemplatedWorkload(Trimmed, frozen=True, kw_only=True):
-    """The part of a workload that its pods are made of."""
-
-    metadata: ObjectMeta
-    spec: TemplateSpec = TemplateSpec()
-
-
 _decoder: Final = msgspec.json.Decoder(Workload)
-_template_decoder: Final = msgspec.json.Decoder(TemplatedWorkload)
 Labels = dict[str, str]
 
 
@@ -92,30 +78,22 @@ def with_pods(documents: Iterable[Document], problems: list[str]) -> Iterator[Do
         if document.kind not in VERSIONS or document.api_version not in ("", VERSIONS[document.kind]):
             yield document
             continue
-        workload, reasons = _read(document.raw)
-        problems.extend(f"{document.where} ({document.kind}): {reason}" for reason in reasons)
-        if workload is None:
+        try:
+            workload = _read(document.raw)
+        except DecodeError as exc:
+            problems.append(f"{document.where} ({document.kind}): {exc}")
             continue
         namespace = workload.metadata.namespace or DEFAULT_NAMESPACE
         where = f"{document.where} ({document.kind} {namespace}/{workload.metadata.name})"
         yield from _Controller(where=where, kind=document.kind, workload=workload, namespace=namespace).documents()
 
 
-def _read(raw: bytes) -> tuple[Workload | None, list[str]]:
-    """The workload, and its errors. With errors it is one pod of its template, if that can be read, for the pod's."""
-    reasons: list[str] = []
-    workload = None
-    try:
-        workload = decode(_decoder, raw)
-    except DecodeError as exc:
-        reasons.append(str(exc))
-        with suppress(DecodeError):
-            templated = decode(_template_decoder, raw)
-            spec = WorkloadSpec(template=templated.spec.template)
-            workload = Workload(metadata=templated.metadata, spec=spec)
-    if workload is not None and not workload.metadata.name:
-        return None, [*reasons, "metadata.name: missing: give it a name"]
-    return workload, reasons
+def _read(raw: bytes) -> Workload:
+    """Raises: DecodeError."""
+    workload = decode(_decoder, raw)
+    if not workload.metadata.name:
+        raise DecodeError("metadata.name: missing: give it a name")
+    return workload
 
 
 class _Controller(msgspec.Struct, frozen=True, kw_only=True):

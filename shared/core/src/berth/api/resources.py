@@ -156,6 +156,11 @@ def is_counted(resource: str) -> bool:
     return resource in (CPU, MEMORY, EPHEMERAL_STORAGE) or is_scalar(resource)
 
 
+def counted(amounts: Mapping[str, int]) -> Amounts:
+    """The amounts of the resources that scheduling counts."""
+    return {resource: amount for resource, amount in amounts.items() if is_counted(resource)}
+
+
 def read_amounts(quantities: Quantities | None, path: str, report: ReportProblem) -> Amounts:
     """Quantities as amounts; an unreadable one counts as 0 and is reported. Negative ones count as 0."""
     amounts: Amounts = {}

@@ -1,36 +1,57 @@
-"""One client on one connection to NATS: requests with numbered replies, deadlines, and the loss of the connection.
+"""A nats-py client on one connection to NATS: sending, numbered replies, deadlines, and the loss of the connection.
 
-``berth.bus.login`` connects, ``berth.bus.wire`` reads and writes. A lost connection stays lost (docs/protocol.md, 2):
-nats-py would reconnect by itself and replay subscriptions, publishes and acks into a store that may be a different one.
-The connection pings the server, which finds a half-open one, and on a loss it fails all pending requests at once.
+A lost connection stays lost (docs/protocol.md, 2): nats-py would reconnect by itself and replay subscriptions,
+publishes and acks into a store that may be a different one. Everything stands on the library's public interface;
+docs/adr/0008-a-jetstream-layer-on-nats-py.md says what is taken from it, and which of its faults are kept away.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import itertools
+import logging
 import re
+import ssl
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
-from functools import partial
-from typing import Final, Literal
+from functools import lru_cache, partial
+from typing import Any, Final, Literal
 
-from berth.bus.interface import BusLostError, BusRefusedError, MissingError, TooLargeError, UnansweredError, Unstored
-from berth.bus.login import Login
+import nats.errors
+from nats.aio.client import Client
+from nats.aio.msg import Msg
+from nats.aio.subscription import Subscription as NatsSubscription
+
+from berth.bus.interface import (
+    BusLostError,
+    BusRefusedError,
+    TooLargeError,
+    UnansweredError,
+    message_size,
+)
+from berth.bus.login import REFUSED, UNKNOWN_AUTHORITY, connect_options, refusal
+from berth.bus.outgoing import NUMBER_DIGITS, OnAnswer, Outbox, PendingRequests, StoreRecord, settle
 from berth.bus.settings import IMPORTED_DOMAIN, BusSettings
 from berth.bus.topology import Names
-from berth.bus.wire import Listener, Msg, Wire, header_block
-from berth.errors import BerthError
+from berth.errors import cause_of
 
-NO_RESPONDERS: Final = "503"
+log = logging.getLogger(__name__)
+
+MOST_SUBJECT_BYTES: Final = 4000
+"""Bytes of a subject with its reply. NATS ends the connection of a client whose command has more than 4 KiB before the
+message: what else it has are two numbers."""
+WRITTEN_TOGETHER_BYTES: Final = 64 * 1024
+"""Bytes that nats-py collects before it waits for the socket. The rest waits here, where a loss drops it: the library
+goes on sending what it has when a server that was silent comes back."""
 
 SWEEP_SECONDS: Final = 0.25
 """Time between two checks of all deadlines: one timer for all costs less than a timer for each."""
 CLOSE_SECONDS: Final = 0.4
 """How long each of the two steps of closing may take."""
 
+Listener = Callable[[Msg], None]
+"""Called with each message of a subscription. It must not block."""
 Sweeper = Callable[[float], None]
 """Called with the event loop's time at every sweep."""
 Traffic = Callable[[Literal["sent", "received"], str, int], None]
@@ -41,7 +62,20 @@ _OR_THE_DOMAIN: Final = (
     ", or, if its account has no streams and imports them, set its JetStream domain: "
     f"BERTH_NATS_DOMAIN={IMPORTED_DOMAIN}"
 )
-_FORBIDDEN: Final = re.compile(r'permissions violation for (publish|subscription) to "([^"]*)"', re.IGNORECASE)
+_FORBIDDEN: Final = re.compile(r'permissions violation for (publish|subscription) to "([^"]*)"')
+_WHITE_SPACE: Final = re.compile(r"[ \t\r\n]")
+_HEADER_NAME: Final = re.compile(r"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")
+_WILDCARD_TOKENS: Final = re.compile(r"(?:[^\s.*>]+|\*)(?:\.(?:[^\s.*>]+|\*))*(?:\.>)?|>")
+
+
+@dataclass(slots=True, eq=False)
+class Subscription:
+    """A listener on a subject, until it is unsubscribed."""
+
+    subject: str
+    listener: Listener
+    is_active: bool = True
+    of_library: NatsSubscription | None = None
 
 
 class Connection:
@@ -52,18 +86,19 @@ class Connection:
         self.name: Final = name
         self.names: Final = Names(settings.topology.prefix)
         self.lost: Final = asyncio.Event()
-        self._login = Login(settings, name)
-        self._wire: Final = Wire(on_error=self._on_error, on_end=self.lose)
+        self.stores: Final = StoreRecord(asyncio.get_running_loop().time)
+        self._client: Final = Client()
+        self._outbox: Final = Outbox(self.lose)
         self._traffic = traffic
-        self._write = self._wire.publish if traffic is None else self._write_and_tell
         self._loop = asyncio.get_running_loop()
         self._cause = "closed"
+        self._last_error: Exception | None = None
         self._forbidden: dict[str, str] = {}
         self._inbox = ""
-        self._inbox_bytes = b""
         self._requests = PendingRequests(settings.answer_timeout)
-        self.stores: Final = StoreRecord(self._loop.time)
-        self._timers: dict[str, asyncio.TimerHandle] = {}
+        self._sweep_timer: asyncio.TimerHandle | None = None
+        self._round_trips: Final[set[asyncio.Task[None]]] = set()
+        self._closing: asyncio.Task[None] | None = None
         self._listeners: set[Callable[[], None]] = set()
         self._sweepers: set[Sweeper] = set()
 
@@ -73,32 +108,88 @@ class Connection:
 
         The server closes the connection of a client that sends more.
         """
-        return min(self._wire.max_payload, self.settings.topology.message_bytes)
+        return min(self._client.max_payload, self.settings.topology.message_bytes)
+
+    # --- connecting
 
     async def open(self) -> None:
         """Connect, log in, and start to read.
 
         Raises:
             BusLostError: no server can be reached.
-            BusRefusedError: the credentials cannot be read, or the server has no TLS.
+            BusRefusedError: the credentials cannot be read, the server refuses them, or it has no TLS.
         """
-        transport, received = await self._login.open()
-        self._wire.set_max_payload(self._login.max_payload)
-        self._wire.take_over(transport, received)
+        await self._connect()
+        self._outbox.start()
         self._inbox = self.new_inbox() + "."
-        self._inbox_bytes = self._inbox.encode()
         try:
             await self.subscribe(f"{self._inbox}*", self._on_reply)
         except (UnansweredError, BusLostError) as exc:
             self.lose("closed")
-            raise BusLostError(self._login.unreachable(exc)) from exc
+            raise BusLostError(self._unreachable(exc)) from exc
         except BusRefusedError as exc:
             self.lose("closed")
             inbox = f"{self.settings.inbox_prefix}.>"
             remedy = "give it the permission, or name its own prefix in BERTH_NATS_INBOX_PREFIX"
             raise BusRefusedError(f"connecting as {self.name!r}: this user may not read {inbox!r}: {remedy}") from exc
         self._sweep()
-        self._later("ping", self.settings.ping_interval, self._ping)
+
+    async def _connect(self) -> None:
+        """Let nats-py connect and log in. Raises as :meth:`open`."""
+        options = self._options()
+        try:
+            async with asyncio.timeout(self.settings.connect_timeout.total_seconds()):
+                await self._client.connect(**options)
+            if not self._client.is_connected:  # an INFO in place of the PONG, when servers join just then
+                raise nats.errors.UnexpectedEOF
+        except nats.errors.SecureConnRequiredError as exc:
+            await self._give_up()
+            raise BusRefusedError(f"{self._unreachable(exc)}: TLS is asked for, the server has none") from exc
+        except (TimeoutError, OSError, ValueError, nats.errors.Error) as exc:
+            await self._give_up()
+            text = self._unreachable(exc)
+            if REFUSED in text.lower():
+                refused = refusal(self.settings.credentials)
+                raise BusRefusedError(f"connecting to NATS at {self.settings.addresses}: {refused}") from exc
+            is_unknown = isinstance(self._cause_of(exc), ssl.SSLCertVerificationError)
+            raise BusLostError(f"{text}: {UNKNOWN_AUTHORITY}" if is_unknown else text) from exc
+
+    def _options(self) -> dict[str, Any]:
+        settings = self.settings
+        try:
+            secrets = connect_options(settings)
+        except (OSError, ValueError) as exc:
+            raise BusRefusedError(f"connecting to NATS as {self.name!r}: {exc}") from exc
+        seconds = settings.ping_interval.total_seconds()
+        return {
+            "servers": list(settings.servers),
+            "name": self.name,
+            "inbox_prefix": settings.inbox_prefix,
+            "allow_reconnect": False,
+            "max_reconnect_attempts": 1,
+            "reconnect_time_wait": 0,
+            "connect_timeout": settings.connect_timeout.total_seconds(),
+            "ping_interval": seconds,
+            "max_outstanding_pings": 1,
+            "pending_size": WRITTEN_TOGETHER_BYTES,
+            "error_cb": self._on_error,
+            "closed_cb": self._on_closed,
+            **secrets,
+        }
+
+    async def _give_up(self) -> None:
+        """Close the socket of a login that failed."""
+        self.lost.set()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(CLOSE_SECONDS):
+                await self._close_client()
+
+    def _unreachable(self, exc: Exception) -> str:
+        """The text of an error while connecting."""
+        return f"connecting to NATS at {self.settings.addresses} as {self.name!r}: {cause_of(self._cause_of(exc))}"
+
+    def _cause_of(self, exc: Exception) -> Exception:
+        return self._last_error if isinstance(exc, nats.errors.NoServersError) and self._last_error else exc
 
     # --- requests, publishes, subscriptions
 
@@ -112,10 +203,10 @@ class Connection:
             TooLargeError: above ``max_message_bytes``.
             BusRefusedError: the subject or a header breaks the protocol, or this client may not publish there.
         """
-        if self._wire.is_crowded:
+        if self._outbox.is_crowded:
             await self._room(subject)
         reply: asyncio.Future[Msg] = self._loop.create_future()
-        self.request_soon(subject, data, headers, partial(_settle, reply))
+        self.request_soon(subject, data, headers, partial(settle, reply))
         return await reply
 
     def request_soon(self, subject: str, data: bytes, headers: Mapping[str, str] | None, on_answer: OnAnswer) -> None:
@@ -126,7 +217,7 @@ class Connection:
         """
         number = self._requests.add(subject, on_answer)
         try:
-            self._send(subject, data, b" %b%d" % (self._inbox_bytes, number), headers)
+            self.send(subject, data, reply=f"{self._inbox}{number}", headers=headers)
         except BaseException:
             self._requests.remove(number)
             raise
@@ -135,7 +226,7 @@ class Connection:
         self, subject: str, data: bytes, *, reply: str = "", headers: Mapping[str, str] | None = None
     ) -> None:
         """Send without waiting for a reply. Raises as :meth:`request`."""
-        if self._wire.is_crowded:
+        if self._outbox.is_crowded:
             await self._room(subject)
         self.send(subject, data, reply=reply, headers=headers)
 
@@ -143,54 +234,78 @@ class Connection:
         self, subject: str, data: bytes = b"", *, reply: str = "", headers: Mapping[str, str] | None = None
     ) -> None:
         """Send with all that is sent in this turn of the event loop, in the order of the calls. Raises as request."""
-        self._send(subject, data, b" " + reply.encode() if reply else b"", headers)
-
-    def _send(self, subject: str, data: bytes, reply: bytes, headers: Mapping[str, str] | None) -> None:
         if self.lost.is_set():
             raise self.lost_error()
-        head = header_block(headers)
-        if (size := len(head) + len(data)) > self.max_message_bytes:
+        if not subject or _WHITE_SPACE.search(subject):
+            raise BusRefusedError(f"publishing to {subject!r:.300}: want a subject without white space")
+        if len(subject.encode()) + len(reply) > MOST_SUBJECT_BYTES:
+            raise BusRefusedError(f"publishing to {subject!r:.300}...: want {MOST_SUBJECT_BYTES} bytes at most")
+        for name in headers or ():
+            _check_header(name)
+        if (size := message_size(data, headers)) > self.max_message_bytes:
             raise TooLargeError(f"publishing {size} bytes to {subject!r}: NATS takes {self.max_message_bytes} at most")
-        self._write(subject, data, reply, head)
+        self._put(subject, data, reply, headers or None, size)
 
     def acknowledge(self, subject: str, data: bytes) -> None:
         """Send what need not arrive: dropped when the connection is lost."""
-        if not self.lost.is_set():
-            self._write(subject, data, b"", b"")
+        if not self.lost.is_set() and not _WHITE_SPACE.search(subject):
+            self._put(subject, data, "", None, len(data))
 
-    def _write_and_tell(self, subject: str, data: bytes, reply: bytes, head: bytes) -> None:
-        self._wire.publish(subject, data, reply, head)
+    def _put(self, subject: str, data: bytes, reply: str, headers: Mapping[str, str] | None, size: int) -> None:
+        self._outbox.put(self._client.publish, (subject, data, reply, headers), size)
         if self._traffic is not None:
-            self._traffic("sent", self.names.own_subject(subject), len(head) + len(data))
+            self._traffic("sent", self.names.own_subject(subject), size)
 
     async def _room(self, subject: str) -> None:
         """Wait while the server reads too slowly."""
         seconds = self.settings.answer_timeout.total_seconds()
         try:
             async with asyncio.timeout(seconds):
-                await self._wire.room()
+                await self._outbox.room()
         except TimeoutError as exc:
             raise UnansweredError(f"publishing to {subject!r}: the server reads nothing for {seconds:g} s") from exc
 
-    async def subscribe(self, subject: str, listener: Listener) -> bytes:
+    async def subscribe(self, subject: str, listener: Listener) -> Subscription:
         """Subscribe; the server has the subscription when this returns.
 
         Raises:
             BusRefusedError: this client may not subscribe to it.
         """
-        number = self.subscribe_soon(subject, listener)
+        subscription = self.subscribe_soon(subject, listener)
         await self.flush(self.settings.answer_timeout)
-        if (error := self._forbidden.pop(subject, None)) is not None:
+        if (error := self._forbidden.pop(subject.lower(), None)) is not None:
             raise BusRefusedError(
                 f"subscribing to {subject!r} as {self.name!r}: {error}: give this user the permission"
             )
-        return number
+        return subscription
 
-    def subscribe_soon(self, subject: str, listener: Listener) -> bytes:
-        """Subscribe before anything that is sent later."""
+    def subscribe_soon(self, subject: str, listener: Listener) -> Subscription:
+        """Subscribe before anything that is sent later.
+
+        Raises:
+            BusRefusedError: no such subject can exist.
+        """
         if self.lost.is_set():
             raise self.lost_error()
-        return self._wire.subscribe(subject, listener if self._traffic is None else self._telling(listener))
+        if _WILDCARD_TOKENS.fullmatch(subject) is None:
+            raise BusRefusedError(f"subscribing to {subject!r}: want tokens, dots between them, and whole wildcards")
+        subscription = Subscription(subject, listener if self._traffic is None else self._telling(listener))
+        self._outbox.put(self._subscribe, (subscription,))
+        return subscription
+
+    async def _subscribe(self, subscription: Subscription) -> None:
+        async def on_message(message: Msg) -> None:
+            if not subscription.is_active or self.lost.is_set():
+                return
+            try:
+                subscription.listener(message)
+            except Exception:  # it costs one message, not the connection
+                log.exception("reading a message of %r failed", message.subject)
+
+        # The listener takes each message at once, so a limit would only drop what one read of the socket brings.
+        subscription.of_library = await self._client.subscribe(
+            subscription.subject, cb=on_message, pending_msgs_limit=0, pending_bytes_limit=0
+        )
 
     def _telling(self, listener: Listener) -> Listener:
         """The listener, once the message is told to whoever sees the traffic."""
@@ -202,36 +317,45 @@ class Connection:
 
         return on_message
 
-    def unsubscribe(self, number: bytes) -> None:
-        """End a subscription. On a lost connection there is nothing to do."""
-        self._wire.unsubscribe(number)
+    def unsubscribe(self, subscription: Subscription) -> None:
+        """End a subscription; its listener is not called any more. On a lost connection there is nothing to do."""
+        if subscription.is_active and not self.lost.is_set():
+            self._outbox.put(self._unsubscribe, (subscription,))
+        subscription.is_active = False
+
+    async def _unsubscribe(self, subscription: Subscription) -> None:
+        if subscription.of_library is not None:
+            await subscription.of_library.unsubscribe()
 
     async def flush(self, within: timedelta) -> None:
         """Wait until the server has read all that was sent before. Raises as :meth:`request`."""
-        answered = asyncio.Event()
-        remove_listener = self.on_lost(answered.set)
-        try:
-            if not self.lost.is_set():
-                self._wire.ping(answered.set)
-                async with asyncio.timeout(within.total_seconds()):
-                    await answered.wait()
-        except TimeoutError as exc:
-            raise UnansweredError(self._no_answer(within)) from exc
-        finally:
-            remove_listener()
         if self.lost.is_set():
             raise self.lost_error()
+        round_trip = asyncio.create_task(self._round_trip())
+        self._round_trips.add(round_trip)
+        round_trip.add_done_callback(self._round_trips.discard)
+        # Not cancelled when the time is over: nats-py ends its reading when the PONG of a cancelled PING arrives.
+        await asyncio.wait({round_trip}, timeout=within.total_seconds())
+        if self.lost.is_set():
+            raise self.lost_error()
+        if not round_trip.done():
+            seconds = within.total_seconds()
+            raise UnansweredError(f"pinging {self.settings.addresses}: no answer within {seconds:g} s")
 
-    def _no_answer(self, within: timedelta) -> str:
-        return f"pinging {self.settings.addresses}: no answer within {within.total_seconds():g} s"
+    async def _round_trip(self) -> None:
+        await self._outbox.passed()
+        # nats-py sends a PING at once, ahead of what its flusher still has to write. By the first PONG it has run.
+        for _ in range(2):
+            with contextlib.suppress(nats.errors.Error):  # the connection is closed: the next sweep finds it
+                await self._client.rtt(timeout=_NEVER_SECONDS)
 
     def new_inbox(self) -> str:
         """A unique subject for replies."""
-        return self._login.new_inbox()
+        return self._client.new_inbox()
 
     def _on_reply(self, message: Msg) -> None:
         number = message.subject[len(self._inbox) :]
-        if number.isdecimal() and len(number) <= _NUMBER_DIGITS:
+        if number.isdecimal() and len(number) <= NUMBER_DIGITS:
             self._requests.resolve(int(number), message)
 
     # --- deadlines
@@ -242,27 +366,15 @@ class Connection:
         return lambda: self._sweepers.discard(sweeper)
 
     def _sweep(self) -> None:
-        self._later("sweep", timedelta(seconds=SWEEP_SECONDS), self._sweep)
+        if not self._client.is_connected:  # nats-py calls back only once the server has taken what is buffered
+            self.lose(self._cause_of_closing())
+        if self.lost.is_set():
+            return
+        self._sweep_timer = self._loop.call_later(SWEEP_SECONDS, self._sweep)
         now = self._loop.time()
         self._requests.expire(now)
         for sweeper in list(self._sweepers):
             sweeper(now)
-
-    def _ping(self) -> None:
-        """Ping at every interval; without an answer the connection is lost."""
-        within = self.settings.ping_timeout
-        self._later("ping", within, lambda: self.lose(self._no_answer(within)))
-        self._wire.ping(self._on_pong)
-
-    def _on_pong(self) -> None:
-        self._later("ping", self.settings.ping_interval, self._ping)
-
-    def _later(self, name: str, delay: timedelta, run: Callable[[], None]) -> None:
-        """Run it after the delay, in place of what was to run under the name."""
-        if name in self._timers:
-            self._timers.pop(name).cancel()
-        if not self.lost.is_set():
-            self._timers[name] = self._loop.call_later(delay.total_seconds(), run)
 
     # --- loss
 
@@ -281,33 +393,49 @@ class Connection:
             return
         self._cause = cause
         self.lost.set()
-        for timer in self._timers.values():
-            timer.cancel()
-        self._wire.abort()
+        if self._sweep_timer is not None:
+            self._sweep_timer.cancel()
+        self._outbox.stop()
+        for round_trip in self._round_trips:
+            round_trip.cancel()
+        self._closing = asyncio.create_task(self._close_client())
         self._requests.fail_all(self.lost_error)
         for listener in list(self._listeners):
             listener()
 
     async def close(self) -> None:
         """Send what is written, and disconnect. Takes at most a second."""
-        with contextlib.suppress(TimeoutError, BusLostError, UnansweredError):
-            async with asyncio.timeout(CLOSE_SECONDS):
-                await self.flush(self.settings.ping_timeout)
+        with contextlib.suppress(BusLostError, UnansweredError):
+            await self.flush(timedelta(seconds=CLOSE_SECONDS))
         self.lose("closed")
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(CLOSE_SECONDS):
-                await self._wire.wait_closed()
+        if self._closing is not None:
+            await asyncio.wait({self._closing}, timeout=CLOSE_SECONDS)
 
-    def _on_error(self, error: str) -> None:
-        """An -ERR. After any but a refusal the server closes the connection."""
-        found = _FORBIDDEN.search(error)
+    async def _close_client(self) -> None:
+        """Close the socket, once the server has taken what nats-py has: nothing else makes the library close it."""
+        with contextlib.suppress(OSError, RuntimeError, nats.errors.Error):
+            await self._client.close()
+
+    async def _on_closed(self) -> None:
+        if self._inbox:  # else it has not been opened
+            self.lose(self._cause_of_closing())
+
+    def _cause_of_closing(self) -> str:
+        error = self._client.last_error or self._last_error
+        if isinstance(error, nats.errors.StaleConnectionError) and not isinstance(error, nats.errors.UnexpectedEOF):
+            seconds = 2 * self.settings.ping_interval.total_seconds()
+            return f"pinging {self.settings.addresses}: no answer within {seconds:g} s"
+        return f"the server closed it ({error})" if error else "the server closed it"
+
+    async def _on_error(self, error: Exception) -> None:
+        """An error that nats-py met: a refusal, or why it closes the connection."""
+        found = _FORBIDDEN.search(str(error))
         if found is None:
-            if "permissions violation" not in error.lower():
-                self.lose(f"the server closed it ({error})")
+            self._last_error = error
             return
         doing, subject = found.groups()
-        if doing.lower() == "subscription":
-            self._forbidden[subject] = error
+        if doing == "subscription":
+            self._forbidden[subject] = str(error)
             return
         self._requests.fail_subject(
             subject,
@@ -318,119 +446,11 @@ class Connection:
         )
 
 
-# --- pending requests
-
-_NUMBER_DIGITS: Final = 15
-
-
-OnAnswer = Callable[[Msg | BerthError], None]
-"""Called once, with the reply to a request, or with why there is none."""
+_NEVER_SECONDS: Final = 86_400
+"""A time-out of nats-py that is never reached."""
 
 
-def _settle(reply: asyncio.Future[Msg], answer: Msg | BerthError) -> None:
-    """End the wait for a reply; its caller may have gone."""
-    if reply.done():
-        return
-    if isinstance(answer, Msg):
-        reply.set_result(answer)
-    else:
-        reply.set_exception(answer)
-        reply.exception()  # retrieved: the caller may have ended with the connection, and asyncio would warn
-
-
-@dataclass(slots=True)
-class PendingRequest:
-    """A request without a reply yet; ``deadline`` in seconds of the event loop."""
-
-    subject: str
-    deadline: float
-    on_answer: OnAnswer
-
-
-class PendingRequests:
-    """Requests by number. All have the same time-out, so they are in the order of their deadlines."""
-
-    def __init__(self, timeout: timedelta) -> None:
-        self._timeout: Final = timeout.total_seconds()
-        self._loop = asyncio.get_running_loop()
-        self._numbers = itertools.count(1)
-        self._by_number: dict[int, PendingRequest] = {}
-
-    def add(self, subject: str, on_answer: OnAnswer) -> int:
-        """The number of a new request."""
-        number = next(self._numbers)
-        self._by_number[number] = PendingRequest(subject, self._loop.time() + self._timeout, on_answer)
-        return number
-
-    def remove(self, number: int) -> None:
-        """Nothing was sent."""
-        self._by_number.pop(number, None)
-
-    def resolve(self, number: int, message: Msg) -> None:
-        """A reply arrived; its request may have ended before."""
-        request = self._by_number.pop(number, None)
-        if request is None:
-            return
-        if message.data or message.status != NO_RESPONDERS:
-            request.on_answer(message)
-        else:
-            nobody = f"asking {request.subject!r}: no responders: no such stream, or no JetStream"
-            request.on_answer(MissingError(nobody))
-
-    def fail_all(self, error: Callable[[], BerthError]) -> None:
-        """Fail every request, each with an error of its own."""
-        failed, self._by_number = self._by_number, {}
-        for request in failed.values():
-            request.on_answer(error())
-
-    def fail_subject(self, subject: str, error: Callable[[str], BerthError]) -> None:
-        """Fail the requests to a subject."""
-        for number, request in list(self._by_number.items()):
-            if request.subject == subject:
-                del self._by_number[number]
-                request.on_answer(error(request.subject))
-
-    def expire(self, now: float) -> None:
-        """Fail requests past their deadline, and forget them."""
-        while self._by_number:
-            number, request = next(iter(self._by_number.items()))
-            if request.deadline > now:
-                break
-            del self._by_number[number]
-            request.on_answer(UnansweredError(f"asking {request.subject!r}: no answer within {self._timeout:g} s"))
-
-
-# --- what was stored
-
-STALE_SECONDS: Final = 60.0
-"""After this long without a further try nothing is known of a stream any more."""
-
-
-class StoreRecord:
-    """Which streams and buckets have stored what was last published to them."""
-
-    def __init__(self, clock: Callable[[], float]) -> None:
-        self._clock = clock
-        self._refused: dict[str, tuple[float, float, str, bool]] = {}
-
-    @property
-    def has_refused(self) -> bool:
-        """Whether anything is to be forgotten when it is stored."""
-        return bool(self._refused)
-
-    def stored(self, name: str) -> None:
-        self._refused.pop(name, None)
-
-    def refused(self, name: str, reason: str, *, answered: bool) -> None:
-        now = self._clock()
-        began = self._refused[name][0] if name in self._refused else now
-        self._refused[name] = (began, now, reason, answered)
-
-    def unstored(self) -> dict[str, Unstored]:
-        """As :meth:`berth.bus.interface.Session.unstored`."""
-        now = self._clock()
-        return {
-            name: Unstored(reason=reason, since=now - began, answered=answered)
-            for name, (began, last, reason, answered) in self._refused.items()
-            if now - last < STALE_SECONDS
-        }
+@lru_cache(maxsize=256)
+def _check_header(name: str) -> None:
+    if _HEADER_NAME.fullmatch(name) is None:
+        raise BusRefusedError(f"publishing with header {name!r}: want letters, digits and dashes")

@@ -18,11 +18,12 @@ from datetime import UTC, datetime, timedelta
 from typing import Final, NamedTuple
 
 import msgspec
+from nats.aio.msg import Msg
 
-from berth.bus.connection import NO_RESPONDERS, Connection
+from berth.bus.connection import Connection, Subscription
 from berth.bus.interface import BusLostError, MissingError
-from berth.bus.jetstream import nanoseconds
-from berth.bus.wire import Msg, last_header
+from berth.bus.jetstream import is_number, nanoseconds
+from berth.bus.outgoing import NO_RESPONDERS, description_of, status_of
 from berth.errors import BerthError
 
 INBOX_LIVES: Final = 2
@@ -111,7 +112,7 @@ class NatsDelivery:
     @property
     def headers(self) -> Mapping[str, str]:
         if self._headers is None:
-            self._headers = self._message.headers
+            self._headers = self._message.headers or {}
         return self._headers
 
     @property
@@ -192,7 +193,7 @@ def metadata_of(reply: str) -> MessageMetadata | None:
 
 _HEARTBEAT: Final = "100"
 _CONSUMER_GONE: Final = ("consumer deleted", "consumer is push based")
-_NOT_SENT: Final = b"Nats-Pending-Messages"
+_NOT_SENT: Final = "Nats-Pending-Messages"
 
 
 class Pull:
@@ -237,13 +238,13 @@ class Pull:
             for inbox in inboxes:
                 self._connection.unsubscribe(inbox)
 
-    async def _new_inbox(self) -> bytes:
+    async def _new_inbox(self) -> Subscription:
         inbox = self._connection.new_inbox()
         subscription = await self._connection.subscribe(f"{inbox}.*", self._on_message)
         self._inbox = inbox
         return subscription
 
-    async def _change_inbox(self, inboxes: list[bytes]) -> None:
+    async def _change_inbox(self, inboxes: list[Subscription]) -> None:
         """A new inbox for new requests; the one before goes when its last request has expired."""
         while True:
             await asyncio.sleep(self._connection.settings.pull_expires.total_seconds() * INBOX_LIVES)
@@ -306,13 +307,12 @@ class Pull:
         self.changed.set()
 
     def _on_status(self, message: Msg) -> None:
-        status, text = message.status, message.description
+        status, text = status_of(message), description_of(message)
         if status == NO_RESPONDERS or text.lower().startswith(_CONSUMER_GONE):
             self._fail(MissingError(f"consuming {self._name}: the consumer is not there ({text or 'no responders'})"))
         elif status and status != _HEARTBEAT:
-            not_sent = last_header(message.head, _NOT_SENT) or b""
-            known = not_sent.isdigit() and len(not_sent) <= _DIGITS
-            self.credit.give_back(int(not_sent) if known else self.credit.limit)
+            not_sent = (message.headers or {}).get(_NOT_SENT, "")
+            self.credit.give_back(int(not_sent) if is_number(not_sent) else self.credit.limit)
             self.request_soon()
 
     def _on_lost(self) -> None:

@@ -77,6 +77,18 @@ class MissingError(TemporaryError):
     """A stream, bucket or consumer does not exist (yet)."""
 
 
+_AROUND_HEADERS: Final = len("NATS/1.0\r\n\r\n")
+_AROUND_HEADER: Final = len(": \r\n")
+
+
+def message_size(data: bytes, headers: Mapping[str, str] | None) -> int:
+    """The bytes of a message that count for the server's limit: the payload, and the headers as they are sent."""
+    if not headers:
+        return len(data)
+    of_headers = sum(len(name) + len(text.strip().encode()) + _AROUND_HEADER for name, text in headers.items())
+    return len(data) + of_headers + _AROUND_HEADERS
+
+
 class PubAck(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """The stream has stored the message. ``duplicate``: it already had one with the same message id."""
 

@@ -14,8 +14,9 @@ from types import MappingProxyType
 from typing import Final, TypeVar
 
 import msgspec
+from nats.aio.msg import Msg
 
-from berth.bus.connection import NO_RESPONDERS, Connection
+from berth.bus.connection import Connection
 from berth.bus.interface import (
     MESSAGE_ID,
     BusRefusedError,
@@ -28,8 +29,8 @@ from berth.bus.interface import (
     UnansweredError,
     WrongLastSequenceError,
 )
+from berth.bus.outgoing import NO_RESPONDERS, description_of, status_of
 from berth.bus.topology import BANDWIDTH, FACTS, Names, bucket_prefix, bucket_stream
-from berth.bus.wire import Headers, Msg, last_header
 from berth.decoding import MALFORMED, decoding, reason_of
 from berth.errors import BerthError, DecodeError, TemporaryError
 
@@ -281,15 +282,14 @@ def _store_of(connection: Connection, subject: str) -> str:
 
 _NOT_FOUND: Final = "404"
 _END_OF_BATCH: Final = "204"
-_PENDING: Final = b"Nats-Num-Pending"
-_SEQUENCE: Final = b"Nats-Sequence"
-_SUBJECT: Final = b"Nats-Subject"
-_TIME: Final = b"Nats-Time-Stamp"
+_PENDING: Final = "Nats-Num-Pending"
+_SEQUENCE: Final = "Nats-Sequence"
+_SUBJECT: Final = "Nats-Subject"
+_TIME: Final = "Nats-Time-Stamp"
 _DIGITS: Final = 20
 """Of an unsigned 64-bit integer."""
 _ADDED: Final = frozenset(
-    {"Nats-Stream", "Nats-Subject", "Nats-Sequence", "Nats-Time-Stamp"}
-    | {"Nats-Num-Pending", "Nats-Last-Sequence", "Nats-UpTo-Sequence"}
+    {"Nats-Stream", _SUBJECT, _SEQUENCE, _TIME, _PENDING, "Nats-Last-Sequence", "Nats-UpTo-Sequence"}
 )
 """Headers that the server adds to a response; the others are the message's own."""
 
@@ -301,7 +301,7 @@ async def last_message(connection: Connection, stream: str, subject: str) -> Sto
     message = await connection.request(f"{connection.settings.api}.DIRECT.GET.{stream}.{subject}")
     if (stored := stored_message(message, connection.names)) is not None:
         return stored
-    if message.status == _NOT_FOUND:
+    if status_of(message) == _NOT_FOUND:
         return None
     raise _error_of(f"reading {subject!r} of {stream}", message)
 
@@ -319,7 +319,7 @@ async def _leaders_last(connection: Connection, stream: str, subject: str) -> St
     if response.error is not None and response.error.err_code == _NO_MESSAGE:
         return None
     found = decode_response(f"reading {subject!r} of {stream}", message.data, _leaders_message).message
-    headers = Headers(found.hdrs)
+    headers = header_lines(found.hdrs)
     own = connection.names.own_subject(found.subject)
     return StoredMessage(subject=own, sequence=found.seq, data=found.data, headers=headers, time=found.time)
 
@@ -397,9 +397,10 @@ class DirectGetBatch:
             return
         if stored is not None:
             self.messages.append(stored)
-        elif message.status == _END_OF_BATCH:
-            self.has_more.set_result(bool(self.messages) and last_header(message.head, _PENDING) not in (None, b"0"))
-        elif message.status == _NOT_FOUND:
+        elif status_of(message) == _END_OF_BATCH:
+            has_more = (message.headers or {}).get(_PENDING) not in (None, "0")
+            self.has_more.set_result(bool(self.messages) and has_more)
+        elif status_of(message) == _NOT_FOUND:
             self.has_more.set_result(False)
         else:
             self._fail(_error_of(self._doing, message))
@@ -420,6 +421,22 @@ class DirectGetBatch:
             self.has_more.exception()  # retrieved: its reader may have gone
 
 
+def is_number(text: str) -> bool:
+    """Whether a header's value is a number of the server."""
+    return text.isascii() and text.isdigit() and len(text) <= _DIGITS
+
+
+def header_lines(raw: bytes) -> dict[str, str]:
+    """The valid lines of a header block, as nats-py reads those of a message; of equal names the last."""
+    headers: dict[str, str] = {}
+    for line in raw.split(b"\r\n"):
+        name, colon, value = line.partition(b":")
+        key = name.strip().decode(errors="replace")
+        if colon and key.isascii() and not any(map(str.isspace, key)):
+            headers[key] = value.strip().decode(errors="replace")
+    return headers
+
+
 def stored_copy(message: Msg, names: Names) -> StoredMessage | None:
     """A message that its stream republished, ``None`` for one that does not come from a stream."""
     try:
@@ -430,8 +447,8 @@ def stored_copy(message: Msg, names: Names) -> StoredMessage | None:
 
 def stored_sequence(message: Msg) -> int:
     """The sequence that an answer or a copy carries, 0 without one."""
-    sequence = last_header(message.head, _SEQUENCE) or b""
-    return int(sequence) if sequence.isdigit() and len(sequence) <= _DIGITS else 0
+    sequence = (message.headers or {}).get(_SEQUENCE, "")
+    return int(sequence) if is_number(sequence) else 0
 
 
 def stored_message(message: Msg, names: Names) -> StoredMessage | None:
@@ -442,27 +459,28 @@ def stored_message(message: Msg, names: Names) -> StoredMessage | None:
     Raises:
         DecodeError: the server has not written these headers.
     """
-    head = message.head
-    if (sequence := last_header(head, _SEQUENCE)) is None:
+    # The server writes its lines below the publisher's, and of equal names nats-py takes the last.
+    headers = message.headers
+    if headers is None or (sequence := headers.get(_SEQUENCE)) is None:
         return None
-    subject, time = last_header(head, _SUBJECT), last_header(head, _TIME)
-    if subject is None or time is None or not sequence.isdigit() or len(sequence) > _DIGITS:
-        raise DecodeError(f"decoding a stored message: its headers are {head[-300:]!r}")
+    subject, time = headers.get(_SUBJECT), headers.get(_TIME)
+    if subject is None or time is None or not is_number(sequence):
+        raise DecodeError(f"decoding a stored message: its headers are {str(headers)[-300:]}")
     with decoding("the time of a stored message"):
-        stored_at = datetime.fromisoformat(time.decode())
+        stored_at = datetime.fromisoformat(time)
     return StoredMessage(
-        subject=names.own_subject(subject.decode(errors="replace")),
+        subject=names.own_subject(subject),
         sequence=int(sequence),
         data=message.data,
-        headers=Headers(head, _ADDED),
+        headers={name: text for name, text in headers.items() if name not in _ADDED},
         time=stored_at,
     )
 
 
 def _error_of(doing: str, message: Msg) -> BerthError:
-    if message.status == NO_RESPONDERS:
+    if status_of(message) == NO_RESPONDERS:
         return MissingError(f"{doing}: no responders: no such stream, or no JetStream")
-    return error_from(doing, JetStreamError(code=int(message.status or "0"), description=message.description))
+    return error_from(doing, JetStreamError(code=int(status_of(message) or "0"), description=description_of(message)))
 
 
 # --- buckets

@@ -19,12 +19,13 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Final, Generic, TypeVar
 
+from nats.aio.msg import Msg
+
 from berth.bus.connection import Connection
 from berth.bus.interface import BusRefusedError, Entry, StoredMessage
 from berth.bus.jetstream import entry_of, get_page, last_sequence, stored_copy, stored_sequence, stream_info
 from berth.bus.jetstream import scan as scan_messages
 from berth.bus.topology import STORED_PREFIX, bucket_prefix, bucket_stream, stream_subjects
-from berth.bus.wire import Msg
 
 T = TypeVar("T")
 Convert = Callable[[StoredMessage], T]

@@ -16,10 +16,11 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
 import msgspec
+from nats.aio.msg import Msg
 
 from berth.bus import admin, jetstream, ordered
 from berth.bus import consumer as consuming
-from berth.bus.connection import Connection, Traffic
+from berth.bus.connection import Connection, Listener, Traffic
 from berth.bus.consumer import NatsDeliveries
 from berth.bus.interface import (
     NO_METADATA,
@@ -42,7 +43,6 @@ from berth.bus.interface import (
 from berth.bus.ordered import ALL, NatsReader
 from berth.bus.settings import BusSettings
 from berth.bus.topology import STORED_PREFIX, Names
-from berth.bus.wire import Listener, Msg
 from berth.decoding import decode_json
 from berth.errors import BerthError, DecodeError
 from berth.messages.subjects import service_subject
@@ -167,7 +167,7 @@ class NatsSession(Session):
 
     async def subscribe(self, subject: str, listener: MessageListener) -> None:
         def on_message(message: Msg) -> None:
-            listener(self._names.own_subject(message.subject), message.data, message.headers)
+            listener(self._names.own_subject(message.subject), message.data, message.headers or {})
 
         await self._connection.subscribe(self._names.subject(subject), on_message)
 

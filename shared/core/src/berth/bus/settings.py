@@ -203,11 +203,8 @@ class BusSettings:
     stream's leader, shorter than a Lease."""
 
     ping_interval: timedelta = timedelta(seconds=4)
-    """Time between two pings. From 0.1 s; a dead connection is found after this and ``ping_timeout`` at the latest."""
-
-    ping_timeout: timedelta = timedelta(seconds=4)
-    """How long a ping waits for its answer before the session ends. From 0.1 s; longer than a pause of garbage
-    collection or of one scheduling cycle over 5,000 nodes."""
+    """Time between two pings. From 0.1 s; a connection on which a ping has no answer by the next one is lost, so after
+    twice this at the latest. Longer than a pause of garbage collection or of one scheduling cycle over 5,000 nodes."""
 
     pull_expires: timedelta = timedelta(seconds=30)
     """How long the server keeps a pull request. From 1 s; a request that it lost is repeated after this at the
@@ -250,7 +247,7 @@ class BusSettings:
 
     def _waits(self) -> list[tuple[str, timedelta]]:
         names = (
-            *("connect_timeout", "answer_timeout", "ping_interval", "ping_timeout"),
+            *("connect_timeout", "answer_timeout", "ping_interval"),
             *("pull_expires", "pull_heartbeat", "reader_check"),
         )
         return [(name, getattr(self, name)) for name in names]

@@ -14,9 +14,8 @@ from typing import Final, NamedTuple, TypeVar
 import msgspec
 
 from berth.api.pod import name_of
-from berth.bus.interface import MESSAGE_ID, PubAck, Session, TooLargeError
+from berth.bus.interface import MESSAGE_ID, PubAck, Session, TooLargeError, message_size
 from berth.bus.topology import DEAD
-from berth.bus.wire import message_size
 from berth.errors import BerthError, DecodeError
 from berth.messages.attempts import (
     NAME_CHARACTERS,

@@ -25,7 +25,7 @@ from berth.api.resources import (
     Amounts,
     ReportProblem,
     Requests,
-    is_counted,
+    counted,
     read_amounts,
 )
 from berth.api.selectors import whole_number
@@ -145,7 +145,7 @@ class NodeColumns:
     def write_node(self, row: int, node: Node, rows: int, report: ReportProblem) -> None:
         """Write a node's row; ``rows`` is the number of rows in use."""
         amounts = read_amounts(node.status.allocatable, "status.allocatable", report)
-        self._write_allocatable(row, {name: n for name, n in amounts.items() if is_counted(name)})
+        self._write_allocatable(row, counted(amounts))
         self.allowed_pods[row] = amounts.get(PODS, 0)
         self.exists[row] = True
         self.unschedulable[row] = node.spec.unschedulable
@@ -177,8 +177,8 @@ class NodeColumns:
         memory = self.nonzero_memory.item(row) + by * requests.nonzero_memory
         self.pods[row] = self.pods.item(row) + by
         self.nonzero_cpu[row], self.nonzero_memory[row] = cpu, memory
-        for resource, amount in requests.amounts.items():
-            if amount and is_counted(resource):
+        for resource, amount in counted(requests.amounts).items():
+            if amount:
                 self._request(resource, row, by * amount, all_requests)
         if cpu >= _EXACT or memory >= _EXACT or by * -requests.nonzero_memory >= _EXACT:
             self.nonzero_cpu[row] = sum(each.nonzero_cpu for each in all_requests())

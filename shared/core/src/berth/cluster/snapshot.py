@@ -214,7 +214,7 @@ class Snapshot:
         """
         pod_class = self._classes.of(pod, placed=True)
         group = self.groups.of(pod)
-        uid = pod.uid
+        uid = pod.metadata.uid
         before = self._placed.get(uid)
         if before is not None and before.row != self.rows.of(node):
             self.remove_pod(uid)
@@ -281,7 +281,7 @@ class Snapshot:
     @property
     def size(self) -> int:
         """The number of rows, including rows without a node."""
-        return self.rows.size
+        return len(self.rows.names)
 
     @property
     def version(self) -> int:

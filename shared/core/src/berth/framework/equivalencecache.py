@@ -43,7 +43,7 @@ from berth.framework.plugincalls import (
     run_score_on_all,
 )
 from berth.framework.profile import Profile, WeightedScore
-from berth.framework.status import CachedVerdicts, CycleState, FilterColumn, Mask
+from berth.framework.status import CachedVerdicts, Code, CycleState, FilterColumn, Mask
 
 Plug = TypeVar("Plug", bound=Plugin)
 
@@ -255,7 +255,7 @@ class ClassResults:
 
     def _skips(self, plugin: Plugin) -> bool:
         answer = self.pre_filtered.get(plugin.name)
-        return answer is not None and answer.status.is_skip
+        return answer is not None and answer.status.code is Code.SKIP
 
     def _pre_score(self) -> None:
         nodes = Nodes(self._cache.snapshot)

@@ -195,6 +195,14 @@ class NodeRoom(NamedTuple):
     taken: Sequence[tuple[int, Mapping[str, int]]]
 
 
+def is_registered(hints: Iterable[EventHint] | None, happened: ClusterEvent) -> bool:
+    """Whether a plugin with these hints registered for the event; a plugin without any (None) for every event."""
+    if hints is None:
+        return True
+    # As ``ClusterEvent.matches``, without a call for each hint.
+    return any(hint.event.resource is happened.resource and hint.event.action & happened.action for hint in hints)
+
+
 RoomOf = Callable[[str], NodeRoom | None]  # None for an unknown node
 
 

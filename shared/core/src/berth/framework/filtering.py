@@ -88,7 +88,7 @@ def filter_node(state: CycleState, pod: Pod, node: NodeInfo, profile: Profile, s
     for plugin in profile.filters:
         if plugin.name not in skipped:
             status = run_filter(plugin, state, pod, node)
-            if not status.is_success:
+            if status.code is not Code.SUCCESS:
                 return with_plugin_name(plugin, "Filter", status)
     return SUCCESS
 

@@ -118,7 +118,7 @@ def with_plugin_name(plugin: Plugin, point: str, status: Status) -> Status:
 def run_pre_filter(plugin: PreFilterPlugin, state: CycleState, pod: Pod, snapshot: Snapshot) -> PreFilterResult:
     """The answer; a rejection carries the plugin's name."""
     answer = call(plugin, "PreFilter", plugin.pre_filter, PreFilterResult, state, pod, snapshot)
-    if answer.status.is_success or answer.status.is_skip:
+    if answer.status.code in (Code.SUCCESS, Code.SKIP):
         return answer
     return PreFilterResult(with_plugin_name(plugin, "PreFilter", answer.status), answer.nodes)
 
@@ -181,9 +181,9 @@ def run_remedy_by_reason(plugin: RemedyPlugin, reason: str, nodes: Nodes) -> Rem
 def run_pre_score(plugin: PreScorePlugin, state: CycleState, pod: Pod, nodes: Nodes) -> bool:
     """Whether the plugin's Score is skipped."""
     status = call(plugin, "PreScore", plugin.pre_score, Status, state, pod, nodes)
-    if not status.is_success and not status.is_skip:
+    if status.code not in (Code.SUCCESS, Code.SKIP):
         raise PluginFailure(f'running PreScore plugin "{plugin.name}": {", ".join(status.reasons)}')
-    return status.is_skip
+    return status.code is Code.SKIP
 
 
 def run_score(plugin: ScorePlugin, state: CycleState, pod: Pod, node: NodeInfo) -> int:

@@ -41,7 +41,6 @@ from berth.framework.plugincalls import (
 )
 from berth.framework.profile import Profile, WeightedScore
 from berth.framework.status import CycleState
-from berth.messages.attempts import Candidate
 from berth.messages.subjects import Attempt
 
 
@@ -402,11 +401,3 @@ def _given_elsewhere(score: int, raw: Scores, points: Scores) -> int | None:
         return None
     low, high = int(there.min()), int(there.max())
     return low if low == high else None
-
-
-def by_best_estimate(candidates: Iterable[Candidate]) -> list[Candidate]:
-    """The order in which the binder tries the nodes (docs/protocol.md, 5): the highest estimate first.
-
-    Equal ones: the fewest newcomers first, then the scorer's order, which is that of ``candidates``.
-    """
-    return sorted(candidates, key=lambda each: (each.loss * each.newcomers - each.total, each.newcomers))

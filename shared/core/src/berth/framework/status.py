@@ -111,13 +111,11 @@ class Code(IntEnum):
     SKIP = 5  # Filter or Score does not apply to the pod and is left out
     PENDING = 6
 
-    @property
-    def label(self) -> str:
-        """The value of kube-scheduler's metric label ``status``, such as ``Unschedulable``."""
-        return _LABELS[self]
+    label: str  # the value of kube-scheduler's metric label ``status``, such as ``Unschedulable``
 
 
-_LABELS: Final = {code: "".join(word.capitalize() for word in code.name.split("_")) for code in Code}
+for _code in Code:  # an attribute and no property: metrics read it twenty times a pod
+    _code.label = "".join(word.capitalize() for word in _code.name.split("_"))
 
 
 @dataclass(frozen=True, slots=True)

@@ -71,7 +71,7 @@ class Inbox(Generic[EventT]):
         """The next events, in order, while there is time; one at least, if there is any."""
         for _ in range(min(most, len(self._events))):
             yield self._events.popleft()
-            if not may_continue():
+            if self._events and not may_continue():
                 break
         if not self._events:
             self._filled.clear()
@@ -175,10 +175,11 @@ class CoreLoop(Generic[EventT, EffectT]):
             BaseException: what ``check`` raises, a task of an effect, or ``Inbox.fail``.
         """
         while True:
-            due = self._core.due()
-            if not self.inbox and (due is None or due > self._now()) and (seconds := self._gather_seconds()):
-                await self._clock.sleep(seconds)
-            await self.inbox.wait(None if due is None else max(0.0, due - self._now()))
+            seconds = self._seconds_until(self._core.due())
+            if not self.inbox and seconds != 0.0 and (gathering := self._gather_seconds()):
+                await self._clock.sleep(gathering)
+                seconds = None if seconds is None else max(0.0, seconds - gathering)
+            await self.inbox.wait(seconds)
             self.step()
 
     def step(self) -> None:
@@ -201,6 +202,9 @@ class CoreLoop(Generic[EventT, EffectT]):
         while not condition():
             self._progressed.clear()
             await self._progressed.wait()
+
+    def _seconds_until(self, due: float | None) -> float | None:
+        return None if due is None else max(0.0, due - self._now())
 
     def _until(self, deadline: float) -> Callable[[], bool]:
         return lambda: self._now() < deadline

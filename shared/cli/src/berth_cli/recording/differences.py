@@ -1,0 +1,92 @@
+"""What is not equal in a recorded ranking and the same one made again, a sentence each."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from itertools import zip_longest
+from typing import Final
+
+from berth.messages.attempts import Candidate, Preemption, Ranked
+from berth_cli.recording.mask import without_names
+
+_NAMED: Final = 3  # candidates that a difference names
+
+NOT_COMPARED: Final = (
+    "the order of nodes that are equally good: a hash of names that are masked; the recorded one is taken",
+    "names in sentences, the order of their parts, and the text of errors",
+)
+"""In an anonymised recording."""
+
+
+def differences(recorded: Ranked, again: Ranked, *, masked: bool = False) -> Iterator[str]:
+    """What is not equal in two rankings of an attempt, a sentence each. ``masked``: of an anonymised recording."""
+    said: Callable[[str], object] = without_names if masked else str
+    is_cut = _is_cut(recorded, again)
+    yield from _candidate_differences(recorded.candidates, again.candidates, is_cut=is_cut)
+    for name in ("evaluated", "feasible", "nodes", "nominated_first"):
+        yield from _difference(name, getattr(recorded, name), getattr(again, name))
+    if not is_cut and said(recorded.message) != said(again.message):
+        yield from _difference("message", recorded.message, again.message)
+    if not is_cut and (recorded.error != again.error if not masked else bool(recorded.error) != bool(again.error)):
+        yield from _difference("error", recorded.error, again.error)
+    for name in ("proposals_counted", "behind", "clears_nomination"):
+        yield from _difference(name, getattr(recorded, name), getattr(again, name))
+    yield from _difference("rejections", _reasons(recorded, said), _reasons(again, said))
+    yield from _difference("blockers", recorded.blockers, again.blockers)
+    yield from _difference("preemption", _evictions(recorded.preemption), _evictions(again.preemption))
+
+
+def _is_cut(recorded: Ranked, again: Ranked) -> bool:
+    """Whether the message was cut to the size that NATS takes: then it has no plugin's points, and fewer nodes."""
+    return any(each.scores for each in again.candidates) and not any(each.scores for each in recorded.candidates)
+
+
+def _candidate_differences(recorded: Sequence[Candidate], again: Sequence[Candidate], *, is_cut: bool) -> Iterator[str]:
+    names, others = [each.node for each in recorded], [each.node for each in again]
+    if is_cut:
+        others = others[: len(names)]
+    if names != others:
+        place = next(at for at, (one, other) in enumerate(zip_longest(names, others)) if one != other)
+        yield f"nodes: recorded {_named(names, place)}, again {_named(others, place)}"
+    by_node = {each.node: each for each in again}
+    different = (each for each in recorded if each.node in by_node and not _same(each, by_node[each.node]))
+    for each in list(different)[:_NAMED]:
+        yield f"{each.node}: recorded {_points(each)}, again {_points(by_node[each.node])}"
+
+
+def _named(names: Sequence[str], place: int) -> str:
+    """A few names from the first place that differs."""
+    shown = names[place : place + _NAMED]
+    return (
+        f"{', '.join(shown)}{', ...' if len(names) > place + _NAMED else ''} from place {place + 1}"
+        if shown
+        else "none"
+    )
+
+
+def _same(one: Candidate, other: Candidate) -> bool:
+    alike = (one.total, one.pods, one.loss) == (other.total, other.pods, other.loss)
+    return alike and (not one.scores or one.scores == other.scores)
+
+
+def _points(candidate: Candidate) -> str:
+    by_plugin = ", ".join(f"{name} {points}" for name, points in candidate.scores.items())
+    counted = f"{candidate.pods} pods, loss {candidate.loss:g}"
+    return f"{candidate.total} with {counted}{f' ({by_plugin})' if by_plugin else ''}"
+
+
+def _reasons(ranked: Ranked, said: Callable[[str], object]) -> list[str]:
+    """Without the nodes that are named as examples: those are the first ones in the scorer's own order."""
+    return sorted(f"{each.nodes} {each.plugin}: {said(each.reason)}" for each in ranked.rejections)
+
+
+def _evictions(preemption: Preemption | None) -> str:
+    if preemption is None:
+        return ""
+    victims = ", ".join(f"{victim.namespace}/{victim.name}" for victim in preemption.victims)
+    return f"on {preemption.node} of {victims or 'no pods'}, {preemption.violations} against budgets"
+
+
+def _difference(name: str, recorded: object, again: object) -> Iterator[str]:
+    if recorded != again:
+        yield f"{name}: recorded {recorded or 'none'}, again {again or 'none'}"
