@@ -114,7 +114,8 @@ def test_how_an_older_file_was_read_is_said(tmp_path):
 @pytest.mark.slow
 def test_wrong_usage_is_exit_code_2_also_when_standard_error_is_closed():
     service = (
-        "from berth.lifecycle.start import start; raise SystemExit(start({'nats.url': 'x'}, name='w', serve=None))"
+        "from berth.lifecycle.start import start; from berth.profiles.configuration import read_configuration as read; "
+        "raise SystemExit(start({'nats.url': 'x'}, name='w', read=read, serve=None))"
     )
     command = ["sh", "-c", 'exec "$@" 2>&-', "sh", sys.executable, "-c", service]
     assert subprocess.run(command, timeout=60, check=False).returncode == Exit.USAGE
@@ -124,7 +125,8 @@ def test_wrong_usage_is_exit_code_2_and_one_line_per_problem(capsys):
     async def serve(process, configuration) -> None:
         pytest.fail("nothing may be started")
 
-    code = start({"config": "/nowhere.yaml", "nats.url": "http://n"}, name="watcher", serve=serve, environment={})
+    flags = {"config": "/nowhere.yaml", "nats.url": "http://n"}
+    code = start(flags, name="watcher", read=read_configuration, serve=serve, environment={})
     assert code == Exit.USAGE
     lines = capsys.readouterr().err.splitlines()
     assert len(lines) >= 2

@@ -86,7 +86,7 @@ def test_a_preset_takes_the_place_of_the_default_plugins_of_every_profile(tmp_pa
 
 
 def test_an_unknown_preset_is_answered_by_the_valid_names():
-    with pytest.raises(UnknownPresetError, match=r"want one of default, DefaultProvider, .*, got 'Scratch'"):
+    with pytest.raises(UnknownPresetError, match=r"want one of default, .*, DefaultProvider, got 'Scratch'"):
         preset("Scratch")
 
 

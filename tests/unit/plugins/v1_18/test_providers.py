@@ -20,7 +20,7 @@ ARTICLE = json.loads((Path(__file__).parents[3] / "data" / "articles" / "algorit
 HEAD = "apiVersion: kubescheduler.config.k8s.io/v1\nkind: KubeSchedulerConfiguration\n"
 PROVIDERS = list(ARTICLE["providers"])
 SPREAD, LIMITS = "EvenPodsSpread", "ResourceLimitsPriorityFunction"
-FLAGS = ["--algorithm-provider=DefaultProvider", "--algorithm-provider=ClusterAutoscalerProvider"]
+FLAGS = ["--algorithm-provider=ClusterAutoscalerProvider", "--algorithm-provider=DefaultProvider"]
 BESIDE = {
     "preEnqueue": ["SchedulingGates"],
     "preFilter": ["DynamicResources"],
