@@ -50,11 +50,11 @@ from berth.messages.attempts import (
     Candidate,
     DeadLetter,
     Decision,
-    Heard,
     Outcome,
     Pending,
     Preemption,
     Ranked,
+    Received,
     Victim,
     attempt_of,
     decode,
@@ -397,7 +397,7 @@ def _recorded_lines() -> Iterator[bytes]:
     """A recording of one pod from PENDING to the mirror, and of what else may be in one."""
     head = header(at=NOW, bus_id="b", config="c", release="1.36", configuration={})
     report = {**REPORT, "config": "c", "nodes": 1, "evaluated": 1, "feasible": 1}
-    ranked = Ranked(**report, pod=_POD, heard=Heard(ranked=1, pending=1, expired=["u"]))
+    ranked = Ranked(**report, pod=_POD, received=Received(ranked=1, pending=1, expired=["u"]))
     bound = Decision(**report, epoch=1, outcome=Outcome.BOUND, namespace="default", pod="web", uid="u", node="n1")
     victims = Preemption(node="n1", victims=[Victim(uid="u", namespace="default", name="web")])
     of_vip = {"attempt": "v.1.1", "profile": "berth", "epoch": 1, "namespace": "default", "pod": "vip", "uid": "v"}

@@ -17,7 +17,6 @@ from berth.messages.attempts import (
     DeadLetter,
     Decision,
     DecisionSummary,
-    Heard,
     MirrorEntry,
     Outcome,
     Pending,
@@ -25,6 +24,7 @@ from berth.messages.attempts import (
     Preemption,
     Ranked,
     RankedSummary,
+    Received,
     Rejection,
     UnknownSchemaError,
     Victim,
@@ -51,7 +51,7 @@ pods = st.builds(
     spec=st.builds(PodSpec, node_name=words, priority=st.none() | st.integers(-(2**31), 2**31 - 1)),
 )
 positions = st.builds(Positions, cluster=counts, decisions=counts, bandwidth=counts, facts=counts)
-heard = st.builds(Heard, ranked=counts, pending=counts, expired=st.lists(words))
+received = st.builds(Received, ranked=counts, pending=counts, expired=st.lists(words))
 candidates = st.lists(
     st.builds(Candidate, node=words, total=counts, scores=st.dictionaries(words, counts), pods=counts)
 )
@@ -64,7 +64,7 @@ messages = st.one_of(
         attempt=words,
         profile=words,
         pod=pods,
-        heard=heard,
+        received=received,
         candidates=candidates,
         rejections=rejections,
         error=words,
@@ -218,7 +218,7 @@ REPORTED = [
 ]
 
 
-@pytest.mark.parametrize("parts", [*REPORTED, {"error": LONGEST}, {"heard": Heard(expired=[LONG])}], ids=" ".join)
+@pytest.mark.parametrize("parts", [*REPORTED, {"error": LONGEST}, {"received": Received(expired=[LONG])}], ids=" ".join)
 def test_text_and_lists_of_a_ranking_are_bounded(parts):
     with pytest.raises(DecodeError, match="length"):
         decode(encode(msgspec.structs.replace(RANKED, **parts)), Ranked)

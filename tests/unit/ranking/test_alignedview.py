@@ -11,11 +11,11 @@ from berth.bus.interface import Entry, StoredMessage
 from berth.messages.attempts import (
     Candidate,
     Decision,
-    Heard,
     MirrorEntry,
     Outcome,
     Positions,
     Ranked,
+    Received,
     encode,
     encode_entry,
 )
@@ -63,7 +63,7 @@ def a_decision_at(sequence: int, data: bytes | None = None) -> StoredMessage:
 
 def ranked_on(**positions: int) -> Ranked:
     return Ranked(
-        attempt=str(first_attempt(POD)), profile="berth", pod=POD, positions=Positions(**positions), heard=Heard()
+        attempt=str(first_attempt(POD)), profile="berth", pod=POD, positions=Positions(**positions), received=Received()
     )
 
 
@@ -119,7 +119,7 @@ def test_proposals_end_when_they_ended_at_the_live_scorer(aligned):
     first = Ranked(attempt="u.1.1", profile="berth", pod=a_pod("other"), candidates=[])
     aligned.view.proposals.ranked(msgspec.structs.replace(first, candidates=[Candidate(node="a", total=1)]), 0.0)
     assert len(aligned.view.proposals) == 1
-    live = msgspec.structs.replace(ranked_on(), heard=Heard(expired=["u"]))
+    live = msgspec.structs.replace(ranked_on(), received=Received(expired=["u"]))
     aligned.advance_to(live, 1.0)
     assert len(aligned.view.proposals) == 0
 

@@ -209,9 +209,9 @@ def test_a_ranking_names_the_last_of_the_proposals_that_expired_before_it():
     for number in range(EXPIRED_NAMED + 1):
         view.proposals.ranked(ranked(f"u{number}.1.1", "a"), now=number)
         view.expire(number + LIFETIME.total_seconds())
-    heard = view.take_heard().expired
-    assert (len(heard), heard[-1]) == (EXPIRED_NAMED, f"u{EXPIRED_NAMED}")
-    assert view.take_heard().expired == []
+    received = view.take_received().expired
+    assert (len(received), received[-1]) == (EXPIRED_NAMED, f"u{EXPIRED_NAMED}")
+    assert view.take_received().expired == []
 
 
 @pytest.mark.parametrize("attempt", ["u1.1.1", "u2.1.1.1", "junk"])

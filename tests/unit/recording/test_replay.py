@@ -13,7 +13,7 @@ from berth.api.config.load import load
 from berth.api.config.presets import DEFAULT
 from berth.api.config.types import API_VERSION, KIND
 from berth.framework.profile import Profile
-from berth.messages.attempts import Heard, Outcome, Ranked, decode, encode
+from berth.messages.attempts import Outcome, Ranked, Received, decode, encode
 from berth.profiles.configuration import profiles_of
 from berth.profiles.installed import known_plugins
 from berth_cli.recording.differences import differences
@@ -103,7 +103,7 @@ def test_without_the_newest_pending_message_live_data_has_another_age():
         world = RecordedWorld(seed, lag=0.2, profiles=on_traffic())
         world.run(STEPS)
         for index, message in enumerate(rankings(world)):
-            changed(world, index, heard=msgspec.structs.replace(message.heard, pending=1))
+            changed(world, index, received=msgspec.structs.replace(message.received, pending=1))
         different += sum(bool(one.differences) for one in Replay(world.recording, on_traffic(), best=32).run())
     assert different > 0
 
@@ -119,21 +119,23 @@ def test_the_histories_have_what_makes_a_view():
     made = [message for seed, lag in HISTORIES for message in rankings(history(seed, lag=lag))]
     assert any(message.preemption is not None for message in made)
     assert any(message.proposals_counted for message in made)
-    assert any(message.heard.expired for message in made)
+    assert any(message.received.expired for message in made)
     assert any(message.candidates for message in made)
     assert any(message.rejections for message in made)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("field", ["ranked", "expired"])
-def test_without_what_the_scorer_had_heard_rankings_differ(field: str):
+def test_without_the_positions_of_the_view_rankings_differ(field: str):
     """So each field is needed."""
     different = 0
     for seed, lag in HISTORIES:
         world = history(seed, lag=lag)
         for index, message in enumerate(rankings(world)):
             changed(
-                world, index, heard=msgspec.structs.replace(message.heard, **{field: Heard().__getattribute__(field)})
+                world,
+                index,
+                received=msgspec.structs.replace(message.received, **{field: getattr(Received(), field)}),
             )
         different += counts(world).different
     assert different > 0
@@ -174,14 +176,14 @@ def test_a_missing_message_of_the_mirror_is_noticed():
 
 def test_what_cannot_be_made_again_is_left_out_with_the_reason():
     world = history()
-    changed(world, 0, heard=Heard())
+    changed(world, 0, received=Received())
     changed(world, 1, config="another")
     changed(world, 2, error="it failed", nodes=None, evaluated=0, candidates=[], rejections=[])
     changed(world, 3, evaluated=1, nodes=6, nominated_first=False)
     found = counts(world)
     assert found.left_out == Counter(
         {
-            "ranked by a version that does not say what it had heard": 1,
+            "ranked by a version that does not report the positions of its view": 1,
             "ranked under another configuration (another)": 1,
             "not ranked: it failed before": 1,
             "percentageOfNodesToScore: which nodes were searched depends on the scorer's earlier pods": 1,

@@ -18,11 +18,11 @@ from berth.lifecycle.process import Process
 from berth.messages.attempts import (
     Candidate,
     DeadLetter,
-    Heard,
     MirrorEntry,
     Pending,
     Positions,
     Ranked,
+    Received,
     decode,
     encode,
     encode_entry,
@@ -166,7 +166,7 @@ async def test_a_peers_proposals_count_from_before_and_after_the_start(bus, sess
     assert [message.candidates[0].node for message in mine] == ["b", "b"]
 
 
-async def test_a_ranking_says_what_its_scorer_had_heard(bus, session, monkeypatch):
+async def test_a_ranking_has_the_positions_of_its_view(bus, session, monkeypatch):
     """With it and the positions the ranking can be made again."""
     monkeypatch.setattr(core, "HEARTBEAT_SECONDS", 0.005)
     await write_node(session, node("n1"))
@@ -177,9 +177,9 @@ async def test_a_ranking_says_what_its_scorer_had_heard(bus, session, monkeypatc
         await until(lambda: counts_no_proposal(session))
         again = await publish_pending(session, pending("second"))
         second = (await ranked(session, 3))[2]
-    assert first.heard == Heard(pending=asked.sequence)
-    assert (second.heard.ranked, second.heard.pending) == (peers.sequence, again.sequence)
-    assert set(second.heard.expired) == {first.pod.uid, "peer"}
+    assert first.received == Received(pending=asked.sequence)
+    assert (second.received.ranked, second.received.pending) == (peers.sequence, again.sequence)
+    assert set(second.received.expired) == {first.pod.uid, "peer"}
 
 
 async def counts_no_proposal(session):

@@ -1,9 +1,9 @@
 """Makes every ranking of a recording again, from what its scorer had read, and compares.
 
-Each scorer of the recording has a view again (:class:`berth.ranking.view.View`). Before a ranking the view gets what
-that scorer had read by then: the mirror, Decisions and live data up to the message's ``positions``, and its peers'
-rankings up to ``heard``. Then the scorer's own code runs (:class:`berth.ranking.ranker.Ranker`). What counts from there
-on is the recorded ranking, so that one difference does not cause others.
+Each scorer of the recording has a view again (:class:`berth.ranking.view.View`). Before a ranking it reads what that
+scorer had read: the mirror, Decisions and live data up to the message's ``positions``, and its peers' rankings up to
+``received``. Then the scorer's own code runs (:class:`berth.ranking.ranker.Ranker`). From there on the recorded
+ranking counts, so that one difference does not cause others.
 """
 
 from __future__ import annotations
@@ -178,8 +178,8 @@ class Replay:
 
     def _why_left_out(self, ranking: RecordedRanking) -> str:
         message = ranking.message
-        if not message.heard.pending:
-            return "ranked by a version that does not say what it had heard"
+        if not message.received.pending:
+            return "ranked by a version that does not report the positions of its view"
         if not ranking.was_ranked:
             return "not ranked: it failed before"
         profile = self._profiles.get(message.profile)
@@ -350,19 +350,19 @@ class ScorersView:
 
     def advance(self, ranking: RecordedRanking) -> None:
         """Read what the scorer had read when it made this ranking, in the order of NATS's times."""
-        message, heard = ranking.message, ranking.message.heard
+        message, received = ranking.message, ranking.message.received
         read: list[Sequence[tuple[datetime, Source, Recorded | RecordedRanking]]] = []
         for source, name in POSITIONED.items():
             records, self._next[source] = self._sources.up_to(
                 source, self._next.get(source, 0), getattr(message.positions, name)
             )
             read.append([(each.time, source, each) for each in records])
-        rankings, self._next[RANKED] = self._sources.rankings_up_to(self._next.get(RANKED, 0), heard.ranked)
+        rankings, self._next[RANKED] = self._sources.rankings_up_to(self._next.get(RANKED, 0), received.ranked)
         read.append([(each.at, RANKED, each) for each in rankings if each.message.scorer != self._scorer])
-        self._expiring = list(heard.expired)
+        self._expiring = list(received.expired)
         for _, source, each in merge(*read, key=lambda item: item[0]):
             self._apply(source, each)
-        pending = self._sources.last_pending(heard.pending)
+        pending = self._sources.last_pending(received.pending)
         if pending is not None:
             self.view.received(pending.sequence, pending.time)
         for uid in self._expiring:

@@ -120,7 +120,7 @@ class Positions(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         )
 
 
-class Heard(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class Received(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The state of a scorer's view at a ranking beyond its ``Positions``, so that the ranking can be repeated.
 
     ``ranked``: the sequence in RANKED up to which peers' rankings counted; the scorer's own count from the ranking on.
@@ -247,11 +247,11 @@ class Ranked(AttemptReport, frozen=True, kw_only=True):
     It has exactly one of ``candidates``, ``rejections`` with ``message``, or ``error``. Next to ``rejections``,
     ``preemption`` is where evictions would make the pod fit, and ``clears_nomination`` means that the pod's nomination
     does not help it. ``proposals_counted``: the rejections may be due to a proposal that is not bound yet. ``behind``:
-    the view was behind the positions in PENDING. ``heard`` completes the positions of the view for ``berth replay``.
+    the view was behind the positions in PENDING. ``received`` completes the positions of the view for ``berth replay``.
     """
 
     pod: Pod
-    heard: Heard = Heard()
+    received: Received = Received()
     proposals_counted: bool = False
     behind: bool = False
     clears_nomination: bool = False

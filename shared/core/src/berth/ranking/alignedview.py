@@ -79,7 +79,7 @@ class AlignedView:
             _taken(self._decisions, lambda held: held.what.sequence <= positions.decisions),
             now,
         )
-        for uid in live.heard.expired:
+        for uid in live.received.expired:
             self.view.proposals.withdraw(uid)
         return applied
 

@@ -222,7 +222,7 @@ class Ranker:
             pod=without_whole(pending.pod),
             scorer=self.identity,
             positions=view.positions,
-            heard=view.take_heard(),
+            received=view.take_received(),
             view_age_seconds=view.age_seconds(),
             evaluated=ranking.evaluated,
             feasible=ranking.feasible,

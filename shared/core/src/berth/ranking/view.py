@@ -30,11 +30,11 @@ from berth.decoding import decoding
 from berth.errors import DecodeError
 from berth.messages.attempts import (
     DecisionSummary,
-    Heard,
     Outcome,
     Positions,
     Ranked,
     RankedSummary,
+    Received,
     check_attempt,
     decode,
 )
@@ -398,11 +398,11 @@ class View:
         """End the proposals that had no message for their lifetime."""
         self._expired += self.proposals.expire(now)
 
-    def take_heard(self) -> Heard:
+    def take_received(self) -> Received:
         """What the Snapshot has besides the positions, for the next ranking."""
-        heard = Heard(ranked=self._ranked, pending=self._pending, expired=list(self._expired))
+        received = Received(ranked=self._ranked, pending=self._pending, expired=list(self._expired))
         self._expired.clear()
-        return heard
+        return received
 
     def reached(self, bucket: str, position: int) -> None:
         """The Snapshot has everything of a bucket of live data up to this position."""
