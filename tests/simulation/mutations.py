@@ -22,8 +22,9 @@ from berth.leader.session import LeaderSession
 from berth.messages.attempts import Outcome, Positions, Reason
 from berth.plugins.volumes.volumebinding import plugin as volumebinding
 from berth.ranking import view
-from berth_binder import attempt, conflictcheck, core, decisions, preemption, takeover
 from berth_binder import cache as binder_cache
+from berth_binder import conflictcheck, core, decisions, preemption, takeover
+from berth_binder.attempts import queue as queue_of_attempts
 from berth_binder.events import Ack, PublishDecision
 from berth_scorer import backlog
 from berth_scorer import core as scorer_core
@@ -155,7 +156,7 @@ def _later_attempts_wait() -> list[Replacement]:
 
 def _silence_for_good() -> list[Replacement]:
     forever = property(lambda self: float("inf") if self.is_silent else 0.0)
-    return [(attempt.ApiSilence, "may_examine_from", forever)]
+    return [(queue_of_attempts.ApiSilence, "may_examine_from", forever)]
 
 
 def _evicts_unread() -> list[Replacement]:

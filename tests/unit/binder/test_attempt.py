@@ -3,7 +3,8 @@
 import msgspec
 
 from berth.messages.subjects import Attempt
-from berth_binder.attempt import DecidedAttempts, RankedQueue
+from berth_binder.attempts.attempt import DecidedAttempts
+from berth_binder.attempts.queue import RankedQueue
 from berth_binder.events import RankedDelivery
 from harness.worlds.binder_bench import delivery, make_pod, ranked
 

@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from berth_binder.attempt import MOST_HELD
+from berth_binder.attempts.attempt import MOST_HELD
 from berth_binder.events import PostBinding
 from harness.plugins.long_runs import often
 from harness.worlds.binder_bench import ranked

@@ -25,7 +25,8 @@ from berth.framework.profile import Profile
 from berth.framework.status import Code, Status
 from berth.messages.attempts import Decision, Outcome, Ranked, Reason
 from berth.messages.subjects import Epoch
-from berth_binder.attempt import AttemptPhase, BindingAttempt, BindingQueue, DecidedAttempts
+from berth_binder.attempts.attempt import AttemptPhase, BindingAttempt, DecidedAttempts
+from berth_binder.attempts.queue import BindingQueue
 from berth_binder.cache import Cache
 from berth_binder.conflictcheck import ConflictCheck
 from berth_binder.decisions import (

@@ -1,24 +1,18 @@
-"""Attempts to bind a pod: the state of one, and which message or attempt goes on next.
+"""An attempt to bind a pod, from its first RANKED message to the PubAck of its Decision, and what is decided.
 
-An attempt begins with its first RANKED message and ends with the PubAck of its Decision. There is one per uid: messages
-of later attempts of the same uid join it. Every pause has an end on the clock, so that nothing waits for an event that
-may never come. Pure, the clock handed in.
+There is one per uid: messages of later attempts of the same uid join it. Pure, the clock handed in.
 """
 
 from __future__ import annotations
 
-import heapq
 from collections import OrderedDict
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
-from itertools import count
 from typing import Final
 
 from berth.api.pod import Pod
-from berth.clock import Backoff
 from berth.decoding import version_number
-from berth.framework.status import Status
 from berth.messages.attempts import Candidate, Decision
 from berth.messages.subjects import Term
 from berth_binder.decisions import EvictionPlan, Placement, Verdict
@@ -26,21 +20,15 @@ from berth_binder.events import (
     GetPod,
     PostBinding,
     RankedDelivery,
-    RequestAnswer,
     SetAside,
     VoidBindings,
     WriteVolumes,
 )
 from berth_binder.pluginsteps import PluginSteps
-from berth_binder.settings import CoreSettings
 
-UNANSWERED: Final = "the API server has not answered yet"
-AFTER_EXCEPTION: Final = "trying again after an exception"
 MOST_HELD: Final = 8
 """Messages that are held for one pod. A pod may wait for its volume for hours, and messages for it may come as quickly
 as its owner changes it, or as a scorer likes to write them."""
-LONG_AGO: Final = 0.0
-"""As a time at which something is due: now."""
 
 
 class AttemptPhase(Enum):
@@ -227,27 +215,6 @@ def _sequence(delivery: RankedDelivery) -> int:
     return delivery.sequence
 
 
-class RankedQueue:
-    """Messages in stream order: a redelivered one takes its old place; of one sequence the first to arrive is first."""
-
-    def __init__(self) -> None:
-        self._heap: list[tuple[int, int, RankedDelivery]] = []
-        self._arrivals = count()
-
-    def push(self, delivery: RankedDelivery) -> None:
-        heapq.heappush(self._heap, (delivery.sequence, next(self._arrivals), delivery))
-
-    def pop(self) -> RankedDelivery:
-        """Remove and return the first message. Raises IndexError when there is none."""
-        return heapq.heappop(self._heap)[2]
-
-    def __len__(self) -> int:
-        return len(self._heap)
-
-    def __iter__(self) -> Iterator[RankedDelivery]:
-        return (delivery for _, _, delivery in self._heap)
-
-
 def settles(decided: RankedDelivery, delivery: RankedDelivery) -> bool:
     """Whether the final Decision on one message leaves nothing to decide on another of the same uid.
 
@@ -319,198 +286,3 @@ class DecidedAttempts:
 
     def __len__(self) -> int:
         return len(self._by_uid)
-
-
-class Deadlines:
-    """Attempts by the time at which something is due for each. The first is found at once, also among thousands."""
-
-    def __init__(self) -> None:
-        self._entries: dict[str, tuple[float, int, BindingAttempt]] = {}
-        self._heap: list[tuple[float, int, BindingAttempt]] = []
-        self._arrivals = count()
-
-    def set(self, attempt: BindingAttempt, time: float) -> None:
-        """Set the time of an attempt; a former one of its uid no longer counts."""
-        entry = (time, next(self._arrivals), attempt)
-        self._entries[attempt.uid] = entry
-        heapq.heappush(self._heap, entry)
-
-    def remove(self, uid: str) -> None:
-        self._entries.pop(uid, None)
-
-    def first(self) -> float | None:
-        """The earliest time; ``None`` when nothing is due."""
-        while self._heap and self._entries.get(self._heap[0][2].uid) is not self._heap[0]:
-            heapq.heappop(self._heap)
-        return self._heap[0][0] if self._heap else None
-
-    def pop(self, now: float) -> BindingAttempt | None:
-        """Remove and return an attempt whose time has come, the earliest first."""
-        first = self.first()
-        if first is None or first > now:
-            return None
-        attempt = heapq.heappop(self._heap)[2]
-        del self._entries[attempt.uid]
-        return attempt
-
-    def __contains__(self, uid: str) -> bool:
-        return uid in self._entries
-
-    def __len__(self) -> int:
-        return len(self._entries)
-
-
-class PausedAttempts:
-    """Attempts that are paused. Of those whose pause is over, the first in the stream goes on first."""
-
-    def __init__(self) -> None:
-        self._pauses = Deadlines()
-        self._over: list[tuple[int, int, BindingAttempt]] = []
-        self._arrivals = count()
-
-    def add(self, attempt: BindingAttempt) -> None:
-        """Pause the attempt until its ``due``."""
-        self._pauses.set(attempt, attempt.due)
-
-    def end_pause(self, attempt: BindingAttempt) -> None:
-        """End the attempt's pause before its time; nothing when it is not paused."""
-        if attempt.uid in self._pauses:
-            self._pauses.remove(attempt.uid)
-            self._go_on(attempt)
-
-    def end_pauses(self, now: float) -> None:
-        """Note whose pause is over."""
-        while (attempt := self._pauses.pop(now)) is not None:
-            self._go_on(attempt)
-
-    def _go_on(self, attempt: BindingAttempt) -> None:
-        heapq.heappush(self._over, (attempt.sequence, next(self._arrivals), attempt))
-
-    @property
-    def any_over(self) -> bool:
-        """Whether the pause of an attempt is over that has not gone on yet."""
-        return bool(self._over)
-
-    def pop(self) -> BindingAttempt:
-        """Remove and return the first whose pause is over. Raises IndexError when there is none."""
-        return heapq.heappop(self._over)[2]
-
-    def first(self) -> float | None:
-        """When the next pause ends, of those that are not over."""
-        return self._pauses.first()
-
-    def __len__(self) -> int:
-        return len(self._pauses) + len(self._over)
-
-
-class ApiSilence:
-    """Whether the API server answers. While it does not, messages are examined one at a time, after a back-off each.
-
-    The back-off is a time and never a wait for an answer: what is paused may settle without any request, and then no
-    answer would come.
-    """
-
-    def __init__(self, limit: int, backoff: Backoff) -> None:
-        """``limit``: so many requests in a row left open are a silence."""
-        self._limit = limit
-        self._backoff = backoff
-        self._open_in_a_row = 0
-        self._probes = 0
-        self._next_probe = 0.0
-
-    @property
-    def is_silent(self) -> bool:
-        return self._open_in_a_row >= self._limit
-
-    def answered(self, now: float, *, is_open: bool) -> None:
-        """A request was answered, or left open."""
-        if not is_open:
-            self._open_in_a_row = self._probes = 0
-            return
-        self._open_in_a_row += 1
-        if self._open_in_a_row == self._limit:
-            self.probed(now)
-
-    def probed(self, now: float) -> None:
-        """A message that was examined during the silence has led to a request."""
-        self._probes += 1
-        self._next_probe = now + self._backoff.after(self._probes)
-
-    @property
-    def may_examine_from(self) -> float:
-        """The time from which on a message may be examined; in the past while the API server answers."""
-        return self._next_probe if self.is_silent else 0.0
-
-
-class BindingQueue:
-    """What goes on next: messages in stream order, and attempts whose pause is over, which take turns with them."""
-
-    def __init__(self, settings: CoreSettings) -> None:
-        self._settings = settings
-        self.ranked = RankedQueue()
-        self.paused = PausedAttempts()
-        self.silence = ApiSilence(settings.max_in_flight, settings.backoff)
-        self.waiting = Deadlines()
-        """When ``waiting`` is published next, for each attempt that has ever paused, until it is decided."""
-        self._has_resumed_last = False
-        """Whether the last turn was that of a pause; then a message has the next one."""
-
-    def next(self, now: float) -> RankedDelivery | BindingAttempt | None:
-        """Remove and return what goes on; call ``end_pauses`` of ``paused`` before."""
-        may_examine = bool(self.ranked) and now >= self.silence.may_examine_from
-        if self.paused.any_over and not (may_examine and self._has_resumed_last):
-            self._has_resumed_last = True
-            return self.paused.pop()
-        if may_examine:
-            self._has_resumed_last = False
-            return self.ranked.pop()
-        return None
-
-    def due(self, *, may_start: bool) -> float | None:
-        """When something goes on, or ``waiting`` is to be published; ``None``: not before the next event."""
-        due = self.waiting.first()
-        if not may_start:
-            return due
-        if self.paused.any_over:
-            return LONG_AGO
-        if (ends := self.paused.first()) is not None and (due is None or ends < due):
-            due = ends
-        if self.ranked and (due is None or self.silence.may_examine_from < due):
-            due = self.silence.may_examine_from
-        return due
-
-    # Pauses.
-
-    def wait_for_watch(self, attempt: BindingAttempt, now: float) -> None:
-        """Give the watch some time to show the pod, once."""
-        attempt.has_waited_for_watch = True
-        attempt.due = now + self._settings.unseen_wait.total_seconds()
-        self.paused.add(attempt)
-
-    def back_off(self, attempt: BindingAttempt, answer: RequestAnswer | None, now: float) -> list[SetAside]:
-        """Pause after an answer that decides nothing, or (``None``) after an exception."""
-        attempt.failures += 1
-        pause = self._settings.backoff.after(attempt.failures, None if answer is None else answer.retry_after)
-        if attempt.uid not in self.waiting:
-            self.waiting.set(attempt, now + self._settings.waiting_interval.total_seconds())
-        return self._pause(attempt, now + pause, AFTER_EXCEPTION if answer is None else UNANSWERED)
-
-    def wait_for_plugin(
-        self, attempt: BindingAttempt, steps: PluginSteps, status: Status, now: float
-    ) -> list[SetAside]:
-        """Pause until the plugin that answered WAIT is called again: the later, the more attempts pause."""
-        interval = max(self._settings.plugin_interval, self._settings.plugin_step * len(self.paused))
-        due = min(now + interval.total_seconds(), steps.waits_until)
-        reasons = ", ".join(status.reasons) or "no reason given"
-        return self._pause(attempt, due, f"waiting for {status.plugin}: {reasons}")
-
-    def published_waiting(self, attempt: BindingAttempt, now: float) -> None:
-        """``waiting`` is published once more, and is due again later."""
-        attempt.repeats += 1
-        attempt.is_waiting = True
-        self.waiting.set(attempt, now + self._settings.waiting_interval.total_seconds())
-
-    def _pause(self, attempt: BindingAttempt, due: float, waits_for: str) -> list[SetAside]:
-        aside = attempt.pause(due, waits_for)
-        self.paused.add(attempt)
-        return aside
