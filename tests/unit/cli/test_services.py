@@ -140,6 +140,10 @@ def test_a_profile_that_differs_is_told_with_its_digests():
     ]
 
 
+def test_a_service_that_knows_no_plugins_lacks_no_profile():
+    assert sentences(watcher(), service("scorer"), binder(), service("metrics-collector", "c", profiles={})) == []
+
+
 def test_a_service_of_an_older_version_tells_less_and_is_compared_with_nobody():
     older = ServiceInstance(service="berth-scorer", identity="s", version="0", stats={"answered": 7})
     assert sentences(watcher(), older, binder()) == []
