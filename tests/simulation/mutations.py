@@ -29,8 +29,9 @@ from berth_binder.events import Ack, PublishDecision
 from berth_scorer import backlog
 from berth_scorer import core as scorer_core
 from berth_scorer import events as scorer_events
-from berth_watcher import mirror, queue, store
+from berth_watcher import mirror, queue
 from berth_watcher.attempts import Attempts, InFlightWindow
+from berth_watcher.store import clusterevents
 from berth_watcher.takeover import TakeoverState
 from harness.fakes.memory_bus import MemoryStore
 from simulation.faults import STREAM_LOST
@@ -332,12 +333,12 @@ def _one_window() -> list[Replacement]:
 
 
 def _end_of_nomination_unheard() -> list[Replacement]:
-    events = store._pod_events
+    events = clusterevents._pod_events
 
     def without(old: Any, new: Any) -> Any:
-        return (each for each in events(old, new) if each[0].resource is not store.Resource.NOMINATION)
+        return (each for each in events(old, new) if each[0].resource is not Resource.NOMINATION)
 
-    return [(store, "_pod_events", without)]
+    return [(clusterevents, "_pod_events", without)]
 
 
 def _silent_attempts_stay() -> list[Replacement]:

@@ -65,7 +65,7 @@ from berth_watcher.events import (
 from berth_watcher.metrics import Gauges, count_decision, count_received, stats_of
 from berth_watcher.queuedpod import Timestamp, waits
 from berth_watcher.settings import WatcherSettings
-from berth_watcher.store import ObjectStore
+from berth_watcher.store.objects import ObjectStore
 from berth_watcher.takeover import read_streams
 
 log = get_logger()
