@@ -46,7 +46,7 @@ from berth_watcher.hints import QueueingHints, UnschedulablePods
 from berth_watcher.queue import QueuePlugins
 from berth_watcher.queuedpod import EventClock, QueuedPod, Timestamp
 from berth_watcher.settings import AttemptSettings
-from berth_watcher.store import ObjectStore
+from berth_watcher.store.objects import ObjectStore
 
 RESULTS = Path(__file__).parent / "results"
 EVENTS = 2

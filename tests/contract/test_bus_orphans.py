@@ -3,7 +3,7 @@
 import asyncio
 from datetime import timedelta
 
-from berth.bus.orphans import CHECKS, OrphanCheck
+from berth.leader.checks import CHECKS, OrphanCheck
 
 SUBJECTS = [f"berth.pending.berth.default.web-{number}" for number in range(4)]
 

@@ -13,11 +13,11 @@ from typing import Any, Final
 
 from msgspec import structs
 
-from berth.bus import orphans, stages
+from berth.bus import stages
 from berth.framework.events import Resource
 from berth.framework.status import SUCCESS
 from berth.kube import writes
-from berth.leader import term
+from berth.leader import checks, term
 from berth.leader.session import LeaderSession
 from berth.messages.attempts import Outcome, Positions, Reason
 from berth.plugins.volumes.volumebinding import plugin as volumebinding
@@ -29,8 +29,9 @@ from berth_binder.events import Ack, PublishDecision
 from berth_scorer import backlog
 from berth_scorer import core as scorer_core
 from berth_scorer import events as scorer_events
-from berth_watcher import mirror, queue, store
+from berth_watcher import mirror, queue
 from berth_watcher.attempts import Attempts, InFlightWindow
+from berth_watcher.store import clusterevents
 from berth_watcher.takeover import TakeoverState
 from harness.fakes.memory_bus import MemoryStore
 from simulation.faults import STREAM_LOST
@@ -332,12 +333,12 @@ def _one_window() -> list[Replacement]:
 
 
 def _end_of_nomination_unheard() -> list[Replacement]:
-    events = store._pod_events
+    events = clusterevents._pod_events
 
     def without(old: Any, new: Any) -> Any:
-        return (each for each in events(old, new) if each[0].resource is not store.Resource.NOMINATION)
+        return (each for each in events(old, new) if each[0].resource is not Resource.NOMINATION)
 
-    return [(store, "_pod_events", without)]
+    return [(clusterevents, "_pod_events", without)]
 
 
 def _silent_attempts_stay() -> list[Replacement]:
@@ -348,7 +349,7 @@ def _orphans_stay() -> list[Replacement]:
     async def find(_self: Any) -> str:
         return ""
 
-    return [(orphans.OrphanCheck, "find", find)]
+    return [(checks.OrphanCheck, "find", find)]
 
 
 def _positions_stay() -> list[Replacement]:

@@ -5,8 +5,8 @@ from collections.abc import AsyncIterator
 import pytest
 
 from berth.bus.interface import BusRefusedError
-from berth.bus.orphans import OrphanCheck
 from berth.leader import checks
+from berth.leader.checks import OrphanCheck
 from berth.messages.attempts import Outcome
 from berth_binder.service import BinderEpoch
 from harness.fakes.memory_bus import MemoryBus

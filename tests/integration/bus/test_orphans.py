@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from berth.bus.orphans import CHECKS, OrphanCheck
 from berth.bus.session import NatsBus, NatsSession
 from berth.bus.settings import BusSettings
 from berth.errors import BerthError
+from berth.leader.checks import CHECKS, OrphanCheck
 from harness.plugins.fixtures_bus import SHORT_ACK_WAIT, TEST_TOPOLOGY
 from harness.servers.nats_server import NatsServer
 

@@ -19,10 +19,10 @@ from berth.bus.interface import BusLostError, Endpoint, Session
 from berth.errors import BerthError, first_error
 from berth.messages.attempts import Decision, Outcome, encode
 from berth.messages.queue import QUEUE, QueueAnswer, WaitingPod
+from berth_cli.pods.waiting import queue_pages
 from berth_cli.recording import recorder
 from berth_cli.recording.file import Recording, RecordingWriter, header, is_recording, read_recording
 from berth_cli.recording.recorder import Recorder
-from berth_cli.waiting import queue_pages
 from harness.plugins.fixtures_bus import BusUnderTest, real_bus_under_test
 from harness.servers.keeping_recorder import environment
 from harness.servers.nats_server import NatsServer

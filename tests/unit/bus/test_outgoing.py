@@ -6,6 +6,7 @@ import asyncio
 import gc
 from datetime import timedelta
 from functools import partial
+from types import SimpleNamespace
 
 import nats.errors
 import pytest
@@ -29,12 +30,10 @@ class SlowClient:
 
     def __init__(self) -> None:
         self.called: list[object] = []
-        self.times: list[float] = []
         self.reads = asyncio.Event()
 
     async def publish(self, subject: object) -> None:
         self.called.append(subject)
-        self.times.append(asyncio.get_running_loop().time())
         await self.reads.wait()
 
 
@@ -67,19 +66,28 @@ async def test_calls_are_made_in_their_order_once_the_server_reads(outbox, clien
     outbox.stop()
 
 
-async def test_what_follows_within_a_millisecond_waits_for_one_and_a_first_message_does_not(outbox, client):
+async def test_what_is_dense_waits_and_a_first_message_does_not(outbox, client, monkeypatch):
+    loop, now, waits = asyncio.get_running_loop(), [100.0], []
+
+    async def wait(seconds: float) -> None:
+        waits.append((list(client.called), seconds))
+
+    clock = SimpleNamespace(time=lambda: now[0], create_future=loop.create_future, call_soon=loop.call_soon)
+    monkeypatch.setattr(outbox, "_loop", clock)
     client.reads.set()
-    began = asyncio.get_running_loop().time()
+    await outbox.passed()
+    await asyncio.sleep(0)  # it begins to wait for calls
+    now[0] += 2 * DENSE_SECONDS
+    monkeypatch.setattr(asyncio, "sleep", wait)
     outbox.put(client.publish, ("first",))
-    async with asyncio.timeout(5):
-        await outbox.passed()
-        outbox.put(client.publish, ("second",))
-        outbox.put(client.publish, ("third",))
-        await outbox.passed()
-    first, second, third = client.times
-    assert second - first >= DENSE_SECONDS
-    assert third - second < second - first
-    assert began <= first
+    await outbox.passed()
+    assert waits == []
+    now[0] += DENSE_SECONDS / 2
+    outbox.put(client.publish, ("second",))
+    outbox.put(client.publish, ("third",))
+    await outbox.passed()
+    assert waits == [(["first"], DENSE_SECONDS)]
+    assert client.called == ["first", "second", "third"]
     outbox.stop()
 
 

@@ -16,9 +16,9 @@ from berth.messages.queue import QueueAnswer, QueuedPodDetail, WaitingPod
 from berth.profiles.configuration import profiles_of, read_configuration
 from berth_cli.console.answers import pod_queue_json
 from berth_cli.options import OutputFormat, PodName
+from berth_cli.pods.waiting import print_detail
 from berth_cli.remedies.asking import ANOTHER_POD, NO_POD, OTHER_CONFIGURATION, Advisory, advice_on
 from berth_cli.remedies.groups import advise_groups, group_lines, grouped
-from berth_cli.waiting import print_detail
 from harness.builders.objects import a_node, a_pod, first_attempt
 from harness.fakes.memory_bus import MemoryBus
 from harness.worlds.printed import printed

@@ -8,9 +8,9 @@ import pytest
 
 from berth.messages.attempts import Candidate, Decision, Outcome, Preemption, Reason, Rejection, Victim
 from berth_cli.console.answers import sentences_of
-from berth_cli.explain import decision_json, decision_lines
-from berth_cli.lookup import EvictionRecord, ExplainedDecision
 from berth_cli.options import PodName
+from berth_cli.pods.explain import decision_json, decision_lines
+from berth_cli.pods.lookup import EvictionRecord, ExplainedDecision
 from harness.worlds.printed import printed, words
 
 AT = datetime(2026, 1, 1, 12, tzinfo=UTC)

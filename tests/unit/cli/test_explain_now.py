@@ -16,10 +16,10 @@ from berth.messages.livedata import Bandwidth, encode_bandwidth, utc_time
 from berth.messages.subjects import Attempt
 from berth.profiles.configuration import profiles_of, read_configuration
 from berth_cli.commands.top import newest, node_lines
-from berth_cli.explain import RankedNow, ranked_now_json, ranked_now_lines, rejections_of
-from berth_cli.lookup import find_pod
 from berth_cli.mirror import open_mirror
 from berth_cli.options import parse_pod
+from berth_cli.pods.explain import RankedNow, ranked_now_json, ranked_now_lines, rejections_of
+from berth_cli.pods.lookup import find_pod
 from berth_cli.remedies.rejections import remedies_of
 from harness.fakes.memory_bus import MemoryBus
 from harness.worlds.printed import printed, words

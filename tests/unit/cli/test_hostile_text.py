@@ -23,13 +23,13 @@ from berth_cli import rendering
 from berth_cli.commands.dead import StoredLetter, letter_lines, letters_table
 from berth_cli.commands.top import NodeLine, Overview, overview_lines
 from berth_cli.commands.trace import TracePrinter
-from berth_cli.explain import decision_lines
-from berth_cli.lookup import ExplainedDecision
 from berth_cli.options import OutputFormat, PodName
+from berth_cli.pods.explain import decision_lines
+from berth_cli.pods.lookup import ExplainedDecision
+from berth_cli.pods.timeline import TracedMessage, as_json, stage_table, subject_table
+from berth_cli.pods.unplaced import whose
+from berth_cli.pods.waiting import detail_lines, queue_table
 from berth_cli.rendering import note, plain, print_json, print_line, print_rich, print_yaml
-from berth_cli.timeline import TracedMessage, as_json, stage_table, subject_table
-from berth_cli.unplaced import whose
-from berth_cli.waiting import detail_lines, queue_table
 
 NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)
 EVIL = "a\x1b[2J\x1b]8;;http://evil\x07b\x9b1m\u202ec\nforged: line\r\x00[bold]"

@@ -140,6 +140,10 @@ def test_a_profile_that_differs_is_told_with_its_digests():
     ]
 
 
+def test_a_service_that_knows_no_plugins_lacks_no_profile():
+    assert sentences(watcher(), service("scorer"), binder(), service("metrics-collector", "c", profiles={})) == []
+
+
 def test_a_service_of_an_older_version_tells_less_and_is_compared_with_nobody():
     older = ServiceInstance(service="berth-scorer", identity="s", version="0", stats={"answered": 7})
     assert sentences(watcher(), older, binder()) == []
@@ -152,4 +156,4 @@ def test_a_process_that_has_gone_is_listed_once_unless_it_answers():
     nearer = [{"service": "scorer", "identity": "s9", "seconds": 38.0}]
     instances = [watcher(gone=missed), service("scorer"), binder(gone=nearer)]
     assert [(each.identity, each.seconds) for each in gone(seen(instances))] == [("s9", 38.0)]
-    assert sentences(*instances) == ["scorer s9 has not been heard of for 38.0 s, and did not stop"]
+    assert sentences(*instances) == ["scorer s9 has been silent for 38.0 s, and did not stop"]

@@ -23,7 +23,7 @@ from berth.messages.attempts import (
 from berth_cli.commands.run import MessageCounts
 from berth_cli.commands.trace import stored_messages
 from berth_cli.options import parse_pod
-from berth_cli.timeline import (
+from berth_cli.pods.timeline import (
     TracedMessage,
     as_json,
     candidates_of,

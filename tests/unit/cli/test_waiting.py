@@ -16,7 +16,7 @@ from berth.messages.queue import Helping, PageRequest, QueueAnswer, QueuedPodDet
 from berth.profiles.configuration import read_configuration
 from berth_cli.console.answers import why_json
 from berth_cli.options import NotFoundError, PodName
-from berth_cli.unplaced import (
+from berth_cli.pods.unplaced import (
     KnownByDecision,
     KnownByWatcher,
     ask_the_cluster,
@@ -24,7 +24,7 @@ from berth_cli.unplaced import (
     explanation_of,
     whose,
 )
-from berth_cli.waiting import NobodyLeadsError, detail_lines, leading_watcher, queue_table, queued_pod, read_queue
+from berth_cli.pods.waiting import NobodyLeadsError, detail_lines, leading_watcher, queue_table, queued_pod, read_queue
 from harness.fakes.memory_bus import MemoryBus
 from harness.worlds.printed import printed, words
 

@@ -32,8 +32,7 @@ from berth.profiles.configuration import profiles_of, read_configuration
 from berth.ranking.ranker import Ranker
 from berth.ranking.view import View
 from berth.settings.settings import Numbers, Settings
-from berth_scorer import core, service
-from berth_scorer.publisher import RankingPublisher
+from berth_scorer import core
 from berth_scorer.service import serve
 from harness.fakes.jumping_loop import LoopTime
 from harness.fakes.recording_meter import RecordingMeter
@@ -155,35 +154,6 @@ async def test_own_proposals_count_for_the_next_pod(bus, session):
     assert [message.candidates[0].pods for message in messages] == [0, 0, 1, 1]
 
 
-@pytest.mark.parametrize(("seconds", "turns"), [(10.0, 1), (0.0, 8)])
-async def test_what_is_ranked_in_one_slice_is_published_in_one_turn(bus, session, monkeypatch, seconds, turns):
-    await write_node(session, node("a", cpu="16"))
-    for number in range(8):
-        await publish_pending(session, pending(f"web-{number}"))
-    turn, sent_in = 0, []
-
-    async def count_turns() -> None:
-        nonlocal turn
-        while True:
-            await asyncio.sleep(0)
-            turn += 1
-
-    publish = RankingPublisher.publish_soon
-
-    def noted(publisher: RankingPublisher, *answer: object) -> None:
-        sent_in.append(turn)
-        publish(publisher, *answer)
-
-    monkeypatch.setattr(service, "SLICE_SECONDS", seconds)
-    monkeypatch.setattr(RankingPublisher, "publish_soon", noted)
-    counting = asyncio.create_task(count_turns())
-    async with scorer(bus):
-        await ranked(session, 8)
-    counting.cancel()
-    assert len(sent_in) == 8
-    assert len(set(sent_in)) == turns
-
-
 async def test_a_peers_proposals_count_from_before_and_after_the_start(bus, session):
     for name in ("a", "b"):
         await write_node(session, node(name))
@@ -236,16 +206,6 @@ async def test_unschedulable_because_of_a_proposal_is_marked(bus, session):
     assert [message.proposals_counted for message in messages] == [False, True]
 
 
-async def test_a_pod_waits_for_the_position_in_its_message(bus, session):
-    position = await write_node(session, node("a"))
-    async with scorer(bus):
-        await publish_pending(session, pending("web", after=Positions(cluster=position + 1)))
-        await write_node(session, node("b"))
-        [message] = await ranked(session)
-    assert message.evaluated == 2
-    assert message.positions.cluster >= position + 1
-
-
 async def test_a_rejection_on_an_older_view_than_asked_is_marked_and_proposes_no_preemption(bus, session):
     await write_node(session, node("small", cpu="1"))
     await write_placed_pod(session, "victim", "small", cpu="1", priority=0)
@@ -279,13 +239,6 @@ async def test_an_undecodable_message_becomes_a_dead_letter_and_blocks_no_other(
     letter = decode(letters[0].data, DeadLetter)
     assert letter.subject == "berth.pending.berth.default.junk"
     assert "decoding a message" in letter.reason
-
-
-async def test_a_pod_that_no_message_has_room_for_is_passed_on_as_an_error(bus, session):
-    async with scorer(bus):
-        await publish_pending(session, msgspec.structs.replace(pending("huge"), error="the pod takes 9 bytes"))
-        [message] = await ranked(session)
-    assert (message.error, message.candidates) == ("the pod takes 9 bytes", [])
 
 
 async def test_a_bus_that_stores_no_ranking_is_no_failure_of_the_pod(bus, session, monkeypatch):
@@ -366,26 +319,6 @@ async def test_an_unknown_profile_or_newer_schema_is_left_to_others(bus, session
         assert [message.attempt for message in await ranked(session)] == ["web.1.1"]
         assert len(await stored_in(session, "PENDING", "berth.pending.>")) == 2
         assert await stored_in(session, "dead", ">") == []
-
-
-class Broken(Ranker):
-    def answer(self, pending, *rest):
-        if pending.pod.metadata.name == "cursed":
-            raise ZeroDivisionError("by nothing")
-        return super().answer(pending, *rest)
-
-
-async def test_a_ranking_that_raises_gives_an_error_and_a_dead_letter(bus, session):
-    await write_node(session, node("a"))
-    whole = make_ranker()
-    broken = Broken(profiles=whole.profiles, config=whole.config, identity="s1", best=8)
-    async with scorer(bus, broken):
-        await publish_pending(session, pending("cursed"))
-        await publish_pending(session, pending("web"))
-        messages = {message.attempt: message for message in await ranked(session, 2)}
-    assert messages["cursed.1.1"].error == "ranking raised ZeroDivisionError: by nothing"
-    assert messages["web.1.1"].candidates
-    assert len(await stored_in(session, "dead", ">")) == 1
 
 
 class ProcessEnds(BaseException):

@@ -10,7 +10,7 @@ from berth.kube.listwatch import Deleted, Listed, Upserted
 from berth.messages.attempts import Outcome, Positions
 from berth_watcher.requeue import MAX_EVENTS, EventLog
 from berth_watcher.settings import AttemptSettings, RequeueSettings
-from berth_watcher.store import ObjectStore
+from berth_watcher.store.objects import ObjectStore
 from harness.worlds.watcher_world import KINDS, WatcherUnderTest, a_node, a_pod
 
 FIT = {"blockers": ["NodeResourcesFit"]}

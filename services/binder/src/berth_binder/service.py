@@ -17,7 +17,6 @@ from berth.bus.interface import (
     Session,
     UnansweredError,
 )
-from berth.bus.orphans import OrphanCheck
 from berth.bus.topology import RANKED
 from berth.cluster.buckets import LiveDataReader
 from berth.errors import DecodeError
@@ -26,7 +25,7 @@ from berth.framework.profile import Profile
 from berth.kube.client import KubeClient
 from berth.kube.informers import Informers
 from berth.kube.listwatch import ReflectorEvent, Undecodable
-from berth.leader.checks import LeaderChecks
+from berth.leader.checks import LeaderChecks, OrphanCheck
 from berth.leader.clients import cluster_informers
 from berth.leader.loop import lead_until_stopped
 from berth.leader.session import LeaderSession

@@ -2,11 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Final
+
 from berth.framework.plugincalls import Timing
 from berth.framework.profile import Profile
 from berth.messages.attempts import Ranked
-from berth.observability.metrics import Meter, point_of
+from berth.observability.metrics import Meter
 from berth.ranking.view import View
+
+LABELS: Final[Mapping[str, str]] = {
+    "NormalizeScore": "ScoreExtensionNormalize",
+    "AddPod": "PreFilterExtensionAddPod",
+    "RemovePod": "PreFilterExtensionRemovePod",
+}
+"""kube-scheduler's labels where they differ from the extension points' names."""
 
 
 def count_ranking(metrics: Meter, message: Ranked, profile: Profile, timing: Timing, seconds: float) -> None:
@@ -20,7 +30,7 @@ def count_ranking(metrics: Meter, message: Ranked, profile: Profile, timing: Tim
         metrics.observe(
             "scheduler_framework_extension_point_duration_seconds",
             took.seconds,
-            extension_point=point_of(point),
+            extension_point=LABELS.get(point, point),
             status=took.code.label,
             profile=message.profile,
         )
@@ -29,7 +39,7 @@ def count_ranking(metrics: Meter, message: Ranked, profile: Profile, timing: Tim
             "scheduler_plugin_execution_duration_seconds",
             took.seconds,
             plugin=plugin,
-            extension_point=point_of(point),
+            extension_point=LABELS.get(point, point),
             status=took.code.label,
         )
 

@@ -28,7 +28,7 @@ from berth.messages.queue import (
 from berth_watcher.hints import VICTIM_DELETED
 from berth_watcher.queue import SchedulingQueue
 from berth_watcher.queuedpod import QUEUES, WAITING_FOR_EVENT, EventClock, QueuedPod, Stage, created_at
-from berth_watcher.store import label_of
+from berth_watcher.store.clusterevents import label_of
 
 PODS_LOOKED_AT: Final = 2000
 """Of one request, so that it takes no longer where few match."""

@@ -69,16 +69,15 @@ from berth_watcher.queuedpod import (
 )
 from berth_watcher.requeue import Requeue, Wait
 from berth_watcher.settings import AttemptSettings
-from berth_watcher.store import (
+from berth_watcher.store.clusterevents import (
     LIVE_DATA_EVENTS,
-    ObjectChange,
-    ObjectStore,
-    UndecodableObjects,
     as_new,
     cluster_events,
     label_of_own_update,
     live_data_event,
 )
+from berth_watcher.store.objects import ObjectChange, ObjectStore
+from berth_watcher.store.undecodable import UndecodableObjects
 from berth_watcher.takeover import FormerState, TakeoverState
 
 TAKEOVER_STEPS: Final = (BucketEntryRead, BucketComplete, StreamsRead, KeyWritten, KeyTooLarge, KeyLookedUp)

@@ -26,7 +26,7 @@ from berth.messages.livedata import BANDWIDTH, FACTS
 from berth_watcher.hints import QueueingHints, Step, UnschedulablePods
 from berth_watcher.queuedpod import WAITING_FOR_EVENT, EventClock, QueuedPod, Stage, Timestamp
 from berth_watcher.settings import RequeueSettings
-from berth_watcher.store import LIVE_DATA_EVENTS, label_of
+from berth_watcher.store.clusterevents import LIVE_DATA_EVENTS, label_of
 
 ATTEMPT_FAILED: Final = "ScheduleAttemptFailure"
 BACKOFF_COMPLETE: Final = "BackoffComplete"

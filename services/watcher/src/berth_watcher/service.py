@@ -28,13 +28,12 @@ from berth.bus.interface import (
     StoredMessage,
     StreamReader,
 )
-from berth.bus.orphans import OrphanCheck
 from berth.bus.topology import CLUSTER, CONTROL, DECISIONS, DRAIN_KEY, PENDING, SCORER
 from berth.errors import DecodeError
 from berth.framework.profile import Profile
 from berth.kube.client import KubeClient
 from berth.kube.informers import Informers
-from berth.leader.checks import LeaderChecks
+from berth.leader.checks import LeaderChecks, OrphanCheck
 from berth.leader.clients import cluster_informers
 from berth.leader.loop import lead_until_stopped
 from berth.leader.otherschedulers import OtherSchedulers
@@ -66,7 +65,7 @@ from berth_watcher.events import (
 from berth_watcher.metrics import Gauges, count_decision, count_received, stats_of
 from berth_watcher.queuedpod import Timestamp, waits
 from berth_watcher.settings import WatcherSettings
-from berth_watcher.store import ObjectStore
+from berth_watcher.store.objects import ObjectStore
 from berth_watcher.takeover import read_streams
 
 log = get_logger()

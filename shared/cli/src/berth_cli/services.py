@@ -185,7 +185,7 @@ def attention(processes: Sequence[Seen]) -> list[str]:
 
 def _silence(one: Gone) -> str:
     who = process_label(one.service, short_identity(one.identity))
-    return f"{who} has not been heard of for {duration(one.seconds)}, and did not stop"
+    return f"{who} has been silent for {duration(one.seconds)}, and did not stop"
 
 
 def missing(processes: Sequence[Seen]) -> Iterator[str]:
@@ -229,8 +229,10 @@ def _why(processes: Sequence[Seen], stalled: Stalled) -> str:
 def _configurations(processes: Sequence[Seen]) -> Iterator[str]:
     """A sentence for each profile of which not all have the same, and one for the other settings."""
     telling = [one for one in processes if one.said.configuration]
-    for profile in sorted({profile for one in telling for profile in one.said.profiles}):
-        yield from _divided(f"profile {profile!r}", [(one, one.said.profiles.get(profile, "")) for one in telling])
+    # The collector knows no plugins, so it has no digest of a profile.
+    knowing = [one for one in telling if one.said.profiles]
+    for profile in sorted({profile for one in knowing for profile in one.said.profiles}):
+        yield from _divided(f"profile {profile!r}", [(one, one.said.profiles.get(profile, "")) for one in knowing])
     yield from _divided("settings outside the profiles", [(one, one.said.settings) for one in telling])
 
 

@@ -28,8 +28,8 @@ from berth_cli.options import (
     print_document,
     run_command,
 )
+from berth_cli.pods.waiting import ask_watcher, detail_lines, leading_watcher
 from berth_cli.rendering import ago, clock, duration, indented, new_table, plain, print_rich
-from berth_cli.waiting import ask_watcher, detail_lines, leading_watcher
 
 app = typer.Typer(
     name="dead",

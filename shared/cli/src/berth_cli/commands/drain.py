@@ -27,9 +27,9 @@ from berth_cli.options import (
     print_document,
     run_command,
 )
+from berth_cli.pods.waiting import WATCHER
 from berth_cli.rendering import note, print_rich
 from berth_cli.services import leader, seen
-from berth_cli.waiting import WATCHER
 
 app = typer.Typer()
 

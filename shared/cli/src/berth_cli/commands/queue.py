@@ -22,12 +22,20 @@ from berth_cli.options import (
     print_document,
     run_command,
 )
+from berth_cli.pods.waiting import (
+    may_be_helped,
+    print_detail,
+    queue_counts,
+    queue_json,
+    queue_table,
+    queued_pod,
+    read_queue,
+)
 from berth_cli.remedies.asking import advice_on
 from berth_cli.remedies.groups import advise_groups, group_lines
 from berth_cli.remedies.remedy import Advice
 from berth_cli.rendering import plain, print_rich
 from berth_cli.services import DRAINING, what_stops
-from berth_cli.waiting import may_be_helped, print_detail, queue_counts, queue_json, queue_table, queued_pod, read_queue
 
 app = typer.Typer(name="queue", help="The pods that wait: list them, or say why one does.", invoke_without_command=True)
 LIMIT: Final = 1000

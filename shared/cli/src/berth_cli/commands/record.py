@@ -25,6 +25,7 @@ from berth.settings import readers
 from berth_cli.bus import NatsContext, NatsServer, NatsUrl, open_session
 from berth_cli.commands.config import Gates, Provider, configured
 from berth_cli.options import reporting_errors, run_command, stoppable, until_stopped
+from berth_cli.pods.waiting import queue_pages
 from berth_cli.recording.anonymised import Anonymiser
 from berth_cli.recording.configuration import configuration_of, recorded_header
 from berth_cli.recording.file import Begun, Change, Header, Recorded, RecordingWriter, Waiting, unchanged
@@ -32,7 +33,6 @@ from berth_cli.recording.joined import joined
 from berth_cli.recording.recorder import Recorder
 from berth_cli.rendering import amount_of_bytes, duration, note, print_line
 from berth_cli.simulate.inputs import counted
-from berth_cli.waiting import queue_pages
 
 app = typer.Typer()
 

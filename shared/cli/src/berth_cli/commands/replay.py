@@ -20,7 +20,6 @@ from berth.messages.subjects import Attempt
 from berth.profiles.configuration import profiles_of
 from berth.settings.settings import short_identity
 from berth.settings.sources import read_settings
-from berth_cli import explain
 from berth_cli.commands.config import STANDARD_INPUT, configured, extenders_not_asked, named_file, shown
 from berth_cli.commands.console import AllowedHosts, ProxyAddresses, ProxyHeader, TokenFile
 from berth_cli.console.guard import guard_of
@@ -36,6 +35,7 @@ from berth_cli.options import (
     run_command,
     until_stopped,
 )
+from berth_cli.pods import explain
 from berth_cli.recording.configuration import configuration_of
 from berth_cli.recording.differences import NOT_COMPARED
 from berth_cli.recording.file import Recording, read_opened, read_recording

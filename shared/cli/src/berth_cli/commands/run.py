@@ -32,15 +32,15 @@ from berth.messages.subjects import PodSubject, unescape
 from berth.profiles.configuration import profiles_of, read_configuration
 from berth.settings.settings import short_identity
 from berth_cli.bus import connect_bus
-from berth_cli.choice import shown_candidates
 from berth_cli.commands.config import Gates, Provider, configured
-from berth_cli.explain import Weights, candidates_table
 from berth_cli.options import countable_seconds, run_command, until_stopped
 from berth_cli.pipeline.pipeline import Pipeline, PipelineOptions, pipeline
 from berth_cli.pipeline.programs import ServiceOptions
 from berth_cli.pipeline.servers import MOST_NODES
+from berth_cli.pods.choice import shown_candidates
+from berth_cli.pods.explain import Weights, candidates_table
+from berth_cli.pods.timeline import OUTCOME_STYLES, TracedMessage, candidates_of, node_of, subject_table, with_meaning
 from berth_cli.rendering import natural, new_table, open_console, plain, print_line, print_rich
-from berth_cli.timeline import OUTCOME_STYLES, TracedMessage, candidates_of, node_of, subject_table, with_meaning
 from berth_sim.nodes import pod_manifest
 
 app = typer.Typer()

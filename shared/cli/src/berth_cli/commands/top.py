@@ -31,6 +31,7 @@ from berth.settings.settings import process_label, short_identity
 from berth_cli.bus import NatsContext, NatsServer, NatsUrl, open_session
 from berth_cli.mirror import MirrorReader, newest, open_mirror
 from berth_cli.options import Output, OutputFormat, countable_seconds, print_document, run_command
+from berth_cli.pods.timeline import with_meaning
 from berth_cli.rendering import (
     amount_of_bytes,
     duration,
@@ -43,7 +44,6 @@ from berth_cli.rendering import (
     print_rich,
 )
 from berth_cli.services import OWN_FIGURES, activity, attention, gone, queue_lines, seen
-from berth_cli.timeline import with_meaning
 
 app = typer.Typer()
 

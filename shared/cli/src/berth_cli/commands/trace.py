@@ -22,8 +22,8 @@ from berth_cli.options import (
     print_document,
     run_command,
 )
+from berth_cli.pods.timeline import TracedMessage, as_json, stage_row, stage_table, trace_json, with_recalled
 from berth_cli.rendering import open_console, print_rich
-from berth_cli.timeline import TracedMessage, as_json, stage_row, stage_table, trace_json, with_recalled
 
 app = typer.Typer()
 

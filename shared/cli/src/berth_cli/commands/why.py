@@ -19,25 +19,8 @@ from berth.framework.profile import Profile
 from berth.framework.status import SUCCESS
 from berth.messages.attempts import Decision, Outcome
 from berth.profiles.configuration import profiles_of
-from berth_cli import explain
 from berth_cli.bus import NatsContext, NatsServer, NatsUrl, open_session
 from berth_cli.commands.config import Gates, Provider, ServicesConfig, configured, extenders_not_asked, named_file
-from berth_cli.explain import (
-    RankedNow,
-    Weights,
-    gated_json,
-    gated_lines,
-    ranked_now_json,
-    ranked_now_lines,
-)
-from berth_cli.lookup import (
-    ExplainedDecision,
-    config_in_use,
-    find_pod,
-    get_pod_from_api,
-    last_attempt,
-    read_pod,
-)
 from berth_cli.mirror import MirrorReader, open_mirror
 from berth_cli.options import (
     NotFoundError,
@@ -50,13 +33,30 @@ from berth_cli.options import (
     print_document,
     run_command,
 )
+from berth_cli.pods import explain
+from berth_cli.pods.explain import (
+    RankedNow,
+    Weights,
+    gated_json,
+    gated_lines,
+    ranked_now_json,
+    ranked_now_lines,
+)
+from berth_cli.pods.lookup import (
+    ExplainedDecision,
+    config_in_use,
+    find_pod,
+    get_pod_from_api,
+    last_attempt,
+    read_pod,
+)
+from berth_cli.pods.unplaced import KnownByDecision, KnownByWatcher, ask_the_cluster, explanation_of
+from berth_cli.pods.waiting import may_be_helped, print_detail
 from berth_cli.remedies.asking import advice_on
 from berth_cli.remedies.rejections import remedies_of
 from berth_cli.remedies.remedy import Advice
 from berth_cli.rendering import note, plain, print_rich
 from berth_cli.services import what_stops
-from berth_cli.unplaced import KnownByDecision, KnownByWatcher, ask_the_cluster, explanation_of
-from berth_cli.waiting import may_be_helped, print_detail
 
 app = typer.Typer()
 

@@ -16,16 +16,16 @@ from berth.exits import UsageError
 from berth.messages.queue import IN_FLIGHT, QUEUES
 from berth_cli.commands.trace import stored_messages
 from berth_cli.commands.why import weights_of
-from berth_cli.explain import Weights, decision_json, decision_lines
-from berth_cli.lookup import ExplainedDecision
 from berth_cli.mirror import MirrorReader
 from berth_cli.options import NotFoundError, PodName
+from berth_cli.pods.explain import Weights, decision_json, decision_lines
+from berth_cli.pods.lookup import ExplainedDecision
+from berth_cli.pods.timeline import trace_json, with_recalled
+from berth_cli.pods.unplaced import KnownByWatcher, explanation_of
+from berth_cli.pods.waiting import detail_json, detail_lines, may_be_helped, queue_json, queued_pod, read_queue
 from berth_cli.remedies.asking import Advisory
 from berth_cli.remedies.remedy import Advice
 from berth_cli.services import what_stops
-from berth_cli.timeline import trace_json, with_recalled
-from berth_cli.unplaced import KnownByWatcher, explanation_of
-from berth_cli.waiting import detail_json, detail_lines, may_be_helped, queue_json, queued_pod, read_queue
 
 Document = dict[str, object]
 MOST_QUEUED: Final = 500  # pods of the queue that the page lists

@@ -18,7 +18,7 @@ from berth.bus.interface import StoredMessage, StreamState
 from berth.errors import DecodeError
 from berth.messages.attempts import DeadLetter, Message, Outcome, decode
 from berth.messages.subjects import Attempt
-from berth_cli.timeline import reason_of_attempt
+from berth_cli.pods.timeline import reason_of_attempt
 
 KEPT: Final = 1000  # Decisions that a page gets when it is opened
 # Decisions per frame: at 1,000 a second a tick may come 0.4 s late without losing one. Of more, the newest are sent and

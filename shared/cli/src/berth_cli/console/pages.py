@@ -21,8 +21,8 @@ from berth.observability.health import BoundedConnection
 from berth.safetext import in_json, one_line, without_passwords
 from berth_cli.console.guard import COOKIE, HEADERS, LONGEST_TOKEN, SESSION, Guard, is_loopback
 from berth_cli.options import NotFoundError, PodName, parse_pod
+from berth_cli.pods.waiting import NobodyLeadsError
 from berth_cli.rendering import note, print_line
-from berth_cli.waiting import NobodyLeadsError
 
 IDLE_SECONDS: Final = 30.0  # before an idle connection is closed
 # Delay of a refusal; one at a time, so that guessing is slow for all callers together.

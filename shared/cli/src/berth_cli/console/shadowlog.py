@@ -17,8 +17,8 @@ from berth.messages.shadow import (
     ShadowFigures,
     ShownRanking,
 )
-from berth_cli.explain import candidate_json
 from berth_cli.options import NotFoundError, PodName
+from berth_cli.pods.explain import candidate_json
 from berth_cli.services import Seen
 
 MOST_SHADOWS: Final = 8

@@ -1,1 +1,1 @@
-"""Recordings: what was on the bus, in a file that can be asked again. A replay does no I/O but reading that file."""
+"""Recordings: a bus's messages in a file, and replays of its rankings. A replay does no I/O but reading it."""

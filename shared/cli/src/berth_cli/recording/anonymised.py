@@ -1,7 +1,7 @@
 """A recording without names: each message decoded, its texts masked field by field, and written again.
 
-What is no field that berth knows is left out, as it is when a message is decoded. What cannot be decoded becomes an
-empty object, which cannot be decoded either. Facts are of any shape, and become empty objects too.
+Unknown fields are dropped, as in any decoding. Undecodable messages become empty objects, which are undecodable too.
+Facts may have any shape and become empty objects.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class Anonymiser:
         self._configuration = configuration
 
     def header(self, head: Header) -> Header:
-        """The header with masked names; it is one of services with this configuration."""
+        """The header, for services with this configuration, with masked names."""
         return msgspec.structs.replace(
             head,
             bus_id=self._mask.name(head.bus_id),
@@ -132,7 +132,7 @@ class Anonymiser:
         return encode_entry(msgspec.structs.replace(entry, object=msgspec.Raw(msgspec.json.encode(thing))))
 
     def _struct(self, thing: S) -> S:
-        """The value with masked texts; ``whole``, which only extenders read, is left out."""
+        # `whole`, which only extenders read, is left out.
         changed = {}
         for name in thing.__struct_fields__:
             value = getattr(thing, name)
@@ -163,7 +163,7 @@ class Anonymiser:
     # --- the configuration
 
     def _masked_queries(self, configuration: KubeSchedulerConfiguration) -> Mapping[str, str]:
-        """The names of queries in keys, which are hashes of their addresses, by what they were."""
+        # Keys contain queries' hashes of their addresses; masked addresses have other hashes.
         found = {}
         for profile in configuration.profiles:
             for args in profile.args.values():
@@ -188,10 +188,8 @@ class Anonymiser:
         return masked
 
     def _foreign(self, value: Any) -> Any:
-        """Arguments of a plugin from elsewhere, of which nothing says what is in them: every text is a name.
-
-        The fields keep their names, and the keys of a mapping do not: they may be values of a label.
-        """
+        # Arguments of a plugin from elsewhere may contain anything, so every text counts as a name. Fields keep their
+        # names; the keys of a mapping do not, because they may be values of a label.
         if isinstance(value, msgspec.Struct):
             fields = ((field.encode_name, getattr(value, field.name)) for field in msgspec.structs.fields(type(value)))
             return {name: self._foreign(given) for name, given in fields if given is not None}
@@ -214,6 +212,7 @@ class Anonymiser:
         return self._mask.quantity(value) if field in _AMOUNTS else self._mask.value(value)
 
 
+# Settings of a configuration that identify no owner.
 _KEPT_SETTINGS: Final = frozenset(
     {
         "apiVersion",
@@ -228,7 +227,6 @@ _KEPT_SETTINGS: Final = frozenset(
         "deviceName",
     }
 )
-"""What these are of a configuration says nothing about whose it is."""
 _AMOUNTS: Final = frozenset({"podBandwidth", "capacity"})
 
 
@@ -244,7 +242,7 @@ def _plugin_names(document: Mapping[str, Any]) -> list[str]:
 
 
 def _by_field(mask: Mask) -> Mapping[str, Callable[[str], str]]:
-    """How the texts of a field are masked; those of any other are names."""
+    """How the texts of a field are masked; unlisted fields hold names."""
     kinds: Mapping[Callable[[str], str], str] = {
         mask.attempt: "attempt",
         mask.value: "labels match_labels node_selector selector values value",

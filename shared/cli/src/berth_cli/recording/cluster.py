@@ -1,4 +1,4 @@
-"""The cluster as a recording ends, as objects that ``berth simulate`` reads."""
+"""The cluster at the end of a recording, as objects that ``berth simulate`` reads."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def objects_of_recording(name: str) -> Iterator[Document] | None:
 
 
 def _objects(recording: Recording, name: str) -> Iterator[Document]:
-    """What the mirror had, and the pods that waited or were bound and not mirrored yet."""
+    """The mirror's objects, and pods that were waiting, or bound and not mirrored yet."""
     mirror = {record.subject: record.payload for record in recording.of(CLUSTER)}
     for subject, payload in mirror.items():
         if payload is not None:
@@ -44,7 +44,7 @@ def _objects(recording: Recording, name: str) -> Iterator[Document]:
 
 
 def _mirrored(subject: str, payload: bytes, where: str) -> Iterator[Document]:
-    """The object of an entry; nothing of watermarks, of unknown kinds, and of what cannot be decoded."""
+    """The object of an entry; None for watermarks, unknown kinds and undecodable values."""
     try:
         kind = _KINDS.get(parse_key(subject)[0])
         raw = bytes(decode_entry(payload).object) if kind is not None else b""

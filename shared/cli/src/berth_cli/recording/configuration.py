@@ -1,4 +1,4 @@
-"""The configuration of the services in a recording: what the rankings were made with."""
+"""The services' configuration in a recording."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from berth_cli.recording.file import Header, RecordingError, header
 
 
 def recorded_configuration(configuration: KubeSchedulerConfiguration) -> dict[str, Any]:
-    """The configuration as a document, without what may be secret or is of one machine only."""
+    """The configuration as a document, without secrets and settings of one machine."""
     return as_document(
         replace(
             configuration,
@@ -44,12 +44,12 @@ def recorded_header(configuration: KubeSchedulerConfiguration, bus_id: str, at: 
 
 
 def configuration_of(recorded: Header, name: str) -> KubeSchedulerConfiguration:
-    """The configuration of a recording, with the digest that it has in its messages.
+    """The configuration of a recording, with the digest of its messages.
 
     Raises:
         RecordingError: it cannot be used here; the text has every problem.
     """
-    # Any preset of the release says which plugins there are; the document names those that run.
+    # Any preset of the release lists the plugins; the document names those that run.
     releases = {preset.release: preset for preset in presets().values()}
     release = releases.get(recorded.release)
     if release is None:
@@ -68,10 +68,10 @@ def configuration_of(recorded: Header, name: str) -> KubeSchedulerConfiguration:
 
 
 def _named_freely(known: Mapping[str, PluginFactory]) -> Mapping[str, PluginFactory]:
-    """The plugins, those too that v1 no longer has: a document names all that its preset had."""
+    # Includes plugins that v1 no longer has, because a document names all plugins of its preset.
     return {name: replace(each, only_in_presets=False) for name, each in known.items()}
 
 
 def _text(document: Mapping[str, Any]) -> str:
-    """JSON is YAML too."""
+    # JSON is YAML too.
     return msgspec.json.encode(document).decode()

@@ -1,4 +1,4 @@
-"""What is not equal in a recorded ranking and the same one made again, a sentence each."""
+"""Differences between a recorded ranking and its replay, a sentence each."""
 
 from __future__ import annotations
 
@@ -14,12 +14,11 @@ _NAMED: Final = 3  # candidates that a difference names
 NOT_COMPARED: Final = (
     "the order of nodes that are equally good: a hash of names that are masked; the recorded one is taken",
     "names in sentences, the order of their parts, and the text of errors",
-)
-"""In an anonymised recording."""
+)  # in an anonymised recording
 
 
 def differences(recorded: Ranked, again: Ranked, *, masked: bool = False) -> Iterator[str]:
-    """What is not equal in two rankings of an attempt, a sentence each. ``masked``: of an anonymised recording."""
+    """The differences of two rankings of an attempt, a sentence each. ``masked``: of an anonymised recording."""
     said: Callable[[str], object] = without_names if masked else str
     is_cut = _is_cut(recorded, again)
     yield from _candidate_differences(recorded.candidates, again.candidates, is_cut=is_cut)
@@ -37,7 +36,7 @@ def differences(recorded: Ranked, again: Ranked, *, masked: bool = False) -> Ite
 
 
 def _is_cut(recorded: Ranked, again: Ranked) -> bool:
-    """Whether the message was cut to the size that NATS takes: then it has no plugin's points, and fewer nodes."""
+    # A message cut to NATS's limit has no plugin's points, and fewer nodes.
     return any(each.scores for each in again.candidates) and not any(each.scores for each in recorded.candidates)
 
 
@@ -55,7 +54,7 @@ def _candidate_differences(recorded: Sequence[Candidate], again: Sequence[Candid
 
 
 def _named(names: Sequence[str], place: int) -> str:
-    """A few names from the first place that differs."""
+    """A few names from the first difference on."""
     shown = names[place : place + _NAMED]
     return (
         f"{', '.join(shown)}{', ...' if len(names) > place + _NAMED else ''} from place {place + 1}"
@@ -76,7 +75,7 @@ def _points(candidate: Candidate) -> str:
 
 
 def _reasons(ranked: Ranked, said: Callable[[str], object]) -> list[str]:
-    """Without the nodes that are named as examples: those are the first ones in the scorer's own order."""
+    # Without example nodes, which are the first ones in the scorer's own order.
     return sorted(f"{each.nodes} {each.plugin}: {said(each.reason)}" for each in ranked.rejections)
 
 

@@ -1,13 +1,13 @@
-"""The file of a recording: lines of JSON, compressed in frames, of which each is whole or is not read.
+"""The file of a recording: lines of JSON, compressed in frames that are read whole or not at all.
 
-A frame is a member of a gzip file, so ``zcat FILE`` shows a recording to people. A frame ends with its checksum, and
-the writer begins a new one every second: a recorder that is killed leaves a file whose complete frames can be read,
-and no record is ever read in part.
+A frame is a member of a gzip file, so ``zcat FILE`` shows a recording. A frame ends with its checksum, and the writer
+begins a new one every second: a killed recorder leaves a file whose complete frames can be read, and no record is ever
+read in part.
 
-The first line is the :class:`Header`. Then come messages in the order in which the recorder read them, which is that of
-each stream, but not one order of all streams. :class:`Begun` follows the messages that were there already; soon after
-it comes who waited then (:class:`Waiting`). :class:`Ended` is last; without it the recorder was killed or could not
-write, or the file was copied in part.
+The first line is the :class:`Header`. Then come messages in the order in which the recorder read them, which is each
+stream's order, but not one order of all streams. :class:`Begun` follows the stored messages, and soon after it the
+waiting pods (:class:`Waiting`). :class:`Ended` is last; without it the recorder was killed or could not write, or the
+file was copied in part.
 """
 
 from __future__ import annotations
@@ -32,69 +32,62 @@ from berth.errors import BerthError, DecodeError
 from berth.exits import UsageError
 from berth.messages.queue import WaitingPod
 
+# The shape of the file. A change that older readers would misunderstand gets the next number.
 SCHEMA: Final = 1
-"""The shape of the file. One that an older reader would misunderstand gets the next number."""
 KIND: Final = "berth-recording"
+# Bytes of all lines, uncompressed, because a replay holds them in memory: about 100,000 pods on 1,000 nodes. The
+# recorder ends there.
 MOST_BYTES: Final = 1 << 30
-"""Of all lines, uncompressed: a replay holds them in memory. 100,000 pods on 1,000 nodes take about as much. The
-recorder ends there."""
 MOST_RECORDS: Final = 5_000_000
+# Exceeds the number of headers, begins, ends and messages that arrive before the recorder checks the size.
 _OTHER_RECORDS: Final = 1000
-"""More than the header, the begin, the end, and what arrives before the recorder looks at the size."""
+# Uncompressed bytes after which a frame is written; a larger one compresses little better.
 FRAME_BYTES: Final = 1 << 20
-"""Uncompressed, after which a frame is written. A larger one compresses little better."""
+# A frame has at most one message more than FRAME_BYTES, and NATS takes none above 64 MiB.
 MOST_FRAME_BYTES: Final = 96 << 20
-"""A frame has at most one message more than ``FRAME_BYTES``, and NATS takes none above 64 MiB."""
-_MOST_PODS: Final = 10_000
-"""Of one record of pods that wait: a recorder writes a hundred."""
+_MOST_PODS: Final = 10_000  # of one record of waiting pods; a recorder writes a hundred
 _READ_BYTES: Final = 1 << 18
+# A third of the time of gzip's default for a file larger by a tenth.
 _COMPRESSION: Final = 3
-"""A third of the time of gzip's default, and a file larger by a tenth."""
-_GZIP: Final = 31
-"""zlib's number for a gzip member with its header."""
+_GZIP: Final = 31  # zlib's number for a gzip member with its header
 _MAGIC: Final = b"\x1f\x8b"
-_BEGUN: Final = b'{"record":"begun"'
-"""How the line of :class:`Begun` starts."""
+_BEGUN: Final = b'{"record":"begun"'  # begins the line of Begun
 
 Source = Literal["PENDING", "RANKED", "DECISIONS", "cluster", "bandwidth", "facts"]
 Sequence = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
 
 
 class RecordingError(UsageError):
-    """A file that cannot be read as a recording: what is wrong, where, and what to do."""
+    """A file that cannot be read as a recording: the problem, its place, and the remedy."""
 
 
 class NotBegunError(RecordingError):
-    """A file without its first frame: its recorder ended within a second, or has just begun it."""
+    """A file without its first frame: its recorder ended within a second, or has just begun."""
 
 
 class RecordingWriteError(BerthError):
-    """The file cannot be written any more, as on a full disk. What was written before can be read."""
+    """The file cannot be written any more, as on a full disk. Earlier records can be read."""
 
 
 class Header(msgspec.Struct, frozen=True, kw_only=True):
-    """What a recording is. ``configuration`` is that of the services, as ``berth config show`` prints it."""
+    """The first line. ``configuration`` is the services', as ``berth config show`` prints it."""
 
     kind: str
     schema: int
     berth: str
-    at: Annotated[datetime, msgspec.Meta(tz=True)]
-    """By NATS's clock."""
+    at: Annotated[datetime, msgspec.Meta(tz=True)]  # by NATS's clock
     bus_id: str
-    config: str
-    """The digest of the configuration in messages."""
-    release: str
-    """The release whose plugins it has."""
+    config: str  # the digest of the configuration in messages
+    release: str  # the release whose plugins it has
     configuration: dict[str, Any]
-    anonymised: bool = False
-    """Names are masked, also in the configuration."""
+    anonymised: bool = False  # names are masked, also in the configuration
 
 
 class Recorded(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag_field="record", tag="message"):
     """A message of a stream, or an entry of a bucket.
 
-    ``subject`` is the subject, or the key in the bucket. ``data`` is JSON, ``null`` for a removal. What is no JSON is
-    in ``base64``: others may write to the bus.
+    ``subject`` is the subject, or the key in the bucket. ``data`` is JSON, ``null`` for a removal. Other bytes are in
+    ``base64``, because anybody may write to the bus.
     """
 
     source: Source
@@ -113,7 +106,7 @@ class Recorded(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, ta
         return None if data == _NULL else data
 
     def check(self) -> None:
-        """Raises: DecodeError: it is no message, though it has the form of one."""
+        """Raises: DecodeError: it has the form of a message and is none."""
         _check_zone(self.time)
         if self.base64 is not None:
             with decoding("a recording's base64"):
@@ -126,10 +119,10 @@ def _check_zone(time: datetime) -> None:
 
 
 class Waiting(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag_field="record", tag="waiting"):
-    """Pods that waited at a time, as the leading watcher said: some are on no stream, and no change tells of them.
+    """Waiting pods at a time, by the leading watcher: some are on no stream, and no change reports them.
 
-    ``decisions`` has the last Decision on each, where DECISIONS still had it; ``more`` counts pods that waited besides
-    and that no further record has.
+    ``decisions`` has the last Decision on each that DECISIONS still had; ``more`` counts further waiting pods without a
+    record.
     """
 
     at: datetime
@@ -139,7 +132,7 @@ class Waiting(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag
     more: int = 0
 
     def check(self) -> None:
-        """Raises: DecodeError: a time has no zone, or a Decision is none of DECISIONS or no message."""
+        """Raises: DecodeError: a time has no zone, or a Decision is not one of DECISIONS or not a message."""
         for time in (self.at, *(pod.since for pod in self.pods)):
             _check_zone(time)
         for decision in self.decisions:
@@ -149,13 +142,13 @@ class Waiting(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag
 
 
 class Begun(msgspec.Struct, frozen=True, kw_only=True, tag_field="record", tag="begun"):
-    """Everything that was stored when the recorder started has been read, up to these sequences; then come changes."""
+    """The stored messages up to these sequences have been read; changes follow."""
 
     positions: dict[Source, Sequence]
 
 
 class Ended(msgspec.Struct, frozen=True, kw_only=True, tag_field="record", tag="ended"):
-    """The end of a recording that was not cut off: why it ended, and up to which sequences it was read."""
+    """The end of a complete recording: its reason, and the sequences reached."""
 
     messages: int
     reason: str
@@ -190,7 +183,7 @@ _raw_decoder: Final = msgspec.json.Decoder(msgspec.Raw)
 
 
 class _Version(msgspec.Struct):
-    """Enough of a header to say which berth can read the rest."""
+    """The part of a header that says which berth can read the rest."""
 
     kind: str = ""
     schema: int = 0
@@ -210,13 +203,13 @@ def recorded(source: Source, sequence: int, time: datetime, subject: str, data: 
 
 
 def _fits_in_a_line(data: bytes) -> bool:
-    """Whether it is JSON, and no ``null``, which stands for a removal."""
+    # JSON other than null, which stands for a removal.
     if b"\n" in data or b"\r" in data or data.strip() == _NULL:
         return False
     try:
         check_size(data, "a message", most=len(data))
         decode_json(_raw_decoder, data, "a message")
-        data.decode()  # msgspec does not check texts that it skips
+        data.decode()  # msgspec does not check skipped texts.
     except (DecodeError, UnicodeDecodeError):
         return False
     return True
@@ -246,10 +239,10 @@ def header(  # noqa: PLR0913 - one parameter a member, given by name
 
 
 class RecordingWriter:
-    """Writes a new file, or into a pipe. What was added is safe after ``flush``; ``close`` flushes what is left.
+    """Writes a new file, or into a pipe. Records are safe after ``flush``; ``close`` flushes the rest.
 
     Attributes:
-        messages: how many were added.
+        messages: number of messages added.
         size: bytes of all lines, uncompressed.
         written: bytes of the file.
     """
@@ -258,10 +251,8 @@ class RecordingWriter:
         self._name = name
         self._file = file
         self._is_pipe = is_pipe
-        self._is_behind = False
-        """Whether something was written that may not be on the disk."""
-        self._failed = ""
-        """Why something could not be written. Then nothing more is: the file ends before what it would lack."""
+        self._is_behind = False  # written bytes may not be on the disk yet
+        self._failed = ""  # why a write failed; later writes are dropped, so that the file has no gap
         self._lines: list[bytes] = []
         self._waiting = 0
         self.messages = 0
@@ -270,10 +261,10 @@ class RecordingWriter:
 
     @classmethod
     def create(cls, path: Path, head: Header) -> RecordingWriter:
-        """A new file that only its owner may read: pods' names and labels are in it.
+        """A new file that only its owner may read, because it contains pods' names and labels.
 
         Raises:
-            UsageError: there is a file of that name, or none can be created.
+            UsageError: the file exists or cannot be created.
         """
         try:
             descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
@@ -296,19 +287,19 @@ class RecordingWriter:
 
     @property
     def is_full(self) -> bool:
-        """Whether a replay would not read more."""
+        """Whether a replay would read no more."""
         return self.size > MOST_BYTES - MOST_FRAME_BYTES or self.messages > MOST_RECORDS - _OTHER_RECORDS
 
     @property
     def has_frame(self) -> bool:
-        """Whether what was added is enough for a frame."""
+        """Whether the added records fill a frame."""
         return self._waiting >= FRAME_BYTES
 
     def flush(self) -> None:
-        """Write what was added, to the disk.
+        """Write the added records to the disk.
 
         Raises:
-            RecordingWriteError: it cannot be written. The file ends with the last frame that was.
+            RecordingWriteError: it cannot be written. The file ends with the last written frame.
         """
         self.write_frames()
         if self._is_pipe or not self._is_behind:
@@ -320,7 +311,7 @@ class RecordingWriter:
         self._is_behind = False
 
     def write_frames(self) -> None:
-        """Write what was added, in frames, and leave to the system when it is on the disk. Raises as :meth:`flush`."""
+        """Write the added records in frames, without syncing to the disk. Raises as :meth:`flush`."""
         lines, self._lines, self._waiting = self._lines, [], 0
         if self._failed:
             raise RecordingWriteError(self._failed)
@@ -344,7 +335,7 @@ class RecordingWriter:
 
     def _remove_part(self) -> None:
         """Remove the begin of a frame."""
-        with suppress(OSError):  # a device or a pipe
+        with suppress(OSError):  # A device or a pipe.
             os.ftruncate(self._file.fileno(), self.written)
             self._file.seek(self.written)
 
@@ -352,13 +343,13 @@ class RecordingWriter:
         """Write the end, so that the recording is known to be whole, and close the file.
 
         Raises:
-            RecordingWriteError: it cannot be written, or something before could not. Then it has no end.
+            RecordingWriteError: this or an earlier write failed. Then it has no end.
         """
         self.add(Ended(messages=self.messages, reason=reason, positions=positions))
         self.close()
 
     def drop(self) -> None:
-        """Close the file without what was not flushed."""
+        """Close the file without records that were not flushed."""
         with suppress(OSError):
             self._file.close()
 
@@ -366,7 +357,7 @@ class RecordingWriter:
         try:
             self.flush()
         finally:
-            with suppress(OSError):  # of what could not be written
+            with suppress(OSError):  # Of records that could not be written.
                 self._file.close()
 
     def _add(self, line: bytes) -> None:
@@ -376,7 +367,7 @@ class RecordingWriter:
 
 
 def _in_frames(lines: list[bytes]) -> Iterator[bytes]:
-    """The lines in parts of about ``FRAME_BYTES``: a reader takes no frame that expands without end."""
+    # Parts of about FRAME_BYTES, because a reader refuses frames that expand too far.
     part: list[bytes] = []
     size = 0
     for line in lines:
@@ -391,9 +382,9 @@ def _in_frames(lines: list[bytes]) -> Iterator[bytes]:
 
 @dataclass(slots=True, kw_only=True)
 class Recording:
-    """A recording in memory: of each source the messages in the order of their sequences.
+    """A recording in memory: the messages of each source by sequence.
 
-    ``begun`` is ``None`` when the recorder was ended before it had read what was there. ``is_cut``: it has no end.
+    ``begun`` is ``None`` if the recorder ended before it had read all stored messages. ``is_cut``: it has no end.
     """
 
     header: Header
@@ -403,21 +394,20 @@ class Recording:
     is_cut: bool = True
 
     def of(self, source: Source) -> list[Recorded]:
-        """The messages of a source."""
         return self.messages.get(source, [])
 
     def position(self, source: Source) -> int:
-        """Up to where the source had been read when changes began."""
+        """The position of the source when changes began."""
         return self.begun.positions.get(source, 0) if self.begun is not None else 0
 
     @property
     def last_time(self) -> datetime:
-        """Of the newest message, by NATS's clock."""
+        """The time of the newest message, by NATS's clock."""
         return max((there[-1].time for there in self.messages.values() if there), default=self.header.at)
 
 
 def is_recording(name: str) -> bool:
-    """Whether the file begins as recordings do; false for one that cannot be read."""
+    """Whether the file begins as recordings do; false for an unreadable file."""
     try:
         with Path(name).open("rb") as file:
             return file.read(len(_MAGIC)) == _MAGIC
@@ -426,10 +416,10 @@ def is_recording(name: str) -> bool:
 
 
 def read_recording(path: Path) -> Recording:
-    """The whole recording, or its beginning when it was cut off.
+    """The whole recording, or its beginning if it was cut off.
 
     Raises:
-        RecordingError: it cannot be read, is none, is damaged, is of a newer version, or is too large.
+        RecordingError: unreadable, no recording, damaged, of a newer version, or too large.
     """
     try:
         with path.open("rb") as file:
@@ -459,13 +449,13 @@ def collected(head: Header, records: Iterable[Record]) -> Recording:
 
 
 def opened(name: str, file: BinaryIO, *, is_continued: bool = False) -> tuple[Header, Iterator[Record]]:
-    """The header, and what follows, read and checked as it is asked for.
+    """The header, and the rest, read and checked on demand.
 
-    ``is_continued``: without what was stored when the recorder began, which the recording before has.
+    ``is_continued``: without the stored messages at its begin, which the recording before it has.
 
     Raises:
         NotBegunError: no frame is whole.
-        RecordingError: it is no recording; also while records are read, where it is damaged.
+        RecordingError: no recording; also while records are read, where it is damaged.
     """
     lines = _lines(name, file)
     first = next(lines, None)
@@ -491,7 +481,7 @@ def _records(name: str, lines: Iterator[bytes], *, is_continued: bool) -> Iterat
 
 
 class _Order:
-    """What holds of a recording besides the form of each record."""
+    """The order of a recording's records."""
 
     def __init__(self) -> None:
         self._last: dict[Source, int] = {}
@@ -543,7 +533,7 @@ def _what_it_is(file: BinaryIO) -> tuple[str, type[RecordingError]]:
 
 
 def _lines(name: str, file: BinaryIO) -> Iterator[bytes]:
-    """The lines of all complete frames. One that was cut off ends them; a damaged one is an error."""
+    # Ends at a frame that was cut off; a damaged frame is an error.
     total = 0
     for frame in _frames(name, file):
         total += len(frame)
@@ -570,7 +560,7 @@ def _frames(name: str, file: BinaryIO) -> Iterator[bytes]:
                     return
                 raise RecordingError(f"{name}: damaged in the frame at byte {began}: {exc}: {_COPY_AGAIN}") from exc
             if is_at_end and not parts[-1] and not expander.eof:
-                return  # at its end, or cut off in a frame
+                return  # At its end, or cut off in a frame.
             waiting = expander.unconsumed_tail or expander.unused_data
             size += len(parts[-1])
             if size > MOST_FRAME_BYTES:

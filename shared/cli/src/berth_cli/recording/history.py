@@ -1,4 +1,4 @@
-"""What happened in a recording: when a pod was asked for, where it was bound, who was evicted for it, who waited."""
+"""The events of a recording: requests for pods, Bindings, evictions, waits."""
 
 from __future__ import annotations
 
@@ -27,12 +27,11 @@ from berth.plugins.volumes.claims import claims_of
 from berth_cli.recording.file import Recorded, Recording, Source
 
 M = TypeVar("M", bound=Message)
-Claim = tuple[str, str]
-"""Namespace and name."""
+Claim = tuple[str, str]  # namespace and name
 
 
 class Fate(StrEnum):
-    """What became of a pod."""
+    """The end of a pod's way."""
 
     PLACED = "placed"
     WAITS = "waits"
@@ -40,7 +39,7 @@ class Fate(StrEnum):
 
 
 class PodFate(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What became of a pod in one run. ``node`` is where it was placed; ``reason`` is why it waits."""
+    """A pod's end in one run. ``node`` is its node; ``reason`` why it waits."""
 
     fate: Fate
     node: str = ""
@@ -57,14 +56,14 @@ class AskedPod:
 
 
 class History:
-    """The pods of a recording that were unbound when it began, and what became of them.
+    """The pods of a recording that were unbound at its begin, and their ends.
 
     Attributes:
         asked: every message of PENDING about them, in order.
-        pods: by uid, each pod as it was first asked for.
+        pods: by uid, each pod in its first PENDING.
         bound: by uid, the node.
-        evicted: by uid, victims of preemptions, and when that was decided; of pods of before the recording too.
-        gone: by uid, when a pod was found deleted, or bound by others, before berth bound it.
+        evicted: by uid, victims of preemptions with the time of the Decision, older pods included.
+        gone: by uid, the time at which a pod was found deleted, or bound by others, before berth bound it.
         samples: the last sample of each node, of one query.
     """
 
@@ -88,7 +87,7 @@ class History:
             self._decide(decision, record.time)
 
     def fate_of(self, uid: str) -> PodFate:
-        """What became of a pod that was asked for."""
+        """The end of a pod's way."""
         if uid in self.evicted:
             return PodFate(fate=Fate.EVICTED, node=self.bound.get(uid, ""))
         if uid in self.bound:
@@ -96,7 +95,7 @@ class History:
         return PodFate(fate=Fate.WAITS, reason=self._reasons.get(uid, ""))
 
     def is_a_consequence(self, claim: Claim, at: datetime) -> bool:
-        """Whether a change of a claim at this time followed from where its pod was placed."""
+        """Whether a change of a claim at this time followed from its pod's node."""
         since = self._claims.get(claim)
         return since is not None and at >= since
 
@@ -125,12 +124,12 @@ class History:
 
 
 def decoded(recording: Recording, source: Source, kind: type[M]) -> Iterator[tuple[Recorded, M]]:
-    """The messages of a stream that can be decoded; services ignore the others too."""
+    """The decodable messages of a stream; services ignore the others too."""
     return decoded_records(recording.of(source), kind)
 
 
 def decoded_records(records: Iterable[Recorded], kind: type[M]) -> Iterator[tuple[Recorded, M]]:
-    """Those of these messages that can be decoded."""
+    """The decodable ones of these messages."""
     for record in records:
         try:
             message = decode(record.payload or b"", kind)
@@ -143,7 +142,7 @@ def decoded_records(records: Iterable[Recorded], kind: type[M]) -> Iterator[tupl
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KnownWaiting:
-    """A pod that waited at a time."""
+    """A waiting pod at a time."""
 
     pod: WaitingPod
     at: datetime
@@ -151,11 +150,11 @@ class KnownWaiting:
 
 
 class RecordedQueue:
-    """The pods of a recording's lists, by namespace and name, as the newest list that has each knew it.
+    """The waiting pods of a recording by namespace and name, each from the newest list that has it.
 
     Attributes:
-        was_asked: whether the recording has a list. Without one no watcher answered.
-        more: how many pods waited that the newest list has not.
+        was_asked: whether the recording has a list; without one no watcher answered.
+        more: number of waiting pods missing from the newest list.
     """
 
     def __init__(self, recording: Recording) -> None:
@@ -171,12 +170,12 @@ class RecordedQueue:
         return len(self._known)
 
     def of(self, namespace: str, name: str) -> KnownWaiting | None:
-        """The pod of this name, if it waited."""
+        """The waiting pod of this name, or None."""
         return self._known.get((namespace, name))
 
 
 def all_decisions(recording: Recording) -> Iterable[Recorded]:
-    """The messages of DECISIONS and the last ones on pods that waited, which may be older; in stream order."""
+    """The messages of DECISIONS and the last ones on waiting pods, which may be older; in stream order."""
     by_sequence = {each.sequence: each for each in (*_of_lists(recording), *recording.of(DECISIONS))}
     return sorted(by_sequence.values(), key=attrgetter("sequence"))
 
@@ -187,7 +186,7 @@ def _of_lists(recording: Recording) -> Iterator[Recorded]:
 
 
 def recorded_run(recording: Recording, history: History, snapshot: Snapshot) -> Iterator[datetime]:
-    """Bring a Snapshot through a recording, from its begin to its end; yields the time before each change.
+    """Bring a Snapshot through a recording; yields the time before each change.
 
     A bound pod counts from its Decision on, as for scorers: the mirror may show it later, or not any more.
     """
@@ -223,13 +222,13 @@ def recorded_end(recording: Recording, history: History) -> Snapshot:
 
 
 def apply(mirror: MirroredSnapshot, record: Recorded) -> None:
-    """Apply a recorded entry of the mirror; one that cannot be decoded changes nothing, as in a scorer."""
+    """Apply a recorded entry of the mirror; an undecodable one changes nothing, as in a scorer."""
     with suppress(DecodeError):
         mirror.apply(record.subject, record.payload)
 
 
 def _placed_at_the_begin(recording: Recording) -> frozenset[str]:
-    """The pods on nodes when the recording began: a message of one that is bound may still be in PENDING."""
+    # A message of a bound pod may still be in PENDING.
     snapshot, end = Snapshot(), recording.position(CLUSTER)
     mirror = MirroredSnapshot(snapshot)
     for record in recording.of(CLUSTER):
@@ -239,7 +238,7 @@ def _placed_at_the_begin(recording: Recording) -> frozenset[str]:
 
 
 def _last_samples(recording: Recording) -> dict[str, Bandwidth]:
-    """By node, of the query whose name comes first."""
+    # Of the query whose name comes first.
     found: dict[str, dict[str, Bandwidth]] = {}
     for record in recording.of(BANDWIDTH):
         with suppress(DecodeError):

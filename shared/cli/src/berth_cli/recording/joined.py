@@ -1,7 +1,7 @@
-"""Recordings that overlap, read as one: the segments of a folder, or files in the order in which they were recorded.
+"""Overlapping recordings read as one: the segments of a folder, or files in the order of recording.
 
-A recording continues another one when both are of one bus and one configuration, and the first was read at least as far
-as the second begins. What is missing between two is never bridged.
+A recording continues another if both have one bus and one configuration, and the first reaches the second's begin. A
+gap is never bridged.
 """
 
 from __future__ import annotations
@@ -30,13 +30,12 @@ from berth_cli.recording.file import (
 )
 from berth_cli.recording.segments import segments_in
 
-_LINE_BYTES: Final = 100
-"""Bytes of a record's line besides its data, on average."""
+_LINE_BYTES: Final = 100  # average bytes of a record's line besides its data
 
 
 @dataclass(slots=True, kw_only=True)
 class OverlappingFile:
-    """One file: where its changes begin, how far it was read, and its newest message."""
+    """One file: the begin of its changes, its last position, and its newest message."""
 
     name: str
     file: BinaryIO
@@ -80,14 +79,14 @@ class OverlappingFile:
         return ""
 
     def records(self, *, is_continued: bool) -> Iterator[Record]:
-        """All of it, or what follows its begin."""
+        """All of it, or the part after its begin."""
         self.file.seek(0)
         return opened(self.name, self.file, is_continued=is_continued)[1]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Joined:
-    """Files that continue each other. ``less`` says why there is less than was asked for, if there is."""
+    """Files that continue each other. ``less`` says why they cover less than requested, if so."""
 
     parts: Sequence[OverlappingFile]
     less: str = ""
@@ -101,7 +100,7 @@ class Joined:
         return self.parts[-1].newest
 
     def records(self) -> Iterator[Record]:
-        """The first file, then the changes of the others that the file before does not have; every list of pods.
+        """The first file, then the others' changes that their predecessor lacks; every list of pods.
 
         Raises: RecordingError: there are more than a replay reads.
         """
@@ -155,13 +154,13 @@ def _opened_files(paths: Sequence[Path], stack: ExitStack) -> Iterator[tuple[str
             except FileNotFoundError as exc:
                 if file == path:
                     raise RecordingError(f"{file}: reading: {exc.strerror}") from exc
-                # otherwise a segment that its recorder has removed since
+                # Otherwise a segment that its recorder has removed since.
             except OSError as exc:
                 raise RecordingError(f"{file}: reading: {exc.strerror or exc}") from exc
 
 
 def _back_to(files: Sequence[tuple[str, BinaryIO]], since: timedelta | None) -> tuple[list[OverlappingFile], str]:
-    """The newest files that continue each other, and why there are not more of them."""
+    """The newest files that continue each other, and why there are no more."""
     parts: list[OverlappingFile] = []
     for name, file in reversed(files):
         if _is_enough(parts, since):
@@ -174,7 +173,7 @@ def _back_to(files: Sequence[tuple[str, BinaryIO]], since: timedelta | None) -> 
             if not parts:
                 raise
             return parts, f"what is before {parts[0].name} is left out: {exc}"
-        if not part.has_begun:  # its recorder was killed while it read what was there, or reads it now
+        if not part.has_begun:  # Its recorder was killed while it read stored messages, or is reading them now.
             continue
         if parts and (why := part.why_not_continued_by(parts[0])):
             return parts, f"what is before {parts[0].name} is left out: {why}"

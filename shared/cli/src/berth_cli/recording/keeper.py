@@ -1,7 +1,7 @@
 """Keeps the last hour of the bus as segments (`berth record --keep`).
 
-A segment is what `berth record` writes. The next one begins while it is still written, so that together they lack
-nothing: each reads what is stored from NATS, and ends when the one after it has been read as far.
+A segment is an ordinary recording. The next one begins before it ends, so that together they have no gap: each reads
+the stored messages from NATS and ends when its successor has reached its position.
 """
 
 from __future__ import annotations
@@ -30,17 +30,15 @@ from berth_cli.recording.file import (
 from berth_cli.recording.recorder import FLUSH, AskQueue, OnBegun, Recorder
 from berth_cli.recording.segments import SEGMENTS, SegmentFolder
 
-TRY_AGAIN: Final = timedelta(seconds=5)
-"""Until a disk that took nothing is tried again."""
+TRY_AGAIN: Final = timedelta(seconds=5)  # until a disk that failed is tried again
+# How long a segment is continued until its successor has caught up. Beyond it there is a gap.
 OVERLAP: Final = timedelta(seconds=10)
-"""How long a segment may be read further until it has what the next one begins with. After that there is a gap."""
 
-OnDisk = Callable[[str], None]
-"""Called with why nothing is recorded; empty: it is again."""
+OnDisk = Callable[[str], None]  # called with the reason when recording stops, and with "" when it goes on
 
 
 class Keeper:
-    """Writes segments into a folder, of one session after the other."""
+    """Writes segments into a folder, over one session after another."""
 
     def __init__(
         self,
@@ -51,7 +49,7 @@ class Keeper:
         on_disk: OnDisk,
         on_missing: OnBegun,
     ) -> None:
-        """``ask``: how the watcher is asked which pods wait; ``on_missing`` is called with why that is not known."""
+        """``ask``: asks the watcher for waiting pods; ``on_missing`` is called with the reason if they are unknown."""
         self._folder = folder
         self._configuration = configuration
         self._ask = ask
@@ -59,10 +57,10 @@ class Keeper:
         self._on_missing = on_missing
 
     async def follow(self, session: Session, *, on_begun: Callable[[], None]) -> None:
-        """Record until cancelled. ``on_begun`` is called once everything that was stored is written.
+        """Record until cancelled. ``on_begun`` is called once every stored message is written.
 
         Raises:
-            BusLostError: the connection is lost. What was recorded before is written.
+            BusLostError: the connection is lost. Earlier records are written.
         """
         running: list[_Segment] = []
         reason = "NATS was lost"
@@ -97,7 +95,7 @@ class Keeper:
         return _Segment(self._folder.next_path(head.at), head, session, self._ask, self._on_missing)
 
     async def _until_due(self, segment: _Segment) -> None:
-        """Until the next segment should begin: it has lasted, or it is large and half of it are changes."""
+        """Until the next segment should begin: by age, or if it is large and half of it are changes."""
         most = max(self._folder.most_bytes // SEGMENTS, 2 * segment.written)
         until = asyncio.get_running_loop().time() + self._folder.length.total_seconds()
         while asyncio.get_running_loop().time() < until and segment.written < most and segment.has_room:
@@ -106,7 +104,7 @@ class Keeper:
 
 
 class _Segment:
-    """A recorder that runs, and the file that it writes."""
+    """A running recorder and its file."""
 
     def __init__(self, path: Path, head: Header, session: Session, ask: AskQueue, on_missing: OnBegun) -> None:
         """Raises: UsageError: the file cannot be created."""
@@ -117,7 +115,7 @@ class _Segment:
 
     @property
     def positions(self) -> dict[Source, int]:
-        """Up to where each source has been read."""
+        """The positions reached in each source."""
         return self._recorder.positions
 
     @property
@@ -127,23 +125,23 @@ class _Segment:
 
     @property
     def has_room(self) -> bool:
-        """Whether a replay would read what comes until the next segment has begun too."""
+        """Whether a replay could also read the messages until the next segment has begun."""
         return self._writer.size < MOST_BYTES - 2 * MOST_FRAME_BYTES
 
     async def begin(self) -> None:
-        """Until everything that was stored has been written. Raises as :meth:`wait`."""
+        """Until every stored message is written. Raises as :meth:`wait`."""
         while not self._recorder.has_begun.is_set():
             await self.wait(FLUSH / 20)
 
     async def read_up_to(self, positions: dict[Source, int]) -> None:
-        """Until it has what the next segment begins with, or that takes too long. Raises as :meth:`wait`."""
+        """Until it has reached the next segment's begin, or a time limit. Raises as :meth:`wait`."""
         with suppress(TimeoutError):
             async with asyncio.timeout(OVERLAP.total_seconds()):
                 while any(self.positions[source] < position for source, position in positions.items()):
                     await self.wait(FLUSH / 20)
 
     async def wait(self, seconds: timedelta) -> None:
-        """Some time.
+        """Wait.
 
         Raises:
             RecordingWriteError: it cannot be written meanwhile.
@@ -158,7 +156,7 @@ class _Segment:
             raise first_error(group) from group
 
     async def end(self, reason: str) -> None:
-        """Write the end; leave the file as it is where that cannot be written, and remove one without a begin."""
+        """Write the end; leave an unwritable file as it is, and remove one without a begin."""
         self._task.cancel()
         await asyncio.gather(self._task, return_exceptions=True)
         with suppress(RecordingWriteError):

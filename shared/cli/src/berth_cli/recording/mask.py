@@ -1,10 +1,9 @@
-"""Masks of names: another word for each word that is not in the vocabulary, the same one everywhere in a recording.
+"""Masks of names: each word outside the vocabulary is replaced, by the same mask everywhere in a recording.
 
-Words are masked, and what separates them is kept. So whatever was equal stays equal, and names that are made of others
-stay so: a key of a pod and its namespace, an image and its tag, the claim ``<pod>-<volume>``. Masks are drawn at
-random and kept in memory only, so nobody can try a name on them.
+Separators are kept, so equal texts stay equal and composed names stay composed: a pod's key and its namespace, an image
+and its tag, the claim ``<pod>-<volume>``. Masks are random and kept in memory only, so that names cannot be tried out.
 
-Uids keep their order too, by which victims of one priority and age are put in order.
+Uids keep their order, which decides between victims of equal priority and age.
 """
 
 from __future__ import annotations
@@ -21,28 +20,26 @@ from berth.errors import DecodeError
 from berth.messages.subjects import Attempt, Uid
 
 _UID: Final = "[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}"
+# Characters of a word. All non-ASCII characters count, because accents and vowel signs reveal a lot.
 _CHARACTERS: Final = "[0-9A-Za-z\x80-\U0010ffff]"
-"""Of a word. What is not ASCII separates nothing: an accent or a vowel that is a character of its own says a lot."""
 _PARTS: Final = re.compile(rf"(?P<uid>\b{_UID}\b)|{_CHARACTERS}+")
 _WORD: Final = re.compile(f"{_CHARACTERS}+")
-_NUMBER: Final = re.compile(r"\d{1,6}")
-"""A longer one may be an account."""
+_NUMBER: Final = re.compile(r"\d{1,6}")  # a longer number may be an account
 _AMOUNT: Final = re.compile(r"\d{1,6}(?:\.\d{1,6})?(?:/\d{1,6})?(?:ms|s|min|h|B|kB|MB|GB|MB/s|%)?")
 _PUNCTUATION: Final = " ,:;.()[]{}'\""
 _TIME: Final = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d{1,9})?(?:Z|[+-]\d\d:\d\d)")
 _QUANTITY: Final = re.compile(r"[+-]?\d{1,19}(?:\.\d{1,19})?(?:[eE][+-]?\d{1,3}|m|n|u|k|[KMGTPE]i?)?")
+# Tries for a mask as long as its word; then it becomes a character longer.
 _DRAWS: Final = 64
-"""Tries for a mask as long as its word, after which it is a character longer."""
+# Characters of a text that is likely to come again: names, and no long annotations.
 _REMEMBERED: Final = 300
-"""Characters of a text that is likely to come again: names, and no long annotations."""
 _UID_BITS: Final = 128
 _FACTOR_BITS: Final = 60
-_MASKED_UID_DIGITS: Final = 48
-"""Hexadecimal: enough for 128 + 61 bits and what is added."""
+_MASKED_UID_DIGITS: Final = 48  # hexadecimal: 128 + 61 bits and the addend
 
 
 class Mask:
-    """The masks of one recording. ``kept`` are further words: the names of plugins, by which they are found."""
+    """The masks of one recording. ``kept``: further words, such as plugins' names, by which they are found."""
 
     def __init__(self, kept: Iterable[str] = (), random: Random | None = None) -> None:
         self._random = random or SystemRandom()
@@ -52,7 +49,7 @@ class Mask:
         self._names: dict[str, str] = {}
 
     def name(self, text: str) -> str:
-        """A name, or several with something between them."""
+        """A name, or several with separators."""
         found = self._names.get(text)
         if found is None:
             found = _PARTS.sub(self._part, text)
@@ -61,11 +58,11 @@ class Mask:
         return found
 
     def value(self, text: str) -> str:
-        """A label's value. A number is kept: selectors compare them by size."""
+        """A label's value. A number is kept, because selectors compare numbers."""
         return text if _NUMBER.fullmatch(text) else self.name(text)
 
     def text(self, text: str) -> str:
-        """A sentence, in which numbers and amounts are kept."""
+        """A sentence; numbers and amounts are kept."""
         return " ".join(map(self._token, text.split(" ")))
 
     def attempt(self, text: str) -> str:
@@ -85,15 +82,15 @@ class Mask:
         return text if _QUANTITY.fullmatch(text) else self.name(text)
 
     def version(self, text: str) -> str:
-        """A resourceVersion is kept, as far as it is a number."""
+        """A resourceVersion is kept if it is a number."""
         return text if text.isascii() and text.isdecimal() else self.name(text)
 
     def address(self, text: str) -> str:
-        """An address of a node; those that every machine has are kept."""
+        """An address of a node; addresses that every machine has are kept."""
         return text if text in _EVERYWHERE else self.name(text)
 
     def url(self, text: str) -> str:
-        """An address that can be one, and is nobody's."""
+        """A valid address that belongs to no machine."""
         return f"http://{self.name('-'.join(_WORD.findall(text.partition('://')[2] or text)))}"
 
     def _part(self, found: re.Match[str]) -> str:
@@ -109,7 +106,7 @@ class Mask:
         return mask
 
     def _draw(self, word: str) -> str:
-        """A word that is in use nowhere, as long as can be had: names have a length that must not be exceeded."""
+        """An unused word, of the same length if possible, because names have a maximum length."""
         length, is_number = len(word), word.isascii() and word.isdecimal()
         taken = {word, *self._kept}
         while True:
@@ -132,7 +129,7 @@ class Mask:
 
     @cached_property
     def _order(self) -> tuple[int, int, bytes]:
-        """By what a UUID is multiplied, what is added, and the key of the noise below the factor."""
+        # A UUID's factor and addend, and the key of the noise below the factor.
         factor = self._random.getrandbits(_FACTOR_BITS) | 1 << _FACTOR_BITS
         return factor, self._random.getrandbits(_UID_BITS + _FACTOR_BITS), self._random.randbytes(32)
 
@@ -141,7 +138,7 @@ _EVERYWHERE: Final = frozenset({"", "0.0.0.0", "127.0.0.1", "::", "::1"})  # noq
 
 
 def without_names(text: str) -> tuple[str, ...]:
-    """The parts of a sentence in order, with ``*`` for each word that is masked: equal for equal sentences."""
+    """The parts of a sentence in order, with ``*`` for each masked word: equal for equal sentences."""
     return tuple(sorted(_skeleton(part) for part in text.replace(". ", ", ").rstrip(".").split(", ")))
 
 
@@ -155,8 +152,8 @@ def _star(found: re.Match[str]) -> str:
     return found[0] if found[0].lower() in WORDS else "*"
 
 
-# --- the words that are kept: those of Kubernetes, of clouds, and of berth's own sentences, which name no person,
-# company or cluster. A word that is missing here is masked.
+# --- the kept words: Kubernetes', clouds' and berth's own, which identify no person,
+# company or cluster. A word missing here is masked.
 
 _KUBERNETES: Final = """
 1gi 2mi account affinity alpha always amd64 annotations api apiversion app apps arch arm arm64 attachable autoscaler
@@ -199,5 +196,4 @@ that the their then there these they this time to tolerate tolerated too took tr
 unresolvable until untolerated used variable versions very victim victims view violate volumes waited waiting want was
 watch watcher were what when where which while why will with without would written yet
 """
-WORDS: Final = frozenset(f"{_KUBERNETES} {_PROVIDERS} {_SENTENCES}".split())
-"""In small letters."""
+WORDS: Final = frozenset(f"{_KUBERNETES} {_PROVIDERS} {_SENTENCES}".split())  # lower case

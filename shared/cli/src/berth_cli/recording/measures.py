@@ -1,4 +1,4 @@
-"""What a cluster looks like in a few numbers, so that two of them can be compared: spread, fragmentation, bandwidth."""
+"""A cluster in a few comparable numbers: spread, fragmentation, bandwidth."""
 
 from __future__ import annotations
 
@@ -22,16 +22,15 @@ class Spread(msgspec.Struct, frozen=True, kw_only=True):
     least: float
     mean: float
     most: float
-    deviation: float
-    """The standard deviation: 0 when all nodes are alike."""
+    deviation: float  # standard deviation: 0 if all nodes are alike
 
 
 class Measures(msgspec.Struct, frozen=True, kw_only=True):
-    """A cluster in numbers. A percentage is one of what the node has.
+    """A cluster in numbers. Percentages are relative to the node.
 
-    ``room_for`` is how many more pods like the largest that was placed fit, ``stranded_cpu_percent`` how much of all
-    free CPU is on nodes where it does not: fragmentation. ``receive`` and ``transmit`` are the bytes per second of the
-    busiest node; ``None`` without samples and annotations.
+    ``room_for``: number of further pods like the largest placed one; ``stranded_cpu_percent``: share of all free CPU on
+    nodes without room for it (fragmentation). ``receive`` and ``transmit``: bytes per second of the busiest node;
+    ``None`` without samples and annotations.
     """
 
     nodes: int
@@ -48,14 +47,14 @@ class Measures(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BusiestNodes:
-    """Bytes per second of the node that receives, and of the one that transmits the most; ``None`` when unknown."""
+    """Bytes per second of the busiest receiving and transmitting node; ``None`` if unknown."""
 
     receive: float | None
     transmit: float | None
 
 
 class Traffic:
-    """Traffic of nodes, measured in one cluster, and with what annotations say for pods that are elsewhere in another.
+    """Traffic of nodes, measured in one cluster, corrected by annotations of pods that are elsewhere in another.
 
     Without any sample the annotations alone count.
     """
@@ -83,7 +82,7 @@ class Traffic:
 
 
 def _annotated(snapshot: Snapshot, annotation: str) -> dict[str, float]:
-    """By node, the sum of what its pods' annotations say."""
+    """By node, the sum of its pods' annotations."""
     sums: dict[str, float] = {}
     for row in range(snapshot.size):
         for placed in snapshot.placed_on_row(row):
@@ -132,7 +131,7 @@ def _share(snapshot: Snapshot, rows: RowIndex, resource: str) -> Amount:
 
 
 def _room(snapshot: Snapshot, rows: RowIndex, pod: Pod | None) -> Amount:
-    """How many pods with these requests fit on each node, by its sums alone."""
+    """The number of pods with these requests that fit on each node, by its sums alone."""
     columns = snapshot.columns
     room: Amount = np.maximum(columns.allowed_pods[rows] - columns.pods[rows], 0)
     room[columns.unschedulable[rows]] = 0

@@ -1,11 +1,10 @@
-"""Records a bus: what is stored, then every change, until it is told to end.
+"""Records a bus: stored messages, then every change, until stopped.
 
-It reads as a user who may only look: Direct Get, and the copies that streams publish of what they store. The queues
-PENDING and RANKED are read in the same way, so messages are recorded that are gone at once.
+It reads as a user without other rights: Direct Get, and the copies that streams republish. The queues PENDING and
+RANKED are read in the same way, so short-lived messages are recorded too.
 
-A pod that waits may be on no stream: one that is gated never was, and one that fits nowhere is on PENDING only while it
-is tried. Nothing changes as long as it waits. The watcher has them all; it is asked as people ask it (`berth queue`),
-page by page, one request at a time. Of anything else no service knows.
+A waiting pod may be on no stream: a gated pod never was, and an unschedulable one is on PENDING only while it is tried.
+So the recorder asks the watcher for waiting pods, as `berth queue` does, page by page, one request at a time.
 """
 
 from __future__ import annotations
@@ -35,34 +34,27 @@ from berth_cli.recording.file import (
     unchanged,
 )
 
-FLUSH: Final = timedelta(seconds=1)
-"""Between two writes: what a recorder that is killed loses."""
+FLUSH: Final = timedelta(seconds=1)  # between two writes; a killed recorder loses that much
+# Age of the oldest Decisions at the begin. A scorer that starts reads as many.
 DECISIONS_BEFORE: Final = timedelta(minutes=2)
-"""How old the oldest Decisions are that a recording begins with. A scorer that starts reads as many."""
-MOST_PODS: Final = 50_000
-"""Of one list: 500 pages, which take the watcher less than a second of a processor."""
-MOST_DECISION_BYTES: Final = 32 << 20
-"""Of the Decisions of one list. After that it has pods with their reasons only."""
-LONGEST: Final = timedelta(seconds=20)
-"""How long the watcher is asked for one list."""
-LONGEST_AT_THE_END: Final = timedelta(seconds=5)
-"""The same when the recorder is about to end, and somebody waits for that."""
-ASK_AGAIN: Final = timedelta(milliseconds=500)
-"""Until the watcher is asked once more which pods wait."""
+MOST_PODS: Final = 50_000  # of one list: 500 pages, less than a second of the watcher's CPU
+MOST_DECISION_BYTES: Final = 32 << 20  # of the Decisions of one list; beyond it pods have their reasons only
+LONGEST: Final = timedelta(seconds=20)  # for one list
+LONGEST_AT_THE_END: Final = timedelta(seconds=5)  # the same at the end of the recorder, when somebody waits
+ASK_AGAIN: Final = timedelta(milliseconds=500)  # until the watcher is asked again
 
 _STREAMS: Final[tuple[Source, ...]] = (PENDING, RANKED, DECISIONS)
 _BUCKETS: Final[tuple[Source, ...]] = (CLUSTER, BANDWIDTH, FACTS)
 
-OnBegun = Callable[[str], None]
-"""Called with what is not known of the pods that wait; empty: nothing."""
+OnBegun = Callable[[str], None]  # called with the reason if waiting pods are unknown, or ""
 OnRecords = Callable[[list[Recorded]], None]
+# The pages of the leading watcher's queue. Raises a BerthError without an answer.
 AskQueue = Callable[[Session], AsyncGenerator[QueueAnswer, None]]
-"""The pages of the leading watcher's queue. Raises a BerthError where nobody answers."""
 OnWaiting = Callable[[Waiting], None]
 
 
 class BusReading:
-    """Reads every source of a recording: what is stored, then what follows. ``received`` gets it batch by batch."""
+    """Reads every source of a recording: stored messages, then changes. ``received`` gets them in batches."""
 
     def __init__(self, session: Session, received: OnRecords) -> None:
         self._session = session
@@ -71,14 +63,14 @@ class BusReading:
 
     @property
     def begun(self) -> Begun:
-        """Up to where each source has been received."""
+        """The positions received at the begin."""
         return Begun(positions={name: each.position for name, each in self._readers.items()})
 
     @asynccontextmanager
     async def following(self) -> AsyncIterator[None]:
-        """When the block starts, everything that was stored has been received; in it, what follows is.
+        """When the block starts, every stored message has been received; inside it, changes are.
 
-        The queues come first: what moves on meanwhile is met in the next stream, and not missed.
+        The queues come first, so that a moving message is met in the next stream and not missed.
 
         Raises:
             BusLostError: the connection is lost.
@@ -108,9 +100,9 @@ class BusReading:
 
 
 class Recorder:
-    """Writes what a session reads, and who waits when it begins and ends.
+    """Writes the messages of a session, and waiting pods at the begin and end.
 
-    ``ask``: how the watcher is asked. ``change``: what is written in place of each record.
+    ``ask``: asks the watcher. ``change``: replaces each record.
     """
 
     def __init__(self, session: Session, writer: RecordingWriter, ask: AskQueue, change: Change = unchanged) -> None:
@@ -119,21 +111,20 @@ class Recorder:
         self._reading = BusReading(session, self._add)
         self._change = change
         self._writer = writer
-        self.has_begun = asyncio.Event()
-        """Set once everything that was stored has been written."""
+        self.has_begun = asyncio.Event()  # set once every stored message is written
 
     @property
     def positions(self) -> dict[Source, int]:
-        """Up to where each source has been received."""
+        """The positions received in each source."""
         return self._reading.begun.positions
 
     async def run(self, *, on_begun: OnBegun) -> str:
-        """Record until cancelled, or until the recording is as large as a replay reads; returns why it ended.
+        """Record until cancelled, or until a replay would read no more; returns why it ended.
 
-        ``on_begun`` is called once everything that was stored has been read and written, and who waits is known.
+        ``on_begun`` is called once every stored message has been read and written, and the waiting pods are known.
 
         Raises:
-            BusLostError: the connection is lost. What was recorded before is written.
+            BusLostError: the connection is lost. Earlier records are written.
             RecordingWriteError: it cannot be written.
         """
         async with self._reading.following(), asyncio.TaskGroup() as tasks:
@@ -148,7 +139,7 @@ class Recorder:
         return "the recording is as large as a replay reads"
 
     async def ask_again(self) -> None:
-        """Write who waits at the end: a pod that came and was not tried has no message."""
+        # At the end too: a pod that came and was not tried has no message.
         with suppress(BusLostError):
             if not self._writer.is_full:
                 await ask_who_waits(self._session, self._ask, self._waits, longest=LONGEST_AT_THE_END)
@@ -157,7 +148,7 @@ class Recorder:
         """Write the end, so that the recording is known to be whole.
 
         Raises:
-            RecordingWriteError: it cannot be written, or something before could not. Then it has no end.
+            RecordingWriteError: this or an earlier write failed. Then it has no end.
         """
         try:
             self._writer.end(reason, self.positions)
@@ -168,7 +159,7 @@ class Recorder:
 
     async def _who_waits(self, on_begun: OnBegun) -> None:
         missing = await ask_who_waits(self._session, self._ask, self._waits)
-        if missing:  # a watcher that is busy may be late once
+        if missing:  # A busy watcher may be late once.
             await asyncio.sleep(ASK_AGAIN.total_seconds())
             missing = await ask_who_waits(self._session, self._ask, self._waits)
         self._writer.flush()
@@ -184,13 +175,13 @@ class Recorder:
                 self._writer.write_frames()
 
 
-# --- who waits
+# --- waiting pods
 
 
 async def ask_who_waits(
     session: Session, ask: AskQueue, received: OnWaiting, *, longest: timedelta | None = None
 ) -> str:
-    """Hand on who waits, page by page; returns why it is not known, empty for done.
+    """Pass on waiting pods, page by page; returns why they are unknown, or "".
 
     Raises:
         BusLostError: the connection is lost.
@@ -208,7 +199,7 @@ async def ask_who_waits(
 
 
 async def _lists(session: Session, ask: AskQueue, longest: timedelta) -> AsyncGenerator[Waiting, None]:
-    """Each page with the last Decisions on its pods; the last one says how many pods are missing."""
+    """Each page with the last Decisions on its pods; the last page counts the missing pods."""
     until, count, queued, room = monotonic() + longest.total_seconds(), 0, 0, MOST_DECISION_BYTES
     async with aclosing(ask(session)) as pages:
         async for page in pages:
@@ -228,7 +219,7 @@ async def _lists(session: Session, ask: AskQueue, longest: timedelta) -> AsyncGe
 
 
 async def _last_decisions(session: Session, pods: list[WaitingPod]) -> AsyncIterator[Recorded]:
-    """Those on these pods; one on a pod that had the name before is left out."""
+    # A Decision on an earlier pod of the same name is left out.
     uids = {
         str(PodSubject(stage="decision", profile=pod.profile, namespace=pod.namespace, pod=pod.name)): pod.uid
         for pod in pods

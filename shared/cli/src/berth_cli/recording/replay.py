@@ -45,15 +45,14 @@ from berth.ranking.view import LIFETIME, View
 from berth_cli.recording.differences import differences
 from berth_cli.recording.file import Recorded, Recording, Source
 
-_NOT_READ: Final = Positions(cluster=2**53)
-"""Positions that no view reaches."""
+_NOT_READ: Final = Positions(cluster=2**53)  # positions that no view reaches
+# How far a scorer's expiry of a proposal may be off, by NATS's times: it looks once a second.
 _TOLERANCE: Final = timedelta(seconds=2)
-"""By how much a scorer may be off, by NATS's times of messages, when a proposal expires: it looks once a second."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordedRanking:
-    """A RANKED message, its sequence in the stream, and when NATS stored it."""
+    """A RANKED message, its sequence in the stream, and the time at which NATS stored it."""
 
     message: Ranked
     sequence: int
@@ -61,15 +60,15 @@ class RecordedRanking:
 
     @property
     def was_ranked(self) -> bool:
-        """Whether a cycle ran: without one the answer is an error that names no nodes."""
+        """Whether a cycle ran: without one the answer is an error without nodes."""
         return not self.message.error or self.message.nodes is not None or self.message.evaluated > 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Replayed:
-    """A ranking that was made again. ``differences`` are sentences; none: it is equal.
+    """A repeated ranking. ``differences`` are sentences; empty if it is equal.
 
-    ``left_out`` is why it was not made again; then ``again`` is ``None``.
+    ``left_out`` is why it was not repeated; then ``again`` is ``None``.
     """
 
     ranking: RecordedRanking
@@ -99,8 +98,8 @@ class Replay:
     """A recording and the profiles of its configuration; the scorers' ``numbers.best`` and ``numbers.proposal``.
 
     Attributes:
-        rankings: every RANKED that can be decoded, in stream order.
-        unreadable: how many cannot.
+        rankings: every decodable RANKED, in stream order.
+        unreadable: number of the others.
     """
 
     def __init__(
@@ -113,8 +112,8 @@ class Replay:
         self._lifetime = lifetime
         self._ranker = Ranker(profiles=profiles, config=recording.header.config, identity="", best=best, explained=256)
         self._views: dict[str, ScorersView] = {}
+        # By scorer, the number of nodes it named when more were feasible: its maximum.
         self._named: dict[str, set[int]] = {}
-        """Of each scorer, how many nodes it named where more were feasible: as many as it names at most."""
         self._gaps = RecordingGaps(recording)
         self._read(recording.of(RANKED))
         self._sources = RecordedSources(recording, self.rankings)
@@ -125,7 +124,7 @@ class Replay:
             yield self.make_again(ranking)
 
     def make_again(self, ranking: RecordedRanking) -> Replayed:
-        """Make the next ranking of its scorer again; afterwards it counts in that scorer's view."""
+        """Repeat the next ranking of its scorer; afterwards it counts in that scorer's view."""
         scorer = self.view_of(ranking.message.scorer)
         scorer.advance(ranking)
         left_out = self._why_left_out(ranking)
@@ -138,7 +137,7 @@ class Replay:
         return Replayed(ranking=ranking, again=again, differences=tuple(found))
 
     def view_of(self, scorer: str) -> ScorersView:
-        """The view of a scorer, as it was at its last ranking that was made again."""
+        """The view of a scorer at its last repeated ranking."""
         if scorer not in self._views:
             self._views[scorer] = ScorersView(self._sources, scorer, self._ranker.live_sources, self._lifetime)
         return self._views[scorer]
@@ -156,7 +155,7 @@ class Replay:
                     self._named.setdefault(message.scorer, set()).add(len(message.candidates))
 
     def _rank(self, message: Ranked, view: View) -> Ranked:
-        """As the scorer did. A rejection on a view that was behind is one again."""
+        # A rejection on a view that was behind stays marked as such.
         pending = Pending(
             config=message.config,
             attempt=message.attempt,
@@ -172,7 +171,7 @@ class Replay:
             return ranker.answer(pending, view, 0.0)
 
     def _most_named(self, message: Ranked) -> int | None:
-        """How many nodes its scorer named at most then, as far as the recording shows it."""
+        """The scorer's maximum of named nodes at that time, as far as the recording shows."""
         known = (most for most in self._named.get(message.scorer, ()) if most >= len(message.candidates))
         return min(known, default=None)
 
@@ -188,7 +187,7 @@ class Replay:
         return self._why_not_recorded(message, profile) or self._gaps.why_unknown(ranking)
 
     def _why_not_recorded(self, message: Ranked, profile: Profile) -> str:
-        """What the ranking depends on, and no recording of this kind has; else nothing."""
+        """A dependency of the ranking that recordings never contain, or ""."""
         if any(extender.is_asked and is_interested(extender, message.pod) for extender in profile.extenders):
             return "extenders were asked, whose answers are not on the bus"
         if self._header.anonymised and any(source.bucket == FACTS for source in profile.live_sources):
@@ -199,7 +198,7 @@ class Replay:
 
 
 class RecordingGaps:
-    """What a recording does not have of what a scorer had read: what came before its begin, or after its end."""
+    """Missing parts of a scorer's input: before the begin of the recording, or after its end."""
 
     def __init__(self, recording: Recording) -> None:
         self._begun = recording.begun
@@ -212,7 +211,7 @@ class RecordingGaps:
         self._missed = list(_missed(recording))
 
     def why_unknown(self, ranking: RecordedRanking) -> str:
-        """Why the ranking cannot be made again, if something is missing for it; else nothing."""
+        """Why the ranking cannot be repeated, or ""."""
         positions = ranking.message.positions
         if self._begun is None:
             return "the recorder was ended before it had read the cluster"
@@ -235,15 +234,14 @@ POSITIONED: Final[Mapping[Source, str]] = {
     DECISIONS: "decisions",
     BANDWIDTH: "bandwidth",
     FACTS: "facts",
-}
-"""The sources that ``Positions`` names."""
+}  # the sources that Positions names
 _BEFORE: Final = "ranked before everything that counted then was recorded"
 
 
 def _proposed_before(recording: Recording) -> Iterator[tuple[str, tuple[int, datetime]]]:
-    """Pods that counted on a node when the recording began, though it has no RANKED of them.
+    """Pods that counted on a node at the begin of the recording without a RANKED in it.
 
-    With each the position from which on the mirror shows what became of it, and when it was decided.
+    Each has the position from which the mirror shows its end, and the time of its Decision.
     """
     ranked = {uid for record in recording.of(RANKED) if (uid := _uid_in(record))}
     first_mirrored: dict[str, int] = {}
@@ -264,7 +262,7 @@ def _proposed_before(recording: Recording) -> Iterator[tuple[str, tuple[int, dat
 
 
 def _missed(recording: Recording) -> Iterator[datetime]:
-    """When rankings were stored that are not in the recording: NATS drops copies for a reader that is too slow."""
+    # NATS drops copies for a slow reader.
     before = recording.position(RANKED)
     for record in recording.of(RANKED):
         if record.sequence <= before:
@@ -275,7 +273,7 @@ def _missed(recording: Recording) -> Iterator[datetime]:
 
 
 class _Attempted(msgspec.Struct):
-    """Enough of a message to say which pod it is about."""
+    """The part of a message that identifies its pod."""
 
     attempt: str
 
@@ -316,7 +314,7 @@ class RecordedSources:
         self._ranked = [one.sequence for one in rankings]
 
     def up_to(self, source: Source, begin: int, position: int) -> tuple[Sequence[Recorded], int]:
-        """The messages from an index on that are not after the position, and the index of the next one."""
+        """The messages from an index up to the position, and the index of the next one."""
         end = max(begin, bisect_right(self._sequences[source], position))
         return self._records[source][begin:end], end
 
@@ -326,7 +324,7 @@ class RecordedSources:
         return self._rankings[begin:end], end
 
     def last_pending(self, position: int) -> Recorded | None:
-        """The newest message of PENDING that is not after the position."""
+        """The newest message of PENDING up to the position."""
         end = bisect_right(self._sequences[PENDING], position)
         return self._records[PENDING][end - 1] if end else None
 
@@ -343,13 +341,11 @@ class ScorersView:
         self._scorer = scorer
         self._live = LiveDataReader(self.view.snapshot.live, live_sources)
         self._next: dict[Source, int] = {}
-        self._proposed_at: dict[str, datetime] = {}
-        """By uid, when it was last proposed, or said to wait."""
-        self._expiring: list[str] = []
-        """Pods whose proposals expire before the next ranking."""
+        self._proposed_at: dict[str, datetime] = {}  # by uid, the last proposal or waiting
+        self._expiring: list[str] = []  # pods whose proposals expire before the next ranking
 
     def advance(self, ranking: RecordedRanking) -> None:
-        """Read what the scorer had read when it made this ranking, in the order of NATS's times."""
+        """Read the scorer's input of this ranking, in the order of NATS's times."""
         message, received = ranking.message, ranking.message.received
         read: list[Sequence[tuple[datetime, Source, Recorded | RecordedRanking]]] = []
         for source, name in POSITIONED.items():
@@ -369,7 +365,7 @@ class ScorersView:
             self.view.proposals.withdraw(uid)
 
     def count(self, ranking: RecordedRanking) -> None:
-        """The scorer's own ranking counts from now on; one that failed before a cycle ran does not."""
+        """Count the scorer's own ranking from now on; one that failed before its cycle does not count."""
         if ranking.was_ranked:
             self._count(ranking)
 
@@ -378,7 +374,7 @@ class ScorersView:
         self.view.proposals.ranked(ranking.message, 0.0)
 
     def _expire_before(self, uid: str, at: datetime, *, is_proposed: bool) -> None:
-        """A message about a pod comes: one whose proposal expired, and that is old enough by now, expired before it."""
+        # An expired proposal that is old enough by now expired before this message about its pod.
         old = at - self._proposed_at.get(uid, at)
         if uid in self._expiring and old >= self._lifetime - _TOLERANCE:
             self._expiring.remove(uid)
@@ -407,7 +403,7 @@ class ScorersView:
         self.view.apply_decisions([stored], record.sequence, 0.0)
 
     def _apply_live(self, bucket: Source, record: Recorded) -> None:
-        with suppress(DecodeError):  # the scorer kept the former value too
+        with suppress(DecodeError):  # The scorer kept the former value too.
             self._live.apply(bucket, record.subject, record.payload, record.time)
         self.view.reached(bucket, record.sequence)
 
@@ -418,10 +414,10 @@ def _entry(record: Recorded) -> Entry:
 
 @contextmanager
 def recorded_ties(message: Ranked, snapshot: Snapshot) -> Iterator[None]:
-    """Among equals the nodes of a ranking come first, or the node of its preemption.
+    """Among equals, the nodes of a ranking come first, or the node of its preemption.
 
-    Equal nodes are ordered by hashes of their names and of the pod's uid, and masked names have other hashes. What
-    makes them equal is compared as ever.
+    Equal nodes are ordered by hashes of their names and of the pod's uid, and masked names have other hashes. Equality
+    itself is compared as usual.
     """
     preemption = message.preemption
     names, seed = [each.node for each in message.candidates], message.attempt

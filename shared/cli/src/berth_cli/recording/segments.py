@@ -1,7 +1,7 @@
 """The folder of `berth record --keep`: segments, each an ordinary recording that overlaps with the next one.
 
-A segment is called ``000017-20261125T101500Z.berth``: its number, and when it begins by NATS's clock. One recorder at a
-time has the folder's lock, which ends with its process.
+A segment is called ``000017-20261125T101500Z.berth``: its number, and its begin by NATS's clock. One recorder at a time
+holds the folder's lock, which ends with its process.
 """
 
 from __future__ import annotations
@@ -21,18 +21,16 @@ from typing import Final
 from berth.exits import UsageError
 
 LOCK: Final = "recorder.lock"
-SEGMENTS: Final = 12
-"""How many segments the time and the size that are kept are divided into."""
+SEGMENTS: Final = 12  # number of segments for the kept time and size
 _LONGEST: Final = timedelta(minutes=10)
 _NAME: Final = re.compile(r"(\d{6,18})-(\d{8}T\d{6})Z\.berth", re.ASCII)
 _TIME: Final = "%Y%m%dT%H%M%S"
-_SHOWN: Final = 200
-"""Characters of the lock's file, which names its process, in an error."""
+_SHOWN: Final = 200  # characters of the lock file, which names its process, in an error
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SegmentFile:
-    """A segment by its name: ``at`` is when it begins, to the second."""
+    """A segment by its name: ``at`` is its begin, to the second."""
 
     path: Path
     number: int
@@ -66,10 +64,10 @@ def _named(path: Path) -> SegmentFile | None:
 
 
 class SegmentFolder:
-    """The folder of the one recorder that keeps segments there.
+    """The folder of its one recorder.
 
     Attributes:
-        length: how long a segment is.
+        length: duration of a segment.
         most_bytes: of all segments together.
     """
 
@@ -81,7 +79,7 @@ class SegmentFolder:
 
     @property
     def summary(self) -> tuple[int, int]:
-        """How many segments there are, and their bytes."""
+        """The number of segments, and their bytes."""
         there = segments_in(self.path)
         return len(there), sum(_size(each) for each in there)
 
@@ -91,7 +89,7 @@ class SegmentFolder:
         return self.path / f"{number:06}-{at.astimezone(UTC).strftime(_TIME)}Z.berth"
 
     def remove_old(self) -> None:
-        """Remove the oldest segments: those that end before the time that is kept, then those above the size.
+        """Remove the oldest segments: those before the kept time, then those above the size.
 
         The newest one, which may be open, stays.
         """
@@ -101,23 +99,23 @@ class SegmentFolder:
             if there[-1].at - following.at < self._keep and size <= self.most_bytes:
                 return
             size -= _size(each)
-            with suppress(OSError):  # somebody else removed it
+            with suppress(OSError):  # Another process removed it.
                 each.path.unlink()
 
 
 def _size(segment: SegmentFile) -> int:
     try:
         return segment.path.stat().st_size
-    except OSError:  # a link without a target, or a file that was removed since
+    except OSError:  # A link without a target, or a file removed since.
         return 0
 
 
 @contextmanager
 def locked_folder(path: Path, *, keep: timedelta, most_bytes: int) -> Iterator[SegmentFolder]:
-    """The folder, created if it is missing, which in the block no other recorder can have.
+    """The folder, created if missing and locked inside the block.
 
     Raises:
-        UsageError: it cannot be used, or another recorder has it.
+        UsageError: it cannot be used, or another recorder holds it.
     """
     what = f"keeping segments in {str(path)!r}"
     try:
@@ -131,12 +129,12 @@ def locked_folder(path: Path, *, keep: timedelta, most_bytes: int) -> Iterator[S
         except BlockingIOError as exc:
             who = os.pread(descriptor, _SHOWN, 0).decode(errors="replace").strip() or "unknown"
             raise UsageError(f"{what}: another recorder has it, {who}: end that one, or name another folder") from exc
-        except OSError as exc:  # as of a network file system without locks
+        except OSError as exc:  # As on a network file system without locks.
             raise UsageError(f"{what}: locking it: {exc.strerror}: name a folder on a disk that has locks") from exc
         try:
             os.ftruncate(descriptor, 0)
             os.pwrite(descriptor, f"process {os.getpid()} on {socket.gethostname()}\n".encode(), 0)
-        except OSError:  # a full disk; it is only for people
+        except OSError:  # A full disk; the text is only for people.
             pass
         yield SegmentFolder(path, keep=keep, most_bytes=most_bytes)
     finally:

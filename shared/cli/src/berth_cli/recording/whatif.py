@@ -1,9 +1,8 @@
-"""What another configuration would have done: the recording's pods again, in their order, on a cluster that follows.
+"""The recording's pods under another configuration: in their order, on a cluster that follows.
 
-The cluster begins as the recording does. What others did is done again at its time: nodes, objects, pods of other
-schedulers, deletions. What followed from the recorded decisions is left out: where pods were bound, who was evicted for
-them, and what their claims were bound to. In its place the new decisions count. A pod that waits is tried again
-whenever something has changed that may help.
+The cluster begins as the recording does. Events of others are repeated at their times: nodes, objects, pods of other
+schedulers, deletions. Results of the recorded decisions are left out: Bindings, evictions, and the volumes of claims.
+The new decisions count instead. A waiting pod is tried again whenever a change may help it.
 """
 
 from __future__ import annotations
@@ -36,14 +35,14 @@ from berth_cli.recording.measures import Measures, Traffic, measures_of
 from berth_cli.simulate.engine import Simulation
 
 _BUCKETS: Final[tuple[Source, ...]] = (CLUSTER, BANDWIDTH, FACTS)
+# Nodes of a ranking with every plugin's points, as many as in RANKED; the recorded one is named too.
 _NAMED: Final = 8
-"""Nodes that a ranking names with every plugin's points, as many as RANKED; the recorded one is named too."""
+# Rankings of a pod at one time. The victims of its preemption are gone at once, so it fits after the first.
 _MOST_TURNS: Final = 3
-"""How often a pod is ranked at a time. The victims of its preemption are gone at once, so it fits after the first."""
 
 
 class ComparedPod(msgspec.Struct, frozen=True, kw_only=True):
-    """A pod as it was recorded, and in a run."""
+    """A pod as recorded and in a run."""
 
     pod: str
     uid: str
@@ -56,9 +55,9 @@ class ComparedPod(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RunResult(msgspec.Struct, frozen=True, kw_only=True):
-    """A run. ``pods`` are those that were asked for, in their order, then evicted ones of before the recording.
+    """A run. ``pods``: the pods of PENDING in order, then evicted older pods.
 
-    ``left_out`` is how many have no profile in the configuration, ``failures`` has the plugins' errors by pod.
+    ``left_out``: number of pods without a profile in the configuration; ``failures``: plugins' errors by pod.
     """
 
     pods: list[ComparedPod]
@@ -68,9 +67,9 @@ class RunResult(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class WhatIf(msgspec.Struct, frozen=True, kw_only=True):
-    """A recording, and two runs of its pods: with the configuration that it has, and with another one.
+    """A recording, and two runs of its pods: with its own configuration, and with another one.
 
-    The first says how much is different because it is another run: pods are placed one after the other.
+    The first shows the differences that come from the run itself: pods are placed one after another.
     """
 
     recorded: Measures
@@ -79,16 +78,16 @@ class WhatIf(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RunObserver(Protocol):
-    """Is told what happens in a run."""
+    """Observes a run."""
 
     def until(self, at: datetime, snapshot: Snapshot) -> None:
-        """The cluster is as it stays up to this time."""
+        """The cluster stays as it is up to this time."""
 
     def end(self, snapshot: Snapshot) -> None:
-        """The run is over."""
+        pass
 
     def ranked(self, pod: Pod, ranking: Ranking, at: datetime) -> None:
-        """A pod was ranked, or waits for the reason that the ranking has."""
+        """A pod was ranked, or waits for the ranking's reason."""
 
 
 def what_if(
@@ -99,7 +98,7 @@ def what_if(
     history: History | None = None,
     observer: RunObserver | None = None,
 ) -> WhatIf:
-    """Run the recording's pods with its own profiles, and with others; ``observer`` is told about the other run."""
+    """Run the recording's pods with its own profiles and with others; ``observer`` observes the other run."""
     history = history or History(recording)
     recorded = recorded_end(recording, history)
     largest = max((pod for uid, pod in history.pods.items() if uid in history.bound), key=_size, default=None)
@@ -128,8 +127,8 @@ class OtherRun:
     """A run of the recorded pods with some profiles.
 
     Attributes:
-        ours: the uids of the pods that the profiles place, in the order in which they were asked for.
-        snapshot: the cluster as it is after them.
+        ours: uids of the pods that the profiles place, in order.
+        snapshot: the cluster after them.
     """
 
     def __init__(
@@ -153,10 +152,9 @@ class OtherRun:
         self._waiting: dict[str, AskedPod] = {}
         self._nodes: dict[str, str] = {}
         self._reasons: dict[str, str] = {}
-        self._victims: dict[str, tuple[str, str]] = {}
-        """By uid of a pod that was evicted here: its name and its node."""
+        self._victims: dict[str, tuple[str, str]] = {}  # by uid of a pod evicted here: its name and node
+        # Our pods that the recorded mirror has shown on a node: a later removal is their end.
         self._seen_bound: set[str] = set()
-        """Pods of ours that the recorded mirror has shown on a node: then a removal is their end."""
         self._ended: set[str] = set()
         self._may_help = False
 
@@ -195,7 +193,7 @@ class OtherRun:
             self._observer.end(self.snapshot)
 
     def compared(self) -> Iterator[ComparedPod]:
-        """Every pod that was asked for, then the victims of either run that were placed before the recording."""
+        """Every pod of PENDING, then the victims of either run that were placed before the recording."""
         for uid in self.ours:
             recorded, pod = self._history.fate_of(uid), self._history.pods[uid]
             yield ComparedPod(pod=pod.key, uid=uid, recorded=recorded, other=self._fate_of(uid))
@@ -211,7 +209,7 @@ class OtherRun:
         return PodFate(fate=Fate.WAITS, reason=self._reasons.get(uid, ""))
 
     def _compared_victim(self, uid: str) -> ComparedPod | None:
-        """A victim of before the recording; ``None`` for one of a run before it."""
+        """A victim from before the recording; ``None`` for a pod placed in the run."""
         placed = self.snapshot.placed(uid)
         if uid in self._victims:
             name, node = self._victims[uid]
@@ -225,7 +223,7 @@ class OtherRun:
         recorded = PodFate(fate=Fate.EVICTED if is_evicted else Fate.PLACED, node=node)
         return ComparedPod(pod=name, uid=uid, recorded=recorded, other=other)
 
-    # --- what others did
+    # --- events of others
 
     def _follow(self, source: Source, record: Recorded) -> None:
         if source != CLUSTER:
@@ -241,7 +239,7 @@ class OtherRun:
             self._may_help = True
 
     def _follow_ours(self, uid: str, record: Recorded) -> None:
-        """Where it was bound does not count here; that it has ended does, unless it was evicted for another."""
+        # Its recorded node does not count here; its end does, unless it was evicted for another pod.
         if record.payload is not None:
             if _node_in(record):
                 self._seen_bound.add(uid)
@@ -277,7 +275,7 @@ class OtherRun:
             self._try(asked, at)
 
     def _try_waiting(self, at: datetime) -> None:
-        """Try all that wait again, in the order in which they were first asked for, as far as something may help."""
+        # All waiting pods that may be helped, in the order of their first PENDING.
         while self._may_help:
             self._may_help = False
             for asked in list(self._waiting.values()):
@@ -310,7 +308,7 @@ class OtherRun:
             self._observer.ranked(pod, ranking, at)
 
     def _carry_out(self, pod: Pod, ranking: Ranking, at: datetime) -> bool:
-        """Do what the ranking says; returns whether the pod may fit now that its victims are gone."""
+        """Carry out the ranking; returns whether the pod may fit now that its victims are gone."""
         victims = ranking.nomination.victims if ranking.nomination is not None else ()
         self._note_victims(victims)
         refusal = self._simulation.carry_out(pod, ranking)
@@ -327,21 +325,21 @@ class OtherRun:
             placed = self.snapshot.placed(uid)
             if placed is not None:
                 self._victims[uid] = placed.pod.key, self.snapshot.node_of(uid) or ""
-                self._may_help = True  # the next smaller pod may fit beside the preemptor
+                self._may_help = True  # The next smaller pod may fit beside the preemptor.
 
     def _place(self, pod: Pod, node: str, at: datetime) -> None:
         del self._waiting[pod.uid]
         self._nodes[pod.uid] = node
         placed = self.snapshot.placed(pod.uid)
-        if placed is not None:  # with the time, by which its traffic is estimated
+        if placed is not None:  # With the time, from which its traffic is estimated.
             self.snapshot.place(placed.pod, node, bound_at=at.timestamp())
 
 
 def _with_first(ranking: Ranking, node: str) -> Ranking:
-    """The ranking with this node first, if no other one is better.
+    """The ranking with this node first, unless another one is better.
 
-    Among equal nodes a hash and the order of pods decide, which the recorded scorers did not have in the same way: a
-    pod is elsewhere only where the other configuration prefers another node.
+    Hashes and the order of pods decide among equal nodes, and both differ from the recorded scorers'. So a pod counts
+    as elsewhere only if the other configuration prefers another node.
     """
     best = ranking.candidates[:1]
     found = (each for each in ranking.candidates if each.node == node and each.total == best[0].total)
@@ -360,7 +358,6 @@ def _key_of(record: Recorded) -> tuple[str, str]:
 
 
 def _node_in(record: Recorded) -> str:
-    """The node of a mirrored pod."""
     with suppress(DecodeError):
         return decode_json(_pod, decode_entry(record.payload or b"").object, "a mirrored pod").spec.node_name
     return ""

@@ -17,9 +17,9 @@ from berth.framework.profile import Profile
 from berth.messages.attempts import Decision, Outcome, decode
 from berth.messages.livedata import LiveSource
 from berth.profiles.configuration import profiles_of
-from berth_cli.lookup import pod_on_the_bus
 from berth_cli.mirror import open_mirror
 from berth_cli.options import PodName
+from berth_cli.pods.lookup import pod_on_the_bus
 from berth_cli.remedies.rejections import remedies_by_reasons, remedies_of
 from berth_cli.remedies.remedy import Advice
 

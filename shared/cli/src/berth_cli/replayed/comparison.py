@@ -10,9 +10,9 @@ from berth.exits import UsageError
 from berth.framework.profile import Profile
 from berth.messages.attempts import Decision, Outcome, Preemption, Victim
 from berth_cli.console.answers import MOST_ON_A_NODE, Document, sentences_of
-from berth_cli.explain import Weights, decision_json
-from berth_cli.lookup import EvictionRecord, ExplainedDecision
 from berth_cli.options import NotFoundError, PodName
+from berth_cli.pods.explain import Weights, decision_json
+from berth_cli.pods.lookup import EvictionRecord, ExplainedDecision
 from berth_cli.recording.file import Recording
 from berth_cli.recording.history import Fate, History
 from berth_cli.recording.whatif import ComparedPod, WhatIf, what_if

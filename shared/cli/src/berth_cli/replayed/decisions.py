@@ -21,13 +21,13 @@ from berth.errors import DecodeError
 from berth.messages.attempts import Decision, Outcome, decode, decode_entry, watermark_key
 from berth.messages.queue import QueueAnswer, QueuedPodDetail
 from berth.messages.subjects import PodSubject, key
-from berth_cli.lookup import MIRRORED_WITHIN, EvictionRecord, ExplainedDecision
 from berth_cli.options import NotFoundError, PodName
+from berth_cli.pods.lookup import MIRRORED_WITHIN, EvictionRecord, ExplainedDecision
+from berth_cli.pods.waiting import detail_json, detail_lines
 from berth_cli.recording.file import Recorded, Recording, Source
 from berth_cli.recording.history import KnownWaiting, RecordedQueue, all_decisions, decoded_records
 from berth_cli.rendering import clock, duration
 from berth_cli.simulate.inputs import counted
-from berth_cli.waiting import detail_json, detail_lines
 
 _STAGES: Final[Mapping[Source, str]] = {RANKED: "to be bound", PENDING: "to be ranked"}
 
@@ -94,7 +94,7 @@ class RecordedDecisions:
         )
 
     def _has_left(self, uid: str, bound_at: datetime) -> bool:
-        """Whether the mirror lacks a bound pod at the end, by the rule of :func:`berth_cli.lookup.last_decision`."""
+        """Whether the mirror lacks a bound pod at the end, as in :func:`berth_cli.pods.lookup.last_decision`."""
         mirrored = self._mirror.get(key(POD.name, uid))
         if mirrored is not None:
             return mirrored.payload is None

@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Final
 
-import nats.errors
 from nats.aio.msg import Msg
 
 from berth.bus.interface import MissingError, UnansweredError, Unstored
@@ -22,8 +21,6 @@ DENSE_SECONDS: Final = 0.001
 one write: a read costs some 60 µs of CPU in whoever receives it, whether it has one message or ten."""
 MOST_HELD_BYTES: Final = 16 * 1024 * 1024
 """Bytes that wait here while the server reads too slowly. Above it publishes wait; acknowledgements never do."""
-
-
 _STATUS_DIGITS: Final = 3
 
 
@@ -42,7 +39,7 @@ class Outbox:
     """Calls of nats-py's client in their order, made by one task: the library's own calls are awaited."""
 
     def __init__(self, on_failure: Callable[[str], None]) -> None:
-        """``on_failure`` gets the cause when a call fails, which only a closed connection makes it do."""
+        """``on_failure`` gets the cause when a call fails: the connection is closed."""
         self._on_failure: Final = on_failure
         self._loop = asyncio.get_running_loop()
         self._calls: Final[deque[tuple[Callable[..., Awaitable[object]], tuple[object, ...], int]]] = deque()
@@ -115,7 +112,7 @@ class Outbox:
             call, arguments, size = self._calls.popleft()
             try:
                 await call(*arguments)
-            except (OSError, RuntimeError, nats.errors.Error) as exc:
+            except Exception as exc:  # noqa: BLE001 - whatever it is, nothing more would be sent
                 self._on_failure(f"writing to it: {cause_of(exc)}")
                 return
             self._held_bytes -= size

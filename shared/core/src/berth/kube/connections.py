@@ -21,7 +21,7 @@ CONNECT_SECONDS: Final = 5.0
 IDLE_SECONDS: Final = 60.0
 """How long an idle connection is kept: less than the API server's 90 s, so that the client closes it first."""
 CONNECTIONS: Final = 64
-"""The most connections: 32 Bindings, Leases, LISTs of every kind, and some to spare. More requests wait for one."""
+"""Most connections: 32 Bindings, Events, LISTs of every kind, and some to spare. More requests wait for one."""
 CLOCK_STEP: Final = 0.002
 """How much earlier than asked for a timer may fire: the event loop counts milliseconds."""
 

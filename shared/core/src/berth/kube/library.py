@@ -3,6 +3,9 @@
 The library builds the request, and aiohttp sends it. berth gives it credentials, a time limit, and an aiohttp session:
 the library's own takes a proxy of the environment for the local machine too, and passwords of a .netrc. By a trace of
 that session a write is checked right before its bytes go out, and a failure says whether they may have gone.
+
+Importing the library takes 0.25 s of CPU and 37 MiB. Watcher and binder do it with their other imports: so the services
+of ``berth up``, which are forked, share it, and the collector of garbage does not look through it (``gc.freeze``).
 """
 
 from __future__ import annotations
@@ -11,18 +14,16 @@ import math
 from collections.abc import Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import aiohttp
+from kubernetes_asyncio.client import ApiClient, Configuration
 
 from berth.errors import cause_of
 from berth.kube.connections import CONNECT_SECONDS, UNKNOWN_AUTHORITY, Check, NoAnswerError
 from berth.kube.credentials import Access
 from berth.kube.errors import Response, parse_retry_after
 from berth.kube.http1 import ANSWER_BYTES
-
-if TYPE_CHECKING:
-    from kubernetes_asyncio.client import ApiClient
 
 KEEP_SECONDS: Final = 15.0
 """How long an idle connection is kept: longer than the pause between two renewals of a Lease."""
@@ -132,8 +133,6 @@ class LibraryClient:
             await connected.api.close()
 
     async def _api(self, access: Access) -> ApiClient:
-        from kubernetes_asyncio.client import ApiClient, Configuration  # noqa: PLC0415 - see berth.kube.kubeconfig
-
         trace = aiohttp.TraceConfig()
         trace.on_request_headers_sent.append(_before_bytes)  # called before they are
         trace.on_request_redirect.append(_on_redirect)

@@ -510,22 +510,9 @@ _RESULTS: Final = {
 }
 
 
-# kube-scheduler's labels where they differ from the extension points' names.
-_POINTS: Final = {
-    "NormalizeScore": "ScoreExtensionNormalize",
-    "AddPod": "PreFilterExtensionAddPod",
-    "RemovePod": "PreFilterExtensionRemovePod",
-}
-
-
 def result_of(outcome: Outcome) -> str | None:
     """kube-scheduler's ``result``: ``scheduled``, ``unschedulable`` or ``error``.
 
     ``None`` for outcomes unknown to it: a conflict, after which the pod is ranked again, and a deleted pod.
     """
     return _RESULTS.get(outcome)
-
-
-def point_of(extension_point: str) -> str:
-    """kube-scheduler's label of an extension point."""
-    return _POINTS.get(extension_point, extension_point)

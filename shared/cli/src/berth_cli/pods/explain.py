@@ -18,8 +18,9 @@ from berth.framework.status import SUCCESS, Status
 from berth.messages.attempts import Candidate, Decision, Outcome, Rejection
 from berth.messages.subjects import Attempt
 from berth.settings.settings import short_identity
-from berth_cli.choice import choice_lines, possible_nodes, shown_candidates
-from berth_cli.lookup import EvictionRecord, ExplainedDecision
+from berth_cli.pods.choice import choice_lines, possible_nodes, shown_candidates
+from berth_cli.pods.lookup import EvictionRecord, ExplainedDecision
+from berth_cli.pods.timeline import OUTCOME_STYLES, reason_text
 from berth_cli.remedies.remedy import Remedy, remedy_lines
 from berth_cli.rendering import (
     clock,
@@ -29,7 +30,6 @@ from berth_cli.rendering import (
     new_table,
     plain,
 )
-from berth_cli.timeline import OUTCOME_STYLES, reason_text
 
 Weights = Mapping[str, int]
 """The weight of each score plugin; empty when unknown."""

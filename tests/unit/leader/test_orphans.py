@@ -5,7 +5,7 @@ from datetime import UTC, datetime
 import pytest
 
 from berth.bus.interface import ConsumerState, StreamState
-from berth.bus.orphans import OrphanCheck, orphans
+from berth.leader.checks import OrphanCheck, orphans
 
 FOUND = "PENDING holds messages that its consumer 'scorer' does not deliver: 1 at least"
 

@@ -27,9 +27,9 @@ from berth.kube.kubeconfig import is_configured
 from berth.messages.attempts import Decision, Outcome, Pending, Preemption, Ranked, decode, decode_entry, watermark_key
 from berth.messages.subjects import PREFIX, Attempt, Term, Uid, escape_token, key
 from berth_cli.options import NotFoundError, PodName
+from berth_cli.pods.waiting import waiting_pod
 from berth_cli.rendering import ago, duration
 from berth_cli.services import what_stops
-from berth_cli.waiting import waiting_pod
 
 LOOK_BACK: Final = 20_000
 """How many Decisions, of all pods, are searched for the one that evicted a pod; this takes one or two seconds."""

@@ -18,8 +18,8 @@ from berth.api.pod import Pod
 from berth.errors import DecodeError
 from berth.messages.attempts import Candidate, DeadLetter, Decision, Message, Outcome, Pending, Ranked, Reason, decode
 from berth.settings.settings import short_identity
-from berth_cli.choice import chosen_candidate, estimate_text, possible_nodes
 from berth_cli.options import PodName
+from berth_cli.pods.choice import chosen_candidate, estimate_text, possible_nodes
 from berth_cli.rendering import clock, duration, new_table, plain, short_attempt
 
 _LONGEST_LINE = 160

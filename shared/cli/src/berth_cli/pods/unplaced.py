@@ -16,10 +16,10 @@ from berth.bus.interface import Session
 from berth.errors import BerthError
 from berth.kube.kubeconfig import is_configured
 from berth.messages.queue import QueueAnswer, QueuedPodDetail
-from berth_cli.lookup import ExplainedDecision, check_it_is_the_last, get_pod_from_api, last_decision
 from berth_cli.options import NotFoundError, PodName
+from berth_cli.pods.lookup import ExplainedDecision, check_it_is_the_last, get_pod_from_api, last_decision
+from berth_cli.pods.waiting import NobodyLeadsError, queued_pod
 from berth_cli.services import seen
-from berth_cli.waiting import NobodyLeadsError, queued_pod
 
 _KEPT: Final = "Decisions are kept for an hour"
 
