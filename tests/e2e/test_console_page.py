@@ -418,15 +418,15 @@ async def test_skip_to_the_view_stays_in_the_view(told: ToldConsole, driver: Web
 
 async def test_a_notice_is_read_out_once_however_old_it_gets(told: ToldConsole, driver: WebDriver):
     def silent(age: str) -> dict[str, object]:
-        return {**SERVICES, "attention": [f"scorer host-1 has not been heard of for {age}, and did not stop"]}
+        return {**SERVICES, "attention": [f"scorer host-1 has been silent for {age}, and did not stop"]}
 
     told.begin(services=silent("59.2 s"))
     await go(driver, told.url)
-    await see(driver, "#notices", "host-1 has not been heard of for 59.2 s")
+    await see(driver, "#notices", "host-1 has been silent for 59.2 s")
     await run(driver, OBSERVE, "[role=alert]")
     for age in ("59.9 s", "1 min 2 s", "1 h 3 min"):
         told.tell(services=silent(age))
-        await see(driver, "#notices", f"host-1 has not been heard of for {age}")
+        await see(driver, "#notices", f"host-1 has been silent for {age}")
     assert await run(driver, "return window.announced") == []
     told.tell(services={**SERVICES, "attention": ["no binder leads"]})
     await see(driver, "#notices", "no binder leads")

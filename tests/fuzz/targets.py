@@ -14,7 +14,6 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cache
-from itertools import chain
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -73,7 +72,6 @@ from berth_cli.console.guard import Guard, trusted_proxy
 from berth_cli.console.model import ConsoleModel
 from berth_cli.console.pages import safe_json
 from berth_cli.options import PodName
-from berth_cli.recording.checkpoint import Checkpoint
 from berth_cli.recording.cluster import objects_of_recording
 from berth_cli.recording.file import Begun, Ended, RecordingError, Waiting, header, read_recording, recorded
 from berth_cli.recording.replay import Replay
@@ -364,7 +362,7 @@ def kubeconfig(data: bytes) -> None:
 
 
 def recording(data: bytes) -> None:
-    """Lines of a recording: made again, shown beside another configuration, taken as a cluster, gone on from."""
+    """Lines of a recording: made again, shown beside another configuration, taken as a cluster."""
     with tempfile.NamedTemporaryFile(prefix="berth-fuzz-") as file:
         file.write(gzip.compress(data))
         file.flush()
@@ -383,10 +381,6 @@ def recording(data: bytes) -> None:
         for namespace, name in names:
             safe_json(shown.pod_json(PodName(namespace=namespace, name=name)))
         list(objects_of_recording(file.name) or ())
-        checkpoint = Checkpoint()
-        for record in chain.from_iterable(read.messages.values()):
-            checkpoint.add(record)
-        checkpoint.records()
 
 
 REPORT = {"attempt": "u.1.1", "profile": "berth", "candidates": [Candidate(node="n1", total=9, scores={"Fit": 9})]}

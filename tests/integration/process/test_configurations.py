@@ -82,4 +82,4 @@ async def test_another_configuration_is_named_by_both_sides_once_and_again_when_
     running.start("scorer")
     assert await said(running, "watcher", "no longer: ", "profile 'berth'")
     assert await said(running, "watcher", "no longer: ", "profile 'late'")
-    assert await said(running, "watcher", "scorer", "has not been heard of for")
+    assert await said(running, "watcher", "scorer", "has been silent for")

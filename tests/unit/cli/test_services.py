@@ -156,4 +156,4 @@ def test_a_process_that_has_gone_is_listed_once_unless_it_answers():
     nearer = [{"service": "scorer", "identity": "s9", "seconds": 38.0}]
     instances = [watcher(gone=missed), service("scorer"), binder(gone=nearer)]
     assert [(each.identity, each.seconds) for each in gone(seen(instances))] == [("s9", 38.0)]
-    assert sentences(*instances) == ["scorer s9 has not been heard of for 38.0 s, and did not stop"]
+    assert sentences(*instances) == ["scorer s9 has been silent for 38.0 s, and did not stop"]

@@ -88,14 +88,14 @@ def sentences(known, now=0.0):
 )
 def test_a_difference_is_named_by_profile(other, expected):
     known = peers()
-    known.hear(other, 0.0)
+    known.receive(other, 0.0)
     assert sentences(known) == expected
 
 
 def test_one_sentence_names_all_processes_with_the_same_difference_the_first_three_by_name():
     known = peers()
     for number in range(5):
-        known.hear(scorer(f"s{number}", profiles={"berth": "b1"}), 0.0)
+        known.receive(scorer(f"s{number}", profiles={"berth": "b1"}), 0.0)
     assert sentences(known) == [
         "profile 'late' of this watcher is not in the configuration of 5 scorers ('s0', 's1', 's2' and 2 more)"
     ]
@@ -113,8 +113,8 @@ def test_a_digest_in_messages_counts_only_if_its_writer_does_not_announce_itself
 
 def test_messages_of_a_process_that_has_left_are_no_difference():
     known = peers()
-    known.hear(scorer(profiles={}), 0.0)
-    known.hear(scorer(profiles={}, leaving=True), 1.0)
+    known.receive(scorer(profiles={}), 0.0)
+    known.receive(scorer(profiles={}, leaving=True), 1.0)
     known.read("scorer", "c2", "berth", 1.0)
     known.read("scorer", "c2", "berth", 2 * GRACE_SECONDS)
     assert sentences(known, 2 * GRACE_SECONDS) == []
@@ -122,7 +122,7 @@ def test_messages_of_a_process_that_has_left_are_no_difference():
 
 def test_a_process_without_a_digest_compares_nothing():
     known = Peers(service="watcher", identity="w")
-    known.hear(scorer(), 0.0)
+    known.receive(scorer(), 0.0)
     known.read("binder", "c9", "berth", 0.0)
     assert known.differences(100.0) == {}
 
@@ -138,7 +138,7 @@ def pass_time(known, begin, end):
 
 def test_a_silent_process_has_gone_once_and_is_listed_for_ten_minutes():
     known = peers()
-    known.hear(scorer(profiles={}), 0.0)
+    known.receive(scorer(profiles={}), 0.0)
     assert pass_time(known, 0.0, GONE_SECONDS + 60) == ["s"]
     assert [(one.identity, seconds) for one, seconds in known.gone(70.0)] == [("s", 70.0)]
     assert known.differences(70.0) == {}
@@ -148,15 +148,15 @@ def test_a_silent_process_has_gone_once_and_is_listed_for_ten_minutes():
 
 def test_a_process_that_stops_is_not_missed():
     known = peers()
-    known.hear(scorer(), 0.0)
-    known.hear(scorer(leaving=True), 1.0)
+    known.receive(scorer(), 0.0)
+    known.receive(scorer(leaving=True), 1.0)
     assert pass_time(known, 0.0, 100.0) == []
 
 
 def test_nobody_has_gone_while_this_process_did_not_listen():
     known = peers()
     known.pass_time(0.0)
-    known.hear(scorer(), 1.0)
+    known.receive(scorer(), 1.0)
     assert known.pass_time(300.0) == []
     assert pass_time(known, 305.0, 330.0) == ["s"]
 
@@ -164,7 +164,7 @@ def test_nobody_has_gone_while_this_process_did_not_listen():
 def test_no_more_processes_are_remembered_than_the_limit():
     known = peers()
     for number in range(MAX_PEERS + 100):
-        known.hear(scorer(f"s{number}", profiles={}), 0.0)
+        known.receive(scorer(f"s{number}", profiles={}), 0.0)
     ((_, who), *_) = known.differences(0.0).items()
     assert len(who) == MAX_PEERS
 
@@ -172,7 +172,7 @@ def test_no_more_processes_are_remembered_than_the_limit():
 def test_no_more_differences_are_shown_than_the_limit():
     known = peers()
     for number in range(8):
-        known.hear(scorer(f"s{number}", profiles={f"p{number}-{each}": "x" for each in range(200)}), 0.0)
+        known.receive(scorer(f"s{number}", profiles={f"p{number}-{each}": "x" for each in range(200)}), 0.0)
     known.read("binder", "c" * 5000, "p" * 5000, 0.0)
     assert len(known.differences(100.0)) == MAX_DIFFERENCES
     assert all(len(each.profile) <= MAX_NAME for each in known.differences(100.0))
@@ -181,7 +181,7 @@ def test_no_more_differences_are_shown_than_the_limit():
 def test_differences_that_anybody_announces_by_the_thousand_are_not_all_looked_at():
     known = peers()
     for number in range(MAX_PEERS):
-        known.hear(scorer(f"s{number}", profiles={f"p{number}-{each}": "x" for each in range(256)}), 0.0)
+        known.receive(scorer(f"s{number}", profiles={f"p{number}-{each}": "x" for each in range(256)}), 0.0)
     with patch("berth.lifecycle.peers.Difference", side_effect=Difference) as made:
         assert len(known.differences(100.0)) == MAX_DIFFERENCES
     assert made.call_count <= 2 * MAX_DIFFERENCES
@@ -212,16 +212,16 @@ def test_a_difference_is_logged_once_shown_in_readyz_and_counted_until_it_is_ove
     known, health, meter, reporting = reporter()
     with capture_logs() as logs:
         for number in range(3):
-            known.hear(scorer("s1", profiles={"berth": "b1"}), 5.0 * number)
-            known.hear(scorer("s2", profiles={"berth": "b1"}), 5.0 * number)
+            known.receive(scorer("s1", profiles={"berth": "b1"}), 5.0 * number)
+            known.receive(scorer("s2", profiles={"berth": "b1"}), 5.0 * number)
             reporting.review(5.0 * number)
         text = "profile 'late' of this watcher is not in the configuration of 2 scorers ('s1', 's2')"
         assert [(line["event"], line["log_level"]) for line in logs] == [(text, "warning")]
         assert meter.value("berth_configuration_mismatch", service="scorer", profile="late") == 2
         assert f"[+]configuration differs: {text}" in health.verbose()
         assert health.is_ready, "a warning, never a stop"
-        known.hear(scorer("s1"), 15.0)
-        known.hear(scorer("s2", leaving=True), 15.0)
+        known.receive(scorer("s1"), 15.0)
+        known.receive(scorer("s2", leaving=True), 15.0)
         reporting.review(15.0)
     assert [line["event"] for line in logs[1:]] == [f"no longer: {text}"]
     assert meter.value("berth_configuration_mismatch", service="scorer", profile="late") == 0
@@ -231,11 +231,11 @@ def test_a_difference_is_logged_once_shown_in_readyz_and_counted_until_it_is_ove
 
 def test_a_service_that_has_gone_is_logged_once():
     known, _, _, reporting = reporter()
-    known.hear(scorer(), 0.0)
+    known.receive(scorer(), 0.0)
     with capture_logs() as logs:
         for now in range(0, 60, 5):
             reporting.review(float(now))
-    assert [line["event"] for line in logs] == ["scorer 's' has not been heard of for 16 s, and did not stop"]
+    assert [line["event"] for line in logs] == ["scorer 's' has been silent for 16 s, and did not stop"]
 
 
 # On a bus

@@ -185,7 +185,7 @@ def attention(processes: Sequence[Seen]) -> list[str]:
 
 def _silence(one: Gone) -> str:
     who = process_label(one.service, short_identity(one.identity))
-    return f"{who} has not been heard of for {duration(one.seconds)}, and did not stop"
+    return f"{who} has been silent for {duration(one.seconds)}, and did not stop"
 
 
 def missing(processes: Sequence[Seen]) -> Iterator[str]:

@@ -1,1 +1,1 @@
-"""The life of a service process: start, sessions on the bus, the other services, shutdown."""
+"""The life of a service process: start, sessions on the bus, other services, shutdown."""

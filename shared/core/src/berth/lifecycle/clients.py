@@ -9,7 +9,6 @@ from berth.settings.settings import V_MESSAGE, NatsSettings, Settings
 
 
 def nats_bus(settings: Settings) -> NatsBus:
-    """The bus with these settings, not connected yet."""
     nats, numbers = settings.nats, settings.numbers
     topology = TopologySettings(
         prefix=nats.prefix,

@@ -1,7 +1,7 @@
-"""The loop round a service's core: events wait in an inbox, the core handles them in slices, its effects are started.
+"""The loop around a service's core: events wait in an inbox, the core handles them in slices, its effects are started.
 
     loop = CoreLoop(core, shell.carry_out, clock=process.clock, slice_seconds=0.03)
-    loop.inbox.put(event)    # by whatever reads the bus or the API server, and by the answers to effects
+    loop.inbox.put(event)    # by readers of the bus or the API server, and by the answers to effects
     await loop.run()
 
 Watcher, scorer and binder have this inside: a core without I/O, a shell that carries out its effects, this loop.
@@ -21,10 +21,9 @@ EffectT = TypeVar("EffectT")
 EventT_contra = TypeVar("EventT_contra", contravariant=True)
 EffectT_co = TypeVar("EffectT_co", covariant=True)
 
-BATCH: Final = 512
-"""Most events in one slice: some milliseconds of work."""
+BATCH: Final = 512  # events in one slice: some milliseconds of work
+# The part of a slice for events. The rest is for the pods that they may help, however many events arrive.
 SHARE_OF_EVENTS: Final = 2 / 3
-"""The part of a slice in which events are taken. The rest is for the pods that they may help, however many come."""
 
 
 class Core(Protocol[EventT_contra, EffectT_co]):
@@ -33,14 +32,14 @@ class Core(Protocol[EventT_contra, EffectT_co]):
     def handle(
         self, events: Iterable[EventT_contra], now: float, may_continue: Callable[[], bool], /
     ) -> Sequence[EffectT_co]:
-        """Handle events in order, then what is due. Once ``may_continue`` is false, leave the rest for the next call.
+        """Handle events in order, then due work. Once ``may_continue`` is false, leave the rest for the next call.
 
         ``now`` is in monotonic seconds.
         """
         ...
 
     def due(self) -> float | None:
-        """When to be called without an event; ``None``: not before the next one."""
+        """When to be called without an event; ``None``: only with the next one."""
         ...
 
 
@@ -63,12 +62,12 @@ class Inbox(Generic[EventT]):
         self._filled.set()
 
     def fail(self, error: BaseException) -> None:
-        """Have the loop end with this error, the first of several."""
+        """End the loop with this error, the first of several."""
         self._failure = self._failure or error
         self._filled.set()
 
     def take(self, most: int, may_continue: Callable[[], bool]) -> Iterator[EventT]:
-        """The next events, in order, while there is time; one at least, if there is any."""
+        """The next events, in order, while there is time; at least one, if there is any."""
         for _ in range(min(most, len(self._events))):
             yield self._events.popleft()
             if self._events and not may_continue():
@@ -77,19 +76,19 @@ class Inbox(Generic[EventT]):
             self._filled.clear()
 
     def drain(self) -> list[EventT]:
-        """All events that the core has not had."""
+        """All remaining events."""
         events = [*self._events]
         self._events.clear()
         return events
 
     async def wait(self, seconds: float | None) -> None:
-        """Wait until there is an event, or for so long.
+        """Wait until there is an event, or for ``seconds``.
 
         Raises:
             BaseException: the error of ``fail``.
         """
         if self._events:
-            await asyncio.sleep(0)  # let other tasks run
+            await asyncio.sleep(0)  # Let other tasks run.
         elif self._failure is None:
             # Not asyncio.timeout, which takes 8 µs: this waits up to three times a pod.
             timer = None if seconds is None else asyncio.get_running_loop().call_later(seconds, self._filled.set)
@@ -105,7 +104,7 @@ class Inbox(Generic[EventT]):
 
 
 class EffectTasks:
-    """The tasks of effects that wait for an answer. They belong to no group: whoever ends the loop settles them."""
+    """The tasks of effects that await an answer. They belong to no task group: the end of the loop settles them."""
 
     def __init__(self, on_failure: Callable[[BaseException], None], on_end: Callable[[], None] = lambda: None) -> None:
         self._on_failure = on_failure
@@ -122,7 +121,7 @@ class EffectTasks:
         task.add_done_callback(self._ended)
 
     async def settle(self, seconds: float) -> list[object]:
-        """Wait for the tasks, at most so long, then cancel them. Returns what each has returned or raised."""
+        """Wait for the tasks up to a limit, then cancel them. Returns the result or exception of each."""
         tasks = list(self._tasks)
         if tasks:
             await asyncio.wait(tasks, timeout=seconds)
@@ -138,8 +137,8 @@ class EffectTasks:
         self._on_end()
 
 
+# Begins an effect; returns the rest of it as a coroutine for a task, if any.
 CarryOut = Callable[[EffectT], Coroutine[Any, Any, object] | None]
-"""Begins an effect; returns what is left to be done in a task, if anything is."""
 
 
 class CoreLoop(Generic[EventT, EffectT]):
@@ -169,10 +168,10 @@ class CoreLoop(Generic[EventT, EffectT]):
         self.tasks: Final = EffectTasks(self.inbox.fail, self._progressed.set)
 
     async def run(self) -> None:
-        """Wait for events and for what is due, for ever.
+        """Wait for events and due work, for ever.
 
         Raises:
-            BaseException: what ``check`` raises, a task of an effect, or ``Inbox.fail``.
+            BaseException: from ``check``, a task of an effect, or ``Inbox.fail``.
         """
         while True:
             seconds = self._seconds_until(self._core.due())
@@ -183,7 +182,7 @@ class CoreLoop(Generic[EventT, EffectT]):
             self.step()
 
     def step(self) -> None:
-        """Hand over the events of one slice, and start the effects."""
+        """Handle the events of one slice, and start the effects."""
         self._check()
         now = self._now()
         events = self.inbox.take(BATCH, self._until(now + self._slice_seconds * SHARE_OF_EVENTS))
@@ -191,7 +190,7 @@ class CoreLoop(Generic[EventT, EffectT]):
         self._progressed.set()
 
     def start(self, effects: Iterable[EffectT]) -> None:
-        """Start effects in order, so that publishes reach the connection in the order of the core."""
+        """Start effects in order, so that publishes reach the connection in the core's order."""
         for effect in effects:
             work = self._carry_out(effect)
             if work is not None:

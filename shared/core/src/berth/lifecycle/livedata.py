@@ -1,4 +1,4 @@
-"""Reads the buckets of live data into a Snapshot, for the services that have one."""
+"""Reads the buckets of live data into a Snapshot."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from berth.cluster.buckets import LiveDataReader
 from berth.errors import DecodeError
 from berth.lifecycle.sessions import UndecodableReporter
 
+# Called with a bucket and the position up to which the Snapshot contains its entries.
 Reached = Callable[[str, int], None]
-"""Called with a bucket and the position up to which the Snapshot contains its entries."""
 
 
 async def follow_live(  # noqa: PLR0913, PLR0917 - what is read, where to, in which tasks, and who is told
     session: Session,
-    heard: LiveDataReader,
+    live: LiveDataReader,
     stack: AsyncExitStack,
     tasks: asyncio.TaskGroup,
     reached: Reached,
@@ -25,21 +25,21 @@ async def follow_live(  # noqa: PLR0913, PLR0917 - what is read, where to, in wh
 ) -> list[asyncio.Task[None]]:
     """Read each bucket of live data into the Snapshot, in tasks of the group. Returns once all have caught up."""
     begun = []
-    for bucket in heard.buckets:
+    for bucket in live.buckets:
         following = await stack.enter_async_context(session.read_bucket(bucket))
-        begun.append(tasks.create_task(_follow(bucket, following, heard, reached, undecodable), name=bucket))
+        begun.append(tasks.create_task(_follow(bucket, following, live, reached, undecodable), name=bucket))
         await following.caught_up.wait()
     return begun
 
 
 async def _follow(
-    bucket: str, following: BucketReader, heard: LiveDataReader, reached: Reached, undecodable: UndecodableReporter
+    bucket: str, following: BucketReader, live: LiveDataReader, reached: Reached, undecodable: UndecodableReporter
 ) -> None:
-    """Any client may write facts: of an invalid entry the former value stays."""
+    # Any client may write facts: an invalid entry keeps the former value.
     async for batch in following.batches():
         for entry in batch:
             try:
-                heard.apply(bucket, entry.key, entry.data, entry.time)
+                live.apply(bucket, entry.key, entry.data, entry.time)
             except DecodeError as exc:
                 undecodable.report(f"{bucket} {entry.key}", str(exc))
         reached(bucket, following.position)

@@ -1,8 +1,8 @@
-"""The other services on the bus: which are there, which configuration each has, and where it differs from this one.
+"""The other services on the bus: their processes, their configurations, and differences from this one's.
 
-Every service announces itself every 5 s and hears the others (docs/protocol.md, 2). Messages carry their writer's
-digest as well, so that one which does not announce itself is noticed too. During a rollout two configurations side by
-side are normal: a difference is a warning and stops nothing. It is logged once, and again when it is over.
+Every service announces itself every 5 s (docs/protocol.md, 2.9). Messages carry their writer's digest as well, so that
+a service that does not announce itself is noticed too. A rollout has two configurations: a difference is a warning and
+stops no work. Its begin and its end are logged once.
 """
 
 from __future__ import annotations
@@ -24,35 +24,26 @@ from berth.observability.metrics import Meter
 
 log = get_logger()
 
-EVERY_SECONDS: Final = 5.0
-"""Between two announcements of a process: a few hundred bytes, for everybody."""
-GONE_SECONDS: Final = 16.0
-"""After so long without an announcement a process counts as gone: three announcements."""
-FORGOTTEN_SECONDS: Final = 600.0
-"""After which a process that is gone is no longer listed."""
-MESSAGE_SECONDS: Final = 60.0
-"""How long a digest counts after it was last read in a message."""
+EVERY_SECONDS: Final = 5.0  # between two announcements of a process, of a few hundred bytes
+GONE_SECONDS: Final = 16.0  # without an announcement before a process counts as gone: three announcements
+FORGOTTEN_SECONDS: Final = 600.0  # after which a process that has gone is no longer listed
+MESSAGE_SECONDS: Final = 60.0  # how long a digest counts after the last message with it
+# How long a message's digest may be unknown: its writer announces itself meanwhile.
 GRACE_SECONDS: Final = 2 * EVERY_SECONDS
-"""How long a message's digest may be unknown: its writer announces itself meanwhile."""
 
-MAX_PEERS: Final = 512
-"""Processes that are remembered; what announces itself beyond that is left out."""
-MAX_DIGESTS: Final = 64
-"""Digests from messages that are remembered."""
-NAMED: Final = 3
-"""Processes that a sentence names; of the rest it gives the number."""
+MAX_PEERS: Final = 512  # remembered processes; further announcements are ignored
+MAX_DIGESTS: Final = 64  # remembered digests of messages
+NAMED: Final = 3  # processes named in a sentence; the rest are counted
 
 ALL_ANNOUNCEMENTS: Final = f"{PREFIX}.announce.>"
 
-MAX_NAME: Final = 256
-"""Characters of a name or digest."""
-MAX_DIFFERENCES: Final = 64
-"""Differences that are shown; each is a line in the log and a series of a metric."""
+MAX_NAME: Final = 256  # characters of a name or digest
+MAX_DIFFERENCES: Final = 64  # shown differences; each is a line in the log and a series of a metric
 _Name = Annotated[str, msgspec.Meta(max_length=MAX_NAME)]
 
 
 class Announcement(Versioned, frozen=True, kw_only=True):
-    """What a process says of itself. ``leaving``: it stops, so it is not missed."""
+    """A process and its configuration. ``leaving``: it stops, so its silence is no failure."""
 
     service: _Name
     identity: _Name
@@ -69,16 +60,15 @@ class Announcement(Versioned, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, slots=True, order=True)
 class Difference:
-    """One way in which processes of another service differ from this one.
+    """One difference between processes of another service and this one.
 
-    ``what`` has places for ``{who}``, the processes that differ, and ``{here}``, this service.
+    ``what`` has places for ``{who}``, the other processes, and ``{here}``, this service.
     """
 
     service: str
     profile: str
     what: str
-    theirs: str
-    """The digest there; empty for a profile that is missing there."""
+    theirs: str  # the digest there; empty for a profile missing there
 
 
 OTHER: Final = "profile {profile!r} has other plugins or arguments in {who} than in this {here}"
@@ -95,11 +85,11 @@ MESSAGES: Final = (
 class _State(Enum):
     PRESENT = "it announces itself"
     LEFT = "it has stopped; messages of it may still be in the work queues"
-    GONE = "nothing has been heard of it, and it did not stop"
+    GONE = "silent without a last announcement"
 
 
 @dataclass(frozen=True, slots=True)
-class _Heard:
+class _Announced:
     announcement: Announcement
     at: float
     state: _State
@@ -107,7 +97,7 @@ class _Heard:
 
 @dataclass(frozen=True, slots=True)
 class _Read:
-    """A digest that was read in messages."""
+    """A digest of messages."""
 
     profile: str
     since: float
@@ -126,18 +116,18 @@ class Peers:
             profiles=dict(own.profiles),
             settings=own.settings,
         )
-        self._heard: dict[tuple[str, str], _Heard] = {}
+        self._announced: dict[tuple[str, str], _Announced] = {}
         self._read: dict[tuple[str, str], _Read] = {}
         self._passed_at = self._listening_since = float("-inf")
 
-    def hear(self, announcement: Announcement, now: float) -> None:
+    def receive(self, announcement: Announcement, now: float) -> None:
         """A process has announced itself."""
         key = (announcement.service, announcement.identity)
         if key == (self.own.service, self.own.identity):
             return
-        if key in self._heard or len(self._heard) < MAX_PEERS:
+        if key in self._announced or len(self._announced) < MAX_PEERS:
             state = _State.LEFT if announcement.leaving else _State.PRESENT
-            self._heard[key] = _Heard(announcement, now, state)
+            self._announced[key] = _Announced(announcement, now, state)
 
     def read(self, service: str, config: str, profile: str, now: float) -> None:
         """A message of this service carries this digest. Equal digests, the usual case, cost a comparison."""
@@ -149,52 +139,52 @@ class Peers:
             self._read[key] = _Read(profile[:MAX_NAME], known.since if known else now, now)
 
     def pass_time(self, now: float) -> list[Announcement]:
-        """Forget what is too old. Returns the processes that have gone since the last call.
+        """Forget old entries. Returns the processes that have gone since the last call.
 
-        Nothing has gone because this process did not listen: without NATS, or while it was paused itself.
+        A time in which this process did not receive, without NATS or while paused, counts for no process.
         """
         if now - self._passed_at > 2 * EVERY_SECONDS:
             self._listening_since = now
         self._passed_at = now
         gone = []
-        for key, heard in list(self._heard.items()):
-            silent = now - max(heard.at, self._listening_since)
-            if now - heard.at >= FORGOTTEN_SECONDS:
-                del self._heard[key]
-            elif silent >= GONE_SECONDS and heard.state is _State.PRESENT:
-                self._heard[key] = replace(heard, state=_State.GONE)
-                gone.append(heard.announcement)
+        for key, last in list(self._announced.items()):
+            silent = now - max(last.at, self._listening_since)
+            if now - last.at >= FORGOTTEN_SECONDS:
+                del self._announced[key]
+            elif silent >= GONE_SECONDS and last.state is _State.PRESENT:
+                self._announced[key] = replace(last, state=_State.GONE)
+                gone.append(last.announcement)
         self._read = {key: read for key, read in self._read.items() if now - read.at < MESSAGE_SECONDS}
         return gone
 
     def gone(self, now: float) -> list[tuple[Announcement, float]]:
-        """The processes that ended without a word, and for how many seconds they have been silent."""
-        return [(each.announcement, now - each.at) for each in self._heard.values() if each.state is _State.GONE]
+        """Processes that ended without a last announcement, and the seconds of their silence."""
+        return [(each.announcement, now - each.at) for each in self._announced.values() if each.state is _State.GONE]
 
     def differences(self, now: float) -> dict[Difference, list[str]]:
-        """What differs, with the identities of those that differ; no more than MAX_DIFFERENCES."""
+        """The differences, with the identities of the processes; no more than MAX_DIFFERENCES."""
         found: dict[Difference, list[str]] = {}
-        present = [each.announcement for each in self._heard.values() if each.state is _State.PRESENT]
+        present = [each.announcement for each in self._announced.values() if each.state is _State.PRESENT]
         for one in present:
-            if len(found) >= MAX_DIFFERENCES:  # before they are sorted: anybody may announce thousands
+            if len(found) >= MAX_DIFFERENCES:  # Before sorting, because anybody may announce thousands.
                 break
             for difference in islice(self._compared(one), MAX_DIFFERENCES):
                 found.setdefault(difference, []).append(one.identity)
-        known = {(each.announcement.service, each.announcement.config) for each in self._heard.values()}
+        known = {(each.announcement.service, each.announcement.config) for each in self._announced.values()}
         for (service, config), read in self._read.items():
             if (service, config) not in known and now - read.since >= GRACE_SECONDS:
                 found[Difference(service, read.profile, MESSAGES, config)] = []
         return dict(sorted(found.items())[:MAX_DIFFERENCES])
 
     def services(self) -> set[str]:
-        """The services of which a process is there."""
-        return {each.announcement.service for each in self._heard.values() if each.state is _State.PRESENT}
+        """The services with a present process."""
+        return {each.announcement.service for each in self._announced.values() if each.state is _State.PRESENT}
 
     def _compared(self, other: Announcement) -> Iterable[Difference]:
         own = self.own
         if other.config == own.config or not other.config or not own.config:
             return
-        if not own.profiles or not other.profiles:  # the collector knows no plugins, so it has no digest of a profile
+        if not own.profiles or not other.profiles:  # The collector knows no plugins, so it has no digest of a profile.
             yield Difference(other.service, "", FILES, other.config)
             return
         for profile in sorted(own.profiles.keys() | other.profiles.keys()):
@@ -223,7 +213,7 @@ def _who(service: str, identities: list[str]) -> str:
 
 
 class PeerReporter:
-    """Shows what differs: the log once when it begins and once when it ends, /readyz?verbose, metric, statistics."""
+    """Shows differences: their begin and end in the log, /readyz?verbose, metric, statistics."""
 
     def __init__(self, peers: Peers, health: Health, metrics: Meter) -> None:
         self._peers = peers
@@ -233,13 +223,13 @@ class PeerReporter:
 
     @property
     def sentences(self) -> list[str]:
-        """What differs now."""
+        """The present differences."""
         return list(self._shown.values())
 
     def review(self, now: float) -> None:
         """Look for differences that have begun or ended."""
         for one in self._peers.pass_time(now):
-            text = f"{one.service} {one.identity!r} has not been heard of for {GONE_SECONDS:g} s, and did not stop"
+            text = f"{one.service} {one.identity!r} has been silent for {GONE_SECONDS:g} s, and did not stop"
             log.warning(text, peer=one.identity)
         found = self._peers.differences(now)
         shown = {difference: self._peers.sentence(difference, who) for difference, who in found.items()}

@@ -42,36 +42,34 @@ log = get_logger()
 
 
 _TRIM_THRESHOLD: Final = -1
-_MMAP_THRESHOLD: Final = -3
-"""glibc's numbers of these parameters (malloc.h)."""
+_MMAP_THRESHOLD: Final = -3  # glibc's numbers of these parameters (malloc.h)
+# Arrays below this size are allocated on the heap: the highest value that glibc itself sets for this threshold. An
+# array of one number for each of 50,000 nodes has 400,000 bytes.
 _HEAP_BYTES: Final = 32 * 1024 * 1024
-"""Arrays below this size are allocated on the heap. It is the highest value that glibc itself sets for this threshold.
-An array of one number for each of 50,000 nodes has 400,000 bytes."""
+# Free bytes kept at the end of the heap: twice the other, as in glibc when it raises its threshold.
 _KEPT_BYTES: Final = 2 * _HEAP_BYTES
-"""Free bytes that are kept at the end of the heap: twice the other, as in glibc when it raises its threshold."""
 
+# Pause before unfinished work is cancelled again: longer than releasing a Lease takes. Before Python 3.12
+# `asyncio.wait_for`, which libraries use, loses a cancellation that arrives together with its result.
 CANCEL_AGAIN_SECONDS: Final = 3.0
-"""Pause before work that has not ended is cancelled again: longer than releasing a Lease takes. Before Python 3.12
-``asyncio.wait_for``, which libraries use, loses a cancellation that arrives together with its result."""
+# The part of the time until the deadline after which a service that has not returned is cancelled.
 CANCEL_SHARE: Final = 0.8
-"""A service that has not returned is cancelled after this part of the time until the deadline."""
 
 
+# Decoded messages are freed by reference counting. The collector only finds cycles, and it blocks the loop. With
+# 150,000 pods held and 300,000 decoded, CPython's defaults (700, 10, 10) stop it for 1.0 s in all, 0.9 s at once; these
+# for 0.09 s, 17 ms at once. Old objects are examined after 250 million new ones, so the views and cores of a session
+# are collected by hand (berth.lifecycle.sessions.sessions).
 GC_THRESHOLDS: Final = (50_000, 50, 100)
-"""Decoded messages are freed by reference counting. The collector only finds cycles, and it blocks the loop. With
-150,000 pods held and 300,000 decoded, CPython's defaults (700, 10, 10) stop it for 1.0 s, once for 0.9 s; these for
-0.09 s, once for 17 ms. Old objects are looked at after 250 million new ones, so what ends is collected by hand: the
-views and cores of a session of NATS (:func:`berth.lifecycle.sessions.sessions`)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Process:
-    """What every service uses. Tests create one with a clock that they move."""
+    """The parts that every service uses. Tests create one with a clock that they move."""
 
     name: str
     settings: Settings = field(default_factory=Settings)
-    stopping: asyncio.Event = field(default_factory=asyncio.Event)
-    """Set once: finish current work, start nothing new."""
+    stopping: asyncio.Event = field(default_factory=asyncio.Event)  # set once: finish current work, start no new work
     health: Health = field(default_factory=Health)
     metrics: Meter
     clock: Clock = field(default_factory=SteadyClock)
@@ -93,7 +91,7 @@ ServiceMain = Callable[[Process], Awaitable[None]]
 
 
 def _new_loop() -> asyncio.AbstractEventLoop:
-    """uvloop if installed: request and reply are about a third faster. It does not exist for Windows."""
+    # uvloop if installed: request and reply are about a third faster. It does not exist for Windows.
     try:
         from uvloop import new_event_loop  # noqa: PLC0415 - does not exist on every system
     except ImportError:
@@ -111,8 +109,8 @@ def run(
 ) -> int:
     """Run a service until it returns, fails or is stopped; returns the exit code. Call it once, in the main thread.
 
-    ``digests`` are those of the service's configuration, which it compares with those of other services;
-    ``configuration`` is what it shows of it to everybody.
+    ``digests``: of the service's configuration, for comparison with other services; ``configuration``: the part of it
+    that anybody may see.
     """
     service_logging.configure(settings.log, service=name, identity=settings.identity)
     deadline = Deadline(settings.stop_deadline)
@@ -128,7 +126,7 @@ def run(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Parts:
-    """What is made before the loop runs."""
+    """The parts made before the loop runs."""
 
     peers: Peers
     configuration: Mapping[str, Any]
@@ -153,7 +151,7 @@ async def _live(service_main: ServiceMain, settings: Settings, name: str, parts:
             await _set_up(process, meter, parts.configuration, stack)
             stack.callback(
                 parts.deadline.begin, loop
-            )  # the deadline also covers closing, when the service ended without a signal
+            )  # The deadline also covers closing, if the service ended without a signal.
             await _serve(service_main, process)
     except Exception as error:  # noqa: BLE001 - the last place that can log the error
         return _log_error(error)
@@ -211,7 +209,7 @@ def _first(error: Exception) -> Exception:
 async def run_until(work: Coroutine[Any, Any, T], *ends: asyncio.Event) -> T | None:
     """Run ``work``. When one of ``ends`` is set, cancel it, wait for its end and return ``None``.
 
-    Raises any exception of ``work``, also one that it raised after the cancellation.
+    Raises any exception of ``work``, also one raised after the cancellation.
     """
     task = asyncio.ensure_future(work)
     waiting = [asyncio.ensure_future(end.wait()) for end in ends]
@@ -226,7 +224,7 @@ async def run_until(work: Coroutine[Any, Any, T], *ends: asyncio.Event) -> T | N
 
 @asynccontextmanager
 async def in_background(work: Coroutine[Any, Any, object], *, name: str) -> AsyncIterator[None]:
-    """Run ``work`` beside the block, at its end cancel it and wait for its end. A failure is logged when it occurs."""
+    """Run ``work`` beside the block; at its end cancel it and wait. A failure is logged when it occurs."""
     task = asyncio.create_task(work, name=name)
     task.add_done_callback(_log_failure)
     try:
@@ -253,7 +251,7 @@ def keep_freed_memory() -> bool:
 
     A cycle allocates and frees arrays of a few dozen kilobytes. By default glibc returns them to the kernel as soon as
     128 KiB are free at the end of the heap, and the next cycle faults in each page again: 290 µs per pod of a known
-    class at 5,000 equal nodes, 174 µs without. A process that has freed a large array avoids this by chance.
+    class at 5,000 equal nodes instead of 174. A process that has freed a large array avoids this by chance.
     """
     mallopt = _of_libc("mallopt")
     if mallopt is None:
@@ -262,10 +260,10 @@ def keep_freed_memory() -> bool:
 
 
 def give_back_memory() -> None:
-    """Free what has ended, now: cycles, and the pages of glibc's heap that hold nothing.
+    """Free ended objects now: cycles, and unused pages of glibc's heap.
 
-    For the rare moment at which much has ended at once. What a takeover needed for seconds would stay until the process
-    ends otherwise, and each larger one would be a step upwards.
+    For the rare moment at which much has ended at once. Memory that a takeover needed for seconds would otherwise stay
+    until the process ends.
     """
     gc.collect()
     if (trim := _of_libc("malloc_trim")) is not None:
@@ -273,5 +271,5 @@ def give_back_memory() -> None:
 
 
 def _of_libc(name: str) -> Callable[..., int] | None:
-    """A function of the C library; ``None`` where it has no such one."""
+    """A function of the C library; ``None`` if it has no such one."""
     return getattr(ctypes.CDLL(None), name, None) if sys.platform == "linux" else None

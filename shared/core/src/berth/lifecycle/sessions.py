@@ -44,20 +44,18 @@ from berth.observability.metrics import Meter
 log = get_logger()
 
 
-RETRY_SECONDS: Final = 2.0
-"""Pause between two tries when only others can remove the cause."""
+RETRY_SECONDS: Final = 2.0  # between two tries if only others can remove the cause
 
 
-CREATED_SECONDS: Final = 0.1
-"""Pause before the next try after streams or buckets were created."""
+CREATED_SECONDS: Final = 0.1  # before the next try after streams or buckets were created
 
 
 BACKOFF: Final = Backoff(initial=timedelta(seconds=0.1), maximum=timedelta(seconds=2))
 """Back-off between tries to connect to NATS."""
 
 
+# A shorter session is followed by a pause, so that a server that drops all clients is not flooded.
 SHORT_LIFE_SECONDS: Final = 1.0
-"""A shorter session is followed by a pause, so that a server that drops all clients is not flooded."""
 
 
 class _NotReadyError(Exception):
@@ -72,11 +70,11 @@ class _NotReadyError(Exception):
 async def sessions(
     bus: Bus, *, name: str, process: Process, apply_when_missing: bool = False
 ) -> AsyncIterator[Session]:
-    """Yield one connected and verified session after the other, each closed before the next. Ends on stopping.
+    """Yield one connected and verified session after another, each closed before the next. Ends on stopping.
 
-    ``apply_when_missing``: create missing streams and buckets, as the watcher does; otherwise wait for them.
-    Catch :class:`BusLostError` in the loop's body to get the next session. What the body has built on a session is
-    freed before the next one, if no variable of the body holds it.
+    ``apply_when_missing``: create missing streams and buckets, as the watcher does; otherwise wait for them. Catch
+    :class:`BusLostError` in the loop's body to get the next session. Objects built on a session are freed before the
+    next one, unless a variable of the body holds them.
     """
     reporter = WaitReporter(process.health.condition("nats", "waiting for NATS"), process.clock)
     connector = _Connector(bus, name=name, reporter=reporter, process=process, applies=apply_when_missing)
@@ -84,7 +82,7 @@ async def sessions(
         session = await run_until(connector.connect(), process.stopping)
         if session is None:
             return
-        give_back_memory()  # what was built on the former session has cycles and is old: see GC_THRESHOLDS
+        give_back_memory()  # Objects built on the former session have cycles and are old: see GC_THRESHOLDS.
         began = process.clock.now()
         reporter.over(came="NATS is there, with all streams and buckets")
         process.metrics.count("berth_bus_sessions_total")
@@ -102,9 +100,9 @@ async def sessions(
 async def serve_each_session(
     bus: Bus, *, name: str, process: Process, condition: Condition, serve: Callable[[Session], Awaitable[None]]
 ) -> None:
-    """Serve on one session after the other until the process stops.
+    """Serve on one session after another until the process stops.
 
-    A passing failure begins another session; ``condition`` says meanwhile that NATS is waited for.
+    A temporary failure begins another session; ``condition`` shows the wait for NATS meanwhile.
     """
     async for session in sessions(bus, name=name, process=process):
         try:
@@ -114,21 +112,19 @@ async def serve_each_session(
         condition.waiting("waiting for NATS")
 
 
-STORE: Final = "store"
-"""The health condition that NATS stores what is published."""
-WATCH_SECONDS: Final = 1.0
-"""Between two checks for what was not stored."""
+STORE: Final = "store"  # the health condition that NATS stores publishes
+WATCH_SECONDS: Final = 1.0  # between two checks for unstored publishes
+# A stream that has not answered for this long, though the connection lasts, counts as given up: twice the time-out of a
+# publish, and longer than a NATS cluster takes to elect a leader.
 REMAKE_AFTER_SECONDS: Final = 10.0
-"""A stream that has not answered for so long, though the connection lasts, counts as given up: twice the time-out of a
-publish, and longer than a NATS cluster takes to elect a leader."""
 REMAKE_EVERY_SECONDS: Final = 10.0
 
 
 class StoreWatch:
-    """Says that NATS stores nothing: once in the log, in /readyz, as a metric.
+    """Reports that NATS stores nothing: once in the log, in /readyz, as a metric.
 
-    A server whose disk was full gives a stream up, and stores nothing in it any more when there is room again. The
-    watcher then makes everything anew, as after the loss of the store (docs/protocol.md, 6).
+    A server whose disk was full gives a stream up and stores no message in it even when there is room again. The
+    watcher then recreates everything, as after the loss of the store (docs/protocol.md, 6.8).
     """
 
     def __init__(self, session: Session, process: Process, *, remakes: bool) -> None:
@@ -186,7 +182,7 @@ NEXT: Final = "free space on NATS's disk or raise its limits; berth goes on by i
 
 
 def unstored_sentence(unstored: Mapping[str, Unstored]) -> str:
-    """What /readyz and ``berth why`` say."""
+    """The text of /readyz and ``berth why``."""
     named = "; ".join(f"{name}: {it.reason}" for name, it in sorted(unstored.items()))
     return f"{STORES_NOTHING} in {named}: {NEXT}"
 
@@ -258,12 +254,12 @@ class _Connector:
         return _NotReadyError(cause, again_in)
 
 
+# Remembered log lines. A writer of more kinds does not fill the log.
 MOST_REPORTED: Final = 1000
-"""Lines that are remembered as logged. Whoever writes more of different kinds does not fill the log."""
 
 
 class UndecodableReporter:
-    """Counts what a reader leaves out since it cannot be decoded, and logs it once for each subject and reason."""
+    """Counts values that a reader cannot decode, and logs each subject and reason once."""
 
     def __init__(self, metrics: Meter) -> None:
         self._metrics = metrics
@@ -310,9 +306,9 @@ Stats = Callable[[], Mapping[str, object]]
 async def present(
     session: Session, process: Process, *, stats: Stats = dict, endpoints: Sequence[Endpoint] = ()
 ) -> AsyncIterator[None]:
-    """Register this process with NATS's service protocol, and announce it and hear the others until the block ends.
+    """Register this process with NATS's service protocol; announce it and receive announcements until the block ends.
 
-    ``stats`` are the service's own statistics, ``endpoints`` what else it answers. Raises as the session's calls.
+    ``stats`` are the service's own statistics, ``endpoints`` its further answers. Raises as the session's calls.
     """
     peers, clock = process.peers, process.clock
     reporter = PeerReporter(peers, process.health, process.metrics)
@@ -334,10 +330,10 @@ async def present(
         }
 
     def listen(subject: str, data: bytes, _headers: Mapping[str, str]) -> None:
-        with contextlib.suppress(DecodeError):  # of a newer schema, or not an announcement
+        with contextlib.suppress(DecodeError):  # Of a newer schema, or not an announcement.
             announcement = decode_versioned(data, Announcement, "an announcement")
             if announcement.subject == subject:
-                peers.hear(announcement, clock.now())
+                peers.receive(announcement, clock.now())
 
     name = f"berth-{process.name}"
     await session.register(
@@ -354,7 +350,7 @@ async def present(
         log.warning("cannot compare configurations with other services", reason=str(error))
 
     async def announce() -> None:
-        with contextlib.suppress(BerthError):  # a lost connection is noticed by the service itself
+        with contextlib.suppress(BerthError):  # The service itself notices a lost connection.
             while True:
                 await session.broadcast(own.subject, encode(own))
                 reporter.review(clock.now())

@@ -1,7 +1,7 @@
-"""Ending a process in time: on a signal, with its parent, and when the main loop hangs.
+"""Ends a process in time: on a signal, with its parent, and when the main loop hangs.
 
-A separate thread receives SIGTERM and SIGINT, so that the process ends also when the main loop hangs. A watchdog
-measures the delay of the main loop and logs where it hangs.
+A separate thread receives SIGTERM and SIGINT, so that the process ends even if the main loop hangs. A watchdog measures
+the delay of the main loop and logs where it hangs.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from berth.observability.metrics import Meter
 
 _PR_SET_PDEATHSIG: Final = 1
 
+# Between two checks of the parent, on systems whose kernel sends no signal. getppid takes 0.1 µs.
 POLL_SECONDS: Final = 0.5
-"""Time between two checks of the parent, on systems whose kernel sends no signal. getppid takes 0.1 µs."""
 
 
 class OrphanedError(BerthError):
@@ -62,14 +62,12 @@ def _watch(parent_pid: int) -> None:
 log = get_logger()
 
 
-BEAT_SECONDS: Final = 0.25
-"""Time between two beats of the loop. Costs 4 timers per second."""
+BEAT_SECONDS: Final = 0.25  # between two beats of the loop: 4 timers per second
 
+# Time without a beat that counts as a stall: a third of the scorer's ack_wait, after which NATS redelivers.
 STALL_SECONDS: Final = 1.0
-"""Time without a beat that counts as a stall: a third of the scorer's ack_wait, after which NATS redelivers."""
 
-FRAMES: Final = 5
-"""Innermost calls that a stall's log line shows."""
+FRAMES: Final = 5  # innermost calls in a stall's log line
 
 
 class Watchdog:
@@ -121,14 +119,13 @@ def main_thread_stands() -> list[str]:
 
 SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
 
-IMPATIENT: Final = 2
-"""Number of SIGINTs that end the process at once."""
+IMPATIENT: Final = 2  # SIGINTs that end the process at once
 
+# The process ends this much before its deadline, because the measured time begins earlier and ends later.
 MARGIN_SECONDS: Final = 0.5
-"""The process ends this much before its deadline, since the measured time begins earlier and ends later."""
 
+# Pause after the deadline thread's attempt. Then C code ends a process in which no Python thread can run.
 BACKSTOP_SECONDS: Final = 0.3
-"""Pause after the deadline thread's attempt. Then C code ends a process in which no Python thread can run."""
 
 
 def seconds_left(deadline: timedelta) -> float:
@@ -137,7 +134,7 @@ def seconds_left(deadline: timedelta) -> float:
 
 
 class Deadline:
-    """Ends the process some seconds after it began to stop, even when something hangs."""
+    """Ends the process some seconds after it began to stop, even if it hangs."""
 
     def __init__(self, after: timedelta) -> None:
         self.seconds = seconds_left(after)
@@ -196,14 +193,14 @@ class StopThread:
 
     def _next(self) -> signal.Signals:
         while (number := self._numbers.recv(1)[0]) not in SIGNALS:
-            pass  # a signal with another handler
+            pass  # A signal with another handler.
         return signal.Signals(number)
 
 
 def _under_way(loop: asyncio.AbstractEventLoop) -> list[str]:
-    """Names of the tasks that have not ended, and where the main thread is."""
+    """Names of unfinished tasks, and the main thread's position."""
     try:
         names = sorted(task.get_name() for task in asyncio.all_tasks(loop))
-    except RuntimeError:  # the set changed while it was read from this thread
+    except RuntimeError:  # The set changed while it was read from this thread.
         names = []
     return [*names, *main_thread_stands()]

@@ -40,10 +40,8 @@ from berth.settings.sources import (
     what_is_wrong,
 )
 
-Serve = Callable[[Process, KubeSchedulerConfiguration], Awaitable[None]]
-"""The main function of a service. Returns when the service has stopped."""
-Flags = Mapping[str, str]
-"""The flags that were given, by the path of their setting (``kube.kubeconfig``)."""
+Serve = Callable[[Process, KubeSchedulerConfiguration], Awaitable[None]]  # returns when the service has stopped
+Flags = Mapping[str, str]  # given flags by the path of their setting (kube.kubeconfig)
 Given = str | None
 
 
@@ -66,13 +64,12 @@ class KubeCommand(TyperCommand):
 class Flag:
     """A flag: its setting, and its entry in ``--help``."""
 
-    path: str
-    """Of its setting; empty for one that is taken and has no effect."""
+    path: str  # of its setting; empty for a flag without effect
     names: tuple[str, ...]
     value: str
     about: str
+    # The difference from kube-scheduler's flag of that name. Written to standard error when it is given.
     note: str = ""
-    """In what it is not kube-scheduler's flag of that name. Written to standard error when it is given."""
 
     @property
     def argument(self) -> str:
@@ -89,9 +86,11 @@ def _flag(name: str, path: str, value: str, about: str, note: str = "") -> Flag:
     return Flag(path=path, names=tuple(name.split()), value=value, about=about, note=f"{name}: {note}" if note else "")
 
 
+# Instead of delegated authentication and authorization, which kube-scheduler has for /metrics and /configz.
 _ANYBODY: Final = "whoever reaches the health port reads it: limit that by --bind-address or a NetworkPolicy"
-"""Instead of delegated authentication and authorization, which kube-scheduler has for /metrics and /configz."""
 
+# Every service has all flags, so that one command line works for all; the last ones concern the API server, and
+# kubeadm's manifest of kube-scheduler.
 FLAGS: Final = (
     _flag("--config", "config", "FILE", "KubeSchedulerConfiguration."),
     _flag(
@@ -154,8 +153,6 @@ FLAGS: Final = (
         for name in ("--authentication-kubeconfig", "--authorization-kubeconfig")
     ),
 )
-"""Every service has all flags, so that one command line works for all; the last flags concern the API server, and those
-of kubeadm's manifest of kube-scheduler."""
 
 
 def service_command(name: str, *, about: str, read: ReadConfiguration, serve: Serve) -> Callable[[], None]:
@@ -212,7 +209,7 @@ def start(  # noqa: PLR0913 - all but the flags are named
 ) -> int:
     """Read settings and configuration and run the service; returns the exit code.
 
-    All errors of both are written to standard error, before anything is opened or connected to; ``notes`` before them.
+    All errors of both are written to standard error before any connection; ``notes`` before them.
     """
     open_closed_streams()
     for note in notes:
@@ -224,7 +221,7 @@ def start(  # noqa: PLR0913 - all but the flags are named
         for problem in error.problems:
             sys.stderr.write(f"berth-{name}: {without_passwords(one_line(problem))}\n")
         return Exit.USAGE
-    if settings.parent_pid is None:  # otherwise the parent has printed it already
+    if settings.parent_pid is None:  # Otherwise the parent has printed it already.
         for sentence in (*old_ways(settings, configuration), *misspelt(given)):
             sys.stderr.write(f"berth-{name}: {one_line(sentence)}\n")
     return run(
@@ -237,7 +234,7 @@ def start(  # noqa: PLR0913 - all but the flags are named
 
 
 def old_ways(settings: Settings, configuration: KubeSchedulerConfiguration) -> list[str]:
-    """A sentence for each deprecated form in flags or file, with the form that it was converted to."""
+    """A sentence for each deprecated form in flags or file, with the new form."""
     deprecation = deprecation_warning(settings.algorithm_provider)
     converted = [f"{settings.config}: {sentence}" for sentence in configuration.converted]
     return [*([deprecation] if deprecation else []), *converted]

@@ -40,7 +40,7 @@ def read_configuration(
 
 
 def problems_in_services(configuration: KubeSchedulerConfiguration) -> tuple[str, ...]:
-    """What services would refuse in a valid file: its numbers must fit theirs, and each plugin must let itself be made.
+    """Problems that services find in a valid file: its numbers must fit theirs, and each plugin must be creatable.
 
     The rule: docs/protocol.md, 7.
     """

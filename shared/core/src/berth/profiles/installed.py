@@ -29,11 +29,9 @@ from berth.settings.settings import PLUGIN_DEADLINE
 R = TypeVar("R")
 
 
-AGAIN_SECONDS: Final = 0.1
-"""Pause until the timer fires again, for code that catches the first exception."""
+AGAIN_SECONDS: Final = 0.1  # until the timer fires again, for code that catches the first exception
 
-_SOONEST: Final = 1e-6
-"""Shortest timer, since a timer of 0 is none."""
+_SOONEST: Final = 1e-6  # shortest timer, because 0 switches it off
 
 
 class CallDeadline:
@@ -58,7 +56,7 @@ class CallDeadline:
         left, interval = signal.setitimer(signal.ITIMER_REAL, self._seconds, AGAIN_SECONDS)
         try:
             return self._run(work)
-        finally:  # the timer cannot fire here: it has just fired, or is off
+        finally:  # The timer cannot fire here: it has just fired, or is off.
             self._running = False
             remaining = max(left - (time.monotonic() - began), _SOONEST) if left else 0.0
             signal.setitimer(signal.ITIMER_REAL, 0)
@@ -77,9 +75,9 @@ class CallDeadline:
             raise OutOfTime(self._seconds)
 
 
+# The entry-point group: NAME = "module:FACTORY", FACTORY being a berth.plugins.factory.PluginFactory. A name
+# NAME@RELEASE is the plugin NAME in the form that presets of that release of Kubernetes use.
 GROUP: Final = "berth.plugins"
-"""The entry-point group: ``NAME = "module:FACTORY"``, FACTORY being a ``berth.plugins.factory.PluginFactory``. A name
-``NAME@RELEASE`` is the plugin NAME in the form that presets of that release of Kubernetes use."""
 
 
 class PluginBuildError(PermanentError):
@@ -172,7 +170,7 @@ def _with_care(factory: PluginFactory, limit: CallLimit) -> Callable[[Any], Plug
 
 
 def _difference(factory: PluginFactory, plugin: Plugin) -> str:
-    """How the points of a factory and the classes of its plugin differ; empty if they do not."""
+    """The difference between a factory's points and the classes of its plugin; empty if equal."""
     kind = type(plugin).__name__
     for point, needed in POINT_TYPES.items():
         if point in factory.points and not isinstance(plugin, needed):
