@@ -1,6 +1,6 @@
-"""What the services' statistics say: who leads, which pods wait where, and what a person should look at.
+"""Reads the services' statistics: leaders, queues, and problems that need attention.
 
-Every figure is a service's own, read with NATS's service protocol.
+The statistics come from the services themselves, through NATS's service protocol.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ NOBODY_LEADS: Final[Mapping[str, str]] = {
 
 
 class Leading(msgspec.Struct, frozen=True):
-    """A leadership: its term or epoch, and how long it has lasted."""
+    """A leadership: its term or epoch, and its duration."""
 
     number: int
     seconds: float
 
 
 class Stalled(msgspec.Struct, frozen=True):
-    """Pods of a profile that have waited for a service for longer than an attempt takes."""
+    """Pods of a profile that wait for a service for longer than an attempt takes."""
 
     profile: str
     waits_for: str
@@ -48,7 +48,7 @@ class Stalled(msgspec.Struct, frozen=True):
 
 
 class Gone(msgspec.Struct, frozen=True):
-    """A process that ended without announcing it, as another process reports."""
+    """A process that ended without an announcement, as reported by another process."""
 
     service: str
     identity: str
@@ -56,7 +56,7 @@ class Gone(msgspec.Struct, frozen=True):
 
 
 class Statistics(msgspec.Struct, frozen=True):
-    """The part of a service's statistics that this module reads."""
+    """The statistics that this module reads."""
 
     configuration: str = ""
     profiles: dict[str, str] = msgspec.field(default_factory=dict)
@@ -72,24 +72,22 @@ class Statistics(msgspec.Struct, frozen=True):
     shadow: ShadowFigures | None = None
 
 
+# Figures with a place of their own, which are not listed among a service's figures.
 OWN_FIGURES: Final = frozenset(field.name for field in msgspec.structs.fields(Statistics)) | {"differences"}
-"""What is shown elsewhere than among a service's own figures."""
 
 
 @dataclass(frozen=True, slots=True)
 class Seen:
     """A process that answers."""
 
-    service: str
-    """``watcher``, ``scorer``, ``binder``, ``metrics-collector``, ``shadow``."""
-    name: str
-    """Its identity, as short as it is still told apart."""
+    service: str  # ``watcher``, ``scorer``, ``binder``, ``metrics-collector``, ``shadow``
+    name: str  # the shortest unique part of its identity
     identity: str
     said: Statistics
 
 
 def seen(instances: Iterable[ServiceInstance]) -> list[Seen]:
-    """The processes with what they say; what cannot be read of it is left out."""
+    """The processes with their statistics; malformed statistics are left empty."""
     return [
         Seen(
             service=one.service.removeprefix("berth-"),
@@ -109,7 +107,7 @@ def _read(stats: Mapping[str, object]) -> Statistics:
 
 
 def activity(one: Seen) -> str:
-    """What a process does: leads, stands by, is ready, or why it is not."""
+    """The state of a process: leads, stands by, is ready, or the reason why it is not."""
     if one.said.readiness != READY:
         return one.said.readiness
     if one.said.leading is not None:
@@ -121,7 +119,7 @@ def activity(one: Seen) -> str:
 
 
 def compared(figures: ShadowFigures) -> str:
-    """What a shadow has found, in a few words."""
+    """A shadow's results, in a few words."""
     if not figures.compared:
         return "compares, nothing yet"
     equal = figures.results.get(ShadowResult.EQUAL, 0)
@@ -131,7 +129,7 @@ def compared(figures: ShadowFigures) -> str:
 
 
 def gone(processes: Sequence[Seen]) -> list[Gone]:
-    """Processes that others have seen, that do not answer, and that did not stop; the longest silent last."""
+    """Processes reported by others that neither answer nor announced their end; the longest silent last."""
     here = {one.identity for one in processes}
     found: dict[str, Gone] = {}
     for each in (each for one in processes for each in one.said.gone if each.identity not in here):
@@ -142,13 +140,13 @@ def gone(processes: Sequence[Seen]) -> list[Gone]:
 
 
 def leader(processes: Iterable[Seen], service: str) -> Seen | None:
-    """The process that leads; of two, while one ends, the later one."""
+    """The leading process. While one leadership follows another, both may claim it: the later one counts."""
     leading = [(one.said.leading.number, one) for one in processes if one.service == service and one.said.leading]
     return max(leading, key=lambda each: each[0], default=(0, None))[1]
 
 
 async def what_stops(session: Session) -> str:
-    """Why no pod moves: NATS stores nothing for a service, or one is missing; empty when neither is so."""
+    """Why no pod moves: NATS stores nothing for a service, or a service is missing. Empty if neither holds."""
     processes = seen(await session.services())
     states = [one.said.readiness for one in processes]
     full = (state.removeprefix("not ready: ") for state in states if STORES_NOTHING in state)
@@ -168,7 +166,7 @@ def queue_lines(processes: Sequence[Seen]) -> Iterator[str]:
 
 
 def attention(processes: Sequence[Seen]) -> list[str]:
-    """What a person should look at, a sentence each; empty when all is well."""
+    """The problems that need attention, a sentence each."""
     return [
         *missing(processes),
         *(DRAINING for one in processes if one.said.draining),
@@ -189,7 +187,7 @@ def _silence(one: Gone) -> str:
 
 
 def missing(processes: Sequence[Seen]) -> Iterator[str]:
-    """A sentence for each service of which none answers or, where one has to, none leads."""
+    """A sentence for each service without a process, or without a leader if it needs one."""
     here = {one.service for one in processes}
     yield from (sentence for service, sentence in NOBODY.items() if service not in here)
     for service, sentence in NOBODY_LEADS.items():
@@ -227,7 +225,7 @@ def _why(processes: Sequence[Seen], stalled: Stalled) -> str:
 
 
 def _configurations(processes: Sequence[Seen]) -> Iterator[str]:
-    """A sentence for each profile of which not all have the same, and one for the other settings."""
+    """A sentence for each profile whose digests differ, and one for the other settings."""
     telling = [one for one in processes if one.said.configuration]
     # The collector knows no plugins, so it has no digest of a profile.
     knowing = [one for one in telling if one.said.profiles]

@@ -1,7 +1,7 @@
-"""``berth drain``: no pod is published any more; ends when nothing is under way. ``--stop`` undoes it.
+"""``berth drain``: stops publishing pods, and ends when no pod is under way. ``--stop`` undoes it.
 
-The key ``drain`` in the bucket ``control`` says so, which every leading watcher reads. So a drained pipeline stays so
-when services are started anew; only the loss of NATS's store ends it too.
+The key ``drain`` in the bucket ``control`` stops every leading watcher. The pipeline stays drained when services
+restart, but not when NATS loses its store.
 """
 
 from __future__ import annotations
@@ -33,10 +33,9 @@ from berth_cli.services import leader, seen
 
 app = typer.Typer()
 
-LOOK_SECONDS: Final = 0.5
-"""Between two looks at the streams."""
+LOOK_SECONDS: Final = 0.5  # between two reads of the streams
+# Answers without a leader after which no watcher leads. A busy watcher may answer late.
 LEADERLESS_LOOKS: Final = 6
-"""After so many without an answer no watcher leads. One that is busy may be late with its answer."""
 
 Stop = Annotated[bool, typer.Option("--stop", help="Publish pods again.")]
 Timeout = Annotated[
@@ -52,12 +51,12 @@ Timeout = Annotated[
 
 
 class NotEmptyError(BerthError):
-    """Something is still under way at the deadline; the exit code is 1."""
+    """Pods are still under way at the deadline; the exit code is 1."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UnderWay:
-    """What is under way. ``leads``: whether a watcher leads; ``heard``: whether it publishes no more."""
+    """Pods under way. ``leads``: a watcher leads; ``has_stopped``: it publishes no more pods."""
 
     pending: int
     ranked: int
@@ -85,9 +84,9 @@ def drain(
     nats: NatsUrl = None,
     nats_context: NatsContext = None,
 ) -> None:
-    """Publish no more pods, and end when nothing is under way. Needs NATS's user `apply`, an admin's.
+    """Publish no more pods, and end when no pod is under way. Needs NATS's user `apply`, an admin's.
 
-    It stays so until `berth drain --stop`, also when services are started anew. A service alone is drained by SIGTERM.
+    Lasts until `berth drain --stop`, also when services restart. To drain a single service, send it SIGTERM.
     """
     server = NatsServer(nats, nats_context)
     run_command(_stop(server, output) if stop else _drain(server, timeout, output))
@@ -118,10 +117,10 @@ async def _drain(server: NatsServer, most_seconds: float | None, output: OutputF
 
 
 async def _until_empty(session: Session, most_seconds: float | None) -> UnderWay:
-    """Look until nothing is under way, and say each change.
+    """Poll until no pod is under way, and print each change.
 
     Raises:
-        NotEmptyError: there still is at the deadline.
+        NotEmptyError: pods are under way at the deadline.
     """
     loop = asyncio.get_running_loop()
     end = None if most_seconds is None else loop.time() + most_seconds
@@ -140,7 +139,6 @@ async def _until_empty(session: Session, most_seconds: float | None) -> UnderWay
 
 
 async def read_what_is_under_way(session: Session) -> UnderWay:
-    """What is under way now."""
     watcher = leader(seen(await session.services(WATCHER)), "watcher")
     pending, ranked = [(await session.state(stream)).messages for stream in (PENDING, RANKED)]
     return UnderWay(
