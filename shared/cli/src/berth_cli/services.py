@@ -21,12 +21,12 @@ from berth_cli.rendering import duration
 READY: Final = "ok"
 DRAINING: Final = "draining: no pod is published until `berth drain --stop`"
 
-NOBODY: Final[Mapping[str, str]] = {
+NO_PROCESS: Final[Mapping[str, str]] = {
     "watcher": "no watcher answers: no pod is published, and the mirror becomes old",
     "scorer": "no scorer answers: nothing is ranked",
     "binder": "no binder answers: nothing is bound",
 }
-NOBODY_LEADS: Final[Mapping[str, str]] = {
+NO_LEADER: Final[Mapping[str, str]] = {
     "watcher": "no watcher leads: no pod is published, and the mirror becomes old",
     "binder": "no binder leads: nothing is bound",
 }
@@ -83,7 +83,7 @@ class Seen:
     service: str  # ``watcher``, ``scorer``, ``binder``, ``metrics-collector``, ``shadow``
     name: str  # the shortest unique part of its identity
     identity: str
-    said: Statistics
+    statistics: Statistics
 
 
 def seen(instances: Iterable[ServiceInstance]) -> list[Seen]:
@@ -93,7 +93,7 @@ def seen(instances: Iterable[ServiceInstance]) -> list[Seen]:
             service=one.service.removeprefix("berth-"),
             name=short_identity(one.identity),
             identity=one.identity,
-            said=_read(one.stats),
+            statistics=_read(one.stats),
         )
         for one in instances
     ]
@@ -108,14 +108,14 @@ def _read(stats: Mapping[str, object]) -> Statistics:
 
 def activity(one: Seen) -> str:
     """The state of a process: leads, stands by, is ready, or the reason why it is not."""
-    if one.said.readiness != READY:
-        return one.said.readiness
-    if one.said.leading is not None:
+    if one.statistics.readiness != READY:
+        return one.statistics.readiness
+    if one.statistics.leading is not None:
         word = "term" if one.service == "watcher" else "epoch"
-        return f"leads for {duration(one.said.leading.seconds)}, {word} {one.said.leading.number}"
-    if one.said.shadow is not None:
-        return compared(one.said.shadow)
-    return "stands by" if one.service in NOBODY_LEADS else "ready"
+        return f"leads for {duration(one.statistics.leading.seconds)}, {word} {one.statistics.leading.number}"
+    if one.statistics.shadow is not None:
+        return compared(one.statistics.shadow)
+    return "stands by" if one.service in NO_LEADER else "ready"
 
 
 def compared(figures: ShadowFigures) -> str:
@@ -132,7 +132,7 @@ def gone(processes: Sequence[Seen]) -> list[Gone]:
     """Processes reported by others that neither answer nor announced their end; the longest silent last."""
     here = {one.identity for one in processes}
     found: dict[str, Gone] = {}
-    for each in (each for one in processes for each in one.said.gone if each.identity not in here):
+    for each in (each for one in processes for each in one.statistics.gone if each.identity not in here):
         known = found.get(each.identity)
         if known is None or each.seconds < known.seconds:
             found[each.identity] = each
@@ -141,14 +141,16 @@ def gone(processes: Sequence[Seen]) -> list[Gone]:
 
 def leader(processes: Iterable[Seen], service: str) -> Seen | None:
     """The leading process. While one leadership follows another, both may claim it: the later one counts."""
-    leading = [(one.said.leading.number, one) for one in processes if one.service == service and one.said.leading]
+    leading = [
+        (one.statistics.leading.number, one) for one in processes if one.service == service and one.statistics.leading
+    ]
     return max(leading, key=lambda each: each[0], default=(0, None))[1]
 
 
 async def what_stops(session: Session) -> str:
     """Why no pod moves: NATS stores nothing for a service, or a service is missing. Empty if neither holds."""
     processes = seen(await session.services())
-    states = [one.said.readiness for one in processes]
+    states = [one.statistics.readiness for one in processes]
     full = (state.removeprefix("not ready: ") for state in states if STORES_NOTHING in state)
     return next(full, "") or "; ".join(missing(processes))
 
@@ -156,12 +158,12 @@ async def what_stops(session: Session) -> str:
 def queue_lines(processes: Sequence[Seen]) -> Iterator[str]:
     """The leading watcher's queues, and each profile's window."""
     watcher = leader(processes, "watcher")
-    if watcher is None or not watcher.said.queues:
+    if watcher is None or not watcher.statistics.queues:
         return
-    said = watcher.said
-    yield "waiting pods: " + ", ".join(f"{queue} {said.queues[queue]}" for queue in QUEUES if queue in said.queues)
+    found = watcher.statistics
+    yield "waiting pods: " + ", ".join(f"{queue} {found.queues[queue]}" for queue in QUEUES if queue in found.queues)
     yield "in flight: " + ", ".join(
-        f"{profile} {pods} of {said.window.get(profile, 0)}" for profile, pods in sorted(said.in_flight.items())
+        f"{profile} {pods} of {found.window.get(profile, 0)}" for profile, pods in sorted(found.in_flight.items())
     )
 
 
@@ -169,11 +171,11 @@ def attention(processes: Sequence[Seen]) -> list[str]:
     """The problems that need attention, a sentence each."""
     return [
         *missing(processes),
-        *(DRAINING for one in processes if one.said.draining),
+        *(DRAINING for one in processes if one.statistics.draining),
         *(
-            f"{process_label(one.service, one.name)}: {one.said.readiness}"
+            f"{process_label(one.service, one.name)}: {one.statistics.readiness}"
             for one in processes
-            if one.said.readiness != READY
+            if one.statistics.readiness != READY
         ),
         *_stalled(processes),
         *_configurations(processes),
@@ -189,8 +191,8 @@ def _silence(one: Gone) -> str:
 def missing(processes: Sequence[Seen]) -> Iterator[str]:
     """A sentence for each service without a process, or without a leader if it needs one."""
     here = {one.service for one in processes}
-    yield from (sentence for service, sentence in NOBODY.items() if service not in here)
-    for service, sentence in NOBODY_LEADS.items():
+    yield from (sentence for service, sentence in NO_PROCESS.items() if service not in here)
+    for service, sentence in NO_LEADER.items():
         if service in here and leader(processes, service) is None:
             yield sentence
 
@@ -199,8 +201,8 @@ def _stalled(processes: Sequence[Seen]) -> Iterator[str]:
     watcher = leader(processes, "watcher")
     if watcher is None:
         return
-    for each in watcher.said.stalled:
-        used, slots = watcher.said.in_flight.get(each.profile, 0), watcher.said.window.get(each.profile, 0)
+    for each in watcher.statistics.stalled:
+        used, slots = watcher.statistics.in_flight.get(each.profile, 0), watcher.statistics.window.get(each.profile, 0)
         full = f", and its window is full ({used} of {slots})" if used >= slots > 0 else ""
         pods = "1 pod" if each.pods == 1 else f"{each.pods} pods"
         wait = "waits" if each.pods == 1 else "wait"
@@ -213,25 +215,27 @@ def _why(processes: Sequence[Seen], stalled: Stalled) -> str:
     there = [one for one in processes if one.service == service]
     if not there:
         return "none answers"
-    knowing = [one for one in there if profile in one.said.profiles or not one.said.profiles]
+    knowing = [one for one in there if profile in one.statistics.profiles or not one.statistics.profiles]
     if not knowing:
         return f"none of the {len(there)} that answer has this profile in its configuration"
-    if service in NOBODY_LEADS and leader(processes, service) is None:
+    if service in NO_LEADER and leader(processes, service) is None:
         return "none leads"
-    ready = [one for one in knowing if one.said.readiness == READY]
+    ready = [one for one in knowing if one.statistics.readiness == READY]
     if not ready:
-        return f"none that has the profile is ready ({knowing[0].name}: {knowing[0].said.readiness})"
+        return f"none that has the profile is ready ({knowing[0].name}: {knowing[0].statistics.readiness})"
     return f"{', '.join(one.name for one in ready)} should take them: see the log there"
 
 
 def _configurations(processes: Sequence[Seen]) -> Iterator[str]:
     """A sentence for each profile whose digests differ, and one for the other settings."""
-    telling = [one for one in processes if one.said.configuration]
+    configured = [one for one in processes if one.statistics.configuration]
     # The collector knows no plugins, so it has no digest of a profile.
-    knowing = [one for one in telling if one.said.profiles]
-    for profile in sorted({profile for one in knowing for profile in one.said.profiles}):
-        yield from _divided(f"profile {profile!r}", [(one, one.said.profiles.get(profile, "")) for one in knowing])
-    yield from _divided("settings outside the profiles", [(one, one.said.settings) for one in telling])
+    knowing = [one for one in configured if one.statistics.profiles]
+    for profile in sorted({profile for one in knowing for profile in one.statistics.profiles}):
+        yield from _divided(
+            f"profile {profile!r}", [(one, one.statistics.profiles.get(profile, "")) for one in knowing]
+        )
+    yield from _divided("settings outside the profiles", [(one, one.statistics.settings) for one in configured])
 
 
 def _divided(what: str, digests: Iterable[tuple[Seen, str]]) -> Iterator[str]:
@@ -239,5 +243,5 @@ def _divided(what: str, digests: Iterable[tuple[Seen, str]]) -> Iterator[str]:
     for one, digest in digests:
         sides.setdefault(digest, []).append(process_label(one.service, one.name))
     if len(sides) > 1:
-        told = [f"{digest or 'missing'} in {', '.join(who)}" for digest, who in sorted(sides.items(), reverse=True)]
-        yield f"not the same everywhere: {what}: {'; '.join(told)}"
+        shown = [f"{digest or 'missing'} in {', '.join(who)}" for digest, who in sorted(sides.items(), reverse=True)]
+        yield f"not the same everywhere: {what}: {'; '.join(shown)}"

@@ -63,16 +63,16 @@ class UnderWay:
     in_flight: int
     waiting: int
     leads: bool
-    heard: bool
+    has_stopped: bool
 
     @property
     def is_empty(self) -> bool:
         return not (self.pending or self.ranked or self.in_flight)
 
     def __str__(self) -> str:
-        told = "" if self.heard or not self.leads else "the watcher has not stopped publishing yet; "
-        nobody = "" if self.leads else "; no watcher leads"
-        return f"{told}{self.pending} pods to be ranked, {self.ranked} to be bound; {self.waiting} wait{nobody}"
+        still = "" if self.has_stopped or not self.leads else "the watcher has not stopped publishing yet; "
+        no_leader = "" if self.leads else "; no watcher leads"
+        return f"{still}{self.pending} pods to be ranked, {self.ranked} to be bound; {self.waiting} wait{no_leader}"
 
 
 @app.command()
@@ -128,7 +128,7 @@ async def _until_empty(session: Session, most_seconds: float | None) -> UnderWay
     while True:
         found_now = await read_what_is_under_way(session)
         leaderless = 0 if found_now.leads else leaderless + 1
-        if found_now.is_empty and (found_now.heard or leaderless >= LEADERLESS_LOOKS):
+        if found_now.is_empty and (found_now.has_stopped or leaderless >= LEADERLESS_LOOKS):
             return found_now
         if str(found_now) != said:
             said = str(found_now)
@@ -144,8 +144,8 @@ async def read_what_is_under_way(session: Session) -> UnderWay:
     return UnderWay(
         pending=pending,
         ranked=ranked,
-        in_flight=sum(watcher.said.in_flight.values()) if watcher else 0,
-        waiting=sum(watcher.said.queues.values()) if watcher else 0,
+        in_flight=sum(watcher.statistics.in_flight.values()) if watcher else 0,
+        waiting=sum(watcher.statistics.queues.values()) if watcher else 0,
         leads=watcher is not None,
-        heard=watcher is not None and watcher.said.draining,
+        has_stopped=watcher is not None and watcher.statistics.draining,
     )

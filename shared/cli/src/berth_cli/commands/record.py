@@ -259,11 +259,11 @@ def _join(folder: Path, since: timedelta | None, output: Path, *, anonymise: boo
     if silent > SILENT.total_seconds():
         note(f"its newest message is {duration(silent)} old: the recorder has ended, or NATS is away from it")
     size = amount_of_bytes(writer.written)
-    said = f"took {duration((newest - begin).total_seconds())}, {writer.messages} messages, {size} to"
+    taken = f"took {duration((newest - begin).total_seconds())}, {writer.messages} messages, {size} to"
     if output == _STANDARD_OUTPUT:
-        note(f"{said} standard output")
+        note(f"{taken} standard output")
     else:
-        print_line(f"{said} {output}")
+        print_line(f"{taken} {output}")
 
 
 @contextmanager

@@ -335,10 +335,10 @@ def _print_pod(opened: _Opened, name: PodName, output: OutputFormat) -> bool:
 
 
 def _again(one: Replayed) -> str:
-    said = one.left_out or "; ".join(one.differences)
+    result = one.left_out or "; ".join(one.differences)
     if one.left_out:
-        said = f"not made again: {one.left_out}"
-    return f"{_whose(one)}: {said or 'made again, and equal'}"
+        result = f"not made again: {one.left_out}"
+    return f"{_whose(one)}: {result or 'made again, and equal'}"
 
 
 # --- another configuration

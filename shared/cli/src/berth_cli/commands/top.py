@@ -362,7 +362,7 @@ def services(overview: Overview) -> Table:
         figures = {name: value for name, value in instance.stats.items() if name not in OWN_FIGURES}
         stats = ", ".join(f"{name.replace('_', ' ')} {_short(value)}" for name, value in figures.items())
         version = (instance.version,) if versions else ()
-        cells = (process_label(one.service, one.name), *version, one.said.configuration, activity(one), stats)
+        cells = (process_label(one.service, one.name), *version, one.statistics.configuration, activity(one), stats)
         table.add_row(*map(plain, cells))
     for each in gone(processes):
         silent = f"gone: silent for {duration(each.seconds)}"

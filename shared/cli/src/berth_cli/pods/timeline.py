@@ -171,7 +171,7 @@ def as_json(traced: TracedMessage, before: TracedMessage | None) -> dict[str, ob
         "since_seconds": None if before is None else round(traced.at - before.at, 6),
         "subject": traced.subject,
         "stage": traced.stage,
-        "said": describe(traced).plain,
+        "text": describe(traced).plain,
         "recalled": traced.recalled is not None,
         "message": readable if readable is not None and traced.recalled is None else None,
     }

@@ -18,7 +18,7 @@ from berth.kube.kubeconfig import is_configured
 from berth.messages.queue import QueueAnswer, QueuedPodDetail
 from berth_cli.options import NotFoundError, PodName
 from berth_cli.pods.lookup import ExplainedDecision, check_it_is_the_last, get_pod_from_api, last_decision
-from berth_cli.pods.waiting import NobodyLeadsError, queued_pod
+from berth_cli.pods.waiting import NoLeaderError, queued_pod
 from berth_cli.services import seen
 
 _KEPT: Final = "Decisions are kept for an hour"
@@ -90,7 +90,7 @@ async def ask_the_watcher(session: Session, name: PodName) -> QueueAnswer | None
     """The leading watcher's answer; ``None`` if it does not know the pod, or no watcher leads."""
     try:
         answer = await queued_pod(session, name)
-    except NobodyLeadsError:
+    except NoLeaderError:
         return None
     return answer if answer.detail is not None else None
 
@@ -117,7 +117,7 @@ async def ask_the_cluster(
 
 
 async def profiles_of_services(session: Session) -> set[str]:
-    return {profile for one in seen(await session.services()) for profile in one.said.profiles}
+    return {profile for one in seen(await session.services()) for profile in one.statistics.profiles}
 
 
 def whose(pod: Pod, profiles: Collection[str]) -> str:

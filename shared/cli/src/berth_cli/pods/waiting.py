@@ -38,7 +38,7 @@ _SHOWN: Final = (*QUEUES, IN_FLIGHT)
 _ENDED: Final = "the watcher waits until the API server shows what the binder decided"
 
 
-class NobodyLeadsError(TemporaryError):
+class NoLeaderError(TemporaryError):
     """No watcher leads or answers, so the waiting pods are unknown."""
 
 
@@ -46,11 +46,11 @@ async def leading_watcher(session: Session) -> Seen:
     """The watcher that has the queue.
 
     Raises:
-        NobodyLeadsError: no watcher leads.
+        NoLeaderError: no watcher leads.
     """
     found = leader(seen(await session.services(WATCHER)), "watcher")
     if found is None:
-        raise NobodyLeadsError("asking which pods wait: no watcher leads, so nobody knows: see `berth top`")
+        raise NoLeaderError("asking which pods wait: no watcher leads, so nobody knows: see `berth top`")
     return found
 
 
@@ -60,14 +60,14 @@ async def ask_watcher(
     """The answer of the leading watcher.
 
     Raises:
-        NobodyLeadsError: it no longer leads, or its version has no such request.
+        NoLeaderError: it no longer leads, or its version has no such request.
         UsageError: it cannot read the request.
     """
     subject = service_subject(WATCHER, watcher.identity, endpoint, for_admins=for_admins)
     try:
         answer = decode_queue_answer(await session.ask(subject, encode(request)))
     except MissingError as error:
-        raise NobodyLeadsError(
+        raise NoLeaderError(
             f"asking {watcher.name}: it does not answer on {subject!r}: it has ended, or is of an older version"
         ) from error
     except DecodeError as error:
@@ -75,7 +75,7 @@ async def ask_watcher(
             error
         )
     if answer.error:
-        raise NobodyLeadsError(f"asking {watcher.name}: {answer.error}")
+        raise NoLeaderError(f"asking {watcher.name}: {answer.error}")
     return answer
 
 
