@@ -171,8 +171,9 @@ def test_an_invalid_kubeconfig_is_reported_in_one_line(tmp_path: Path):
 
 def test_an_unreachable_api_server_is_waited_for_and_reported_in_one_line(tmp_path: Path):
     (port,) = free_ports(1)
-    path = tmp_path / "kubeconfig"
-    path.write_text(json.dumps(kubeconfig(f"http://127.0.0.1:{port}", tmp_path / "ca.crt", "admin", "token")))
+    path, authority = tmp_path / "kubeconfig", tmp_path / "ca.crt"
+    authority.touch()
+    path.write_text(json.dumps(kubeconfig(f"http://127.0.0.1:{port}", authority, "admin", "token")))
     with berth_up("--kubeconfig", path, folder=tmp_path) as berth:
         assert berth.wait(30) == UNREACHABLE, berth.said
         waiting, error = error_output(berth, about=f"127.0.0.1:{port}").splitlines()

@@ -108,11 +108,6 @@ class BerthUp:
         """Process ids of the living children by name: watcher, binder, scorer-1, ..., nats-server, cluster."""
         return {name: pid for pid in self.living() if pid != self.pid and (name := _name(pid))}
 
-    @property
-    def fork_server(self) -> int:
-        """The process that has imported the services and forks them."""
-        return next(pid for pid in self.living() if "berth_cli.pipeline.forkserver" in _command(pid))
-
     def pid_of(self, identity: str) -> int | None:
         """The process that has this identity, such as the holder of a Lease."""
         return next((pid for pid in self.living() if identity in _command(pid)), None)

@@ -12,7 +12,7 @@ sys.path.insert(0, str(Path(__file__).parents[3] / "docs" / "generate"))
 
 import flames
 
-RUN = "<module> (berth_cli/forkserver.py:298);Runner.run (asyncio/runners.py:118)"
+RUN = "<module> (berth_scorer/__main__.py:12);Runner.run (asyncio/runners.py:118)"
 RAW = (
     f"{RUN};Scorer._rank (berth_scorer/service.py:10);rank (/x/src/berth/framework/cycle.py:7) 600",
     f"{RUN};Scorer._rank (berth_scorer/service.py:12);rank (/x/src/berth/framework/cycle.py:9) 300",

@@ -7,7 +7,7 @@ watch their parent too (``BERTH_PARENT_PID``).
 from __future__ import annotations
 
 import asyncio
-import contextlib
+import ctypes
 import os
 import signal
 import sys
@@ -20,18 +20,17 @@ from typing import Final, Self
 
 from berth.clock import Backoff
 from berth.exits import UsageError
-from berth_cli.pipeline.forkserver import ForkedChild, ForkServer, NotForkedError, die_with_parent
 
 # Short at first, so that a killed child restarts soon; then longer, to save CPU.
 BACKOFF: Final = Backoff(initial=timedelta(seconds=0.5), maximum=timedelta(seconds=10), jitter_ratio=0)
 SETTLED: Final = timedelta(seconds=30)  # running time that resets the back-off
 GRACE: Final = timedelta(seconds=12)  # from SIGTERM to SIGKILL; a service ends within 10 s
 USAGE: Final = 2  # exit code for wrong settings: a restart does not help
+_PR_SET_PDEATHSIG: Final = 1  # prctl(2)
 LAST_BYTES: Final = 16 * 1024
 LAST_LINES: Final = 20  # lines of the log printed when a program has ended: enough for a traceback
 
 Report = Callable[[str], None]
-Child = asyncio.subprocess.Process | ForkedChild
 
 
 class ChildRefusedError(UsageError):
@@ -47,29 +46,22 @@ class Program:
     environment: Mapping[str, str] = field(default_factory=dict)
     log: Path | None = None  # for its output; None: the parent's output
     stops_last: bool = False  # stops last, because the others need it while they stop
-    # The module that the command line runs, for a program that may be forked instead.
-    module: str | None = None
 
 
 class Supervisor:
     """Keeps programs running inside its block; leaving the block stops them all.
 
-    The block ends with :class:`ChildRefusedError` (in a group) when a child rejects its settings. ``forked``: the
-    modules of programs that are forked where possible (Linux); they are imported meanwhile.
+    The block ends with :class:`ChildRefusedError` (in a group) when a child rejects its settings.
     """
 
-    def __init__(self, report: Report, *, forked: Sequence[str] = ()) -> None:
+    def __init__(self, report: Report) -> None:
         self._report = report
-        self._forked = forked if sys.platform == "linux" else ()
-        self._fork_server: ForkServer | None = None
-        self._running: dict[str, Child] = {}
+        self._running: dict[str, asyncio.subprocess.Process] = {}
         self._group = asyncio.TaskGroup()
         self._keepers: dict[bool, list[asyncio.Task[None]]] = {False: [], True: []}
         self.restarts = 0
 
     async def __aenter__(self) -> Self:
-        if self._forked:
-            self._fork_server = await ForkServer.start(self._forked)
         await self._group.__aenter__()
         return self
 
@@ -81,11 +73,7 @@ class Supervisor:
         finally:
             for keeper in self._keepers[True]:
                 keeper.cancel()
-            try:
-                await self._group.__aexit__(kind, error, trace)
-            finally:
-                if self._fork_server is not None:
-                    await self._fork_server.close()
+            await self._group.__aexit__(kind, error, trace)
 
     def start(self, program: Program) -> None:
         """Start the program, and restart it when it ends."""
@@ -123,11 +111,7 @@ class Supervisor:
             del self._running[program.name]
             await _end(process)
 
-    async def _start(self, program: Program) -> Child:
-        environment = {**os.environ, **program.environment}
-        if self._fork_server is not None and program.module in self._forked:
-            with contextlib.suppress(NotForkedError):  # Then as any other program.
-                return await self._fork_server.fork(program.name, program.command, environment, program.log)
+    async def _start(self, program: Program) -> asyncio.subprocess.Process:
         output = program.log.open("ab") if program.log is not None else None
         try:
             return await asyncio.create_subprocess_exec(
@@ -135,13 +119,18 @@ class Supervisor:
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,
-                env={**environment, "BERTH_PARENT_PID": str(os.getpid())},
+                env={**os.environ, **program.environment, "BERTH_PARENT_PID": str(os.getpid())},
                 start_new_session=True,  # Ctrl-C goes to the parent only, which stops the children in order.
-                preexec_fn=die_with_parent if sys.platform == "linux" else None,
+                preexec_fn=_die_with_parent if sys.platform == "linux" else None,
             )
         finally:
             if output is not None:
                 output.close()
+
+
+def _die_with_parent() -> None:
+    """The kernel kills this process when its parent ends, for any reason."""
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 async def _cancelled(tasks: Sequence[asyncio.Task[None]]) -> None:
@@ -150,7 +139,7 @@ async def _cancelled(tasks: Sequence[asyncio.Task[None]]) -> None:
     await asyncio.gather(*tasks, return_exceptions=True)
 
 
-async def _end(process: Child) -> None:
+async def _end(process: asyncio.subprocess.Process) -> None:
     """Send SIGTERM, later SIGKILL, and wait for the end, also when this task is being cancelled."""
     if process.returncode is not None:
         return

@@ -248,7 +248,9 @@ async def _logged_in(context: _Context) -> Access:
     }
     configuration = Configuration()
     await KubeConfigLoader(config_dict=config).load_and_set(configuration)
-    return access_of(configuration, token_age=_token_age(expiry, has_token_file="tokenFile" in user))
+    return access_of(
+        configuration, token_age=_token_age(expiry, has_token_file="tokenFile" in user and "token" not in user)
+    )
 
 
 def _token_age(expiry: datetime | None, *, has_token_file: bool) -> timedelta | None:
@@ -259,11 +261,12 @@ def _token_age(expiry: datetime | None, *, has_token_file: bool) -> timedelta | 
 
 
 async def _given_by(plugin: Any) -> tuple[dict[str, str], datetime | None]:
-    """The fields of a user that an exec plugin gives, and when they expire: the loader reads that of a token only."""
+    """The fields of a user that an exec plugin gives, and when they expire."""
     from kubernetes_asyncio.config.dateutil import parse_rfc3339  # noqa: PLC0415 - heavy, see above
     from kubernetes_asyncio.config.exec_provider import ExecProvider  # noqa: PLC0415 - the same
     from kubernetes_asyncio.config.kube_config import ConfigNode  # noqa: PLC0415 - the same
 
+    # Not by the loader, which reads the expiry of a token only, and accepts an answer without token and certificate.
     status = await ExecProvider(ConfigNode("exec", _supervised(plugin))).run()
     expiry = status.get("expirationTimestamp")
     if status.get("token"):
