@@ -105,6 +105,7 @@ async def test_a_server_that_stops_answering_is_detected(own_nats_server):
         await session.publish(PENDING, b"")
     await session.close()
     own_nats_server.go_on()
+    await nats_py_has_closed()
 
 
 async def test_a_silent_server_is_detected_with_full_buffers_too(own_nats_server):
@@ -118,8 +119,7 @@ async def test_a_silent_server_is_detected_with_full_buffers_too(own_nats_server
         assert {type(result) for result in results} == {BusLostError}
         await session.close()
         own_nats_server.go_on()
-        while len(asyncio.all_tasks()) > 1:  # noqa: ASYNC110 - nats-py closes its socket once the server reads again
-            await asyncio.sleep(0.01)
+        await nats_py_has_closed()
 
 
 async def test_what_a_slow_server_takes_late_is_stored_in_the_order_of_the_calls(session, own_nats_server):
@@ -348,6 +348,14 @@ async def test_bytes_that_end_nats_pys_reading_lose_the_session_within_two_pings
         await session.lost.wait()
     with pytest.raises(BusLostError, match="no answer"):
         await session.publish(PENDING, b"")
+    await nats_py_has_closed()
+
+
+async def nats_py_has_closed() -> None:
+    """It closes its socket in tasks of its own, once the server has read what it has written."""
+    async with asyncio.timeout(LONG):
+        while len(asyncio.all_tasks()) > 1:  # noqa: ASYNC110 - nobody tells
+            await asyncio.sleep(0.01)
 
 
 async def publish_raw(server: NatsServer, subject: bytes, head: bytes, data: bytes) -> None:
