@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import sys
 from typing import Any
 
@@ -29,6 +30,6 @@ def _structlog() -> Any:
 
     if structlog.is_configured():
         return structlog.get_logger()
-    warnings = structlog.make_filtering_bound_logger(structlog.stdlib.NAME_TO_LEVEL["warning"])
+    warnings = structlog.make_filtering_bound_logger(logging.WARNING)
     # structlog's default is standard output, which has the command's answer.
     return structlog.wrap_logger(structlog.PrintLogger(sys.stderr), wrapper_class=warnings)
