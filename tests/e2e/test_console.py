@@ -121,7 +121,7 @@ async def test_the_page_shows_a_run_of_a_thousand_pods(page: RunningConsole, peo
     await asyncio.to_thread(shown, driver, "aside", r"Latest decisions\s+None yet: the first pods are awaited")
     await asyncio.to_thread(opened, driver, f"{page.url}#/decisions")
     await asyncio.to_thread(shown, driver, ".awaited", awaited)
-    assert not any(each.is_displayed() for each in driver.find_elements(By.CSS_SELECTOR, ".cards, .tallies, .lines"))
+    assert not any(each.is_displayed() for each in driver.find_elements(By.CSS_SELECTOR, ".cards, .counters, .lines"))
     await asyncio.to_thread(opened, driver, page.url)
     bodies = [add(people, f"web-{number}") for number in range(PODS)]
     creating = [people.api.post(people.api.pods, body) for body in bodies]
@@ -440,7 +440,7 @@ async def test_a_token_opens_the_page_and_is_in_no_address_and_no_log(
             opened(driver, page.url)
             shown(driver, "h1", "berth console")
             driver.find_element(By.ID, "token").send_keys("a-token-that-is-wrong", Keys.ENTER)
-            shown(driver, "#said", "that is not the token")
+            shown(driver, "#problem", "that is not the token")
             driver.find_element(By.ID, "token").send_keys(Keys.BACKSPACE, TOKEN, Keys.ENTER)
             shown(driver, ".totals", "^3 nodes")
             (cookie,) = driver.get_cookies()

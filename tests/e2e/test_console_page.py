@@ -373,9 +373,9 @@ async def test_dead_letters_that_nats_has_removed_are_shown_no_more(told: ToldCo
     told.tell(dead_kept={"letters": 1, "first": 2}, figures=FIGURES)
     await see(driver, "summary", "^1 dead letter:")
     assert "reason 1" not in await see(driver, ".dead", "reason 2")  # and it stays open
-    await see(driver, ".tally", r"^1\s+dead letters")
+    await see(driver, ".counter", r"^1\s+dead letters")
     told.tell(dead_kept={"letters": 0, "first": 3}, figures=FIGURES)
-    await see(driver, ".tally", r"^0\s+dead letters")
+    await see(driver, ".counter", r"^0\s+dead letters")
     assert not driver.find_element(By.CSS_SELECTOR, ".dead").is_displayed()
 
 

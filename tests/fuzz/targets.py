@@ -231,7 +231,7 @@ def console_decision(data: bytes) -> None:
     model = ConsoleModel()
     stored = StoredMessage(subject="berth.decision.berth.default.web", sequence=1, data=data, time=NOW)
     model.decided([stored])
-    model.buried([stored])
+    model.dead_lettered([stored])
     for _ in range(2):
         json(model.changes(now=NOW.timestamp(), every_second=True))
     json(model.whole(now=NOW.timestamp()))

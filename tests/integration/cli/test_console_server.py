@@ -249,7 +249,7 @@ async def test_a_difference_of_a_shadow_is_answered_with_both_rankings(open_cons
         live=ranking,
         own=ranking,
     )
-    open_console.feed.model.shadows.heard(one.subject, encode(one), 1.0)
+    open_console.feed.model.shadows.received(one.subject, encode(one), 1.0)
     status, text = await open_console.ask("/api/shadows/packed/default/web")
     assert status == 200
     assert "\u202e" not in text

@@ -13,7 +13,7 @@ from berth.messages.queue import POD, QUEUE, RETRY, PodRequest, QueueAnswer, dec
 from berth.messages.subjects import service_subject
 from berth_cli.options import NotFoundError, PodName
 from berth_cli.pods.unplaced import ask_the_cluster, ask_the_watcher
-from berth_cli.pods.waiting import NobodyLeadsError, leading_watcher, queued_pod, read_queue
+from berth_cli.pods.waiting import NoLeaderError, leading_watcher, queued_pod, read_queue
 from harness.plugins.fixtures_bus import BusUnderTest
 from harness.plugins.fixtures_kube import Cluster
 from harness.worlds.watcher_service import RunningWatcher, WatcherWorld, watcher_world
@@ -105,7 +105,7 @@ async def test_a_standby_says_that_it_does_not_lead_and_is_not_asked(world, pers
 
 async def test_without_a_leader_nobody_is_asked(world, person):
     await world.watchers[0].stop()
-    with pytest.raises(NobodyLeadsError, match="no watcher leads"):
+    with pytest.raises(NoLeaderError, match="no watcher leads"):
         await read_queue(person, queue="", namespace="", limit=10)
 
 
@@ -113,7 +113,7 @@ async def test_a_drain_outlives_the_leader_and_ends_when_it_is_stopped(world, pe
     await person.put(CONTROL, DRAIN_KEY, b"{}")
 
     async def draining() -> bool:
-        return (await leading_watcher(person)).said.draining
+        return (await leading_watcher(person)).statistics.draining
 
     await world.until(draining)
     await world.add_pod("one")

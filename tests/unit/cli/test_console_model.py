@@ -285,7 +285,7 @@ def test_texts_are_cut(watched):
 
 def test_a_dead_letter_that_cannot_be_read_is_shown_as_one(watched):
     letter = DeadLetter(subject="berth.ranked.berth.default.dies", reason="five exceptions in a row", service="binder")
-    watched.model.buried([stored(letter, NOW), stored(None, NOW, b"rubbish")])
+    watched.model.dead_lettered([stored(letter, NOW), stored(None, NOW, b"rubbish")])
     known, unknown = watched.changes().dead
     assert (known.service, known.reason) == ("binder", "five exceptions in a row")
     assert "decoding" in unknown.reason
@@ -298,7 +298,7 @@ def services(**stats: object) -> Iterable[ServiceInstance]:
 
 
 def test_queues_windows_and_what_needs_attention_are_those_of_the_leading_watcher(watched):
-    watched.model.heard(
+    watched.model.services_answered(
         services(queues={"active": 4, "gated": 1}, in_flight={"berth": 7}, window={"berth": 64}, draining=True)
     )
     said = watched.changes().services
@@ -349,7 +349,7 @@ def test_while_the_bus_is_away_no_figures_say_that_nothing_happens(watched):
 
 def test_what_was_read_before_pages_were_sent_everything_comes_once(watched):
     watched.decide(*(a_decision(f"web-{number}") for number in range(KEPT)))
-    watched.model.buried([stored(None, NOW, b"rubbish")])
+    watched.model.dead_lettered([stored(None, NOW, b"rubbish")])
     watched.model.settle(now=watched.now.timestamp())
     frame = watched.whole()
     assert (len(frame.decisions), len(frame.dead)) == (KEPT, 1)
@@ -370,7 +370,7 @@ def kept_in(stream: range, last: int) -> StreamState:
 
 
 def test_dead_letters_that_nats_keeps_no_more_are_dropped(watched):
-    watched.model.buried([a_letter(number) for number in range(951, 1001)])
+    watched.model.dead_lettered([a_letter(number) for number in range(951, 1001)])
     watched.model.counted_dead(kept_in(range(1, 1001), last=1000))
     frame = watched.changes()
     assert (len(frame.dead), frame.dead_kept.letters) == (50, 1000)
@@ -386,7 +386,7 @@ def test_dead_letters_that_nats_keeps_no_more_are_dropped(watched):
 
 def test_a_dead_letter_that_came_after_its_stream_was_counted_counts_too(watched):
     watched.model.counted_dead(kept_in(range(0), last=6))
-    watched.model.buried([a_letter(7)])
+    watched.model.dead_lettered([a_letter(7)])
     assert watched.changes().dead_kept.letters == 1
     watched.model.counted_dead(kept_in(range(0), last=6))  # the answer was on its way
     assert watched.whole().dead_kept.letters == 1

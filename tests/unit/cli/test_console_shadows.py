@@ -46,7 +46,7 @@ def a_difference(pod: str = "web-0", shadow: str = "packed", **fields: object) -
 
 
 def tell(log: ShadowLog, one: ShadowComparison, at: float = 1.0) -> None:
-    log.heard(one.subject, encode(one), at)
+    log.received(one.subject, encode(one), at)
 
 
 def a_shadow(figures: object, identity: str = "h_1", **stats: object) -> ServiceInstance:
@@ -113,14 +113,14 @@ def test_shadows_are_bounded():
 )
 def test_what_is_none_is_left_out_and_counted(subject: str, data: bytes):
     model = ConsoleModel()
-    model.shadows.heard(subject, data, 1.0)
+    model.shadows.received(subject, data, 1.0)
     assert (model.shadows.lines(), model.unreadable) == ([], 1)
 
 
 def test_a_page_gets_the_numbers_once_they_change():
     model, figures = ConsoleModel(), {"name": "packed", "compared": 4, "results": {"equal": 3, "node": 1}}
     assert model.changes(now=1.0, every_second=False).shadows is None
-    model.heard([a_shadow(figures)])
+    model.services_answered([a_shadow(figures)])
     (shown,) = model.changes(now=1.0, every_second=False).shadows
     assert (shown.figures.name, shown.figures.compared, shown.readiness) == ("packed", 4, "ok")
     assert model.changes(now=1.0, every_second=False).shadows is None
@@ -128,7 +128,7 @@ def test_a_page_gets_the_numbers_once_they_change():
     tell(model.shadows, a_difference())
     assert [line.pod for line in model.changes(now=1.0, every_second=False).differences] == ["web-0"]
     assert [line.pod for line in model.whole(now=1.0).differences] == ["web-0"]
-    model.heard([])
+    model.services_answered([])
     assert model.changes(now=1.0, every_second=False).shadows == []
 
 
@@ -137,7 +137,7 @@ def test_a_page_gets_the_numbers_once_they_change():
 )
 def test_numbers_that_are_none_are_no_shadow(figures: object):
     model = ConsoleModel()
-    model.heard([a_shadow(figures)])
+    model.services_answered([a_shadow(figures)])
     assert model.shadows.shadows() == []
 
 

@@ -78,7 +78,7 @@ async def test_scarce_room_is_said_at_the_start(free, warnings, tmp_path, monkey
 
 @pytest.mark.slow
 async def test_a_server_that_is_waited_for_is_named_with_each_cause_and_when_it_has_come(monkeypatch):
-    monkeypatch.setattr(servers, "_TOLD_AFTER", timedelta(milliseconds=20))
+    monkeypatch.setattr(servers, "_REPORTED_AFTER", timedelta(milliseconds=20))
     lines: list[str] = []
 
     async def check() -> str:

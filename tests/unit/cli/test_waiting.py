@@ -24,7 +24,7 @@ from berth_cli.pods.unplaced import (
     explanation_of,
     whose,
 )
-from berth_cli.pods.waiting import NobodyLeadsError, detail_lines, leading_watcher, queue_table, queued_pod, read_queue
+from berth_cli.pods.waiting import NoLeaderError, detail_lines, leading_watcher, queue_table, queued_pod, read_queue
 from harness.fakes.memory_bus import MemoryBus
 from harness.worlds.printed import printed, words
 
@@ -168,7 +168,7 @@ async def test_the_leader_of_the_highest_term_is_asked():
 
 async def test_without_a_leader_that_is_said():
     session = await session_with(("one", answer()), leads=False)
-    with pytest.raises(NobodyLeadsError, match="no watcher leads"):
+    with pytest.raises(NoLeaderError, match="no watcher leads"):
         await queued_pod(session, POD)
     assert await ask_the_watcher(session, POD) is None
 
@@ -181,7 +181,7 @@ async def test_an_answer_of_another_version_is_refused():
 
 async def test_a_watcher_that_has_lost_the_lease_says_so():
     session = await session_with(("one", QueueAnswer(error="this watcher does not lead")))
-    with pytest.raises(NobodyLeadsError, match="asking one: this watcher does not lead"):
+    with pytest.raises(NoLeaderError, match="asking one: this watcher does not lead"):
         await queued_pod(session, POD)
 
 

@@ -1,6 +1,6 @@
-"""The entries of ``berth`` and of ``kubectl berth``: Ctrl-C ends the command silently while it starts.
+"""Entry points of ``berth`` and ``kubectl berth``. Ctrl-C ends the command silently while it starts.
 
-Importing the commands takes most of a second. A command that cleans up, or has an answer after Ctrl-C, takes the signal
+Importing the commands takes most of a second. A command that cleans up, or that answers after Ctrl-C, takes the signal
 back while it runs (``run_command``).
 """
 
@@ -22,7 +22,7 @@ def main() -> None:
 
 
 def kubectl_main() -> None:
-    """``kubectl-berth``, which kubectl starts for ``kubectl berth``."""
+    """``kubectl-berth``, which kubectl runs for ``kubectl berth``."""
     _until_it_runs()
     from berth_cli import app  # noqa: PLC0415 - after the signal
 
@@ -30,9 +30,9 @@ def kubectl_main() -> None:
 
 
 def kubectl_complete_main() -> None:
-    """``kubectl_complete-berth``, which kubectl asks for completions: a line each, with what it is after a tab.
+    """``kubectl_complete-berth``, which kubectl runs for completions: one a line, a description after a tab.
 
-    The shell fish has its completions in the same form; the last line tells kubectl to offer no files.
+    fish reads the same form; the last line makes kubectl offer no files.
     """
     _until_it_runs()
     from berth_cli import app  # noqa: PLC0415 - after the signal
@@ -52,7 +52,7 @@ def kubectl_complete_main() -> None:
 
 
 def _until_it_runs() -> None:
-    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # a shell may have had it ignored
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # some shells start it with SIGINT ignored
         signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 

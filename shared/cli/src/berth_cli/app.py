@@ -1,4 +1,4 @@
-"""The ``berth`` command: its subcommands, and how it ends."""
+"""The ``berth`` command: its subcommands and exit codes."""
 
 from __future__ import annotations
 
@@ -14,10 +14,13 @@ from typer import completion
 
 from berth import __version__
 from berth.exits import Exit, open_closed_streams
-from berth.settings.sources import WrongUsage, go_forms, what_is_wrong
+from berth.settings.sources import WrongUsage, go_forms, usage_problem
 from berth_cli.options import KubectlPlugin
 from berth_cli.rendering import OutputError, ReaderGoneError, StandardOutput, note, print_line, print_text
 
+# Modules of ``berth_cli.commands`` with an ``app``, and the first line of their help, in the order of the help.
+# Importing all of them takes 0.7 s of CPU time, ``trace`` alone a third of that; the help and unknown commands import
+# none.
 COMMANDS: Final = {
     "up": "Run the whole pipeline in the foreground, until Ctrl-C.",
     "run": "See berth work: it places pods on a simulated cluster.",
@@ -36,20 +39,14 @@ COMMANDS: Final = {
     "plugin": "Plugins: list them, or start your own.",
     "completion": "Print a script that completes commands and flags.",
 }
-"""The modules of ``berth_cli.commands`` that have an ``app``, with the first line of their help, in its order.
-
-To import them all takes 0.7 s of CPU time, ``trace`` alone a third of it; the help and a wrong name need none.
-"""
+# Subcommands of ``kubectl berth``: questions about pods of a running cluster.
 KUBECTL_COMMANDS: Final = ("why", "trace", "top", "queue", "dead")
-"""Those of ``kubectl berth``: what is asked about pods. The others have no part in a cluster that runs."""
-COMPLETE: Final = "_BERTH_COMPLETE"
-"""The variable by which a shell asks for completions, as ``berth completion`` prints it."""
-WORDS: Final = ("COMP_WORDS", "_TYPER_COMPLETE_ARGS")
-"""The variables that have the words typed so far: bash's, and the other shells'."""
+COMPLETE: Final = "_BERTH_COMPLETE"  # the variable by which a shell asks for completions
+WORDS: Final = ("COMP_WORDS", "_TYPER_COMPLETE_ARGS")  # the words typed so far: in bash, in other shells
 
 
 def app_with(names: Iterable[str] = COMMANDS, *, listed: Iterable[str] = ()) -> typer.Typer:
-    """The command with these subcommands, and with others of which only the help and completion know."""
+    """The app with these subcommands. ``listed`` subcommands appear in its help and completions only."""
     app = typer.Typer(
         help="A Kubernetes scheduler made of small services that meet on NATS.",
         no_args_is_help=True,
@@ -66,7 +63,8 @@ def app_with(names: Iterable[str] = COMMANDS, *, listed: Iterable[str] = ()) -> 
 
 
 def _nothing() -> None:
-    """In place of a command that no words name."""
+    # Stands in for commands that are listed only.
+    pass
 
 
 def _print_version(value: bool) -> None:  # noqa: FBT001 - typer hands it so
@@ -81,27 +79,26 @@ def root(
         bool, typer.Option("--version", help="Print the version.", callback=_print_version, is_eager=True)
     ] = False,
 ) -> None:
-    """What all commands have in common."""
     del version  # its callback has printed it
 
 
 def needed(words: Sequence[str], commands: Iterable[str]) -> Sequence[str]:
-    """The command that these words name, if they do: before it there can only be flags that run none."""
+    # Only flags that run no command can come before the command.
     return words[:1] if words and words[0] in commands else ()
 
 
 def completed(commands: Iterable[str], environment: Mapping[str, str] = os.environ) -> Sequence[str]:
-    """The commands that can complete what is typed: a shell waits for the answer at every Tab."""
+    """The subcommands to import for a completion. A shell waits for it at every Tab, so only these are imported."""
     typed = next((environment[name].split() for name in WORDS if name in environment), [])[1:]
-    if len(typed) == 1:  # perhaps not to its end
+    if len(typed) == 1:  # maybe incomplete
         return [name for name in commands if name.startswith(typed[0])]
     return needed(typed, commands)
 
 
 def main(args: Sequence[str], *, kubectl: bool = False) -> int:
-    """Run the command; returns its exit code. Errors are one line on standard error.
+    """Run the command and return its exit code. An error is one line on standard error.
 
-    ``kubectl``: as its plugin, which takes names as kubectl takes them.
+    ``kubectl``: run as kubectl's plugin, which reads names as kubectl does.
     """
     commands, name = (KUBECTL_COMMANDS, "kubectl berth") if kubectl else (COMMANDS, "berth")
     open_closed_streams()
@@ -117,7 +114,7 @@ def main(args: Sequence[str], *, kubectl: bool = False) -> int:
 
 
 def _remedy(args: Sequence[str], commands: Collection[str], command: str) -> str:
-    """Where the right use is told. kubectl's plugin has not all commands: people look for the others there too."""
+    # kubectl's plugin has fewer commands; people look for the others there too.
     first = next((word for word in args if not word.startswith("-")), "")
     return f"`berth {first}` is one" if first in {*COMMANDS} - {*commands} else f"see {command} --help"
 
@@ -132,10 +129,10 @@ def _run(args: Sequence[str], commands: Collection[str], name: str, obj: Kubectl
     try:
         code = app(args=go_forms([*args]), prog_name=name, complete_var=COMPLETE, standalone_mode=False, obj=obj)
     except WrongUsage as error:
-        if error.ctx is not None and error.message == error.ctx.get_help():  # there were no words
+        if error.ctx is not None and error.message == error.ctx.get_help():  # no words were given
             print_text(error.message)
             return Exit.USAGE
         command = error.ctx.command_path if error.ctx else name
-        note(f"{what_is_wrong(error)}: {_remedy(args, commands, command)}", by=command)
+        note(f"{usage_problem(error)}: {_remedy(args, commands, command)}", by=command)
         return Exit.USAGE
     return code if isinstance(code, int) else Exit.DONE

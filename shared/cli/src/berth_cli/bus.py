@@ -1,4 +1,4 @@
-"""A command's session on NATS: the address and who it is there, from a flag or ``BERTH_NATS_*``."""
+"""A command's session on NATS: server and user come from flags or from ``BERTH_NATS_*``."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ NatsContext = Annotated[
 
 @dataclass(frozen=True, slots=True)
 class NatsServer:
-    """The server that a command asks, as its flags name it."""
+    """The NATS server that the flags name."""
 
     url: str | None = None
     context: str | None = None
@@ -55,10 +55,10 @@ class NatsServer:
 
 @asynccontextmanager
 async def open_session(server: NatsServer, *, name: str, user: str = access.PEOPLE) -> AsyncIterator[Session]:
-    """A session for a command; ``user`` is the one that it is at the embedded server of a pipeline.
+    """A session for a command. ``user``: its NATS user at the embedded server of a pipeline.
 
     Raises:
-        UsageError: the address, or a setting in ``BERTH_NATS_*``, cannot be used.
+        UsageError: the address, or a setting in ``BERTH_NATS_*``, is invalid.
         BusLostError: NATS does not answer.
         MissingError: this NATS has no streams of berth, or no JetStream.
     """
@@ -78,10 +78,10 @@ async def open_session(server: NatsServer, *, name: str, user: str = access.PEOP
 
 @asynccontextmanager
 async def open_admin_session(server: NatsServer, *, name: str) -> AsyncIterator[Session]:
-    """A session for a command that changes something, as NATS's user `apply`. Raises as :func:`open_session`.
+    """A session as NATS's user `apply`, for commands that change something. Raises as :func:`open_session`.
 
     Raises:
-        UsageError: the user may not do that.
+        UsageError: this user has no right to do that.
     """
     async with open_session(server, name=name, user=access.APPLY) as session:
         try:
@@ -91,7 +91,7 @@ async def open_admin_session(server: NatsServer, *, name: str) -> AsyncIterator[
             raise UsageError(f"{what}: this is an admin's command: connect as NATS's user {access.APPLY!r}") from error
 
 
-async def connect_bus(  # noqa: PLR0913 - which server, and who this is there
+async def connect_bus(  # noqa: PLR0913 - which server, and which user
     url: str | None,
     *,
     name: str = "berth",
@@ -100,16 +100,16 @@ async def connect_bus(  # noqa: PLR0913 - which server, and who this is there
     context: str | None = None,
     is_own: bool = False,
 ) -> Session:
-    """A session for a command. User, password and the like come from ``BERTH_NATS_*``, as for the services.
+    """A session for a command. Credentials come from ``BERTH_NATS_*``, as for the services.
 
-    With a context of the NATS CLI they come from there, and of ``BERTH_NATS_*`` only the prefix, which it has not.
+    With a context of the NATS CLI they come from the context; only the prefix still comes from ``BERTH_NATS_*``.
 
-    The embedded server of a pipeline, of the same user of the machine, is reached with the password that is in its
-    folder for ``user``, unless ``BERTH_NATS_*`` names who this is. ``place`` is as in ``find_folder``. ``is_own``: it
-    is this process's own pipeline, whoever ``BERTH_NATS_*`` names.
+    Without credentials, a session at the embedded server of a pipeline of the same system user takes the password of
+    ``user`` from the pipeline's folder. ``place`` is as in ``find_folder``. ``is_own``: the server is this process's
+    own pipeline; credentials in ``BERTH_NATS_*`` are ignored.
 
     Raises:
-        UsageError: the address, or one of these settings, cannot be used, or the server refuses this user.
+        UsageError: the address or a setting is invalid, or the server refuses this user.
         BusLostError: no server answers.
     """
     try:
@@ -136,7 +136,7 @@ _ELSEWHERE: Final = "; a `berth up` that found the port taken prints its own add
 
 
 async def _domain_of(settings: Settings, name: str) -> str | None:
-    """The JetStream domain in which this user finds berth's streams, where that is another than the one that is set."""
+    """Another JetStream domain than the configured one, in which this user finds berth's streams."""
     from berth.lifecycle.clients import nats_bus  # noqa: PLC0415 - as in connect_bus
 
     for domain in {"", IMPORTED_DOMAIN} - {settings.nats.domain}:
@@ -161,18 +161,18 @@ def _wrong_domain(settings: Settings, domain: str) -> str:
 
 
 def _without_nats() -> dict[str, str]:
-    """The environment without who this is and where; which berth it is remains."""
+    """The environment without NATS's address and credentials; the prefix stays."""
     names = (name for name in os.environ if name == PREFIX_VARIABLE or not name.startswith("BERTH_NATS_"))
     return {name: os.environ[name] for name in names}
 
 
 def is_anonymous(nats: NatsSettings) -> bool:
-    """Whether a client with these settings says nothing about who it is."""
+    """Whether these settings have no credentials."""
     return not (nats.user or nats.token or nats.credentials_file or nats.cert_file)
 
 
 async def apply_bus(url: str, *, is_own: bool = False) -> None:
-    """Create or update the streams, buckets and consumers that berth declares. ``is_own`` is as in `connect_bus`."""
+    """Create or update the streams, buckets and consumers of berth. ``is_own`` is as in `connect_bus`."""
     session = await connect_bus(url, user=access.APPLY, is_own=is_own)
     try:
         await session.apply()

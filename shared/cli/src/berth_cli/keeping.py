@@ -1,4 +1,4 @@
-"""`berth record --keep` as it runs: until it is stopped, over losses of NATS and of its store, with its health port."""
+"""Runs `berth record --keep` until it is stopped: reconnects to NATS, waits for disk space, serves the health port."""
 
 from __future__ import annotations
 
@@ -27,13 +27,12 @@ from berth_cli.rendering import amount_of_bytes, duration, note, print_line
 
 RETRY_SECONDS: Final = 1.0
 
-OnConnected = Callable[[Session], Awaitable[None]]
-"""Called when the first session has been opened."""
+OnConnected = Callable[[Session], Awaitable[None]]  # called when the first session is open
 
 
 @dataclass(slots=True, kw_only=True)
 class Keeping:
-    """A recorder that keeps the last while, as its flags have it."""
+    """A recorder that keeps the last hours, configured by flags."""
 
     folder: Path
     keep: timedelta
@@ -56,7 +55,7 @@ class Keeping:
         """Record until stopped.
 
         Raises:
-            UsageError: the folder or the health port cannot be used, or, of the first session, the address or the user.
+            UsageError: the folder or the health port cannot be used, or the first session is refused.
         """
         with locked_folder(self.folder, keep=self.keep, most_bytes=self.most_bytes) as folder:
             keeper = Keeper(
@@ -86,12 +85,12 @@ class Keeping:
             await asyncio.sleep(RETRY_SECONDS)
 
     def _may_come_back(self, error: BaseException) -> bool:
-        """A session was there before, or NATS is only away; what is wrong from the start ends the command."""
+        # Errors before the first session end the command, unless NATS is just unreachable.
         is_away = isinstance(error, TemporaryError | BusRefusedError)
         return is_away or (isinstance(error, BerthError) and self._has_read)
 
     def _begun(self) -> None:
-        """Called for each segment, once it has what was stored."""
+        """Called for each segment once it has all stored messages."""
         if self._nats.is_ready:
             return
         if self._has_read:
@@ -108,7 +107,7 @@ class Keeping:
         self._nats.waiting(reason)
 
     def _on_missing(self, missing: str) -> None:
-        """Called for each segment, with why it has no list of pods that wait."""
+        """Called for each segment with the reason why it has no list of waiting pods."""
         if missing and missing != self._missing:
             note(f"{without_passwords(one_line(missing))}; the next segment asks again")
         self._missing = missing
@@ -127,10 +126,10 @@ class Keeping:
 
 @asynccontextmanager
 async def _serving(health: Health) -> AsyncIterator[None]:
-    """Answer /livez and /readyz in the block, if BERTH_HEALTH_PORT says where, as that of the image does.
+    """Serve /livez and /readyz in the block if BERTH_HEALTH_PORT is set, as in berth's image.
 
     Raises:
-        UsageError: the setting cannot be used, or the port is taken.
+        UsageError: the setting is invalid, or the port is taken.
     """
     try:
         settings = read_settings().health

@@ -1,4 +1,4 @@
-"""The mirror of the cluster from the buckets of the bus: read completely, then kept up to date."""
+"""Reads the mirror of the cluster from the buckets of the bus: completely at first, then each change."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from berth.messages.subjects import parse_key
 
 
 class MirrorReader:
-    """The Snapshot and the live data, from the entries of buckets.
+    """The Snapshot and the live data, built from bucket entries.
 
     Attributes:
         watermarks: by kind, the time on NATS's clock up to which the mirror is complete.
         bandwidth: samples by node and query.
-        unreadable: how many entries could not be decoded.
+        unreadable: number of entries that could not be decoded.
     """
 
     def __init__(self, sources: Collection[LiveSource] = ()) -> None:
@@ -35,7 +35,6 @@ class MirrorReader:
 
     @property
     def live_buckets(self) -> tuple[str, ...]:
-        """The buckets of the sources."""
         return self._live_data.buckets
 
     def apply(self, bucket: str, entry: Entry) -> None:
@@ -45,7 +44,6 @@ class MirrorReader:
             self.unreadable += 1
 
     def oldest_watermark(self) -> datetime | None:
-        """The time up to which all kinds are complete."""
         return min(self.watermarks.values(), default=None)
 
     def _apply(self, bucket: str, entry: Entry) -> None:
@@ -70,7 +68,6 @@ class MirrorReader:
 
 
 def newest(samples: Iterable[Bandwidth]) -> Bandwidth | None:
-    """The newest sample of a node; each query has one."""
     return max(samples, key=lambda sample: sample.sampled_at, default=None)
 
 
@@ -78,7 +75,7 @@ def newest(samples: Iterable[Bandwidth]) -> Bandwidth | None:
 async def open_mirror(
     session: Session, *, sources: Collection[LiveSource] = (), also: Collection[str] = ()
 ) -> AsyncIterator[MirrorReader]:
-    """The mirror: complete when the block starts, then kept up to date; ``also`` are further buckets to read."""
+    """The mirror, complete when the block starts and updated in it. ``also``: further buckets to read."""
     mirror = MirrorReader(sources)
     async with AsyncExitStack() as stack:
         tasks = await stack.enter_async_context(asyncio.TaskGroup())

@@ -1,7 +1,7 @@
-"""Contexts of the NATS CLI: where a server is and who asks it, as ``nats context add`` has written it.
+"""Contexts of the NATS CLI: a server and its credentials, as ``nats context add`` stores them.
 
-A file ``~/.config/nats/context/NAME.json``, under ``$XDG_CONFIG_HOME`` if that is set. The context that ``nats context
-select`` has chosen is not taken by itself: berth's commands find the embedded server of ``berth up`` without one.
+Read from ``NAME.json`` in ``~/.config/nats/context`` or ``$XDG_CONFIG_HOME/nats/context``. The context selected by
+``nats context select`` is not used by default, because berth's commands find the embedded server of ``berth up``.
 """
 
 from __future__ import annotations
@@ -28,18 +28,17 @@ SETTINGS: Final[Mapping[str, str]] = {
     "ca": "nats.ca_file",
     "jetstream_domain": "nats.domain",
     "inbox_prefix": "nats.inbox_prefix",
-}
-"""The setting of each field of a context."""
+}  # settings by context field
 FILES: Final = frozenset({"creds", "nkey", "cert", "key", "ca"})
+# Fields that change how a server is reached, without an equivalent setting of berth.
 REFUSED: Final = ("user_jwt", "nsc", "socks_proxy", "jetstream_api_prefix", "tls_first", "windows_cert_store")
-"""Fields that change how a server is reached and that berth has no setting for."""
 
 
 def context_settings(name: str) -> Mapping[str, str]:
     """The settings of a context, by path.
 
     Raises:
-        UsageError: there is no such context, or it has something that berth cannot do.
+        UsageError: there is no such context, or it has a field that berth does not support.
     """
     folder = Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config") / "nats" / "context"
     path = folder / f"{name}.json"

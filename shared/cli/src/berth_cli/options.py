@@ -1,6 +1,6 @@
-"""Shared by the commands: the output format, names of pods, errors and exit codes.
+"""Options, errors and exit codes that all commands share.
 
-An error that berth raises on purpose is one line on standard error and an exit code (docs/design.md, 7).
+An expected error of berth is one line on standard error and an exit code (docs/design.md, 7).
 """
 
 from __future__ import annotations
@@ -27,15 +27,13 @@ DEFAULT_NAMESPACE = "default"
 
 
 class OutputFormat(StrEnum):
-    """The form of a command's output."""
-
     TABLE = "table"
     JSON = "json"
     YAML = "yaml"
 
     @property
     def is_document(self) -> bool:
-        """Whether programs read it."""
+        """Whether the output is for programs."""
         return self is not OutputFormat.TABLE
 
 
@@ -46,7 +44,7 @@ Output = Annotated[
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KubectlPlugin:
-    """Set as the object of the command's context when kubectl has started it: names are taken as kubectl takes them."""
+    """The context object of a command that kubectl started; names are then read as kubectl reads them."""
 
 
 def _pod_as_kubectl_has_it(context: typer.Context, value: str) -> str:
@@ -59,7 +57,7 @@ def _pod_as_kubectl_has_it(context: typer.Context, value: str) -> str:
 
 
 def _namespace_as_kubectl_has_it(context: typer.Context, value: str | None) -> str | None:
-    """For kubectl it is that of the kubeconfig's context, unless one is given."""
+    """kubectl's default namespace comes from the kubeconfig's context."""
     if value is None and isinstance(context.obj, KubectlPlugin) and not context.resilient_parsing:
         from berth.kube.kubeconfig import Kubeconfig  # noqa: PLC0415 - for kubectl alone
 
@@ -86,25 +84,22 @@ PodNamespace = Annotated[
 ]
 
 
-LONGEST_SECONDS: Final = 366 * 24 * 3600
-"""Of an option: a year. What is much longer no clock can count."""
+LONGEST_SECONDS: Final = 366 * 24 * 3600  # a year; clocks overflow on much larger values
 
 
 def countable_seconds(seconds: float | None) -> float | None:
-    """For options of seconds: ``nan`` passes every bound of them, and ``inf`` every lower one."""
+    # A comparison with ``nan`` is never true, so typer's bounds let it pass; ``inf`` passes every lower bound.
     if seconds is not None and not seconds <= LONGEST_SECONDS:
         raise typer.BadParameter(f"want at most {LONGEST_SECONDS} seconds, got {seconds:g}")
     return seconds
 
 
 class NotFoundError(BerthError):
-    """There is no such pod or message; the exit code is 1."""
+    """No such pod or message; the exit code is 1."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PodName:
-    """Namespace and name of a pod."""
-
     namespace: str
     name: str
 
@@ -112,15 +107,15 @@ class PodName:
         return f"{self.namespace}/{self.name}"
 
     def filter(self, stage: str) -> str:
-        """The subjects of the pod's messages of a stage (``*``: of all), of whichever profile."""
+        """The subject filter for the pod's messages of a stage (``*``: of all stages), in all profiles."""
         return f"{PREFIX}.{stage}.*.{escape_token(self.namespace)}.{escape_dotted(self.name)}"
 
 
 def parse_pod(text: str, namespace: str | None = None) -> PodName:
-    """Parse ``namespace/name``, or a name alone in the given namespace, else in ``default``.
+    """Parse ``namespace/name``, or a name in the given namespace, by default ``default``.
 
     Raises:
-        UsageError: it is neither, or no pod can have that name.
+        UsageError: the text has another form, or is no valid name of a pod.
     """
     named, slash, name = text.rpartition("/")
     if not name or (slash and not named) or "/" in named:
@@ -139,7 +134,7 @@ def parse_pod(text: str, namespace: str | None = None) -> PodName:
 
 
 def print_document(value: object, output: OutputFormat, *, one_of_many: bool = False) -> None:
-    """A document for programs. ``one_of_many``: in a stream of them, so that JSON is a line each."""
+    """Print a document for programs. ``one_of_many``: it is part of a stream, in which JSON is one line a document."""
     if output is OutputFormat.YAML:
         print_yaml(value, one_of_many=one_of_many)
     else:
@@ -157,7 +152,7 @@ def run_command(work: Coroutine[Any, Any, T], *, interrupted: Exit = Exit.NO) ->
 
 @contextmanager
 def reporting_errors() -> Iterator[None]:
-    """Errors that berth raises on purpose in the block become a line and an exit code."""
+    """Map expected errors in the block to a line and an exit code."""
     try:
         yield
     except BaseExceptionGroup as group:
@@ -168,7 +163,7 @@ def reporting_errors() -> Iterator[None]:
 
 @contextmanager
 def _interruptible() -> Iterator[None]:
-    """Ctrl-C raises KeyboardInterrupt in the block. Outside it ends the process (:mod:`berth_cli.__main__`)."""
+    """Ctrl-C raises KeyboardInterrupt in the block. Outside, it ends the process (:mod:`berth_cli.__main__`)."""
     before = signal.getsignal(signal.SIGINT)
     if before is signal.SIG_DFL:
         signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -183,9 +178,9 @@ _STOPPING: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 @contextmanager
 def stoppable() -> Iterator[None]:
-    """Ctrl-C, SIGTERM and SIGHUP end the block, which cleans up, and then the command, with the exit code for no.
+    """On Ctrl-C, SIGTERM or SIGHUP, the block cleans up and the command ends with exit code 1.
 
-    For work without an event loop. A signal that is ignored stays ignored, as in :func:`until_stopped`.
+    For work without an event loop. Ignored signals stay ignored, as in :func:`until_stopped`.
     """
 
     def stop(_number: int, _frame: object) -> None:
@@ -206,11 +201,10 @@ def stoppable() -> Iterator[None]:
 
 
 async def until_stopped(work: Coroutine[Any, Any, T]) -> T | None:
-    """Run until the end of the work, or until Ctrl-C, SIGTERM or SIGHUP (the terminal was closed).
+    """Run the work until it ends, or until Ctrl-C, SIGTERM or SIGHUP (the terminal was closed).
 
-    ``None``: it was stopped. Also then the work has ended, and has cleaned up. An error of it is raised, also one after
-    the signal. A signal that is ignored stays ignored, as SIGHUP under ``nohup``, and SIGINT of a shell's background
-    job.
+    Returns ``None`` when stopped, after the work has cleaned up. Errors of the work are raised, also after a signal.
+    Ignored signals stay ignored: SIGHUP under ``nohup``, SIGINT in a shell's background job.
     """
     loop, task = asyncio.get_running_loop(), asyncio.ensure_future(work)
     stopping = asyncio.Event()  # not task.cancelling(): a timeout in the work cancels it too

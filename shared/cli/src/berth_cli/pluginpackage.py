@@ -1,4 +1,4 @@
-"""The files of a new plugin's package, as templates that work unchanged."""
+"""Templates of a new plugin's package, which works unchanged."""
 
 from __future__ import annotations
 
@@ -170,7 +170,6 @@ def name_problem(name: str) -> str:
 
 
 def files_of(name: str) -> PackageFiles:
-    """The package of a plugin with a valid name."""
     folder, module = _words(name, "-"), _words(name, "_")
     templates = {
         "pyproject.toml": PYPROJECT,

@@ -1,7 +1,7 @@
-"""Output of commands: lines and tables for people, JSON for programs, and the formats of names, times and amounts.
+"""Output of commands: lines and tables for people, JSON for programs; formats of names, times and amounts.
 
-Results go to standard output, progress and errors to standard error. What a terminal would obey is escaped, since names
-and messages come from others (:mod:`berth.safetext`).
+Results go to standard output, progress and errors to standard error. Control characters are escaped, because names and
+messages come from others (:mod:`berth.safetext`).
 """
 
 from __future__ import annotations
@@ -27,48 +27,47 @@ from rich.text import Text
 from berth.errors import TemporaryError
 from berth.safetext import in_json, lines, one_line, without_passwords
 
+# Width of a table without a terminal, in columns: long names stay whole for ``grep``.
 WIDE: Final = 240
-"""The width of a table, in columns, without a terminal: long names stay whole for ``grep``."""
 
 
 def print_line(line: str) -> None:
-    """One line on standard output."""
     print_text(one_line(line))
 
 
 def print_text(text: str) -> None:
-    """Lines on standard output, flushed, because a program may wait for them."""
+    """Print lines on standard output and flush, because a program may wait for them."""
     sys.stdout.write(f"{lines(text)}\n")
     sys.stdout.flush()
 
 
 def note(line: str, *, by: str = "berth") -> None:
-    """One line on standard error."""
-    with suppress(OSError):  # a terminal that was closed must not keep a command from ending as it should
+    """Print a line on standard error."""
+    with suppress(OSError):  # a closed terminal must not keep a command from ending normally
         sys.stderr.write(f"{by}: {without_passwords(one_line(line))}\n")
         sys.stderr.flush()
 
 
 class OutputError(TemporaryError):
-    """Standard output cannot be written, as on a full disk."""
+    """Standard output cannot be written, for example on a full disk."""
 
 
 class ReaderGoneError(Exception):
-    """The program that read standard output has ended, as ``head`` does when it has its lines."""
+    """The reader of standard output has ended, as ``head`` does after its last line."""
 
 
 class StandardOutput(io.TextIOWrapper):
-    """Standard output whose errors are told from other files' errors. After the first one, all output is dropped."""
+    """Standard output with errors of its own types. After the first error, all output is dropped."""
 
     @classmethod
     def of(cls, stream: io.TextIOWrapper) -> Self:
-        """Take the place of the stream."""
+        """Replace the stream."""
         form = {"encoding": stream.encoding, "errors": stream.errors}
         line_buffering, write_through = bool(stream.line_buffering), bool(stream.write_through)
         return cls(stream.detach(), **form, line_buffering=line_buffering, write_through=write_through)
 
     def write(self, text: str, /) -> int:
-        if text == "":  # by which the parser of the flags tries whether it may, and drops an error
+        if text == "":  # the parser of flags probes it this way and swallows an error
             return 0
         with self._checked():
             return super().write(text)
@@ -91,29 +90,29 @@ class StandardOutput(io.TextIOWrapper):
 
 
 def print_json(value: object, *, indent: int = 2) -> None:
-    """One JSON document; without an indent it is one line, for a stream of documents."""
+    """One JSON document; without an indent, on one line, for a stream of documents."""
     data = msgspec.json.encode(value)
     print_text(in_json((msgspec.json.format(data, indent=indent) if indent else data).decode()))
 
 
 def print_yaml(value: object, *, one_of_many: bool = False) -> None:
-    """One YAML document with JSON's values; each of many begins with its mark."""
+    """One YAML document with the values of its JSON form; one of many starts with a document marker."""
     import yaml  # noqa: PLC0415 - most commands print none
 
-    # Through JSON, so that times and the like are written as there.
+    # Through JSON, so that times and other types are written in the same form.
     plain_value = msgspec.json.decode(in_json(msgspec.json.encode(value).decode()))
     text = yaml.safe_dump(plain_value, sort_keys=False, allow_unicode=True, width=WIDE)
     print_text(f"---\n{text.rstrip()}" if one_of_many else text.rstrip())
 
 
 def open_console() -> Console:
-    """A console that wraps at the terminal's width, and not at all without a terminal."""
+    """A console that wraps at the terminal's width; without a terminal it does not wrap."""
     console = _SafeConsole(highlight=False)
     return console if console.is_terminal else _SafeConsole(highlight=False, width=WIDE)
 
 
 class _SafeConsole(Console):
-    """A console that escapes control characters in all text; its own control codes stay."""
+    """A console that escapes control characters in text, but keeps its own control codes."""
 
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterator[Segment]:
         for text, style, control in super().render(renderable, options):
@@ -121,7 +120,6 @@ class _SafeConsole(Console):
 
 
 def print_rich(*parts: RenderableType) -> None:
-    """Print the parts, one below the other."""
     console = open_console()
     if console.is_terminal:
         _print(console, parts)
@@ -137,15 +135,14 @@ def _print(console: Console, parts: Iterable[RenderableType]) -> None:
         console.print(plain(part) if isinstance(part, str) else part)
 
 
-_GAP: Final = 2
-"""Spaces between two columns."""
+_GAP: Final = 2  # spaces between two columns
 
 
 class FittingTable(Table):
-    """A table that cuts names only where the longest of each column do not fit.
+    """A table that cuts names only if the longest words of all columns do not fit.
 
-    Rich takes from the widest column first, whatever is in it: at 100 columns it cuts pod names. Here each column gives
-    down to its longest word. In a narrow terminal the gaps shrink and numbers are parted from their units first.
+    Rich shrinks the widest column first, which cuts pod names at 100 columns. Here each column shrinks down to its
+    longest word. In a narrow terminal the gaps shrink and units wrap below their numbers first.
     """
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
@@ -157,7 +154,7 @@ class FittingTable(Table):
         self.padding = (0, gap, 0, 0)
         for column, width in zip(self.columns, fitting_widths(measured, room), strict=True):
             column.width = width
-        # Rich counts a gap after the last column too, and prints none.
+        # Rich counts a gap after the last column, but does not print it.
         yield from super().__rich_console__(console, options.update_width(options.max_width + gap))
 
 
@@ -169,7 +166,7 @@ def _measured(console: Console, options: ConsoleOptions, column: Column, *, part
 
 
 def fitting_widths(measured: Sequence[Measurement], room: int) -> list[int]:
-    """The widths of columns in this room: the widest lines are broken first, words only where they do not all fit."""
+    """The widths of columns in this room: the widest lines wrap first, words only if they do not all fit."""
     if sum(each.minimum for each in measured) > room:
         measured = [Measurement(1, each.minimum) for each in measured]
     level = max((each.maximum for each in measured), default=0)
@@ -179,7 +176,7 @@ def fitting_widths(measured: Sequence[Measurement], room: int) -> list[int]:
 
 
 def new_table(*names: str, numbers: tuple[str, ...] = ()) -> Table:
-    """A table without lines; columns of numbers are aligned to the right."""
+    """A table without lines; numbers are right-aligned."""
     table = FittingTable(box=None, padding=(0, _GAP, 0, 0), pad_edge=False, header_style="bold")
     for name in names:
         table.add_column(stacked(name.split("\n")), justify="right" if name in numbers else "left", overflow="fold")
@@ -187,23 +184,23 @@ def new_table(*names: str, numbers: tuple[str, ...] = ()) -> Table:
 
 
 def plain(text: str, style: str = "") -> Text:
-    """One line of text that is printed unchanged, also where it looks like markup."""
+    """A line of text that is printed unchanged, even if it looks like markup."""
     return Text(one_line(text), style=style)
 
 
 def stacked(parts: Iterable[str]) -> Text:
-    """A line for each part, in one cell."""
+    """One cell with a line for each part."""
     return Text("\n".join(map(one_line, parts)))
 
 
 def indented(text: str, style: str = "") -> Padding:
-    """Indented text, also in its wrapped lines."""
+    """Indented text; wrapped lines are indented too."""
     return Padding(plain(text, style), (0, 0, 0, 2))
 
 
+# Age of the oldest watermark up to which a mirror is current: for a kind without changes, the watch sends a bookmark
+# only every 20 to 30 s.
 CURRENT_WITHIN: Final = timedelta(seconds=35)
-"""A mirror is current if its oldest watermark is younger than this: for a kind without changes, the watch sends a
-bookmark only every 20 to 30 s."""
 
 _UID_SHOWN: Final = 4
 _AMOUNTS: Final = ("B", "kB", "MB", "GB", "TB", "PB")
@@ -211,18 +208,18 @@ _DIGITS: Final = re.compile(r"(\d+)")
 
 
 def natural(name: str) -> list[tuple[int, str]]:
-    """A sort key by which ``node-9`` comes before ``node-10``."""
+    """A sort key: ``node-9`` comes before ``node-10``."""
     return [(int(part), "") if part.isdigit() else (0, part) for part in _DIGITS.split(name)]
 
 
 def short_attempt(attempt: str) -> str:
-    """An attempt with its uid cut: ``0f8f...1.1``."""
+    """An attempt with a shortened uid: ``0f8f...1.1``."""
     uid, *rest = attempt.rsplit(".", 2)
     return f"{uid[:_UID_SHOWN]}...{'.'.join(rest)}" if len(uid) > 2 * _UID_SHOWN else attempt
 
 
 def duration(seconds: float) -> str:
-    """A length of time in a suitable unit: ``3.1 ms``, ``4.2 s``, ``2 min 5 s``, ``1 h 3 min``."""
+    """A duration in a suitable unit: ``3.1 ms``, ``4.2 s``, ``2 min 5 s``, ``1 h 3 min``."""
     if seconds < 1:
         return f"{seconds * 1000:.1f} ms"
     if seconds < 60:
@@ -234,12 +231,12 @@ def duration(seconds: float) -> str:
 
 
 def ago(then: datetime, now: datetime) -> str:
-    """How long ago something was; 0 where clocks differ."""
+    """The time since then; 0 if clocks differ."""
     return f"{duration(max(0.0, (now - then).total_seconds()))} ago"
 
 
 def is_current(age: float) -> bool:
-    """Whether a mirror that was confirmed so many seconds ago is current."""
+    """Whether a mirror is current that was confirmed this many seconds ago."""
     return age <= CURRENT_WITHIN.total_seconds()
 
 
@@ -249,12 +246,11 @@ def clock(at: datetime) -> str:
 
 
 def per_second(amount: float | None) -> str:
-    """Bytes per second: ``12.3 MB/s``; empty for unknown."""
+    """Bytes per second: ``12.3 MB/s``; empty if unknown."""
     return "" if amount is None else f"{_scaled(amount)}/s"
 
 
 def amount_of_bytes(amount: float) -> str:
-    """Bytes: ``1.4 GB``."""
     return _scaled(amount)
 
 

@@ -1,6 +1,6 @@
-"""What the services' statistics say: who leads, which pods wait where, and what a person should look at.
+"""Reads the services' statistics: leaders, queues, and problems that need attention.
 
-Every figure is a service's own, read with NATS's service protocol.
+The statistics come from the services themselves, through NATS's service protocol.
 """
 
 from __future__ import annotations
@@ -21,26 +21,26 @@ from berth_cli.rendering import duration
 READY: Final = "ok"
 DRAINING: Final = "draining: no pod is published until `berth drain --stop`"
 
-NOBODY: Final[Mapping[str, str]] = {
+NO_PROCESS: Final[Mapping[str, str]] = {
     "watcher": "no watcher answers: no pod is published, and the mirror becomes old",
     "scorer": "no scorer answers: nothing is ranked",
     "binder": "no binder answers: nothing is bound",
 }
-NOBODY_LEADS: Final[Mapping[str, str]] = {
+NO_LEADER: Final[Mapping[str, str]] = {
     "watcher": "no watcher leads: no pod is published, and the mirror becomes old",
     "binder": "no binder leads: nothing is bound",
 }
 
 
 class Leading(msgspec.Struct, frozen=True):
-    """A leadership: its term or epoch, and how long it has lasted."""
+    """A leadership: its term or epoch, and its duration."""
 
     number: int
     seconds: float
 
 
 class Stalled(msgspec.Struct, frozen=True):
-    """Pods of a profile that have waited for a service for longer than an attempt takes."""
+    """Pods of a profile that wait for a service for longer than an attempt takes."""
 
     profile: str
     waits_for: str
@@ -48,7 +48,7 @@ class Stalled(msgspec.Struct, frozen=True):
 
 
 class Gone(msgspec.Struct, frozen=True):
-    """A process that ended without announcing it, as another process reports."""
+    """A process that ended without an announcement, as reported by another process."""
 
     service: str
     identity: str
@@ -56,7 +56,7 @@ class Gone(msgspec.Struct, frozen=True):
 
 
 class Statistics(msgspec.Struct, frozen=True):
-    """The part of a service's statistics that this module reads."""
+    """The statistics that this module reads."""
 
     configuration: str = ""
     profiles: dict[str, str] = msgspec.field(default_factory=dict)
@@ -72,30 +72,28 @@ class Statistics(msgspec.Struct, frozen=True):
     shadow: ShadowFigures | None = None
 
 
+# Figures with a place of their own, which are not listed among a service's figures.
 OWN_FIGURES: Final = frozenset(field.name for field in msgspec.structs.fields(Statistics)) | {"differences"}
-"""What is shown elsewhere than among a service's own figures."""
 
 
 @dataclass(frozen=True, slots=True)
 class Seen:
     """A process that answers."""
 
-    service: str
-    """``watcher``, ``scorer``, ``binder``, ``metrics-collector``, ``shadow``."""
-    name: str
-    """Its identity, as short as it is still told apart."""
+    service: str  # ``watcher``, ``scorer``, ``binder``, ``metrics-collector``, ``shadow``
+    name: str  # the shortest unique part of its identity
     identity: str
-    said: Statistics
+    statistics: Statistics
 
 
 def seen(instances: Iterable[ServiceInstance]) -> list[Seen]:
-    """The processes with what they say; what cannot be read of it is left out."""
+    """The processes with their statistics; malformed statistics are left empty."""
     return [
         Seen(
             service=one.service.removeprefix("berth-"),
             name=short_identity(one.identity),
             identity=one.identity,
-            said=_read(one.stats),
+            statistics=_read(one.stats),
         )
         for one in instances
     ]
@@ -109,19 +107,19 @@ def _read(stats: Mapping[str, object]) -> Statistics:
 
 
 def activity(one: Seen) -> str:
-    """What a process does: leads, stands by, is ready, or why it is not."""
-    if one.said.readiness != READY:
-        return one.said.readiness
-    if one.said.leading is not None:
+    """The state of a process: leads, stands by, is ready, or the reason why it is not."""
+    if one.statistics.readiness != READY:
+        return one.statistics.readiness
+    if one.statistics.leading is not None:
         word = "term" if one.service == "watcher" else "epoch"
-        return f"leads for {duration(one.said.leading.seconds)}, {word} {one.said.leading.number}"
-    if one.said.shadow is not None:
-        return compared(one.said.shadow)
-    return "stands by" if one.service in NOBODY_LEADS else "ready"
+        return f"leads for {duration(one.statistics.leading.seconds)}, {word} {one.statistics.leading.number}"
+    if one.statistics.shadow is not None:
+        return compared(one.statistics.shadow)
+    return "stands by" if one.service in NO_LEADER else "ready"
 
 
 def compared(figures: ShadowFigures) -> str:
-    """What a shadow has found, in a few words."""
+    """A shadow's results, in a few words."""
     if not figures.compared:
         return "compares, nothing yet"
     equal = figures.results.get(ShadowResult.EQUAL, 0)
@@ -131,10 +129,10 @@ def compared(figures: ShadowFigures) -> str:
 
 
 def gone(processes: Sequence[Seen]) -> list[Gone]:
-    """Processes that others have seen, that do not answer, and that did not stop; the longest silent last."""
+    """Processes reported by others that neither answer nor announced their end; the longest silent last."""
     here = {one.identity for one in processes}
     found: dict[str, Gone] = {}
-    for each in (each for one in processes for each in one.said.gone if each.identity not in here):
+    for each in (each for one in processes for each in one.statistics.gone if each.identity not in here):
         known = found.get(each.identity)
         if known is None or each.seconds < known.seconds:
             found[each.identity] = each
@@ -142,15 +140,17 @@ def gone(processes: Sequence[Seen]) -> list[Gone]:
 
 
 def leader(processes: Iterable[Seen], service: str) -> Seen | None:
-    """The process that leads; of two, while one ends, the later one."""
-    leading = [(one.said.leading.number, one) for one in processes if one.service == service and one.said.leading]
+    """The leading process. While one leadership follows another, both may claim it: the later one counts."""
+    leading = [
+        (one.statistics.leading.number, one) for one in processes if one.service == service and one.statistics.leading
+    ]
     return max(leading, key=lambda each: each[0], default=(0, None))[1]
 
 
 async def what_stops(session: Session) -> str:
-    """Why no pod moves: NATS stores nothing for a service, or one is missing; empty when neither is so."""
+    """Why no pod moves: NATS stores nothing for a service, or a service is missing. Empty if neither holds."""
     processes = seen(await session.services())
-    states = [one.said.readiness for one in processes]
+    states = [one.statistics.readiness for one in processes]
     full = (state.removeprefix("not ready: ") for state in states if STORES_NOTHING in state)
     return next(full, "") or "; ".join(missing(processes))
 
@@ -158,24 +158,24 @@ async def what_stops(session: Session) -> str:
 def queue_lines(processes: Sequence[Seen]) -> Iterator[str]:
     """The leading watcher's queues, and each profile's window."""
     watcher = leader(processes, "watcher")
-    if watcher is None or not watcher.said.queues:
+    if watcher is None or not watcher.statistics.queues:
         return
-    said = watcher.said
-    yield "waiting pods: " + ", ".join(f"{queue} {said.queues[queue]}" for queue in QUEUES if queue in said.queues)
+    found = watcher.statistics
+    yield "waiting pods: " + ", ".join(f"{queue} {found.queues[queue]}" for queue in QUEUES if queue in found.queues)
     yield "in flight: " + ", ".join(
-        f"{profile} {pods} of {said.window.get(profile, 0)}" for profile, pods in sorted(said.in_flight.items())
+        f"{profile} {pods} of {found.window.get(profile, 0)}" for profile, pods in sorted(found.in_flight.items())
     )
 
 
 def attention(processes: Sequence[Seen]) -> list[str]:
-    """What a person should look at, a sentence each; empty when all is well."""
+    """The problems that need attention, a sentence each."""
     return [
         *missing(processes),
-        *(DRAINING for one in processes if one.said.draining),
+        *(DRAINING for one in processes if one.statistics.draining),
         *(
-            f"{process_label(one.service, one.name)}: {one.said.readiness}"
+            f"{process_label(one.service, one.name)}: {one.statistics.readiness}"
             for one in processes
-            if one.said.readiness != READY
+            if one.statistics.readiness != READY
         ),
         *_stalled(processes),
         *_configurations(processes),
@@ -189,10 +189,10 @@ def _silence(one: Gone) -> str:
 
 
 def missing(processes: Sequence[Seen]) -> Iterator[str]:
-    """A sentence for each service of which none answers or, where one has to, none leads."""
+    """A sentence for each service without a process, or without a leader if it needs one."""
     here = {one.service for one in processes}
-    yield from (sentence for service, sentence in NOBODY.items() if service not in here)
-    for service, sentence in NOBODY_LEADS.items():
+    yield from (sentence for service, sentence in NO_PROCESS.items() if service not in here)
+    for service, sentence in NO_LEADER.items():
         if service in here and leader(processes, service) is None:
             yield sentence
 
@@ -201,8 +201,8 @@ def _stalled(processes: Sequence[Seen]) -> Iterator[str]:
     watcher = leader(processes, "watcher")
     if watcher is None:
         return
-    for each in watcher.said.stalled:
-        used, slots = watcher.said.in_flight.get(each.profile, 0), watcher.said.window.get(each.profile, 0)
+    for each in watcher.statistics.stalled:
+        used, slots = watcher.statistics.in_flight.get(each.profile, 0), watcher.statistics.window.get(each.profile, 0)
         full = f", and its window is full ({used} of {slots})" if used >= slots > 0 else ""
         pods = "1 pod" if each.pods == 1 else f"{each.pods} pods"
         wait = "waits" if each.pods == 1 else "wait"
@@ -215,25 +215,27 @@ def _why(processes: Sequence[Seen], stalled: Stalled) -> str:
     there = [one for one in processes if one.service == service]
     if not there:
         return "none answers"
-    knowing = [one for one in there if profile in one.said.profiles or not one.said.profiles]
+    knowing = [one for one in there if profile in one.statistics.profiles or not one.statistics.profiles]
     if not knowing:
         return f"none of the {len(there)} that answer has this profile in its configuration"
-    if service in NOBODY_LEADS and leader(processes, service) is None:
+    if service in NO_LEADER and leader(processes, service) is None:
         return "none leads"
-    ready = [one for one in knowing if one.said.readiness == READY]
+    ready = [one for one in knowing if one.statistics.readiness == READY]
     if not ready:
-        return f"none that has the profile is ready ({knowing[0].name}: {knowing[0].said.readiness})"
+        return f"none that has the profile is ready ({knowing[0].name}: {knowing[0].statistics.readiness})"
     return f"{', '.join(one.name for one in ready)} should take them: see the log there"
 
 
 def _configurations(processes: Sequence[Seen]) -> Iterator[str]:
-    """A sentence for each profile of which not all have the same, and one for the other settings."""
-    telling = [one for one in processes if one.said.configuration]
+    """A sentence for each profile whose digests differ, and one for the other settings."""
+    configured = [one for one in processes if one.statistics.configuration]
     # The collector knows no plugins, so it has no digest of a profile.
-    knowing = [one for one in telling if one.said.profiles]
-    for profile in sorted({profile for one in knowing for profile in one.said.profiles}):
-        yield from _divided(f"profile {profile!r}", [(one, one.said.profiles.get(profile, "")) for one in knowing])
-    yield from _divided("settings outside the profiles", [(one, one.said.settings) for one in telling])
+    knowing = [one for one in configured if one.statistics.profiles]
+    for profile in sorted({profile for one in knowing for profile in one.statistics.profiles}):
+        yield from _divided(
+            f"profile {profile!r}", [(one, one.statistics.profiles.get(profile, "")) for one in knowing]
+        )
+    yield from _divided("settings outside the profiles", [(one, one.statistics.settings) for one in configured])
 
 
 def _divided(what: str, digests: Iterable[tuple[Seen, str]]) -> Iterator[str]:
@@ -241,5 +243,5 @@ def _divided(what: str, digests: Iterable[tuple[Seen, str]]) -> Iterator[str]:
     for one, digest in digests:
         sides.setdefault(digest, []).append(process_label(one.service, one.name))
     if len(sides) > 1:
-        told = [f"{digest or 'missing'} in {', '.join(who)}" for digest, who in sorted(sides.items(), reverse=True)]
-        yield f"not the same everywhere: {what}: {'; '.join(told)}"
+        shown = [f"{digest or 'missing'} in {', '.join(who)}" for digest, who in sorted(sides.items(), reverse=True)]
+        yield f"not the same everywhere: {what}: {'; '.join(shown)}"

@@ -1,4 +1,4 @@
-"""``berth bus``: declares streams, buckets and consumers, prints the accounts of NATS."""
+"""``berth bus``: declares streams, buckets and consumers; prints NATS's accounts."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ async def _apply(nats: str) -> None:
 
 
 class Format(StrEnum):
-    """The forms of ``berth bus permissions``."""
+    """The formats of ``berth bus permissions``."""
 
     NATS_CONF = "nats-conf"
 
@@ -58,7 +58,7 @@ def permissions(
         ),
     ] = None,
 ) -> None:
-    """Print NATS's accounts and users, and what each may do.
+    """Print NATS's accounts and users, and their permissions.
 
     Passwords are variables: $scorer_PASSWORD.
     """
@@ -67,10 +67,10 @@ def permissions(
 
 
 def _checked(prefixes: list[str] | None) -> list[str]:
-    """The prefixes that were given, else that of the environment.
+    """The given prefixes, by default the prefix of the environment.
 
     Raises:
-        UsageError: no berth can have such a prefix.
+        UsageError: a prefix is invalid.
     """
     try:
         return [berth_prefix(one) for one in ([os.environ.get(PREFIX_VARIABLE, "")] if prefixes is None else prefixes)]

@@ -1,4 +1,4 @@
-"""``berth completion``: the script by which a shell completes berth's commands and flags."""
+"""``berth completion``: prints a script that completes commands and flags in a shell."""
 
 from __future__ import annotations
 
@@ -14,8 +14,6 @@ app = typer.Typer()
 
 
 class Shell(StrEnum):
-    """The shells whose scripts there are."""
-
     BASH = "bash"
     ZSH = "zsh"
     FISH = "fish"

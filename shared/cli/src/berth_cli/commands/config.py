@@ -46,7 +46,7 @@ def named_file(text: str) -> Path:
 
 
 def shown(file: Path) -> str:
-    """As errors and results name it."""
+    """The name of the file in errors and results."""
     return "standard input" if file == STANDARD_INPUT else str(file)
 
 
@@ -93,18 +93,15 @@ Gates = Annotated[
 
 
 class ConfigFormat(StrEnum):
-    """The form of a configuration."""
-
     YAML = "yaml"
     JSON = "json"
 
 
 @app.command("check")
 def check(file: File, algorithm_provider: Provider = None, feature_gates: Gates = None) -> None:
-    """Print all errors of a file, or that it has none.
+    """Print all errors of a file, or that it has no errors.
 
-    With errors the exit code is 2. Also prints the fields that berth ignores, and a warning about a file that was
-    kube-scheduler's.
+    With errors the exit code is 2. Also prints ignored fields, and a warning about a file written for kube-scheduler.
     """
     configuration = configured_for_services(file, algorithm_provider, feature_gates)
     name = shown(file)
@@ -129,7 +126,7 @@ def show(
 ) -> None:
     """Print a file with all defaults and its presets expanded.
 
-    What is printed is an equivalent file.
+    The output is an equivalent file.
     """
     configuration = configured(file, algorithm_provider, feature_gates)
     document = as_document(configuration)
@@ -144,13 +141,13 @@ def show(
 
 
 def _read_again_with(provider: str | None, gates: str | None) -> str:
-    """A hint: a file alone cannot name plugins that v1 no longer has."""
+    # A file alone cannot name plugins that v1 no longer has.
     flags = f"--algorithm-provider={provider}{f' --feature-gates={gates}' if gates else ''}"
     return f"these plugins are of an older release: a file with them is read with {flags}"
 
 
 def extenders_not_asked(configuration: KubeSchedulerConfiguration) -> list[str]:
-    """A note for what ranks pods by itself: only scorers ask extenders."""
+    """A note for commands that rank pods themselves: only scorers ask extenders."""
     names = [extender.name for extender in configuration.extenders]
     return [f"extenders are not asked here: nodes and points are as without {', '.join(names)}"] if names else []
 
@@ -158,7 +155,7 @@ def extenders_not_asked(configuration: KubeSchedulerConfiguration) -> list[str]:
 def configured_for_services(
     file: Path | None, provider: str | None, gates: str | None = None
 ) -> KubeSchedulerConfiguration:
-    """As :func:`configured`; also checks that the services accept it."""
+    """As :func:`configured`; also checks that the services accept the configuration."""
     configuration = configured(file, provider, gates)
     problems = problems_in_services(configuration)
     if problems:
@@ -167,9 +164,9 @@ def configured_for_services(
 
 
 def configured(file: Path | None, provider: str | None, gates: str | None = None) -> KubeSchedulerConfiguration:
-    """The configuration. Its errors are printed on standard error, a line each, and end the command with 2.
+    """The configuration. Errors end the command with exit code 2, one a line on standard error.
 
-    A warning is printed for a preset that kube-scheduler called deprecated.
+    Prints a warning for presets that kube-scheduler called deprecated.
     """
     try:
         configuration = read_configuration(file, provider=provider or DEFAULT_NAME, gates=gates or "")
@@ -191,7 +188,6 @@ def _refuse(file: Path | None, problems: Iterable[str]) -> NoReturn:
 
 
 def kubeconfig_of(configuration: KubeSchedulerConfiguration) -> Path | None:
-    """The kubeconfig in the file."""
     named = configuration.client_connection.kubeconfig
     return Path(named).expanduser() if named else None
 
@@ -205,7 +201,7 @@ Name = Annotated[
 def providers(name: Name = None, feature_gates: Gates = None, output: Output = OutputFormat.TABLE) -> None:
     """Print the plugins of each preset, by extension point.
 
-    Presets are the names that --algorithm-provider takes; each is shown before and after its gates.
+    Presets are the values of --algorithm-provider, shown before and after their gates.
     """
     try:
         values = read_gates(feature_gates or "", every_gate())
@@ -222,7 +218,7 @@ def providers(name: Name = None, feature_gates: Gates = None, output: Output = O
 
 
 def preset_json(of: Preset, values: GateValues) -> Mapping[str, Any]:
-    """A preset as JSON, without empty points; the plugins in ``beside`` run after the others."""
+    """A preset as JSON without empty points; the plugins in ``beside`` run after the others."""
     return {
         "release": of.release,
         "gates": _gates_of(of, values),
@@ -233,7 +229,7 @@ def preset_json(of: Preset, values: GateValues) -> Mapping[str, Any]:
 
 
 def lists_of(plugins: Plugins, release: str) -> PluginLists:
-    """The plugins of each extension point; one in multiPoint is at each point that it has."""
+    """The plugins of each extension point; a multiPoint plugin is at each of its points."""
     known = known_plugins(release=release)
     return expand(plugins, Plugins(), {name: plugin.points for name, plugin in known.items()})
 

@@ -1,4 +1,4 @@
-"""``berth console``: a page that shows the cluster live, for a browser."""
+"""``berth console``: serves a page that shows the cluster live in a browser."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def console(  # noqa: PLR0913 - one parameter a flag, given by name
 ) -> None:
     """Serve a page that shows the cluster live.
 
-    Nodes, Decisions, why a pod is where it is, and the queue.
+    Nodes, Decisions, placements with their reasons, and the queue.
     """
     configuration = configured(config, algorithm_provider, feature_gates)
     with reporting_errors():
@@ -108,7 +108,7 @@ def console(  # noqa: PLR0913 - one parameter a flag, given by name
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Console:
-    """A console as its flags have it."""
+    """A console, configured by flags."""
 
     server: NatsServer
     guard: Guard

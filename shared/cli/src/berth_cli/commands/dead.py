@@ -1,4 +1,4 @@
-"""``berth dead``: messages that could not be decoded or that failed too often, and another try for a pod."""
+"""``berth dead``: messages that failed to decode or failed too often, and a new attempt for a pod."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ ListedNamespace = Annotated[
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredLetter:
-    """A dead letter with its number in the stream. ``letter`` is None when it cannot be decoded either."""
+    """A dead letter with its number in the stream. ``letter`` is ``None`` if it cannot be decoded either."""
 
     number: int
     at: datetime
@@ -71,7 +71,7 @@ class StoredLetter:
 
     @property
     def about(self) -> str:
-        """The pod, or the subject of a letter without one."""
+        """The pod, or the subject if the letter has no pod."""
         return str(self.pod) if self.pod else self.subject.removeprefix(_POD_PREFIX)
 
 
@@ -129,7 +129,6 @@ async def _letters(session: Session, namespace: str | None) -> AsyncIterator[Sto
 
 
 def letters_table(letters: list[StoredLetter], now: datetime) -> Table:
-    """A line a dead letter."""
     table = new_table("NUMBER", "AGE", "FROM", "ABOUT", "REASON", numbers=("NUMBER", "AGE"))
     for one in letters:
         age = duration(max(0.0, (now - one.at).total_seconds()))
@@ -139,7 +138,6 @@ def letters_table(letters: list[StoredLetter], now: datetime) -> Table:
 
 
 def letter_json(one: StoredLetter, now: datetime) -> dict[str, object]:
-    """The same for programs."""
     return {
         "number": one.number,
         "at": one.at,
@@ -177,7 +175,6 @@ async def _show(text: str, namespace: str | None, server: NatsServer, output: Ou
 
 
 def letter_lines(one: StoredLetter, now: datetime) -> Iterator[RenderableType]:
-    """All of a dead letter."""
     if one.letter is None:
         yield plain(f"{one.about}: dead letter {one.number} cannot be decoded")
         return
@@ -192,11 +189,11 @@ def letter_lines(one: StoredLetter, now: datetime) -> Iterator[RenderableType]:
 
 
 async def find_letter(session: Session, text: str, namespace: str | None) -> StoredLetter:
-    """The dead letter of a number, or the last one of a pod.
+    """The dead letter with this number, or the pod's last one.
 
     Raises:
-        NotFoundError: there is none.
-        UsageError: it is neither a number nor the name of a pod.
+        NotFoundError: there is no such letter.
+        UsageError: the text is neither a number nor the name of a pod.
     """
     if text.isdecimal() and len(text) <= len(str(2**63)):
         number = int(text)

@@ -1,7 +1,7 @@
-"""``berth drain``: no pod is published any more; ends when nothing is under way. ``--stop`` undoes it.
+"""``berth drain``: stops publishing pods, and ends when no pod is under way. ``--stop`` undoes it.
 
-The key ``drain`` in the bucket ``control`` says so, which every leading watcher reads. So a drained pipeline stays so
-when services are started anew; only the loss of NATS's store ends it too.
+The key ``drain`` in the bucket ``control`` stops every leading watcher. The pipeline stays drained when services
+restart, but not when NATS loses its store.
 """
 
 from __future__ import annotations
@@ -33,10 +33,9 @@ from berth_cli.services import leader, seen
 
 app = typer.Typer()
 
-LOOK_SECONDS: Final = 0.5
-"""Between two looks at the streams."""
+LOOK_SECONDS: Final = 0.5  # between two reads of the streams
+# Answers without a leader after which no watcher leads. A busy watcher may answer late.
 LEADERLESS_LOOKS: Final = 6
-"""After so many without an answer no watcher leads. One that is busy may be late with its answer."""
 
 Stop = Annotated[bool, typer.Option("--stop", help="Publish pods again.")]
 Timeout = Annotated[
@@ -52,28 +51,28 @@ Timeout = Annotated[
 
 
 class NotEmptyError(BerthError):
-    """Something is still under way at the deadline; the exit code is 1."""
+    """Pods are still under way at the deadline; the exit code is 1."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UnderWay:
-    """What is under way. ``leads``: whether a watcher leads; ``heard``: whether it publishes no more."""
+    """Pods under way. ``leads``: a watcher leads; ``has_stopped``: it publishes no more pods."""
 
     pending: int
     ranked: int
     in_flight: int
     waiting: int
     leads: bool
-    heard: bool
+    has_stopped: bool
 
     @property
     def is_empty(self) -> bool:
         return not (self.pending or self.ranked or self.in_flight)
 
     def __str__(self) -> str:
-        told = "" if self.heard or not self.leads else "the watcher has not stopped publishing yet; "
-        nobody = "" if self.leads else "; no watcher leads"
-        return f"{told}{self.pending} pods to be ranked, {self.ranked} to be bound; {self.waiting} wait{nobody}"
+        still = "" if self.has_stopped or not self.leads else "the watcher has not stopped publishing yet; "
+        no_leader = "" if self.leads else "; no watcher leads"
+        return f"{still}{self.pending} pods to be ranked, {self.ranked} to be bound; {self.waiting} wait{no_leader}"
 
 
 @app.command()
@@ -85,9 +84,9 @@ def drain(
     nats: NatsUrl = None,
     nats_context: NatsContext = None,
 ) -> None:
-    """Publish no more pods, and end when nothing is under way. Needs NATS's user `apply`, an admin's.
+    """Publish no more pods, and end when no pod is under way. Needs NATS's user `apply`, an admin's.
 
-    It stays so until `berth drain --stop`, also when services are started anew. A service alone is drained by SIGTERM.
+    Lasts until `berth drain --stop`, also when services restart. To drain a single service, send it SIGTERM.
     """
     server = NatsServer(nats, nats_context)
     run_command(_stop(server, output) if stop else _drain(server, timeout, output))
@@ -118,10 +117,10 @@ async def _drain(server: NatsServer, most_seconds: float | None, output: OutputF
 
 
 async def _until_empty(session: Session, most_seconds: float | None) -> UnderWay:
-    """Look until nothing is under way, and say each change.
+    """Poll until no pod is under way, and print each change.
 
     Raises:
-        NotEmptyError: there still is at the deadline.
+        NotEmptyError: pods are under way at the deadline.
     """
     loop = asyncio.get_running_loop()
     end = None if most_seconds is None else loop.time() + most_seconds
@@ -129,7 +128,7 @@ async def _until_empty(session: Session, most_seconds: float | None) -> UnderWay
     while True:
         found_now = await read_what_is_under_way(session)
         leaderless = 0 if found_now.leads else leaderless + 1
-        if found_now.is_empty and (found_now.heard or leaderless >= LEADERLESS_LOOKS):
+        if found_now.is_empty and (found_now.has_stopped or leaderless >= LEADERLESS_LOOKS):
             return found_now
         if str(found_now) != said:
             said = str(found_now)
@@ -140,14 +139,13 @@ async def _until_empty(session: Session, most_seconds: float | None) -> UnderWay
 
 
 async def read_what_is_under_way(session: Session) -> UnderWay:
-    """What is under way now."""
     watcher = leader(seen(await session.services(WATCHER)), "watcher")
     pending, ranked = [(await session.state(stream)).messages for stream in (PENDING, RANKED)]
     return UnderWay(
         pending=pending,
         ranked=ranked,
-        in_flight=sum(watcher.said.in_flight.values()) if watcher else 0,
-        waiting=sum(watcher.said.queues.values()) if watcher else 0,
+        in_flight=sum(watcher.statistics.in_flight.values()) if watcher else 0,
+        waiting=sum(watcher.statistics.queues.values()) if watcher else 0,
         leads=watcher is not None,
-        heard=watcher is not None and watcher.said.draining,
+        has_stopped=watcher is not None and watcher.statistics.draining,
     )

@@ -1,4 +1,4 @@
-"""``berth plugin``: lists the plugins with their services and requeue events; creates the package of a new one."""
+"""``berth plugin``: lists the plugins with their services and requeue events; creates the package of a new plugin."""
 
 from __future__ import annotations
 
@@ -25,8 +25,7 @@ from berth_cli.pluginpackage import files_of, name_problem
 from berth_cli.rendering import new_table, note, plain, print_line, print_rich
 
 app = typer.Typer(name="plugin", help="Plugins: list them, or start your own.", no_args_is_help=True)
-_EVENTS: Final = "events"
-"""EnqueueExtensions, which is no point of a configuration."""
+_EVENTS: Final = "events"  # EnqueueExtensions, which is no extension point of a configuration
 _PREFIXES: Final = ("UPDATE_NODE_", "UPDATE_POD_")
 
 
@@ -34,10 +33,10 @@ class PluginListing(msgspec.Struct, frozen=True, kw_only=True):
     """A plugin as JSON.
 
     Attributes:
-        release: the release of Kubernetes; an older one is available with --algorithm-provider only.
-        points: the services that call it, by extension point.
-        wakes_on: by resource, the events that requeue pods it rejected; ``*`` is every event. ``None`` when that
-            depends on arguments that have no default.
+        release: the release of Kubernetes; older ones are available with --algorithm-provider only.
+        points: the services that call the plugin, by extension point.
+        wakes_on: by resource, the events that requeue pods rejected by the plugin; ``*`` is every event. ``None`` if
+        they depend on arguments without a default.
     """
 
     name: str
@@ -67,7 +66,6 @@ def plugins(output: Output = OutputFormat.TABLE) -> None:
 
 
 def _listing(plugins: Iterable[PluginListing]) -> Table:
-    """A line a plugin."""
     table = new_table("PLUGIN", "POINTS", "REQUEUES ON")
     for one in plugins:
         table.add_row(*map(plain, (one.name, ", ".join(one.points), _wakes_on(one))))
@@ -75,7 +73,7 @@ def _listing(plugins: Iterable[PluginListing]) -> Table:
 
 
 def _callers() -> Table:
-    """Which services call plugins at which points."""
+    """The services that call plugins, by extension point."""
     points: dict[tuple[str, ...], list[str]] = {tuple(map(str, RUNS_IN[EnqueueExtensions])): [_EVENTS]}
     for point in Point:
         if point in POINT_TYPES:
@@ -95,7 +93,7 @@ def new(
         Path | None, typer.Option(metavar="FOLDER", help="The folder to write; by default a new one here.")
     ] = None,
 ) -> None:
-    """Write a package with a plugin of your own, and its test.
+    """Write the package of a new plugin, with a test.
 
     The plugin scores nodes, has its entry point, and its test passes.
     """
@@ -118,7 +116,7 @@ def new(
 
 
 def _every() -> Iterator[PluginListing]:
-    """The current plugins, then those of older releases that differ or were removed."""
+    """The current plugins, then the plugins of older releases that were changed or removed since."""
     today = known_plugins()
     yield from (listed_as(factory) for name, factory in today.items() if factory.name == name)
     for release in _older_releases():
@@ -147,7 +145,7 @@ def listed_as(factory: PluginFactory, release: str = CURRENT_RELEASE) -> PluginL
 
 
 def _built(factory: PluginFactory) -> Plugin | None:
-    """The plugin with default arguments; None if an argument has no default."""
+    """The plugin with default arguments; ``None`` if an argument has no default."""
     args = factory.args_type() if factory.args_type is not None else None
     if args is not None and factory.validate(args, ""):
         return None

@@ -1,4 +1,4 @@
-"""``berth queue``: the pods that wait, by queue, and why one of them waits. The leading watcher answers."""
+"""``berth queue``: lists the waiting pods by queue, or explains why a pod waits. The leading watcher answers."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ from berth_cli.rendering import plain, print_rich
 from berth_cli.services import DRAINING, what_stops
 
 app = typer.Typer(name="queue", help="The pods that wait: list them, or say why one does.", invoke_without_command=True)
+# Default number of pods in a list: people read fewer, and printing 200,000 takes minutes.
 LIMIT: Final = 1000
-"""Pods in a list, unless another number is given: a person reads fewer, and 200,000 take minutes to print."""
 
 OneQueue = Annotated[
     str | None,
@@ -71,9 +71,9 @@ def list_queue(  # noqa: PLR0913 - one parameter a flag, given by name
     nats: NatsUrl = None,
     nats_context: NatsContext = None,
 ) -> None:
-    """List the pods that wait, by queue.
+    """List the waiting pods, by queue.
 
-    Active, backoff, unschedulable, gated; and those in flight. What would help those that nodes refuse.
+    Active, backoff, unschedulable, gated, in flight; and what would help the unschedulable ones.
     """
     if context.invoked_subcommand is None:
         configuration = configured(config, algorithm_provider, feature_gates)
@@ -83,7 +83,7 @@ def list_queue(  # noqa: PLR0913 - one parameter a flag, given by name
 
 @dataclass(frozen=True, slots=True)
 class _QueueAsked:
-    """Where and how a person asks, as the flags have it."""
+    """The watcher to ask and the form of the answer, from flags."""
 
     server: NatsServer
     output: OutputFormat
@@ -133,7 +133,7 @@ def why(  # noqa: PLR0913 - one parameter a flag, given by name
 ) -> None:
     """Print why a pod waits, and what ends that.
 
-    What would help, the plugins that rejected it, and the events they wait for.
+    What would help, the plugins that rejected it, and the events that requeue it.
     """
     configuration = configured(config, algorithm_provider, feature_gates)
     run_command(_why(pod, namespace, _QueueAsked(NatsServer(nats, nats_context), output, configuration)))

@@ -1,4 +1,4 @@
-"""``berth record``: writes what is on the bus into a file, until Ctrl-C; ``berth replay`` asks it again."""
+"""``berth record``: writes the messages on the bus into a file until Ctrl-C; ``berth replay`` evaluates it."""
 
 from __future__ import annotations
 
@@ -129,10 +129,10 @@ def record(  # noqa: PLR0913 - one parameter a flag, given by name
     nats: NatsUrl = None,
     nats_context: NatsContext = None,
 ) -> None:
-    """Write what is on the bus into a file, for berth replay.
+    """Write the messages on the bus into a file, for berth replay.
 
-    The cluster as scorers see it, then every change, and every pod's messages. With --keep it goes on until it is
-    stopped, and keeps the last hour in a folder, of which --from makes a file.
+    The cluster as scorers see it, then every change, and every pod's messages. With --keep it records until it is
+    stopped, and keeps the last hour in a folder; --from makes a file of the folder.
     """
     with reporting_errors():
         _refuse_together(context, output)
@@ -144,7 +144,7 @@ def record(  # noqa: PLR0913 - one parameter a flag, given by name
     configuration = configured(config, algorithm_provider, feature_gates)
     server = NatsServer(nats, nats_context)
     if keep is not None:
-        from berth_cli.keeping import Keeping  # noqa: PLC0415 - 0.2 s, which the others need not wait for
+        from berth_cli.keeping import Keeping  # noqa: PLC0415 - 0.2 s, needed with --keep only
 
         with reporting_errors():
             keeping = Keeping(
@@ -161,7 +161,7 @@ def record(  # noqa: PLR0913 - one parameter a flag, given by name
         given = None if lasts is None else _read(_read_duration, "--for", lasts)
         if output == _STANDARD_OUTPUT:
             _refuse_a_terminal()
-        elif output.exists():  # before NATS is asked; the writer looks again
+        elif output.exists():  # before connecting to NATS; the writer checks again
             raise UsageError(f"writing {str(output)!r}: it exists already: remove it, or name another file")
     run_command(_record(output, given, configuration, server, anonymise=anonymise))
 
@@ -183,10 +183,10 @@ _OF_A_FOLDER: Final = {"--from", "--since", "--anonymise"}
 
 
 def _refuse_together(context: typer.Context, output: Path) -> None:
-    """Of variables each use takes what it needs.
+    """Only flags of the command line count: a variable may be set for another use.
 
     Raises:
-        UsageError: flags do not belong together.
+        UsageError: flags exclude each other.
     """
     sources = {flag: context.get_parameter_source(name) for name, flag in _FLAGS.items()}
     given = {flag for flag, source in sources.items() if source is not None and source.name == "COMMANDLINE"}
@@ -215,7 +215,7 @@ T = TypeVar("T")
 
 
 def _read(reader: readers.Reader[T], flag: str, given: str) -> T:
-    """Raises: UsageError: of the flag's text."""
+    """Raises: UsageError: the flag's text is invalid."""
     try:
         return reader(given)
     except ValueError as exc:
@@ -232,8 +232,8 @@ def _size(given: str) -> int:
     return size
 
 
+# A running recorder gets a watermark of each kind every half minute.
 SILENT: Final = timedelta(minutes=1)
-"""A recorder that reads has a watermark of each kind every half minute."""
 
 
 def _join(folder: Path, since: timedelta | None, output: Path, *, anonymise: bool) -> None:
@@ -259,16 +259,16 @@ def _join(folder: Path, since: timedelta | None, output: Path, *, anonymise: boo
     if silent > SILENT.total_seconds():
         note(f"its newest message is {duration(silent)} old: the recorder has ended, or NATS is away from it")
     size = amount_of_bytes(writer.written)
-    said = f"took {duration((newest - begin).total_seconds())}, {writer.messages} messages, {size} to"
+    taken = f"took {duration((newest - begin).total_seconds())}, {writer.messages} messages, {size} to"
     if output == _STANDARD_OUTPUT:
-        note(f"{said} standard output")
+        note(f"{taken} standard output")
     else:
-        print_line(f"{said} {output}")
+        print_line(f"{taken} {output}")
 
 
 @contextmanager
 def _writer(output: Path, head: Header) -> Iterator[RecordingWriter]:
-    """A new recording, which is removed when the block fails.
+    """A new recording, which is removed if the block fails.
 
     Raises:
         UsageError: it cannot be created, or standard output is a terminal.
@@ -287,7 +287,7 @@ def _writer(output: Path, head: Header) -> Iterator[RecordingWriter]:
 
 
 def _refuse_a_terminal() -> None:
-    """Raises: UsageError: standard output is one."""
+    """Raises: UsageError: standard output is a terminal."""
     if sys.stdout.isatty():
         raise UsageError("writing a recording to a terminal: redirect standard output into a file, or name one")
 
@@ -346,7 +346,7 @@ async def _run(recorder: Recorder, file: Path, lasts: timedelta | None) -> str:
 
 
 async def _compare(session: Session, configuration: KubeSchedulerConfiguration) -> None:
-    """Say when the services decide under another configuration than the one that was recorded."""
+    """Print a note if the services' configuration differs from the recorded one."""
     stored = await session.last(DECISIONS, "berth.decision.>")
     try:
         used = decode(stored.data, Decision).config if stored is not None else ""

@@ -1,4 +1,4 @@
-"""``berth replay``: makes the rankings of a recording again, explains a pod, or runs another configuration."""
+"""``berth replay``: repeats the rankings of a recording, explains a pod, or runs another configuration."""
 
 from __future__ import annotations
 
@@ -53,10 +53,8 @@ from berth_cli.simulate.inputs import counted
 app = typer.Typer()
 
 LOOPBACK: Final = "127.0.0.1"
-PORT: Final = 8091
-"""The one after the console's, so that both can be open."""
-_ROWS: Final = 50
-"""Pods that a table shows. With ``-o json`` there are all."""
+PORT: Final = 8091  # the port after the console's, so that both can run
+_ROWS: Final = 50  # pods in a table; ``-o json`` has all
 
 Files = Annotated[
     list[Path],
@@ -82,7 +80,7 @@ Config = Annotated[
 ]
 
 
-# Those of services have variables too, which are no question here.
+# The services' flags for this also read variables, which do not apply here.
 Provider = Annotated[
     str | None,
     typer.Option(
@@ -125,7 +123,7 @@ Port = Annotated[
 
 @dataclass(frozen=True, slots=True)
 class _Opened:
-    """A recording, and the configuration that its services had."""
+    """A recording, and its services' configuration."""
 
     recording: Recording
     configuration: KubeSchedulerConfiguration
@@ -154,9 +152,9 @@ def replay(  # noqa: PLR0913 - one parameter a flag, given by name
     proxy_address: ProxyAddresses = None,
     allowed_host: AllowedHosts = None,
 ) -> None:
-    """Make the rankings of a recording again, and compare.
+    """Repeat the rankings of a recording, and compare.
 
-    Or explain one of its pods, or say what another configuration would have done.
+    Or explain one of its pods, or show what another configuration would have done.
     """
     of_the_page = (host, port, token_file, proxy_header, proxy_address, allowed_host)
     asks_what_if = config is not None or algorithm_provider is not None or feature_gates is not None
@@ -199,7 +197,7 @@ def _open(files: Sequence[Path]) -> _Opened:
 
 
 def _read(files: Sequence[Path]) -> Recording:
-    if files == [STANDARD_INPUT]:  # opened anew it cannot be read where it is a socket
+    if files == [STANDARD_INPUT]:  # reopened by name, a socket cannot be read
         return read_opened(shown(STANDARD_INPUT), sys.stdin.buffer)
     if len(files) == 1 and not files[0].is_dir():
         return read_recording(files[0])
@@ -215,7 +213,7 @@ def _read(files: Sequence[Path]) -> Recording:
 
 
 def _print_replay(opened: _Opened, output: OutputFormat) -> bool:
-    """Whether rankings were made again, and all are equal."""
+    """Whether rankings were repeated, and all are equal."""
     again, counts, different = opened.replay(), ReplayCounts(), []
     for one in again.run():
         counts.add(one)
@@ -337,10 +335,10 @@ def _print_pod(opened: _Opened, name: PodName, output: OutputFormat) -> bool:
 
 
 def _again(one: Replayed) -> str:
-    said = one.left_out or "; ".join(one.differences)
+    result = one.left_out or "; ".join(one.differences)
     if one.left_out:
-        said = f"not made again: {one.left_out}"
-    return f"{_whose(one)}: {said or 'made again, and equal'}"
+        result = f"not made again: {one.left_out}"
+    return f"{_whose(one)}: {result or 'made again, and equal'}"
 
 
 # --- another configuration
@@ -360,12 +358,12 @@ def _print_what_if(opened: _Opened, other: KubeSchedulerConfiguration, output: O
 
 
 def _before(opened: _Opened, other: KubeSchedulerConfiguration, profiles: Mapping[str, Profile]) -> tuple[str, ...]:
-    """What the run leaves out."""
+    """Notes about what the run leaves out."""
     return (*extenders_not_asked(other), *_without_live_data(opened.recording, profiles))
 
 
 def _afterwards(found: WhatIf, profiles: Mapping[str, Profile]) -> Iterator[str]:
-    """What a person should know of a run."""
+    """Notes about failures and left out pods of a run."""
     for pod, problem in found.other.failures.items():
         yield f"{pod}: {problem}"
     if found.other.left_out:
@@ -391,7 +389,7 @@ async def _for_ever() -> None:
 
 
 def _without_live_data(recording: Recording, profiles: Mapping[str, Profile]) -> Iterator[str]:
-    """Sources of live data of which the recording has nothing: their plugins score without."""
+    """Notes about live data that the recording lacks: plugins score without it."""
     for source in sorted(
         {each for profile in profiles.values() for each in profile.live_sources}, key=lambda each: each.name
     ):

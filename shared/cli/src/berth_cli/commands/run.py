@@ -1,4 +1,4 @@
-"""``berth run``: the whole pipeline places pods on a simulated cluster, with a live table."""
+"""``berth run``: places pods on a simulated cluster with the whole pipeline, and shows a live table."""
 
 from __future__ import annotations
 
@@ -48,27 +48,21 @@ app = typer.Typer()
 _CREATES_AT_ONCE = 16
 _REDRAW = timedelta(seconds=0.1)
 _LINE_EVERY = timedelta(seconds=1)
-START_DEADLINE = timedelta(seconds=60)
-"""How long the services may take to be ready; usually it is 2 s."""
-SAMPLES_DEADLINE: Final = timedelta(seconds=10)
-"""How long to wait for the collector's first samples: two of its polls."""
+START_DEADLINE = timedelta(seconds=60)  # for all services to become ready; usually it takes 2 s
+SAMPLES_DEADLINE: Final = timedelta(seconds=10)  # for the collector's first samples: two polls
 
-Traffic = Mapping[str, float]
-"""Received bytes per second, by node."""
+Traffic = Mapping[str, float]  # received bytes per second, by node
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunOptions:
-    """The size of a run."""
-
     pods: int = 1000
     nodes: int = 100
     scorers: int = 2
     verbosity: int = 0
     deadline: timedelta = timedelta(minutes=5)
-    """The deadline."""
     algorithm_provider: str | None = None
-    """Name of the preset that the profile starts from, as typed; NetworkTraffic is added."""
+    """The preset that the profile starts from, as typed; NetworkTraffic is added."""
     feature_gates: str | None = None
     """Feature gates of the preset, as typed."""
 
@@ -133,7 +127,7 @@ async def _until_ready(running: Pipeline, starting: Status, deadline: timedelta)
     """Wait until every service is ready, with a status line that names the missing ones.
 
     Raises:
-        TemporaryError: some are not ready at the deadline; the ends of their logs have been printed.
+        TemporaryError: services are not ready at the deadline; the ends of their logs have been printed.
     """
     end = time.monotonic() + min(deadline, START_DEADLINE).total_seconds()
     while missing := running.not_ready():
@@ -175,7 +169,7 @@ def _pod_name(number: int) -> str:
 
 @asynccontextmanager
 async def _creating_pods(client: KubeClient, count: int) -> AsyncIterator[asyncio.Task[None]]:
-    """Create the pods while the block runs; nothing is requested any more when it has ended."""
+    """Create the pods in the block. Afterwards no request is sent any more."""
     creating = asyncio.create_task(_create_pods(client, count))
     try:
         yield creating
@@ -198,13 +192,13 @@ async def _create_pods(client: KubeClient, count: int) -> None:
 
 
 async def _bound_pods(client: KubeClient) -> int:
-    """The number of pods that have a node at the API server."""
+    """The number of pods with a node at the API server."""
     answer = await client.request("GET", "/api/v1/pods", params={"fieldSelector": "spec.nodeName!="})
     return len(msgspec.json.decode(answer.body)["items"])
 
 
 async def _watch(observed: Observed, options: RunOptions, creating: asyncio.Task[None]) -> None:
-    """Print the progress until all pods are bound or the deadline: a live table on a terminal, else lines."""
+    """Print the progress until all pods are bound or the deadline passes: a live table on a terminal, else lines."""
     progress = Progress(
         TextColumn("bound"), BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[rate]}"), TimeElapsedColumn()
     )
@@ -222,7 +216,7 @@ async def _watch(observed: Observed, options: RunOptions, creating: asyncio.Task
 
 
 class _Lines:
-    """A line a second, in place of the live table where there is no terminal."""
+    """A line a second; replaces the live table if there is no terminal."""
 
     def __init__(self) -> None:
         self._next = 0.0
@@ -300,7 +294,7 @@ class MessageCounts:
         self.unreadable = 0
 
     def add(self, subject: str, data: bytes) -> None:
-        """Count one message; one that cannot be decoded is counted as unreadable."""
+        """Count a message, as unreadable if it cannot be decoded."""
         try:
             self._count(PodSubject.parse(subject).stage, data)
         except DecodeError:
@@ -322,20 +316,19 @@ class MessageCounts:
             self.nodes[decision.node] += 1
 
     def spread(self) -> str:
-        """The fewest and the most pods of a node, among nodes with pods."""
+        """The fewest and the most pods on a node, among nodes with pods."""
         return f"{min(self.nodes.values())}..{max(self.nodes.values())}" if self.nodes else "none"
 
 
 @dataclass(slots=True, kw_only=True)
 class Observed:
-    """The messages on the bus: all are counted, those of one pod are kept."""
+    """Counts all messages on the bus, and keeps those about one pod."""
 
     pod: str
     counts: MessageCounts = field(default_factory=MessageCounts)
     messages: list[TracedMessage] = field(default_factory=list)
 
     def add(self, stored: StoredMessage) -> None:
-        """Add one message of ``berth.>``."""
         subject, data = stored.subject, stored.data
         self.counts.add(subject, data)
         if subject.endswith(f".{self.pod}") and PodSubject.parse(subject).pod == self.pod:
@@ -368,7 +361,7 @@ def _add_sample(traffic: dict[str, float], key: str, data: bytes) -> None:
 
 
 def traffic_summary(traffic: Traffic, pods: Mapping[str, int]) -> str:
-    """One line: the quieter and the busier half of the nodes, and the number of their pods."""
+    """One line: the quieter and the busier half of the nodes, with the number of their pods."""
     order = sorted(traffic, key=lambda node: (traffic[node], node))
     if not order:
         return "traffic: no samples"

@@ -24,20 +24,18 @@ from berth_cli.simulate.inputs import InputError, counted, read_inputs
 
 app = typer.Typer()
 
-_PLUGINS: Final = 3
-"""The number of scoring plugins in a row."""
+_PLUGINS: Final = 3  # scoring plugins in a row
 _FILE_FLAGS: Final = ("--cluster", "--pods")
 
 
 class SeveralFilesCommand(TyperCommand):
-    """A command whose file flags take several values, as from a shell's ``*``: ``--cluster nodes.yaml pods.yaml``."""
+    """A command with file flags that take several values, for a shell's ``*``: ``--cluster nodes.yaml pods.yaml``."""
 
-    def parse_args(self, ctx: typer.Context, args: list[str]) -> list[str]:  # type: ignore[override]  # typer hands its own Context
+    def parse_args(self, ctx: typer.Context, args: list[str]) -> list[str]:  # type: ignore[override]  # typer passes its Context
         return super().parse_args(ctx, list(_repeat_flags(args)))
 
 
 def _repeat_flags(args: Iterable[str]) -> Iterator[str]:
-    """Write the flag before each of its files."""
     flag, files = "", 0
     for arg in args:
         if arg.startswith("-") and arg != "-":
@@ -151,7 +149,7 @@ def _simulate(configuration: KubeSchedulerConfiguration, options: _Options) -> b
 
 
 def _print(reports: Iterator[PodReport], output: OutputFormat, simulation: Simulation) -> ReportCounts:
-    """Print the reports: as JSON one by one, as a table at the end."""
+    """Print the reports: each JSON document at once, the table at the end."""
     counts, rows = ReportCounts(), []
     for report in reports:
         counts.add(report)
@@ -166,7 +164,7 @@ def _print(reports: Iterator[PodReport], output: OutputFormat, simulation: Simul
 
 @dataclass(frozen=True, slots=True)
 class ReportRow:
-    """The cells of a pod. The report itself is not kept: it has every node, and so is far larger."""
+    """The cells of a pod. Reports are not kept because they have every node, and so are far larger."""
 
     pod: str
     profile: str
@@ -176,9 +174,9 @@ class ReportRow:
 
 
 def row_of(report: PodReport, *, nominated_first: bool = False) -> ReportRow:
-    """The pod's node and its highest scores, or the reason why there is none.
+    """The pod's node and its highest scores, or the reason why it has no node.
 
-    ``nominated_first``: the nominated node was tried, and no other.
+    ``nominated_first``: only the nominated node was tried.
     """
     if nominated_first and report.bound is not None:
         return ReportRow(report.pod, report.profile, _node(report), "1 of 1", plain("nominated for it, tried alone"))
@@ -188,7 +186,7 @@ def row_of(report: PodReport, *, nominated_first: bool = False) -> ReportRow:
 
 
 def table_of(rows: list[ReportRow]) -> Table:
-    """A line a pod; with a column for the profile if there are several."""
+    """A line a pod; several profiles add a column."""
     several = len({row.profile for row in rows}) > 1
     headings = ("POD", *(("PROFILE",) if several else ()), "NODE", "POSSIBLE", "BECAUSE")
     table = new_table(*headings, numbers=("POSSIBLE",))

@@ -47,15 +47,13 @@ from berth_cli.services import OWN_FIGURES, activity, attention, gone, queue_lin
 
 app = typer.Typer()
 
-SLOW = timedelta(seconds=5)
-"""A message that waits longer is yellow; the usual wait is milliseconds."""
+SLOW = timedelta(seconds=5)  # longer waits are yellow; usual waits are milliseconds
+# Period over which Decisions are counted: long enough for a steady rate, short enough to fill soon after the start.
 WINDOW: Final = timedelta(seconds=10)
-"""The time over which Decisions are counted: long enough for a steady rate, short enough to read at the start."""
 
 STREAMS: Final = (PENDING, RANKED, DECISIONS, DEAD)
 
-FEWEST_NODES: Final = 3
-"""The number of nodes on the smallest terminal."""
+FEWEST_NODES: Final = 3  # nodes on the smallest terminal
 
 Watch = Annotated[
     bool | None,
@@ -134,7 +132,7 @@ async def _wait_for(event: asyncio.Event, most: timedelta) -> None:
 
 
 class _Screen:
-    """What the terminal shows: the last overview, as many nodes as fit, and why it is no newer."""
+    """The terminal's content: the last overview, as many nodes as fit, and the reason if the overview is old."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
@@ -161,7 +159,7 @@ class _Screen:
 
 @contextmanager
 def _pressed(key: bytes) -> Iterator[asyncio.Event]:
-    """Set when the key is pressed on the terminal; what is typed is not shown meanwhile."""
+    """Set when the key is pressed on the terminal; typed characters are not shown meanwhile."""
     event, terminal = asyncio.Event(), sys.stdin
     if not terminal.isatty():
         yield event
@@ -223,7 +221,7 @@ class NodeLine:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Overview:
-    """The state at a time of NATS's clock. ``outcomes`` counts the Decisions of the last ``window``."""
+    """The state at a time on NATS's clock. ``outcomes`` counts the Decisions of the last ``window``."""
 
     now: datetime
     streams: Sequence[StreamState]
@@ -247,7 +245,6 @@ class OverviewReader:
         self._decided: deque[tuple[datetime, str]] = deque()
 
     async def count(self, decisions: StreamReader) -> None:
-        """Count Decisions as they arrive."""
         async for batch in decisions.batches():
             self._decided.extend((stored.time, outcome_of(stored)) for stored in batch)
             self._forget(self._decided[-1][0] if self._decided else None)
@@ -257,7 +254,7 @@ class OverviewReader:
             self._decided.popleft()
 
     async def read(self) -> Overview:
-        """The state now. Raises as :meth:`Session.state`."""
+        """The present state. Raises as :meth:`Session.state`."""
         streams = [await self._session.state(stream) for stream in STREAMS]
         now = streams[-1].now
         self._forget(now)
@@ -273,12 +270,11 @@ class OverviewReader:
 
 
 def outcome_of(stored: StoredMessage) -> str:
-    """The outcome in a Decision's header, so that its payload need not be decoded."""
+    """The outcome from a Decision's header, so the payload need not be decoded."""
     return stored.headers.get(OUTCOME, "unknown")
 
 
 def node_lines(mirror: MirrorReader) -> list[NodeLine]:
-    """The nodes of the mirror."""
     return [line for name in mirror.snapshot.node_names() if (line := _node_line(mirror, name)) is not None]
 
 
@@ -299,7 +295,7 @@ def _node_line(mirror: MirrorReader, name: str) -> NodeLine | None:
 
 
 def overview_lines(overview: Overview, *, rows: int | None) -> Iterator[RenderableType]:
-    """As text; ``rows`` is the number of nodes that fit on the screen, ``None``: all."""
+    """As text. ``rows``: the number of nodes that fit on the screen; ``None`` is all."""
     yield queues(overview)
     yield _flow(overview)
     processes = seen(overview.services)
@@ -315,7 +311,7 @@ def overview_lines(overview: Overview, *, rows: int | None) -> Iterator[Renderab
 
 
 def queues(overview: Overview) -> Table:
-    """A line a stream: its messages, the state of its consumer, the age of the oldest message."""
+    """A line a stream: its messages, its consumer's state, the age of the oldest message."""
     numbers = ("MSGS", "PENDING", "UNACKED", "REDELIVERED", "OLDEST", "SIZE")
     table = new_table("STREAM", "CONSUMER", *numbers, numbers=numbers)
     for state in overview.streams:
@@ -355,9 +351,9 @@ def _flow(overview: Overview) -> Text:
 
 
 def services(overview: Overview) -> Table:
-    """A line a process that answers, with its own figures; then those that have gone.
+    """A line for each process that answers, with its figures; then the processes that are gone.
 
-    Versions are shown when they differ, so that the table is readable at 80 columns.
+    Versions are shown if they differ, so that the table fits into 80 columns.
     """
     processes = seen(overview.services)
     versions = ("VERSION",) if len({instance.version for instance in overview.services}) > 1 else ()
@@ -366,7 +362,7 @@ def services(overview: Overview) -> Table:
         figures = {name: value for name, value in instance.stats.items() if name not in OWN_FIGURES}
         stats = ", ".join(f"{name.replace('_', ' ')} {_short(value)}" for name, value in figures.items())
         version = (instance.version,) if versions else ()
-        cells = (process_label(one.service, one.name), *version, one.said.configuration, activity(one), stats)
+        cells = (process_label(one.service, one.name), *version, one.statistics.configuration, activity(one), stats)
         table.add_row(*map(plain, cells))
     for each in gone(processes):
         silent = f"gone: silent for {duration(each.seconds)}"
@@ -392,7 +388,7 @@ def _nodes(overview: Overview, rows: int | None) -> Iterator[RenderableType]:
 
 
 def nodes_table(overview: Overview, nodes: Sequence[NodeLine]) -> Table:
-    """A line a node, those with the most pods first; with traffic if it is measured."""
+    """A line a node, most pods first; with traffic if it is measured."""
     measured = any(node.sampled_at for node in overview.nodes)
     traffic = ("RECEIVE", "TRANSMIT", "AGE") if measured else ()
     numbers = ("PODS", "CPU", "MEMORY", *traffic)
@@ -410,7 +406,7 @@ def _share(requested: float, allocatable: float) -> str:
 
 
 def as_json(overview: Overview) -> dict[str, object]:
-    """As JSON: all nodes, ages in seconds."""
+    """All nodes; ages are in seconds."""
     return {
         "now": overview.now,
         "streams": [_stream_json(overview, state) for state in overview.streams],

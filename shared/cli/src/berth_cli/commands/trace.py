@@ -1,4 +1,4 @@
-"""``berth trace``: one pod's messages in order, those on the bus and, with ``-f``, new ones."""
+"""``berth trace``: one pod's messages in order, stored ones and, with ``-f``, new ones."""
 
 from __future__ import annotations
 
@@ -27,8 +27,7 @@ from berth_cli.rendering import open_console, print_rich
 
 app = typer.Typer()
 
-STREAMS: Final = {PENDING: "pending", RANKED: "ranked", DECISIONS: "decision", DEAD: "dead"}
-"""The streams of a pod's messages, with their stages."""
+STREAMS: Final = {PENDING: "pending", RANKED: "ranked", DECISIONS: "decision", DEAD: "dead"}  # stages by stream
 
 Follow = Annotated[bool, typer.Option("-f", "--follow", help="Print new messages too, until Ctrl-C.")]
 
@@ -67,7 +66,7 @@ async def _trace(pod: str, namespace: str | None, server: NatsServer, output: Ou
 
 
 async def stored_messages(session: Session, pod: PodName) -> list[tuple[TracedMessage, str]]:
-    """The messages of a pod in the streams, in the order of time, each with its message id."""
+    """The stored messages of a pod in order of time, each with its message id."""
     found = [stored for stream, stage in STREAMS.items() async for stored in session.scan(stream, pod.filter(stage))]
     found.sort(key=lambda stored: stored.time)
     return [(_traced(stored), stored.headers.get(MESSAGE_ID, "")) for stored in found]
@@ -78,7 +77,7 @@ def _traced(stored: StoredMessage) -> TracedMessage:
 
 
 async def _follow(session: Session, pod: PodName, output: OutputFormat) -> None:
-    """Print stored messages, then new ones. Subscribes before it reads the streams, so that none is missed."""
+    """Print stored messages, then new ones. Subscribes before reading the streams, so that no message is missed."""
     received: asyncio.Queue[tuple[TracedMessage, str]] = asyncio.Queue()
 
     def receive(copy: StoredMessage) -> None:
@@ -104,15 +103,13 @@ async def _follow(session: Session, pod: PodName, output: OutputFormat) -> None:
 
 
 class TracePrinter:
-    """Prints messages one by one."""
-
     def __init__(self, output: OutputFormat) -> None:
         self._output = output
         self._console = open_console()
         self._before: TracedMessage | None = None
 
     def print(self, message: TracedMessage) -> None:
-        """Print one message: a line, or a JSON document on a line."""
+        """Print a message: a line, or a JSON document on a line."""
         if self._output.is_document:
             print_document(as_json(message, self._before), self._output, one_of_many=True)
         else:

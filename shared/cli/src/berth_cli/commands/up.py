@@ -32,8 +32,7 @@ from berth_cli.rendering import note, print_line
 
 app = typer.Typer()
 
-NODES: Final = 100
-"""Of a simulated cluster."""
+NODES: Final = 100  # of a simulated cluster
 
 Kubeconfig = Annotated[
     Path | None,
@@ -153,7 +152,7 @@ def up(  # noqa: PLR0913, PLR0917 - one parameter a flag, given by name
 def _shadows(
     given: Sequence[str], live: KubeSchedulerConfiguration, provider: str | None, gates: str | None
 ) -> tuple[ShadowOptions, ...]:
-    """The shadows that are asked for; each has a profile of the live configuration at least."""
+    """The shadows of the flags; each has at least one profile of the live configuration."""
     found: dict[str, ShadowOptions] = {}
     for text in given:
         with reporting_errors():
@@ -170,10 +169,10 @@ def _shadows(
 
 
 def _shadow_of(text: str) -> ShadowOptions:
-    """``cheap=cheap.yaml``.
+    """Parse ``cheap=cheap.yaml``.
 
     Raises:
-        UsageError: it is written otherwise.
+        UsageError: the text has another form.
     """
     name, equals, file = text.partition("=")
     if not equals or not file:
@@ -185,10 +184,10 @@ def _shadow_of(text: str) -> ShadowOptions:
 
 
 def _want_simulation(nodes: int | None, cluster: Path | None, flag: Path | None) -> None:
-    """A given cluster has the nodes that it has.
+    """A given cluster has its own nodes.
 
     Raises:
-        UsageError: it is to have others.
+        UsageError: --nodes is given for it.
     """
     if nodes is not None and cluster is not None:
         given = "--kubeconfig" if flag is not None else "clientConnection.kubeconfig of the configuration"
@@ -196,13 +195,13 @@ def _want_simulation(nodes: int | None, cluster: Path | None, flag: Path | None)
 
 
 def _for_pods_that_name_none(configuration: KubeSchedulerConfiguration) -> str:
-    """What a simulated cluster, where nobody else schedules, gives as schedulerName to pods without one."""
+    """The default schedulerName of pods in a simulated cluster, which has no other scheduler."""
     names = [profile.scheduler_name for profile in configuration.profiles]
     return DEFAULT_SCHEDULER if DEFAULT_SCHEDULER in names else names[0]
 
 
 async def _up(options: PipelineOptions, *, ready_file: Path | None) -> None:
-    """Run the pipeline until it is stopped; every process has ended when this returns."""
+    """Run the pipeline until it is stopped. Every process has ended on return."""
     if ready_file is not None:
         _remove_old(ready_file)
     await until_stopped(_run_pipeline(options, ready_file))
@@ -247,7 +246,7 @@ def _announced(ready_file: Path | None) -> Iterator[None]:
 
 
 def _remove_old(path: Path) -> None:
-    """Remove the ready file of an earlier run.
+    """Remove an earlier run's ready file.
 
     Raises:
         UsageError: its folder does not exist.

@@ -120,7 +120,7 @@ def why(  # noqa: PLR0913 - one parameter a flag, given by name
 
 @dataclass(frozen=True, slots=True)
 class _Asked:
-    """The pod that a person asks about, as the flags have it."""
+    """The pod and the form of the answer, from flags."""
 
     pod: str
     namespace: str | None
@@ -165,7 +165,7 @@ def _print_decision(decided: ExplainedDecision, weights: Weights) -> None:
 async def _advice(
     session: Session, name: PodName, known: KnownByDecision, configuration: KubeSchedulerConfiguration
 ) -> Advice:
-    """What would help; the mirror is read for a pod that fits nowhere alone."""
+    """Only an unschedulable pod needs the mirror."""
     if known.decided.decision.outcome is not Outcome.UNSCHEDULABLE:
         return Advice()
     return await advice_on(session, name, configuration, known.pod)
@@ -174,7 +174,7 @@ async def _advice(
 async def _print_if_gated(
     session: Session, name: PodName, configuration: KubeSchedulerConfiguration, kubeconfig: Path, output: OutputFormat
 ) -> bool:
-    """Whether PreEnqueue gates the pod; then the reason is printed."""
+    """Print the reason if PreEnqueue gates the pod; returns whether it does."""
     found = await get_pod_from_api(session, name, kubeconfig)
     profile = profiles_of(configuration).get(found.spec.scheduler_name)
     status = SUCCESS if profile is None or found.spec.node_name else pre_enqueue(profile.pre_enqueues, found)
@@ -194,7 +194,6 @@ async def _print_waiting(
     configuration: KubeSchedulerConfiguration,
     output: OutputFormat,
 ) -> None:
-    """What the watcher knows about the pod."""
     helped = may_be_helped(known.detail)
     advice = await advice_on(session, name, configuration, known.detail.object) if helped else Advice()
     print_detail(known.answer, known.detail, await what_stops(session), advice, output)
@@ -207,7 +206,7 @@ async def _print_from_the_cluster(
     configuration: KubeSchedulerConfiguration,
     nothing: NotFoundError,
 ) -> None:
-    """What the API server knows about the pod. Raises as :func:`ask_the_cluster`."""
+    """Raises as :func:`ask_the_cluster`."""
     found = await ask_the_cluster(session, name, asked.kubeconfig, profiles_of(configuration), nothing)
     if asked.output.is_document:
         print_document(found.as_json(), asked.output)
@@ -231,7 +230,7 @@ async def _now(asked: _Asked, configuration: KubeSchedulerConfiguration) -> None
             found = read_pod(asked.pod_file, name)
         else:
             found = await find_pod(session, name, mirror.snapshot, asked.kubeconfig)
-        # Every node is reported, also where a scorer would stop at a percentage of them.
+        # All nodes are reported, though a scorer may stop at a percentage of them.
         profile = replace(_profile(profiles, found.pod.spec.scheduler_name), percentage_of_nodes_to_score=EVERY_NODE)
         attempt = await last_attempt(session, name, found.pod)
         services_config = await config_in_use(session, found.pod)

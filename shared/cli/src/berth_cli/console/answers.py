@@ -68,7 +68,7 @@ async def pod_queue_json(advisory: Advisory, name: PodName) -> Document:
     """The document of ``berth queue why -o json`` with its sentences; without ``queued`` the pod is not queued.
 
     Raises:
-        NobodyLeadsError: no watcher leads.
+        NoLeaderError: no watcher leads.
     """
     answer = await queued_pod(advisory.session, name)
     if answer.detail is None:
@@ -85,7 +85,7 @@ async def waiting_json(session: Session, *, queue: str, namespace: str) -> Docum
     ``looked_at`` is the number of scanned pods; ``None``: all.
 
     Raises:
-        NobodyLeadsError: no watcher leads.
+        NoLeaderError: no watcher leads.
     """
     answer, complete = await read_queue(
         session, queue=queue, namespace=namespace, limit=MOST_QUEUED, most_requests=MOST_REQUESTS

@@ -70,14 +70,14 @@ class AskAgain:
         )
         try:
             async with asyncio.timeout(SECONDS):
-                printed, said, code = await _output(process)
+                printed, errors, code = await _output(process)
         except TimeoutError as error:
             raise TemporaryError(f"asking again about pod {str(name)!r}: no answer within {SECONDS:g} s") from error
         finally:
             with suppress(ProcessLookupError):
                 process.kill()
             await process.wait()
-        notes = [line.removeprefix("berth: ") for line in said.splitlines()]
+        notes = [line.removeprefix("berth: ") for line in errors.splitlines()]
         if code != Exit.DONE:
             raise _error(code, "; ".join(notes)[:ERROR_CHARACTERS] or f"berth why --now ended with {code}")
         document: dict[str, object] = decode_json(_answer, printed, "the answer of berth why --now")
@@ -99,8 +99,8 @@ async def _output(process: asyncio.subprocess.Process) -> tuple[bytes, str, int]
     """
     assert process.stdout is not None  # noqa: S101 - both are pipes
     assert process.stderr is not None  # noqa: S101 - the same
-    printed, said = await asyncio.gather(_read(process.stdout), _read(process.stderr))
-    return printed, said.decode(errors="replace"), await process.wait()
+    printed, errors = await asyncio.gather(_read(process.stdout), _read(process.stderr))
+    return printed, errors.decode(errors="replace"), await process.wait()
 
 
 async def _read(stream: asyncio.StreamReader) -> bytes:

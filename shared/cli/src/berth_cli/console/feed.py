@@ -99,7 +99,7 @@ class Feed:
             note(f"{reason}; trying again")
         self.model.disconnected(reason, at=time.time())
 
-    async def _hear_shadows(self, session: Session) -> None:
+    async def _subscribe_to_shadows(self, session: Session) -> None:
         # Users declared before shadows existed have no right to subscribe to them.
         try:
             await session.subscribe(ALL_SHADOWS, self._on_difference)
@@ -107,7 +107,7 @@ class Feed:
             note(f"shadows are not shown: {one_line(str(error))}")
 
     def _on_difference(self, subject: str, data: bytes, _headers: Mapping[str, str]) -> None:
-        self.model.shadows.heard(subject, data, self.now())
+        self.model.shadows.received(subject, data, self.now())
 
     @asynccontextmanager
     async def _following(self) -> AsyncIterator[None]:
@@ -116,7 +116,7 @@ class Feed:
             open_mirror(session, sources=self._sources, also=(BANDWIDTH,)) as mirror,
         ):
             await self._read_clock(session)
-            await self._hear_shadows(session)
+            await self._subscribe_to_shadows(session)
             async with (
                 asyncio.TaskGroup() as tasks,
                 session.read_stream(DECISIONS, after=await _recent(session, DECISIONS, KEPT)) as decisions,
@@ -128,7 +128,7 @@ class Feed:
                 self.model.connected(mirror, at=time.time())
                 following = [
                     tasks.create_task(_follow(decisions, self.model.decided)),
-                    tasks.create_task(_follow(dead, self.model.buried)),
+                    tasks.create_task(_follow(dead, self.model.dead_lettered)),
                 ]
                 try:
                     await decisions.caught_up.wait()
@@ -153,7 +153,7 @@ class Feed:
             if len(self.hub) and time.monotonic() - asked_at >= SERVICES_SECONDS:
                 asked_at = time.monotonic()
                 self.model.counted_dead(await session.state(DEAD))
-                self.model.heard(await session.services())
+                self.model.services_answered(await session.services())
             await asyncio.sleep(LOOK_SECONDS)
 
     async def _read_clock(self, session: Session) -> None:

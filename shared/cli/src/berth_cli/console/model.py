@@ -129,7 +129,7 @@ class ConsoleModel:
         for stored in batch:
             self._decisions.add(stored)
 
-    def buried(self, batch: Sequence[StoredMessage]) -> None:
+    def dead_lettered(self, batch: Sequence[StoredMessage]) -> None:
         for stored in batch:
             self._dead.add(stored)
 
@@ -137,17 +137,17 @@ class ConsoleModel:
         """The stream of dead letters has this number."""
         self._dead.looked_at(state)
 
-    def heard(self, instances: Sequence[ServiceInstance]) -> None:
+    def services_answered(self, instances: Sequence[ServiceInstance]) -> None:
         """Statistics of the services arrived."""
         processes = seen(instances)
         self.shadows.seen(processes)
         watcher = leader(processes, "watcher")
-        said = watcher.said if watcher is not None else None
+        statistics = watcher.statistics if watcher is not None else None
         self._services = Services(
-            queues=dict(said.queues) if said else {},
-            in_flight=dict(said.in_flight) if said else {},
-            window=dict(said.window) if said else {},
-            draining=any(one.said.draining for one in processes),
+            queues=dict(statistics.queues) if statistics else {},
+            in_flight=dict(statistics.in_flight) if statistics else {},
+            window=dict(statistics.window) if statistics else {},
+            draining=any(one.statistics.draining for one in processes),
             attention=[text[:SENTENCE_CHARACTERS] for text in attention(processes)[:MOST_SENTENCES]],
             processes=[
                 ServiceState(name=process_label(one.service, one.name), state=activity(one)[:SENTENCE_CHARACTERS])

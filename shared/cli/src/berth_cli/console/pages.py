@@ -21,7 +21,7 @@ from berth.observability.health import BoundedConnection
 from berth.safetext import in_json, one_line, without_passwords
 from berth_cli.console.guard import COOKIE, HEADERS, LONGEST_TOKEN, SESSION, Guard, is_loopback
 from berth_cli.options import NotFoundError, PodName, parse_pod
-from berth_cli.pods.waiting import NobodyLeadsError
+from berth_cli.pods.waiting import NoLeaderError
 from berth_cli.rendering import note, print_line
 
 IDLE_SECONDS: Final = 30.0  # before an idle connection is closed
@@ -165,11 +165,11 @@ async def serving(application: web.Application, host: str, port: int) -> AsyncIt
     )
     await runner.setup()
     try:
-        answers, strangers = runner.server, dict[BoundedConnection, None]()
+        answers, unadmitted = runner.server, dict[BoundedConnection, None]()
         assert answers is not None  # noqa: S101 - the runner is set up
         try:
             listening = await asyncio.get_running_loop().create_server(
-                lambda: BoundedConnection(answers(), strangers), host, port
+                lambda: BoundedConnection(answers(), unadmitted), host, port
             )
         except OSError as error:
             reason = error.strerror or str(error)
@@ -223,7 +223,7 @@ def _status_of(error: BerthError) -> int:
         return 404
     if isinstance(error, UsageError):
         return 400
-    return 503 if isinstance(error, TemporaryError | NobodyLeadsError) else 500
+    return 503 if isinstance(error, TemporaryError | NoLeaderError) else 500
 
 
 def _error_answer(status: int, text: str) -> web.Response:

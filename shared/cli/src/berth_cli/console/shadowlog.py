@@ -64,23 +64,23 @@ class ShadowLog:
 
     def __init__(self) -> None:
         self.unreadable = 0
-        self._heard: dict[str, _KeptDifferences] = {}
+        self._by_shadow: dict[str, _KeptDifferences] = {}
         self._new: deque[DifferenceLine] = deque(maxlen=DIFFERENCES_KEPT)
         self._shadows: list[ShadowLine] = []
         self._sent: list[ShadowLine] = []
 
-    def heard(self, subject: str, data: bytes, at: float) -> None:
+    def received(self, subject: str, data: bytes, at: float) -> None:
         """A shadow broadcast a difference, at a time of NATS's clock."""
         try:
             comparison = _comparison(subject, data)
         except DecodeError:
             self.unreadable += 1
             return
-        known = self._heard.get(comparison.shadow)
+        known = self._by_shadow.get(comparison.shadow)
         if known is None:
-            if len(self._heard) >= MOST_SHADOWS:
+            if len(self._by_shadow) >= MOST_SHADOWS:
                 return
-            known = self._heard[comparison.shadow] = _KeptDifferences()
+            known = self._by_shadow[comparison.shadow] = _KeptDifferences()
         name = PodName(namespace=comparison.namespace, name=comparison.pod)
         known.by_pod.pop(name, None)
         known.by_pod[name] = comparison
@@ -93,15 +93,15 @@ class ShadowLog:
     def seen(self, processes: Iterable[Seen]) -> None:
         """Statistics of the services arrived."""
         found = [
-            ShadowLine(process=one.name, readiness=one.said.readiness[:300], figures=one.said.shadow)
+            ShadowLine(process=one.name, readiness=one.statistics.readiness[:300], figures=one.statistics.shadow)
             for one in processes
-            if one.said.shadow is not None
+            if one.statistics.shadow is not None
         ]
         self._shadows = sorted(found, key=lambda line: (line.figures.name, line.process))[:MOST_SHADOWS]
 
     def lines(self) -> list[DifferenceLine]:
         """The kept differences, oldest first."""
-        return sorted((line for each in self._heard.values() for line in each.lines), key=lambda line: line.at)
+        return sorted((line for each in self._by_shadow.values() for line in each.lines), key=lambda line: line.at)
 
     def new_lines(self) -> list[DifferenceLine]:
         """Differences since the last call."""
@@ -126,12 +126,12 @@ class ShadowLog:
         Raises:
             NotFoundError: no such difference is kept.
         """
-        known = self._heard.get(shadow)
+        known = self._by_shadow.get(shadow)
         comparison = known.by_pod.get(name) if known is not None else None
         if comparison is None:
             raise NotFoundError(
                 f"looking for {str(name)!r:.300} in shadow {shadow!r:.100}: it is not among the last "
-                f"{DIFFERENCES_KEPT} differences that this console has heard"
+                f"{DIFFERENCES_KEPT} differences that this console has received"
             )
         return {
             "shadow": comparison.shadow,

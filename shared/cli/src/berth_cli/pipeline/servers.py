@@ -30,7 +30,7 @@ T = TypeVar("T")
 DEFAULT_PORT: Final = 4222  # of NATS, also in the NATS CLI
 MOST_NODES: Final = 100_000  # of a simulated cluster: each takes 3 KB there, and more in each service
 ANY_PORT: Final = 0
-_TOLD_AFTER: Final = timedelta(seconds=1)  # silence of a given server before a line reports the wait
+_REPORTED_AFTER: Final = timedelta(seconds=1)  # silence of a given server before a line reports the wait
 _RETRY_INTERVAL: Final = timedelta(seconds=0.1)
 _HELLO_SECONDS: Final = 2.0
 _LOOK_SECONDS: Final = 0.5  # between two looks at another scheduler's Lease, which is renewed every 2 s
@@ -128,14 +128,14 @@ async def retry(check: Callable[[], Awaitable[T]], *, within: timedelta) -> T:
 
 async def retry_aloud(check: Callable[[], Awaitable[T]], *, within: timedelta, what: str, report: Report) -> T:
     """The same, and report the wait: after a second, when the cause changes, and at its end."""
-    cause, told = "no answer yet", ""
+    cause, reported = "no answer yet", ""
 
-    async def tell() -> None:
-        nonlocal told
+    async def report_causes() -> None:
+        nonlocal reported
         while True:
-            await asyncio.sleep(_TOLD_AFTER.total_seconds())
-            if cause != told:
-                told = cause
+            await asyncio.sleep(_REPORTED_AFTER.total_seconds())
+            if cause != reported:
+                reported = cause
                 report(f"waiting for {what}: {cause}")
 
     async def noting_the_cause() -> T:
@@ -146,12 +146,12 @@ async def retry_aloud(check: Callable[[], Awaitable[T]], *, within: timedelta, w
             cause = str(error)
             raise
 
-    telling = asyncio.create_task(tell())
+    reporting = asyncio.create_task(report_causes())
     try:
         result = await retry(noting_the_cause, within=within)
     finally:
-        telling.cancel()
-    if told:
+        reporting.cancel()
+    if reported:
         report(f"{what} is there")
     return result
 

@@ -1,1 +1,1 @@
-"""What commands say about pods: their decisions, their way through the stages, and what they wait for."""
+"""Explains pods to people and programs: their Decisions, their messages, and why they wait."""

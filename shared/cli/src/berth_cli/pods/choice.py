@@ -1,4 +1,4 @@
-"""Why a node: those that were possible, the binder's estimate, and the runner-up (docs/protocol.md, 5)."""
+"""Why this node: the feasible nodes, the binder's estimate, and the runner-up (docs/protocol.md, 5)."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from typing import Final, Protocol
 from berth.framework.bestestimate import by_best_estimate
 from berth.messages.attempts import Candidate, Decision
 
+# Longest list of nodes in a sentence; of more, it gives the number.
 _NAMED: Final = 3
-"""Nodes that a sentence names; of more, it has the number."""
 _NOMINATED: Final = "nominated for the pod, and no other node was tried"
 
 
 class TriedNodes(Protocol):
-    """What a ranking says about the nodes that it tried: a message, or the result of a cycle."""
+    """The nodes that a ranking tried, from a message or from the result of a cycle."""
 
     @property
     def candidates(self) -> Sequence[Candidate]: ...
@@ -29,7 +29,7 @@ class TriedNodes(Protocol):
 
 
 def possible_nodes(ranking: TriedNodes, be: str) -> str:
-    """How many nodes passed the filters, of those that were tried. ``be``: are, were."""
+    """The number of feasible nodes among those tried. ``be``: are, were."""
     untried = (ranking.nodes or 0) - ranking.evaluated
     if untried > 0 and ranking.nominated_first and ranking.candidates:
         is_or_was = "is" if be == "are" else "was"
@@ -40,12 +40,12 @@ def possible_nodes(ranking: TriedNodes, be: str) -> str:
 
 
 def chosen_candidate(decision: Decision) -> Candidate | None:
-    """The candidate that became the pod's node, if the Decision has one."""
+    """The candidate on the pod's node, if the Decision has it."""
     return next((each for each in decision.candidates if decision.node and each.node == decision.node), None)
 
 
 def shown_candidates(candidates: Sequence[Candidate], chosen: str = "") -> list[Candidate]:
-    """Those that a table shows: the ones with every plugin's points, the chosen one and the runner-up."""
+    """The candidates of a table: those with every plugin's points, the chosen one and the runner-up."""
     order = by_best_estimate(candidates)
     best = {each.node for each in order[:2]} | {chosen}
     return [each for each in candidates if each.scores or each.node in best or len(candidates) <= _NAMED]
@@ -62,7 +62,7 @@ def estimate_text(candidate: Candidate) -> str:
 
 
 def choice_lines(decision: Decision) -> Iterator[str]:
-    """Why this node and not another one, and the runner-up; nothing for a pod that is on none of the candidates."""
+    """Why this node and no other, and the runner-up; empty for a pod that is on no candidate."""
     chosen = chosen_candidate(decision)
     if chosen is None:
         return
@@ -94,7 +94,7 @@ def _runner_up(chosen: Candidate, second: Candidate) -> str:
 
 
 def _behind(chosen: Candidate, second: Candidate) -> str:
-    """What decided between equal estimates."""
+    """The tie-break between equal estimates."""
     if chosen.newcomers != second.newcomers:
         return "more pods came there"
     if chosen.total != second.total:

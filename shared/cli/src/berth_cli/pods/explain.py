@@ -31,8 +31,7 @@ from berth_cli.rendering import (
     plain,
 )
 
-Weights = Mapping[str, int]
-"""The weight of each score plugin; empty when unknown."""
+Weights = Mapping[str, int]  # the weight of each score plugin; empty if unknown
 _GATED = "gated"
 _WORDS = re.compile(r"[A-Z]+(?![a-z])|[A-Z][a-z0-9]+|[^A-Z_]+")
 _BECAME = {
@@ -51,7 +50,7 @@ def decision_lines(
 ) -> Iterator[RenderableType]:
     """The Decision as text: outcome, times, the best nodes, and the plugins that rejected the others.
 
-    ``has_details``: with what plugins say about their points.
+    ``has_details``: with the plugins' explanations of their points.
     """
     decision = decided.decision
     yield headline(decided)
@@ -106,7 +105,7 @@ def _when(decided: ExplainedDecision) -> str:
 
 
 def _times(decided: ExplainedDecision) -> Iterator[str]:
-    """How long each step took, where the Decision has the times."""
+    """The duration of each step, as far as the Decision has the times."""
     asked, ranked = decided.decision.asked_at, decided.decision.ranked_at
     if asked is not None and ranked is not None:
         yield f"ranked {_took(asked, ranked)} after the request"
@@ -130,7 +129,7 @@ def _evaluated(decision: Decision) -> str:
 
 
 def _data(age: float | None) -> str:
-    """How old the view was; what was confirmed a short while ago is the newest state, as far as anybody knows."""
+    """The age of the view. A view confirmed a short while ago is taken as the newest state."""
     if age is None:
         return ""
     if is_current(age):
@@ -144,7 +143,7 @@ def _preemption_line(decided: ExplainedDecision, record: EvictionRecord) -> str:
 
 
 def decision_json(decided: ExplainedDecision, weights: Weights) -> dict[str, object]:
-    """The Decision as JSON, with its age and with scores without their weights."""
+    """The Decision as JSON, with its age; scores are unweighted."""
     decision = decided.decision
     return {
         "pod": f"{decision.namespace}/{decision.pod}",
@@ -195,14 +194,14 @@ class RankedNow:
     """The result of a cycle that ran just now.
 
     Attributes:
-        node: the node of the pod in the mirror; empty when it has none.
+        node: the pod's node in the mirror; empty without one.
         found_in: where the pod was found.
         view_age_seconds: seconds since the mirror was confirmed; ``None`` without a watermark.
         in_flight: the number of ranked pods that are not bound yet; the cycle does not count them.
         gated: the Status of PreEnqueue.
-        config: digest of the configuration of this cycle.
-        services_config: digest of the configuration of the services.
-        remedies: what would help, if no node is possible.
+        config: digest of this cycle's configuration.
+        services_config: digest of the services' configuration.
+        remedies: what would help, if no node is feasible.
     """
 
     pod: Pod
@@ -219,7 +218,7 @@ class RankedNow:
 
 
 def ranked_now_lines(now: RankedNow) -> Iterator[RenderableType]:
-    """As text: every node with its scores, or with the plugin that rejected it."""
+    """Each node with its scores, or with the plugin that rejected it."""
     ranking, metadata = now.every.ranking, now.pod.metadata
     yield plain(f"{metadata.namespace}/{metadata.name} ", "bold").append_text(plain(_headline_now(now), "not bold"))
     yield indented(_mirror_line(now))
@@ -281,7 +280,6 @@ def rejected_nodes_table(rejected: Mapping[str, Status]) -> Table:
 
 
 def ranked_now_json(now: RankedNow) -> dict[str, object]:
-    """The same for programs."""
     ranking, metadata = now.every.ranking, now.pod.metadata
     return {
         "pod": f"{metadata.namespace}/{metadata.name}",
@@ -312,19 +310,17 @@ def _refused_json(rejected: Mapping[str, Status]) -> Iterable[dict[str, object]]
 
 
 def gated_lines(pod: Pod, status: Status) -> Text:
-    """As text: the plugin that gates the pod, and its reasons."""
+    """The plugin that gates the pod, and its reasons."""
     metadata = pod.metadata
     name = plain(f"{metadata.namespace}/{metadata.name} ", "bold")
     return name.append_text(plain(f"is gated and not scheduled: {gate_text(status)}", "yellow not bold"))
 
 
 def gate_text(status: Status) -> str:
-    """The plugin of the Status, with its reasons."""
     return f"{status.plugin}: {', '.join(status.reasons)}"
 
 
 def gated_json(pod: Pod, status: Status) -> dict[str, object]:
-    """The same for programs."""
     metadata = pod.metadata
     return {
         "pod": f"{metadata.namespace}/{metadata.name}",
@@ -343,10 +339,10 @@ def candidates_table(
     chosen: str = "",
     among: Sequence[Candidate] | None = None,
 ) -> Table:
-    """A line a node: place, name, total, each plugin's score x weight, pods, loss; the chosen one is green.
+    """A line a node: place, name, total, each plugin's score x weight, pods, loss. The chosen node is green.
 
-    ``among``: the whole list, if these are only some of it; the places are those in it. Loss is what one more pod like
-    this one costs there. Once the binder has counted, another column has the pods that it counted more.
+    ``among``: the whole list, if these are only a part of it; places count in the whole list. Loss is the cost of one
+    more pod like this one. After the binder has counted, a further column has the pods it counted in addition.
     """
     plugins, has_newcomers = score_plugins(candidates), any(each.newcomers for each in candidates)
     last = ("PODS", "LOSS", "NEWCOMERS") if has_newcomers else ("PODS", "LOSS")
@@ -363,7 +359,7 @@ def candidates_table(
 
 
 def candidate_details(candidates: Iterable[Candidate]) -> list[Text]:
-    """Explanations that plugins added to their scores, a line each."""
+    """The plugins' explanations of their scores, a line each."""
     return [
         plain(f"{candidate.node}  {plugin}: {text}")
         for candidate in candidates
@@ -372,7 +368,6 @@ def candidate_details(candidates: Iterable[Candidate]) -> list[Text]:
 
 
 def score_plugins(candidates: Iterable[Candidate]) -> list[str]:
-    """The plugins that scored, by name."""
     return sorted({plugin for candidate in candidates for plugin in candidate.scores})
 
 
@@ -383,12 +378,11 @@ def _points(points: int | None, weight: int | None) -> str:
 
 
 def _heading(plugin: str) -> str:
-    """A plugin's name on several lines: the column is as wide as its longest word."""
+    """A plugin's name on several lines, because the column is as wide as its longest word."""
     return "\n".join(_WORDS.findall(plugin)) or plugin
 
 
 def candidate_json(candidate: Candidate, weights: Weights) -> dict[str, object]:
-    """A node with its scores, as JSON."""
     return {
         "node": candidate.node,
         **({"place": candidate.place} if candidate.place else {}),
@@ -407,7 +401,7 @@ def _scored(points: int, weight: int | None) -> dict[str, int | None]:
 
 
 def rejections_table(rejections: Iterable[Rejection]) -> Table:
-    """The number of rejected nodes by plugin and reason, with some of their names."""
+    """The number of rejected nodes by plugin and reason, with a few of their names."""
     table = new_table("NODES", "PLUGIN", "REASON", "FOR EXAMPLE", numbers=("NODES",))
     for rejection in rejections:
         cells = (str(rejection.nodes), rejection.plugin, rejection.reason, ", ".join(rejection.examples))

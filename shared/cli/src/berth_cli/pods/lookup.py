@@ -1,4 +1,4 @@
-"""Finds one pod on the bus and the API server: its last Decision, its eviction, and the pod itself."""
+"""Looks up a pod on the bus and the API server: its last Decision, its eviction, and the pod itself."""
 
 from __future__ import annotations
 
@@ -31,18 +31,17 @@ from berth_cli.pods.waiting import waiting_pod
 from berth_cli.rendering import ago, duration
 from berth_cli.services import what_stops
 
+# Number of Decisions, of all pods, searched for the eviction of a pod; this takes one or two seconds.
 LOOK_BACK: Final = 20_000
-"""How many Decisions, of all pods, are searched for the one that evicted a pod; this takes one or two seconds."""
-POD_BYTES: Final = 8 * 1024 * 1024
-"""Of a pod in a file: as much as a message may have."""
+POD_BYTES: Final = 8 * 1024 * 1024  # of a pod in a file: as large as a message may be
+# A watermark this much newer than a Decision includes its pod.
 MIRRORED_WITHIN: Final = timedelta(seconds=5)
-"""So much later than a Decision a watermark includes its pod."""
 _POD: Final = msgspec.json.Decoder(Pod)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EvictionRecord:
-    """A preemption that was carried out for ``pod``, at a time of NATS's clock."""
+    """An eviction for ``pod``, at a time on NATS's clock."""
 
     pod: PodName
     uid: str
@@ -52,10 +51,10 @@ class EvictionRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExplainedDecision:
-    """A Decision with its time and the time of reading, both of NATS's clock.
+    """A Decision with its time and the time of reading, both on NATS's clock.
 
-    ``preemption`` is the last one for the pod; ``evicted_for`` is the one that evicted the pod. ``has_left``: it was
-    bound, and the cluster has it no more. ``is_recorded``: the time of reading is the end of a recording.
+    ``preemption`` is the last preemption for the pod; ``evicted_for`` is the preemption that evicted the pod.
+    ``has_left``: the pod was bound and is deleted. ``is_recorded``: the time of reading is the end of a recording.
     """
 
     decision: Decision
@@ -68,11 +67,11 @@ class ExplainedDecision:
 
     @property
     def is_on_its_node(self) -> bool:
-        """Whether it was bound, and nothing says that the pod is no more."""
+        """Whether the pod was bound, and is neither evicted nor deleted as far as known."""
         return self.decision.outcome is Outcome.BOUND and not self.has_left and self.evicted_for is None
 
     def since(self, then: datetime) -> str:
-        """How long ago something was, when it is read."""
+        """The time from then to the reading, as text."""
         if not self.is_recorded:
             return ago(then, self.now)
         return f"{duration(max(0.0, (self.now - then).total_seconds()))} before the end of the recording"
@@ -82,8 +81,8 @@ async def last_decision(session: Session, name: PodName) -> ExplainedDecision:
     """The pod's last Decision.
 
     Raises:
-        NotFoundError: there is none; the text has the pod's stage, if it is on the bus.
-        DecodeError: it cannot be decoded.
+        NotFoundError: there is no Decision; the text has the pod's stage, if it is on the bus.
+        DecodeError: the Decision cannot be decoded.
     """
     stored = await session.last(DECISIONS, name.filter("decision"))
     if stored is None:
@@ -100,10 +99,10 @@ async def last_decision(session: Session, name: PodName) -> ExplainedDecision:
 
 
 async def check_it_is_the_last(session: Session, decided: ExplainedDecision) -> None:
-    """Whether no later pod of the same name is on its way: a name may be used again, as by a StatefulSet.
+    """Check that no later pod of the same name is under way. A StatefulSet, for example, reuses names.
 
     Raises:
-        NotFoundError: there is one, on which there is no Decision yet; the text is as of :func:`last_decision`.
+        NotFoundError: a later pod has no Decision yet; the text is as in :func:`last_decision`.
     """
     decision = decided.decision
     name = PodName(namespace=decision.namespace, name=decision.pod)
@@ -145,7 +144,7 @@ async def preemption_for(session: Session, decision: Decision) -> EvictionRecord
 async def eviction_of(session: Session, decision: Decision, after: int) -> EvictionRecord | None:
     """The preemption that evicted the pod after the Decision of this sequence bound it.
 
-    None while the pod exists, and when none of the last Decisions evicted it.
+    ``None`` while the pod exists, and if no recent Decision evicted it.
     """
     if decision.outcome is not Outcome.BOUND or await _exists(session, decision.uid):
         return None
@@ -158,7 +157,7 @@ def _is_victim(uid: str, of: Decision) -> bool:
 
 
 async def _exists(session: Session, uid: str) -> bool:
-    """Whether the mirror has the pod, and it is not being deleted."""
+    """Whether the mirror has the pod, and the pod is not being deleted."""
     entry = await session.get(CLUSTER, key("pod", uid))
     if entry is None or entry.data is None:
         return False
@@ -169,9 +168,9 @@ async def _exists(session: Session, uid: str) -> bool:
 
 
 async def _has_left(session: Session, uid: str, bound_at: datetime) -> bool:
-    """Whether the mirror lacks the pod though it has every pod that was bound by then (docs/protocol.md, 4)."""
+    """Whether the pod is missing in a mirror that has all pods bound by then (docs/protocol.md, 4)."""
     entry = await session.get(CLUSTER, key("pod", uid))
-    if entry is not None:  # without data it is the marker of its removal
+    if entry is not None:  # without data, the entry marks the pod's removal
         return entry.data is None
     complete = await session.get(CLUSTER, watermark_key(POD.name))
     return complete is not None and complete.time > bound_at + MIRRORED_WITHIN
@@ -189,7 +188,7 @@ async def _last(
 
 
 async def _preempting(session: Session, subject: str, after: int) -> AsyncIterator[tuple[datetime, Decision]]:
-    """The Decisions that preempt; the others are not decoded, since the outcome is in a header."""
+    """The preempting Decisions. Headers have the outcome, so the others are not decoded."""
     async for stored in session.scan(DECISIONS, subject, after=after):
         if stored.headers.get(OUTCOME) == Outcome.PREEMPTING:
             try:
@@ -200,7 +199,7 @@ async def _preempting(session: Session, subject: str, after: int) -> AsyncIterat
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FoundPod:
-    """A pod, and where it was found, for messages."""
+    """A pod and the place where it was found."""
 
     pod: Pod
     where: str
@@ -210,7 +209,7 @@ async def find_pod(session: Session, name: PodName, snapshot: Snapshot, kubeconf
     """The pod, from the API server of the kubeconfig, or from the bus.
 
     Raises:
-        NotFoundError: the pod is in none of them.
+        NotFoundError: neither has the pod.
         UsageError: the kubeconfig is for another cluster.
         KubeconfigError, TemporaryError: the API server cannot be reached.
     """
@@ -234,7 +233,7 @@ async def find_pod(session: Session, name: PodName, snapshot: Snapshot, kubeconf
 
 
 async def pod_on_the_bus(session: Session, name: PodName, snapshot: Snapshot) -> FoundPod | None:
-    """The pod as its messages, the mirror or the leading watcher have it."""
+    """The pod from its messages, the mirror or the leading watcher."""
     return await _in_a_stream(session, name) or _in_the_mirror(snapshot, name) or await _in_the_queue(session, name)
 
 
@@ -242,9 +241,9 @@ def read_pod(file: Path, name: PodName) -> FoundPod:
     """The pod of this name in a file.
 
     Raises:
-        UsageError: it cannot be read, is no pod, or is another one.
+        UsageError: the file cannot be read, or has no pod or another one.
     """
-    is_standard_input = str(file) == "/dev/stdin"  # opened anew it cannot be read where it is a socket
+    is_standard_input = str(file) == "/dev/stdin"  # reopened by name, a socket cannot be read
     shown = "standard input" if is_standard_input else str(file)
     try:
         with nullcontext(sys.stdin.buffer) if is_standard_input else file.open("rb") as opened:
@@ -264,7 +263,7 @@ def read_pod(file: Path, name: PodName) -> FoundPod:
 
 
 async def get_pod_from_api(session: Session, name: PodName, kubeconfig: Path | None) -> Pod:
-    """The pod from the API server; without a kubeconfig that of KUBECONFIG or its default. Raises as `find_pod`."""
+    """The pod from the API server; the default kubeconfig is as in kubectl. Raises as `find_pod`."""
     # HTTP takes 0.2 s to import, and most pods are explained from the bus alone.
     from berth.kube.client import KubeClient  # noqa: PLC0415 - see above
     from berth.kube.writes import get_pod  # noqa: PLC0415 - the same
@@ -284,7 +283,7 @@ async def get_pod_from_api(session: Session, name: PodName, kubeconfig: Path | N
 
 
 async def _in_the_queue(session: Session, name: PodName) -> FoundPod | None:
-    """An unschedulable or gated pod, which only the watcher has."""
+    """Unschedulable and gated pods are in the watcher's queue only."""
     try:
         pod = await waiting_pod(session, name)
     except BerthError:
@@ -309,7 +308,7 @@ def _in_the_mirror(snapshot: Snapshot, name: PodName) -> FoundPod | None:
 
 
 async def last_attempt(session: Session, name: PodName, pod: Pod) -> Attempt:
-    """The attempt of the pod's last Decision, so that ties are broken as they were then; else attempt 0."""
+    """The attempt of the pod's last Decision, so that ties break as they did then; else attempt 0."""
     stored = await session.last(DECISIONS, name.filter("decision"))
     try:
         attempt = Attempt.parse(decode(stored.data, Decision).attempt) if stored is not None else None
@@ -321,7 +320,7 @@ async def last_attempt(session: Session, name: PodName, pod: Pod) -> Attempt:
 
 
 async def config_in_use(session: Session, pod: Pod) -> str:
-    """The digest of the configuration in the last Decision of the pod's profile; empty if there is none."""
+    """The configuration digest in the last Decision of the pod's profile; empty without one."""
     stored = await session.last(DECISIONS, f"{PREFIX}.decision.{escape_token(pod.spec.scheduler_name)}.>")
     try:
         return decode(stored.data, Decision).config if stored is not None else ""

@@ -1,4 +1,4 @@
-"""The messages of one pod in order of time, as text and as JSON.
+"""A pod's messages in order of time, as text and as JSON.
 
 A message that was deleted from its stream is restored from the pod's Decision, which has most of it.
 """
@@ -40,16 +40,15 @@ _REASONS: Mapping[Reason, str] = {
     Reason.VIEW: "the scorer did not know all nodes, or its view was old, so that no pod was evicted",
     Reason.VOLUMES: "a volume or a claim of the pod changed after the ranking",
 }
-"""The text for each reason of a conflict."""
+# Reasons after which the binder's message would repeat the sentence above.
 _COMPLETE: Final = frozenset({Reason.CHANGED, Reason.VICTIMS})
-"""Reasons after which the binder's message would repeat the sentence above."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TracedMessage:
-    """A message as received, or restored from the pod's Decision; then it has no ``data``.
+    """A message as received, or restored from the pod's Decision, then without ``data``.
 
-    ``at`` is in seconds, on the same clock for all messages of a table.
+    ``at``: seconds, on one clock for all messages of a table.
     """
 
     at: float
@@ -63,7 +62,7 @@ class TracedMessage:
         return next(iter(self.subject.split(".")[1:2]), "")
 
     def message(self) -> Message:
-        """Decode it.
+        """Decode the message.
 
         Raises:
             DecodeError: it cannot be decoded.
@@ -113,7 +112,7 @@ def _recalled(stage: str, at: datetime, by: TracedMessage, message: Message) -> 
 
 
 def _ranked_of(decision: Decision, pod: Pod) -> Ranked:
-    """The Ranked message as far as the Decision has it; the rejections are those of the Decision."""
+    """The Ranked message as far as the Decision has it; the rejections come from the Decision."""
     found = bool(decision.candidates)
     return Ranked(
         attempt=decision.attempt,
@@ -146,7 +145,7 @@ def subject_table(messages: list[TracedMessage]) -> Table:
 
 
 def stage_table(messages: list[TracedMessage]) -> Table:
-    """A line a message: the time of day, the time since the one before, stage, description."""
+    """A line a message: time of day, time since the message before, stage, description."""
     table = new_table("TIME", "SINCE", "STAGE", "", numbers=("SINCE",))
     for traced, before in zip(messages, (None, *messages), strict=False):
         table.add_row(*stage_row(traced, before))
@@ -154,14 +153,13 @@ def stage_table(messages: list[TracedMessage]) -> Table:
 
 
 def stage_row(traced: TracedMessage, before: TracedMessage | None) -> tuple[Text, Text, Text, Text]:
-    """One line of :func:`stage_table`."""
+    """A line of :func:`stage_table`."""
     at = plain(clock(datetime.fromtimestamp(traced.at, UTC)))
     since = plain("" if before is None else f"+{duration(max(0.0, traced.at - before.at))}")
     return at, since, plain(traced.stage), describe(traced)
 
 
 def trace_json(pod: PodName, messages: list[TracedMessage]) -> dict[str, object]:
-    """A pod's messages in order, as JSON."""
     documents = [as_json(message, before) for message, before in zip(messages, (None, *messages), strict=False)]
     return {"pod": str(pod), "messages": documents}
 
@@ -173,14 +171,13 @@ def as_json(traced: TracedMessage, before: TracedMessage | None) -> dict[str, ob
         "since_seconds": None if before is None else round(traced.at - before.at, 6),
         "subject": traced.subject,
         "stage": traced.stage,
-        "said": describe(traced).plain,
+        "text": describe(traced).plain,
         "recalled": traced.recalled is not None,
         "message": readable if readable is not None and traced.recalled is None else None,
     }
 
 
 def describe(traced: TracedMessage) -> Text:
-    """The description of a message."""
     match _read(traced):
         case Pending() as pending:
             return plain(f"attempt {short_attempt(pending.attempt)} waits for a node")
@@ -205,17 +202,15 @@ def describe(traced: TracedMessage) -> Text:
 
 
 def with_meaning(outcome: str, text: str) -> str:
-    """The text about an outcome; what a conflict means for the pod is added."""
+    """The text about an outcome, with the consequence of a conflict."""
     return f"{text}{_RANKED_AGAIN}" if outcome == Outcome.CONFLICT else text
 
 
 def reason_text(decision: Decision) -> str:
-    """The text for an attempt's reason, and its message."""
     return reason_of_attempt(decision.reason, decision.message)
 
 
 def reason_of_attempt(reason: str, message: str) -> str:
-    """The same of these two."""
     if reason not in set(Reason):
         return ": ".join(filter(None, (reason, message)))
     known = Reason(reason)
@@ -223,7 +218,7 @@ def reason_of_attempt(reason: str, message: str) -> str:
 
 
 def candidates_of(messages: list[TracedMessage]) -> list[Candidate]:
-    """The nodes of the last ranking among the messages, with their newcomers if it was decided."""
+    """The candidates of the last ranking among the messages, with their newcomers after a Decision."""
     for traced in reversed(messages):
         message = _read(traced)
         if isinstance(message, Ranked | Decision) and message.candidates:
@@ -232,7 +227,7 @@ def candidates_of(messages: list[TracedMessage]) -> list[Candidate]:
 
 
 def node_of(messages: list[TracedMessage]) -> str:
-    """The node that the pod was bound to; empty when it was not."""
+    """The node that the pod was bound to; empty if it was not bound."""
     for traced in reversed(messages):
         message = _read(traced)
         if isinstance(message, Decision) and message.outcome is Outcome.BOUND:

@@ -1,6 +1,6 @@
-"""A pod on which there may be no Decision: then what the leading watcher knows, else the API server, says why.
+"""Explains a pod without a Decision: by the leading watcher, else by the API server.
 
-A forgotten ``schedulerName`` is the usual reason: then berth has never seen the pod, and the cluster says whose it is.
+The usual reason is a forgotten ``schedulerName``: berth never sees such a pod, and the API server shows its scheduler.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from berth.kube.kubeconfig import is_configured
 from berth.messages.queue import QueueAnswer, QueuedPodDetail
 from berth_cli.options import NotFoundError, PodName
 from berth_cli.pods.lookup import ExplainedDecision, check_it_is_the_last, get_pod_from_api, last_decision
-from berth_cli.pods.waiting import NobodyLeadsError, queued_pod
+from berth_cli.pods.waiting import NoLeaderError, queued_pod
 from berth_cli.services import seen
 
 _KEPT: Final = "Decisions are kept for an hour"
@@ -26,7 +26,7 @@ _KEPT: Final = "Decisions are kept for an hour"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PodInCluster:
-    """A pod as the API server has it, and what follows from that."""
+    """A pod from the API server, with its explanation."""
 
     pod: Pod
     sentence: str
@@ -45,7 +45,7 @@ class PodInCluster:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KnownByDecision:
-    """A pod with a Decision. ``pod`` is as the watcher has it, which is not asked about a pod on its node."""
+    """A pod with a Decision. ``pod`` comes from the watcher, which is not asked about a placed pod."""
 
     decided: ExplainedDecision
     pod: Pod | None = None
@@ -53,17 +53,17 @@ class KnownByDecision:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KnownByWatcher:
-    """A pod that waits, on which there is no Decision."""
+    """A waiting pod without a Decision."""
 
     answer: QueueAnswer
     detail: QueuedPodDetail
 
 
 async def explanation_of(session: Session, name: PodName) -> KnownByDecision | KnownByWatcher:
-    """What is known of the last pod of this name. A Decision on an earlier one does not explain it.
+    """Explain the last pod of this name. A Decision on an earlier pod does not count.
 
     Raises:
-        NotFoundError: there is no Decision on it, and the watcher does not know it.
+        NotFoundError: the pod has no Decision, and the watcher does not know it.
         DecodeError: the Decision cannot be decoded.
     """
     try:
@@ -76,7 +76,7 @@ async def explanation_of(session: Session, name: PodName) -> KnownByDecision | K
     if decided.is_on_its_node:
         return KnownByDecision(decided=decided)
     answer = None
-    with suppress(BerthError):  # the Decision is there all the same
+    with suppress(BerthError):  # the Decision explains the pod without it
         answer = await ask_the_watcher(session, name)
     if answer is None or answer.detail is None:
         await check_it_is_the_last(session, decided)
@@ -87,10 +87,10 @@ async def explanation_of(session: Session, name: PodName) -> KnownByDecision | K
 
 
 async def ask_the_watcher(session: Session, name: PodName) -> QueueAnswer | None:
-    """What the leading watcher knows; None: it does not know the pod, or none leads."""
+    """The leading watcher's answer; ``None`` if it does not know the pod, or no watcher leads."""
     try:
         answer = await queued_pod(session, name)
-    except NobodyLeadsError:
+    except NoLeaderError:
         return None
     return answer if answer.detail is not None else None
 
@@ -98,10 +98,10 @@ async def ask_the_watcher(session: Session, name: PodName) -> QueueAnswer | None
 async def ask_the_cluster(
     session: Session, name: PodName, kubeconfig: Path | None, profiles: Collection[str], nothing: NotFoundError
 ) -> PodInCluster:
-    """The pod as the cluster of the kubeconfig has it; without one, that of KUBECONFIG or ``~/.kube/config``.
+    """The pod from the API server; the default kubeconfig is as in kubectl.
 
     Raises:
-        NotFoundError: there is no such pod, or no cluster that could be asked; the text is that of ``nothing`` and why.
+        NotFoundError: there is no such pod, or no cluster to ask; the text begins with ``nothing``.
     """
     if kubeconfig is None and not is_configured():
         raise NotFoundError(f"{nothing}: no cluster was asked: name one with --kubeconfig")
@@ -117,12 +117,11 @@ async def ask_the_cluster(
 
 
 async def profiles_of_services(session: Session) -> set[str]:
-    """The profiles that the running services have."""
-    return {profile for one in seen(await session.services()) for profile in one.said.profiles}
+    return {profile for one in seen(await session.services()) for profile in one.statistics.profiles}
 
 
 def whose(pod: Pod, profiles: Collection[str]) -> str:
-    """Why berth says nothing about a pod."""
+    """Why there is no Decision on the pod."""
     spec, scheduler = pod.spec, pod.spec.scheduler_name
     ours = ", ".join(sorted(profiles))
     if scheduler not in profiles:

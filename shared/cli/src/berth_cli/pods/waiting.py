@@ -1,4 +1,4 @@
-"""The pods that wait, as the leading watcher knows them: how it is asked, and its answers as text and as JSON."""
+"""The waiting pods, from the leading watcher: its requests, and its answers as text and as JSON."""
 
 from __future__ import annotations
 
@@ -38,19 +38,19 @@ _SHOWN: Final = (*QUEUES, IN_FLIGHT)
 _ENDED: Final = "the watcher waits until the API server shows what the binder decided"
 
 
-class NobodyLeadsError(TemporaryError):
-    """No watcher leads, or none answers: nobody knows which pods wait."""
+class NoLeaderError(TemporaryError):
+    """No watcher leads or answers, so the waiting pods are unknown."""
 
 
 async def leading_watcher(session: Session) -> Seen:
     """The watcher that has the queue.
 
     Raises:
-        NobodyLeadsError: there is none.
+        NoLeaderError: no watcher leads.
     """
     found = leader(seen(await session.services(WATCHER)), "watcher")
     if found is None:
-        raise NobodyLeadsError("asking which pods wait: no watcher leads, so nobody knows: see `berth top`")
+        raise NoLeaderError("asking which pods wait: no watcher leads, so nobody knows: see `berth top`")
     return found
 
 
@@ -60,14 +60,14 @@ async def ask_watcher(
     """The answer of the leading watcher.
 
     Raises:
-        NobodyLeadsError: it leads no more, or is of a version that does not answer this.
+        NoLeaderError: it no longer leads, or its version has no such request.
         UsageError: it cannot read the request.
     """
     subject = service_subject(WATCHER, watcher.identity, endpoint, for_admins=for_admins)
     try:
         answer = decode_queue_answer(await session.ask(subject, encode(request)))
     except MissingError as error:
-        raise NobodyLeadsError(
+        raise NoLeaderError(
             f"asking {watcher.name}: it does not answer on {subject!r}: it has ended, or is of an older version"
         ) from error
     except DecodeError as error:
@@ -75,18 +75,18 @@ async def ask_watcher(
             error
         )
     if answer.error:
-        raise NobodyLeadsError(f"asking {watcher.name}: {answer.error}")
+        raise NoLeaderError(f"asking {watcher.name}: {answer.error}")
     return answer
 
 
 async def queued_pod(session: Session, name: PodName) -> QueueAnswer:
-    """What the leading watcher knows about a pod. Raises as :func:`leading_watcher` and :func:`ask_watcher`."""
+    """The leading watcher's answer about a pod. Raises as :func:`leading_watcher` and :func:`ask_watcher`."""
     watcher = await leading_watcher(session)
     return await ask_watcher(session, watcher, POD, PodRequest(namespace=name.namespace, name=name.name))
 
 
 async def waiting_pod(session: Session, name: PodName) -> Pod | None:
-    """The pod as the leading watcher has it; None: it does not wait for berth, or is too large for an answer.
+    """The pod from the leading watcher; ``None`` if it does not wait, or is too large for an answer.
 
     Raises:
         BerthError: as :func:`queued_pod`.
@@ -108,9 +108,9 @@ async def queue_pages(session: Session, *, queue: str = "", namespace: str = "")
 async def read_queue(
     session: Session, *, queue: str, namespace: str, limit: int, most_requests: int | None = None
 ) -> tuple[QueueAnswer, bool]:
-    """The last answer, with the pods of all pages, and whether that was all of them. Raises as :func:`queued_pod`.
+    """The last answer, the pods of all pages, and whether they are complete. Raises as :func:`queued_pod`.
 
-    After ``most_requests`` it stops: the answer's ``next`` then says how many pods of the queue were looked at.
+    Stops after ``most_requests``; ``next`` of the answer is then the number of pods looked at.
     """
     answer, pods, requests = QueueAnswer(), dict[str, WaitingPod](), 0
     async with aclosing(queue_pages(session, queue=queue, namespace=namespace)) as pages:
@@ -125,14 +125,14 @@ async def read_queue(
 
 
 def _order(pod: WaitingPod) -> tuple[int, float, int, datetime, str, str]:
-    """By queue; those that are tried again first, then by priority and age."""
+    """By queue; within a queue, the next to be tried first, then by priority and age."""
     queue = _SHOWN.index(pod.queue) if pod.queue in _SHOWN else len(_SHOWN)
     soonest = pod.tried_again_seconds if pod.tried_again_seconds is not None else float("inf")
     return queue, soonest if pod.queue == "backoff" else 0.0, -pod.priority, pod.since, pod.namespace, pod.name
 
 
 def queue_json(answer: QueueAnswer, *, complete: bool) -> dict[str, object]:
-    """The pods that wait, as JSON. ``complete``: there are no others."""
+    """The waiting pods as JSON. ``complete``: the list has all of them."""
     document = {"now": answer.now, "draining": answer.draining, "queues": answer.queues, "pods": answer.pods}
     return {**document, "complete": complete}
 
@@ -143,7 +143,6 @@ def queue_counts(answer: QueueAnswer) -> str:
 
 
 def queue_table(answer: QueueAnswer) -> Table:
-    """A line a pod."""
     table = new_table("POD", "QUEUE", "AGE", "AGAIN IN", "TRIES", "WHY", numbers=("AGE", "AGAIN IN", "TRIES"))
     for pod in answer.pods:
         again = "" if pod.tried_again_seconds is None else duration(pod.tried_again_seconds)
@@ -166,14 +165,14 @@ def _age(pod: WaitingPod, now: datetime | None) -> str:
 
 
 def may_be_helped(detail: QueuedPodDetail) -> bool:
-    """Whether nodes have refused the pod, and it waits: then one may say what would help."""
+    """Whether the pod waits because nodes rejected it; then advice is possible."""
     return detail.pod.queue in {"unschedulable", "backoff"}
 
 
 def print_detail(
     answer: QueueAnswer, detail: QueuedPodDetail, stuck: str, advice: Advice, output: OutputFormat
 ) -> None:
-    """Print why the pod waits, what would help it, and ``stuck``, why no pod moves, unless it is empty."""
+    """Print why the pod waits and what would help it; also ``stuck``, why no pod moves, if it is not empty."""
     if output.is_document:
         print_document({**detail_json(answer, detail, stuck), **advice.as_json()}, output)
     else:
@@ -196,7 +195,7 @@ def detail_lines(answer: QueueAnswer, detail: QueuedPodDetail) -> Iterator[str |
 
 
 def detail_json(answer: QueueAnswer, detail: QueuedPodDetail, stuck: str) -> dict[str, object]:
-    """The same for programs; the fields that `berth why` has of every pod come first."""
+    """The same for programs; first the fields that `berth why` has for every pod."""
     pod = detail.pod
     return {
         "pod": f"{pod.namespace}/{pod.name}",

@@ -19,18 +19,18 @@ NOT_COMPARED: Final = (
 
 def differences(recorded: Ranked, again: Ranked, *, masked: bool = False) -> Iterator[str]:
     """The differences of two rankings of an attempt, a sentence each. ``masked``: of an anonymised recording."""
-    said: Callable[[str], object] = without_names if masked else str
+    comparable: Callable[[str], object] = without_names if masked else str
     is_cut = _is_cut(recorded, again)
     yield from _candidate_differences(recorded.candidates, again.candidates, is_cut=is_cut)
     for name in ("evaluated", "feasible", "nodes", "nominated_first"):
         yield from _difference(name, getattr(recorded, name), getattr(again, name))
-    if not is_cut and said(recorded.message) != said(again.message):
+    if not is_cut and comparable(recorded.message) != comparable(again.message):
         yield from _difference("message", recorded.message, again.message)
     if not is_cut and (recorded.error != again.error if not masked else bool(recorded.error) != bool(again.error)):
         yield from _difference("error", recorded.error, again.error)
     for name in ("proposals_counted", "behind", "clears_nomination"):
         yield from _difference(name, getattr(recorded, name), getattr(again, name))
-    yield from _difference("rejections", _reasons(recorded, said), _reasons(again, said))
+    yield from _difference("rejections", _reasons(recorded, comparable), _reasons(again, comparable))
     yield from _difference("blockers", recorded.blockers, again.blockers)
     yield from _difference("preemption", _evictions(recorded.preemption), _evictions(again.preemption))
 
@@ -74,9 +74,9 @@ def _points(candidate: Candidate) -> str:
     return f"{candidate.total} with {counted}{f' ({by_plugin})' if by_plugin else ''}"
 
 
-def _reasons(ranked: Ranked, said: Callable[[str], object]) -> list[str]:
+def _reasons(ranked: Ranked, comparable: Callable[[str], object]) -> list[str]:
     # Without example nodes, which are the first ones in the scorer's own order.
-    return sorted(f"{each.nodes} {each.plugin}: {said(each.reason)}" for each in ranked.rejections)
+    return sorted(f"{each.nodes} {each.plugin}: {comparable(each.reason)}" for each in ranked.rejections)
 
 
 def _evictions(preemption: Preemption | None) -> str:

@@ -287,7 +287,7 @@ class OtherRun:
         admitted = pre_enqueue(profile.pre_enqueues, pod)
         if not admitted.is_success:
             self._reasons[pod.uid] = ", ".join(admitted.reasons)
-            self._tell(pod, Ranking(message=self._reasons[pod.uid]), at)
+            self._notify(pod, Ranking(message=self._reasons[pod.uid]), at)
             return
         node = self._history.bound.get(pod.uid, "")
         for _ in range(_MOST_TURNS):
@@ -299,11 +299,11 @@ class OtherRun:
                 options=RankOptions(best=_NAMED, explained=_NAMED, also=node),
             )
             ranking = _with_first(ranking, node)
-            self._tell(pod, ranking, at)
+            self._notify(pod, ranking, at)
             if not self._carry_out(pod, ranking, at):
                 return
 
-    def _tell(self, pod: Pod, ranking: Ranking, at: datetime) -> None:
+    def _notify(self, pod: Pod, ranking: Ranking, at: datetime) -> None:
         if self._observer is not None:
             self._observer.ranked(pod, ranking, at)
 

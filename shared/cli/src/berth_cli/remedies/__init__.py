@@ -1,1 +1,1 @@
-"""What would help a pod that waits: its own request beside what the nodes have, and what would have to change where."""
+"""Advice for waiting pods: their requests beside the nodes' resources, and the changes that would let them fit."""

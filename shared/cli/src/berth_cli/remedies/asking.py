@@ -1,4 +1,4 @@
-"""What would help one pod: its last Decision, the pod itself where it can be found, and the nodes of the mirror."""
+"""Advice on a pod, from its last Decision, the pod itself if found, and the mirror."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ ANOTHER_POD: Final = "what would help is not known: the last Decision is on an e
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Advisory:
-    """What advice on any pod follows from. ``profiles`` are those of the configuration, made once."""
+    """Gives advice on any pod. ``profiles`` belong to the configuration and are made once."""
 
     session: Session
     snapshot: Snapshot
@@ -41,9 +41,9 @@ class Advisory:
     profiles: Mapping[str, Profile]
 
     async def on(self, name: PodName, pod: Pod | None = None) -> Advice:
-        """What would help this pod; nothing for one whose last Decision is not that it fits nowhere.
+        """The advice on this pod; empty unless its last Decision found no feasible node.
 
-        ``pod``: the pod, where the watcher has told it already.
+        ``pod``: the pod, if the watcher has sent it already.
         """
         stored = await self.session.last(DECISIONS, name.filter("decision"))
         try:
@@ -67,20 +67,19 @@ class Advisory:
 
 @asynccontextmanager
 async def open_advisory(session: Session, configuration: KubeSchedulerConfiguration) -> AsyncIterator[Advisory]:
-    """For a command, with a mirror that is read for it."""
     profiles = profiles_of(configuration)
     async with open_mirror(session, sources=sources_of_filters(profiles.values())) as mirror:
         yield Advisory(session=session, snapshot=mirror.snapshot, digest=configuration.digest, profiles=profiles)
 
 
 def sources_of_filters(profiles: Iterable[Profile]) -> set[LiveSource]:
-    """The live data that filters read: without it a mirror does not show what they refuse."""
+    """The live data that filters read; without it, a mirror does not show their rejections."""
     return {source for profile in profiles for source in profile.live_sources_of_filters}
 
 
 async def advice_on(
     session: Session, name: PodName, configuration: KubeSchedulerConfiguration, pod: Pod | None = None
 ) -> Advice:
-    """What would help one pod, by a mirror that is read for it. ``pod`` as in :meth:`Advisory.on`."""
+    """The advice on one pod, from a mirror read for it. ``pod`` as in :meth:`Advisory.on`."""
     async with open_advisory(session, configuration) as advisory:
         return await advisory.on(name, pod)

@@ -1,4 +1,4 @@
-"""Unschedulable pods by what refused them: one of each group stands for it, with what would help."""
+"""Groups unschedulable pods by the plugins that reject them, with advice on one pod of each group."""
 
 from __future__ import annotations
 
@@ -16,13 +16,12 @@ from berth_cli.remedies.asking import open_advisory
 from berth_cli.remedies.remedy import Advice
 from berth_cli.rendering import indented, plain
 
-MOST_GROUPS: Final = 5
-"""Groups about which is asked, those of the most pods."""
+MOST_GROUPS: Final = 5  # advice is given on the largest groups only
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RefusedGroup:
-    """Pods that the same plugins refused; the advice is that on the ``example``."""
+    """Pods rejected by the same plugins; the advice is on ``example``."""
 
     plugins: tuple[str, ...]
     pods: int
@@ -39,7 +38,7 @@ class RefusedGroup:
 
 
 def grouped(pods: Iterable[WaitingPod]) -> list[tuple[tuple[str, ...], list[WaitingPod]]]:
-    """The unschedulable pods by the plugins that refused them, the largest groups first."""
+    """The unschedulable pods by the plugins that rejected them, the largest groups first."""
     groups: dict[tuple[str, ...], list[WaitingPod]] = {}
     for pod in pods:
         if pod.queue == "unschedulable" and pod.plugins:
@@ -50,7 +49,7 @@ def grouped(pods: Iterable[WaitingPod]) -> list[tuple[tuple[str, ...], list[Wait
 async def advise_groups(
     session: Session, pods: Sequence[WaitingPod], configuration: KubeSchedulerConfiguration
 ) -> list[RefusedGroup]:
-    """What would help one pod of each group; the mirror is read if there is any."""
+    """Add advice on one pod of each group. The mirror is read only if there is a group."""
     groups = grouped(pods)[:MOST_GROUPS]
     if not groups:
         return []
@@ -63,7 +62,7 @@ async def advise_groups(
 
 
 def group_lines(groups: Iterable[RefusedGroup]) -> Iterator[RenderableType]:
-    """The groups as text; those of which nothing is known are left out."""
+    """The groups as text; groups without advice are left out."""
     missing: dict[str, None] = {}
     for group in groups:
         if group.advice.missing:

@@ -1,7 +1,6 @@
-"""What would help a pod: the sentences of the filters that reject it, those about the only obstacles first.
+"""Advice on a pod: the sentences of the filters that reject it, the only obstacles first.
 
-A cycle stops at a node's first rejection. What would help is known only from everything that rejects the node, so here
-every filter is asked about every node.
+A cycle stops at a node's first rejection. Advice needs all of them, so every filter runs on every node.
 """
 
 from __future__ import annotations
@@ -28,17 +27,16 @@ from berth.plugins import nodeunschedulable, tainttoleration
 from berth_cli.remedies.remedy import Remedy
 from berth_cli.rendering import natural
 
+# Sentences on one pod. People read no more, and objects of others may cause any number of reasons.
 MOST_REMEDIES: Final = 8
-"""Sentences on one pod: a person reads no more, and objects of others may give any number of reasons."""
-EXAMPLES: Final = 3
-"""Nodes that a sentence names."""
+EXAMPLES: Final = 3  # nodes that a sentence names
+# Sentences are cut at this length: names and values in them come from others.
 TEXT_CHARACTERS: Final = 300
-"""Length at which a sentence is cut: names and values in it come from others."""
 _SINGULAR: Final = {"have": "has", "are": "is", "lack": "lacks"}
 
 
 def remedies_of(pod: Pod, snapshot: Snapshot, profile: Profile) -> list[Remedy]:
-    """What would help the pod, as far as that is certain. A pod that is placed does not count against itself."""
+    """The certain advice. A placed pod does not count against itself."""
     placed = snapshot.node_of(pod.uid) is not None
     with snapshot.supposing(removed=[pod.uid]) if placed else nullcontext():
         rejections = _rejections_of(pod, snapshot, profile)
@@ -51,7 +49,7 @@ def remedies_of(pod: Pod, snapshot: Snapshot, profile: Profile) -> list[Remedy]:
 
 
 def remedies_by_reasons(rejections: Sequence[Rejection], snapshot: Snapshot, profile: Profile) -> list[Remedy]:
-    """The nodes' side of a Decision's rejections, for a pod whose requests are not known."""
+    """The nodes' side of a Decision's rejections, for a pod whose requests are unknown."""
     nodes = Nodes(snapshot, _rows_by_name(snapshot))
     plugins = {plugin.name: plugin for plugin in profile.filters if isinstance(plugin, RemedyPlugin)}
     found: list[Remedy] = []
@@ -70,7 +68,7 @@ def remedies_by_reasons(rejections: Sequence[Rejection], snapshot: Snapshot, pro
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Rejections:
-    """What rejects the pod where. ``by_plugin``: bool[rows], which nodes the plugin rejects, whatever others do."""
+    """The rejections of a pod. ``by_plugin``: bool[rows], all nodes that a plugin rejects."""
 
     pod: Pod
     state: CycleState
@@ -87,7 +85,7 @@ class _Rejections:
         return self.rows[~rejected]
 
     def remedies(self, plugin: FilterPlugin) -> Iterator[Remedy]:
-        """What the plugin says about the nodes that it rejects."""
+        """The plugin's remedies for the nodes that it rejects."""
         rejected = self.by_plugin.get(plugin.name)
         if rejected is None or not rejected.any() or not isinstance(plugin, RemedyPlugin):
             return
@@ -106,9 +104,9 @@ class _Rejections:
 
 
 def _rejections_of(pod: Pod, snapshot: Snapshot, profile: Profile) -> _Rejections | None:
-    """``None`` where a filter cannot tell, or PreFilter rejects the pod whatever the node is.
+    """``None`` if a filter fails, or if PreFilter rejects the pod on all nodes.
 
-    Extenders are not asked, so nothing is known of a pod that they filter for.
+    Extenders are not asked, so a pod that an extender filters gets no advice.
     """
     pod_class, rows = snapshot.class_of(pod), _rows_by_name(snapshot)
     if refusal(pod) or pod_class.requests.problems or not len(rows) or profile.is_extended(pod):
@@ -130,19 +128,18 @@ def _rejections_of(pod: Pod, snapshot: Snapshot, profile: Profile) -> _Rejection
     rejected: dict[str, Mask] = {name: np.not_equal(verdict.codes, 0) for name, verdict in verdicts.items()}
     cordoned = rejected.get(nodeunschedulable.NAME)
     if cordoned is not None and tainttoleration.NAME in rejected:
-        # One obstacle: Kubernetes gives a cordoned node a taint, and takes it away when the node is uncordoned.
+        # One obstacle: Kubernetes taints a cordoned node, and removes the taint when the node is uncordoned.
         rejected[tainttoleration.NAME] &= ~(cordoned & tainttoleration.tainted_by_a_cordon_only(state, nodes))
     return _Rejections(pod=pod, state=state, snapshot=snapshot, rows=rows, by_plugin=rejected)
 
 
 def _rows_by_name(snapshot: Snapshot) -> RowIndex:
-    """The rows of all nodes."""
     names, rows = snapshot.rows.names, np.flatnonzero(snapshot.columns.exists[: snapshot.size])
     return np.array(sorted(rows.tolist(), key=lambda row: natural(names[row])), dtype=np.intp)
 
 
 def _passing(pod: Pod, snapshot: Snapshot, profile: Profile, free: RowIndex) -> Remedy:
-    """A node rejects it no more; or only pods that are nominated to the node are before it."""
+    """Advice if a node passes every filter now, though pods nominated to it may come first."""
     names = [snapshot.rows.names[row] for row in free[:EXAMPLES].tolist()]
     try:
         found = any_feasible_node(pod, snapshot, profile)
@@ -191,7 +188,7 @@ def _several(number: int) -> str:
 
 
 def _besides(kept: int, alone: int) -> str:
-    """What else keeps the pod from these nodes."""
+    """The other obstacles on these nodes."""
     if kept == alone:
         return "nothing else refuses it there"
     if not alone:

@@ -1,4 +1,4 @@
-"""What would help a pod, as text and as JSON."""
+"""Remedies for a pod, as text and as JSON."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ HEADING: Final = "what would help, by the present state of the cluster:"
 
 
 class Remedy(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One thing that keeps a pod from nodes, and what would have to be different.
+    """An obstacle to a pod, and the change that would remove it.
 
-    ``about`` is the resource, taint, label, port or claim. ``nodes``: how many it keeps the pod from; ``alone``: on how
-    many of them nothing else does. ``amounts``, of a resource, in millicores or base units: ``asked``, ``largest`` (the
-    most that one of the nodes has), and ``free`` of ``allocatable`` on the node with the most free, which is the first
+    ``about``: the resource, taint, label, port or claim. ``nodes``: how many nodes the obstacle excludes; ``alone``: on
+    how many it is the only obstacle. ``amounts``, of a resource, in millicores or base units: ``asked``, ``largest``
+    (the largest capacity of a node), and ``free`` of ``allocatable`` on the node with the most free, which is the first
     of the ``examples``.
     """
 
@@ -39,7 +39,7 @@ class Remedy(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Advice:
-    """What would help a pod. ``missing``: why more is not known, and what would change that; empty if all is."""
+    """The remedies for a pod. ``missing``: why there are no more, and how to get them; empty if complete."""
 
     remedies: list[Remedy] = field(default_factory=list)
     missing: str = ""
@@ -48,14 +48,13 @@ class Advice:
         return {"remedies": self.remedies, **({"missing": self.missing} if self.missing else {})}
 
     def lines(self) -> Iterator[RenderableType]:
-        """The same as text."""
         yield from remedy_lines(self.remedies)
         if self.missing:
             yield indented(self.missing)
 
 
 def remedy_lines(remedies: Iterable[Remedy]) -> Iterator[RenderableType]:
-    """As text, under the heading; nothing if there are none."""
+    """The remedies under their heading; empty without remedies."""
     for number, remedy in enumerate(remedies):
         if not number:
             yield HEADING

@@ -1,1 +1,1 @@
-"""What `berth replay` says of a recording, in words and as a page: a pod's last Decision, runs step by step."""
+"""Results of `berth replay` as sentences and as a page: a pod's last Decision, and runs step by step."""

@@ -1,4 +1,4 @@
-"""What the page of a recording shows: the recorded cluster and the one of another configuration, and why in both."""
+"""The page of a recording: its cluster beside the cluster under another configuration, with the reasons in both."""
 
 from __future__ import annotations
 
@@ -20,15 +20,14 @@ from berth_cli.replayed.decisions import RecordedDecisions, waited_sentence, wai
 from berth_cli.replayed.film import Film, LastRanking, Stay, film_times, recorded_film
 from berth_cli.replayed.wording import MEASURES, fate_text, kind_of, measure_cells, summary_of
 
-MOST_LISTED: Final = 5000
-"""Pods that the page lists; ``-o json`` has all."""
+MOST_LISTED: Final = 5000  # pods on the page; ``-o json`` has all
 MOST_NOTES: Final = 50
 TEXT_CHARACTERS: Final = 600
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordedSource:
-    """A recording with the profiles that its services had. ``config``: the digest of these."""
+    """A recording with its services' profiles. ``config``: the digest of their configuration."""
 
     recording: Recording
     profiles: Mapping[str, Profile]
@@ -42,7 +41,7 @@ class TwoClusters:
     Attributes:
         title: the file.
         other_title: the other configuration.
-        notes: what a person should know, such as errors of plugins.
+        notes: such as errors of plugins.
     """
 
     source: RecordedSource
@@ -62,7 +61,7 @@ class TwoClusters:
     def of(
         cls, source: RecordedSource, profiles: Mapping[str, Profile], *, title: str, other_title: str
     ) -> TwoClusters:
-        """Run the recorded pods again with these profiles, and film both."""
+        """Run the recorded pods with these profiles, and film both clusters."""
         history, times = History(source.recording), film_times(source.recording)
         other = Film(times)
         found = what_if(source.recording, source.profiles, profiles, history=history, observer=other)
@@ -83,7 +82,7 @@ class TwoClusters:
         )
 
     def document(self) -> Document:
-        """Both runs, step by step, and what is different."""
+        """Both runs, step by step, and their differences."""
         different = [each for each in self.found.other.pods if not each.is_equal]
         measured = (self.found.recorded, self.found.again.measures, self.found.other.measures)
         return {
@@ -102,10 +101,10 @@ class TwoClusters:
         }
 
     def node_json(self, name: str, step: int) -> Document:
-        """The pods of a node in a step, in both.
+        """The node's pods at a step, in both clusters.
 
         Raises:
-            NotFoundError: neither has such a node.
+            NotFoundError: neither cluster has the node.
             UsageError: there is no such step.
         """
         if not 0 <= step < len(self.recorded.times):
@@ -120,10 +119,10 @@ class TwoClusters:
         }
 
     def pod_json(self, name: PodName) -> Document:
-        """Why a pod is where it is, or waits, in both.
+        """The pod's place and its reason, in both clusters.
 
         Raises:
-            NotFoundError: neither has such a pod.
+            NotFoundError: neither cluster has the pod.
         """
         here, there = self.recorded.stays_of(name), self.other.stays_of(name)
         compared = self._compared.get(name)
@@ -186,7 +185,7 @@ class TwoClusters:
 
 
 class _OtherEvictions:
-    """Who was evicted for whom in the other run; its victims are named as they are compared."""
+    """The evictions of the other run; names of victims come from the comparison."""
 
     def __init__(self, film: Film, compared: Sequence[ComparedPod]) -> None:
         names = {each.uid: _name_of(each) for each in compared}
@@ -210,11 +209,10 @@ class _OtherEvictions:
             self._of_victim.update((uid, record) for uid in eviction.victims)
 
     def by_preemptor(self, uid: str) -> EvictionRecord | None:
-        """The last eviction for a pod."""
         return self._by_preemptor.get(uid)
 
     def of_victim(self, uid: str) -> EvictionRecord | None:
-        """The eviction that ended a pod."""
+        """The eviction that ended the pod."""
         return self._of_victim.get(uid)
 
 
@@ -243,7 +241,7 @@ def _explained_json(explained: ExplainedDecision, weights: Weights, *further: st
 
 
 def _undecided_json(name: PodName, stays: Sequence[Stay], reason: str, became: str = "") -> Document:
-    """Of a pod without a ranking: where it is at the end."""
+    """A pod without a ranking: its place at the end."""
     last = stays[-1] if stays else None
     if not became and last is not None:
         became = f"is on {last.node}" if last.end is None else f"was on {last.node}, and is no more"
@@ -262,7 +260,7 @@ _OUTCOMES: Final = {Fate.PLACED: Outcome.BOUND, Fate.EVICTED: Outcome.BOUND, Fat
 
 
 def _other_decision(name: PodName, compared: ComparedPod, last: LastRanking) -> Decision:
-    """What the binder would have said, so that both runs are explained by the same code."""
+    """The Decision that the binder would have made, so that one code explains both runs."""
     ranking, fate = last.ranking, compared.other
     return Decision(
         attempt="",

@@ -1,7 +1,7 @@
-"""What is known of each pod of a recording, as if it were asked for when the recording ended.
+"""The state of each pod at the end of a recording.
 
-That is its last Decision, which may be from before the recording where the pod waited when it began. Of a pod without
-one it is what the watcher said, or its message in PENDING or RANKED.
+That is the pod's last Decision, also one from before the recording if the pod waited at its begin. Pods without a
+Decision have the watcher's answer, or their message in PENDING or RANKED.
 """
 
 from __future__ import annotations
@@ -33,19 +33,19 @@ _STAGES: Final[Mapping[Source, str]] = {RANKED: "to be bound", PENDING: "to be r
 
 
 class RecordedDecisions:
-    """Reads the Decisions of a recording once, and remembers where each pod's last one is."""
+    """Reads the Decisions of a recording once, and finds each pod's last one."""
 
     def __init__(self, recording: Recording) -> None:
         self._recording = recording
         self._waiting = RecordedQueue(recording)
+        # By key, the newest record of the mirror.
         self._mirror = {record.subject: record for record in recording.of(CLUSTER)}
-        """By key, the newest record of the mirror."""
         self._last: dict[PodName, Recorded] = {}
+        # By uid of the preemptor, its last eviction up to its last Decision.
         self._evictions: dict[str, EvictionRecord] = {}
-        """By uid of the preemptor, its last eviction up to its last Decision."""
         self._evicted_for: dict[PodName, EvictionRecord] = {}
+        # The pod of each name with the newest Decision. Names may be reused.
         self._uids: dict[PodName, str] = {}
-        """Of the pod of each name that was decided on last; a name may be used again."""
         names: dict[str, PodName] = {}
         for record, decision in decoded_records(all_decisions(recording), Decision):
             name = PodName(namespace=decision.namespace, name=decision.pod)
@@ -62,12 +62,12 @@ class RecordedDecisions:
                     self._evicted_for[evicted] = eviction
 
     def __contains__(self, name: PodName) -> bool:
-        """Whether there is a Decision on the last pod of this name."""
+        """Whether the last pod of this name has a Decision."""
         waited = self.waited(name)
         return name in self._last and (waited is None or waited.pod.uid == self._uids[name])
 
     def waited(self, name: PodName) -> KnownWaiting | None:
-        """The last pod of this name as the watcher knew it, if it waited when it was asked."""
+        """The watcher's answer about the last pod of this name, if the pod waited then."""
         known, decided = self._waiting.of(name.namespace, name.name), self._last.get(name)
         if known is None or decided is None or known.pod.uid == self._uids[name] or known.at > decided.time:
             return known
@@ -77,7 +77,7 @@ class RecordedDecisions:
         """The pod's last Decision, seen from the end of the recording.
 
         Raises:
-            NotFoundError: there is none.
+            NotFoundError: it has no Decision.
         """
         record = self._last.get(name)
         if record is None:
@@ -94,7 +94,7 @@ class RecordedDecisions:
         )
 
     def _has_left(self, uid: str, bound_at: datetime) -> bool:
-        """Whether the mirror lacks a bound pod at the end, as in :func:`berth_cli.pods.lookup.last_decision`."""
+        """Whether a bound pod is missing in the mirror at the end, as in :func:`berth_cli.pods.lookup._has_left`."""
         mirrored = self._mirror.get(key(POD.name, uid))
         if mirrored is not None:
             return mirrored.payload is None
@@ -103,7 +103,7 @@ class RecordedDecisions:
         return was_read and complete is not None and complete.time > bound_at + MIRRORED_WITHIN
 
     def _why(self, name: PodName) -> str:
-        """What may explain that there is none."""
+        """A possible reason for the missing Decision."""
         for source, waits in _STAGES.items():
             at = next((record.time for record in reversed(self._recording.of(source)) if _is_about(record, name)), None)
             if at is not None:
@@ -118,7 +118,7 @@ class RecordedDecisions:
 
 
 def _node_of(recording: Recording, name: PodName) -> str:
-    """The node of a pod in the mirror at the end of a recording; empty for none."""
+    """The pod's node in the mirror at the end of a recording; empty without one."""
     ended: set[str] = set()
     for record in reversed(recording.of(CLUSTER)):
         if not record.subject.startswith(f"{POD.name}.") or record.subject in ended:
@@ -143,7 +143,7 @@ def _is_about(record: Recorded, name: PodName) -> bool:
 
 
 def waited_sentences(known: KnownWaiting) -> Iterator[str]:
-    """Why a pod waited on which no Decision is known, as `berth why` says it."""
+    """Why a pod without a Decision waited, in the words of `berth why`."""
     for line in detail_lines(_answer(known), QueuedPodDetail(pod=known.pod)):
         if isinstance(line, str):
             yield line.strip()
@@ -151,13 +151,12 @@ def waited_sentences(known: KnownWaiting) -> Iterator[str]:
 
 
 def waited_sentence(known: KnownWaiting) -> str:
-    """Since when a pod waited on which a Decision is known."""
+    """Since when a pod with a Decision waited."""
     waits = duration(max(0.0, (known.at - known.pod.since).total_seconds()))
     return f"at {clock(known.at)} it had waited for {waits}, as the watcher said"
 
 
 def waited_json(known: KnownWaiting) -> dict[str, object]:
-    """The same for programs."""
     return detail_json(_answer(known), QueuedPodDetail(pod=known.pod), "")
 
 

@@ -1,7 +1,7 @@
-"""A run of a recording as a page shows it: what every node was in a bounded number of steps, and which pods it had.
+"""Films a run of a recording for a page: every node and its pods, in a bounded number of steps.
 
-A film is told what the cluster is before each change (:class:`berth_cli.recording.whatif.RunObserver`) and keeps what
-differs from one step to the next, in the form of the live console's frames.
+A film gets the cluster before each change (:class:`berth_cli.recording.whatif.RunObserver`) and keeps the differences
+between steps, in the form of the live console's frames.
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ from berth_cli.options import PodName
 from berth_cli.recording.file import Recorded, Recording
 from berth_cli.recording.history import History, recorded_run
 
+# More steps look no smoother, and the page's slider is 240 pixels wide.
 MOST_STEPS: Final = 240
-"""More are no smoother to the eye, and a step of a slider that is 240 pixels wide."""
+# Nodes times steps; bounds the page's size. 60 steps of 5,000 nodes.
 MOST_STATES: Final = 300_000
-"""Nodes times steps, which bounds what the page gets: 60 steps of 5,000 nodes."""
 FEWEST_STEPS: Final = 2
 
 
 class FilmStep(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What is different from the step before. The first one has all nodes."""
+    """The changes since the step before. The first step has all nodes."""
 
     nodes: list[NodeFacts] = []
     loads: list[NodeLoad] = []
@@ -48,7 +48,7 @@ class FilmStep(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 @dataclass(slots=True, kw_only=True)
 class Stay:
-    """A pod's time on a node: ``begin`` is the first step with it, ``end`` the first without it again."""
+    """A pod's time on a node, from step ``begin`` up to, but not including, step ``end``."""
 
     pod: PodName
     node: str
@@ -63,7 +63,7 @@ class Stay:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LastRanking:
-    """How a pod was ranked last in a run. ``data`` is the ranking, encoded, since every pod of a run has one."""
+    """A pod's last ranking in a run. ``data`` is encoded to save memory, because every pod of a run has one."""
 
     at: datetime
     profile: str
@@ -100,11 +100,11 @@ class Film:
     """A step for each of ``times``.
 
     Attributes:
-        steps: what was different in each.
-        labels: the texts that nodes name by their numbers.
-        nodes: the names of all nodes that there ever were.
-        rankings: by uid, how each pod was ranked last.
-        evictions: in their order.
+        steps: the changes of each step.
+        labels: texts, to which nodes refer by number.
+        nodes: the names of all nodes that ever existed.
+        rankings: each pod's last ranking, by uid.
+        evictions: in order of time.
     """
 
     def __init__(self, times: Sequence[datetime], samples: Sequence[Recorded] = ()) -> None:
@@ -120,18 +120,16 @@ class Film:
         self._run: _Run | None = None
         self._table: NodeTable | None = None
         self._version = 0
-        self._here: dict[int, dict[str, Stay]] = {}
-        """By row, the pods that are on its node now, by uid."""
+        self._here: dict[int, dict[str, Stay]] = {}  # by row and uid, the pods on the node now
         self._by_node: dict[str, list[Stay]] = {}
         self._by_pod: dict[PodName, list[Stay]] = {}
 
     def until(self, at: datetime, snapshot: Snapshot) -> None:
-        """The cluster is as it stays up to this time."""
+        """The cluster does not change until this time."""
         while len(self.steps) < len(self.times) - 1 and self.times[len(self.steps)] < at:
             self._step(snapshot)
 
     def ranked(self, pod: Pod, ranking: Ranking, at: datetime) -> None:
-        """A pod was ranked."""
         data = _ranking_encoder.encode(msgspec.structs.replace(ranking, only=None))
         self.rankings[pod.uid] = LastRanking(at=at, profile=pod.spec.scheduler_name, data=data)
         if ranking.nomination is not None and ranking.nomination.victims:
@@ -139,7 +137,6 @@ class Film:
             self.evictions.append(FilmedEviction(at=at, uid=pod.uid, node=found.node, victims=found.victims))
 
     def end(self, snapshot: Snapshot) -> None:
-        """The run is over."""
         while len(self.steps) < len(self.times):
             self._step(snapshot)
 
@@ -148,15 +145,15 @@ class Film:
         return [each for each in reversed(self._by_node.get(node, ())) if each.is_at(step)]
 
     def stays_of(self, name: PodName) -> list[Stay]:
-        """Where a pod was, in order."""
+        """The pod's places, in order of time."""
         return self._by_pod.get(name, [])
 
     def ends_with(self, uid: str) -> bool:
-        """Whether the pod is placed when the run is over. One whose node is gone is, until it is deleted itself."""
+        """Whether the pod is placed at the end. A pod of a removed node counts as placed until it is deleted itself."""
         return self._run is not None and self._run.snapshot.placed(uid) is not None
 
     def step_of(self, at: datetime) -> int:
-        """The first step in which what happened at this time is seen."""
+        """The first step that shows changes of this time."""
         return min(bisect_left(self.times, at), len(self.times) - 1)
 
     def _step(self, snapshot: Snapshot) -> None:
@@ -217,7 +214,7 @@ def _stay(placed: PlacedPod, node: str, begin: int) -> Stay:
 
 
 def film_times(recording: Recording) -> list[datetime]:
-    """The times of the steps, evenly from the begin of a recording to its end; one if nothing happened in between."""
+    """The times of the steps, evenly from the begin of a recording to its end; a single one for an empty recording."""
     begin, end = recording.header.at, recording.last_time
     if end <= begin:
         return [end]
@@ -227,7 +224,6 @@ def film_times(recording: Recording) -> list[datetime]:
 
 
 def recorded_film(recording: Recording, history: History, times: Sequence[datetime]) -> Film:
-    """The recorded cluster, with the traffic of its nodes."""
     film, snapshot = Film(times, recording.of(BANDWIDTH)), Snapshot()
     for at in recorded_run(recording, history, snapshot):
         film.until(at, snapshot)

@@ -1,4 +1,4 @@
-"""Serves the page of a recording: two clusters side by side. What it shows was made before, and does not change."""
+"""Serves the page of a recording with two clusters side by side. All contents are made before and do not change."""
 
 from __future__ import annotations
 
@@ -19,7 +19,6 @@ class ReplayServer:
         self._film = safe_json(clusters.document())
 
     def application(self) -> web.Application:
-        """The routes."""
         routes = (
             web.get("/api/film", self._whole),
             web.get("/api/nodes/{name}", self._node),

@@ -1,4 +1,4 @@
-"""What is different in another run of a recording, and the measures of both, in words."""
+"""The differences of a run from its recording, and the measures of both, as text."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""Defaults of objects that were not created yet, as far as a ranking reads them.
+"""Defaults of new objects, as far as a ranking reads them.
 
 A pod gets requests from limits, host ports, tolerations, selectors (:mod:`berth_cli.simulate.defaults`) and the
-priority of its PriorityClass; a claim gets the default StorageClass. Objects that were created already do not change.
-What else an API server does with a new pod, it does itself: ``kubectl create --dry-run=server -o json`` prints it.
+priority of its PriorityClass; a claim gets the default StorageClass. Existing objects do not change. For everything
+else, use the API server itself: ``kubectl create --dry-run=server -o json``.
 """
 
 from __future__ import annotations
@@ -38,13 +38,10 @@ class StoredObjects:
 
 
 def stored(cluster: Sequence[FoundObject[ReadObject]], to_place: Iterable[FoundObject[Pod]]) -> StoredObjects:
-    """All objects with their defaults."""
     return _Admission(cluster).stored(cluster, to_place)
 
 
 class _Admission:
-    """Gives objects their defaults one by one."""
-
     def __init__(self, cluster: Sequence[FoundObject[ReadObject]]) -> None:
         self._priorities = {
             name: PriorityClass(metadata=ObjectMeta(name=name), value=value)
@@ -93,12 +90,12 @@ class _Admission:
 
 
 def _default_priority_class(classes: Iterable[PriorityClass]) -> PriorityClass | None:
-    """The default class; of several the one with the lowest value, as in the API server."""
+    """The default class; of several, the one with the lowest value, as in the API server."""
     return min((one for one in classes if one.global_default), key=lambda one: one.value, default=None)
 
 
 def _default_storage_class(classes: Iterable[StorageClass]) -> str:
-    """The name of the newest default class; empty when there is none."""
+    """The name of the newest default class; empty without one."""
     marked = [
         one for one in classes if any((one.metadata.annotations or {}).get(key) == "true" for key in _DEFAULT_CLASS)
     ]

@@ -1,7 +1,6 @@
-"""The defaults of a new pod that depend on the pod alone, as far as plugins read them.
+"""A new pod's defaults that depend on the pod alone, as far as plugins read them.
 
-Requests from limits, ports of the host, tolerations, and selectors completed by ``matchLabelKeys`` and
-``mismatchLabelKeys``.
+Requests from limits, host ports, tolerations, and selectors completed by ``matchLabelKeys`` and ``mismatchLabelKeys``.
 """
 
 from __future__ import annotations
@@ -31,11 +30,11 @@ from berth.api.pod import (
 from berth.api.resources import CPU, MEMORY, Amounts, pod_requests
 
 _GRACE_SECONDS: Final = 30
+# Every pod tolerates these taints for five minutes, so nodes with them stay feasible.
 _TOLERATED: Final = tuple(
     Toleration(key=f"node.kubernetes.io/{problem}", operator="Exists", effect=NO_EXECUTE)
     for problem in ("not-ready", "unreachable")
 )
-"""Tolerations that every pod gets, for five minutes; so these nodes stay feasible."""
 
 
 def scheduler_of(pod: Pod) -> str:
@@ -43,7 +42,7 @@ def scheduler_of(pod: Pod) -> str:
 
 
 def with_defaults(spec: PodSpec, labels: Mapping[str, str]) -> PodSpec:
-    """The spec of a pod with these labels, with everything that it leaves to the API server."""
+    """The spec of a pod with these labels, with all defaults."""
     spec = _with_tolerations(_with_requests_and_ports(spec))
     return _with_label_keys(spec, labels)
 
@@ -63,16 +62,16 @@ def _with_requests_and_ports(spec: PodSpec) -> PodSpec:
 
 
 def _with_tolerations(spec: PodSpec) -> PodSpec:
-    """The spec with the tolerations that every pod gets, unless it has its own for these taints."""
+    """The spec with the default tolerations, unless it has its own for these taints."""
     own = spec.tolerations or []
     added = [one for one in _TOLERATED if not any(_covers(toleration, one.key) for toleration in own)]
     return msgspec.structs.replace(spec, tolerations=[*own, *added]) if added else spec
 
 
 def _with_label_keys(spec: PodSpec, labels: Mapping[str, str]) -> PodSpec:
-    """The spec of a pod with these labels, its selectors completed by ``matchLabelKeys`` and ``mismatchLabelKeys``.
+    """The spec of a pod with these labels, with selectors completed by ``matchLabelKeys`` and ``mismatchLabelKeys``.
 
-    A key without a label on the pod adds nothing.
+    Keys without a label on the pod add nothing.
     """
     if spec.affinity is None and not spec.topology_spread_constraints:
         return spec
@@ -101,7 +100,7 @@ def _on_host(port: ContainerPort) -> ContainerPort:
 
 
 def _pod_resources(spec: PodSpec, own: ResourceRequirements) -> ResourceRequirements:
-    """Resources of the pod as a whole: its requests are those of the containers, else its limits."""
+    """Resources of the whole pod: its requests are the sum over containers, else its limits."""
     if not own.limits:
         return own
     containers = pod_requests(msgspec.structs.replace(spec, resources=None, overhead=None)).amounts

@@ -1,7 +1,7 @@
 """Splits files of Kubernetes objects into Documents, one an object, not decoded yet.
 
-A file is output of ``kubectl get -o json`` or ``-o yaml``, or a manifest: an object, several YAML documents, several
-JSON values one after another, or Lists of objects.
+A file is output of ``kubectl get -o json`` or ``-o yaml``, or a manifest: an object, several YAML documents,
+concatenated JSON values, or Lists of objects.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ T = TypeVar("T")
 
 _WANTED: Final = "want what `kubectl get -o json` or `-o yaml` prints"
 _LIST: Final = "List"
+# Errors of YAML values that JSON does not have: keys that are not text, infinite numbers, cycles.
 _NOT_JSON: Final = (TypeError, ValueError, OverflowError, RecursionError)
-"""Errors of YAML values that JSON does not have: keys that are not text, infinite numbers, cycles."""
 _VALIDATION: Final = re.compile(r"(?P<reason>.*) - at `\$\.?(?P<path>.*)`", re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Document:
-    """One object. ``where`` is its file and its position in it, for messages; ``raw`` is its JSON.
+    """One object. ``where``: its file and position, for messages; ``raw``: its JSON.
 
-    ``is_generated``: it was created from the template of a workload.
+    ``is_generated``: created from the template of a workload.
     """
 
     where: str
@@ -45,7 +45,7 @@ class Document:
 
 
 class _Head(msgspec.Struct, frozen=True, rename="camel"):
-    """The fields that identify an object's kind; ``items`` are those of a List."""
+    """The fields that identify an object's kind; ``items`` belong to a List."""
 
     api_version: str = ""
     kind: str = ""
@@ -60,7 +60,7 @@ _head_decoder: Final = msgspec.json.Decoder(_Head)
 
 
 def documents(name: str, data: bytes, problems: list[str]) -> Iterator[Document]:
-    """The objects of a file with that name; each error in it is added to ``problems``."""
+    """The objects of a file with that name; its errors are added to ``problems``."""
     values = _values(name, data, problems)
     for number, value in enumerate(values, start=1):
         where = f"{name}: document {number}" if len(values) > 1 else name
@@ -77,7 +77,7 @@ def decode(decoder: msgspec.json.Decoder[T], raw: bytes) -> T:
     """Decode an object. As in Kubernetes, a field that is ``null`` is absent.
 
     Raises:
-        DecodeError: the first field that does not have its type.
+        DecodeError: names the first field of a wrong type.
     """
     try:
         return decoder.decode(raw)
@@ -96,6 +96,7 @@ def _reason(error: Exception) -> str:
     return f"{found['path']}: {found['reason']}" if found and found["path"] else str(error)
 
 
+# The zero value that replaces ``null`` in lists and maps, by the type of the entries.
 _ZERO: Final[dict[type[inspect.Type], Any]] = {
     inspect.StrType: "",
     inspect.BoolType: False,
@@ -106,7 +107,6 @@ _ZERO: Final[dict[type[inspect.Type], Any]] = {
     inspect.StructType: {},
     inspect.UnionType: "0",  # a quantity
 }
-"""The zero value that replaces a ``null`` in a list or in a map, by the type of the entries."""
 
 
 @lru_cache
@@ -186,7 +186,7 @@ def _json_values(data: bytes) -> list[bytes]:
 
 
 def _concatenated(text: str) -> Iterator[Any]:
-    """JSON values one after another, as of several files in a pipe."""
+    """Concatenated JSON values, for example several files in a pipe."""
     decoder, at = json.JSONDecoder(), 0
     while (at := _next(text, at)) < len(text):
         value, at = decoder.raw_decode(text, at)
@@ -200,5 +200,5 @@ def _next(text: str, at: int) -> int:
 
 
 def _yaml_as_json(data: bytes) -> list[bytes]:
-    """The documents of YAML as JSON; empty ones, as between two ``---``, are left out."""
+    """The YAML documents as JSON; empty ones, for example between two ``---``, are left out."""
     return [msgspec.json.encode(value) for value in yaml_values(data.decode()) if value is not None]

@@ -1,8 +1,7 @@
 """Runs the scheduling cycle on one pod after another, without a bus or a cluster.
 
-All pods use the same Snapshot, or each one uses the Snapshot after the earlier pods. In the second case the simulation
-also does the work of the binder and the API server: Reserve, place the pod, evict the victims of preemption. The
-result is a value for each pod, and counts of all pods.
+All pods use the same Snapshot, or each pod uses the Snapshot after the earlier pods. In the second case the simulation
+also does the work of the binder and the API server: Reserve, place the pod, evict the victims of preemption.
 """
 
 from __future__ import annotations
@@ -42,11 +41,11 @@ class NodeRejection(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PodReport(msgspec.Struct, frozen=True, kw_only=True):
-    """The decision about a pod: a line of ``-o json``, these members and no others.
+    """The result for a pod: a line of ``-o json`` with exactly these members.
 
-    ``scores`` are weighted, by plugin and node; a plugin that skipped itself is not listed. A single feasible node is
-    not scored: then ``scores`` and ``totals`` are empty. ``message`` is the reason why there is no node, ``None`` when
-    there is one. ``nominated`` is the node where ``victims``, pods by name, would be evicted.
+    ``scores`` are weighted, by plugin and node; plugins that skipped themselves are not listed. A single feasible node
+    is not scored: then ``scores`` and ``totals`` are empty. ``message`` is the reason for having no node, ``None`` with
+    a node. ``nominated`` is the node on which ``victims``, pods by name, would be evicted.
     """
 
     pod: str
@@ -63,7 +62,7 @@ class PodReport(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(slots=True)
 class ReportCounts:
-    """The numbers of all pods, of placed pods and of preemptors; ``nodes`` are those that got pods."""
+    """Numbers of all pods, of placed pods and of preemptors; ``nodes`` are the nodes that got pods."""
 
     pods: int = 0
     placed: int = 0
@@ -78,8 +77,7 @@ class ReportCounts:
             self.nodes.add(one.bound)
 
 
-_GATED: Final = "Scheduling is blocked due to non-empty scheduling gates"
-"""The API server's message in the condition of a gated pod."""
+_GATED: Final = "Scheduling is blocked due to non-empty scheduling gates"  # the API server's message
 
 _LAST: Final = datetime.max.replace(tzinfo=UTC)
 
@@ -88,7 +86,7 @@ _LAST: Final = datetime.max.replace(tzinfo=UTC)
 class Simulation:
     """Places pods on the Snapshot. ``failures`` has the error of each pod for which a plugin failed.
 
-    ``nominated_first`` are the pods for which only their nominated node was tried, since it passed.
+    ``nominated_first``: pods whose nominated node passed, so that no other node was tried.
     """
 
     snapshot: Snapshot
@@ -97,13 +95,13 @@ class Simulation:
     nominated_first: set[str] = field(default_factory=set)
 
     def independently(self, pods: Iterable[Pod]) -> Iterator[PodReport]:
-        """Each pod on the Snapshot as it is, in the order given."""
+        """Each pod on the unchanged Snapshot, in the order given."""
         for pod in pods:
             self._profile(pod).search.next_row = 0  # so that no result depends on the previous pod
             yield self._decide(pod)[0]
 
     def in_queue_order(self, pods: Iterable[Pod]) -> Iterator[PodReport]:
-        """In the order of the queue, each on the Snapshot after the earlier pods."""
+        """In the order of the queue, each pod on the Snapshot after the earlier pods."""
         waiting = sorted(pods, key=self._sort_key)
         for pod in waiting:
             if pod.status.nominated_node_name:
@@ -114,9 +112,9 @@ class Simulation:
             yield msgspec.structs.replace(report, bound=None, message=refusal) if refusal else report
 
     def carry_out(self, pod: Pod, ranking: Ranking) -> str:
-        """Place the pod on the best node, or evict pods for it, as the binder does; returns why it is not placed there.
+        """Place the pod on the best node, or evict pods for it, as the binder does; returns why it is not placed.
 
-        Nothing is returned for a pod that is placed, or that has no node.
+        Empty for a pod that is placed, or that has no node.
         """
         if ranking.candidates:
             return self._place(pod, ranking.candidates[0].node)
@@ -177,7 +175,7 @@ class Simulation:
         return sorted(victim.pod.metadata.name for victim in placed if victim is not None)
 
     def _place(self, pod: Pod, node: str) -> str:
-        """Place the pod on the node, unless a Reserve plugin rejects it, for the reason that is returned."""
+        """Place the pod on the node, unless a Reserve plugin rejects it; returns the rejection's reason."""
         status = _run_reserve_plugins(pod, node, self.snapshot, self._profile(pod))
         if status.is_success:
             bound = msgspec.structs.replace(pod, spec=msgspec.structs.replace(pod.spec, node_name=node))
@@ -205,7 +203,7 @@ def _since(pod: Pod) -> datetime:
 
 
 def _evict(snapshot: Snapshot, uids: Iterable[str]) -> None:
-    """Remove the pods, as if they ended at once, and subtract each from the budgets that select it."""
+    """Remove the pods at once, and subtract each from the budgets that select it."""
     for uid in uids:
         placed = snapshot.placed(uid)
         if placed is not None:
@@ -214,7 +212,7 @@ def _evict(snapshot: Snapshot, uids: Iterable[str]) -> None:
 
 
 def _charge_budgets(snapshot: Snapshot, pod: Pod) -> None:
-    """Updates the budget as the disruption controller does when a healthy pod of it is removed."""
+    """Update the budget as the disruption controller does when one of its healthy pods is removed."""
     budgets = snapshot.objects(PodDisruptionBudget)
     for budget in list(budgets.in_namespace(pod.metadata.namespace)):
         left = budget.status.disruptions_allowed - 1
@@ -224,9 +222,9 @@ def _charge_budgets(snapshot: Snapshot, pod: Pod) -> None:
 
 
 def _run_reserve_plugins(pod: Pod, node: str, snapshot: Snapshot, profile: Profile) -> Status:
-    """Run the Reserve plugins; when one rejects the node, run Unreserve of all of them.
+    """Run the Reserve plugins; if one rejects the node, run Unreserve of all.
 
-    As in the binder, a volume that one pod gets is not available to the next.
+    As in the binder, a volume taken by one pod is not available to the next.
     """
     state = CycleState(snapshot.class_of(pod))
     state.write(SNAPSHOT, snapshot)

@@ -1,6 +1,6 @@
-"""The inputs of ``berth simulate``: reads files into a Snapshot of the cluster and the pods to place.
+"""Reads the input files of ``berth simulate`` into a Snapshot of the cluster and the pods to place.
 
-All errors in the files are found and reported together, before anything is simulated.
+All errors in the files are reported together, before the simulation starts.
 """
 
 from __future__ import annotations
@@ -32,12 +32,11 @@ from berth_cli.simulate.objects import (
 )
 from berth_cli.simulate.workloads import with_pods
 
-MOST_BYTES: Final = 1 << 29
-"""Of a file. 50,000 pods in YAML are a fifth of that."""
+MOST_BYTES: Final = 1 << 29  # of a file; 50,000 pods in YAML take a fifth
 STDIN: Final = "-"
 
-_KINDS_NAMED: Final = 5
-"""How many kinds a note about ignored objects lists."""
+_KINDS_NAMED: Final = 5  # kinds that a note about ignored objects lists
+# By kind, the work of an API server on new pods that berth simulate does not do.
 _NOT_APPLIED: Final[Mapping[str, str]] = {
     "LimitRange": "a LimitRange may set requests",
     "RuntimeClass.node.k8s.io": "a RuntimeClass may add overhead and a node selector",
@@ -47,15 +46,14 @@ _NOT_APPLIED: Final[Mapping[str, str]] = {
     "MutatingAdmissionPolicy.admissionregistration.k8s.io": "admission policies may change pods",
     "ValidatingAdmissionPolicy.admissionregistration.k8s.io": "admission policies may reject pods",
 }
-"""By kind, what an API server does with new pods, and berth simulate does not."""
 _NO_PODS_MADE: Final = ("ReplicationController", "DaemonSet.apps", "CronJob.batch")
 _NAME_LABEL: Final = "kubernetes.io/metadata.name"
 _PLUGIN_KINDS: Final[dict[str, Kind[PluginObject]]] = {kind.kind: kind for kind in PLUGIN_KINDS.values()}
 
 Objects = dict[Identity, FoundObject[ReadObject]]
 
+# Reads the objects of a file that is no output of kubectl; returns ``None`` for files that may be.
 OtherForm = Callable[[str], Iterator[Document] | None]
-"""The objects of a file that is no output of kubectl; ``None`` for one that may be."""
 
 
 class InputError(UsageError):
@@ -85,10 +83,10 @@ def read_inputs(
 ) -> Inputs:
     """Read the files; ``-`` is standard input. ``with_pending``: the cluster's pending pods are placed too.
 
-    ``other_form`` is asked first for the objects of each file of the cluster.
+    ``other_form`` is tried first on each file of the cluster.
 
     Raises:
-        InputError: with all errors in them.
+        InputError: with all errors in the files.
     """
     if [*cluster, *pods].count(STDIN) > 1:
         raise InputError([f"{STDIN}: standard input can be read once: use it in --cluster or in --pods"])
@@ -105,7 +103,7 @@ def read_inputs(
 
 @dataclass(slots=True, kw_only=True)
 class _Files:
-    """The objects of the files; ``added`` are those in --pods that are not pods, such as their claims."""
+    """The objects of the files; ``added`` are the other objects in --pods, such as the pods' claims."""
 
     cluster: Objects
     added: Objects
@@ -163,7 +161,7 @@ def _start_of(name: str) -> bytes:
 
 
 def _unique(found: Iterable[FoundObject[ReadObject]], problems: list[str]) -> Objects:
-    """Each object once. The same object in two files is allowed, two states of it are an error."""
+    """Each object once. An object may be in two files, but not in two states."""
     by_identity: Objects = {}
     for one in found:
         before = by_identity.setdefault(one.identity, one)
@@ -186,7 +184,7 @@ def _pending(pods: Iterable[FoundObject[Pod]], *, schedulers: Collection[str]) -
 
 
 def _of_profiles(files: _Files, schedulers: Collection[str]) -> list[FoundObject[Pod]]:
-    """The pods of --pods that have a profile, with a note about others. When none has, all of them, with an error."""
+    """The pods of --pods with a profile, and a note about the others. If no pod has one: all of them, and an error."""
     placed = [one for one in files.pods if scheduler_of(one.value) in schedulers]
     others = list(_without_profile(files.pods, schedulers))
     if placed:
@@ -209,7 +207,7 @@ def _pods_to_place(pods: Iterable[FoundObject[Pod]], *, problems: list[str]) -> 
 
 
 def _obstacles(pod: Pod) -> Iterator[str]:
-    """Why no scheduler would place the pod."""
+    """Reasons why no scheduler would place the pod."""
     if pod.spec.node_name:
         yield f"spec.nodeName: is on {pod.spec.node_name!r} already: remove the field to place the pod"
     if is_finished(pod):
@@ -219,7 +217,7 @@ def _obstacles(pod: Pod) -> Iterator[str]:
 
 
 def _without_profile(pods: Iterable[FoundObject[Pod]], schedulers: Collection[str]) -> Iterator[str]:
-    """Pods of other schedulers, one line a scheduler, since there may be thousands of pods."""
+    """Pods of other schedulers, one line a scheduler, because there may be thousands of pods."""
     by_scheduler: dict[str, list[str]] = {}
     for one in pods:
         scheduler = scheduler_of(one.value)
@@ -233,7 +231,7 @@ def _without_profile(pods: Iterable[FoundObject[Pod]], schedulers: Collection[st
 
 
 def _equal_uids(pods: Iterable[FoundObject[Pod]]) -> Iterator[str]:
-    """Pods of different names with the same uid, by which the Snapshot identifies pods."""
+    """Different pods with the same uid, by which the Snapshot identifies pods."""
     by_uid: dict[str, FoundObject[Pod]] = {}
     for one in pods:
         before = by_uid.setdefault(one.value.uid, one)
@@ -245,7 +243,7 @@ def _inputs(files: _Files, to_place: Mapping[Identity, FoundObject[Pod]]) -> Inp
     problems, cluster = files.problems, files.cluster
     everything = {**files.added, **cluster}
     objects = stored([one for identity, one in everything.items() if identity not in to_place], to_place.values())
-    if files.cluster_is_whole:  # else what pods miss may be in what could not be read
+    if files.cluster_is_whole:  # else objects that pods refer to may be in the unreadable part
         problems.extend(objects.problems)
     snapshot, waiting = _snapshot(objects)
     problems.extend(_unreadable_requests(to_place.values(), objects.to_place, snapshot))
@@ -277,7 +275,7 @@ def _set(snapshot: Snapshot, one: ReadObject) -> None:
     if isinstance(one, Node):
         snapshot.set_node(one)
     elif isinstance(one, Namespace):
-        # The API server gives each namespace this label; one from a manifest does not have it yet.
+        # The API server gives each namespace this label; a manifest does not have it yet.
         labels = {**(one.metadata.labels or {}), _NAME_LABEL: one.metadata.name}
         metadata = msgspec.structs.replace(one.metadata, labels=labels)
         snapshot.set_namespace(msgspec.structs.replace(one, metadata=metadata))
@@ -287,7 +285,7 @@ def _set(snapshot: Snapshot, one: ReadObject) -> None:
 
 
 def _set_pod(snapshot: Snapshot, pod: Pod) -> bool:
-    """Place or nominate the pod; return whether it is pending."""
+    """Place or nominate the pod; returns whether it is pending."""
     if is_bound(pod):
         snapshot.place(pod, pod.spec.node_name, bound_at=bound_at(pod))
         return False

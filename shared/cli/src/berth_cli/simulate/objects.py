@@ -1,4 +1,4 @@
-"""The objects that a scheduling cycle reads, decoded from documents.
+"""Decodes the objects that a scheduling cycle reads from documents.
 
 Objects of other kinds are counted. A missing namespace or uid is filled in, as by the API server.
 """
@@ -32,15 +32,14 @@ ReadObject = Pod | Node | Namespace | PriorityClass | PluginObject
 
 T = TypeVar("T", bound=ReadObject)
 
-Identity = tuple[str, str, str]
-"""Kind, namespace and name."""
+Identity = tuple[str, str, str]  # kind, namespace and name
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FoundObject(Generic[T]):
-    """An object, and ``where`` it is: its file, its position in it and its name, for messages.
+    """An object, and ``where`` it is: file, position and name, for messages.
 
-    ``is_new``: it was not created yet, since it has neither uid nor resourceVersion.
+    ``is_new``: not created yet, because it has neither uid nor resourceVersion.
     """
 
     where: str
@@ -54,7 +53,7 @@ class FoundObject(Generic[T]):
 
 
 def as_pod(found: FoundObject[ReadObject]) -> FoundObject[Pod] | None:
-    """The same object when it is a pod; for type checkers."""
+    """The same object typed as a pod, if it is one."""
     if not isinstance(found.value, Pod):
         return None
     return FoundObject(where=found.where, kind=found.kind, value=found.value, is_new=found.is_new)
@@ -67,8 +66,8 @@ _KINDS: Final[tuple[Kind[ReadObject], ...]] = (
     PRIORITY_CLASS,
     *PLUGIN_KINDS.values(),
 )
+# The kinds to read, by their Kubernetes names.
 KINDS: Final[Mapping[str, Kind[ReadObject]]] = {kind.kind: kind for kind in _KINDS}
-"""The kinds that are read, by their Kubernetes names."""
 
 _BY_LOWER_CASE: Final = {kind.lower(): kind for kind in KINDS}
 
@@ -87,7 +86,6 @@ class ObjectReader:
     _decoders: dict[str, msgspec.json.Decoder[Any]] = field(default_factory=dict)
 
     def read(self, documents: Iterable[Document]) -> Iterator[FoundObject[ReadObject]]:
-        """The objects of kinds that are read."""
         for document in documents:
             kind = KINDS.get(document.kind)
             mistake = _mistaken_kind(document)
@@ -118,9 +116,9 @@ class ObjectReader:
 
 
 def _mistaken_kind(document: Document) -> str:
-    """The error in a misspelt kind or version; empty when there is none.
+    """The error in a misspelt kind or version; empty if there is none.
 
-    Without it a pod with ``kind: pod`` would be left out silently.
+    Without it, ``kind: pod`` would be left out silently.
     """
     close = _BY_LOWER_CASE.get(document.kind.lower()) or _BY_LOWER_CASE.get(document.kind.lower().removesuffix("s"))
     if close is None:
@@ -150,7 +148,7 @@ def _identified(kind: str, value: ReadObject, readable: Kind[ReadObject]) -> Rea
 
 
 def _where(document: Document, metadata: ObjectMeta) -> str:
-    """Its position and name; the position alone for pods of a template, so that equal messages are printed once."""
+    """Position and name; for pods of a template the position alone, so that equal messages are printed once."""
     if document.is_generated:
         return document.where
     name = "/".join(part for part in (metadata.namespace, metadata.name) if part)

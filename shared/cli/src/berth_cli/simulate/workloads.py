@@ -21,16 +21,12 @@ VERSIONS: Final[Mapping[str, str]] = {
     "ReplicaSet": "apps/v1",
     "StatefulSet": "apps/v1",
     "Job": "batch/v1",
-}
-"""The workloads whose pods are created, with their versions."""
+}  # by kind
 _HASH_LENGTH: Final = 10
-Count = Annotated[int, msgspec.Meta(ge=0, le=2**31 - 1)]
-"""A number of pods: the API server takes no negative one."""
+Count = Annotated[int, msgspec.Meta(ge=0, le=2**31 - 1)]  # the API server refuses negative numbers
 
 
 class PodTemplate(Trimmed, frozen=True, kw_only=True):
-    """The metadata and the spec of each pod."""
-
     metadata: ObjectMeta = ObjectMeta()
     spec: dict[str, Any] = msgspec.field(default_factory=dict)
 
@@ -43,13 +39,11 @@ class VolumeClaimTemplate(Trimmed, frozen=True, kw_only=True):
 
 
 class Ordinals(Trimmed, frozen=True, kw_only=True):
-    """The number of the first pod of a StatefulSet."""
-
     start: Count = 0
 
 
 class WorkloadSpec(Trimmed, frozen=True, kw_only=True):
-    """The number of pods and their template; the kind decides which fields are used."""
+    """The number of pods and their template; the kind decides which fields apply."""
 
     template: PodTemplate = PodTemplate()
     replicas: Count = 1
@@ -62,8 +56,6 @@ class WorkloadSpec(Trimmed, frozen=True, kw_only=True):
 
 
 class Workload(Trimmed, frozen=True, kw_only=True):
-    """A Deployment, ReplicaSet, StatefulSet or Job."""
-
     metadata: ObjectMeta
     spec: WorkloadSpec = WorkloadSpec()
 
@@ -73,7 +65,7 @@ Labels = dict[str, str]
 
 
 def with_pods(documents: Iterable[Document], problems: list[str]) -> Iterator[Document]:
-    """The documents, with workloads replaced by their pods; each error in a workload is added to ``problems``."""
+    """The documents, with workloads replaced by their pods; errors in workloads are added to ``problems``."""
     for document in documents:
         if document.kind not in VERSIONS or document.api_version not in ("", VERSIONS[document.kind]):
             yield document
@@ -119,7 +111,7 @@ class _Controller(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def _is_of_a_deployment(self) -> bool:
-        """Whether it is the ReplicaSet of a Deployment in the files, which already creates the pods."""
+        """Whether a Deployment in the files owns the ReplicaSet, and so creates its pods already."""
         return any(
             owner.kind == "Deployment" and owner.controller for owner in self.workload.metadata.owner_references or ()
         )
@@ -167,7 +159,7 @@ class _Controller(msgspec.Struct, frozen=True, kw_only=True):
         return self._document("Pod", {"metadata": metadata, "spec": self._spec(name)}, "v1", place="spec.template")
 
     def _labels(self, name: str, number: int) -> Labels:
-        """The labels that its controller adds to a pod."""
+        """The labels that the workload's controller adds to a pod."""
         match self.kind:
             case "StatefulSet":
                 return {
@@ -182,7 +174,7 @@ class _Controller(msgspec.Struct, frozen=True, kw_only=True):
                 return self._hash_label
 
     def _spec(self, pod: str) -> dict[str, Any]:
-        """The template's spec, with the claims of a StatefulSet instead of its volumes of the same names."""
+        """The template's spec; claims of a StatefulSet replace its volumes of the same names."""
         spec, claims = self.workload.spec.template.spec, self.workload.spec.volume_claim_templates or ()
         if not claims:
             return spec

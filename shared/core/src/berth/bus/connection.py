@@ -125,10 +125,10 @@ class Connection:
         try:
             await self.subscribe(f"{self._inbox}*", self._on_reply)
         except (UnansweredError, BusLostError) as exc:
-            self.lose("closed")
+            await self._end()
             raise BusLostError(self._unreachable(exc)) from exc
         except BusRefusedError as exc:
-            self.lose("closed")
+            await self._end()
             inbox = f"{self.settings.inbox_prefix}.>"
             remedy = "give it the permission, or name its own prefix in BERTH_NATS_INBOX_PREFIX"
             raise BusRefusedError(f"connecting as {self.name!r}: this user may not read {inbox!r}: {remedy}") from exc
@@ -407,6 +407,9 @@ class Connection:
         """Send what is written, and disconnect. Takes at most a second."""
         with contextlib.suppress(BusLostError, UnansweredError):
             await self.flush(timedelta(seconds=CLOSE_SECONDS))
+        await self._end()
+
+    async def _end(self) -> None:
         self.lose("closed")
         if self._closing is not None:
             await asyncio.wait({self._closing}, timeout=CLOSE_SECONDS)

@@ -5,7 +5,7 @@ import { store } from "./store.js";
 
 const ANYBODYS = "default-scheduler"; // a pod that names no scheduler
 
-/** A notice that is shown as long as no Decision is known; `changed(isEmpty)` is told when that is so, or no longer. */
+/** A notice that is shown as long as no Decision is known; `changed(isEmpty)` is called on a change. */
 export function awaitedNotice(signal, changed = () => {}) {
   const notice = el("section", { class: "card awaited", hidden: true, role: "status" });
   let drawn = "";

@@ -1,7 +1,7 @@
 // Every node as a tile, coloured by what is requested or by its traffic; the chosen node's pods beside it.
 
 import { awaitedNotice, wasDecidedBefore } from "./awaited.js";
-import { ask, el, fill, known, nodeLink, podLink, refill, say } from "./dom.js";
+import { ask, el, fill, known, nodeLink, podLink, refill, setText } from "./dom.js";
 import { clock, cores, count, memory, percent } from "./format.js";
 import { Measures } from "./measures.js";
 import { nodeControls } from "./nodecontrols.js";
@@ -53,7 +53,7 @@ export function clusterView(place, signal, chosen) {
     const parts = totalsOf(shown, store.nodes.size);
     const sampled = shown.filter((node) => node.traffic).length;
     if (measures.by === "bandwidth") parts.push(sampled ? `${count(sampled)} measured` : "no bandwidth is measured: a metrics collector writes it");
-    say(sums, store.frames ? parts.join("  \u00b7  ") : "");
+    setText(sums, store.frames ? parts.join("  \u00b7  ") : "");
     controls.explain(shown);
   }
 
@@ -62,7 +62,7 @@ export function clusterView(place, signal, chosen) {
     const numbers = Object.values(store.services?.queues || {});
     const pods = numbers.reduce((sum, each) => sum + each, 0);
     waiting.hidden = !numbers.length;
-    say(waiting, `${pods ? count(pods) : "no"} ${pods > 1 ? "pods wait" : "pod waits"}`);
+    setText(waiting, `${pods ? count(pods) : "no"} ${pods > 1 ? "pods wait" : "pod waits"}`);
   }
 
   function figures() {

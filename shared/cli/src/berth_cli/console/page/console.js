@@ -1,6 +1,6 @@
 // The page: its address says which view is shown, the head what holds for all of them.
 
-import { decoded, el, fill, say } from "./dom.js";
+import { decoded, el, fill, setText } from "./dom.js";
 import { count, withoutNumbers } from "./format.js";
 import { store } from "./store.js";
 import { clusterView } from "./cluster.js";
@@ -47,10 +47,10 @@ function head() {
   const link = document.getElementById("link");
   const state = store.link !== "live" ? "lost" : store.bus.connected ? "live" : "away";
   link.dataset.state = state;
-  say(link, { lost: store.refusal ? "refused" : "console away", away: "NATS away", live: "live" }[state]);
+  setText(link, { lost: store.refusal ? "refused" : "console away", away: "NATS away", live: "live" }[state]);
   const figures = store.figures;
   const bound = figures ? (figures.series.bound || []).slice(-5).reduce((sum, each) => sum + each, 0) / 5 : 0;
-  say(document.getElementById("rate"), figures ? `${count(bound)} pods/s bound` : "");
+  setText(document.getElementById("rate"), figures ? `${count(bound)} pods/s bound` : "");
   document.body.classList.toggle("stale", state !== "live");
 }
 

@@ -1,7 +1,7 @@
 // Decisions as they come. The rows are made once and written anew, so that a thousand a second cost no more than ten.
 
 import { awaitedNotice } from "./awaited.js";
-import { el, fill, known, nodeLink, podLink, refill, say } from "./dom.js";
+import { el, fill, known, nodeLink, podLink, refill, setText } from "./dom.js";
 import { clock, count, duration, percent } from "./format.js";
 import { OUTCOMES, STAGES, dark, ofStyle } from "./palette.js";
 import { store } from "./store.js";
@@ -17,7 +17,7 @@ export function decisionsView(place, signal) {
   let paused = null;
   let drawnAt = 0;
   let drawn = null;
-  const tallies = el("div", { class: "tallies" });
+  const counters = el("div", { class: "counters" });
   const history = el("canvas", { class: "history", role: "img", "aria-label": "Decisions a second, by outcome, of the last minute" });
   const peak = el("span", { class: "muted" });
   const strip = el("div", { class: "stages" });
@@ -32,7 +32,7 @@ export function decisionsView(place, signal) {
   const rows = Array.from({ length: ROWS }, makeRow);
   const body = el("tbody", {}, rows.map((row) => row.line));
   const quiet = [  // as long as there is nothing to show
-    tallies,
+    counters,
     el("div", { class: "cards" },
       el("section", { class: "card" }, el("h2", {}, "Last minute ", peak), history),
       el("section", { class: "card" }, el("h2", {}, "From created to bound"), strip),
@@ -61,7 +61,7 @@ export function decisionsView(place, signal) {
   function toggle() {
     paused = paused ? null : [...store.decisions];
     pause.setAttribute("aria-pressed", paused ? "true" : "false");
-    say(pause, paused ? "Go on" : "Pause");
+    setText(pause, paused ? "Go on" : "Pause");
     drawn = null;
   }
 
@@ -94,37 +94,37 @@ export function decisionsView(place, signal) {
 
   function write(row, line) {
     row.line.hidden = false;
-    say(row.time, clock(line.at));
+    setText(row.time, clock(line.at));
     link(row.pod, `${line.namespace}/${line.pod}`, podLink(line.namespace, line.pod));
     row.dot.style.background = OUTCOMES[line.outcome] || OUTCOMES.gone;
-    say(row.word, MEANS[line.outcome] || line.outcome);
+    setText(row.word, MEANS[line.outcome] || line.outcome);
     if (line.node) link(row.node, line.node, nodeLink(line.node));
     else link(row.node, "", null);
-    say(row.ranked, line.asked && line.ranked ? duration(line.ranked - line.asked) : "");
-    say(row.bound, line.ranked ? duration(line.at - line.ranked) : "");
-    say(row.why, [line.tries > 1 ? `try ${line.tries}` : "", line.text].filter(Boolean).join(": "));
+    setText(row.ranked, line.asked && line.ranked ? duration(line.ranked - line.asked) : "");
+    setText(row.bound, line.ranked ? duration(line.at - line.ranked) : "");
+    setText(row.why, [line.tries > 1 ? `try ${line.tries}` : "", line.text].filter(Boolean).join(": "));
     row.why.title = line.text;
   }
 
   function link(there, label, made) {
-    say(there, label);
+    setText(there, label);
     if (made) there.setAttribute("href", made.getAttribute("href"));
     else there.removeAttribute("href");
   }
 
   function figures() {
     const { figures: found } = store;
-    if (!found || tallies.hidden) return;
-    const tally = (label, number, kind, title) => el("div", { class: "tally", title }, el("b", { "data-outcome": kind }, number), el("span", {}, label));
-    fill(tallies,
-      tally("bound a second", count((found.outcomes.bound || 0) / found.seconds), "bound", "of the last minute"),
-      tally("unschedulable", count(found.outcomes.unschedulable || 0), "unschedulable"),
-      tally("conflicts", count(found.outcomes.conflict || 0), "conflict", "the binder's check failed: ranked again"),
-      tally("repeats", count(found.repeated), "", "Decisions on a pod that had been decided on before"),
-      tally("preempting", count(found.outcomes.preempting || 0), "preempting"),
-      tally("errors", count(found.outcomes.error || 0), "error"),
-      tally("dead letters", count(store.deadKept), store.deadKept ? "error" : "", "that NATS keeps, for a week at most"));
-    for (const number of tallies.querySelectorAll("b")) {
+    if (!found || counters.hidden) return;
+    const counter = (label, number, kind, title) => el("div", { class: "counter", title }, el("b", { "data-outcome": kind }, number), el("span", {}, label));
+    fill(counters,
+      counter("bound a second", count((found.outcomes.bound || 0) / found.seconds), "bound", "of the last minute"),
+      counter("unschedulable", count(found.outcomes.unschedulable || 0), "unschedulable"),
+      counter("conflicts", count(found.outcomes.conflict || 0), "conflict", "the binder's check failed: ranked again"),
+      counter("repeats", count(found.repeated), "", "Decisions on a pod that had been decided on before"),
+      counter("preempting", count(found.outcomes.preempting || 0), "preempting"),
+      counter("errors", count(found.outcomes.error || 0), "error"),
+      counter("dead letters", count(store.deadKept), store.deadKept ? "error" : "", "that NATS keeps, for a week at most"));
+    for (const number of counters.querySelectorAll("b")) {
       if (number.dataset.outcome && number.textContent !== "0") number.style.borderColor = OUTCOMES[number.dataset.outcome];
     }
     options(outcome, ORDER.filter((name) => found.outcomes[name] || name === kept.outcome), "outcome");
@@ -133,7 +133,7 @@ export function decisionsView(place, signal) {
     stages(found);
     tops(found);
     draw(found);
-    say(state, [paused ? "paused" : "", store.leftOut ? `${count(store.leftOut)} not listed, since they came too fast` : ""].filter(Boolean).join(", "));
+    setText(state, [paused ? "paused" : "", store.leftOut ? `${count(store.leftOut)} not listed, since they came too fast` : ""].filter(Boolean).join(", "));
   }
 
   function stages(found) {
@@ -184,7 +184,7 @@ export function decisionsView(place, signal) {
     const shown = ORDER.filter((name) => found.series[name]);
     const sums = Array.from({ length: found.seconds }, (_, at) => shown.reduce((sum, name) => sum + found.series[name][at], 0));
     const most = Math.max(1, ...sums);
-    say(peak, `at most ${count(most === 1 && !sums.some(Boolean) ? 0 : most)} decisions a second`);
+    setText(peak, `at most ${count(most === 1 && !sums.some(Boolean) ? 0 : most)} decisions a second`);
     const step = width / found.seconds;
     on.fillStyle = ofStyle("--line");
     on.fillRect(0, height - 1, width, 1);

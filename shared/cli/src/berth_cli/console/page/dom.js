@@ -50,7 +50,7 @@ export function refill(parent, ...children) {
 }
 
 /** Sets a text only where it differs, so that nothing is laid out anew in vain. */
-export function say(element, text) {
+export function setText(element, text) {
   if (element.textContent !== text) element.textContent = text;
 }
 

@@ -1,21 +1,21 @@
 // Exchanges the token for a cookie. By a script, since a form sends no Origin where no Referer is sent either.
 
 const form = document.querySelector("form");
-const said = document.getElementById("said");
+const problem = document.getElementById("problem");
 
 form.addEventListener("submit", async (event) => {
   event.preventDefault();
   const button = form.querySelector("button");
   button.disabled = true;
-  said.hidden = true;
+  problem.hidden = true;
   try {
     const answer = await fetch("login", { method: "POST", body: new URLSearchParams({ token: form.token.value }) });
     if (answer.ok) return location.replace("./");
-    said.textContent = (await answer.json()).error;
+    problem.textContent = (await answer.json()).error;
   } catch {
-    said.textContent = "The console does not answer.";
+    problem.textContent = "The console does not answer.";
   }
-  said.hidden = false;
+  problem.hidden = false;
   button.disabled = false;
   form.token.select();
   return undefined;

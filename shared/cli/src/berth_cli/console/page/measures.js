@@ -8,7 +8,7 @@ export const share = (part, whole) => (whole > 0 ? part / whole : null);
 const rate = (traffic) => Math.max(traffic.receive ?? 0, traffic.transmit ?? 0);
 
 export class Measures {
-  /** `now()`: the time by which a sample's age is told, in Unix seconds. */
+  /** `now()`: the time from which a sample's age is counted, in Unix seconds. */
   constructor(now) {
     this.now = now;
     this.by = "cpu";

@@ -1,6 +1,6 @@
 // Above tiles: what they are coloured by, and which nodes are shown.
 
-import { el, fill, say } from "./dom.js";
+import { el, fill, setText } from "./dom.js";
 import { perSecond } from "./format.js";
 import { gradient } from "./palette.js";
 
@@ -58,7 +58,7 @@ export function nodeControls(measures, kept, changed) {
       legend.querySelector("i").style.background = gradient();
       const sampled = nodes.some((node) => node.traffic);
       const scaled = measures.by === "bandwidth" && sampled && nodes.every((node) => !node.traffic?.capacity);
-      say(legend.lastChild, scaled ? perSecond(measures.fastest) : "100 %");
+      setText(legend.lastChild, scaled ? perSecond(measures.fastest) : "100 %");
     },
   };
 }

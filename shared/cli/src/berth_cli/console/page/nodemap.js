@@ -1,6 +1,6 @@
 // The nodes of one cluster as tiles: laid out by zone, with the numbers beside the pointer, by keyboard too.
 
-import { el, fill, say } from "./dom.js";
+import { el, fill, setText } from "./dom.js";
 import { count, percent } from "./format.js";
 import { share } from "./measures.js";
 import { dark } from "./palette.js";
@@ -28,7 +28,7 @@ export function nodeMap(measures, { label, choose, pointed = () => {} }, signal)
   const element = el("section", { "aria-label": label }, nothing, stack, tip, spoken);
   const tiles = new Tiles(base, above, (node) => measures.ratio(node));
 
-  /** Lays out the nodes that are to be seen, in a part of the window's height; `empty` is said when there are none. */
+  /** Lays out the nodes that are to be seen, in a part of the window's height; `empty` is shown when there are none. */
   function layOut(nodes, empty, part = 1) {
     const groups = new Map();
     for (const node of nodes) {
@@ -40,7 +40,7 @@ export function nodeMap(measures, { label, choose, pointed = () => {} }, signal)
     const headed = groups.size > 1 && groups.size <= 24;
     tiles.layOut(headed ? [...groups] : [["", [...groups.values()].flat()]], Math.max(200, stack.parentElement.clientWidth), room);
     nothing.hidden = tiles.order.length > 0;
-    say(nothing, empty);
+    setText(nothing, empty);
   }
 
   function hover(event) {
@@ -75,7 +75,7 @@ export function nodeMap(measures, { label, choose, pointed = () => {} }, signal)
     const box = above.getBoundingClientRect();
     const { x, y } = tiles.places.get(node);
     showTip(tiles.focus, box.left + x + tiles.size, box.top + y + tiles.size);
-    say(spoken, measures.describe(node).join(", "));
+    setText(spoken, measures.describe(node).join(", "));
   }
 
   above.addEventListener("pointermove", hover);

@@ -1,5 +1,5 @@
 // Colours. Amounts: one sequence whose lightness rises evenly (ColorBrewer's YlGnBu), away from the background, so that
-// it reads the same to those who tell no hues apart. Kinds: Okabe and Ito's; a word always stands beside them.
+// it reads the same to people who see no hues. Kinds: Okabe and Ito's; a word always stands beside them.
 
 const LIGHT = ["#eef4d2", "#d3ecb7", "#a5dbb7", "#68c3be", "#3aa9c2", "#2083b9", "#2459a5", "#233690", "#0a1f5c"];
 const DARK = ["#1c2a44", "#23387c", "#24549c", "#1f7cb6", "#34a3c2", "#5fbfbf", "#98d6b9", "#cfeab5", "#f5fbc4"];

@@ -7,7 +7,7 @@ import { drawHelp, whatHelps } from "./remedies.js";
 import { store } from "./store.js";
 
 const REFRESH_MS = 3000;
-const SETTLED_MS = 30_000; // a pod that does not wait: its Decisions are heard anyway
+const SETTLED_MS = 30_000; // a pod that does not wait: its Decisions arrive anyway
 const SHOWN_NODES = 12;
 const SHOWN_REFUSED = 200;
 const MEANS = {
@@ -18,7 +18,7 @@ const MEANS = {
 export function podView(place, signal, namespace, name) {
   const path = podPath(namespace, name);
   const whole = `${namespace}/${name}`;
-  const said = el("div", { "aria-live": "polite" }, el("p", { class: "empty" }, "Reading..."));
+  const verdict = el("div", { "aria-live": "polite" }, el("p", { class: "empty" }, "Reading..."));
   const more = el("div");
   const state = el("div");
   const helps = el("div");
@@ -27,7 +27,7 @@ export function podView(place, signal, namespace, name) {
   const refused = el("section", { class: "card", hidden: true });
   const trace = el("section", { class: "card", hidden: true });
   const now = el("section", { class: "card now" });
-  fill(place, el("section", { class: "verdict" }, el("h1", {}, whole), said, more), waits, choice, refused, trace, now);
+  fill(place, el("section", { class: "verdict" }, el("h1", {}, whole), verdict, more), waits, choice, refused, trace, now);
   asking();
 
   let version = "";
@@ -60,7 +60,7 @@ export function podView(place, signal, namespace, name) {
     const found = why.status === "fulfilled" ? why.value : null;
     const [first, ...rest] = found ? found.sentences : [why.reason.message];
     const drawn = el("div", {}, found ? headlineOf(found, whole, first) : el("p", { class: "headline" }, first));
-    if (drawn.textContent !== said.textContent) fill(said, ...drawn.childNodes);
+    if (drawn.textContent !== verdict.textContent) fill(verdict, ...drawn.childNodes);
     fill(more, found?.kind === "queued" ? null : sentencesOf(rest), // those are below
       queue ? whetherItWaits(queue, found) : null);
   }
@@ -101,7 +101,7 @@ export function podView(place, signal, namespace, name) {
         const dot = el("i", { class: "dot" });
         dot.style.background = colourOfMessage(message);
         const line = [el("time", {}, clock(unix(message.at))), el("span", { class: "since" }, message.since_seconds === null ? "" : `+${duration(message.since_seconds)}`),
-          dot, el("b", {}, message.stage), el("span", {}, message.said)];
+          dot, el("b", {}, message.stage), el("span", {}, message.text)];
         return el("li", {}, message.message
           ? el("details", {}, el("summary", {}, line), el("p", { class: "muted" }, message.subject), el("pre", { tabindex: 0 }, JSON.stringify(message.message, null, 2)))
           : el("div", { class: "line", title: "restored from the Decision: the message itself was settled" }, line));
@@ -245,11 +245,11 @@ export function drawCandidates(place, found, title) {
       plugins.map((plugin) => el("td", { class: "number" }, each.scores[plugin] ? points(each.scores[plugin]) : "-")),
       [each.pods, each.loss, each.newcomers].map((number) => el("td", { class: "number" }, number))))))),
     el("p", { class: "muted" }, Object.entries(MEANS).map(([name, means]) => `${name}: ${means}.`).join(" ")));
-  const details = shown.flatMap((each) => Object.entries(each.details || {}).map(([plugin, said]) => el("li", {}, el("b", {}, each.node), ` ${plugin}: ${said}`)));
+  const details = shown.flatMap((each) => Object.entries(each.details || {}).map(([plugin, explanation]) => el("li", {}, el("b", {}, each.node), ` ${plugin}: ${explanation}`)));
   return fill(place, el("h2", {}, `${title} `, el("span", { class: "muted" }, `${count(found.feasible)} of ${count(found.evaluated)}, the best first; points of each plugin`)),
     legend, el("ol", { class: "candidates" }, rows),
     all.length > shown.length ? el("p", { class: "muted" }, `and ${count(all.length - shown.length)} more`) : null, table,
-    details.length ? el("details", {}, el("summary", {}, "What plugins say about their points"), el("ul", {}, details)) : null);
+    details.length ? el("details", {}, el("summary", {}, "The plugins' explanations"), el("ul", {}, details)) : null);
 }
 
 /** Refused nodes: a bar for each plugin and reason. */

@@ -1,6 +1,6 @@
 // The pods that wait: how many in each queue, why, and what would help them.
 
-import { ask, el, fill, known, podLink, podPath, refill, say, words } from "./dom.js";
+import { ask, el, fill, known, podLink, podPath, refill, setText, words } from "./dom.js";
 import { count, duration, unix } from "./format.js";
 import { drawHelp, whatHelps } from "./remedies.js";
 import { store } from "./store.js";
@@ -52,7 +52,7 @@ export function queueView(place, signal) {
       problem.hidden = true;
     } catch (error) {
       problem.hidden = false;
-      say(problem, error.message);
+      setText(problem, error.message);
     } finally {
       reading = false;
       again = Math.min(again, performance.now() + REFRESH_MS); // at once if another list was chosen meanwhile
@@ -65,14 +65,14 @@ export function queueView(place, signal) {
     drawGroups(found);
     const pods = found.pods.slice(0, ROWS);
     nothing.hidden = pods.length > 0;
-    say(nothing, found.looked_at ? "None of these pods waits." : wanted() ? "No such pod waits." : "No pod waits.");
+    setText(nothing, found.looked_at ? "None of these pods waits." : wanted() ? "No such pod waits." : "No pod waits.");
     table.hidden = !pods.length;
     refill(body, pods.map((pod) => el("tr", {}, el("td", {}, podLink(pod.namespace, pod.name)), el("td", {}, pod.queue),
       el("td", { class: "number" }, duration(Math.max(0, now - unix(pod.since)))),
       el("td", { class: "number" }, pod.tried_again_seconds === undefined || pod.tried_again_seconds === null ? "" : duration(pod.tried_again_seconds)),
       el("td", { class: "number" }, pod.attempts || 0), el("td", { class: "number" }, pod.priority || 0),
       el("td", { class: "why", title: pod.message || "" }, (pod.plugins || []).length ? words(pod.plugins.join(", ")) : pod.message || pod.stage))));
-    say(note, leftOut(found, pods.length));
+    setText(note, leftOut(found, pods.length));
   }
 
   /** Which pods the table may lack. */
@@ -100,7 +100,7 @@ export function queueView(place, signal) {
     }
     if (store.services) {
       const { in_flight: used, window: slots } = store.services;
-      say(windows, Object.keys(slots).length ? `In flight by profile: ${Object.entries(slots).map(([name, room]) => `${name} ${used[name] || 0} of ${room}`).join(", ")}` : "");
+      setText(windows, Object.keys(slots).length ? `In flight by profile: ${Object.entries(slots).map(([name, room]) => `${name} ${used[name] || 0} of ${room}`).join(", ")}` : "");
     }
   }
 
@@ -172,7 +172,7 @@ export function queueView(place, signal) {
   function tellAges() {
     for (const { age, at } of opened.values()) {
       const seconds = Math.floor((performance.now() - at) / 1000);
-      if (at !== null) say(age, `Asked ${seconds < 60 ? `${seconds} s` : duration(seconds)} ago.`);
+      if (at !== null) setText(age, `Asked ${seconds < 60 ? `${seconds} s` : duration(seconds)} ago.`);
     }
   }
 

@@ -6,18 +6,18 @@ import { el, known, nodeLink, refill, words } from "./dom.js";
 export function whatHelps({ remedies = [], missing = "" }, helping = []) {
   return [
     remedies.length || missing ? el("h3", {}, "What would help") : null,
-    remedies.length ? el("ul", { class: "remedies" }, remedies.map((one) => el("li", {}, one.plugin ? [el("b", {}, words(one.plugin)), " "] : null, said(one)))) : null,
+    remedies.length ? el("ul", { class: "remedies" }, remedies.map((one) => el("li", {}, one.plugin ? [el("b", {}, words(one.plugin)), " "] : null, sentence(one)))) : null,
     missing ? el("p", { class: "muted" }, `${missing.charAt(0).toUpperCase()}${missing.slice(1)}.`) : null,
     helping.length ? el("details", { class: "events" }, known(el("summary", {}, "Events after which it is tried again"), "events"), el("ul", { class: "helping" }, helping.map((one) => el("li", {}, el("b", {}, words(one.plugin)), ": ",
       one.events.length ? one.events.map((event) => el("span", { class: "event" }, words(event))) : "any event")))) : null,
   ];
 }
 
-/** Draws what `make` makes unless what is to be `told` is there: what is open or has the focus stays so. */
-export function drawHelp(place, told, make) {
-  const key = JSON.stringify(told);
-  if (place.dataset.told === key) return;
-  place.dataset.told = key;
+/** Draws what `make` makes unless `shown` is there already: what is open or has the focus stays so. */
+export function drawHelp(place, shown, make) {
+  const key = JSON.stringify(shown);
+  if (place.dataset.shown === key) return;
+  place.dataset.shown = key;
   const wasOpen = Boolean(place.querySelector("details[open]"));
   refill(place, make());
   const events = place.querySelector("details");
@@ -25,7 +25,7 @@ export function drawHelp(place, told, make) {
 }
 
 /** The sentence, in which the names of nodes lead to the nodes. */
-function said({ text, examples = [] }) {
+function sentence({ text, examples = [] }) {
   const parts = [];
   let rest = text;
   for (const name of examples) {

@@ -1,6 +1,6 @@
 // A recording and what another configuration would have done: two clusters side by side, at any time of the recording.
 
-import { ask, decoded, el, fill, nodeLink, podLink, podPath, say } from "./dom.js";
+import { ask, decoded, el, fill, nodeLink, podLink, podPath, setText } from "./dom.js";
 import { Film, trafficOf } from "./film.js";
 import { clock, cores, count, duration, memory } from "./format.js";
 import { offerFind, offerLogout, offerSkip } from "./head.js";
@@ -36,7 +36,7 @@ function open(found) {
   let laidOut = false;
 
   document.title = `${title} and ${otherTitle} - berth replay`;
-  say(document.getElementById("what"), `${title}, recorded from ${clock(times[0])} for ${duration(times[last] - times[0])}, and with ${otherTitle}`);
+  setText(document.getElementById("what"), `${title}, recorded from ${clock(times[0])} for ${duration(times[last] - times[0])}, and with ${otherTitle}`);
   fill(document.getElementById("notices"), found.notes.map((note) => el("p", { class: "notice" }, note)));
 
   // --- the two clusters
@@ -74,7 +74,7 @@ function open(found) {
     for (const { map, store, totals } of Object.values(clusters)) {
       const parts = totalsOf(map.tiles.order, store.nodes.size);
       if (measures.by === "bandwidth") parts.push(traffic.size ? "samples as recorded" : "no bandwidth was recorded");
-      say(totals, parts.join("  \u00b7  "));
+      setText(totals, parts.join("  \u00b7  "));
     }
     controls.explain(SIDES.flatMap((side) => clusters[side].map.tiles.order));
   }
@@ -98,7 +98,7 @@ function open(found) {
     }
     slider.value = String(step);
     const text = `${clock(times[step])}  (+${duration(times[step] - times[0])})`;
-    say(time, text);
+    setText(time, text);
     slider.setAttribute("aria-valuetext", text);
     if (laidOut) summaries();
     detail.moved();
@@ -122,7 +122,7 @@ function open(found) {
 
   function state() {
     play.setAttribute("aria-pressed", playing ? "true" : "false");
-    say(play, playing ? "Pause" : "Play");
+    setText(play, playing ? "Pause" : "Play");
   }
 
   // --- what is chosen
@@ -179,7 +179,7 @@ function differences({ different, more, asked, summary, again }, titles) {
       each.kind === "elsewhere" ? null : el("span", { class: "kind" }, each.kind),
       each.reason ? el("span", { class: "muted reason" }, each.reason) : null)));
     const left = found.length - Math.min(found.length, LISTED) + (wanted ? 0 : more);
-    say(rest, different.length ? `${left ? `and ${count(left)} more: -o json has all` : ""}` : "Every pod is as recorded.");
+    setText(rest, different.length ? `${left ? `and ${count(left)} more: -o json has all` : ""}` : "Every pod is as recorded.");
   }
 
   draw();
@@ -245,7 +245,7 @@ function chosenDetail(panel, { titles, times, step, mark }) {
       const { stays } = drawn[side];
       const stay = stayAt(stays);
       nodes[side] = (stay || stays[stays.length - 1])?.node;
-      say(panel.querySelector(`[data-side=${side}] .then`), `At the time shown: ${stay ? `on ${stay.node}` : "on no node"}.`);
+      setText(panel.querySelector(`[data-side=${side}] .then`), `At the time shown: ${stay ? `on ${stay.node}` : "on no node"}.`);
     }
     mark(nodes);
   }

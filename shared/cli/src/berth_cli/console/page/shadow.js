@@ -30,7 +30,7 @@ export function shadowView(place, signal) {
   const cards = el("div", { class: "shadows" });
   const choice = el("select", { "aria-label": "Shadow", onchange: () => { kept.shadow = choice.value; draw(); }, onblur: () => draw() }); // not refilled while it is used
   const body = el("tbody");
-  const nothing = el("p", { class: "empty" }, "No difference has been heard since this console was started.");
+  const nothing = el("p", { class: "empty" }, "No difference has arrived since this console was started.");
   const table = el("div", { class: "scroll" }, el("table", {}, el("thead", {}, el("tr", {},
     ["Time", "Pod", "Shadow", "Difference", "Live", "Shadow's node", "Points apart", "Place"].map((name) => el("th", { scope: "col", class: ["Points apart", "Place"].includes(name) ? "number" : "" }, name)))), body));
   fill(place, cards, el("div", { class: "controls" }, el("h2", {}, "Last differences"), choice), nothing, table);

@@ -1,4 +1,4 @@
-// What the console has sent: everything once, then what changed. Views read it and are told what kind of thing changed.
+// What the console has sent: everything once, then what changed. Views read it and are notified of the kind of change.
 
 const SILENCE_MS = 25_000;
 const HIDDEN_MS = 20_000;
@@ -87,7 +87,7 @@ export class Store extends EventTarget {
     }
     if (this.isResting || this.source !== source) return undefined; // left, or begun anew meanwhile
     this.refusal = refusal;
-    this.tell("link");
+    this.notify("link");
     if (!refusal) return this.connect();
     this.trying = setTimeout(() => this.tryAgain(), TRY_MS);
     return undefined;
@@ -105,10 +105,10 @@ export class Store extends EventTarget {
     if (this.link === link) return;
     this.link = link;
     if (link === "live") this.lastHeard = performance.now();
-    this.tell("link");
+    this.notify("link");
   }
 
-  tell(kind, detail) {
+  notify(kind, detail) {
     this.dispatchEvent(new CustomEvent(kind, { detail }));
   }
 
@@ -126,18 +126,18 @@ export class Store extends EventTarget {
     this.takeDecisions(frame);
     if (frame.bus) {
       this.bus = { connected: false, reason: "", ...frame.bus };
-      this.tell("bus");
+      this.notify("bus");
     }
     if (frame.services) {
       this.services = frame.services;
-      this.tell("services");
+      this.notify("services");
     }
     this.takeShadows(frame);
     if (frame.figures) {
       this.figures = frame.figures;
       this.mirrorAge = frame.mirror_age ?? null;
       this.mirrorIsCurrent = frame.mirror_is_current ?? true;
-      this.tell("figures");
+      this.notify("figures");
     }
   }
 
@@ -155,7 +155,7 @@ export class Store extends EventTarget {
     for (const [at, shadow, namespace, pod, profile, result, live, own, apart, place, refused, outcome, node] of frame.differences || [])
       this.differences.unshift({ at, shadow, namespace, pod, profile, result, live, own, apart, place, refused, outcome, node });
     this.differences.length = Math.min(this.differences.length, DIFFERENCES);
-    if (frame.whole || frame.shadows || frame.differences) this.tell("shadows");
+    if (frame.whole || frame.shadows || frame.differences) this.notify("shadows");
   }
 
   takeNodes(frame) {
@@ -186,8 +186,8 @@ export class Store extends EventTarget {
       node.traffic = sampled === null ? null : { receive, transmit, capacity, sampled };
       changed.add(node);
     }
-    if (others) this.tell("nodes");
-    if (changed.size) this.tell("loads", changed);
+    if (others) this.notify("nodes");
+    if (changed.size) this.notify("loads", changed);
   }
 
   takeDecisions(frame) {
@@ -204,9 +204,9 @@ export class Store extends EventTarget {
     if (lines.length || frame.whole) {
       this.decisions.push(...lines);
       if (this.decisions.length > KEPT) this.decisions.splice(0, this.decisions.length - KEPT);
-      this.tell("decisions", lines);
+      this.notify("decisions", lines);
     }
-    if (frame.dead || frame.dead_kept || frame.whole) this.tell("dead");
+    if (frame.dead || frame.dead_kept || frame.whole) this.notify("dead");
   }
 }
 
