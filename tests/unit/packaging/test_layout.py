@@ -29,10 +29,7 @@ OF_ONE_KIND = {
 }
 """Larger packages, whose modules a reader never holds together."""
 YET_TO_BE_CUT = {
-    "shared/cli/src/berth_cli/recording": 14,
     "services/watcher/src/berth_watcher": 16,
-    "services/binder/src/berth_binder": 16,
-    "shared/core/src/berth/bus": 13,
 }
 LONGEST_CHAINS = {"berth.framework": 6, "berth_watcher": 7, "berth_binder": 6}
 """By package, how many of its modules may be in one chain of imports."""
