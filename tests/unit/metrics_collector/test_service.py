@@ -251,7 +251,7 @@ async def test_a_failure_and_its_end_are_logged_once_and_counted_each_time():
 async def test_unmatched_exporters_are_logged_once_a_change_and_counted():
     world = PollerWorld(FakePrometheus({"a": 1.0, "printer": 1.0}), "a", "lonely")
     assert await world.rounds(3) == ["nodes without a current sample", "exporters that match no node"]
-    for state, number in {"known": 1, "missing": 1, "stranger": 1, "double": 0}.items():
+    for state, number in {"known": 1, "missing": 1, "unmatched": 1, "duplicate": 0}.items():
         assert world.meter.value("berth_bandwidth_nodes", query=TOKEN, state=state) == number
     del world.server.rates["printer"]
     world.server.rates["lonely"] = 1.0

@@ -88,23 +88,23 @@ def test_a_decision_comes_after_the_ranking_that_it_is_about(aligned):
 def test_what_no_ranking_asks_for_is_applied_once_it_is_old_enough(aligned):
     aligned.add_mirror([a_node_at(3, "c")], 3, 1.0)
     assert aligned.due_at() == 1.0 + HOLD_SECONDS
-    aligned.let_go(1.0 + HOLD_SECONDS - 0.01, is_idle=True)
+    aligned.apply_due(1.0 + HOLD_SECONDS - 0.01, is_idle=True)
     assert nodes(aligned) == {"a", "b"}
-    aligned.let_go(1.0 + HOLD_SECONDS, is_idle=True)
+    aligned.apply_due(1.0 + HOLD_SECONDS, is_idle=True)
     assert nodes(aligned) == {"a", "b", "c"}
     assert (aligned.due_at(), len(aligned)) == (None, 0)
 
 
 def test_while_rankings_wait_nothing_is_let_go(aligned):
     aligned.add_mirror([a_node_at(3, "c")], 3, 1.0)
-    aligned.let_go(100.0, is_idle=False)
+    aligned.apply_due(100.0, is_idle=False)
     assert nodes(aligned) == {"a", "b"}
 
 
 def test_what_is_held_is_bounded(aligned, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(alignedview, "MOST_HELD", 2)
     aligned.add_mirror([a_node_at(3, "c"), a_node_at(4, "d"), a_node_at(5, "e")], 5, 1.0)
-    aligned.let_go(1.0, is_idle=False)
+    aligned.apply_due(1.0, is_idle=False)
     assert (nodes(aligned), len(aligned)) == ({"a", "b", "c"}, 2)
 
 

@@ -32,7 +32,7 @@ from berth.ranking.comparison import (
     ShadowCounts,
     compare,
     refusing_plugins,
-    why_not_compared,
+    skip_reason,
 )
 from harness.builders.objects import a_pod, first_attempt
 from harness.builders.profiles import default_profile
@@ -158,11 +158,11 @@ def a_rejection() -> Rejection:
     ],
 )
 def test_a_live_ranking_that_says_nothing_about_the_configuration_is_not_compared(live, reason):
-    assert why_not_compared(live, default_profile()) is reason
+    assert skip_reason(live, default_profile()) is reason
 
 
 def test_a_profile_that_the_shadow_lacks_is_not_compared():
-    assert why_not_compared(a_ranking(("a", 9)), None) is SkipReason.PROFILE
+    assert skip_reason(a_ranking(("a", 9)), None) is SkipReason.PROFILE
 
 
 def test_a_comparison_gets_its_final_decision_once():

@@ -1,4 +1,4 @@
-"""What the collector reads of the configuration file: the arguments of NetworkTraffic, without any plugin."""
+"""Reads the configuration file for the collector: the arguments of NetworkTraffic, without plugins."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from berth.settings.file import read_file
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KnownArguments:
-    """The plugin as the reader of the file knows it: its names, points and arguments."""
+    """NetworkTraffic in the form that the file's reader needs: names, points and arguments."""
 
     name: str = networktraffic.NAME
     points: tuple[Point, ...] = networktraffic.POINTS
@@ -28,6 +28,6 @@ KNOWN: Final = dict.fromkeys((networktraffic.NAME, networktraffic.ALIAS), KnownA
 
 
 def read_configuration(path: Path | None, *, provider: str, gates: str) -> KubeSchedulerConfiguration:
-    """The file, whose profiles have NetworkTraffic and no other plugin. See :func:`read_file`."""
+    """The file; its profiles have no plugin but NetworkTraffic. See :func:`read_file`."""
     read = read_file(path, known=KNOWN, provider=provider, gates=gates, partial=True)
     return replace(read, built_in=frozenset(KNOWN))

@@ -1,8 +1,8 @@
-"""Which node an exporter belongs to.
+"""Finds the node of an exporter.
 
-Tried in this order: the node label; the kernel's host name (node_uname_info); the address as a node's InternalIP; the
-address as a node's name. Names may differ in case and in domain: they are compared whole, then up to the first dot if
-that is unambiguous. Exporters without a node, and nodes without an exporter, are reported.
+By the first match: the node label, the kernel's host name (node_uname_info), the address as a node's InternalIP, the
+address as a node's name. Names may differ in case and domain: they are compared whole, then up to the first dot if
+unambiguous. Exporters without a node and nodes without an exporter are reported.
 """
 
 from __future__ import annotations
@@ -35,15 +35,12 @@ _INTERNAL_IP: Final = "InternalIP"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MatchedSamples:
-    """Samples by node, and what could not be matched."""
+    """Samples by node, with unmatched exporters."""
 
     samples: Mapping[str, Bandwidth] = field(default_factory=dict)
-    unmatched: tuple[str, ...] = ()
-    """Instances of exporters that match no node."""
-    missing: tuple[str, ...] = ()
-    """Nodes without an exporter."""
-    duplicates: tuple[str, ...] = ()
-    """Nodes with several exporters of the same devices: the one scraped last counts."""
+    unmatched: tuple[str, ...] = ()  # instances of exporters that match no node
+    missing: tuple[str, ...] = ()  # nodes without an exporter
+    duplicates: tuple[str, ...] = ()  # nodes with several exporters of the same devices; the one scraped last counts
 
 
 def match_samples(samples: Iterable[TargetSample], host_rows: Sequence[SampleRow], nodes: NodeNames) -> MatchedSamples:
@@ -66,7 +63,7 @@ def match_samples(samples: Iterable[TargetSample], host_rows: Sequence[SampleRow
 
 
 class MirroredNodes:
-    """The nodes that the mirror shows. ``arrivals`` counts all that were ever added, deleted ones included."""
+    """The mirror's nodes. ``arrivals`` counts all nodes ever added, deleted ones included."""
 
     def __init__(self) -> None:
         self._nodes: dict[str, Node] = {}
@@ -76,13 +73,12 @@ class MirroredNodes:
 
     @property
     def names(self) -> NodeNames:
-        """The current nodes, to find an exporter's."""
         if self._names is None:
             self._names = NodeNames(self._nodes.values())
         return self._names
 
     def apply(self, entry: Entry) -> None:
-        """Apply an entry of ``cluster`` under ``node.``; an undecodable one changes nothing."""
+        """Apply an entry of ``cluster`` under ``node.``; an undecodable one is logged and skipped."""
         try:
             _, name = parse_key(entry.key)
             if entry.data is None:
@@ -94,7 +90,7 @@ class MirroredNodes:
         self._names = None
 
     async def arrived_after(self, arrivals: int) -> None:
-        """Wait until ``arrivals`` is above this number."""
+        """Wait until ``arrivals`` exceeds this number."""
         while self.arrivals <= arrivals:
             await self._arrived.wait()
 
@@ -107,17 +103,17 @@ class MirroredNodes:
 
 
 class NodeNames:
-    """The nodes of the cluster by names and addresses, to find an exporter's node."""
+    """Names and addresses of the cluster's nodes, to match exporters."""
 
     def __init__(self, nodes: Iterable[Node]) -> None:
         listed = list(nodes)
         self.names = frozenset(node.metadata.name for node in listed)
+        # Bytes per second from annotations, which precede the capacity that the network card reports.
         self.capacities = {
             node.metadata.name: capacity
             for node in listed
             if (capacity := annotated_rate(node, LINK_CAPACITY_ANNOTATION))  # 0 is like no annotation
         }
-        """Bytes per second from nodes' annotations, which take precedence over what the network card reports."""
         self._whole = {name.lower(): name for name in self.names}
         self._short = _unambiguous((_short(name), name) for name in self.names)
         self._by_address = _unambiguous(
@@ -128,7 +124,7 @@ class NodeNames:
         )
 
     def node_of(self, target: Target, nodename: str) -> str | None:
-        """The exporter's node; ``None`` when none matches."""
+        """The exporter's node; ``None`` if unmatched."""
         host = host_of(target.instance)
         return (
             self._by_name(target.label)
@@ -144,7 +140,7 @@ class NodeNames:
 
 
 def host_names(rows: Iterable[SampleRow]) -> dict[tuple[str, str], str]:
-    """The kernel's host name by (instance, job); of two names of one exporter, the later."""
+    """The kernel's host name by (instance, job); for two names of one exporter, the later."""
     latest: dict[tuple[str, str], tuple[float, str]] = {}
     for row in rows:
         key = (row.metric.get("instance", ""), row.metric.get("job", ""))
@@ -154,7 +150,7 @@ def host_names(rows: Iterable[SampleRow]) -> dict[tuple[str, str], str]:
 
 
 def host_of(instance: str) -> str:
-    """The host part of ``host:port`` or ``[v6]:port``; the whole when there is no port."""
+    """The host part of ``host:port`` or ``[v6]:port``; all of it without a port."""
     if instance.startswith("["):
         return instance[1:].partition("]")[0]
     host, colon, port = instance.rpartition(":")
@@ -162,7 +158,7 @@ def host_of(instance: str) -> str:
 
 
 def _combine(found: list[TargetSample]) -> Bandwidth:
-    """Exporters with different devices are added up; otherwise the one that was scraped last counts."""
+    """Sum over exporters with disjoint devices; otherwise the exporter scraped last counts."""
     if len(found) == 1 or not _are_disjoint(found):
         return max(found, key=lambda sample: (sample.bandwidth.sampled_at, sample.target.instance)).bandwidth
     parts = [sample.bandwidth for sample in found]
@@ -175,7 +171,7 @@ def _combine(found: list[TargetSample]) -> Bandwidth:
 
 
 def _with_capacity(bandwidth: Bandwidth, announced: float | None) -> Bandwidth:
-    """An amount that readers do not take is unknown: they would refuse the whole sample for it."""
+    """Set the capacity. One beyond MAX_RATE becomes unknown, because readers would refuse the whole sample."""
     capacity = bandwidth.capacity if announced is None else announced
     if capacity is not None and capacity > MAX_RATE:
         capacity = None
@@ -196,7 +192,7 @@ def _sum(amounts: Iterable[float | None]) -> float | None:
 
 
 def _unambiguous(pairs: Iterable[tuple[str, str]]) -> dict[str, str]:
-    """The keys that belong to exactly one node."""
+    """The keys of exactly one node."""
     listed = list(pairs)
     counts = Counter(key for key, _ in set(listed))
     return {key: node for key, node in listed if counts[key] == 1}
@@ -207,5 +203,5 @@ def _short(name: str) -> str:
 
 
 def _is_address(host: str) -> bool:
-    """Whether it is an IP address: the part before its first dot is not a name."""
+    """IP addresses have no short name."""
     return ":" in host or all(part.isdigit() for part in host.split("."))

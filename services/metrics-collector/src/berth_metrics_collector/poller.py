@@ -1,4 +1,4 @@
-"""Polls Prometheus for one query: computes samples, matches them with nodes, and reports what has changed."""
+"""Polls Prometheus for one query: computes samples, matches them with nodes, and reports changes."""
 
 from __future__ import annotations
 
@@ -24,8 +24,7 @@ from berth_metrics_collector.samples import (
 
 log = get_logger()
 
-SHOWN: Final = 10
-"""Names in a log line; the line also has their number."""
+SHOWN: Final = 10  # names in a log line, beside their number
 
 
 class QueryServer(Protocol):
@@ -52,7 +51,7 @@ class Poller:
         self._inventory = Inventory()
 
     async def poll(self, nodes: NodeNames) -> MatchedSamples:
-        """The current samples by node; empty after an error, which is reported."""
+        """The current samples by node; empty after a reported error."""
         try:
             if self._until_inventory <= 0:
                 await self._read_inventory()
@@ -90,7 +89,7 @@ class Poller:
         self._reporter.scrape_intervals(self._inventory.interval)
 
     def _expire_inventory(self, values: TrafficValues) -> None:
-        """Read the inventory in the next round if an exporter is not in it: it may be new."""
+        """Read the inventory in the next round if it lacks an exporter, which may be new."""
         named = host_names(self._inventory.names).keys()
         seen = {(target.instance, target.job) for target, _ in values.scraped_at}
         jobs = {job for _, job in seen}
@@ -102,7 +101,7 @@ class Poller:
 
 
 class Reporter:
-    """Reports one query's results to the operator: metrics in each round, a log line only when something changes."""
+    """Reports a query's results to operators: metrics each round, a log line per change."""
 
     def __init__(self, query: BandwidthQuery, meter: Meter) -> None:
         self._query = query
@@ -116,7 +115,7 @@ class Reporter:
             log.info("Prometheus answers again", url=self._query.url, query=self._query.token)
 
     def failed(self, error: PrometheusError) -> None:
-        """A round has failed; the last samples stay and grow older."""
+        """A round has failed; the last samples stay and age."""
         self._meter.count("berth_prometheus_rounds_total", query=self._query.token, result=error.cause)
         self._reported["failed"] = True
         if self._changed("failure", error.cause):
@@ -128,12 +127,11 @@ class Reporter:
             )
 
     def matched(self, matched: MatchedSamples) -> None:
-        """Which nodes have samples, and what could not be matched."""
         counts = {
             "known": matched.samples,
             "missing": matched.missing,
-            "stranger": matched.unmatched,
-            "double": matched.duplicates,
+            "unmatched": matched.unmatched,
+            "duplicate": matched.duplicates,
         }
         for state, found in counts.items():
             self._meter.set("berth_bandwidth_nodes", len(found), query=self._query.token, state=state)
@@ -142,7 +140,7 @@ class Reporter:
         self._list("nodes with several exporters: the one scraped last counts", "duplicates", matched.duplicates)
 
     def scrape_intervals(self, intervals: Mapping[str, float]) -> None:
-        """Warn about jobs that are scraped too seldom for the range."""
+        """Warn about jobs with too few scrapes in the range."""
         seconds = self._query.time_range.total_seconds()
         for job, interval in sorted(intervals.items()):
             short = seconds < MIN_SCRAPES * interval
@@ -158,7 +156,7 @@ class Reporter:
                 )
 
     def age(self, age: timedelta | None) -> None:
-        """The age of the newest sample."""
+        """Report the age of the newest sample."""
         if age is not None:
             seconds = max(age.total_seconds(), 0.0)
             self._meter.set("berth_bandwidth_age_seconds", seconds, query=self._query.token)

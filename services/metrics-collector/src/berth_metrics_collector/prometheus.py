@@ -1,7 +1,7 @@
-"""prometheus-api-client with bounded answers, in a thread for each query, because it blocks.
+"""prometheus-api-client with bounded answers, in a thread per query, because it blocks.
 
-A thread that hangs (a name server without an answer, a response that trickles) is left alone together with its client;
-as a daemon it does not keep the process from ending. Every exception becomes a :class:`PrometheusError` with its cause.
+A thread that hangs (an unanswered name lookup, a trickling response) is abandoned with its client; as a daemon it does
+not keep the process alive. Every exception becomes a :class:`PrometheusError` with its cause.
 """
 
 from __future__ import annotations
@@ -32,24 +32,18 @@ from berth_metrics_collector.settings import PrometheusAccess
 
 log = get_logger()
 Cause = Literal["unreachable", "slow", "refused", "unavailable", "nonsense"]
+# Longest wait for a whole response: 20 times the slowest query at 5,000 nodes, shorter than an interval.
 TIMEOUT: Final = timedelta(seconds=10)
-"""Longest wait for a whole response: 20 times the slowest query at 5,000 nodes, shorter than an interval."""
-GRACE: Final = timedelta(seconds=2)
-"""Extra time for the thread to report the error itself before it is abandoned."""
-MAX_BYTES: Final = 64 * 1024 * 1024
-"""Largest response, unpacked: 5,000 nodes with ten devices each are 7 MB."""
-MAX_STUCK: Final = 4
-"""Threads that may hang at once; with so many, no query is sent until one returns."""
-_QUOTED: Final = 200
-"""Characters of a response that an error quotes."""
-_MOST_CHARACTERS: Final = 65_536
-"""Characters that are read of a file with a token or headers."""
-ANYBODY: Final = PrometheusAccess()
-"""No credentials, the system's authorities."""
+GRACE: Final = timedelta(seconds=2)  # extra time for the thread to report the error itself before it is abandoned
+MAX_BYTES: Final = 64 * 1024 * 1024  # largest response, unpacked: 5,000 nodes with ten devices each are 7 MB
+MAX_STUCK: Final = 4  # hanging threads at which no more queries are sent
+_QUOTED: Final = 200  # characters of a response in an error
+_MOST_CHARACTERS: Final = 65_536  # characters read of a file with a token or headers
+ANONYMOUS: Final = PrometheusAccess()  # no credentials, the system's authorities
 
 
 class PrometheusError(TemporaryError):
-    """No usable response. ``cause`` is a label of the metric that counts rounds."""
+    """No usable response. ``cause`` labels the metric of rounds."""
 
     def __init__(self, message: str, *, cause: Cause) -> None:
         super().__init__(message)
@@ -64,7 +58,7 @@ class SampleRow(msgspec.Struct, frozen=True):
 
 
 class Prometheus:
-    """One server. Queries are meant to be sent one after the other."""
+    """One server. Send one query at a time."""
 
     def __init__(
         self,
@@ -72,7 +66,7 @@ class Prometheus:
         *,
         timeout: timedelta = TIMEOUT,
         grace: timedelta = GRACE,
-        access: PrometheusAccess = ANYBODY,
+        access: PrometheusAccess = ANONYMOUS,
     ) -> None:
         self.url = url
         self._access = access
@@ -85,12 +79,12 @@ class Prometheus:
         """The rows of an instant query.
 
         Raises:
-            PrometheusError: there was no usable response, for whatever reason.
+            PrometheusError: no usable response, for any cause.
         """
         self._stuck = [thread for thread in self._stuck if thread.is_alive()]
         if len(self._stuck) >= MAX_STUCK:
             raise PrometheusError(f"asking {self.url}: {MAX_STUCK} requests hang", cause="slow")
-        # The client comes back only when its thread has finished: an abandoned thread may still use its session.
+        # Reuse the client only after its thread has finished: an abandoned thread may still use the session.
         client, self._client = self._client or _client(self.url, self._timeout, self._access), None
         rows: Future[Sequence[SampleRow]] = Future()
         rows.set_running_or_notify_cancel()
@@ -116,7 +110,7 @@ class Prometheus:
 
 
 def _client(url: str, timeout: float, access: PrometheusAccess) -> PrometheusConnect:
-    """The library's client without its three retries, and with a time-out, of which it has none."""
+    """The library's client without its three retries, and with a time-out, which it lacks."""
     session = _BoundedSession(timeout)
     if access.ca_file is not None:
         session.verify = str(access.ca_file)
@@ -142,7 +136,7 @@ def query_rows(client: PrometheusConnect, promql: str) -> Sequence[SampleRow]:
     """
     try:
         rows = msgspec.convert(client.custom_query(promql), list[SampleRow])
-        for row in rows:  # JSON may have half of a surrogate pair, which cannot be logged or published
+        for row in rows:  # JSON may contain half a surrogate pair, which cannot be logged or published
             "".join((*row.metric, *row.metric.values(), row.value[1])).encode()
     except Exception as exc:
         raise _failure(exc) from exc
@@ -159,8 +153,7 @@ _FAILURES: Final[tuple[tuple[type[Exception], Cause, str], ...]] = (
     (requests.ConnectionError, "unreachable", "not reachable"),
     (LookupError, "nonsense", "want data.result of an instant vector, got another shape"),
     (TypeError, "nonsense", "want data.result of an instant vector, got another shape"),
-)
-"""What the exceptions of requests and of the library mean; the first that fits."""
+)  # exceptions of requests and of the library; the first match counts
 
 
 def _failure(error: Exception) -> PrometheusError:
@@ -177,7 +170,7 @@ def _failure(error: Exception) -> PrometheusError:
 
 
 def _root(error: BaseException) -> BaseException:
-    """The innermost exception, because those around it quote it at length."""
+    """The innermost exception, because the outer ones quote it at length."""
     while (inner := error.__cause__ or error.__context__) is not None:
         error = inner
     return error
@@ -189,7 +182,7 @@ def _shortened(error: BaseException) -> str:
 
 
 class _BoundedSession(requests.Session):
-    """A session whose responses have a limit of size and of time as a whole; the time-out of requests is for a piece.
+    """A session that limits the size and the total time of a response; the time-out of requests is per piece.
 
     It follows no redirect: only the configured server may answer.
     """
@@ -200,14 +193,14 @@ class _BoundedSession(requests.Session):
         self.hooks["response"].append(self._bound)
 
     def get_redirect_target(self, resp: requests.Response) -> None:
-        """Return no target, so that the response counts as it is."""
+        """Return no target: the response counts as it is."""
 
     def _bound(self, response: requests.Response, **_options: Any) -> None:
         response.raw = _BoundedBody(response.raw, time.monotonic() + self._timeout)
 
 
 class _BoundedBody:
-    """A body as ``requests`` reads it, in whatever pieces it comes."""
+    """A body for ``requests``, delivered in the pieces that arrive."""
 
     def __init__(self, raw: Any, ends: float) -> None:
         self._raw = raw
@@ -226,14 +219,14 @@ class _BoundedBody:
                 if time.monotonic() > self._ends:
                     raise PrometheusError("no answer in time: the response trickles", cause="slow")
                 yield piece
-        except ReadTimeoutError as exc:  # for requests these two are failures to connect
+        except ReadTimeoutError as exc:  # requests would take these two for failures to connect
             raise requests.ReadTimeout("the response stopped in the middle") from exc
         except SSLError as exc:
             raise ProtocolError(str(exc)) from exc
 
 
 class _Credentials(AuthBase):
-    """Adds what the files have at the time of the request; requests then takes nothing from a .netrc."""
+    """Adds the files' current contents to a request. With it, requests ignores any .netrc."""
 
     def __init__(self, access: PrometheusAccess) -> None:
         self._access = access

@@ -1,8 +1,8 @@
-"""The PromQL of a query: what is read at every interval, and what is read less often. Pure.
+"""The PromQL of a query: frequent queries for traffic, rare ones for the inventory. Pure.
 
-Each query covers all nodes at once and sums per (instance, job, device), never per node. Cost at 5,000 nodes
-and 505,000 samples of one device: a rate 73 ms, a timestamp 111 ms. Joins with names are made in Python: in PromQL one
-bad node would cost all others their samples. The profiles of a configuration share equal queries.
+Each query covers all nodes and sums per (instance, job, device). Cost at 5,000 nodes and 505,000 samples of one device:
+73 ms for a rate, 111 ms for a timestamp. Names are joined in Python, because in PromQL one bad node would cost all
+others their samples. Profiles share equal queries.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ from berth.api.config.networktraffic import NAME, BandwidthQuery, NetworkTraffic
 
 RECEIVED: Final = "node_network_receive_bytes_total"
 TRANSMITTED: Final = "node_network_transmit_bytes_total"
+# Kernel host name per instance. The value is the time of its last scrape: of two names the later counts.
 NAMES: Final = "max by (instance, job, nodename) (timestamp(node_uname_info))"
-"""The kernel's host name of each instance; the value is when it was last scraped: of two names the later one counts."""
+# Longest range to measure the scrape interval over. Series scraped less than every two minutes are stale anyway.
 _LONGEST_LOOKBACK: Final = timedelta(minutes=1)
-"""Over what time the scrape interval is measured. Scrapes further apart than two minutes are stale to Prometheus."""
 
 
 def configured_queries(configuration: KubeSchedulerConfiguration) -> tuple[BandwidthQuery, ...]:
-    """The queries of all profiles that run NetworkTraffic, each different one once."""
+    """The distinct queries of all profiles that run NetworkTraffic."""
     return tuple({query.token: query for query in map(query_of, _args_of(configuration))}.values())
 
 
 def maximum_ages(configuration: KubeSchedulerConfiguration) -> dict[str, timedelta]:
-    """By query token, the age from which on no profile with that query uses a sample."""
+    """By query token, the age at which no profile uses a sample any more."""
     ages: dict[str, timedelta] = {}
     for args in _args_of(configuration):
         token = query_of(args).token
@@ -43,8 +43,8 @@ def maximum_ages(configuration: KubeSchedulerConfiguration) -> dict[str, timedel
 class TrafficQueries:
     """Sent at every interval.
 
-    ``scraped_at`` has no row for a series that has ended, ``scraped_before`` none for one that did not exist (or had
-    ended) a whole range ago: its ``rate`` covers only a part of the range, though it divides by all of it.
+    ``scraped_at`` lacks series that have ended. ``scraped_before`` lacks series that did not exist one range ago: their
+    ``rate`` covers only part of the range but divides by all of it.
     """
 
     receive: str
@@ -69,13 +69,12 @@ def traffic_queries(query: BandwidthQuery) -> TrafficQueries:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InventoryQueries:
-    """Sent less often: what seldom changes."""
+    """Sent less often, because its values seldom change."""
 
     names: str
     flags: str
     speed: str
-    interval: str
-    """Seconds between two scrapes, the median of each job."""
+    interval: str  # seconds between two scrapes, the median of each job
 
 
 def inventory_queries(query: BandwidthQuery) -> InventoryQueries:
@@ -95,7 +94,7 @@ def _grouping(query: BandwidthQuery) -> str:
 
 
 def _selector(query: BandwidthQuery) -> str:
-    """Compares a single plain name; anything else is a regular expression, which PromQL matches with whole names."""
+    """Compare with a single plain name; otherwise match a regular expression, which PromQL anchors."""
     plain = _plain(query.devices[0]) if len(query.devices) == 1 else None
     if plain is not None:
         return f"{{device={_quoted(plain)}}}"
@@ -103,13 +102,13 @@ def _selector(query: BandwidthQuery) -> str:
 
 
 def _plain(pattern: str) -> str | None:
-    """The one name that a pattern matches; ``None`` when there may be several."""
+    """The only name that a pattern matches; ``None`` if there may be several."""
     name = re.sub(r"\\([^\w\s])", r"\1", pattern)
     return name if re.escape(name) == pattern else None
 
 
 def _quoted(text: str) -> str:
-    """JSON's quoting is also valid in Go's syntax when everything outside ASCII is escaped."""
+    """Quote as JSON, which is valid Go syntax as long as non-ASCII characters are escaped."""
     return json.dumps(text)
 
 

@@ -1,9 +1,9 @@
-"""From the rows of one query to the traffic of each exporter's devices, and its time. Pure.
+"""From the rows of one query to each exporter's traffic with its time. Pure.
 
-``rate`` divides by the whole range even when a series covers only a part of it: a busy node that is new, or back after
-a restart, would look quiet (80 MB/s reads 13 after 5 of 30 s). So a rate is used as it is only when the series existed
-a whole range ago; else it is multiplied by range / covered part, from MIN_SCRAPES on. A series that has ended gives no
-sample, and its node keeps the last one with that sample's age.
+``rate`` divides by the whole range even if a series covers only part of it: a busy node that is new or restarted would
+look quiet (80 MB/s reads 13 after 5 of 30 s). So a rate counts unchanged only if the series existed one range ago; else
+it is multiplied by range / covered part, from MIN_SCRAPES on. A series that has ended gives no sample: its node keeps
+the last one, which ages.
 """
 
 from __future__ import annotations
@@ -17,19 +17,15 @@ from typing import Final
 from berth.messages.livedata import Bandwidth, utc_time
 from berth_metrics_collector.prometheus import SampleRow
 
-MIN_SCRAPES: Final = 4
-"""With this many, rate x range / (scrapes x interval) is within 11 % of the true rate."""
-IFF_SLAVE: Final = 0x800
-"""Flag of a device that is part of a bond: its traffic is counted on the bond."""
-MAX_RATE: Final = 1e13
-"""Bytes per second above which a value is invalid: a thousand times the fastest link."""
-MAX_TIME: Final = 1e10
-"""Unix seconds above which a time is invalid: the year 2286. Milliseconds are far above it."""
+MIN_SCRAPES: Final = 4  # from here on rate x range / (scrapes x interval) is within 11 % of the truth
+IFF_SLAVE: Final = 0x800  # flag of a device in a bond, which counts its traffic
+MAX_RATE: Final = 1e13  # bytes per second above which a value is invalid: a thousand times the fastest link
+MAX_TIME: Final = 1e10  # Unix seconds above which a time is invalid: the year 2286, far below milliseconds
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Target:
-    """One exporter in Prometheus; ``label`` is the value of the node label, empty without one."""
+    """One exporter in Prometheus; ``label``: the node label's value, or empty."""
 
     instance: str
     job: str
@@ -53,7 +49,7 @@ class TrafficValues:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Inventory:
-    """What seldom changes: host names, flags and capacities; ``interval``: seconds between scrapes, by job."""
+    """Host names, flags and capacities, which seldom change; ``interval``: seconds between scrapes, by job."""
 
     names: Sequence[SampleRow] = ()
     flags: Values = field(default_factory=dict)
@@ -63,7 +59,7 @@ class Inventory:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TargetSample:
-    """The traffic of one exporter. The names of its devices tell whether two exporters of one node overlap."""
+    """The traffic of one exporter. ``devices`` decides whether two exporters of a node overlap."""
 
     target: Target
     bandwidth: Bandwidth
@@ -71,7 +67,7 @@ class TargetSample:
 
 
 def target_samples(traffic: TrafficValues, inventory: Inventory, time_range: timedelta) -> list[TargetSample]:
-    """One sample for each exporter with a current value."""
+    """One sample per exporter with a current value."""
     by_target: dict[Target, set[str]] = {}
     for target, device in traffic.scraped_at:
         by_target.setdefault(target, set()).add(device)
@@ -107,17 +103,16 @@ def _target_sample(
 
 
 def _without_slaves(target: Target, devices: set[str], inventory: Inventory) -> set[str]:
-    """A bond and its slaves carry the same traffic. Slaves without their bond count: the query names them."""
+    """Leave out slaves, because their bond carries the same traffic. Slaves without a bond in the query count."""
     return {device for device in devices if not is_slave(inventory.flags.get((target, device)))} or devices
 
 
 def is_slave(flags: float | None) -> bool:
-    """Whether a device is part of a bond."""
     return flags is not None and bool(int(flags) & IFF_SLAVE)
 
 
 def _correction(key: Device, traffic: TrafficValues, interval: float | None, range_seconds: float) -> float | None:
-    """The factor for a rate; ``None`` when there are too few scrapes to correct it."""
+    """The factor for a rate; ``None`` below MIN_SCRAPES."""
     if key in traffic.scraped_before:
         return 1.0
     scrapes = traffic.count.get(key, 0)
@@ -127,7 +122,7 @@ def _correction(key: Device, traffic: TrafficValues, interval: float | None, ran
 
 
 def _sum(rates: Values, factors: Mapping[Device, float | None]) -> float | None:
-    """Over all devices of an exporter; ``None`` when one of them has no usable rate."""
+    """The sum over an exporter's devices; ``None`` if one has no usable rate."""
     total = 0.0
     for key, factor in factors.items():
         rate = rates.get(key)
@@ -138,7 +133,7 @@ def _sum(rates: Values, factors: Mapping[Device, float | None]) -> float | None:
 
 
 def values_by_device(rows: Iterable[SampleRow], node_label: str) -> dict[Device, float]:
-    """The rows' values by device, without those that are negative or not finite."""
+    """Values by device, without negative and infinite ones."""
     found = ((_device(row, node_label), parse_value(row.value[1])) for row in rows)
     return {device: value for device, value in found if value is not None}
 
@@ -150,13 +145,13 @@ def _device(row: SampleRow, node_label: str) -> Device:
 
 
 def scrape_intervals(rows: Iterable[SampleRow]) -> dict[str, float]:
-    """Seconds between two scrapes, by job, without zero and invalid values."""
+    """Seconds between scrapes, by job, without zero and invalid values."""
     found = ((row.metric.get("job", ""), parse_value(row.value[1])) for row in rows)
     return {job: seconds for job, seconds in found if seconds}
 
 
 def parse_value(text: str) -> float | None:
-    """A sample's value; ``None`` for NaN, infinities, negative numbers and what is not a number."""
+    """A sample's value; ``None`` for NaN, infinities, negative numbers and non-numbers."""
     try:
         value = float(text)
     except ValueError:

@@ -1,7 +1,7 @@
-"""What the bucket holds for one query, and what has to be written or removed there. Pure.
+"""The stored samples of one query, and the writes and removals they need. Pure.
 
-Several collectors may run side by side: each writes only newer samples and expects the sequence that it has read, so
-that of two writes of a key one is rejected or left out.
+Several collectors may run side by side: each writes only newer samples and expects the sequence it has read, so one of
+two concurrent writes is rejected or omitted.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from berth.errors import DecodeError
 from berth.messages.livedata import Bandwidth, decode_bandwidth
 from berth.messages.subjects import key, parse_key
 
+# A stored sample that is newer by more than this has a wrong clock's time, and is overwritten.
 MAX_CLOCK_SKEW: Final = timedelta(minutes=5)
-"""A stored sample that is newer by more than this was made with a wrong clock, and is overwritten."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SampleWrite:
-    """A sample to write; ``expected`` is the key's last sequence."""
+    """A sample to write; ``expected``: the key's last sequence."""
 
     node: str
     key: str
@@ -32,7 +32,7 @@ class SampleWrite:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SampleRemoval:
-    """The key of a deleted node to remove; ``expected`` is its last sequence."""
+    """The key of a deleted node to remove; ``expected``: its last sequence."""
 
     node: str
     key: str
@@ -42,20 +42,19 @@ class SampleRemoval:
 @dataclass(slots=True, kw_only=True)
 class _StoredSample:
     sequence: int
-    sampled_at: datetime | None
-    """``None`` for a removal, and for an undecodable sample, which is overwritten."""
+    sampled_at: datetime | None  # ``None`` for a removal or an undecodable sample, which is overwritten
     is_removed: bool = False
 
 
 class SampleStore:
-    """The keys of one query, as they were last read or written."""
+    """The keys of one query as last read or written."""
 
     def __init__(self, query: str) -> None:
         self.query = query
         self._by_node: dict[str, _StoredSample] = {}
 
     def apply(self, entry: Entry) -> None:
-        """Apply an entry of the bucket, unless it is another query's."""
+        """Apply an entry of the bucket; other queries' entries are ignored."""
         try:
             query, node = parse_key(entry.key)
         except DecodeError:
@@ -70,18 +69,18 @@ class SampleStore:
         self._by_node[write.node] = _StoredSample(sequence=sequence, sampled_at=write.sample.sampled_at)
 
     def forget(self, node: str) -> None:
-        """The key does not exist, and has no marker either."""
+        """Forget a key that has neither a value nor a marker."""
         self._by_node.pop(node, None)
 
     def writes(self, samples: Mapping[str, Bandwidth]) -> Iterator[SampleWrite]:
-        """The samples that are newer than the stored ones."""
+        """The samples newer than the stored ones."""
         for node, sample in samples.items():
             stored = self._by_node.get(node)
             if stored is None or _is_newer(sample.sampled_at, stored.sampled_at):
                 yield SampleWrite(node=node, key=key(self.query, node), sample=sample, expected=self._sequence(node))
 
     def removals(self, nodes: Collection[str]) -> list[SampleRemoval]:
-        """The stored samples of nodes that are not among these, undecodable ones too."""
+        """Removals of stored samples, undecodable ones included, of all nodes but these."""
         return [
             SampleRemoval(node=node, key=key(self.query, node), expected=stored.sequence)
             for node, stored in self._by_node.items()
@@ -94,7 +93,7 @@ class SampleStore:
         return max(times, default=None)
 
     def count(self) -> int:
-        """How many nodes have a sample of any age."""
+        """The number of nodes with a sample of any age."""
         return sum(stored.sampled_at is not None for stored in self._by_node.values())
 
     def _sequence(self, node: str) -> int:

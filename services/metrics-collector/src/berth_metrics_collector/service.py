@@ -1,4 +1,4 @@
-"""The collector as a service: reads nodes from the mirror, polls Prometheus, writes the bucket ``bandwidth``."""
+"""The collector's service: reads nodes from the mirror, polls Prometheus, writes the bucket ``bandwidth``."""
 
 from __future__ import annotations
 
@@ -32,14 +32,12 @@ from berth_metrics_collector.settings import CollectorSettings
 
 log = get_logger()
 
-SETTLE_SECONDS: Final = 1.0
-"""How long a poll for new nodes waits for further ones: in a new cluster many come at once."""
-CONCURRENT_WRITES: Final = 64
-"""Writes under way at once: 5,000 take about a second."""
+SETTLE_SECONDS: Final = 1.0  # wait of a poll for more new nodes: a new cluster adds many at once
+CONCURRENT_WRITES: Final = 64  # writes under way: 5,000 take about a second
 
 
 async def serve(process: Process, bus: Bus, queries: Sequence[BandwidthQuery], settings: CollectorSettings) -> None:
-    """Collect until the process stops. Each session has a new collector, since the store may be another one."""
+    """Collect until the process stops. Each session has a new collector, because its store may be another one."""
     condition = process.health.condition("collector", "waiting for NATS")
     if not queries:
         log.info("no queries: no profile of the configuration runs NetworkTraffic")
@@ -79,9 +77,9 @@ class Collector:
         self._written = 0
 
     def stats(self) -> dict[str, object]:
-        """What ``nats micro stats`` shows."""
+        """The figures that ``nats micro stats`` shows."""
         return {
-            "questions": {query.token: query.url for query in self._queries},
+            "queries": {query.token: query.url for query in self._queries},
             "known": {token: store.count() for token, store in self._stores.items()},
             "written": self._written,
         }
@@ -130,7 +128,7 @@ class Collector:
             await self._wait(rest, arrivals if matched.unmatched else None)
 
     async def _wait(self, seconds: float, arrivals: int | None) -> None:
-        """Wait for the next round; with unmatched exporters only until more than ``arrivals`` nodes have come."""
+        """Wait for the next round; with unmatched exporters, at most until more than ``arrivals`` nodes have come."""
         sleep = self._process.clock.sleep
         if arrivals is None:
             await sleep(seconds)
@@ -145,7 +143,7 @@ class Collector:
             sleeping.cancel()
 
     async def _poll(self, poller: Poller, store: SampleStore) -> MatchedSamples:
-        """One round: poll, write newer samples, remove those of deleted nodes."""
+        """One round: poll, write newer samples, remove deleted nodes' samples."""
         matched = await poller.poll(self._nodes.names)
         await asyncio.gather(*(self._write(store, write) for write in store.writes(matched.samples)))
         await asyncio.gather(*(self._remove(removal) for removal in store.removals(self._nodes.names.names)))
@@ -162,7 +160,7 @@ class Collector:
                 log.warning("a sample was not stored", key=write.key, reason=str(exc))
 
     async def _put(self, store: SampleStore, write: SampleWrite) -> bool:
-        """Whether it was written: not if the key has another last sequence."""
+        """Write a sample; false if the key has another last sequence."""
         try:
             data = encode_bandwidth(write.sample)
             sequence = await self._session.put(BANDWIDTH, write.key, data, expected=write.expected)
@@ -173,7 +171,7 @@ class Collector:
         return True
 
     async def _refresh(self, store: SampleStore, write: SampleWrite) -> None:
-        """Read the key again: another collector has written it, or the marker of its removal has expired."""
+        """Read the key again, because another collector has written it or its removal marker has expired."""
         entry = await self._session.get(BANDWIDTH, write.key)
         if entry is None:
             store.forget(write.node)

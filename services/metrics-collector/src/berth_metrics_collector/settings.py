@@ -1,4 +1,4 @@
-"""The collector's own settings, beside those that all services have."""
+"""The collector's own settings."""
 
 from __future__ import annotations
 
@@ -22,28 +22,28 @@ _read_interval = readers.duration(0.2, 3600)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PrometheusAccess:
-    """How the collector and Prometheus know each other. In files, so that they can change."""
+    """Files for authentication between the collector and Prometheus."""
 
     token_file: Path | None = None
     """A file with a bearer token (BERTH_PROMETHEUS_TOKEN_FILE). Read for every request."""
     headers_file: Path | None = None
-    """A file with further headers, a line ``Name: value`` each (BERTH_PROMETHEUS_HEADERS_FILE), as X-Scope-OrgID for a
-    tenant. Read for every request."""
+    """A file with more headers, one ``Name: value`` per line (BERTH_PROMETHEUS_HEADERS_FILE), such as X-Scope-OrgID for
+    a tenant. Read for every request."""
     ca_file: Path | None = None
-    """PEM certificates that the server's is checked against (BERTH_PROMETHEUS_CA_FILE). Read for every connection.
-    None: those of the system."""
+    """PEM certificates to verify the server's certificate with (BERTH_PROMETHEUS_CA_FILE). Read for every connection.
+    None: the system's."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CollectorSettings:
-    """How often Prometheus is polled, and with which credentials."""
+    """Polling interval and credentials for Prometheus."""
 
     interval: timedelta = timedelta(seconds=15)
-    """Time between two rounds, 0.2 s to 1 h (BERTH_COLLECTOR_INTERVAL). The usual scrape interval: polling more often
-    than Prometheus scrapes gives nothing new."""
+    """Time between two rounds, 0.2 s to 1 h (BERTH_COLLECTOR_INTERVAL). Default: the usual scrape interval, because
+    polling more often returns no new values."""
     inventory_rounds: int = 8
-    """Rounds between two queries for names, capacities and scrape intervals, which seldom change. An exporter that is
-    not among the names causes one in the next round."""
+    """Rounds between two queries for names, capacities and scrape intervals, which seldom change. An exporter missing
+    among the names causes one in the next round."""
     access: PrometheusAccess = field(default_factory=PrometheusAccess)
 
 

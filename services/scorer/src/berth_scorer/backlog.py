@@ -1,4 +1,4 @@
-"""PENDING messages that wait in the scorer, in the order in which they are ranked. Pure."""
+"""PENDING messages held by the scorer, in ranking order. Pure."""
 
 from __future__ import annotations
 
@@ -10,21 +10,20 @@ from typing import Final
 from berth.messages.attempts import Positions
 from berth_scorer.events import PendingDelivery
 
+# Longest wait of a message for its positions. The largest mirror is read in less; positions that are never reached
+# belong to a store that lost its last writes.
 MOST_WAIT_SECONDS: Final = 30.0
-"""For the positions of a message, however the view moves. The largest mirror is read in less. Positions that no reader
-ever reaches are those of a store that has lost its last writes."""
 
 
 class Turns:
-    """Messages by arrival. Among those of one rank that came one after the other, one of each namespace is next.
+    """A queue in order of arrival, with turns of namespaces among consecutive messages of the same rank (ADR 20).
 
-    So a pod of another namespace waits for one pod of each, and not for all that the scorer holds of a namespace with
-    thousands (docs/adr/0020). A message never passes one of another rank: the watcher has brought those in order.
+    Messages of different ranks keep their order, because the watcher has ordered them.
     """
 
     def __init__(self) -> None:
+        # Rank, and its messages by namespace; the namespace whose turn it is comes first.
         self._rows: deque[tuple[Hashable, OrderedDict[str, deque[PendingDelivery]]]] = deque()
-        """Rank, and its messages by namespace; the namespace whose turn it is comes first."""
         self._count = 0
 
     def __len__(self) -> int:
@@ -51,11 +50,10 @@ class Turns:
 
 
 class Backlog:
-    """Orders messages: first those whose positions the view has reached, in turns of namespaces.
+    """Orders messages: first those whose positions the view has reached (docs/protocol.md, 4.2).
 
-    A message waits for its positions as long as the view moves towards them, and ``position_wait`` longer: a large
-    mirror is read to its end first, and a source that stands still holds no pod up. It waits for ``MOST_WAIT_SECONDS``
-    at most. ``now`` is in monotonic seconds.
+    A message waits for its positions while the view advances towards them, then ``position_wait`` longer, and
+    ``MOST_WAIT_SECONDS`` at most. ``now`` is in monotonic seconds.
     """
 
     def __init__(self, *, position_wait: timedelta) -> None:
@@ -63,14 +61,13 @@ class Backlog:
         self._ready = Turns()
         self._waiting: deque[PendingDelivery] = deque()
         self._positions = Positions()
+        # By source, the time of the view's last advance.
         self._advanced_at: dict[str, float] = {}
-        """When the view was last seen to have read more of each source."""
 
     def __len__(self) -> int:
         return len(self._ready) + len(self._waiting)
 
     def add(self, item: PendingDelivery, positions: Positions) -> None:
-        """Add a message, with the view at these positions."""
         if positions.covers(item.pending.after):
             self._ready.append(item)
         else:
@@ -78,21 +75,19 @@ class Backlog:
             self._waiting.append(item)
 
     def pop(self, positions: Positions, now: float) -> PendingDelivery | None:
-        """Remove and return the next message to rank; ``None`` when none is due."""
+        """Remove and return the next message to rank; ``None`` if none is due."""
         self._promote(positions, now)
         return self._ready.popleft() if self._ready else None
 
     @property
     def is_ready(self) -> bool:
-        """Whether a message may be ranked at once."""
         return bool(self._ready)
 
     def due(self) -> float | None:
-        """When the first waiting message is ranked on an older view, by the time of ``pop``; ``None``: none waits."""
+        """The time of ``pop`` at which the first waiting message is ranked even on an older view."""
         return min((self._due(item) for item in self._waiting), default=None)
 
     def clear(self) -> None:
-        """Forget every message."""
         self._ready = Turns()
         self._waiting.clear()
 
@@ -112,7 +107,6 @@ class Backlog:
         self._positions = positions
 
     def _due(self, item: PendingDelivery) -> float:
-        """When it is ranked on a view that has not reached its positions."""
         wanted = item.pending.after
         lacking = (
             self._advanced_at.get(source, item.taken_at)

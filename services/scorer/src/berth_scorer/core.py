@@ -1,8 +1,8 @@
-"""The scorer's core: every event in, every effect out, the clock handed in. No I/O and no log.
+"""The scorer's core: events in, effects out, with an injected clock. No I/O and no log.
 
-A message of PENDING waits in the backlog until the view has reached its positions. Then it is ranked, and acknowledged
-once RANKED has the answer (docs/protocol.md, 4). Extenders are asked before, while other pods are ranked. A message
-that was delivered often is a suspect: it is counted and ranked alone (docs/protocol.md, 6.4).
+A PENDING message waits in the backlog until the view has reached its positions. Then extenders are asked, the pod is
+ranked, and the message is acknowledged once RANKED has the answer (docs/protocol.md, 4). A message with many deliveries
+is a suspect: it is counted and ranked alone (docs/protocol.md, 6.4).
 """
 
 from __future__ import annotations
@@ -61,15 +61,15 @@ from berth_scorer.events import (
 )
 from berth_scorer.questions import Interests, Questions
 
+# Time between two `in_progress` for all held messages: a third of the ack_wait.
 HEARTBEAT_SECONDS: Final = 1.0
-"""Between two ``in_progress`` for everything held: a third of the ack_wait."""
+# One pod in this many has its plugins timed (kube-scheduler: one in ten), because timing takes 37 µs, 10 % of a cycle
+# at 5,000 nodes. A prime number, so that alternating kinds of pods are all timed.
 PLUGINS_EVERY: Final = 11
-"""Plugins are timed for one pod of this many; kube-scheduler times a tenth. Timing takes 37 µs, which is 10 % of a
-cycle at 5,000 nodes. A prime number, so that all kinds of pods are timed when they alternate."""
 
 
 class ScorerCore:
-    """Makes every decision of one session. All events go through ``handle``."""
+    """Makes all decisions of one session. All events go through ``handle``."""
 
     def __init__(  # noqa: PLR0913 - what a session begins with
         self,
@@ -81,46 +81,42 @@ class ScorerCore:
         proposal_lifetime: timedelta = LIFETIME,
         position_wait: timedelta,
     ) -> None:
-        """``stopwatch`` measures how long rankings take. ``spanning`` makes the span that a ranking is in."""
+        """``stopwatch`` measures rankings; ``spanning`` opens a ranking's span."""
         self._ranker = ranker
         self._interests = interests
         self._stopwatch = stopwatch
         self._spanning = spanning
         self.view: Final = View(proposal_lifetime=proposal_lifetime)
         self._backlog = Backlog(position_wait=position_wait)
+        # By sequence, the newest delivery of each unsettled message.
         self._held: dict[int, Delivery] = {}
-        """By sequence, the newest delivery of each message that is not settled: the one to settle."""
+        # By sequence, the dialogues with extenders.
         self._questions: dict[int, Questions] = {}
-        """By sequence, the dialogues with extenders."""
+        # Pods with answers of extenders: they precede the backlog.
         self._answered: deque[PendingDelivery] = deque()
-        """Pods about which extenders have answered: they go on before messages of the backlog."""
+        # By sequence, messages whose answer, or a dead letter in its place, is being stored.
         self._publishing: dict[int, PendingDelivery] = {}
-        """By sequence, the messages whose answer, or dead letter in its place, is being stored."""
+        # The counted suspect. No other plugin runs meanwhile, because that one could end the process too.
         self._alone: PendingDelivery | None = None
-        """The suspect that is counted. No other plugin runs meanwhile, since that could end the process too."""
-        self._counting: PendingDelivery | None = None
-        """The suspect whose count is being stored."""
-        self._offset = 0.0
-        """From the stopwatch's time to monotonic seconds."""
+        self._counting: PendingDelivery | None = None  # the suspect whose count is being stored
+        self._offset = 0.0  # from the stopwatch's time to monotonic seconds
         self._beat_at = 0.0
         self._is_closed = False
         self.rankings = 0
 
     @property
     def held(self) -> int:
-        """Messages of PENDING that are not settled."""
         return len(self._held)
 
     @property
     def is_idle(self) -> bool:
-        """Whether nothing is being stored."""
         return not self._publishing and self._counting is None
 
     def handle(self, events: Iterable[Event], now: float, may_continue: Callable[[], bool]) -> list[Effect]:
-        """Apply events, rank what is due while there is time, and keep alive what is held.
+        """Apply events, rank due messages while ``may_continue``, and send ``in_progress`` for held ones.
 
-        Answers of one slice are published together: one by one, each would cost a write here and a wake-up of NATS and
-        of the binder.
+        The answers of a slice are published together: one by one, each would cost a write and wake up NATS and the
+        binder.
         """
         self._offset = now - self._stopwatch()
         effects: list[Effect] = []
@@ -136,7 +132,7 @@ class ScorerCore:
         return effects
 
     def due(self) -> float | None:
-        """When to be called without an event."""
+        """The time of the next call without an event."""
         if self._is_closed:
             return None
         may_rank = self._alone is None
@@ -146,7 +142,7 @@ class ScorerCore:
         return self._beat_at if waits_until is None else min(waits_until, self._beat_at)
 
     def close(self) -> list[Effect]:
-        """Rank nothing more, and return every message whose answer is not being published."""
+        """Stop ranking, and nak every message whose answer is not being published."""
         self._is_closed = True
         if self._alone is not None and self._alone.sequence not in self._publishing:
             self._alone = None
@@ -196,7 +192,7 @@ class ScorerCore:
         return []
 
     def _receive(self, event: PendingReceived, now: float) -> list[Effect]:
-        """Hold the message; one that is held already is ranked once, and settled by its newest delivery."""
+        """Hold the message. A redelivery only replaces the delivery that will be settled."""
         delivery, pending = event.delivery, event.pending
         if self._is_closed:
             return [NakPending(delivery=delivery, at_once=True)]
@@ -211,7 +207,7 @@ class ScorerCore:
         return []
 
     def _end(self, sequence: int, *, is_answered: bool) -> list[Effect]:
-        """The answer is stored, or will not be: another delivery is needed then."""
+        """Settle the message: acknowledge a stored answer, nak any other."""
         held = self._publishing.pop(sequence)
         newest = self._held.pop(sequence)
         settle: Effect = AckPending(delivery=newest) if is_answered else NakPending(delivery=newest)
@@ -225,20 +221,19 @@ class ScorerCore:
     # --- ranking
 
     def _next(self, now: float) -> PendingDelivery | None:
-        """The next pod for which plugins may run."""
         if self._alone is not None or self._is_closed:
             return None
         return self._answered.popleft() if self._answered else self._backlog.pop(self.view.positions, now)
 
     def _begin(self, held: PendingDelivery) -> list[Effect]:
-        """Run plugins for a pod; for a suspect, once that is counted."""
+        """Run plugins for a pod; for a suspect, count it first."""
         if held.is_suspect and not held.pending.error:
             self._alone = held
             return self._count_when_alone()
         return self._step(held)
 
     def _step(self, held: PendingDelivery) -> list[Effect]:
-        """Find the next question to extenders, or rank the pod when there is none."""
+        """Ask the next question to extenders, or rank the pod."""
         asked = self._questions.get(held.sequence)
         if asked is None:
             if held.pending.error or not self._interests.are_interested_in(held.pending.pod):
@@ -257,7 +252,7 @@ class ScorerCore:
         return [question, *self._end_alone(held)]
 
     def _answer(self, held: PendingDelivery, extension: Extension | None) -> list[Effect]:
-        """Rank the pod. An exception gives an error and a dead letter."""
+        """Rank the pod. An exception becomes an error and a dead letter."""
         with self._spanning(held) as span:
             span.note("attempt", held.pending.attempt)
             headers = {TRACEPARENT: span.traceparent}
@@ -282,7 +277,6 @@ class ScorerCore:
         return [self._publish(held, message, headers), observed]
 
     def _rank(self, pending: Pending, now: float, timing: Timing, extension: Extension | None) -> Ranked:
-        """The ranking; for some pods each plugin is timed too."""
         if self.rankings % PLUGINS_EVERY:
             return self._ranker.answer(pending, self.view, now, timing, extension)
         profile = self._ranker.profiles[pending.profile]
@@ -309,7 +303,7 @@ class ScorerCore:
     # --- suspects
 
     def _count_when_alone(self) -> list[Effect]:
-        """Count the suspect's try once everything else is published."""
+        """Count the suspect's try once all other answers are published."""
         if self._alone is None or self._counting is not None or self._publishing:
             return []
         self._counting = self._alone
@@ -328,7 +322,7 @@ class ScorerCore:
         return self._give_up(held, reason, held.delivery.headers)
 
     def _on_not_counted(self) -> list[Effect]:
-        """Nothing is ranked that is not counted: the message is redelivered."""
+        """Nak the suspect, because no suspect is ranked uncounted."""
         held, self._counting, self._alone = self._counting, None, None
         if held is None or self._is_closed:
             return []
@@ -336,7 +330,7 @@ class ScorerCore:
         return [NakPending(delivery=self._held.pop(held.sequence))]
 
     def _end_alone(self, held: PendingDelivery) -> list[Effect]:
-        """This scorer goes on: the count of the suspect goes."""
+        """Clear the suspect's count: this scorer survived."""
         if self._alone is None or self._alone.sequence != held.sequence:
             return []
         self._alone = None
@@ -344,10 +338,10 @@ class ScorerCore:
 
 
 def rank_of(profile: Profile, pending: Pending) -> tuple[str, SortKey]:
-    """Equal for pods that differ only by their time for the profile's QueueSort plugin."""
+    """A key equal for pods that the profile's QueueSort plugin distinguishes only by time."""
     try:
         return pending.profile, run_sort_key(profile.queue_sort, pending.pod, ONE_TIME)
-    except PluginFailure:  # the watcher has reported it, and has queued the pod by its priority
+    except PluginFailure:  # the watcher has reported the failure and queued the pod by priority
         return pending.profile, default_sort_key(pending.pod, ONE_TIME)
 
 

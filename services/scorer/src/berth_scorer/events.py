@@ -1,7 +1,7 @@
-"""What goes into the scorer's core and what comes out of it.
+"""Events and effects of the scorer's core.
 
-Events are what the bus shows and what the shell (``berth_scorer.service``) answers to effects. Effects come out; the
-shell carries them out. ``held`` names a message of PENDING that this scorer has not settled.
+Events are reads from the bus, and the results of effects. ``berth_scorer.service`` carries the effects out. ``held``
+names an unsettled PENDING message; `->` leads to the effect that an event answers, or to an effect's answers.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from berth.framework.interface import Nomination
 from berth.framework.plugincalls import Timing
 from berth.messages.attempts import Pending, Ranked
 
+# From this delivery on, a message may be a suspect for ending scorers: it is ranked alone (docs/protocol.md, 6.4).
 SUSPECT_DELIVERIES: Final = 4
-"""From this delivery on, ranking the message may be what ends scorers: it is ranked alone (docs/protocol.md, 6.4)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,12 +39,10 @@ class PendingDelivery:
 
     @property
     def sequence(self) -> int:
-        """The message's sequence in PENDING."""
         return self.delivery.sequence
 
     @property
     def is_suspect(self) -> bool:
-        """Whether the message was delivered so often that ranking it may be what ends scorers."""
         return self.delivery.delivered >= SUSPECT_DELIVERIES
 
 
@@ -59,46 +57,46 @@ class PendingReceived(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class MirrorRead(msgspec.Struct, frozen=True, kw_only=True):
-    """Entries of the bucket ``cluster``, which is read up to ``position``."""
+    """Entries of the bucket ``cluster``, read up to ``position``."""
 
     entries: Sequence[Entry]
     position: int
 
 
 class DecisionsRead(msgspec.Struct, frozen=True, kw_only=True):
-    """Messages of DECISIONS, which is read up to ``position``."""
+    """Messages of DECISIONS, read up to ``position``."""
 
     batch: Sequence[StoredMessage]
     position: int
 
 
 class LiveDataRead(msgspec.Struct, frozen=True, kw_only=True):
-    """The Snapshot has everything of a bucket of live data up to ``position``."""
+    """The Snapshot has all live data of ``bucket`` up to ``position``."""
 
     bucket: str
     position: int
 
 
 class PeerRankingRead(msgspec.Struct, frozen=True, kw_only=True):
-    """RANKED has stored another scorer's ranking, or one that is not known to be this scorer's own."""
+    """RANKED has stored a ranking of a peer, or one not recognized as this scorer's own."""
 
     stored: StoredMessage
 
 
 class OwnRankingRead(msgspec.Struct, frozen=True, kw_only=True):
-    """RANKED has stored, at this sequence, what this scorer has sent."""
+    """RANKED has stored this scorer's own ranking at ``sequence``."""
 
     sequence: int
 
 
 class RankedStored(msgspec.Struct, frozen=True, kw_only=True):
-    """-> PublishRanked: RANKED has the answer to this message of PENDING."""
+    """-> PublishRanked: RANKED has the answer."""
 
     sequence: int
 
 
 class RankedNotStored(msgspec.Struct, frozen=True, kw_only=True):
-    """-> PublishRanked: the answer is not known to be stored."""
+    """-> PublishRanked: the answer may not be stored."""
 
     sequence: int
 
@@ -111,7 +109,7 @@ class RankedRefused(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DeadLetterStored(msgspec.Struct, frozen=True, kw_only=True):
-    """-> WriteDeadLetter in place of an answer: it is stored, or not."""
+    """-> WriteDeadLetter in place of an answer."""
 
     sequence: int
     is_stored: bool
@@ -139,7 +137,7 @@ class ExtendersFailed(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SuspectCounted(msgspec.Struct, frozen=True, kw_only=True):
-    """-> CountSuspect: this many scorers in a row, this one included, have begun to rank the attempt."""
+    """-> CountSuspect: ``tries`` scorers in a row, this one included, have begun to rank the attempt."""
 
     tries: int
 
@@ -148,8 +146,7 @@ class SuspectNotCounted(msgspec.Struct, frozen=True, kw_only=True):
     """-> CountSuspect: NATS has not stored the count."""
 
 
-ReadEvent = MirrorRead | DecisionsRead | LiveDataRead | PeerRankingRead
-"""What a scorer and a shadow read to come to their view."""
+ReadEvent = MirrorRead | DecisionsRead | LiveDataRead | PeerRankingRead  # read by scorers and shadows into their view
 Event = (
     ReadEvent
     | PendingReceived
@@ -192,26 +189,26 @@ class AckPending(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class NakPending(msgspec.Struct, frozen=True, kw_only=True):
-    """Have a message of PENDING redelivered, to this or another scorer. ``at_once``, or after a pause."""
+    """Have a PENDING message redelivered, ``at_once`` or after a pause."""
 
     delivery: Delivery
     at_once: bool = False
 
 
 class SetAsidePending(msgspec.Struct, frozen=True, kw_only=True):
-    """A newer delivery of the message has come: this one does not count among those that may be held."""
+    """Stop counting this delivery as held, because a newer one of the same message has come."""
 
     delivery: Delivery
 
 
 class KeepAlive(msgspec.Struct, frozen=True, kw_only=True):
-    """Send ``in_progress`` for every held message, and show the core's figures."""
+    """Send ``in_progress`` for all held messages and set the gauges."""
 
     deliveries: Sequence[Delivery]
 
 
 class AskExtenders(msgspec.Struct, frozen=True, kw_only=True):
-    """Ask extenders which nodes they leave. -> ExtendersAnswered, ExtendersFailed."""
+    """Ask extenders to filter nodes. -> ExtendersAnswered, ExtendersFailed."""
 
     held: PendingDelivery
     to_extend: ToExtend
@@ -219,7 +216,7 @@ class AskExtenders(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class AskAboutEvictions(msgspec.Struct, frozen=True, kw_only=True):
-    """Ask extenders which evictions they leave. -> EvictionsAnswered, ExtendersFailed."""
+    """Ask extenders to filter evictions. -> EvictionsAnswered, ExtendersFailed."""
 
     held: PendingDelivery
     candidates: Sequence[Nomination]
@@ -227,19 +224,19 @@ class AskAboutEvictions(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CountSuspect(msgspec.Struct, frozen=True, kw_only=True):
-    """Store that this scorer begins an attempt; the count outlives it. -> SuspectCounted, SuspectNotCounted."""
+    """Store the start of an attempt's ranking; the count outlives this scorer. -> SuspectCounted, SuspectNotCounted."""
 
     held: PendingDelivery
 
 
 class ClearSuspect(msgspec.Struct, frozen=True, kw_only=True):
-    """Remove the count: this scorer goes on after ranking the attempt."""
+    """Remove the count: this scorer survived the ranking."""
 
     held: PendingDelivery
 
 
 class ObserveRanking(msgspec.Struct, frozen=True, kw_only=True):
-    """A pod was ranked, in ``seconds``, ``held_seconds`` after it was received. ``traceparent`` is the span's."""
+    """A pod was ranked in ``seconds``, ``held_seconds`` after its receipt. ``traceparent`` belongs to the span."""
 
     message: Ranked
     timing: Timing
@@ -258,7 +255,7 @@ class LogFailure(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ReportUndecodable(msgspec.Struct, frozen=True, kw_only=True):
-    """A reader leaves out what cannot be decoded."""
+    """A reader has skipped an undecodable message."""
 
     subject: str
     reason: str

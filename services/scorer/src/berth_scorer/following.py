@@ -1,4 +1,4 @@
-"""How a scorer and a shadow come to their view, and follow what changes it."""
+"""Builds the view of a scorer or a shadow, and follows its changes."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from berth.lifecycle.sessions import UndecodableReporter
 from berth.messages.subjects import all_of
 from berth_scorer.events import DecisionsRead, LiveDataRead, MirrorRead, PeerRankingRead, ReadEvent
 
+# DECISIONS is read back this many lifetimes of a proposal, so that no decided proposal counts.
 DECISIONS_READ: Final = 2
-"""How far back DECISIONS is read at the start, in lifetimes of a proposal, so that no decided proposal counts."""
 
 Put = Callable[[ReadEvent], None]
 
@@ -33,10 +33,10 @@ async def follow(  # noqa: PLR0913 - what is read, where it goes, and who holds 
     stack: AsyncExitStack,
     tasks: asyncio.TaskGroup,
 ) -> None:
-    """Read the mirror to its end, RANKED, and the last minute of DECISIONS; then everything new, in tasks.
+    """Read the mirror, RANKED and the last minute of DECISIONS; then follow changes in tasks (docs/protocol.md, 4.1).
 
-    ``on_ranked`` is called with what RANKED stores from now on. That subscription begins before the scan of RANKED, so
-    that no message is missed in between.
+    ``on_ranked`` gets all new messages of RANKED. Its subscription precedes the scan of RANKED, so that no message is
+    missed.
     """
 
     def on_live_data(bucket: str, position: int) -> None:

@@ -1,4 +1,4 @@
-"""The scorer's metrics: its rankings by extension point and plugin, what it holds, and its view."""
+"""The scorer's metrics: rankings by extension point and plugin, held messages, and the view."""
 
 from __future__ import annotations
 
@@ -15,12 +15,10 @@ LABELS: Final[Mapping[str, str]] = {
     "NormalizeScore": "ScoreExtensionNormalize",
     "AddPod": "PreFilterExtensionAddPod",
     "RemovePod": "PreFilterExtensionRemovePod",
-}
-"""kube-scheduler's labels where they differ from the extension points' names."""
+}  # kube-scheduler's, where they differ from the extension points
 
 
 def count_ranking(metrics: Meter, message: Ranked, profile: Profile, timing: Timing, seconds: float) -> None:
-    """Count a ranking and observe its duration, in all and by extension point and plugin."""
     metrics.observe("scheduler_scheduling_algorithm_duration_seconds", seconds)
     if message.view_age_seconds is not None:
         metrics.observe("berth_view_age_seconds", message.view_age_seconds)
@@ -45,7 +43,6 @@ def count_ranking(metrics: Meter, message: Ranked, profile: Profile, timing: Tim
 
 
 def set_gauges(metrics: Meter, view: View, *, held: int) -> None:
-    """Set the gauges of the messages held, the proposals and the view."""
     metrics.set("berth_held_pods", held)
     metrics.set("berth_proposals", len(view.proposals))
     metrics.set("scheduler_cache_size", view.snapshot.node_count, type="nodes")

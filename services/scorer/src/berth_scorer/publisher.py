@@ -1,4 +1,4 @@
-"""Publishes the scorer's answers, and dead letters about messages of PENDING that have none."""
+"""Publishes the scorer's answers, and dead letters about PENDING messages without an answer."""
 
 from __future__ import annotations
 
@@ -20,14 +20,13 @@ from berth_scorer.events import Event, PublishRanked, RankedNotStored, RankedRef
 
 log = get_logger()
 
-PAYLOAD_QUOTED: Final = 4096
-"""Bytes of a message that its dead letter quotes."""
+PAYLOAD_QUOTED: Final = 4096  # bytes of a message in its dead letter
+# Start of the whole pod in a message. Only extenders read it; its environment may contain passwords.
 WHOLE_POD: Final = f',"{WHOLE}":'.encode()
-"""Where the whole pod begins in a message, which only extenders read: it may have passwords in its environment."""
 
 
 class RankingPublisher:
-    """Publishes on one session, without a task for each answer; the outcome is an event."""
+    """Publishes on one session, without a task per answer; the outcome is an event."""
 
     def __init__(self, session: Session, metrics: Meter, put: Callable[[Event], None]) -> None:
         self._session = session
@@ -36,7 +35,6 @@ class RankingPublisher:
         self.sent: Final = SentRankings()
 
     def publish_soon(self, effect: PublishRanked) -> None:
-        """Publish an answer; the bus tells whether it is stored."""
         try:
             staged = ranked_message(self._session, effect.message, effect.headers)
         except PermanentError as error:
@@ -69,7 +67,6 @@ class RankingPublisher:
 
 
 def log_ranking(message: Ranked, headers: Mapping[str, str]) -> None:
-    """One line about a ranking that is stored."""
     log.info(
         "pod ranked",
         pod=message.pod.key,
@@ -84,38 +81,36 @@ def log_ranking(message: Ranked, headers: Mapping[str, str]) -> None:
 
 
 class SentRankings:
-    """What this scorer has published to RANKED and not read back yet.
+    """This scorer's rankings on their way through RANKED.
 
-    Its proposals count from the ranking on, so a copy of what it has sent itself is left out undecoded: that saves an
-    eighth of a scorer's time when it is alone.
+    Their proposals count since the ranking, so their copies are skipped undecoded, which saves an eighth of a single
+    scorer's time.
     """
 
+    # More than are on their way at once. Beyond it the oldest is forgotten, because its copy may be lost.
     MOST: Final = 1024
-    """More than are on their way at once. A copy can be lost; the oldest is forgotten then."""
 
     def __init__(self) -> None:
         self._by_subject: dict[str, bytes] = {}
 
     def add(self, subject: str, data: bytes) -> None:
-        """It is being published."""
         self._by_subject.pop(subject, None)
         self._by_subject[subject] = data
         if len(self._by_subject) > self.MOST:
             del self._by_subject[next(iter(self._by_subject))]
 
     def forget(self, subject: str) -> None:
-        """The stream has not stored it, so no copy of what was sent comes."""
+        """Forget a ranking that the stream has not stored."""
         self._by_subject.pop(subject, None)
 
     def has(self, subject: str, data: bytes) -> bool:
-        """Whether these very bytes were sent; true once only.
+        """Whether exactly these bytes were sent; true once.
 
-        Others are another scorer's, of this attempt or another one: what was sent is not waited for any more then.
+        Other bytes come from another scorer, and end the wait for this scorer's own.
         """
         return self._by_subject.pop(subject, None) == data
 
 
 def dead_letter(delivery: Delivery, reason: str, attempt: str = "") -> DeadLetter:
-    """A dead letter that quotes the message."""
     payload = delivery.data.partition(WHOLE_POD)[0][:PAYLOAD_QUOTED].decode(errors="replace")
     return DeadLetter(subject=delivery.subject, reason=reason, service="scorer", attempt=attempt, payload=payload)

@@ -1,7 +1,7 @@
-"""Questions to HTTP extenders about one pod: what they are asked next, on the view as it is now (ADR 25). Pure.
+"""Questions to HTTP extenders about one pod (ADR 25). Pure.
 
-Plugins run between two questions; while an answer is awaited other pods are ranked. So the feasible nodes may have
-changed by then: extenders are asked again about nodes that have become feasible, a few times at most.
+Other pods are ranked between question and answer, so nodes may become feasible meanwhile: extenders are then asked
+again, ``MOST_ROUNDS`` times at most.
 """
 
 from __future__ import annotations
@@ -16,8 +16,7 @@ from berth.ranking.ranker import Ranker
 from berth.ranking.view import View
 from berth_scorer.events import AskAboutEvictions, AskExtenders, PendingDelivery
 
-MOST_ROUNDS: Final = 3
-"""How often extenders are asked in one attempt when the feasible nodes change meanwhile."""
+MOST_ROUNDS: Final = 3  # questions about nodes in one attempt
 NOT_ASKED: Final = Extension(asked=frozenset(), left=frozenset())
 
 
@@ -25,11 +24,11 @@ class Interests(Protocol):
     """Which pods concern the extenders."""
 
     def are_interested_in(self, pod: Pod) -> bool:
-        """Whether any is to be asked about the pod's nodes."""
+        """Whether an extender must be asked about the pod's nodes."""
         ...
 
     def are_asked_about_evictions(self, pod: Pod) -> bool:
-        """Whether any may leave out evictions for the pod."""
+        """Whether an extender may veto evictions for the pod."""
         ...
 
 
@@ -43,20 +42,18 @@ class Questions:
     held: PendingDelivery
     extension: Extension = NOT_ASKED
     rounds: int = 0
-    is_asked: bool = False
-    """Whether extenders have been asked about nodes in this round."""
+    is_asked: bool = False  # about nodes, in this round
 
     @property
     def answer(self) -> Extension | None:
-        """What the ranking takes from the extenders; ``None``: they had nothing to say."""
-        return None if self.extension.says_nothing else self.extension
+        """The extenders' answers for the ranking; ``None`` if empty."""
+        return None if self.extension.is_empty else self.extension
 
     def on_answer(self, answer: Extension | Evictions) -> None:
-        """Take an answer in."""
         self.extension = answer if isinstance(answer, Extension) else replace(self.extension, evictions=answer)
 
     def next(self, ranker: Ranker, view: View, interests: Interests) -> Question | None:
-        """Run plugins to find the next question; ``None``: the pod can be ranked."""
+        """Run plugins to find the next question; ``None`` if the pod can be ranked."""
         while True:
             if not self.is_asked:
                 self.rounds += 1

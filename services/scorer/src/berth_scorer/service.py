@@ -1,4 +1,4 @@
-"""The scorer's service: feeds the core with what the bus shows, and carries out its effects."""
+"""The scorer's service: feeds the core from the bus and carries out its effects."""
 
 from __future__ import annotations
 
@@ -62,19 +62,17 @@ from berth_scorer.publisher import RankingPublisher
 
 log = get_logger()
 
+# Until a message of an unknown schema or profile is redelivered, perhaps to a scorer that supports it.
 UNKNOWN_DELAY: Final = timedelta(seconds=2)
-"""When a message of an unknown schema or profile is redelivered: another scorer may support it."""
-RETRY_DELAY: Final = timedelta(seconds=2)
-"""When a message is redelivered whose answer could not be stored."""
+RETRY_DELAY: Final = timedelta(seconds=2)  # until a message is redelivered after a failed publish
+# Length of a slice, by which the first answer of a batch may be delayed. Publishing one by one would cost a write per
+# answer and wake up NATS and the binder each time.
 SLICE_SECONDS: Final = 0.01
-"""How long pods are ranked before other tasks have their turn: the first of several that came together is published so
-much later. Published one by one, each would cost a write here, and a wake-up of NATS and of the binder."""
-FINISH_SECONDS: Final = 1.0
-"""How long a scorer that stops waits until its last answers are stored."""
+FINISH_SECONDS: Final = 1.0  # wait of a stopping scorer for its last PubAcks
 
 
 async def serve(process: Process, bus: Bus, ranker: Ranker, extenders: Sequence[ExtenderConfiguration] = ()) -> None:
-    """Rank until the process stops. Each session has a new scorer, since the store may be another one."""
+    """Rank until the process stops. Each session has a new scorer, because its store may be another one."""
     condition = process.health.condition("scorer", "waiting for NATS")
     async with Extenders(extenders, process.metrics) as asked:
 
@@ -136,14 +134,14 @@ class Scorer:
                 stack=stack,
                 tasks=tasks,
             )
-            await self._loop.until(lambda: not self._loop.inbox)  # no message waits here while the mirror is taken in
+            await self._loop.until(lambda: not self._loop.inbox)  # no message waits here while the mirror is read
             tasks.create_task(self._consume(numbers.scorer_hold), name="consume")
             condition.ready()
 
     async def finish(self) -> None:
-        """Return the messages that are not ranked, and wait for what is being published."""
+        """Nak the unranked messages, and wait for the PubAcks of the others."""
         self._loop.start(self._core.close())
-        with suppress(TimeoutError, BerthError):  # of a lost connection: its messages are redelivered
+        with suppress(TimeoutError, BerthError):  # on a lost connection, whose messages are redelivered anyway
             async with asyncio.timeout(FINISH_SECONDS):
                 while not self._core.is_idle or self._loop.inbox:
                     await self._loop.inbox.wait(None)
@@ -153,7 +151,6 @@ class Scorer:
     # --- events
 
     def _on_ranked(self, stored: StoredMessage) -> None:
-        """This scorer's own counts already."""
         is_own = self._publisher.sent.has(stored.subject, stored.data)
         self._loop.inbox.put(OwnRankingRead(sequence=stored.sequence) if is_own else PeerRankingRead(stored=stored))
 
@@ -247,7 +244,7 @@ class Scorer:
             self._loop.inbox.put(DeadLetterStored(sequence=effect.held.sequence, is_stored=is_stored))
 
     async def _ask(self, held: PendingDelivery, asking: Coroutine[Any, Any, Event]) -> None:
-        """Ask extenders; whatever goes wrong is an error of the pod."""
+        """Ask extenders. Any exception is an error of the pod."""
         try:
             answer: Event = await asking
         except ExtenderError as error:
@@ -267,7 +264,7 @@ class Scorer:
         return EvictionsAnswered(sequence=effect.held.sequence, evictions=evictions)
 
     async def _count_try(self, effect: CountSuspect) -> None:
-        """A NATS that does not answer is not the pod's failure. Raises BusLostError, MissingError: the session ends."""
+        """Count a try, or rank the pod again later. Raises BusLostError, MissingError: the session ends."""
         try:
             tries = await count_try(self._session, TRIES, _key_of(effect.held))
         except (BusLostError, MissingError):
@@ -279,7 +276,7 @@ class Scorer:
             self._loop.inbox.put(SuspectCounted(tries=tries))
 
     async def _clear_tries(self, effect: ClearSuspect) -> None:
-        """A count that stays is one too much, and expires."""
+        """Clear the count. If that fails, the count expires."""
         with suppress(BerthError):
             await clear_tries(self._session, TRIES, _key_of(effect.held))
 

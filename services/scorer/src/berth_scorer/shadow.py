@@ -1,8 +1,8 @@
-"""A shadow: ranks what live scorers have ranked, by its own configuration, compares, and binds nothing (ADR 35).
+"""A shadow: ranks the pods of live scorers by its own configuration, compares, and binds nothing (ADR 35).
 
-It reads as a user who may only look, and takes no message from anybody: it reads the copies that RANKED publishes of
-what it stores. A live ranking has the pod and the positions that it was made on, so the shadow ranks the same pod on
-the same view. What comes faster than it ranks is skipped and counted; no scorer and no binder ever waits for it.
+The shadow has only read permissions and consumes no message: it reads the copies that RANKED republishes. A live
+ranking carries the pod and its positions, so the shadow ranks the same pod on the same view. Rankings that arrive
+faster than the shadow ranks are skipped and counted; live services never wait for a shadow.
 """
 
 from __future__ import annotations
@@ -44,18 +44,17 @@ from berth_scorer.shadowcore import (
 
 log = get_logger()
 
-OTHER_PLUGINS: Final = "(others)"
-"""The label of plugins beyond those that are counted by name."""
+OTHER_PLUGINS: Final = "(others)"  # label of plugins beyond MOST_PLUGINS
 
 
 async def serve_shadow(process: Process, bus: Bus, ranker: Ranker, name: str) -> None:
-    """Compare until the process stops. Each session has a new view; the numbers go on."""
+    """Compare until the process stops. Each session has a new view; the counts go on."""
     condition = process.health.condition("shadow", "waiting for NATS")
     counts = ShadowCounts()
 
     async def serve(session: Session) -> None:
         shadow = Shadow(session, ranker, process, name, counts)
-        # It does not announce itself: its configuration differs on purpose, and nobody is to be warned of it.
+        # Not announced: its configuration differs on purpose, and must not cause a warning about a mismatch.
         await session.register(
             f"berth-{SHADOW_SERVICE}",
             identity=process.identity,
@@ -154,7 +153,6 @@ class Shadow:
             self._metrics.observe("berth_shadow_points_apart", comparison.points_apart, profile=comparison.profile)
 
     async def _broadcast(self, effect: Broadcast) -> None:
-        """Show a difference; people need not listen."""
         subject, data = effect.comparison.subject, encode(effect.comparison)
         if len(data) > MOST_COMPARISON_BYTES:
             log.warning("a difference is too large to be shown", subject=subject, bytes=len(data))

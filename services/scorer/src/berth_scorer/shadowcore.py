@@ -1,7 +1,7 @@
-"""The shadow's core: ranks what live scorers have ranked, on the view that they had, and compares. Pure.
+"""The shadow's core: ranks live pods on the view of their live ranking, and compares. Pure.
 
-What arrives is held until a live ranking has counted it, so that two equal configurations rank alike
-(``berth.ranking.alignedview``). A comparison ends with the pod's Decision. Events and effects as in the scorer's core.
+Changes are held until a live ranking has counted them, so that equal configurations rank alike
+(``berth.ranking.alignedview``). A comparison ends with the pod's Decision. Same form as the scorer's core.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from berth.framework.cycle import check
 from berth.messages.attempts import DecisionSummary, Pending, Positions, Ranked, attempt_of, decode
 from berth.messages.shadow import ShadowComparison, ShadowResult, SkipReason
 from berth.ranking.alignedview import AlignedView, Applied
-from berth.ranking.comparison import AwaitedDecisions, Side, best_node, compare, refusing_plugins, why_not_compared
+from berth.ranking.comparison import AwaitedDecisions, Side, best_node, compare, refusing_plugins, skip_reason
 from berth.ranking.ranker import Ranker
 from berth.ranking.view import View
 from berth_scorer.core import HEARTBEAT_SECONDS
@@ -35,14 +35,11 @@ from berth_scorer.events import (
     ReportUndecodable,
 )
 
+# Live rankings held for comparison, as many as a scorer holds; older ones are skipped.
 MOST_WAITING: Final = 64
-"""Live rankings that wait to be compared, as many as a scorer holds; older ones are skipped."""
-MOST_KEPT: Final = 4096
-"""Live rankings that have arrived and are not decoded yet; of more, the oldest are dropped."""
-LONGEST_WAIT_SECONDS: Final = 1.0
-"""An older live ranking is skipped, so that a shadow is never further behind."""
-BROADCASTS_A_SECOND: Final = 20
-"""Differences that are broadcast, as many as people can read; the numbers have all."""
+MOST_KEPT: Final = 4096  # live rankings held undecoded; beyond it the oldest are dropped
+LONGEST_WAIT_SECONDS: Final = 1.0  # older live rankings are skipped, so that a shadow never falls further behind
+BROADCASTS_A_SECOND: Final = 20  # as many differences as people can read; the counts include all
 
 
 class LiveRankingArrived(msgspec.Struct, frozen=True, kw_only=True):
@@ -52,21 +49,21 @@ class LiveRankingArrived(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ViewBuilt(msgspec.Struct, frozen=True, kw_only=True):
-    """Everything that was there at the start has been read: live rankings are compared from here on."""
+    """The start has been read to its end: live rankings are compared from here on."""
 
 
 ShadowEvent = ReadEvent | LiveRankingArrived | ViewBuilt
 
 
 class CountSkipped(msgspec.Struct, frozen=True, kw_only=True):
-    """Live rankings are not compared."""
+    """Live rankings are skipped."""
 
     reason: SkipReason
     count: int = 1
 
 
 class CountRefusal(msgspec.Struct, frozen=True, kw_only=True):
-    """A plugin of one side has refused the node of the other."""
+    """A plugin of ``side`` has rejected the other side's node."""
 
     side: Side
     plugin: str
@@ -79,13 +76,13 @@ class CountComparison(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Broadcast(msgspec.Struct, frozen=True, kw_only=True):
-    """Show a difference to whoever watches."""
+    """Publish a difference for people."""
 
     comparison: ShadowComparison
 
 
 class ObserveShadowRanking(msgspec.Struct, frozen=True, kw_only=True):
-    """The shadow has ranked a pod, in so many seconds."""
+    """The shadow has ranked a pod."""
 
     seconds: float
 
@@ -97,12 +94,9 @@ ShadowEffect = (
 
 @dataclass(slots=True)
 class _ArrivedRanking:
-    """A live ranking that has arrived."""
-
     stored: StoredMessage
     arrived_at: float
     decoded: Ranked | None = None
-    """Once it was the first that waits."""
 
     def live(self) -> Ranked:
         """Decode the message, once.
@@ -118,7 +112,7 @@ class _ArrivedRanking:
 
 
 class ShadowCore:
-    """Makes every comparison of one session. All events go through ``handle``."""
+    """Makes all comparisons of one session. All events go through ``handle``."""
 
     def __init__(
         self,
@@ -137,36 +131,32 @@ class ShadowCore:
         self._aligned = AlignedView(self.view)
         self._awaited = AwaitedDecisions()
         self._waiting: deque[_ArrivedRanking] = deque()
-        self._last_arrived = 0
-        """The sequence in RANKED of the newest live ranking."""
+        self._last_arrived = 0  # sequence in RANKED
         self._is_built = False
-        self._differences: deque[ShadowComparison] = deque(maxlen=BROADCASTS_A_SECOND)
-        """The newest that are not broadcast yet."""
+        self._differences: deque[ShadowComparison] = deque(maxlen=BROADCASTS_A_SECOND)  # not broadcast yet
         self._sent_in_second = 0
         self._beat_at = 0.0
         self._due = float("inf")
 
     @property
     def waiting(self) -> int:
-        """Live rankings that wait to be compared."""
         return len(self._waiting)
 
     @property
     def awaited(self) -> int:
-        """Comparisons whose Decision is awaited."""
         return len(self._awaited)
 
     def due(self) -> float:
-        """When to be called without an event."""
+        """The time of the next call without an event."""
         return min(self._due, self._beat_at)
 
     def handle(self, events: Iterable[ShadowEvent], now: float, may_continue: Callable[[], bool]) -> list[ShadowEffect]:
-        """Apply events, then compare live rankings in the order of the stream while there is time."""
+        """Apply events, then compare live rankings in stream order while ``may_continue``."""
         effects: list[ShadowEffect] = []
         for event in events:
             effects += self._apply(event, now)
         while self._is_built:
-            effects += self._note(self._aligned.let_go(now, is_idle=not self._waiting))
+            effects += self._note(self._aligned.apply_due(now, is_idle=not self._waiting))
             due = self._due_of_first(now, effects)
             self._due = now if due is None else due
             if due is not None or not may_continue():
@@ -190,18 +180,18 @@ class ShadowCore:
             case ViewBuilt():
                 self._is_built = True
                 return self._note(self._aligned.release(now))
-        # Until the first live ranking that is compared, nothing is held.
+        # Until the first comparison, changes are applied at once.
         return [] if self._is_built else self._note(self._aligned.release(now))
 
     def _note(self, applied: Applied) -> list[ShadowEffect]:
-        """Report what cannot be decoded, and conclude the comparisons whose Decision was read."""
+        """Report undecodable messages, and conclude the comparisons whose Decision was applied."""
         effects: list[ShadowEffect] = [
             ReportUndecodable(subject=CLUSTER, reason=problem) for problem in applied.problems
         ]
         for stored in applied.decisions if len(self._awaited) else ():
             try:
                 decided = self._awaited.decided(decode(stored.data, DecisionSummary))
-            except DecodeError:  # the view has reported it
+            except DecodeError:  # reported by the view
                 continue
             if decided is not None:
                 effects.append(CountComparison(comparison=decided))
@@ -227,12 +217,11 @@ class ShadowCore:
     # --- live rankings
 
     def _count_uncompared(self, stored: StoredMessage, now: float) -> list[ShadowEffect]:
-        """A live ranking from before the view was built counts in it."""
+        """Count a live ranking from before the view was built."""
         problem = self.view.apply_ranked(stored.data, stored.sequence, now)
         return [ReportUndecodable(subject=stored.subject, reason=problem)] if problem else []
 
     def _on_arrived(self, stored: StoredMessage, now: float) -> list[ShadowEffect]:
-        """Let it wait to be compared."""
         missed = stored.sequence - self._last_arrived - 1 if self._last_arrived and self._is_built else 0
         self._last_arrived = max(stored.sequence, self._last_arrived)
         if not self._is_built:
@@ -245,7 +234,7 @@ class ShadowCore:
         return effects
 
     def _due_of_first(self, now: float, effects: list[ShadowEffect]) -> float | None:
-        """Handle the oldest live ranking, or return when it, or what is held, is due."""
+        """Handle the oldest live ranking, or return the time at which that ranking, or a held change, is due."""
         if not self._waiting:
             held_until = self._aligned.due_at()
             return float("inf") if held_until is None else held_until
@@ -266,11 +255,11 @@ class ShadowCore:
         return None
 
     def _compare(self, stored: StoredMessage, live: Ranked, now: float, *, is_late: bool) -> list[ShadowEffect]:
-        """Compare it, and count it in the view as every scorer does: the next ranking is made on what happened."""
+        """Compare a live ranking, then count it in the view, as every scorer does."""
         effects = self._note(self._aligned.advance_to(live, now))
         asked_at = min(live.asked_at, stored.time) if live.asked_at is not None else stored.time
         self.view.advance_clock(asked_at)
-        reason = why_not_compared(live, self._ranker.profiles.get(live.profile))
+        reason = skip_reason(live, self._ranker.profiles.get(live.profile))
         if is_late:
             reason = reason or SkipReason.BUSY
         if reason is None:

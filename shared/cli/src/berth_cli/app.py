@@ -14,7 +14,7 @@ from typer import completion
 
 from berth import __version__
 from berth.exits import Exit, open_closed_streams
-from berth.settings.sources import WrongUsage, go_forms, what_is_wrong
+from berth.settings.sources import WrongUsage, go_forms, usage_problem
 from berth_cli.options import KubectlPlugin
 from berth_cli.rendering import OutputError, ReaderGoneError, StandardOutput, note, print_line, print_text
 
@@ -133,6 +133,6 @@ def _run(args: Sequence[str], commands: Collection[str], name: str, obj: Kubectl
             print_text(error.message)
             return Exit.USAGE
         command = error.ctx.command_path if error.ctx else name
-        note(f"{what_is_wrong(error)}: {_remedy(args, commands, command)}", by=command)
+        note(f"{usage_problem(error)}: {_remedy(args, commands, command)}", by=command)
         return Exit.USAGE
     return code if isinstance(code, int) else Exit.DONE

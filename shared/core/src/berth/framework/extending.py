@@ -51,7 +51,7 @@ class Extension:
     evictions: Evictions | None = None  # None: not asked about evictions
 
     @property
-    def says_nothing(self) -> bool:
+    def is_empty(self) -> bool:
         # No extender was asked.
         return not self.asked and self.evictions is None
 

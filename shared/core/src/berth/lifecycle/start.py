@@ -27,7 +27,7 @@ from berth.exits import Exit, open_closed_streams
 from berth.lifecycle.process import Process, run
 from berth.safetext import one_line, without_passwords
 from berth.settings import readers
-from berth.settings.file import file_values, for_everybody
+from berth.settings.file import file_values, public_configuration
 from berth.settings.presets import UnknownPresetError, deprecation_warning
 from berth.settings.settings import Settings
 from berth.settings.sources import (
@@ -37,7 +37,7 @@ from berth.settings.sources import (
     help_text,
     misspelt,
     read_settings,
-    what_is_wrong,
+    usage_problem,
 )
 
 Serve = Callable[[Process, KubeSchedulerConfiguration], Awaitable[None]]  # returns when the service has stopped
@@ -173,7 +173,7 @@ def service_command(name: str, *, about: str, read: ReadConfiguration, serve: Se
         try:
             code = app(prog_name=command, standalone_mode=False)
         except WrongUsage as error:
-            sys.stderr.write(f"{command}: {one_line(what_is_wrong(error))}: see {command} --help\n")
+            sys.stderr.write(f"{command}: {one_line(usage_problem(error))}: see {command} --help\n")
             code = Exit.USAGE
         sys.exit(code)
 
@@ -229,7 +229,7 @@ def start(  # noqa: PLR0913 - all but the flags are named
         settings,
         name=name,
         digests=digests(configuration),
-        configuration=for_everybody(configuration, settings),
+        configuration=public_configuration(configuration, settings),
     )
 
 

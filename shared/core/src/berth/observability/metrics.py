@@ -343,7 +343,7 @@ METRICS: Final[dict[str, Metric]] = {
     "berth_bandwidth_nodes": Metric(
         kind="gauge",
         labels=("query", "state"),
-        meaning="Nodes with a sample (known), without (missing), double; exporters of no node (stranger).",
+        meaning="Nodes: known, missing, duplicate (several exporters); unmatched: exporters that match no node.",
     ),
     "berth_bandwidth_age_seconds": Metric(
         kind="gauge", labels=("query",), meaning="Age of the newest sample of any node."

@@ -1,1 +1,1 @@
-"""From PENDING to RANKED: what a scorer has read, and what it answers. Pure: the scorer runs it, a replay again."""
+"""From PENDING to RANKED: a scorer's view and its answers. Pure: a scorer runs it, and a replay again."""

@@ -1,7 +1,4 @@
-"""How a shadow's ranking of a pod differs from the live one, and what became of the pod (ADR 35).
-
-A shadow ranks what live scorers have ranked, by another configuration, and binds nothing. Nothing here does I/O.
-"""
+"""Compares a shadow's ranking of a pod with the live one, and adds the pod's Decision (ADR 35). No I/O."""
 
 from __future__ import annotations
 
@@ -27,22 +24,20 @@ from berth.messages.shadow import (
     SkipReason,
 )
 
-MOST_UNDECIDED: Final = 4096
-"""Comparisons that wait for their Decision: many times what is in flight."""
+MOST_UNDECIDED: Final = 4096  # comparisons held for their Decision: many times the pods in flight
+# Wait for a Decision: after it, the Decision was missed, or the pod waits minutes for a volume.
 UNDECIDED_SECONDS: Final = 60.0
-"""After which the Decision is no longer awaited: it was missed, or a volume has the pod wait for minutes."""
 
 
 Side = Literal["live", "shadow"]
 
 
 def best_node(ranked: Ranked) -> str:
-    """The first candidate's node; empty when there is none."""
     return ranked.candidates[0].node if ranked.candidates else ""
 
 
-def why_not_compared(live: Ranked, profile: Profile | None) -> SkipReason | None:
-    """Why a live ranking is not compared; ``None``: it is. ``profile`` is the shadow's of that name."""
+def skip_reason(live: Ranked, profile: Profile | None) -> SkipReason | None:
+    """Why a live ranking is skipped; ``None`` if it is compared. ``profile``: the shadow's of the same name."""
     if profile is None:
         return SkipReason.PROFILE
     if live.error or live.behind:
@@ -53,7 +48,7 @@ def why_not_compared(live: Ranked, profile: Profile | None) -> SkipReason | None
 
 
 def compare(live: Ranked, own: Ranked, *, shadow: str, refusal: Status | None = None) -> ShadowComparison:
-    """Compare two rankings of one attempt. ``refusal``: what the shadow's filters say about the live best node."""
+    """Compare two rankings of one attempt. ``refusal``: the shadow's filter Status for the live best node."""
     apart, place = _points_apart(live, own)
     refused = refusal is not None and not refusal.is_success
     metadata = live.pod.metadata
@@ -76,7 +71,7 @@ def compare(live: Ranked, own: Ranked, *, shadow: str, refusal: Status | None = 
 
 
 def result_of(live: Ranked, own: Ranked) -> ShadowResult:
-    """How the rankings compare; the live one has not failed."""
+    """How the rankings compare; the live one has no error."""
     if own.error:
         return ShadowResult.ERROR
     if live.candidates and own.candidates:
@@ -94,7 +89,7 @@ def _evicts_on(preemption: Preemption | None) -> str:
 
 
 def _points_apart(live: Ranked, own: Ranked) -> tuple[int | None, int | None]:
-    """By the shadow's points, and the live best node's place."""
+    """Points lost on the live best node by the shadow's scores, and the node's place."""
     node = best_node(live)
     found = next((each for each in own.candidates if each.node == node), None)
     if found is None:
@@ -127,7 +122,7 @@ def _cut(text: str) -> str:
 
 
 def refusing_plugins(comparison: ShadowComparison, live: Ranked) -> Iterator[tuple[Side, str]]:
-    """Which plugins keep the pod from where the other side would have it: the shadow's, then the live ones."""
+    """The plugins that reject the other side's node."""
     if comparison.refused_by:
         yield "shadow", comparison.refused_by
     if comparison.result is ShadowResult.FEASIBLE:
@@ -135,7 +130,7 @@ def refusing_plugins(comparison: ShadowComparison, live: Ranked) -> Iterator[tup
 
 
 class AwaitedDecisions:
-    """Comparisons whose Decision has not been read. ``now`` is in monotonic seconds."""
+    """Comparisons without a Decision. ``now`` is in monotonic seconds."""
 
     def __init__(self) -> None:
         self._by_attempt: OrderedDict[str, tuple[ShadowComparison, float]] = OrderedDict()
@@ -144,7 +139,7 @@ class AwaitedDecisions:
         return len(self._by_attempt)
 
     def add(self, comparison: ShadowComparison, now: float) -> int:
-        """Await its Decision; returns how many older ones are no longer awaited for it."""
+        """Await a Decision; returns the number of older comparisons dropped."""
         self._by_attempt.pop(comparison.attempt, None)
         self._by_attempt[comparison.attempt] = comparison, now + UNDECIDED_SECONDS
         dropped = 0
@@ -154,7 +149,7 @@ class AwaitedDecisions:
         return dropped
 
     def decided(self, decision: DecisionSummary) -> ShadowComparison | None:
-        """The comparison with its final Decision; ``None`` when none waits for it."""
+        """The comparison with its final Decision; ``None`` if not awaited."""
         if not decision.outcome.final:
             return None
         waiting = self._by_attempt.pop(decision.attempt, None)
@@ -163,20 +158,20 @@ class AwaitedDecisions:
         return msgspec.structs.replace(waiting[0], outcome=decision.outcome, node=decision.node[:NAME_CHARACTERS])
 
     def expire(self, now: float) -> int:
-        """Stop waiting for those that are overdue; returns how many they are."""
+        """Drop overdue comparisons; returns their number."""
         overdue = [attempt for attempt, (_, until) in self._by_attempt.items() if until <= now]
         for attempt in overdue:
             del self._by_attempt[attempt]
         return len(overdue)
 
 
+# Plugins with a count of their own, because a hostile scorer may invent names.
 MOST_PLUGINS: Final = 64
-"""Plugins that are counted apart: a hostile scorer may invent names."""
 
 
 @dataclass(slots=True)
 class ShadowCounts:
-    """The numbers of a shadow, kept while it runs, also from one connection to the next."""
+    """The counts of a shadow over all its sessions."""
 
     results: Counter[str] = field(default_factory=Counter)
     skipped: Counter[str] = field(default_factory=Counter)
@@ -185,14 +180,13 @@ class ShadowCounts:
     _elsewhere: int = 0
 
     def count(self, comparison: ShadowComparison) -> None:
-        """A comparison has its Decision."""
         self.results[comparison.result] += 1
         if comparison.result is ShadowResult.NODE and comparison.points_apart is not None:
             self._apart += comparison.points_apart
             self._elsewhere += 1
 
     def count_refusal(self, side: Side, plugin: str) -> bool:
-        """A plugin kept the pod from where the other side would have it. Returns whether it is counted by its name."""
+        """Count a plugin that rejects the other side's node; returns whether under its own name."""
         counts = self.refusals[side]
         known = plugin in counts or len(counts) < MOST_PLUGINS
         if known:
@@ -200,7 +194,6 @@ class ShadowCounts:
         return known
 
     def figures(self, name: str) -> ShadowFigures:
-        """The numbers now."""
         return ShadowFigures(
             name=name,
             compared=self.results.total(),

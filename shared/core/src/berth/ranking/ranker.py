@@ -25,18 +25,18 @@ log = get_logger()
 
 Explain = Callable[[Pending, Detail], None]
 
+# Nodes below which a ranking names twice as many. There the pods in flight, at least 64, fill the best 32 nodes: with
+# eight scorers 4 to 5 % of the pods went elsewhere than with one on 60 to 150 nodes of three sizes, 2.8 % on 300. With
+# twice as many named nodes: 0.0 to 0.4 % (ADR 2).
 SMALL_CLUSTER: Final = 512
-"""Nodes. Below this the pods in flight, 64 at least, are so many that the best 32 nodes are full of them: with eight
-scorers 4 to 5 % of the pods went elsewhere than by one on 60 to 150 nodes of three sizes, 2.8 % on 300. With twice as
-many nodes named it is 0.0 to 0.4 % (ADR 2)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ranker:
     """Ranks pods with the profiles of one configuration.
 
-    ``best`` is K, how many nodes the binder may choose from; twice as many in a cluster of fewer than ``small`` nodes.
-    The first ``explained`` have every plugin's points.
+    ``best``: the number of named nodes, doubled in clusters below ``small`` nodes. The first ``explained`` have every
+    plugin's points.
     """
 
     profiles: Mapping[str, Profile]
@@ -45,24 +45,22 @@ class Ranker:
     best: int
     small: int = SMALL_CLUSTER
     explained: int = BEST
-    explain: Explain | None = None
-    """Called with every plugin's result on every node; ``None``: they are not collected."""
+    explain: Explain | None = None  # called with all plugins' results on all nodes
 
     @property
     def live_sources(self) -> frozenset[LiveSource]:
-        """The live data that the profiles' plugins read."""
         return frozenset[LiveSource]().union(*(profile.live_sources for profile in self.profiles.values()))
 
     def nodes_named(self, view: View) -> int:
-        """How many nodes a ranking names at most."""
+        """The most nodes that a ranking names."""
         return 2 * self.best if view.snapshot.size < self.small else self.best
 
     def to_extend(self, pending: Pending, view: View, *, search: bool = True) -> ToExtend:
-        """The nodes about which extenders are to be asked before the pod is ranked."""
+        """The nodes to ask extenders about before the pod is ranked."""
         return nodes_to_extend(pending.pod, view.snapshot, self.profiles[pending.profile], search=search)
 
     def evictions(self, pending: Pending, view: View, extension: Extension | None) -> list[Nomination]:
-        """The evictions about which extenders are to be asked, the best first; none when none would be proposed."""
+        """The evictions to ask extenders about, best first; empty if none would be proposed."""
         found: list[Nomination] = []
         profile, attempt = self.profiles[pending.profile], Attempt.parse(pending.attempt)
         rank(
@@ -86,7 +84,8 @@ class Ranker:
     ) -> Ranked:
         """Rank one pod of a known profile. The resulting proposal counts in the view from here on.
 
-        ``extension``: what extenders have said about the pod, if they had to be asked. ``also``: a node to name too.
+        ``extension``: the extenders' answers about the pod, if they had to be asked. ``also``: an additional node to
+        name.
         """
         attempt = Attempt.parse(pending.attempt)
         view.proposals.withdraw(attempt.uid)
@@ -96,7 +95,7 @@ class Ranker:
                 pending, msgspec.structs.replace(ranking, nomination=None, clears_nomination=False), view, behind=True
             )
         else:
-            if extension is None:  # about further nodes the extenders would have to be asked again
+            if extension is None:  # extenders would have to be asked about the added nodes
                 ranking = self._with_nodes_that_proposals_fill(pending, ranking, view)
             ranking, counted = self._compared_without_proposals(pending, ranking, view, extension)
             message = self._message(pending, ranking, view, proposals_counted=counted)
@@ -104,7 +103,7 @@ class Ranker:
         return message
 
     def give_up(self, pending: Pending, reason: str) -> Ranked:
-        """The answer for a pod that cannot be ranked: an error, since only the binder publishes Decisions."""
+        """An answer with an error, because only the binder publishes Decisions."""
         failed = Ranked(
             config=self.config,
             attempt=pending.attempt,
@@ -146,9 +145,9 @@ class Ranker:
         return ranking
 
     def _with_nodes_that_proposals_fill(self, pending: Pending, ranking: Ranking, view: View) -> Ranking:
-        """Name also the nodes on which the pod does not fit for proposals alone: the binder may have moved those.
+        """Add nodes that only proposals keep infeasible, because the binder may have moved those proposals.
 
-        Without them, a pod whose other nodes are taken by then would go to a node that one scorer leaves alone.
+        Without them, a pod whose other nodes are filled meanwhile would go to a node that a single scorer avoids.
         """
         named = ranking.candidates
         most = self.nodes_named(view)
@@ -163,7 +162,7 @@ class Ranker:
         anchor = next((each for each in without if each.node == named[0].node), None)
         if anchor is None:
             return ranking
-        # Two rankings are normalized by different nodes: what counts is the distance from a node that both have.
+        # The rankings are normalized over different nodes, so totals are compared by distance from a shared node.
         newcomers = named[0].pods - anchor.pods
         shift = named[0].total - round(anchor.total - anchor.loss * newcomers)
         found = [msgspec.structs.replace(each, total=each.total + shift) for each in without if each.node in full]
@@ -172,11 +171,11 @@ class Ranker:
     def _compared_without_proposals(
         self, pending: Pending, ranking: Ranking, view: View, extension: Extension | None
     ) -> tuple[Ranking, bool]:
-        """For a pod that fits nowhere: whether it would fit without proposals; that is a conflict, not unschedulable.
+        """Rank a rejected pod without proposals: if that succeeds, the pod is a conflict, not unschedulable.
 
-        Fitting after evictions counts: the binder may put the other pod elsewhere, and no event would tell that. So
-        does a bound pod that the mirror does not show yet: it may never do so, when the pod is deleted at once.
-        If it would not, what rejects it where only a proposal did so is a blocker too: its events may help as well.
+        A fit after evictions succeeds too, because the binder may place the other pod elsewhere, which causes no event.
+        So does the absence of a bound pod that the mirror lacks, because a pod deleted at once is never mirrored. If it
+        does not fit without proposals either, add the plugins that reject it then, so that their events requeue it too.
         """
         if not _is_rejected(ranking) or not any(rejection.resolvable for rejection in ranking.rejections):
             return ranking, False
@@ -198,7 +197,7 @@ class Ranker:
         may_preempt: bool = False,
         extension: Extension | None = None,
     ) -> Ranking:
-        """Nodes about which extenders were not asked count: a proposal may have filled them."""
+        """Nodes that extenders were not asked about count, because proposals may have filled them."""
         profile = self.profiles[pending.profile]
         with view.without_proposals(bound=bound):
             return rank(
@@ -246,7 +245,6 @@ def _is_rejected(ranking: Ranking) -> bool:
 
 
 def _preemption(nomination: Nomination | None, snapshot: Snapshot) -> Preemption | None:
-    """The proposed preemption, with the victims' names."""
     if nomination is None:
         return None
     placed = [found.pod.metadata for uid in nomination.victims if (found := snapshot.placed(uid)) is not None]
@@ -255,10 +253,10 @@ def _preemption(nomination: Nomination | None, snapshot: Snapshot) -> Preemption
 
 
 def explain(pending: Pending, detail: Detail) -> None:
-    """Log a line for each rejected node and for each plugin's score of a node (V_SCORE)."""
-    whose = {"pod": pending.pod.key, "uid": pending.pod.uid, "attempt": pending.attempt}
+    """Log a line per rejected node and per score of a plugin (V_SCORE)."""
+    about = {"pod": pending.pod.key, "uid": pending.pod.uid, "attempt": pending.attempt}
     for node, status in detail.node_to_status.items():
-        log.info("node refused", plugin=status.plugin, node=node, reason=", ".join(status.reasons), **whose)
+        log.info("node rejected", plugin=status.plugin, node=node, reason=", ".join(status.reasons), **about)
     for plugin, scores in detail.scores.items():
         for node, score in scores.items():
-            log.info("node scored", plugin=plugin, node=node, score=score, **whose)
+            log.info("node scored", plugin=plugin, node=node, score=score, **about)

@@ -1,14 +1,8 @@
-"""A scorer's view: a Snapshot made of the mirror and the proposals, and the positions that it has reached.
+"""A scorer's view: a Snapshot of the mirror and the proposals, with the positions it has reached.
 
-Proposals are what scorers have proposed and the mirror does not show yet, so that many of them place as one does. A
-proposal, own or a peer's, is kept by uid and counts as a pod on its first node (docs/protocol.md, 4). It ends with a
-final Decision other than ``bound`` of that or a higher attempt, or 30 s after the last message (RANKED or
-``waiting``). ``waiting`` and ``bound`` move it to the Decision's node. ``bound`` ends when the mirror shows the pod
-or removes it, or when the mirror is complete up to more than 5 s after the Decision and lacks it. A pod that fits
-nowhere is tried again soon if proposals, bound ones too, are all that keeps it out.
-
-A proposed preemption counts as a nomination in the same way. Otherwise several important pods that arrive together
-would all be sent to the one node that is best for each of them.
+Proposals are rankings that the mirror does not show yet; counting them lets many scorers place as one would. When they
+begin, move and end: docs/protocol.md, 4.6. A proposed preemption counts as a nomination in the same way, because
+otherwise all important pods that arrive together would go to the same best node.
 """
 
 from __future__ import annotations
@@ -40,35 +34,33 @@ from berth.messages.attempts import (
 )
 from berth.messages.subjects import Attempt
 
+# Life of a proposal after its last message: longer than a Lease (15 s), so that it outlives a takeover.
 LIFETIME: Final = timedelta(seconds=30)
-"""How long a proposal counts after its last message: longer than a Lease (15 s), so that it outlives a takeover."""
 
+# Minimum distance of the watermark of pods to a `bound` Decision before the pod's absence counts.
 MIRROR_GRACE: Final = timedelta(seconds=5)
-"""How much later than a ``bound`` Decision the pods' watermark must be before the pod's absence counts."""
 
+# Expired proposals named in one ranking: 40 KiB of a message. Older ones are left out, because a scorer that ranks
+# nothing while no binder decides would collect all proposals of its peers.
 EXPIRED_NAMED: Final = 1000
-"""Of the pods whose proposals have expired a ranking names the last: 40 KiB of a message. A scorer that has nothing to
-rank while no binder decides would keep all of its peers' for it."""
 
+# Decisions remembered in case their RANKED arrives later: more than half a minute at any measured throughput.
 _REMEMBERED: Final = 20_000
-"""Decisions remembered in case their RANKED arrives later: more than half a minute at any measured throughput."""
 
+# Age at which a remembered Decision is forgotten: a RANKED with a lost acknowledgement is settled by the next delivery
+# within a minute. A Decision takes 1.2 KiB, so 20,000 take 23 MiB, reached at 25 pods/s in a quarter of an hour.
 _REMEMBERED_FOR: Final = timedelta(minutes=2)
-"""And for how long: a RANKED whose acknowledgement was lost is settled for good by the next delivery, within a minute.
-A Decision has 1.2 KiB here: 20,000 of them are 23 MiB, which at 25 pods/s would be filled over a quarter of an hour."""
 
 
 @dataclass(slots=True, kw_only=True)
 class Proposal:
-    """A pod that counts on a node though the mirror does not show it there."""
+    """A pod counted on a node although the mirror does not show it there."""
 
     pod: Pod
     attempt: Attempt
     node: str
-    expires: float
-    """Monotonic seconds; a bound one does not expire."""
-    bound_at: datetime | None = None
-    """When NATS stored the ``bound`` Decision."""
+    expires: float  # monotonic seconds; ignored once bound
+    bound_at: datetime | None = None  # time of the ``bound`` Decision in NATS
 
 
 @dataclass(slots=True)
@@ -78,8 +70,8 @@ class _DecisionKept:
     attempt: Attempt
     decision: DecisionSummary
     stored_at: datetime
+    # Removal of the pod from the mirror: a redelivered message, ranked again, must not count then.
     removed_at: datetime | None = None
-    """When the mirror removed the pod. Its message may be delivered, and so ranked, again: then it must not count."""
 
 
 class Proposals:
@@ -92,14 +84,14 @@ class Proposals:
         self._by_uid: dict[str, Proposal] = {}
         self._decided: OrderedDict[str, _DecisionKept] = OrderedDict()
         self._mirrored: set[str] = set()
+        # By uid, removals of pods not shown as bound: their Decision may still come.
         self._removed: OrderedDict[str, datetime] = OrderedDict()
-        """By uid, when the mirror removed a pod that it had not shown bound: its Decision may still come."""
 
     def __len__(self) -> int:
         return len(self._by_uid)
 
     def ranked(self, message: Ranked | RankedSummary, now: float) -> None:
-        """This scorer or a peer has published RANKED."""
+        """Count a RANKED of this scorer or a peer."""
         attempt = Attempt.parse(message.attempt)
         self._rank_nomination(message, attempt, now)
         known = self._by_uid.get(attempt.uid)
@@ -112,23 +104,23 @@ class Proposals:
         self._apply_earlier_decision(attempt, now)
 
     def decided(self, decision: DecisionSummary, stored_at: datetime, now: float) -> None:
-        """The binder has published a Decision."""
+        """Apply a Decision."""
         attempt = Attempt.parse(decision.attempt)
         self._remember(attempt, decision, stored_at)
         self.nominations.decided(decision, attempt, now)
         self._apply(attempt, decision, stored_at, now)
 
     def mirrored(self, uid: str) -> None:
-        """The mirror shows the pod bound, and from here on the Snapshot counts it there."""
+        """The mirror shows the pod bound: the Snapshot counts it from there."""
         self.nominations.bound(uid)
         self._mirrored.add(uid)
         self._by_uid.pop(uid, None)
 
     def unmirrored(self, uid: str, removed_at: datetime) -> None:
-        """The mirror does not show the pod any more: it is gone, or its nomination. An open proposal still counts.
+        """The mirror removed the pod or its nomination. An open proposal still counts.
 
-        One of a bound pod does not: the pod was bound and deleted before this view read that it was bound, and who is
-        rejected because of it would be woken by nothing.
+        A bound one ends: the pod was bound and deleted before this view read it, and no event would requeue the pods
+        that it keeps out.
         """
         self.nominations.unmirrored(uid)
         if uid not in self._mirrored:
@@ -147,7 +139,7 @@ class Proposals:
             self._snapshot.place(proposal.pod, proposal.node)
 
     def complete_up_to(self, watermark: datetime) -> None:
-        """The mirror's pods are complete up to this time: end bound proposals that it lacks."""
+        """End bound proposals that the mirror, complete up to this time, does not show."""
         while self._removed and watermark - next(iter(self._removed.values())) > LIFETIME:
             self._removed.popitem(last=False)
         missing = [
@@ -159,21 +151,20 @@ class Proposals:
             self._end(uid)
 
     def expire(self, now: float) -> list[str]:
-        """End what had no message for its lifetime; returns the uids of the pods."""
+        """End proposals without a message for their lifetime; returns the pods' uids."""
         found = [uid for uid, proposal in self._by_uid.items() if proposal.bound_at is None and proposal.expires <= now]
         for uid in found:
             self._end(uid)
         return found + self.nominations.expire(now)
 
     def withdraw(self, uid: str) -> None:
-        """It has expired, or the pod is ranked again: its own proposal must not count against it. A bound one stays."""
+        """End an unbound proposal, because it has expired or its pod is ranked again."""
         self.nominations.end(uid)
         known = self._by_uid.get(uid)
         if known is not None and known.bound_at is None:
             self._end(uid)
 
     def unbound(self) -> Iterator[Proposal]:
-        """The proposals without a ``bound`` Decision."""
         return (proposal for proposal in self._by_uid.values() if proposal.bound_at is None)
 
     def __iter__(self) -> Iterator[Proposal]:
@@ -190,7 +181,7 @@ class Proposals:
         self._snapshot.place(pod, node)
 
     def _apply_earlier_decision(self, attempt: Attempt, now: float) -> None:
-        """A Decision can arrive before its RANKED."""
+        """Apply a Decision that arrived before its RANKED."""
         earlier = self._decided.get(attempt.uid)
         if earlier is not None and earlier.attempt.order >= attempt.order:
             self._apply(earlier.attempt, earlier.decision, earlier.stored_at, now)
@@ -198,7 +189,7 @@ class Proposals:
     def _remember(self, attempt: Attempt, decision: DecisionSummary, stored_at: datetime) -> None:
         before = self._decided.pop(attempt.uid, None)
         if before is not None and before.attempt.term > attempt.term:
-            # Within a term the last one counts: docs/protocol.md, 8.
+            # Within a term the last one counts: docs/protocol.md, 8.4.
             self._decided[attempt.uid] = before
             return
         removed_at = before.removed_at if before is not None else None
@@ -226,7 +217,7 @@ class Proposals:
             self._end(attempt.uid)
 
     def _removal_of(self, uid: str) -> datetime | None:
-        """When the mirror removed the pod, kept with its Decision from here on."""
+        """When the mirror removed the pod; from here on kept with its Decision."""
         removed_at, decided = self._removed.pop(uid, None), self._decided.get(uid)
         if decided is None:
             return removed_at
@@ -245,17 +236,16 @@ class Proposals:
 
 @dataclass(slots=True, kw_only=True)
 class NominationProposal:
-    """A node that is proposed to be nominated for a pod."""
+    """A proposed nomination of a pod."""
 
     pod: Pod
     attempt: Attempt
     node: str
-    expires: float
-    """Monotonic seconds."""
+    expires: float  # monotonic seconds
 
 
 class NominationProposals:
-    """Proposed nominations, counted in a Snapshot instead of those that the mirror shows for the same pods."""
+    """Proposed nominations, counted in a Snapshot in place of the same pods' mirrored ones."""
 
     def __init__(self, snapshot: Snapshot, lifetime_seconds: float) -> None:
         self._snapshot = snapshot
@@ -267,7 +257,7 @@ class NominationProposals:
         return len(self._by_uid)
 
     def ranked(self, message: Ranked | RankedSummary, attempt: Attempt, now: float) -> None:
-        """A RANKED was published: it proposes a preemption, or the pod does not need one any more."""
+        """Count a RANKED: a proposed preemption, or the end of an earlier one."""
         known = self._by_uid.get(attempt.uid)
         if known is not None and attempt.order < known.attempt.order:
             return
@@ -279,7 +269,6 @@ class NominationProposals:
             self._snapshot.nominate(proposal.pod, node)
 
     def decided(self, decision: DecisionSummary, attempt: Attempt, now: float) -> None:
-        """A Decision was published."""
         proposal = self._by_uid.get(attempt.uid)
         if proposal is None or attempt.order < proposal.attempt.order:
             return
@@ -302,31 +291,30 @@ class NominationProposals:
         self._by_uid.pop(uid, None)
 
     def unmirrored(self, uid: str) -> None:
-        """The mirror does not show the pod any more. An open proposal still counts."""
+        """The mirror removed the pod or its nomination. An open proposal still counts."""
         self._mirrored.pop(uid, None)
         proposal = self._by_uid.get(uid)
         if proposal is not None:
             self._snapshot.nominate(proposal.pod, proposal.node)
 
     def expire(self, now: float) -> list[str]:
-        """End what had no message for its lifetime; returns the uids of the pods."""
+        """End proposals without a message for their lifetime; returns the pods' uids."""
         found = [uid for uid, proposal in self._by_uid.items() if proposal.expires <= now]
         for uid in found:
             self.end(uid)
         return found
 
     def end(self, uid: str) -> None:
-        """End a proposal: the nomination that the mirror shows counts again."""
+        """End a proposal: the mirrored nomination counts again."""
         if self._by_uid.pop(uid, None) is not None:
             self._restore_mirrored(uid)
 
     def suspend(self) -> None:
-        """Leave all proposals out of the Snapshot until :meth:`resume`."""
+        """Exclude all proposals from the Snapshot until :meth:`resume`."""
         for uid in self._by_uid:
             self._restore_mirrored(uid)
 
     def resume(self) -> None:
-        """Count all proposals again."""
         for proposal in self._by_uid.values():
             self._snapshot.nominate(proposal.pod, proposal.node)
 
@@ -339,7 +327,7 @@ class NominationProposals:
 
 
 class View:
-    """Messages in, a Snapshot to rank on out. No I/O; ``now`` is in monotonic seconds."""
+    """Messages in, a Snapshot out. No I/O; ``now`` is in monotonic seconds."""
 
     def __init__(self, *, proposal_lifetime: timedelta = LIFETIME) -> None:
         self.snapshot = Snapshot()
@@ -348,31 +336,29 @@ class View:
         self.undecodable = 0
         self._mirror = MirroredSnapshot(self.snapshot)
         self._ranked = self._pending = 0
-        self._expired: deque[str] = deque(maxlen=EXPIRED_NAMED)
-        """Pods whose proposal has expired since the last ranking."""
+        self._expired: deque[str] = deque(maxlen=EXPIRED_NAMED)  # since the last ranking
         self._server_time: datetime | None = None
         self._complete: dict[str, datetime] = {}
-        self._all_complete_at: datetime | None = None
-        """Up to when every kind is complete."""
+        self._all_complete_at: datetime | None = None  # the minimum over all kinds
 
     def apply_mirror(self, entries: Iterable[Entry], position: int) -> list[str]:
-        """Apply entries of the bucket ``cluster``, in order; returns what could not be decoded."""
+        """Apply entries of the bucket ``cluster``, in order; returns reports of undecodable ones."""
         problems = [problem for entry in entries if (problem := self._apply_entry(entry))]
         self.positions = msgspec.structs.replace(self.positions, cluster=max(position, self.positions.cluster))
         return problems
 
     def apply_decisions(self, stored: Iterable[StoredMessage], position: int, now: float) -> list[str]:
-        """Apply messages of DECISIONS, in order; returns what could not be decoded."""
+        """Apply messages of DECISIONS, in order; returns reports of undecodable ones."""
         problems = [problem for message in stored if (problem := self._apply_decision(message, now))]
         self.positions = msgspec.structs.replace(self.positions, decisions=max(position, self.positions.decisions))
         return problems
 
     def apply_ranked(self, data: bytes, sequence: int, now: float) -> str:
-        """Apply a RANKED message of any scorer; returns why it could not be decoded, or nothing."""
+        """Apply a RANKED message of a peer; returns a report if it is undecodable."""
         try:
             with decoding("a ranking"):
                 message = decode(data, RankedSummary)
-                check_attempt(message)  # else it would never end: a proposal is ended by its attempt's pod
+                check_attempt(message)  # else it would never end: a proposal ends by its attempt's pod
                 self.count_peer(message, sequence, now)
         except DecodeError as exc:
             self.counted_ranked(sequence)
@@ -381,48 +367,46 @@ class View:
         return ""
 
     def count_peer(self, message: Ranked | RankedSummary, sequence: int, now: float) -> None:
-        """Apply a decoded RANKED message of another scorer."""
         self.counted_ranked(sequence)
         self.proposals.ranked(message, now)
 
     def counted_ranked(self, sequence: int) -> None:
-        """The RANKED message of this sequence counts, as one of a peer or as this scorer's own."""
+        """The RANKED message of this sequence counts, a peer's or this scorer's own."""
         self._ranked = max(sequence, self._ranked)
 
     def received(self, sequence: int, time: datetime) -> None:
-        """A PENDING message was received, which NATS stored at this time."""
+        """A PENDING message was received; ``time``: stored by NATS."""
         self._pending = max(sequence, self._pending)
         self.advance_clock(time)
 
     def expire(self, now: float) -> None:
-        """End the proposals that had no message for their lifetime."""
         self._expired += self.proposals.expire(now)
 
     def take_received(self) -> Received:
-        """What the Snapshot has besides the positions, for the next ranking."""
+        """The Snapshot's contents besides the positions, for the next ranking."""
         received = Received(ranked=self._ranked, pending=self._pending, expired=list(self._expired))
         self._expired.clear()
         return received
 
     def reached(self, bucket: str, position: int) -> None:
-        """The Snapshot has everything of a bucket of live data up to this position."""
+        """The Snapshot has all live data of ``bucket`` up to this position."""
         self.positions = msgspec.structs.replace(self.positions, **{bucket: position})
 
     def advance_clock(self, time: datetime) -> None:
-        """A message that NATS stored at this time was read: the view's clock is the server's."""
+        """Set the view's clock to NATS's, from the time of a stored message."""
         if self._server_time is None or time > self._server_time:
             self._server_time = time
             self.snapshot.live.observe_time(time.timestamp())
 
     @property
     def complete(self) -> Mapping[str, datetime]:
-        """By kind, up to when everything of it has been read, by NATS's clock."""
+        """By kind, the time by NATS's clock up to which the mirror is complete."""
         return self._complete
 
     def age_seconds(self) -> float | None:
-        """How far the least recently completed kind is behind the newest message read; ``None`` before any was.
+        """Age of the least recently completed kind, compared with the newest message; ``None`` before both exist.
 
-        Both times are NATS's own, so no client's clock matters.
+        Both times are NATS's own, so that clients' clocks do not matter.
         """
         if self._server_time is None or self._all_complete_at is None:
             return None
@@ -430,7 +414,7 @@ class View:
 
     @contextmanager
     def without_proposals(self, *, bound: bool) -> Iterator[None]:
-        """The Snapshot without proposals. ``bound``: without those too that are bound and not mirrored yet."""
+        """Exclude unbound proposals from the Snapshot; with ``bound``, all."""
         removed = list(self.proposals if bound else self.proposals.unbound())
         for proposal in removed:
             self.snapshot.remove_pod(proposal.pod.uid)

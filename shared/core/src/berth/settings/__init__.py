@@ -1,1 +1,1 @@
-"""A service's settings: which there are, and how flags, variables and the configuration file become them."""
+"""A service's settings, read from flags, variables and the configuration file."""

@@ -1,4 +1,4 @@
-"""The configuration file: how it is read, which settings it has, and what of it may be shown."""
+"""Reads the configuration file, the settings in it, and its public part."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ from berth.settings.settings import Settings
 def read_file(
     path: Path | None, *, known: Mapping[str, KnownPlugin], provider: str, gates: str, partial: bool = False
 ) -> KubeSchedulerConfiguration:
-    """The configuration of a file; without a file, the defaults. Profiles start from the preset named ``provider``.
+    """Read the configuration, the defaults without a file. Profiles start from the preset named ``provider``.
 
     ``gates`` sets the preset's feature gates: ``A=true,B=false``. ``partial``: see :func:`load`.
 
     Raises:
         ConfigurationError: the file cannot be read, or has errors; lists all of them.
         UnknownPresetError: no preset has that name.
-        GateError: no preset, or not this one, has such a gate.
+        GateError: the preset has no such gate.
     """
     chosen = preset(provider)
     plugins = chosen.all_plugins(gates_for(provider, gates))
@@ -60,10 +60,10 @@ def file_values(configuration: KubeSchedulerConfiguration | None) -> dict[str, o
     }
 
 
-def for_everybody(configuration: KubeSchedulerConfiguration, settings: Settings) -> Mapping[str, Any]:
-    """The configuration in force, flags and variables included, as /configz shows it to whoever reaches the port.
+def public_configuration(configuration: KubeSchedulerConfiguration, settings: Settings) -> Mapping[str, Any]:
+    """The configuration in force, flags and variables included, as /configz shows it to anybody.
 
-    Left out is what may be secret: passwords in URLs, keys, and the arguments of other distributions' plugins.
+    Passwords in URLs, keys, and the arguments of other distributions' plugins are left out, because they may be secret.
     """
     election, kube = settings.leader_election, settings.kube
     in_force = replace(

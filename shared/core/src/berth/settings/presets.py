@@ -1,4 +1,4 @@
-"""Finds a preset by its name: a built-in one, or one of another installed distribution."""
+"""Finds presets by name: built-in ones, and those of installed distributions."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import Final
 from berth.api.config.presets import PRESETS, Gate, GateError, GateValues, Preset, read_gates
 from berth.errors import PermanentError
 
+# Entry-point group: `NAME = "module:PRESET"`, with a `berth.api.config.presets.Preset`.
 PRESETS_GROUP: Final = "berth.presets"
-"""The entry-point group: ``NAME = "module:PRESET"``, PRESET being a ``berth.api.config.presets.Preset``."""
 
 
 class UnknownPresetError(PermanentError):
@@ -21,7 +21,7 @@ def preset(name: str) -> Preset:
     """Find the preset of this name.
 
     Raises:
-        UnknownPresetError: there is none; the message lists all presets.
+        UnknownPresetError: no such preset; the message lists all.
     """
     if name in PRESETS:
         return PRESETS[name]
@@ -32,7 +32,6 @@ def preset(name: str) -> Preset:
 
 
 def preset_names() -> tuple[str, ...]:
-    """The names of all presets."""
     return (*PRESETS, *_points())
 
 
@@ -40,13 +39,12 @@ def presets() -> Mapping[str, Preset]:
     """All presets by name.
 
     Raises:
-        UnknownPresetError: one of another distribution cannot be loaded.
+        UnknownPresetError: another distribution's preset cannot be loaded.
     """
     return {**PRESETS, **{name: _load(point) for name, point in _points().items()}}
 
 
 def every_gate() -> tuple[Gate, ...]:
-    """The gates of all presets."""
     return tuple({gate.name: gate for each in presets().values() for gate in each.gates}.values())
 
 
@@ -54,7 +52,7 @@ def gates_for(name: str, text: str) -> GateValues:
     """Parse ``--feature-gates`` for the preset of this name.
 
     Raises:
-        GateError: no preset has such a gate, its value is neither true nor false, or this preset has no gates.
+        GateError: the preset has no such gate, or the value is neither true nor false.
     """
     values = read_gates(text, every_gate()) if text.strip() else {}
     if values and not preset(name).gates:
@@ -64,7 +62,6 @@ def gates_for(name: str, text: str) -> GateValues:
 
 
 def deprecation_warning(name: str) -> str | None:
-    """The warning for a preset of an older release."""
     return preset(name).deprecation or None
 
 

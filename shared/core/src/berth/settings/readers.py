@@ -1,7 +1,4 @@
-"""Readers turn the text of a flag, a variable or a file into a setting's value. Errors name the expected form.
-
-A secret has its own type, which shows its text only by ``reveal``.
-"""
+"""Readers parse the text of a flag, a variable or a file into a setting's value. Errors name the expected form."""
 
 from __future__ import annotations
 
@@ -18,7 +15,7 @@ from berth.bus.settings import WANTED_PREFIX, TopologySettings
 
 
 class Secret:
-    """A password or token. ``repr``, ``str`` and logs show stars; :meth:`reveal` is for sending it."""
+    """A password or token. ``repr``, ``str`` and logs show stars; :meth:`reveal` returns the text for sending."""
 
     __slots__ = ("_text",)
 
@@ -26,7 +23,6 @@ class Secret:
         self._text = text
 
     def reveal(self) -> str:
-        """The text itself."""
         return self._text
 
     def __repr__(self) -> str:
@@ -46,11 +42,11 @@ class Secret:
 
 T = TypeVar("T")
 
+# Text to value. Raises ValueError with `want ..., got ...`.
 Reader = Callable[[str], T]
-"""Text to value. Raises ValueError with ``want ..., got ...``."""
 
 
-# The values of Go's strconv.ParseBool, as in kube-scheduler's flags.
+# The values of Go's strconv.ParseBool, as for kube-scheduler's flags.
 _TRUE: Final = frozenset({"1", "t", "T", "true", "TRUE", "True"})
 
 _FALSE: Final = frozenset({"0", "f", "F", "false", "FALSE", "False"})
@@ -70,19 +66,19 @@ _NATS_SCHEMES: Final = ("nats", "tls")
 
 
 def text(given: str) -> str:
-    """Any text that is not empty."""
+    """Any non-empty text."""
     if not given:
         raise ValueError("want some text, got ''")
     return given
 
 
 def any_text(given: str) -> str:
-    """Any text, also an empty one."""
+    """Any text."""
     return given
 
 
 def secret(given: str) -> Secret:
-    """Text that is never shown."""
+    """Text that logs never show."""
     return Secret(text(given))
 
 
@@ -111,8 +107,6 @@ def integer(minimum: int, maximum: int) -> Reader[int]:
 
 
 def one_of_numbers(*options: int) -> Reader[int]:
-    """One of a few whole numbers."""
-
     def read(given: str) -> int:
         if given not in {str(option) for option in options}:
             raise ValueError(f"want one of {', '.join(map(str, options))}, got {given!r}")
@@ -133,7 +127,7 @@ def positive(given: str) -> float:
 
 
 def duration(minimum: float, maximum: float) -> Reader[timedelta]:
-    """A duration as Go writes it (``15s``, ``1m30s``, ``500ms``) or plain seconds (``1.5``); bounds in seconds."""
+    """A duration in Go's form (``15s``, ``1m30s``, ``500ms``) or plain seconds (``1.5``); bounds in seconds."""
 
     def read(given: str) -> timedelta:
         value = _seconds(given)
@@ -145,8 +139,6 @@ def duration(minimum: float, maximum: float) -> Reader[timedelta]:
 
 
 def choice(options: Collection[str]) -> Reader[str]:
-    """One of a few words."""
-
     def read(given: str) -> str:
         if given not in options:
             raise ValueError(f"want one of {', '.join(options)}, got {given!r}")
@@ -161,7 +153,7 @@ def path(given: str) -> Path:
 
 
 def existing_file(given: str) -> Path:
-    """A file that exists, so that a wrong path is found at start-up."""
+    """An existing file, so that a wrong path is found at start-up."""
     found = path(given)
     if not found.is_file():
         raise ValueError(f"want a file that exists, got {given!r}")
@@ -169,21 +161,20 @@ def existing_file(given: str) -> Path:
 
 
 def object_name(given: str) -> str:
-    """The name of a Kubernetes object."""
     if not _DNS_NAME.fullmatch(given) or len(given) > 253:  # the length of a DNS subdomain
         raise ValueError(f"want a DNS name (lower-case letters, digits, '-', '.'), got {given!r}")
     return given
 
 
 def shadow_name(given: str) -> str:
-    """The name of a shadow: one token of a subject, and a label of Kubernetes."""
+    """One token of a subject and one Kubernetes label."""
     if not _LABEL.fullmatch(given):
         raise ValueError(f"want up to 63 lower-case letters, digits and '-', got {given!r:.100}")
     return given
 
 
 def nats_url(given: str) -> str:
-    """Addresses of NATS, separated by commas. No passwords: addresses appear in logs and process lists."""
+    """Addresses of NATS, separated by commas, without passwords, because addresses appear in logs and process lists."""
     for address in given.split(","):
         parts = urlsplit(address.strip())
         if parts.username is not None or parts.password is not None:
@@ -198,7 +189,7 @@ def nats_url(given: str) -> str:
 def _is_host_and_port(parts: SplitResult) -> bool:
     try:
         port = parts.port
-    except ValueError:  # no number, or above 65535
+    except ValueError:  # not a number, or above 65535
         return False
     nothing_else = not (parts.path.strip("/") or parts.query or parts.fragment)
     return bool(parts.hostname) and port != 0 and nothing_else and not set(parts.netloc) & set(" \t\r\n")
@@ -212,14 +203,14 @@ def subject_prefix(given: str) -> str:
 
 
 def domain(given: str) -> str:
-    """A JetStream domain: one token, or nothing."""
+    """A JetStream domain: one token, or empty."""
     if given and _DOMAIN.fullmatch(given) is None:
         raise ValueError(f"want letters, digits, _ and -, got {given!r}")
     return given
 
 
 def berth_prefix(given: str) -> str:
-    """The prefix of a berth's names: one token, or nothing."""
+    """The prefix of a berth's names: one token, or empty."""
     if TopologySettings(prefix=given).problems():
         raise ValueError(f"{WANTED_PREFIX}, got {given!r}")
     return given
@@ -231,7 +222,6 @@ def written(value: timedelta) -> str:
 
 
 def _seconds(given: str) -> float:
-    """Seconds of ``1m30s`` or ``90``."""
     parts = _PART.findall(given)
     if parts and "".join(number + unit for number, unit in parts) == given:
         return sum(float(number) * _UNITS[unit] for number, unit in parts)

@@ -1,7 +1,7 @@
 """The sources of settings: flags, then environment variables, then the file, then defaults.
 
-Only files of secrets are opened, and no connection is made. All problems are reported at once. Each setting has one
-variable; ``--help`` and the docs list them.
+Reading opens only files of secrets and connects nowhere. All problems are reported at once. ``--help`` and the docs
+list each setting's variable.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class SettingsError(UsageError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Leaf:
-    """One setting: its path in code (``leader_election.renew_deadline``), the reader of its text, its variable."""
+    """One setting: path in code (``leader_election.renew_deadline``), reader, variable."""
 
     path: str
     read: Reader[Any]
@@ -51,7 +51,7 @@ class Leaf:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Given:
+class _Sources:
     """The values of each source: text by path or variable; ``file`` may hold parsed values."""
 
     flags: Mapping[str, str]
@@ -68,22 +68,20 @@ def read_settings(
 ) -> Settings:
     """The settings of this process; ``flags`` and ``file`` are by path (``leader_election.renew_deadline``).
 
-    Without ``environment`` the process's own is used.
-
     Raises:
         SettingsError: with every problem of every source.
     """
-    given = _Given(flags=flags or {}, environment=os.environ if environment is None else environment, file=file or {})
+    given = _Sources(flags=flags or {}, environment=os.environ if environment is None else environment, file=file or {})
     settings: Settings = _build(Settings, "", given)
     read = [problem.partition(":")[0] for problem in given.problems]
     rules = [problem for problem in broken_rules(settings) if problem.partition(":")[0] not in read]
-    if problems := [*given.problems, *rules]:  # what cannot be read is not also missing
+    if problems := [*given.problems, *rules]:  # an unreadable setting is not also missing
         raise SettingsError(problems)
     return settings
 
 
 def leaves(kind: type[Any] = Settings, prefix: str = "") -> Iterator[Leaf]:
-    """Every setting, in the order in which they are declared."""
+    """All settings, in order of declaration."""
     for name, (of, marks) in _fields(kind).items():
         if is_dataclass(of):
             yield from leaves(of, f"{prefix}{name}.")
@@ -92,7 +90,7 @@ def leaves(kind: type[Any] = Settings, prefix: str = "") -> Iterator[Leaf]:
 
 
 def _fields(kind: type[Any]) -> dict[str, tuple[type[Any], tuple[Any, ...]]]:
-    """Name, type and further items of each field's annotation."""
+    """Name, type and other items of each field's annotation."""
     plain = get_type_hints(kind)
     full = get_type_hints(kind, include_extras=True)
     return {name: (plain[name], getattr(full[name], "__metadata__", ())) for name in plain}
@@ -103,7 +101,7 @@ def _leaf(path: str, marks: tuple[Any, ...]) -> Leaf:
     return Leaf(path=path, read=read, variable=rest[0] if rest else f"{PREFIX}_{path.replace('.', '_').upper()}")
 
 
-def _build(kind: type[Any], prefix: str, given: _Given) -> Any:
+def _build(kind: type[Any], prefix: str, given: _Sources) -> Any:
     values: dict[str, Any] = {}
     for name, (of, marks) in _fields(kind).items():
         if is_dataclass(of):
@@ -119,7 +117,7 @@ def _build(kind: type[Any], prefix: str, given: _Given) -> Any:
     return kind(**values)
 
 
-def _find(leaf: Leaf, given: _Given) -> object | None:
+def _find(leaf: Leaf, given: _Sources) -> object | None:
     if leaf.path in given.flags:
         return given.flags[leaf.path]
     if leaf.variable in given.environment:
@@ -130,7 +128,7 @@ def _find(leaf: Leaf, given: _Given) -> object | None:
 
 
 def _text_of(name: str) -> str:
-    """Read a secret's file, without the line end at its end."""
+    """Read a secret's file, without its final line end."""
     try:
         return Path(name).read_text(encoding="utf-8").rstrip("\r\n")
     except (OSError, UnicodeDecodeError) as exc:
@@ -139,9 +137,9 @@ def _text_of(name: str) -> str:
 
 
 def misspelt(environment: Mapping[str, str]) -> Iterator[str]:
-    """A sentence for each variable that nothing reads and whose name is nearly that of one that is read.
+    """A sentence per unread variable with a name close to a read one.
 
-    Others that begin with BERTH are nobody's mistake: Kubernetes sets some for a Service of such a name.
+    Other names with BERTH are ignored, because Kubernetes sets some for a Service of such a name.
     """
     known = [name for each in variables() for name in (each.name, each.file) if name]
     for name in environment:
@@ -150,13 +148,10 @@ def misspelt(environment: Mapping[str, str]) -> Iterator[str]:
                 yield f"the variable {name} is read by nothing: did you mean {meant}?"
 
 
-ALIKE: Final = 0.9
-"""How alike two names are of which one is taken for a misspelt other: of twenty letters two differ."""
-_OWN: Final = ("identity",)
-"""Settings whose default differs for each process."""
+ALIKE: Final = 0.9  # similarity from which a name counts as misspelt: two of twenty letters differ
+_OWN: Final = ("identity",)  # settings with a different default in each process
 
-_UNWRAPPED: Final = "\b\n"
-"""Mark for typer: do not wrap the lines of this paragraph."""
+_UNWRAPPED: Final = "\b\n"  # makes typer keep the lines of this paragraph
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -170,7 +165,6 @@ class Variable:
 
 
 def variables() -> Iterator[Variable]:
-    """All variables, in the order of the settings."""
     settings = Settings()
     for leaf in leaves():
         value = "" if leaf.path in _OWN else _written(attrgetter(leaf.path)(settings))
@@ -196,15 +190,14 @@ def _written(value: object) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-BOOLEANS: Final = ("--leader-elect", "--allow-other-scheduler")
-"""Boolean flags: a value only after ``=``; without one they mean true."""
+BOOLEANS: Final = ("--leader-elect", "--allow-other-scheduler")  # take a value only after ``=``; alone they mean true
 
 
+# The parser's exception. A newer Typer brings its own parser.
 WrongUsage: Final = cast("type[typer.BadParameter]", typer.BadParameter.__base__)
-"""What the parser raises. Its place differs: a newer Typer brings its own parser."""
 
 
-def what_is_wrong(error: typer.BadParameter) -> str:
+def usage_problem(error: typer.BadParameter) -> str:
     """The parser's sentence on one line, as a part of one: ``no such option: --foo``."""
     what = " ".join(error.format_message().replace("Value error, ", "").split()).rstrip(".")
     what = what.replace(". Did you mean", ", did you mean").removesuffix("?")
@@ -212,7 +205,7 @@ def what_is_wrong(error: typer.BadParameter) -> str:
 
 
 def go_forms(args: list[str]) -> list[str]:
-    """Convert Go's forms to those of the parser: a boolean alone is true, ``-v=4`` is ``--v=4``."""
+    """Convert Go's forms to the parser's: a boolean alone is true, ``-v=4`` is ``--v=4``."""
     end = args.index("--") if "--" in args else len(args)
     return [*(_go_form(arg) for arg in args[:end]), *args[end:]]
 
