@@ -1,7 +1,7 @@
 """JetStream's JSON API without consumers: publishes with PubAck, Direct Get, keys of buckets.
 
-Errors have the types of ``interface``. Direct Get reads the last message of a subject, or all of them page by page. A bucket
-is a stream: its keys are subjects, and a removal is a marker.
+Errors have the types of ``interface``. Direct Get reads the last message of a subject, or all of them page by page.
+A bucket is a stream: its keys are subjects, and a removal is a marker.
 """
 
 from __future__ import annotations
