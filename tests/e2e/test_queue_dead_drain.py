@@ -192,7 +192,7 @@ async def test_what_cannot_be_retried_is_said(running: BerthUp, seen: ClusterUse
     listed = json.loads(output(berth("dead", "-o", "json", of=running)))["letters"]
     (odd,) = [one["number"] for one in listed if one["pod"] is None]
     answer = berth("dead", "retry", odd, of=running)
-    assert (answer.returncode, "it is about 'scorer' and no pod" in answer.stderr) == (1, True)
+    assert (answer.returncode, "it is about 'scorer', not about a pod" in answer.stderr) == (1, True)
     answer = berth("dead", "retry", "default/nobody", of=running)
     assert (answer.returncode, "it does not wait for berth" in answer.stderr) == (1, True)
     answer = berth("dead", "show", "999", of=running)

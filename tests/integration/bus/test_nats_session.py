@@ -338,17 +338,30 @@ async def test_malformed_headers_do_not_end_the_session(session, own_nats_server
         "a subject that is not UTF-8",
     ],
 )
-async def test_bytes_that_end_nats_pys_reading_lose_the_session_within_two_pings(own_nats_server, subject, head):
-    """A limit of the library, which docs/adr/0008-a-jetstream-layer-on-nats-py.md describes: nothing hangs."""
+async def test_bytes_at_which_nats_py_would_stop_reading_cost_their_message_only(own_nats_server, subject, head):
     session = await NatsBus(settings_for(own_nats_server, ping_interval=QUICK)).connect(name="test")
     await session.apply()
-    await session.subscribe("berth.pending.>", print)
-    await publish_raw(own_nats_server, subject, head, b"data")
-    async with asyncio.timeout(LONG):
-        await session.lost.wait()
-    with pytest.raises(BusLostError, match="no answer"):
-        await session.publish(PENDING, b"")
+    async with asyncio.timeout(LONG), session.read_stream("PENDING") as following:
+        await publish_raw(own_nats_server, subject, head, b"data")
+        await session.publish(f"{PENDING}-1", b"more")
+        assert await read_from(following) == ["data", "more"]
+    async with asyncio.timeout(LONG), session.read_stream("PENDING") as following:
+        assert await read_from(following) == ["data", "more"]
+    async with asyncio.timeout(LONG), session.consume("PENDING", "scorer", max_unacked=2) as consumption:
+        assert [(await anext(aiter(consumption))).data for _ in range(2)] == [b"data", b"more"]
+    assert not session.lost.is_set()
+    await session.close()
     await nats_py_has_closed()
+
+
+async def read_from(following) -> list[str]:
+    """The first two messages."""
+    found: list[str] = []
+    async for batch in following.batches():
+        found += [stored.data.decode() for stored in batch]
+        if len(found) >= 2:
+            break
+    return found
 
 
 async def nats_py_has_closed() -> None:

@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 
 from berth.api.kinds import NODE, POD, WATCHED_KINDS
 from berth.kube.informers import FRESH_SECONDS, Informers
@@ -69,7 +70,7 @@ async def test_only_a_kind_of_which_nothing_was_heard_is_listed_again(world, cli
 
 
 @pytest.mark.parametrize(
-    ("fault", "said"),
+    ("fault", "error"),
     [
         pytest.param(
             Fail(verb="list", count=None, status=401), r".* refuses the credentials of kubeconfig .*\(401\).*", id="401"
@@ -77,23 +78,21 @@ async def test_only_a_kind_of_which_nothing_was_heard_is_listed_again(world, cli
         pytest.param(LoseAnswer(verb="list", count=None), r"GET http.*", id="no answer"),
     ],
 )
-async def test_what_fails_every_kind_is_logged_once_and_so_is_its_end(simulated_cluster, caplog, fault, said):
-    caplog.set_level("INFO", logger="berth.kube.informers")
+async def test_what_fails_every_kind_is_logged_once_and_so_is_its_end(simulated_cluster, fault, error):
     faults = simulated_cluster.simulated.faults
     faults.inject(fault)
     informers = Informers(
         simulated_cluster.client, WATCHED_KINDS, lambda _: None, on_complete=list, on_relist=lambda _: None
     )
-    running = asyncio.create_task(informers.run())
-    async with asyncio.timeout(20):
-        while not all(each.status.failures > 1 for each in informers._reflectors.values()):  # noqa: ASYNC110 - nothing tells
-            await asyncio.sleep(0.01)
-        faults.inject(Clear())
-        await informers.listed()
-    running.cancel()
-    await asyncio.gather(running, return_exceptions=True)
-    lines = [record.getMessage() for record in caplog.records]
+    with capture_logs() as logs:
+        running = asyncio.create_task(informers.run())
+        async with asyncio.timeout(20):
+            while not all(each.status.failures > 1 for each in informers._reflectors.values()):  # noqa: ASYNC110 - nothing tells
+                await asyncio.sleep(0.01)
+            faults.inject(Clear())
+            await informers.listed()
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
     assert len(WATCHED_KINDS) > 10
-    assert len(lines) == 2, lines
-    assert re.fullmatch(said, lines[0])
-    assert lines[1] == "the API server answers again"
+    assert [line["event"] for line in logs] == ["cannot read from the API server", "the API server answers again"]
+    assert re.fullmatch(error, logs[0]["error"])

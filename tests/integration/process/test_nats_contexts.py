@@ -99,4 +99,4 @@ def test_an_admin_drains_and_people_do_not(folder):
 def test_without_a_watcher_nobody_knows_which_pods_wait(folder):
     done = berth("queue", "--context", "people", folder=folder)
     assert (done.returncode, done.stdout) == (3, "")
-    assert done.stderr == "berth: asking which pods wait: no watcher leads, so nobody knows: see `berth top`\n"
+    assert done.stderr == "berth: asking which pods wait: no watcher leads: see `berth top`\n"

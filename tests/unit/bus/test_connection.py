@@ -27,12 +27,17 @@ def private_names(tree: ast.Module) -> Iterator[str]:
             yield ast.unparse(node)
 
 
+ALLOWED = {"ReadingClient": {"super()._process_headers", "super()._build_message"}}
+"""What keeps the library reading malformed messages; docs/adr/0008 says why."""
+
+
 @pytest.mark.parametrize("module", MODULES, ids=[module.stem for module in MODULES])
-def test_nats_py_is_used_by_its_public_names_and_none_of_its_classes_is_derived_from(module):
+def test_nats_py_is_used_by_its_public_names_but_for_the_two_that_keep_it_reading(module):
     tree = ast.parse(module.read_text())
-    bases = {ast.unparse(base) for node in ast.walk(tree) if isinstance(node, ast.ClassDef) for base in node.bases}
-    assert not bases & names_of_nats(tree)
-    assert list(private_names(tree)) == []
+    classes = [node for node in ast.walk(tree) if isinstance(node, ast.ClassDef)]
+    derived = {one.name for one in classes if {ast.unparse(base) for base in one.bases} & names_of_nats(tree)}
+    assert derived <= ALLOWED.keys()
+    assert set(private_names(tree)) <= set().union(*ALLOWED.values())
 
 
 def test_there_is_something_to_look_at():

@@ -33,8 +33,8 @@ def lines(monkeypatch) -> list[tuple]:
         def info(self, text: str, *, reason: str) -> None:
             logged.append(("info", text, reason))
 
-        def warning(self, text: str, *, reason: str) -> None:
-            logged.append(("warning", text, reason))
+        def warning(self, text: str, *, error: str) -> None:
+            logged.append(("warning", text, error))
 
     monkeypatch.setattr(loop, "log", Log())
     return logged

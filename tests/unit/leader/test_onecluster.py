@@ -2,13 +2,15 @@
 
 import pytest
 
-from berth.leader.onecluster import OtherBus, Pairing, mismatch
+from berth.leader.onecluster import BusAndCluster, OtherBus, mismatch
 
 OTHER = OtherBus(lease="berth-watcher", holder="host_1", bus_id="bus-b")
 
 
-def pair(**given) -> Pairing:
-    return Pairing(**{"bus_id": "bus-a", "cluster_id": "c1", "served_cluster_id": "c1", "other_bus": None, **given})
+def pair(**given) -> BusAndCluster:
+    return BusAndCluster(
+        **{"bus_id": "bus-a", "cluster_id": "c1", "served_cluster_id": "c1", "other_bus": None, **given}
+    )
 
 
 @pytest.mark.parametrize(

@@ -42,7 +42,7 @@ Timeout = Annotated[
     float | None,
     typer.Option(
         metavar="SECONDS",
-        help="Seconds to wait at most; it stays drained after that.",
+        help="Maximum seconds to wait; berth stays drained afterwards.",
         min=0,
         show_default=False,
         callback=countable_seconds,
@@ -84,7 +84,7 @@ def drain(
     nats: NatsUrl = None,
     nats_context: NatsContext = None,
 ) -> None:
-    """Publish no more pods, and end when no pod is under way. Needs NATS's user `apply`, an admin's.
+    """Stop publishing pods, and end when no pod is under way. Needs NATS's user `apply`, an admin's.
 
     Lasts until `berth drain --stop`, also when services restart. To drain a single service, send it SIGTERM.
     """

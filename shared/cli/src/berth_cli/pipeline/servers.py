@@ -216,7 +216,7 @@ async def check_other_schedulers(
 
     async with await KubeClient.connect(str(kubeconfig)) as client:
         others = OtherSchedulers(client, leases, is_allowed=is_allowed, warn=lambda text: report(f"warning: {text}"))
-        if (other := await others.in_the_way()) is not None:
+        if (other := await others.blocking()) is not None:
             report(str(other))
             other = await others.living(_LOOK_SECONDS)
     if other is not None:

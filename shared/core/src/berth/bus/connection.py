@@ -68,6 +68,30 @@ _HEADER_NAME: Final = re.compile(r"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")
 _WILDCARD_TOKENS: Final = re.compile(r"(?:[^\s.*>]+|\*)(?:\.(?:[^\s.*>]+|\*))*(?:\.>)?|>")
 
 
+class ReadingClient(Client):
+    """nats-py's client, which also reads malformed headers and subjects: the library would stop reading at them.
+
+    Without this, anybody who may publish could end every session that receives the message, and a stored message would
+    end each new session too. These are the only private names of nats-py in berth (docs/adr/0008).
+    """
+
+    async def _process_headers(self, headers: bytes) -> dict[str, str] | None:
+        try:
+            return await super()._process_headers(headers)
+        except (IndexError, UnicodeDecodeError):
+            return None
+
+    def _build_message(
+        self, sid: int, subject: bytes, reply: bytes, data: bytes, headers: dict[str, str] | None
+    ) -> Msg:
+        try:
+            message: Msg = super()._build_message(sid, subject, reply, data, headers)
+        except UnicodeDecodeError:
+            subject, reply = (text.decode(errors="replace").encode() for text in (subject, reply))
+            message = super()._build_message(sid, subject, reply, data, headers)
+        return message
+
+
 @dataclass(slots=True, eq=False)
 class Subscription:
     """A listener on a subject, until it is unsubscribed."""
@@ -87,7 +111,7 @@ class Connection:
         self.names: Final = Names(settings.topology.prefix)
         self.lost: Final = asyncio.Event()
         self.stores: Final = StoreRecord(asyncio.get_running_loop().time)
-        self._client: Final = Client()
+        self._client: Final = ReadingClient()
         self._outbox: Final = Outbox(self.lose)
         self._traffic = traffic
         self._loop = asyncio.get_running_loop()

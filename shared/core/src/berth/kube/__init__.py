@@ -1,1 +1,1 @@
-"""The Kubernetes API as berth uses it: client, reflector, Lease election."""
+"""Client of the Kubernetes API: credentials, requests, informers."""

@@ -1,10 +1,9 @@
 """Requests to the API server: bytes in, status and bytes out.
 
-An HTTP status is a value, since callers decide by 404 and 409. Only a missing answer is an error. No models are built.
-On a pod's way ``request`` uses connections of our own (``berth.kube.connections``), for half of the CPU time of
-aiohttp, and a watch, whose answer does not end, is a stream of aiohttp. Everything else is a ``call`` by
-kubernetes_asyncio (``berth.kube.library``). All three share the credentials. The rate of requests is limited only when
-``clientConnection.qps`` is set.
+A status is a value, because callers decide by 404 and 409; only a missing answer is an error. List, Binding, Event and
+condition use ``request`` on berth's own connections, for half of aiohttp's CPU time; a watch is a ``stream`` of
+aiohttp; every other request is a ``call`` by kubernetes_asyncio. All three share the credentials. The rate is limited
+only when ``clientConnection.qps`` is set.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ from berth.kube.library import LibraryCall, LibraryClient
 
 
 class TokenBucket:
-    """Limits requests: ``burst`` at once and ``qps`` per second in the long run, first come, first served."""
+    """Token bucket: ``burst`` requests at once, ``qps`` per second in the long run, first come, first served."""
 
     def __init__(self, *, qps: float, burst: int, clock: Callable[[], float] = time.monotonic) -> None:
         if qps <= 0 or burst < 1:
@@ -46,7 +45,7 @@ class TokenBucket:
         self._next = clock() - self._slack
 
     def reserve(self) -> float:
-        """Take the next slot; returns the seconds until it."""
+        """Take the next slot; return the seconds until it."""
         now = self._clock()
         self._next = max(self._next, now - self._slack)
         wait = max(0.0, self._next - now)
@@ -54,26 +53,25 @@ class TokenBucket:
         return wait
 
     async def wait(self) -> None:
-        """Wait for the next slot."""
         seconds = self.reserve()
         if seconds > 0:
             await asyncio.sleep(seconds)
 
 
+# Time limit of a request, connecting included. The API server's own limit is 60 s.
 DEFAULT_TIMEOUT = timedelta(seconds=10)
-"""How long an answer may take, connecting included. The API server's own limit is 60 s."""
 
 
+# Maximum number of concurrent watches: one per kind and Lease.
 STREAMS = 64
-"""The most watches at once: one for each kind and Lease."""
 
 
+# Read-ahead buffer of a watch: a burst of about 100 pods.
 READ_BUFFER_BYTES = 256 * 1024
-"""Read-ahead buffer of a watch: a burst of about a hundred pods."""
 
 
+# Iterations of the event loop that a TLS connection needs to close.
 TURNS_TO_CLOSE = 4
-"""Iterations of the event loop that a TLS connection needs to close."""
 
 
 JSON = "application/json"
@@ -88,23 +86,20 @@ STRATEGIC_MERGE_PATCH = "application/strategic-merge-patch+json"
 Headers = dict[str, str]
 
 
+# Uncompressed: compressing a LIST costs the API server more than sending it.
 ACCEPTED = {"Accept": JSON, "Accept-Encoding": "identity"}
-"""Compressing a LIST costs the API server more than sending it uncompressed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Exchange:
-    """One request and its answer, for the metrics and the log."""
+    """One request and its answer, for metrics and log."""
 
     method: str
-    path: str
-    """With its query, as it was sent."""
-    host: str
-    """The API server's host and port."""
-    status: int
-    """The HTTP status; 0 when no answer came."""
+    path: str  # With the query.
+    host: str  # Host and port of the API server.
+    status: int  # 0: no answer.
+    # From sending the request, connecting included, to its answer, or to the head of a streamed one.
     seconds: float
-    """From sending the request, connecting included, to its answer; to the head of a streamed one."""
 
 
 Listener = Callable[[Exchange], None]
@@ -112,27 +107,25 @@ Listener = Callable[[Exchange], None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResponseStream:
-    """A streamed answer: its status, and its bytes as they arrive."""
+    """A streamed answer: status, and bytes as they arrive."""
 
     status: int
     retry_after: timedelta | None
     chunks: AsyncIterator[bytes]
 
     async def whole(self) -> Response:
-        """The rest of the body, for an answer that is not a stream (an error)."""
+        """Read the rest of the body of an error."""
         body = b"".join([chunk async for chunk in self.chunks])
         return Response(status=self.status, body=body, retry_after=self.retry_after)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Shared:
-    """What all requests have in common as long as the credentials stay the same."""
+    """Parts common to all requests until the credentials change."""
 
-    headers: Headers
-    """The credentials' own, by which a change is seen."""
+    headers: Headers  # The credentials' own object: another one means a change.
     server: Server
-    lines: bytes
-    """The header lines, encoded."""
+    lines: bytes  # Encoded header lines.
 
 
 class KubeClient:
@@ -141,8 +134,8 @@ class KubeClient:
     Create it inside a running event loop.
     """
 
+    # Called right before a write is sent.
     _check: Check | None = None
-    """Called right before the bytes of a write go out."""
 
     def __init__(
         self,
@@ -163,14 +156,13 @@ class KubeClient:
 
     @property
     def refused_credentials(self) -> str:
-        """The sentence about a 401: they were read again after it, and are refused again."""
+        """Sentence about a 401 that is repeated after the credentials were read again."""
         return f"{self.server} refuses the credentials of {self._credentials} (401): renew them, or name another file"
 
     def checking(self, check: Check) -> Self:
-        """The same client, which calls ``check`` right before the bytes of each write go out.
+        """A copy of the client that calls ``check`` right before each write is sent.
 
-        That is after every wait: for the rate limit, for credentials, for a connection. What it raises is passed on,
-        and nothing is sent.
+        The check follows every wait: rate limit, credentials, connection. If it raises, nothing is sent.
         """
         checking = copy(self)
         checking._check = check  # noqa: SLF001 - of a copy of itself
@@ -186,12 +178,12 @@ class KubeClient:
         burst: int | None = None,
         listener: Listener | None = None,
     ) -> Self:
-        """Read the kubeconfig, or the pod's service account when there is none. Without qps there is no limit.
+        """Read the kubeconfig, or the pod's service account if there is none. Without qps the rate is unlimited.
 
-        ``listener`` is called for every request, when its answer has arrived or the request has failed.
+        ``listener`` is called after each request, answered or failed.
 
         Raises:
-            KubeconfigError: the configuration cannot be used. No request is sent yet.
+            KubeconfigError: unusable configuration. No request was sent.
         """
         limit = TokenBucket(qps=qps, burst=burst or max(1, round(2 * qps))) if qps else None
         credentials = await KubeCredentials.from_source(source_for(kubeconfig))
@@ -225,22 +217,22 @@ class KubeClient:
         timeout: timedelta = DEFAULT_TIMEOUT,  # noqa: ASYNC109 - the pool's one timer is cheaper than asyncio.timeout
         largest: int = ANSWER_BYTES,
     ) -> Response:
-        """Send a request and read the whole answer, ``largest`` bytes at most. ``path`` is sent unchanged.
+        """Send a request and read the whole answer, at most ``largest`` bytes.
 
-        A redirect is an answer like any other: it is not followed.
+        ``path`` is sent unchanged. Redirects are not followed.
 
         Raises:
-            ApiUnreachableError: no answer, or an incomplete one.
+            ApiUnreachableError: no complete answer.
         """
         if params:
             path = f"{path}?{urlencode(params)}"
         if self._rate_limit is not None:
             await self._rate_limit.wait()
         headers = await self._credentials.headers()
-        wish = _Wish(method, path, body, content_type, timeout.total_seconds(), largest)
-        answer = await self._send(wish, headers)
+        sent = _Request(method, path, body, content_type, timeout.total_seconds(), largest)
+        answer = await self._send(sent, headers)
         if answer.status == HTTPStatus.UNAUTHORIZED:
-            answer = await self._send(wish, await self._other_headers(method, path, headers))
+            answer = await self._send(sent, await self._other_headers(method, path, headers))
         return Response(status=answer.status, body=answer.body, retry_after=parse_retry_after(answer.retry_after))
 
     async def call(
@@ -252,10 +244,10 @@ class KubeClient:
         content_type: str = JSON,
         timeout: timedelta = DEFAULT_TIMEOUT,  # noqa: ASYNC109 - handed on to aiohttp
     ) -> Response:
-        """As ``request``, by kubernetes_asyncio: for every request that is not on a pod's way.
+        """Send a request by kubernetes_asyncio; otherwise as ``request``.
 
         Raises:
-            ApiUnreachableError: no answer, or an incomplete one.
+            ApiUnreachableError: no complete answer.
         """
         if self._rate_limit is not None:
             await self._rate_limit.wait()
@@ -279,29 +271,28 @@ class KubeClient:
             self._report(call.method, call.path, status, time.monotonic() - began)
         return answer
 
-    async def _send(self, wish: _Wish, headers: Headers) -> Answer:
-        method = wish.method
+    async def _send(self, sent: _Request, headers: Headers) -> Answer:
+        method = sent.method
         began, status = time.monotonic(), 0
         try:
             shared = self._shared_for(headers)
             call = Call(
-                request(method, shared.server.prefix + wish.path, shared.lines, wish.body, wish.content_type),
-                wish.seconds,
-                wish.largest,
+                request(method, shared.server.prefix + sent.path, shared.lines, sent.body, sent.content_type),
+                sent.seconds,
+                sent.largest,
                 None if method == "GET" else self._check,
                 method == "GET",
             )
             answer = await self._pool.exchange(shared.server, call)
             status = answer.status
         except NoAnswerError as exc:
-            text = f"{method} {self.server}{wish.path}: {exc}"
+            text = f"{method} {self.server}{sent.path}: {exc}"
             raise ApiUnreachableError(text, maybe_sent=exc.maybe_sent) from exc
         finally:
-            self._report(method, wish.path, status, time.monotonic() - began)
+            self._report(method, sent.path, status, time.monotonic() - began)
         return answer
 
     def _shared_for(self, headers: Headers) -> _Shared:
-        """The server and header lines of these credentials; made anew when they have changed."""
         shared = self._shared
         if shared is None or shared.headers is not headers:
             try:
@@ -316,10 +307,10 @@ class KubeClient:
     async def stream(
         self, path: str, *, params: Mapping[str, str], read_timeout: timedelta
     ) -> AsyncIterator[ResponseStream]:
-        """GET a streamed answer, such as a watch. ``read_timeout`` is the longest silence after its start.
+        """GET a streamed answer, such as a watch. ``read_timeout``: maximum time without data.
 
         Raises:
-            ApiUnreachableError: no answer, a broken connection, or silence, at the start or while reading.
+            ApiUnreachableError: no answer, a broken connection, or no data in time, at the start or while reading.
         """
         silence = read_timeout.total_seconds()
         where = f"GET {self.server}{path}"
@@ -328,13 +319,13 @@ class KubeClient:
                 answer = await self._open_stream(path, params)
         except (aiohttp.ClientError, OSError) as exc:
             raise _unreachable(where, exc, silence) from exc
-        alarm = _SilenceAlarm(answer, silence)
+        timer = _SilenceTimer(answer, silence)
         try:
             retry_after = parse_retry_after(answer.headers.get("Retry-After"))
-            chunks = _chunks(answer, where, silence, alarm)
+            chunks = _chunks(answer, where, silence, timer)
             yield ResponseStream(status=answer.status, retry_after=retry_after, chunks=chunks)
         finally:
-            alarm.stop()
+            timer.stop()
             _abort(answer)
 
     async def _open_stream(self, path: str, params: Mapping[str, str]) -> aiohttp.ClientResponse:
@@ -378,9 +369,7 @@ class KubeClient:
             self._listener(Exchange(method=method, path=path, host=host, status=status, seconds=seconds))
 
 
-class _Wish(NamedTuple):
-    """A request as its caller asks for it."""
-
+class _Request(NamedTuple):
     method: str
     path: str
     body: bytes | None
@@ -399,48 +388,48 @@ def _session(user_agent: str) -> aiohttp.ClientSession:
 
 
 def _abort(answer: aiohttp.ClientResponse) -> None:
-    """Abort a streamed answer, without TLS's closing handshake, which would wait for the peer."""
+    # Abort: TLS's closing handshake would wait for the peer.
     if answer.connection is not None and answer.connection.transport is not None:
         answer.connection.transport.abort()
     answer.close()
 
 
 async def _chunks(
-    answer: aiohttp.ClientResponse, where: str, silence: float, alarm: _SilenceAlarm
+    answer: aiohttp.ClientResponse, where: str, silence: float, timer: _SilenceTimer
 ) -> AsyncIterator[bytes]:
     try:
         async for chunk in answer.content.iter_any():
-            alarm.heard()
+            timer.data_arrived()
             yield chunk
     except (aiohttp.ClientError, OSError) as exc:
         raise _unreachable(where, exc, silence) from exc
 
 
-class _SilenceAlarm:
-    """Ends a stream that is silent for too long.
+class _SilenceTimer:
+    """Ends a stream that delivers no data for too long.
 
-    aiohttp's own limit sets a timer anew for each piece, which took a fifth of what a watch event costs a watcher.
+    aiohttp's own limit resets a timer for each chunk: a fifth of the watcher's CPU time per watch event.
     """
 
     def __init__(self, answer: aiohttp.ClientResponse, seconds: float) -> None:
         self._content = answer.content
         self._seconds = seconds
         self._loop = asyncio.get_running_loop()
-        self._heard_at = self._loop.time()
-        self._timer = self._loop.call_later(seconds, self._look)
+        self._data_at = self._loop.time()
+        self._timer = self._loop.call_later(seconds, self._check_silence)
 
-    def heard(self) -> None:
-        self._heard_at = self._loop.time()
+    def data_arrived(self) -> None:
+        self._data_at = self._loop.time()
 
     def stop(self) -> None:
         self._timer.cancel()
 
-    def _look(self) -> None:
-        left = self._heard_at + self._seconds - self._loop.time()
+    def _check_silence(self) -> None:
+        left = self._data_at + self._seconds - self._loop.time()
         if left > 0:
-            self._timer = self._loop.call_later(left, self._look)
+            self._timer = self._loop.call_later(left, self._check_silence)
         else:
-            self._content.set_exception(aiohttp.SocketTimeoutError("nothing was read in time"))
+            self._content.set_exception(aiohttp.SocketTimeoutError("no data in time"))
 
 
 def _unreachable(where: str, exc: Exception, silence: float) -> ApiUnreachableError:

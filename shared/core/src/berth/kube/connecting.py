@@ -1,4 +1,4 @@
-"""Connecting to the API server: its addresses, TLS, and proxies on the way."""
+"""Connecting to the API server: addresses, TLS, proxies."""
 
 from __future__ import annotations
 
@@ -15,32 +15,31 @@ from berth.kube.credentials import Access
 from berth.kube.http1 import HEAD_BYTES, fields, parse_head
 from berth.tls import client_context
 
+# Pause before the host's next address is tried in parallel (RFC 8305).
 NEXT_ADDRESS_SECONDS: Final = 0.25
-"""After which the host's next address is tried beside the former ones (RFC 8305)."""
 _PORTS: Final = {"http": 80, "https": 443}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Server:
-    """Whom to connect to, and how. Connections belong to one of these, so that credentials reach no other server."""
+    """Address, TLS and proxy of a server. A connection belongs to one Server, so that credentials reach no other."""
 
     host: str
     port: int
     tls: ssl.SSLContext | None
-    name: str
-    """The name in the server's certificate."""
+    name: str  # The name in the certificate.
     proxy: str | None
+    # Stands before the path in the request line: the path of the URL, or the whole URL for a forwarding proxy.
     prefix: str
-    """What stands before the path in the line of a request: the URL's path, for a proxy that forwards the whole URL."""
+    # Header lines from the URL: Host, and the credentials for a forwarding proxy.
     shared: bytes
-    """The header lines that come from the URL: Host, and the credentials for a proxy that forwards requests."""
 
     @classmethod
     def of(cls, access: Access) -> Server:
         """The server of these credentials.
 
         Raises:
-            ValueError: URLs that name no server.
+            ValueError: invalid URL.
         """
         url = urlsplit(access.server)
         host, port = _address(url)
@@ -60,9 +59,7 @@ class Server:
 
 
 async def connect(server: Server, protocol: asyncio.Protocol) -> None:
-    """Connect the protocol to the server, directly or by its proxy.
-
-    A proxy is asked for a tunnel (CONNECT) to a server with TLS, and forwards the requests to any other.
+    """Connect the protocol to the server, directly or through its proxy: a tunnel (CONNECT) for TLS, else forwarding.
 
     Raises:
         OSError, ValueError: no connection, TLS included.

@@ -1,7 +1,7 @@
-"""Connections to the API server, kept open and used again, each for one request at a time.
+"""Connections to the API server, kept open and reused, each for one request at a time.
 
-No task and no timer per request: the bytes go out at once on an idle connection, the answer resolves one future, and
-one timer for the whole pool finds requests whose time is up and connections that were idle for too long.
+Requests need no task and no timer of their own: an idle connection sends the bytes at once, the answer resolves one
+future, and one timer for the pool finds overdue requests and connections.
 """
 
 from __future__ import annotations
@@ -16,23 +16,23 @@ from berth.errors import cause_of
 from berth.kube.connecting import Server, connect
 from berth.kube.http1 import ANSWER_BYTES, Answer, AnswerReader, BadAnswerError
 
+# Time limit of connecting, TLS included: a renewal of a Lease has time for two tries.
 CONNECT_SECONDS: Final = 5.0
-"""How long connecting may take, TLS included. One renewal of a Lease has time for two tries."""
+# Seconds that an idle connection is kept: less than the API server's 90 s, so that the client closes it first.
 IDLE_SECONDS: Final = 60.0
-"""How long an idle connection is kept: less than the API server's 90 s, so that the client closes it first."""
+# Maximum connections: 32 Bindings, Events, a LIST per kind, and spare ones. Further requests wait.
 CONNECTIONS: Final = 64
-"""Most connections: 32 Bindings, Events, LISTs of every kind, and some to spare. More requests wait for one."""
+# Seconds that a timer may fire too early: the event loop counts milliseconds.
 CLOCK_STEP: Final = 0.002
-"""How much earlier than asked for a timer may fire: the event loop counts milliseconds."""
 
+# Raises if a request must not be sent.
 Check = Callable[[], None]
-"""Raises when a request must not be sent."""
 
 UNKNOWN_AUTHORITY: Final = ": the kubeconfig must have the authority of its certificate (certificate-authority-data)"
 
 
 class NoAnswerError(Exception):
-    """A request without a whole answer. ``maybe_sent``: the server may have received and executed it."""
+    """No complete answer. ``maybe_sent``: the server may have executed the request."""
 
     def __init__(self, cause: str, *, maybe_sent: bool) -> None:
         super().__init__(cause)
@@ -40,22 +40,19 @@ class NoAnswerError(Exception):
 
 
 class _StaleError(NoAnswerError):
-    """A connection that had been idle was closed without any answer: most likely the request crossed with that."""
+    """An idle connection was closed without an answer, most likely while the request was on its way."""
 
 
 class Call(NamedTuple):
-    """A request, and what its sender asks for."""
+    """A request with its limits and check."""
 
     request: bytes
-    seconds: float
-    """How long until its whole answer, connecting included."""
-    largest: int = ANSWER_BYTES
-    """The longest body of its answer."""
+    seconds: float  # Until the whole answer, connecting included.
+    largest: int = ANSWER_BYTES  # Maximum bytes of the answer's body.
+    # Called right before the request is sent, without a wait in between. If it raises, nothing is sent.
     check: Check | None = None
-    """Called right before the bytes go out; nothing is waited for in between. What it raises is passed on, and nothing
-    is sent."""
+    # Whether it changes no object: it is sent once more if an idle connection was closed.
     is_repeatable: bool = False
-    """Whether it changes nothing: it is sent once more when the connection was closed while it was idle."""
 
 
 class ConnectionPool:
@@ -65,8 +62,7 @@ class ConnectionPool:
         self._loop = asyncio.get_running_loop()
         self._server: Server | None = None
         self._all: set[_Connection] = set()
-        self._idle: list[_Connection] = []
-        """The one used last is used next, so that connections that are not needed grow old."""
+        self._idle: list[_Connection] = []  # The last used first, so that surplus connections expire.
         self._connecting = 0
         self._waiting: deque[asyncio.Future[_Connection | None]] = deque()
         self._sweep: asyncio.TimerHandle | None = None
@@ -77,7 +73,7 @@ class ConnectionPool:
         """Send a request and wait for its whole answer.
 
         Raises:
-            NoAnswerError: no answer in time, or none that can be read.
+            NoAnswerError: no valid answer in time.
         """
         deadline = self._loop.time() + call.seconds
         try:
@@ -103,7 +99,7 @@ class ConnectionPool:
             raise
 
     def close(self) -> None:
-        """Close all connections. Whoever waits gets no answer."""
+        """Close all connections. Waiting requests get no answer."""
         self._is_closed = True
         if self._sweep is not None:
             self._sweep.cancel()
@@ -111,10 +107,10 @@ class ConnectionPool:
             connection.abort()
         self._wake()
 
-    # Which connection.
+    # Selecting a connection.
 
     async def _connection(self, server: Server, call: Call, deadline: float) -> _Connection:
-        """One of the server's, without anything to wait for when one is idle."""
+        # Does not wait if a connection is idle.
         if server is not self._server:
             self._turn_to(server)
         has_waited = False
@@ -137,7 +133,7 @@ class ConnectionPool:
         return self._is_closed or len(self._all) + self._connecting < CONNECTIONS
 
     def _turn_to(self, server: Server) -> None:
-        """Use connections to another server, or with other certificates, no more."""
+        # Connections to another server, or with other certificates, are not reused.
         if server != self._server:
             for connection in self._idle:
                 connection.abort()
@@ -145,7 +141,7 @@ class ConnectionPool:
         self._server = server
 
     async def _wait(self, call: Call, deadline: float, *, first: bool) -> _Connection | None:
-        """Wait until a connection is free, or (``None``) until there may be another one."""
+        # Waits until a connection is free, or (None) until another one may be opened.
         freed: asyncio.Future[_Connection | None] = self._loop.create_future()
         (self._waiting.appendleft if first else self._waiting.append)(freed)
         try:
@@ -191,7 +187,7 @@ class ConnectionPool:
         self._all.add(connection)
 
     def release(self, connection: _Connection) -> None:
-        """A connection is free: for the request that waits longest, or idle."""
+        """A connection is free: pass it to the longest waiting request, or keep it idle."""
         if not connection.is_open:
             return
         connection.deadline = self._loop.time() + IDLE_SECONDS
@@ -213,7 +209,7 @@ class ConnectionPool:
         self._wake()
 
     def _wake(self) -> None:
-        """There may be room for another connection: wake the request that waits longest."""
+        # Another connection may be opened: wake the longest waiting request.
         while self._waiting and self._has_room:
             waiting = self._waiting.popleft()
             if not waiting.done():
@@ -224,7 +220,7 @@ class ConnectionPool:
     # The one timer.
 
     def _sweep_by(self, time: float) -> None:
-        """Sweep at that time at the latest. Most requests have the same time limit, and then need no timer."""
+        # Most requests have the same time limit, and then need no new timer.
         if self._is_closed or (self._sweep is not None and self._sweep_time <= time):
             return
         if self._sweep is not None:
@@ -232,11 +228,8 @@ class ConnectionPool:
         self._sweep, self._sweep_time = self._loop.call_at(time, self._give_up_overdue), time
 
     def _give_up_overdue(self) -> None:
-        """Give up requests and idle connections whose time is up.
-
-        A request without any answer may mean a peer that is gone without a word: then the connections that were idle
-        all that time are dead too, and each would cost another request its time. So they are closed.
-        """
+        # Give up overdue requests and connections. A request without a byte of an answer suggests a dead peer:
+        # connections idle for as long are closed too, because each would cost another request its time.
         self._sweep = None
         now = self._loop.time() + CLOCK_STEP
         silent = [each.since for each in self._all if each.is_overdue(now) and each.is_silent]
@@ -249,17 +242,15 @@ class ConnectionPool:
 
 
 class _Connection(asyncio.Protocol):
-    """One connection: idle, or with one request whose answer is awaited.
+    """One connection, idle or with one request.
 
-    Nothing has to be paused: at most one request is being written and its answer read, both of limited size.
+    Without flow control: one request or answer of limited size at a time.
     """
 
     def __init__(self, pool: ConnectionPool, server: Server, loop: asyncio.AbstractEventLoop) -> None:
         self.server = server
-        self.since = loop.time()
-        """When the last request was sent, or the answer to it came."""
-        self.deadline = self.since + IDLE_SECONDS
-        """When to give up the request, or the idle connection."""
+        self.since = loop.time()  # When the last request was sent, or its answer arrived.
+        self.deadline = self.since + IDLE_SECONDS  # When to give up the request, or the idle connection.
         self._pool = pool
         self._loop = loop
         self._transport: asyncio.Transport | None = None
@@ -279,7 +270,7 @@ class _Connection(asyncio.Protocol):
 
     @property
     def is_silent(self) -> bool:
-        """Whether an answer is awaited and nothing of it has come."""
+        """Whether no byte of an awaited answer has arrived."""
         return self._answer is not None and self._reader.is_empty
 
     def is_overdue(self, now: float) -> bool:
@@ -296,7 +287,7 @@ class _Connection(asyncio.Protocol):
         return answer
 
     def give_up(self, answer: asyncio.Future[Answer]) -> None:
-        """Nobody waits for this answer any more: the connection cannot be used for another."""
+        """The caller is gone: close the connection, because the answer may still arrive."""
         if self._answer is answer:
             self._answer = None
             self.abort()
@@ -307,11 +298,11 @@ class _Connection(asyncio.Protocol):
         self.abort()
 
     def abort(self) -> None:
-        """Close, without TLS's closing handshake, which would wait for the peer."""
+        """Close without TLS's closing handshake, which would wait for the peer."""
         if self._transport is not None:
             self._transport.abort()
 
-    # What the event loop calls.
+    # Callbacks of the event loop.
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         if not self._is_lost:
@@ -319,7 +310,7 @@ class _Connection(asyncio.Protocol):
             self._pool.opened(self)
 
     def data_received(self, data: bytes) -> None:
-        if self._answer is None:  # an answer without a request, such as the 408 of a proxy
+        if self._answer is None:  # an answer without a request, such as a proxy's 408
             self.abort()
             return
         try:
@@ -343,7 +334,7 @@ class _Connection(asyncio.Protocol):
             self._pool.lost(self)
 
     def _end(self, exc: Exception | None) -> None:
-        """The connection has ended. That may be the end of an answer too."""
+        # The end of the connection may also be the end of an answer.
         if self._answer is None:
             return
         if exc is None and (answer := self._reader.end()) is not None:
@@ -355,7 +346,7 @@ class _Connection(asyncio.Protocol):
             self._fail(NoAnswerError(cause, maybe_sent=True))
 
     def _resolve(self, answer: Answer) -> None:
-        """Pass the answer on. The connection is free before its receiver goes on, for the next request."""
+        # The connection is free for the next request before the caller continues.
         waiting, self._answer = self._answer, None
         self._has_served = True
         self.since = self._loop.time()

@@ -1,9 +1,8 @@
-"""Credentials for the API server, as both clients of it share them, and what they say about TLS and proxies."""
+"""Credentials for the API server, shared by both of its clients, with TLS and proxy."""
 
 from __future__ import annotations
 
 import asyncio
-import logging
 import ssl
 from base64 import b64encode
 from dataclasses import dataclass
@@ -16,40 +15,40 @@ from urllib.request import getproxies, proxy_bypass
 
 from berth.clock import Clock, SteadyClock
 from berth.kube.errors import KubeconfigError
+from berth.log import get_logger
 from berth.tls import client_context
 
 if TYPE_CHECKING:
     from kubernetes_asyncio.client import Configuration
 
-logger = logging.getLogger(__name__)
+log = get_logger()
 
+# Seconds until credentials are read again after a failure.
 RETRY_SECONDS = 10.0
-"""Time between two readings of which the first has failed."""
+# A request waits this long for a new token before it uses the former one: a Lease is renewed within 10 s.
 PATIENCE = timedelta(seconds=1)
-"""How long a request waits for a new token while it has a former one: a Lease is to be renewed within 10 s."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Access:
-    """The result of reading the files once. ``token_age``: how long the token may be used; ``None``: until refused."""
+    """Credentials, once read. ``token_age``: how long the token may be used; ``None``: until it is refused."""
 
     server: str
     tls: ssl.SSLContext | None = None
-    server_name: str | None = None
-    """The name in the server's certificate, when it differs from the host of the URL."""
+    server_name: str | None = None  # In the certificate, if it differs from the URL's host.
     proxy: str | None = None
     authorization: str | None = None
     token_age: timedelta | None = None
 
 
 class AccessSource(Protocol):
-    """A source of credentials that can be read repeatedly."""
+    """Source of credentials, read repeatedly."""
 
     async def read(self) -> Access: ...
 
 
 class KubeCredentials:
-    """Current credentials for one API server. Only one task reads them at a time; other callers wait for its result."""
+    """Current credentials for one API server. One task reads them at a time; other callers wait for its result."""
 
     def __init__(self, source: AccessSource, access: Access, *, clock: Clock | None = None) -> None:
         self._source = source
@@ -64,29 +63,28 @@ class KubeCredentials:
         """Read once, so that errors are found at start-up.
 
         Raises:
-            KubeconfigError: what is there cannot be used.
+            KubeconfigError: unusable configuration.
         """
         return cls(source, await source.read(), clock=clock)
 
     @property
     def access(self) -> Access:
-        """The result of the last read."""
+        """Result of the last read."""
         return self._access
 
     def __str__(self) -> str:
-        """Where they are from."""
         return str(self._source)
 
     @property
     def server(self) -> str:
-        """The API server's URL, without user and password, and without a slash at its end."""
+        """URL of the API server, without user, password and trailing slash."""
         return self._access.server
 
     async def headers(self) -> dict[str, str]:
-        """The authentication headers. A token older than its age is read again first.
+        """Authentication headers. A token older than its age is read again first.
 
-        While that takes long, and when it fails, the old token stays in use. If the API server refuses it, the client
-        calls ``renew``.
+        The old token stays in use if reading is slow or fails. If the API server refuses it, the client calls
+        ``renew``.
         """
         if self._is_old():
             reading = self._read_again()
@@ -96,10 +94,10 @@ class KubeCredentials:
         return self._headers
 
     async def renew(self, refused: dict[str, str]) -> dict[str, str]:
-        """The API server refused these headers: read everything again, unless another task has done so since.
+        """Read again after the API server refused these headers, unless another task has done so since.
 
         Raises:
-            KubeconfigError: the new content cannot be used.
+            KubeconfigError: unusable new content.
         """
         if self._headers is refused:
             error = await asyncio.shield(self._read_again())
@@ -108,7 +106,7 @@ class KubeCredentials:
         return self._headers
 
     def _read_again(self) -> asyncio.Task[KubeconfigError | None]:
-        """The task that reads, a new one unless one is under way. It goes on when no caller waits for it any more."""
+        # One task at a time; it continues when its caller is cancelled.
         if self._reading is None or self._reading.done():
             self._reading = asyncio.create_task(self._read(), name="credentials")
         return self._reading
@@ -118,7 +116,7 @@ class KubeCredentials:
             self._take(await self._source.read())
         except KubeconfigError as exc:
             self._old_at = self._clock.now() + RETRY_SECONDS if self._old_at is not None else None
-            logger.warning("%s: still using the former credentials", exc)
+            log.warning("cannot renew the credentials, the former ones stay in use", error=str(exc))
             return exc
         finally:
             self._is_slow = False
@@ -135,10 +133,10 @@ class KubeCredentials:
 
 
 def access_of(configuration: Configuration, *, token_age: timedelta | None) -> Access:
-    """What the library has read, checked and with the proxy of the environment.
+    """Check the library's configuration, and add the proxy of the environment.
 
     Raises:
-        ValueError, OSError: a URL or a certificate that cannot be used.
+        ValueError, OSError: an invalid URL or certificate.
     """
     given = (configuration.host or "").rstrip("/")
     if not given.startswith(("http://", "https://")):
@@ -157,7 +155,7 @@ def access_of(configuration: Configuration, *, token_age: timedelta | None) -> A
 
 
 def _without_user(url: str) -> tuple[str, str | None]:
-    """The URL as it may be shown, and what its user and password are as a header, if it has them."""
+    # Returns the URL for errors and logs, and user and password as a header.
     parts = urlsplit(url)
     user, at, host = parts.netloc.rpartition("@")
     if not at:
@@ -175,7 +173,7 @@ def _proxy(address: str | None) -> str | None:
 
 
 def _proxy_of_the_environment(server: str) -> str | None:
-    """HTTPS_PROXY and NO_PROXY as in other Kubernetes clients; never a proxy for the local machine."""
+    # HTTPS_PROXY and NO_PROXY as in other Kubernetes clients, but never a proxy for the local machine.
     url = urlsplit(server)
     host = url.hostname or ""
     if host == "localhost" or host.startswith("127.") or host == "::1" or proxy_bypass(host):
@@ -194,7 +192,7 @@ def _as_it_stands(file: str | None) -> tuple[str, int] | None:
 
 @lru_cache(maxsize=8)
 def _tls_of(files: tuple[tuple[str, int] | None, ...], *, verify: bool) -> ssl.SSLContext:
-    """The same context while the files are unchanged: pooled connections depend on it, and a new one would end them."""
+    # Unchanged files give the same context, because a new one would close the pooled connections.
     authority, certificate, key = (file and file[0] for file in files)
     context = client_context(authority)
     if not verify:

@@ -1,7 +1,7 @@
 """Answers and errors of the API server.
 
-An answer is a value. A caller that cannot use its status raises an error. For a missing right (403) the text names the
-rule to add to the role.
+An answer is a value; callers raise an error for a status that they cannot use. For a 403 the text names the rule to add
+to the role.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from berth.exits import UsageError
 
 
 class KubeconfigError(UsageError):
-    """No usable configuration for an API server; the text is one sentence with the remedy."""
+    """Unusable configuration; the text is one sentence with the remedy."""
 
 
 class ApiUnreachableError(TemporaryError):
-    """The API server gave no answer. ``maybe_sent``: the request may still have been executed."""
+    """No answer from the API server. ``maybe_sent``: the request may have been executed."""
 
     def __init__(self, message: str, *, maybe_sent: bool, retry_after: timedelta = timedelta(seconds=1)) -> None:
         super().__init__(message, retry_after=retry_after)
@@ -30,7 +30,7 @@ class ApiUnreachableError(TemporaryError):
 
 
 class ApiRefusedError(TemporaryError):
-    """The API server answered with a status that the caller cannot use; the text quotes the API server's message."""
+    """The API server answered with an unusable status; the text quotes its message."""
 
     def __init__(self, message: str, *, status: int, retry_after: timedelta = timedelta(seconds=1)) -> None:
         super().__init__(message, retry_after=retry_after)
@@ -52,7 +52,7 @@ _LEASES = "coordination.k8s.io"
 
 
 def missing_right(status: StatusObject) -> str | None:
-    """The RBAC rule that is missing after a 403; ``None`` for another cause (a terminating namespace, a quota)."""
+    """The RBAC rule that a 403 asks for; ``None`` if it has another cause (a terminating namespace, a quota)."""
     denied = _DENIED.search(status.message) if status.code == HTTPStatus.FORBIDDEN else None
     if denied is None:
         return None
@@ -76,7 +76,7 @@ def _rule(denied: re.Match[str], status: StatusObject) -> str:
 
 
 def refusal(doing: str, response: Response) -> ApiRefusedError:
-    """``doing`` is a participle with its object, such as ``listing 'pod'``."""
+    """Error for this answer. ``doing``: a participle with its object, such as ``listing 'pod'``."""
     failure = response.failure()
     return ApiRefusedError(
         f"{doing}: {response.status}: {explain(failure)}",
@@ -86,24 +86,22 @@ def refusal(doing: str, response: Response) -> ApiRefusedError:
 
 
 def explain(failure: StatusObject) -> str:
-    """The rule to add when a right is missing, otherwise the API's message."""
+    """The rule to add for a missing right, else the API's message."""
     return missing_right(failure) or failure.message or failure.reason or "no reason given"
 
 
+# Quoted characters of a body other than a Status object.
 CUT = 300
-"""How many characters are quoted of a body that is not a Status object."""
 
 
 class StatusDetails(msgspec.Struct, frozen=True, kw_only=True):
-    """The object that a Status is about."""
-
     name: str = ""
     group: str = ""
     kind: str = ""
 
 
 class StatusObject(msgspec.Struct, frozen=True, kw_only=True):
-    """A Status of the API; ``reason`` is its CamelCase word, such as ``Expired``."""
+    """A Status of the API; ``reason`` is a CamelCase word, such as ``Expired``."""
 
     message: str = ""
     reason: str = ""
@@ -124,7 +122,7 @@ def decode_status(raw: bytes | msgspec.Raw, *, code: int = 0) -> StatusObject:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Response:
-    """An answer. ``retry_after`` is the Retry-After header, if present."""
+    """An answer, with its Retry-After header."""
 
     status: int
     body: bytes
@@ -132,12 +130,11 @@ class Response:
 
     @property
     def succeeded(self) -> bool:
-        """Whether the status is one of 200 to 299."""
         return HTTPStatus.OK <= self.status < HTTPStatus.MULTIPLE_CHOICES
 
     @property
     def reason(self) -> str:
-        """The API's CamelCase reason, such as ``AlreadyExists`` or ``Expired``; empty when there is none."""
+        """CamelCase reason of the API, such as ``AlreadyExists`` or ``Expired``, or empty."""
         return self.failure().reason
 
     @property
@@ -150,7 +147,7 @@ class Response:
 
 
 def parse_retry_after(header: str | None) -> timedelta | None:
-    """Parse a Retry-After header. The API server writes whole seconds; other forms are ignored."""
+    """Parse a Retry-After header in whole seconds, as the API server writes it; other forms are ignored."""
     if header is None or not (header.isascii() and header.isdigit()):
         return None
     return timedelta(seconds=min(int(header), 3600))

@@ -1,7 +1,7 @@
-"""HTTP/1.1 as bytes: requests written from a template, answers cut out of what a connection delivers. No I/O.
+"""HTTP/1.1 as bytes: writes requests, parses answers. No I/O.
 
-An answer has an end by its Content-Length, its chunks, or the end of the connection. What could be read in two ways, or
-exceeds a limit, is an error, after which nothing of that connection is used any more (RFC 9112, 6.3 and 11).
+An answer ends by its Content-Length, its chunks, or the end of the connection. An ambiguous or oversized answer is an
+error, after which the connection is closed (RFC 9112, 6.3 and 11).
 """
 
 from __future__ import annotations
@@ -11,14 +11,14 @@ from collections.abc import Mapping
 from http import HTTPStatus
 from typing import Final, NamedTuple
 
+# Maximum bytes of a head, and of a trailer. kube-apiserver writes 400.
 HEAD_BYTES: Final = 64 * 1024
-"""Longest head of an answer, and longest trailer. kube-apiserver writes 400 bytes."""
+# Maximum bytes of the line before a chunk: hexadecimal size and extensions.
 CHUNK_LINE_BYTES: Final = 4096
-"""Longest line before a chunk: a size in hexadecimal, and extensions, which are not used in practice."""
+# Maximum bytes of a body about one object; etcd stores at most 1.5 MiB.
 ANSWER_BYTES: Final = 32 * 1024 * 1024
-"""Longest body of an answer about one object. etcd stores at most 1.5 MiB of one."""
+# Maximum number of answers with a status of 100 to 199 before the final one.
 INTERIM_ANSWERS: Final = 8
-"""How many answers with a status of 100 to 199 may come before the final one."""
 
 _OK: Final = int(HTTPStatus.OK)
 _SWITCHING: Final = int(HTTPStatus.SWITCHING_PROTOCOLS)
@@ -28,8 +28,8 @@ _LINE_END: Final = b"\r\n"
 _HEAD = re.compile(
     rb"HTTP/1\.[01] [1-5][0-9][0-9](?: [^\r\n\0]*)?(?:\r\n[!#$%&'*+\-.^_`|~0-9A-Za-z]+:[^\r\n\0]*)*", re.ASCII
 )
+# Parsed fields of a lower-case head; of the others only the form is checked.
 _FIELD = re.compile(rb"\r\n(content-length|transfer-encoding|connection|content-encoding|retry-after):[ \t]*([^\r\n]*)")
-"""The fields that are read, in a head in small letters; the others are only checked for their form."""
 _LENGTH = re.compile(rb"[0-9]{1,15}")
 _CHUNK_SIZE = re.compile(rb"([0-9A-Fa-f]{1,12})[ \t]*(?:;[^\r\n]*)?")
 _TARGET = re.compile(r"[!-~]+")
@@ -37,14 +37,14 @@ _FIELD_VALUE = re.compile(r"[!-~](?:[ \t!-~]*[!-~])?")
 
 
 class BadAnswerError(ValueError):
-    """What arrived is no answer of HTTP/1.1, has two meanings, or is too long."""
+    """Not an HTTP/1.1 answer, an ambiguous one, or too long."""
 
 
 def fields(headers: Mapping[str, str]) -> bytes:
-    """Header lines.
+    """Encode header lines.
 
     Raises:
-        ValueError: a value that would not stay one header.
+        ValueError: a value that would break the header.
     """
     for name, value in headers.items():
         if not _FIELD_VALUE.fullmatch(value):
@@ -53,10 +53,10 @@ def fields(headers: Mapping[str, str]) -> bytes:
 
 
 def request(method: str, target: str, shared: bytes, body: bytes | None, content_type: str) -> bytes:
-    """A whole request. ``shared``: the header lines that all requests have.
+    """Encode a request. ``shared``: the header lines common to all requests.
 
     Raises:
-        ValueError: a target with characters that would end it.
+        ValueError: a target that would break the request line.
     """
     if not _TARGET.fullmatch(target):
         raise ValueError(f"requesting {target!r}: want visible characters in ASCII")
@@ -68,22 +68,17 @@ def request(method: str, target: str, shared: bytes, body: bytes | None, content
 
 
 class Answer(NamedTuple):
-    """A whole answer."""
-
     status: int
     body: bytes
-    retry_after: str | None
-    """The header Retry-After, as it stands."""
-    keeps: bool
-    """Whether the connection can be used again."""
+    retry_after: str | None  # The header Retry-After, unparsed.
+    keeps: bool  # Whether the connection can be used again.
 
 
 class Head(NamedTuple):
-    """What the head of an answer says about the rest of it."""
+    """Head of an answer."""
 
     status: int
-    length: int | None
-    """The body's length; ``None``: it is chunked, or ends with the connection."""
+    length: int | None  # Of the body; None: chunked, or up to the end of the connection.
     is_chunked: bool
     keeps: bool
     retry_after: str | None
@@ -93,7 +88,7 @@ def parse_head(head: bytes) -> Head:
     """Parse a head, without the empty line at its end.
 
     Raises:
-        BadAnswerError: no such head, or one that does not say clearly where the body ends.
+        BadAnswerError: a malformed head, or an ambiguous length of the body.
     """
     if not _HEAD.fullmatch(head):
         raise BadAnswerError(f"want the head of an HTTP/1.1 answer, got {head[:80]!r}")
@@ -132,7 +127,7 @@ def _want(is_so: bool, what: str, got: bytes) -> None:  # noqa: FBT001 - the con
 
 
 class AnswerReader:
-    """Cuts the answer to one request out of bytes that arrive in pieces of any size. Call ``expect`` for the next."""
+    """Parses the answer to one request from bytes that arrive in pieces. Call ``expect`` before the next."""
 
     __slots__ = ("_buffer", "_chunk", "_head", "_interim", "_largest", "_pieces", "_scanned", "_size")
 
@@ -141,28 +136,27 @@ class AnswerReader:
         self.expect(ANSWER_BYTES)
 
     def expect(self, largest: int) -> None:
-        """Begin the next answer, whose body may be so long."""
+        """Begin the next answer, with a body of at most ``largest`` bytes."""
         self._largest = largest
         self._head: Head | None = None
         self._interim = 0
-        self._scanned = 0
-        """How far the buffer was searched in vain."""
+        self._scanned = 0  # Bytes of the buffer that were searched without a match.
+        # Chunks so far, and their total size.
         self._pieces: list[bytes] = []
-        """The chunks so far, and the length of all of them."""
         self._size = 0
+        # Size of the current chunk; 0: the trailer; None: the size line comes next.
         self._chunk: int | None = None
-        """The size of the chunk that is being read; 0: the trailer; ``None``: the size comes next."""
 
     @property
     def is_empty(self) -> bool:
-        """Whether nothing of the answer has arrived."""
+        """Whether no byte of the answer has arrived."""
         return self._head is None and not self._buffer and not self._interim
 
     def feed(self, data: bytes) -> Answer | None:
-        """Take what has arrived; returns the answer once it is whole.
+        """Add received bytes; return the answer once it is complete.
 
         Raises:
-            BadAnswerError: it cannot be read.
+            BadAnswerError: a malformed answer.
         """
         if self._head is None and not self._buffer:  # nearly every answer arrives in one piece
             end = data.find(_END, 0, HEAD_BYTES)
@@ -175,7 +169,7 @@ class AnswerReader:
         return self._advance()
 
     def end(self) -> Answer | None:
-        """The connection has ended; returns the answer if that is its end, ``None`` if it is incomplete."""
+        """The connection has ended: return the answer if that ends it, ``None`` if it is incomplete."""
         head = self._head
         if head is None or head.length is not None or head.is_chunked:
             return None
@@ -196,11 +190,11 @@ class AnswerReader:
         return self._whole(head, self._take(head.length))
 
     def _whole(self, head: Head, body: bytes) -> Answer:
-        """After bytes that answer no request, the connection is not used again: they could pass for the next one."""
+        # Close the connection after surplus bytes: they could pass for the next answer.
         return Answer(head.status, body, head.retry_after, head.keeps and not self._buffer)
 
     def _take_head(self) -> Head | None:
-        """The head of the final answer, once it has arrived; those before it are dropped."""
+        # The head of the final answer; interim ones are dropped.
         while (line := self._until(_END, HEAD_BYTES)) is not None:
             head = parse_head(line)
             if head.status >= _OK:
@@ -231,7 +225,7 @@ class AnswerReader:
                 return self._whole(head, b"".join(self._pieces)) if self._is_past_trailer() else None
 
     def _is_past_trailer(self) -> bool:
-        """Drop the lines after the last chunk, up to an empty one."""
+        # Drops the lines after the last chunk, up to an empty one.
         while (line := self._until(_LINE_END, CHUNK_LINE_BYTES)) is not None:
             if not line:
                 return True
@@ -240,7 +234,7 @@ class AnswerReader:
         return False
 
     def _until(self, mark: bytes, longest: int) -> bytes | None:
-        """Take what stands before the mark, and the mark; ``None`` as long as it has not arrived."""
+        """Take the bytes before the mark, and the mark; ``None`` until it has arrived."""
         buffer = self._buffer
         end = buffer.find(mark, max(0, self._scanned - len(mark) + 1))
         if end > longest or (end < 0 and len(buffer) > longest + len(mark)):

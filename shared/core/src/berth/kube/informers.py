@@ -1,10 +1,10 @@
-"""Informers: a reflector for each kind, which lists its objects and then watches them, until it is cancelled.
+"""Informers: one reflector per kind lists the objects, then watches them until cancelled.
 
-Errors of the API server do not end a reflector: each is logged, and the request is repeated after a back-off. Its
-positions are resourceVersions of its kind (docs/protocol.md, 3 and 5). The pool of them always runs, also in a standby.
+Errors of the API server do not end a reflector: it logs them and retries after a backoff. Positions are
+resourceVersions of the kind (docs/protocol.md, 3 and 5). Informers run in a standby too.
 
-One reflector reads all pods, bound and pending. With two reflectors of opposite field selectors, a pod that is bound
-would be in neither or in both for a moment, and each reflector would need its own consistent LIST.
+One reflector reads bound and pending pods alike: with two of opposite field selectors, a newly bound pod would briefly
+be in neither or in both.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ from __future__ import annotations
 import asyncio
 import heapq
 import itertools
-import logging
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
@@ -41,41 +40,40 @@ from berth.kube.listwatch import (
     list_objects,
     present_version,
 )
+from berth.log import get_logger
 
 
 class ReflectorPositions:
-    """Two resourceVersions: of the complete state that was passed on, and of its newest object or event.
+    """Two resourceVersions: of the complete state passed on, and of its newest object or event.
 
-    A LIST or a bookmark moves only the first. A conflict names the second: without changes of the kind, another reader
-    reaches the first only with its next bookmark.
+    A LIST or a bookmark moves only the first. A conflict names the second, because another reader reaches the first of
+    a kind without changes only by its next bookmark.
     """
 
     def __init__(self) -> None:
+        # Every event up to this version was passed on: the highest of LIST, bookmark, object and event.
         self.reached = 0
-        """Every event up to this version has been passed on: the highest of LIST, bookmark, object and event."""
+        # The highest resourceVersion of an object or event passed on.
         self.newest_object = 0
-        """The highest resourceVersion of an object or event that has been passed on."""
         self._waiting: list[tuple[int, int, asyncio.Future[None]]] = []
         self._order = itertools.count()
 
     def listed(self, version: str, newest_object: int) -> None:
-        """A LIST was passed on. A lower version means a new store of the API server, which counts from the start."""
+        """A LIST was passed on. A lower version means a new store of the API server."""
         self.reached = version_number(version)
         self.newest_object = min(max(self.newest_object, newest_object), self.reached)
         self._wake()
 
     def event(self, version: str) -> None:
-        """An object's event was passed on."""
         position = version_number(version)
         self.newest_object = max(self.newest_object, position)
         self._reach(position)
 
     def bookmark(self, version: str) -> None:
-        """A bookmark was passed on."""
         self._reach(version_number(version))
 
     async def wait(self, version: str) -> None:
-        """Wait until every event up to this version has been passed on.
+        """Wait until every event up to this version was passed on.
 
         Raises:
             DecodeError: not a resourceVersion.
@@ -99,37 +97,35 @@ class ReflectorPositions:
                 waiter.set_result(None)
 
 
-logger = logging.getLogger(__name__)
+log = get_logger()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReflectorSettings:
-    """Page size, time-outs and back-off of a reflector."""
+    """Page size, time limits and backoff of a reflector."""
 
+    # Objects per page of a LIST, at least 1; None: by their size.
     page_size: int | None = None
-    """Objects per page of a LIST, 1 or more. ``None``: by their size."""
+    # Each watch lasts a random time in between, so that watches do not end together; then the next one continues.
+    # Before the end the server sends a bookmark, which confirms that an unchanged kind is current and reveals a
+    # half-open connection.
     shortest_watch: timedelta = timedelta(seconds=20)
-    """Shortest duration of one watch; then the next one continues. The server sends a bookmark before the end, which
-    confirms that a kind without changes is current and reveals a half-open connection."""
     longest_watch: timedelta = timedelta(seconds=30)
-    """Longest duration of one watch. The duration is random in between, so that many watches do not end together."""
+    # Time after the planned end of a watch until its connection counts as dead.
     silence: timedelta = timedelta(seconds=15)
-    """How long a watch may be silent after its planned end before its connection counts as dead."""
-    first_pause: timedelta = timedelta(milliseconds=250)
-    """The pause after a failure; doubles with each failure in a row."""
-    longest_pause: timedelta = timedelta(seconds=10)
-    """The longest pause, and so the longest delay until a recovered API server is noticed."""
+    first_pause: timedelta = timedelta(milliseconds=250)  # Doubles with each further failure.
+    longest_pause: timedelta = timedelta(seconds=10)  # Also the longest delay until a recovery is noticed.
 
 
+# A shorter watch without an event is a failure, so that it is not repeated without a pause.
 SHORTEST_USEFUL_WATCH = timedelta(seconds=1)
-"""A shorter watch without an event counts as a failure; otherwise it would be repeated without a pause."""
 
+# Maximum Retry-After that is obeyed.
 LONGEST_RETRY_AFTER = timedelta(minutes=1)
-"""The longest Retry-After that is obeyed."""
 
 
 class ReflectorPhase(StrEnum):
-    """The activity of a reflector."""
+    """Activity of a reflector."""
 
     LISTING = "listing"
     WATCHING = "watching"
@@ -138,21 +134,17 @@ class ReflectorPhase(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReflectorStatus:
-    """The activity of a reflector, and its last error."""
+    """Activity of a reflector, and its last error."""
 
     phase: ReflectorPhase = ReflectorPhase.LISTING
-    listed: bool = False
-    """Whether a complete LIST has been passed on."""
-    last_contact: float | None = None
-    """When the last request succeeded, by the reflector's clock."""
-    last_error: str | None = None
-    """The last error, in one sentence; ``None`` once the API server has answered again."""
-    failures: int = 0
-    """Failures since the last success."""
+    listed: bool = False  # Whether a complete LIST was passed on.
+    last_contact: float | None = None  # When the last request succeeded, by the reflector's clock.
+    last_error: str | None = None  # One sentence; None once the API server has answered again.
+    failures: int = 0  # Since the last success.
 
 
 class _ExpiredError(TemporaryError):
-    """410: the API server no longer has the events after the last resourceVersion. The kind must be listed again."""
+    """410: events after the last resourceVersion have expired. The kind must be listed again."""
 
 
 class _RelistError(TemporaryError):
@@ -161,8 +153,6 @@ class _RelistError(TemporaryError):
 
 @dataclass(slots=True)
 class _Watch:
-    """One watch: its start, and whether it delivered an event."""
-
     began: float
     seconds: int
     splitter: LineSplitter = field(default_factory=LineSplitter)
@@ -198,8 +188,7 @@ class Reflector(Generic[T]):
         self._status = ReflectorStatus()
         self._last_contact: float | None = None
         self._current_at: float | None = None
-        self._version: str | None = None
-        """The resourceVersion of the next watch; ``None``: the kind must be listed first."""
+        self._version: str | None = None  # resourceVersion of the next watch; None: list first.
 
     @property
     def kind(self) -> str:
@@ -207,13 +196,13 @@ class Reflector(Generic[T]):
 
     @property
     def status(self) -> ReflectorStatus:
-        """What it is doing, and its last error."""
+        """Activity and last error."""
         return replace(self._status, last_contact=self._last_contact)
 
     def age(self) -> float | None:
-        """For how many seconds nothing has shown that the state is current: no LIST began, and no watch said anything.
+        """Seconds since the state was last known to be current: the start of the LIST, or data of the watch.
 
-        ``None``: nothing was listed yet.
+        ``None`` before the first LIST.
         """
         return None if self._current_at is None else self._clock.now() - self._current_at
 
@@ -224,14 +213,14 @@ class Reflector(Generic[T]):
 
     @property
     def version(self) -> int:
-        """Every event up to this resourceVersion has been passed on; 0 before the first LIST."""
+        """Every event up to this resourceVersion was passed on; 0 before the first LIST."""
         return self._positions.reached
 
     async def reached(self, resource_version: str) -> None:
-        """Wait until every event of this kind up to this resourceVersion has been passed to the sink.
+        """Wait until every event of this kind up to this resourceVersion was passed to the sink.
 
-        It must be the version of an object or event of this kind. That of another kind may never be reached: without
-        changes of a kind, bookmarks do not move either.
+        The version must be an object's or event's of this kind: without changes of the kind, bookmarks may never reach
+        another kind's version.
 
         Raises:
             DecodeError: not a resourceVersion.
@@ -239,7 +228,7 @@ class Reflector(Generic[T]):
         await self._positions.wait(resource_version)
 
     async def run(self) -> None:
-        """List and watch until cancelled. Raises the exceptions of the sink, never those of the API server."""
+        """List and watch until cancelled. Raises exceptions of the sink, never errors of the API server."""
         while True:
             try:
                 if self._version is None:
@@ -335,7 +324,7 @@ class Reflector(Generic[T]):
         if isinstance(exc, _ExpiredError | _RelistError | DecodeError):
             self._version = None
         if isinstance(exc, _ExpiredError) and self._failures == 1:
-            pause = 0.0  # not a failure of the server: the first retry needs no pause
+            pause = 0.0  # a 410 is not a failure of the server: the first retry needs no pause
         if isinstance(exc, ApiRefusedError):
             pause = max(pause, min(exc.retry_after, LONGEST_RETRY_AFTER).total_seconds())
         self._failed(exc)
@@ -349,9 +338,9 @@ class Reflector(Generic[T]):
 
 
 class FailureLog:
-    """Logs why kinds cannot be read: what all of them have in common once, and then that it is over.
+    """Logs why kinds cannot be read: a common cause once, and once its end.
 
-    An API server that does not answer, or that refuses the credentials, fails every kind alike.
+    An API server that does not answer, or refuses the credentials, fails every kind alike.
     """
 
     def __init__(self, client: KubeClient) -> None:
@@ -360,41 +349,41 @@ class FailureLog:
         self._logged: set[str] = set()
 
     def failed(self, kind: str, exc: BerthError) -> None:
-        """A kind has failed, with this error for the first time."""
+        """A kind failed with a new error."""
         if isinstance(exc, ApiRefusedError) and exc.status == HTTPStatus.UNAUTHORIZED:
             cause = text = self._client.refused_credentials
         elif isinstance(exc, ApiUnreachableError):
             text = str(exc)
-            cause = text.partition(": ")[2]  # without the request, which is each kind's own
+            cause = text.partition(": ")[2]  # without the request, which differs by kind
         else:
-            logger.warning("%s", exc)
+            log.warning("cannot read a kind of object", kind=kind, error=str(exc))
             return
         self._failing.add(kind)
         if cause not in self._logged:
             self._logged.add(cause)
-            logger.warning("%s", text)
+            log.warning("cannot read from the API server", error=text)
 
     def recovered(self, kind: str) -> None:
-        """The API server has answered a request for the kind."""
+        """The API server answered a request for the kind."""
         if kind in self._failing:
             self._failing.remove(kind)
             if not self._failing:
                 self._logged.clear()
-                logger.info("the API server answers again")
+                log.info("the API server answers again")
 
 
 async def _refusal(kind: str, stream: ResponseStream) -> TemporaryError:
-    """The exception for a status other than 200; its type decides the next step."""
+    """Error for a status other than 200; its type decides the next step."""
     refused = refusal(f"watching {kind!r}", await stream.whole())
     if refused.status == HTTPStatus.GONE:
         return _ExpiredError(str(refused))
     if refused.status in (HTTPStatus.BAD_REQUEST, HTTPStatus.UNPROCESSABLE_ENTITY):
-        return _RelistError(str(refused))  # it rejects the resourceVersion
+        return _RelistError(str(refused))  # the resourceVersion is rejected
     return refused
 
 
 def _error(kind: str, failure: StatusObject) -> TemporaryError:
-    """The exception for an ERROR event; its type decides the next step."""
+    """Error for an ERROR event; its type decides the next step."""
     text = f"watching {kind!r}: {failure.code}: {explain(failure)}"
     return _ExpiredError(text) if failure.code == HTTPStatus.GONE else _RelistError(text)
 
@@ -409,21 +398,21 @@ def _version_of(event: ReflectorEvent[T]) -> str:
             return event.object.metadata.resource_version
 
 
+# Seconds that a reflector of many objects may take to become current before its kind is listed again.
 CURRENT_SECONDS: Final = 2.0
-"""How long a reflector of many objects may take to become current before its kind is listed again."""
+# A watch without data for longer is not trusted to be current: a dead one is noticed only after 45 s.
 FRESH_SECONDS: Final = 5.0
-"""A watch may be late by as much at any time, and by 45 s before its silence is noticed."""
+# A LIST of up to this many objects takes some tenths of a second, less than the wait for the next bookmark.
 QUICKLY_LISTED: Final = 5_000
-"""So many objects are listed within some tenths of a second, which is sooner than the next bookmark."""
 
+# Receives every event, in order within a kind. Must not block.
 EventListener = Callable[[Any], object]
-"""Receives every event, in order within a kind. It must not block."""
 
 
 class Informers:
     """Reads every kind and passes each event to the listener. Call ``run`` in a task of its own."""
 
-    def __init__(  # noqa: PLR0913 - the client, what is read, who is told, the clock
+    def __init__(  # noqa: PLR0913 - the client, kinds, callbacks and the clock
         self,
         client: KubeClient,
         kinds: Sequence[Kind[Any]],
@@ -435,8 +424,8 @@ class Informers:
     ) -> None:
         """Create the reflectors. No request is sent yet.
 
-        ``on_complete`` is called when every kind has been listed, ``on_relist`` with the name of a kind that was
-        listed again because its watch could not continue.
+        ``on_complete`` is called when every kind was listed; ``on_relist`` with the name of a kind that was listed
+        again because its watch could not continue.
         """
         self._client = client
         self._kinds = kinds
@@ -451,25 +440,24 @@ class Informers:
         self._running: dict[str, asyncio.Task[None]] = {}
 
     async def run(self) -> None:
-        """Read until cancelled. An exception of the listener ends it; errors of the API server do not."""
+        """Read until cancelled, or until the listener raises. Errors of the API server do not end it."""
         async with self._tasks:
             for kind in self._kinds:
                 self._start(kind)
 
     def listen(self, listener: EventListener) -> None:
-        """Pass every event from now on to ``listener``."""
+        """Replace the listener."""
         self._listener = listener
 
     async def listed(self) -> None:
-        """Wait until every kind has been listed."""
+        """Wait until every kind was listed."""
         for listed in self._listed.values():
             await listed.wait()
 
     async def refresh(self) -> None:
-        """Wait until every kind is listed, and list those again that had no event for ``FRESH_SECONDS``.
+        """Wait until every kind was listed, and list again the kinds without an event for ``FRESH_SECONDS``.
 
-        A process that has just started has listed everything; a second LIST of a large cluster would cost it, and the
-        API server, as much again.
+        A process that has just started does not list twice.
         """
         for kind in self._kinds:
             age = self._reflectors[kind.name].age()
@@ -478,7 +466,7 @@ class Informers:
         await self.listed()
 
     async def reached(self, kind: Kind[Any], resource_version: str) -> None:
-        """Wait until every event of the kind up to this resourceVersion has been passed on.
+        """Wait until every event of the kind up to this resourceVersion was passed on.
 
         Raises:
             DecodeError: not a resourceVersion.
@@ -486,9 +474,9 @@ class Informers:
         await self._reflectors[kind.name].reached(resource_version)
 
     async def become_current(self, kind: Kind[Any], size: int) -> None:
-        """Wait until the kind has the API server's current state; ``size`` is its approximate number of objects.
+        """Wait until the kind has the API server's current state. ``size``: approximate number of objects.
 
-        A kind without changes is listed again, since its watch may be silent for half a minute.
+        An unchanged kind is listed again, because its watch may bring no data for half a minute.
 
         Raises:
             ApiUnreachableError, ApiRefusedError, DecodeError: the LIST failed.
@@ -524,7 +512,7 @@ class Informers:
 
     def _take(self, reflector: Reflector[Any], event: ReflectorEvent[Any]) -> None:
         if reflector is not self._reflectors[event.kind]:
-            return  # a newer reflector has taken its place
+            return  # replaced by a newer reflector
         self._listener(event)
         if isinstance(event, Listed):
             self._note_listed(event.kind)

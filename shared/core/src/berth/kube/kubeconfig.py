@@ -1,8 +1,7 @@
-"""Kubeconfigs, and the account of a pod: berth selects the context, kubernetes_asyncio logs in.
+"""Kubeconfigs and pods' service accounts: berth selects the context, kubernetes_asyncio logs in.
 
-The library's loader gets the cluster and the user of one context, with whole paths. Its own merger of files is not used
-(docs/adr/0007). Importing the library takes 0.2 s of CPU, so it happens when credentials are read, and not for the
-namespace alone.
+The library's loader gets the cluster and the user of one context, with absolute paths; its merger of files is not used
+(docs/adr/0007). Importing the library takes 0.2 s of CPU, so that happens only when credentials are read.
 """
 
 from __future__ import annotations
@@ -26,26 +25,26 @@ from berth.api.config.yamlreader import reason_in_a_line, yaml_values
 from berth.kube.credentials import Access, AccessSource, access_of
 from berth.kube.errors import KubeconfigError
 
+# Maximum age of a token from a file. The kubelet renews a projected token when a fifth of its hour is left.
 TOKEN_FILE_AGE = timedelta(minutes=1)
-"""Maximum age of a token from a file. The kubelet renews a projected token when a fifth of its hour is left."""
+# A token is renewed this long before it expires, so that it is still valid when a request arrives.
 EXPIRY_MARGIN = timedelta(minutes=1)
-"""A token is renewed this long before it expires, so that it is still valid when a request arrives."""
+# Minimum time between two starts of an exec plugin, even if its tokens expire sooner.
 SHORTEST_AGE = timedelta(seconds=10)
-"""Shortest time between two starts of an exec plugin, also when its tokens expire sooner."""
+# An exec plugin that runs longer is killed with its children. Plugins of cloud providers take 1 to 5 s.
 PLUGIN_DEADLINE = timedelta(seconds=30)
-"""An exec plugin that runs longer is killed, with what it has started. Those of the clouds take 1 to 5 s."""
+# Maximum bytes of a kubeconfig. 500 clusters with their certificates take half.
 MOST_FILE_BYTES = 4 << 20
-"""Largest kubeconfig, in bytes. One with 500 clusters and their certificates has half of that."""
+# Quoted characters of an exception, such as an exec plugin's output.
 QUOTED = 500
-"""Characters of an exception that an error quotes, such as what an exec plugin has written."""
 ACCOUNT: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount")
+# Fields that name a file; the field with the content takes precedence.
 _FILES: Final = {
     "certificate-authority": "certificate-authority-data",
     "client-certificate": "client-certificate-data",
     "client-key": "client-key-data",
     "tokenFile": "token",
 }
-"""Fields that name a file, and the field whose content counts instead."""
 
 
 class Kubeconfig:
@@ -59,10 +58,10 @@ class Kubeconfig:
         return f"kubeconfig {self._paths!r}"
 
     async def read(self) -> Access:
-        """Read the files, and run the exec plugin when they configure one.
+        """Read the files, and run the exec plugin if there is one.
 
         Raises:
-            KubeconfigError: no file, no current context, or a file that it refers to is missing.
+            KubeconfigError: no file, no current context, or a missing file.
         """
         async with _in_one_sentence(f"reading {self}"):
             context = await asyncio.to_thread(lambda: _context_of(self._files(), self._context))
@@ -70,11 +69,10 @@ class Kubeconfig:
 
     @property
     def exists(self) -> bool:
-        """Whether there is a file."""
         return any(path.is_file() for path in self._every_path())
 
     def namespace(self) -> str:
-        """The namespace of the current context; empty: it names none, or there is no usable file."""
+        """Namespace of the current context, or empty."""
         try:
             return _context_of(self._files(), self._context).namespace
         except (ValueError, KeyError, OSError):
@@ -101,26 +99,26 @@ class InClusterAccount:
         """Read the mounted token and certificate.
 
         Raises:
-            KubeconfigError: this process does not run in a pod, or the pod mounts no account.
+            KubeconfigError: not in a pod, or the pod mounts no account.
         """
         from kubernetes_asyncio.client import Configuration  # noqa: PLC0415 - heavy, see above
         from kubernetes_asyncio.config.incluster_config import InClusterConfigLoader  # noqa: PLC0415 - the same
 
         async with _in_one_sentence("reading the service account of this pod"):
             configuration = Configuration()
-            # Without its renewal: KubeCredentials renews, so that both clients of the API server get the same token.
+            # Without the loader's renewal: KubeCredentials renews, so that both clients get the same token.
             loader = InClusterConfigLoader(f"{ACCOUNT}/token", f"{ACCOUNT}/ca.crt", try_refresh_token=False)
             loader.load_and_set(configuration)
             return access_of(configuration, token_age=TOKEN_FILE_AGE)
 
 
 def is_configured() -> bool:
-    """Whether there is a cluster to ask without being given a kubeconfig."""
+    """Whether a cluster can be found without a given kubeconfig."""
     return Kubeconfig().exists or "KUBERNETES_SERVICE_HOST" in os.environ
 
 
 def source_for(kubeconfig: str | Path | None) -> AccessSource:
-    """The kubeconfig from the given path, KUBECONFIG or its default path; otherwise the pod's service account."""
+    """The kubeconfig from the given path, KUBECONFIG or its default path; else the pod's service account."""
     named = kubeconfig or os.environ.get("KUBECONFIG")
     in_a_pod = "KUBERNETES_SERVICE_HOST" in os.environ
     if named or not in_a_pod:
@@ -141,7 +139,7 @@ async def _in_one_sentence(doing: str) -> AsyncIterator[None]:
 
 
 class _Named(msgspec.Struct):
-    """A cluster, context or user. A field may be missing where nobody asks for it, as in kubectl."""
+    # A cluster, context or user. Unused ones may lack fields, as in kubectl.
 
     name: str
     cluster: dict[str, Any] | None = None
@@ -175,19 +173,18 @@ def _read_file(path: Path) -> _Config:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Context:
-    """A context with the fields of its cluster and user that have a value; their files have whole paths."""
+    """The fields of a context's cluster and user that have a value, with absolute paths."""
 
     cluster: dict[str, Any]
     user: dict[str, Any]
-    namespace: str
-    """The namespace that kubectl takes unless it is given one; empty is ``default``."""
+    namespace: str  # kubectl's default for this context; empty: `default`.
 
 
 def _context_of(files: Mapping[Path, _Config], name: str | None) -> _Context:
-    """The context of this name, or the current one. Of several files the first that has something counts.
+    """The context of this name, or the current one. Of several files the first with a value counts.
 
     Raises:
-        ValueError, KeyError: there is no such context, or something that it needs is missing.
+        ValueError, KeyError: no such context, or a missing part.
     """
     name = name or next((each.current_context for each in files.values() if each.current_context), None)
     if not name:
@@ -254,19 +251,19 @@ async def _logged_in(context: _Context) -> Access:
 
 
 def _token_age(expiry: datetime | None, *, has_token_file: bool) -> timedelta | None:
-    """How long the token may be used: until its expiry (exec), for a fixed age (file), else until it is refused."""
+    """How long the token may be used: until its expiry (exec), a fixed time (file), else until it is refused."""
     if expiry is not None:
         return max(expiry - datetime.now(UTC) - EXPIRY_MARGIN, SHORTEST_AGE)
     return TOKEN_FILE_AGE if has_token_file else None
 
 
 async def _given_by(plugin: Any) -> tuple[dict[str, str], datetime | None]:
-    """The fields of a user that an exec plugin gives, and when they expire."""
+    """Fields of the user from an exec plugin, and their expiry."""
     from kubernetes_asyncio.config.dateutil import parse_rfc3339  # noqa: PLC0415 - heavy, see above
     from kubernetes_asyncio.config.exec_provider import ExecProvider  # noqa: PLC0415 - the same
     from kubernetes_asyncio.config.kube_config import ConfigNode  # noqa: PLC0415 - the same
 
-    # Not by the loader, which reads the expiry of a token only, and accepts an answer without token and certificate.
+    # Not by the loader: it reads only a token's expiry, and accepts an answer without token and certificate.
     status = await ExecProvider(ConfigNode("exec", _supervised(plugin))).run()
     expiry = status.get("expirationTimestamp")
     if status.get("token"):
@@ -279,6 +276,7 @@ async def _given_by(plugin: Any) -> tuple[dict[str, str], datetime | None]:
     return given, parse_rfc3339(expiry) if expiry else None
 
 
+# Runs an exec plugin with a deadline and without the terminal's input; the library's own call has neither.
 _SUPERVISOR: Final = """
 import contextlib, os, signal, subprocess, sys
 seconds, *command = sys.argv[1:]
@@ -296,13 +294,12 @@ finally:
     with contextlib.suppress(ProcessLookupError):
         os.killpg(plugin.pid, signal.SIGKILL)
 """
-"""Runs an exec plugin. The library would wait for one for ever, and hand it the terminal's input."""
 
 
 def _supervised(plugin: Any) -> Any:
-    """The plugin with a deadline, after which it is killed with all that it has started."""
+    """The plugin with a deadline, after which it is killed with its children."""
     if not isinstance(plugin, dict) or "command" not in plugin:
-        return plugin  # ExecProvider says what is wrong
+        return plugin  # ExecProvider reports the fault
     command = [plugin["command"], *(plugin.get("args") or ())]
     arguments = ["-ISc", _SUPERVISOR, f"{PLUGIN_DEADLINE.total_seconds():g}", *map(str, command)]
     return {**plugin, "command": sys.executable, "args": arguments}

@@ -1,11 +1,11 @@
 """kubernetes_asyncio's ApiClient, for every request that is not on a pod's way (docs/adr/0007).
 
-The library builds the request, and aiohttp sends it. berth gives it credentials, a time limit, and an aiohttp session:
-the library's own takes a proxy of the environment for the local machine too, and passwords of a .netrc. By a trace of
-that session a write is checked right before its bytes go out, and a failure says whether they may have gone.
+The library builds the request, aiohttp sends it. berth provides credentials, time limit and aiohttp session: the
+library's own session uses a proxy for the local machine too, and passwords of a .netrc. A trace of the session checks a
+write right before it is sent, and records whether a failed one may have been sent.
 
-Importing the library takes 0.25 s of CPU and 37 MiB. Watcher and binder do it with their other imports: so the services
-of ``berth up``, which are forked, share it, and the collector of garbage does not look through it (``gc.freeze``).
+Importing the library takes 0.25 s of CPU and 37 MiB, so watcher and binder import it
+before they freeze what the garbage collector need not scan (``gc.freeze``).
 """
 
 from __future__ import annotations
@@ -25,22 +25,20 @@ from berth.kube.credentials import Access
 from berth.kube.errors import Response, parse_retry_after
 from berth.kube.http1 import ANSWER_BYTES
 
+# Seconds that an idle connection is kept: longer than the pause between two renewals of a Lease.
 KEEP_SECONDS: Final = 15.0
-"""How long an idle connection is kept: longer than the pause between two renewals of a Lease."""
 _CHUNK: Final = 65_536
 
 
 class LibraryCall(NamedTuple):
-    """A request, and what its sender asks for."""
+    """A request with its time limit and check."""
 
     method: str
     path: str
     body: Mapping[str, Any] | None
     content_type: str
-    seconds: float
-    """How long until its whole answer, connecting included."""
-    check: Check | None
-    """Called right before the bytes go out. What it raises is passed on, and nothing is sent."""
+    seconds: float  # Until the whole answer, connecting included.
+    check: Check | None  # Called right before the request is sent. If it raises, nothing is sent.
 
 
 @dataclass(slots=True, kw_only=True)
@@ -74,8 +72,6 @@ async def _on_redirect(_session: object, _context: object, sent: aiohttp.TraceRe
 
 @dataclass(slots=True, eq=False)
 class _Connected:
-    """The library's client for one server with its certificates and proxy."""
-
     api: ApiClient
     place: tuple[object, ...]
     running: int = 0
@@ -91,10 +87,10 @@ class LibraryClient:
         self._all: set[_Connected] = set()
 
     async def call(self, access: Access, headers: Mapping[str, str], call: LibraryCall) -> Response:
-        """Send a request and read the whole answer, whatever its status. A redirect is an answer.
+        """Send a request and read the whole answer, whatever its status. Redirects are not followed.
 
         Raises:
-            NoAnswerError: no answer in time, or none that can be read.
+            NoAnswerError: no valid answer in time.
         """
         connected = await self._connected(access)
         connected.running += 1
@@ -104,7 +100,7 @@ class LibraryClient:
             return await _exchange(connected.api, headers, call)
         except TimeoutError as exc:
             if sending.has_begun and connected is self._current:
-                self._current = None  # the peer may be gone without a word: its idle connections are not used again
+                self._current = None  # the peer may be dead: its idle connections are not used again
             raise NoAnswerError(_timeout_cause(exc, access, call), maybe_sent=sending.has_begun) from exc
         except (aiohttp.ClientError, OSError, ValueError) as exc:
             raise NoAnswerError(_cause(exc), maybe_sent=sending.has_begun) from exc
@@ -134,7 +130,7 @@ class LibraryClient:
 
     async def _api(self, access: Access) -> ApiClient:
         trace = aiohttp.TraceConfig()
-        trace.on_request_headers_sent.append(_before_bytes)  # called before they are
+        trace.on_request_headers_sent.append(_before_bytes)  # called before the headers are sent, despite its name
         trace.on_request_redirect.append(_on_redirect)
         api = ApiClient(Configuration(host=access.server))
         api.user_agent = self._user_agent
@@ -154,7 +150,7 @@ class LibraryClient:
 
 async def _exchange(api: ApiClient, headers: Mapping[str, str], call: LibraryCall) -> Response:
     connecting = min(CONNECT_SECONDS, call.seconds)
-    # Without ceil_threshold aiohttp would round the seconds up, and a Lease be renewed for too long.
+    # Without ceil_threshold aiohttp would round the seconds up, and a Lease would be renewed for too long.
     limit = aiohttp.ClientTimeout(total=call.seconds, connect=connecting, ceil_threshold=math.inf)
     try:
         answer: aiohttp.ClientResponse = await api.call_api(

@@ -1,4 +1,4 @@
-"""LIST and WATCH: a consistent LIST in pages, the decoding of lists and watch events, and the events made of them.
+"""LIST and WATCH: a consistent LIST in pages, and the decoding of objects and watch events.
 
 Decoding is pure. It is the hot path of every reflector.
 """
@@ -29,10 +29,9 @@ T = TypeVar("T", bound=KubernetesObject)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ListedPart(Generic[T]):
-    """Some objects of a LIST that is still being read: a large one is taken in step by step.
+    """Some objects of an unfinished LIST, so that a large one is processed in steps.
 
-    The kind is not complete up to any new version before ``Listed``. If the LIST fails, that never comes, and the next
-    LIST begins with its first object again.
+    The kind is complete only with ``Listed``. If the LIST fails, the next one starts with its first object again.
     """
 
     kind: str
@@ -45,19 +44,17 @@ class Listed(Generic[T]):
 
     kind: str
     objects: Sequence[T]
-    """All of them."""
     resource_version: str
-    passed_on: int = 0
-    """How many of the objects, from the first on, came before as a ``ListedPart``."""
+    passed_on: int = 0  # The first objects, this many, came before as a ListedPart.
 
     @property
     def rest(self) -> Sequence[T]:
-        """The objects that did not come before."""
+        """Objects that did not come before."""
         return self.objects[self.passed_on :]
 
 
 class Upserted(msgspec.Struct, Generic[T], frozen=True, kw_only=True):
-    """An object was added or modified; its version is in its metadata."""
+    """An object was added or modified."""
 
     kind: str
     object: T
@@ -82,8 +79,7 @@ class Current:
 class Undecodable:
     """An object that cannot be decoded. It is reported, and the reflector continues.
 
-    Those of a LIST follow their ``Listed``, which does not contain them although they exist. Unreadable fields are
-    empty.
+    After a LIST such objects follow their ``Listed``, which does not contain them. Undecodable fields are empty.
     """
 
     kind: str
@@ -93,15 +89,14 @@ class Undecodable:
     resource_version: str
     reason: str
     raw: bytes
-    deleted: bool = False
-    """Whether it was deleted, or left the selector."""
+    deleted: bool = False  # Or left the selector.
 
 
 ReflectorEvent = ListedPart[T] | Listed[T] | Upserted[T] | Deleted[T] | Current | Undecodable
 
 
 class Sink(Protocol[T]):
-    """Receives a reflector's events, in order. It must not block: enqueue them."""
+    """Receives a reflector's events, in order. Must not block."""
 
     def __call__(self, event: ReflectorEvent[T], /) -> None: ...
 
@@ -135,14 +130,13 @@ _any_decoder = msgspec.json.Decoder(_AnyMetadata)
 class Page(NamedTuple):
     """A page of a LIST. ``continue_token`` is empty on the last page."""
 
-    items: list[msgspec.Raw]
-    """The objects as they stand in the answer."""
+    items: list[msgspec.Raw]  # Undecoded.
     resource_version: str
     continue_token: str
 
 
 class ObjectDecoder(Generic[T]):
-    """Decodes objects of one kind, trimmed; equal parts of pods are the same objects."""
+    """Decodes and trims objects of one kind; equal parts of pods are shared."""
 
     def __init__(self, kind: Kind[T]) -> None:
         self._kind = kind
@@ -150,7 +144,7 @@ class ObjectDecoder(Generic[T]):
         self._decode = msgspec.json.Decoder(kind.struct).decode
 
     def one(self, raw: bytes | msgspec.Raw) -> T | Undecodable:
-        """An object, or a description of one that cannot be decoded."""
+        """Decode an object, or describe an undecodable one."""
         try:
             size = len(memoryview(raw))
             thing = trim(self._decode(raw), size)
@@ -162,7 +156,7 @@ class ObjectDecoder(Generic[T]):
             return undecodable(self._kind.name, bytes(raw), str(exc))
 
     def several(self, items: Iterable[bytes | msgspec.Raw]) -> tuple[list[T], list[Undecodable]]:
-        """The objects, and those that cannot be decoded."""
+        """Decode objects; undecodable ones are returned apart."""
         objects: list[T] = []
         undecodable: list[Undecodable] = []
         for raw in items:
@@ -174,10 +168,10 @@ class ObjectDecoder(Generic[T]):
         return objects, undecodable
 
     def page(self, body: bytes) -> Page:
-        """Cut the answer to a LIST into its objects.
+        """Split the answer to a LIST into its objects.
 
         Raises:
-            DecodeError: it is not a list.
+            DecodeError: not a list.
         """
         try:
             page = _list_decoder.decode(body)
@@ -186,10 +180,10 @@ class ObjectDecoder(Generic[T]):
         return Page(page.items or [], page.metadata.resource_version, page.metadata.continue_)
 
     def event(self, line: bytes) -> ReflectorEvent[T] | StatusObject:
-        """Decode a line of a WATCH; for an ERROR event returns its Status.
+        """Decode a line of a WATCH; an ERROR event gives its Status.
 
         Raises:
-            DecodeError: it is not a watch event. The rest of the stream cannot be trusted.
+            DecodeError: not a watch event. The rest of the stream cannot be trusted.
         """
         try:
             envelope = _envelope_decoder.decode(line)
@@ -219,7 +213,7 @@ class ObjectDecoder(Generic[T]):
 
 
 def undecodable(kind: str, raw: bytes, reason: str, *, deleted: bool = False) -> Undecodable:
-    """Describe an object that cannot be decoded, by the metadata fields that are text."""
+    """Describe an undecodable object by the text fields of its metadata."""
     text = _metadata_text(raw)
     return Undecodable(
         kind=kind,
@@ -242,7 +236,7 @@ def _metadata_text(raw: bytes | msgspec.Raw) -> dict[str, str]:
 
 
 class LineSplitter:
-    """Splits chunks into lines. The line of a pod can exceed a megabyte, which is too long for asyncio's readline."""
+    """Splits chunks into lines. A pod's line can exceed a megabyte, too long for asyncio's readline."""
 
     def __init__(self) -> None:
         self._begun: list[bytes] = []
@@ -258,28 +252,28 @@ class LineSplitter:
         return [line for line in lines if line]
 
 
+# Objects in the first page, whose bytes decide the size of the others; also the minimum of those.
 PAGE_SIZE: Final = 500
-"""Objects in the first page, by whose bytes the size of the others is chosen; and the fewest in any other."""
+# Target bytes of the following pages: 5,000 small pods. kube-apiserver scans all remaining objects for each page:
+# 70,000 pods in pages of 500 cost it twice the CPU time. Larger pages would take more memory, and splitting one blocks
+# the event loop: 10 ms at this size.
 PAGE_BYTES: Final = 8 * 2**20
-"""What a further page should have: 5,000 small pods. For each page kube-apiserver goes over all objects that are left:
-the pages of 500 of 70,000 pods cost it twice the CPU time of these. More would take memory, and cutting one into its
-objects blocks the event loop: for this much some 10 ms."""
+# Maximum objects in a page.
 LARGEST_PAGE: Final = 10_000
-"""Objects in a page, however small they are."""
+# Objects decoded before other tasks get their turn: a few milliseconds, so that a Lease is renewed while 200,000 pods
+# are listed.
 OBJECTS_IN_A_STEP: Final = 250
-"""How many objects are decoded and passed on before other tasks have their turn: some milliseconds. A Lease is renewed
-while 200,000 pods are listed."""
 
+# Time limit of a page; a large LIST on a busy API server takes seconds.
 PAGE_TIMEOUT = timedelta(seconds=30)
-"""How long a page may take; a LIST of everything on a busy API server takes seconds."""
 
 
+# Maximum bytes of a LIST that cannot be paged: 200,000 pods of 5 KB.
 LIST_BYTES = 2**30
-"""Longest answer to a LIST: 200,000 pods of 5 KB, when it cannot be read in pages."""
 
 
 class _ListExpiredError(Exception):
-    """410: the snapshot that the pages are read from has expired."""
+    """410: the snapshot behind the pages has expired."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -290,16 +284,16 @@ class Selection:
     label_selector: str | None = None
 
     def params(self) -> dict[str, str]:
-        """The selectors as query parameters."""
+        """Query parameters."""
         chosen = {"fieldSelector": self.field_selector, "labelSelector": self.label_selector}
         return {key: value for key, value in chosen.items() if value}
 
     @property
     def may_be_paged(self) -> bool:
-        """Whether a LIST with this selector can be read in pages.
+        """Whether a LIST with this selector can be paged.
 
         With a field selector on metadata.namespace, kube-apiserver 1.36 returns an empty second page without a continue
-        token. Every object after the first page would be missing, without an error.
+        token, so that every object after the first page would be missing without an error.
         """
         return "metadata.namespace" not in (self.field_selector or "")
 
@@ -311,14 +305,12 @@ class WholeList(Generic[T]):
     objects: list[T]
     undecodable: list[Undecodable]
     resource_version: str
-    newest_object: int
-    """The highest resourceVersion of an object."""
-    passed_on: int
-    """How many of the objects, from the first on, were passed on while the list was read."""
+    newest_object: int  # The highest resourceVersion of an object.
+    passed_on: int  # The first objects, this many, were passed to `on_part`.
 
 
+# Receives objects of a LIST in order, while the rest is read.
 OnPart = Callable[[list[T]], None]
-"""Receives objects of a LIST in its order, while the rest is read."""
 
 
 async def list_objects(
@@ -329,16 +321,15 @@ async def list_objects(
     page_size: int | None = None,
     on_part: OnPart[T] | None = None,
 ) -> WholeList[T]:
-    """All objects of a kind at one resourceVersion. ``page_size``: objects per page; ``None``: by their size.
+    """List all objects of a kind at one resourceVersion. ``page_size``: objects per page; ``None``: by their size.
 
-    Objects are decoded in steps, and passed to ``on_part`` but for those of the last step, while the next page is on
-    its way. When the snapshot expires between two pages (410), the list is read again without paging, and passed on
-    from its first object again.
+    Objects are decoded in steps while the next page is fetched. ``on_part`` receives every step but the last. If the
+    snapshot expires between two pages (410), the list is read again without pages, and passed on from its first object.
 
     Raises:
         ApiUnreachableError: no answer.
         ApiRefusedError: an answer other than 200.
-        DecodeError: the answer is not a list.
+        DecodeError: not a list.
     """
     selection = selection or Selection()
     params = selection.params()
@@ -362,8 +353,6 @@ async def present_version(client: KubeClient, kind: Kind[Any]) -> str:
 
 
 class _Listing(Generic[T]):
-    """One LIST while it is read."""
-
     def __init__(self, client: KubeClient, kind: Kind[T], page_size: int | None, on_part: OnPart[T] | None) -> None:
         self._client = client
         self._kind = kind

@@ -1,9 +1,8 @@
-"""Equal parts of pods are kept once.
+"""Equal parts of pods are stored once.
 
-Pods of one workload differ in their names, their token's volume and later in their node. The rest is equal, and most
-of what a pod takes: of a small one with one container and two tolerations 2 KB of 2.5. So while a pod is new and nobody
-has it yet, its parts are replaced by equal ones of the pod of its workload that was read before. A LIST has the pods of
-a workload one after the other, since it is ordered by name.
+Pods of one workload differ in name, token volume and node. The rest is equal: 2 of the 2.5 KB of a small pod. So equal
+parts of a new pod are replaced by the last pod's of its workload. A LIST is ordered by name, so that it has the pods of
+a workload in sequence.
 """
 
 from __future__ import annotations
@@ -16,13 +15,13 @@ import msgspec
 from berth.api.meta import ObjectMeta
 from berth.api.pod import Pod, PodSpec, PodStatus
 
+# Maximum workloads and namespaces with a remembered pod.
 WORKLOADS: Final = 512
-"""Workloads and namespaces of which a pod is remembered."""
+# Maximum remembered names of nodes: one string for all pods of a node.
 NODES: Final = 65_536
-"""Names of nodes that are remembered: each is kept once, and not with each of its pods."""
+# Maximum bytes of a remembered pod as JSON. With WORKLOADS it limits the memory of remembered pods, because some of
+# them are deleted already.
 LARGEST: Final = 16 * 1024
-"""Bytes, as the API server writes the pod: larger ones are not remembered, since pods that were deleted meanwhile are
-among those remembered. With the number of workloads this bounds what they take."""
 
 _OF_SPEC: Final = PodSpec.__struct_fields__
 _OF_METADATA: Final = ("namespace", "labels", "annotations", "owner_references", "creation_timestamp")
@@ -35,7 +34,7 @@ class _PodParts(NamedTuple):
 
 
 class SharedParts:
-    """Of each workload the parts of the pod that was read last. A first pod is compared with one of its namespace."""
+    """The last pod's parts of each workload. The first pod of a workload is compared with one of its namespace."""
 
     def __init__(self) -> None:
         self._last: dict[Hashable, _PodParts] = {}
@@ -45,7 +44,7 @@ class SharedParts:
         return len(self._last)
 
     def share(self, pod: Pod, size: int) -> None:
-        """Let a new pod have the parts of the one before where they are equal. ``size``: its bytes as JSON."""
+        """Replace parts of a new pod by equal ones of the last. ``size``: its bytes as JSON."""
         if size > LARGEST:
             return
         metadata = pod.metadata
@@ -78,7 +77,7 @@ class SharedParts:
 
 
 def _workload_of(metadata: ObjectMeta) -> Hashable:
-    """Whose pods are alike: the first owner's, or without one those of a namespace with the same labels."""
+    # Pods of one owner, or without owner of one namespace and equal labels, are alike.
     if metadata.owner_references:
         return metadata.owner_references[0].uid
     return metadata.namespace, *(metadata.labels or {}).items()

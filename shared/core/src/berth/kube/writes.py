@@ -1,6 +1,6 @@
-"""Requests about single objects at the API server: pods, Bindings, evictions, volumes, Events.
+"""Requests about single objects: pods, Bindings, evictions, volumes, Events.
 
-Each function sends one request and returns the answer of any status; the caller decides by the status.
+Each function returns the answer of any status; the caller decides by the status.
 """
 
 from __future__ import annotations
@@ -24,11 +24,8 @@ from berth.kube.client import DEFAULT_TIMEOUT, MERGE_PATCH, STRATEGIC_MERGE_PATC
 from berth.kube.errors import Response, refusal
 from berth.kube.listwatch import ObjectDecoder, Undecodable
 
+# Condition by which a new binder voids its predecessor's Bindings (docs/protocol.md, 5). Its message is the epoch.
 CONDITION_FENCE = "berth/fence"
-"""The condition by which a new binder makes its predecessor's Bindings void; its message is the epoch.
-
-The rule: docs/protocol.md, 5.
-"""
 
 
 _decoder = ObjectDecoder(POD)
@@ -38,17 +35,17 @@ _encoder = msgspec.json.Encoder()
 
 
 def pod_path(namespace: str, name: str, *below: str) -> str:
-    """The path of a pod, or of what is ``below`` it. A name stays one segment of it, whatever is in it."""
+    """Path of a pod, or of a subresource. A name stays one segment, whatever its characters."""
     return "/".join(("/api/v1/namespaces", quote(namespace, safe=""), "pods", quote(name, safe=""), *below))
 
 
 async def get_pod(client: KubeClient, namespace: str, name: str) -> Pod | None:
-    """The pod's current state, trimmed as by the reflector; ``None`` when it does not exist.
+    """Read a pod, trimmed as by the reflector; ``None`` if it does not exist.
 
     Raises:
         ApiUnreachableError: no answer.
         ApiRefusedError: an answer other than 200 and 404.
-        DecodeError: a pod of another shape.
+        DecodeError: an invalid pod.
     """
     doing = f"reading pod {f'{namespace}/{name}'!r}"
     response = await client.call("GET", pod_path(namespace, name))
@@ -60,10 +57,10 @@ async def get_pod(client: KubeClient, namespace: str, name: str) -> Pod | None:
 
 
 def decode_pod(body: bytes, doing: str = "reading a pod") -> Pod:
-    """Decode a pod in an answer, such as that to a patch of its status.
+    """Decode the pod in an answer.
 
     Raises:
-        DecodeError: a pod of another shape.
+        DecodeError: an invalid pod.
     """
     pod = _decoder.one(body)
     if isinstance(pod, Undecodable):
@@ -72,7 +69,7 @@ def decode_pod(body: bytes, doing: str = "reading a pod") -> Pod:
 
 
 async def patch_pod_status(client: KubeClient, namespace: str, name: str, body: bytes) -> Response:
-    """Patch the status by strategic merge: conditions are merged by their type. The answer holds the patched pod.
+    """Patch the status by strategic merge: conditions are merged by type. The answer holds the patched pod.
 
     Raises:
         ApiUnreachableError: no answer; the patch may have been applied.
@@ -82,9 +79,9 @@ async def patch_pod_status(client: KubeClient, namespace: str, name: str, body: 
 
 
 def condition_patch(condition: PodCondition, *, uid: str | None = None, resource_version: str = "") -> bytes:
-    """The patch that sets one condition. With a uid the API server answers 422 for another pod of that name.
+    """Patch that sets one condition.
 
-    With a resourceVersion it answers 409 once the pod has changed.
+    The API server answers 422 if another pod has the name (``uid``), 409 if the pod has changed (``resource_version``).
     """
     preconditions = {"uid": uid, "resourceVersion": resource_version}
     metadata = {name: value for name, value in preconditions.items() if value}
@@ -92,14 +89,15 @@ def condition_patch(condition: PodCondition, *, uid: str | None = None, resource
 
 
 async def fence(client: KubeClient, pod: Pod, epoch: int) -> Response:
-    """Write the fence of an epoch: a Binding with an earlier resourceVersion is then refused.
+    """Write the fence of an epoch, so that a Binding with an earlier resourceVersion is refused.
 
-    A patch without a change keeps the resourceVersion. A token, which nobody can know before, makes each one a change,
-    also where somebody has written the epoch's number already. The answer holds the patched pod.
+    The answer holds the patched pod.
 
     Raises:
         ApiUnreachableError: no answer; it may have been written.
     """
+    # A patch without a change keeps the resourceVersion. The random token makes each fence a change, even if another
+    # client has already written the epoch's number.
     token = uuid.uuid4().hex[:12]
     condition = PodCondition(type=CONDITION_FENCE, status="True", reason=f"Fence_{token}", message=str(epoch))
     body = condition_patch(condition, uid=pod.uid)
@@ -127,7 +125,7 @@ class _Binding(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 def binding_body(*, namespace: str, name: str, uid: str, resource_version: str, node: str) -> bytes:
-    """The body of a Binding. The API server answers 409 when uid or resourceVersion differ from the pod's."""
+    """Body of a Binding. The API server answers 409 if the pod's uid or resourceVersion differ."""
     metadata = _Preconditions(name=name, namespace=namespace, uid=uid, resource_version=resource_version)
     return _encoder.encode(_Binding(metadata=metadata, target=_Target(name=node)))
 
@@ -142,7 +140,7 @@ async def bind(  # noqa: PLR0913 - the pod, its state, the node
     node: str,
     timeout: timedelta = DEFAULT_TIMEOUT,  # noqa: ASYNC109 - handed on to the client
 ) -> Response:
-    """Bind the pod, if it is still the one of this uid and resourceVersion. 201 is success.
+    """Bind the pod if its uid and resourceVersion are unchanged. 201 is success.
 
     The API server also accepts a node that does not exist; the caller checks it.
 
@@ -164,32 +162,30 @@ async def mark_victim(client: KubeClient, victim: Pod, *, scheduler_name: str, t
         ApiUnreachableError: no answer; it may have been set.
     """
     message = f"{scheduler_name}: preempting to accommodate a higher priority pod"
-    said = PodCondition(type=DISRUPTION_TARGET, status="True", reason=PREEMPTION_BY_SCHEDULER, message=message)
-    return await _say(client, victim, said, time)
+    condition = PodCondition(type=DISRUPTION_TARGET, status="True", reason=PREEMPTION_BY_SCHEDULER, message=message)
+    return await _set_condition(client, victim, condition, time)
 
 
 async def unmark_victim(client: KubeClient, victim: Pod, *, why: str, time: datetime) -> Response:
-    """Reset the condition: the pod was not evicted. Kubernetes' disruption controller would do so after two minutes.
-
-    ``why``: its message.
+    """Reset the condition of a pod that was not evicted, two minutes before Kubernetes' disruption controller would.
 
     Raises:
         ApiUnreachableError: no answer; it may have been reset.
     """
-    said = PodCondition(type=DISRUPTION_TARGET, status="False", reason=REFUSED, message=why)
-    return await _say(client, victim, said, time)
+    condition = PodCondition(type=DISRUPTION_TARGET, status="False", reason=REFUSED, message=why)
+    return await _set_condition(client, victim, condition, time)
 
 
-async def _say(client: KubeClient, pod: Pod, condition: PodCondition, time: datetime) -> Response:
-    said = msgspec.structs.replace(
+async def _set_condition(client: KubeClient, pod: Pod, condition: PodCondition, time: datetime) -> Response:
+    condition = msgspec.structs.replace(
         condition, last_transition_time=whole_seconds(time), observed_generation=pod.metadata.generation
     )
-    body = condition_patch(said, uid=pod.uid)
+    body = condition_patch(condition, uid=pod.uid)
     return await patch_pod_status(client, pod.metadata.namespace, pod.metadata.name, body)
 
 
 async def delete_victim(client: KubeClient, victim: Pod) -> Response:
-    """Delete the pod, with its own grace period; 409 when another pod has its name.
+    """Delete the pod, with its own grace period; 409 if another pod has its name.
 
     Raises:
         ApiUnreachableError: no answer; it may have been deleted.
@@ -211,11 +207,11 @@ async def nominate(client: KubeClient, pod: Pod, node: str | None) -> Response:
 
 SELECTED_NODE: Final = "volume.kubernetes.io/selected-node"
 
+# Marks a volume whose claim was set by a controller: it is released when the claim is deleted.
 BOUND_BY_CONTROLLER: Final = "pv.kubernetes.io/bound-by-controller"
-"""Marks a volume whose claim was set by a controller: it is released when the claim is deleted."""
 
+# Maximum reads and writes when another client writes the object in between.
 TRIES: Final = 3
-"""How often read and write are repeated when another client wrote the object in between."""
 
 _volumes = msgspec.json.Decoder(PersistentVolume)
 
@@ -225,7 +221,7 @@ Patch = Mapping[str, Any]
 
 
 async def keep_volume(client: KubeClient, write: KeepVolume) -> Response:
-    """Set the volume's claimRef to the claim. 409 when it has another claim. A success holds the volume.
+    """Set the volume's claimRef to the claim; 409 if it has another. The answer of a success holds the volume.
 
     Raises:
         ApiUnreachableError: no answer; it may have been written.
@@ -235,7 +231,9 @@ async def keep_volume(client: KubeClient, write: KeepVolume) -> Response:
 
 
 async def select_node(client: KubeClient, write: SelectNode) -> Response:
-    """Select the node for the claim, so that a volume is provisioned. 409: another node, or another claim of that name.
+    """Select the node for the claim, so that a volume is provisioned.
+
+    409 if the claim has another node, or another claim has its name.
 
     Raises:
         ApiUnreachableError: no answer; it may have been written.
@@ -246,7 +244,7 @@ async def select_node(client: KubeClient, write: SelectNode) -> Response:
 
 
 async def _write(client: KubeClient, path: str, patch_of: Callable[[bytes], Patch | str]) -> Response:
-    """Read, then patch. ``patch_of`` returns the patch, nothing when none is needed, or the reason for a 409."""
+    # `patch_of` returns the patch (empty if none is needed), or the reason for a 409.
     response = await client.call("GET", path)
     for _ in range(TRIES):
         if not response.succeeded:
@@ -264,7 +262,7 @@ async def _write(client: KubeClient, path: str, patch_of: Callable[[bytes], Patc
 
 
 def _promise(volume: PersistentVolume, claim: ClaimName) -> Patch | str:
-    """A volume that a person has reserved for the claim's name stays without the annotation."""
+    # A volume that a person has reserved for the claim's name stays without the annotation.
     promise, name = volume.spec.claim_ref, (claim.namespace, claim.name)
     if promise is not None and ((promise.namespace, promise.name) != name or promise.uid not in ("", claim.uid)):
         return f"persistentvolume {volume.metadata.name!r} is kept for claim {f'{promise.namespace}/{promise.name}'!r}"
@@ -296,8 +294,8 @@ def _conflict(message: str) -> Response:
     return Response(status=HTTPStatus.CONFLICT, body=body)
 
 
+# Maximum bytes of a note; the API server refuses longer ones.
 MAX_NOTE_BYTES: Final = 1024
-"""Maximum length of a note; the API server refuses longer ones."""
 
 
 async def create_event(client: KubeClient, namespace: str, body: bytes) -> Response:
@@ -310,14 +308,14 @@ async def create_event(client: KubeClient, namespace: str, body: bytes) -> Respo
 
 
 async def patch_event(client: KubeClient, namespace: str, name: str, body: bytes) -> Response:
-    """Apply a merge patch to an Event, such as the count of its series. Raises as :func:`create_event`."""
+    """Apply a merge patch to an Event, such as its series' count. Raises as :func:`create_event`."""
     return await client.request(
         "PATCH", f"{_path(namespace)}/{quote(name, safe='')}", body=body, content_type=MERGE_PATCH
     )
 
 
 def cut(note: str, max_bytes: int = MAX_NOTE_BYTES) -> str:
-    """The note, cut to the length that the API server accepts, with dots at the end if it was cut."""
+    """The note, shortened to the API server's limit, with dots at its end if it was cut."""
     return note if len(note.encode()) <= max_bytes else note.encode()[: max_bytes - 3].decode(errors="ignore") + "..."
 
 

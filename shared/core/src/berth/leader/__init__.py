@@ -1,1 +1,1 @@
-"""Leader election: the Lease, the elector, the number of a leadership, and the loop in which a service leads."""
+"""Leader election: the Lease, the elector, the number of a leadership, and the loop that leads."""

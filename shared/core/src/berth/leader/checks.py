@@ -1,9 +1,8 @@
-"""What a leader checks about itself: that it makes progress, and that its work queue delivers what it holds.
+"""Checks of a leader: whether it makes progress, and whether its consumer delivers every message of the stream.
 
-Orphans are messages that a work queue holds and its consumer never delivers. nats-server writes a stream and the state
-of its consumer apart. After a kill or a full disk the consumer may count messages as acknowledged that the stream holds
-again, or still. It delivers them no more, and no acknowledgement removes them. A new consumer of the stream delivers
-all of them (docs/adr/0021-orphans-are-delivered-by-a-new-consumer.md).
+Orphans are messages that a work queue stores and its consumer never delivers. nats-server writes a stream and its
+consumer's state apart: after a kill or a full disk the consumer may count stored messages as acknowledged. Only a new
+consumer delivers them (docs/adr/0021-orphans-are-delivered-by-a-new-consumer.md).
 """
 
 from __future__ import annotations
@@ -20,20 +19,17 @@ from berth.lifecycle.process import Process
 from berth.lifecycle.sessions import Refusals
 from berth.observability.health import Progress
 
-PROGRESS_SECONDS: Final = 1.0
-"""Between two checks for progress."""
-CHECK_SECONDS: Final = 3.0
-"""Between two checks for orphans: two requests."""
+PROGRESS_SECONDS: Final = 1.0  # Between two checks for progress.
+CHECK_SECONDS: Final = 3.0  # Between two checks for orphans, of two requests each.
+# Orphans are reported after this many checks in a row with the same oldest message. Messages that are acknowledged or
+# published between two requests are not orphans.
 CHECKS: Final = 3
-"""So many checks in a row must find the same message to be the oldest one, and orphans. What is acknowledged just then,
-or was published between two requests, is no orphan."""
-VERIFY_EVERY: Final = 3
-"""Checks for orphans between two verifications of everything that berth declares on the bus: a request for each."""
+VERIFY_EVERY: Final = 3  # Checks for orphans per verification of all streams and buckets, a request each.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeaderChecks:
-    """The checks of one leadership. Each runs until it is cancelled."""
+    """Checks of one leadership. Each runs until cancelled."""
 
     process: Process
     leadership: LeaderSession
@@ -42,7 +38,7 @@ class LeaderChecks:
     async def check_progress(
         self, progress: Progress, describe: Callable[[], str], *, waiting: Callable[[], int], begun: Callable[[], int]
     ) -> None:
-        """Give up the Lease when work waits and none is begun: another process may go on. As ``Progress.check``."""
+        """Give up the Lease when work waits and no work begins, as ``Progress.check``."""
         progress.begin()
         while True:
             await self.process.clock.sleep(PROGRESS_SECONDS)
@@ -59,10 +55,10 @@ class LeaderChecks:
         *,
         verifies: bool = False,
     ) -> None:
-        """Call ``on_found`` with the reason when the consumer does not deliver what its stream holds, or is missing.
+        """Call ``on_found`` with the reason when the consumer is missing, or does not deliver its stream's messages.
 
-        ``verifies``: in turn with this, since ``on_found`` may take the consumer away, verify streams and buckets. What
-        is missing ends the leadership, and the next session makes it anew.
+        ``verifies``: verify streams and buckets too, in the same task, because ``on_found`` may remove the consumer. A
+        missing one ends the leadership, and the next session creates it.
         """
         refusals = Refusals("cannot look after the streams")
         for number in itertools.count(1):
@@ -87,13 +83,13 @@ class OrphanCheck:
         self._times = 0
 
     async def find(self) -> str:
-        """What is wrong, as a sentence, if it has been so for ``CHECKS`` checks; else an empty one.
+        """Return the problem as a sentence if ``CHECKS`` checks in a row found it; else an empty string.
 
         Raises:
             BusLostError, UnansweredError, MissingError: as :meth:`Session.state`.
             BusRefusedError: this client may not ask.
         """
-        problem, oldest = await self._look()
+        problem, oldest = await self._problem()
         self._times = self._times + 1 if problem and oldest == self._oldest else bool(problem)
         self._oldest = oldest
         if self._times < CHECKS:
@@ -101,12 +97,12 @@ class OrphanCheck:
         self._times = 0
         return problem
 
-    async def _look(self) -> tuple[str, int]:
-        """What is wrong now, and the sequence of the oldest message."""
+    async def _problem(self) -> tuple[str, int]:
+        """The current problem, and the sequence of the oldest message."""
         before = await self._session.state(self.stream)
         consumer = next((one for one in before.consumers if one.name == self._consumer), None)
         if consumer is None:
-            # Of a NATS cluster the list leaves out a consumer whose leader does not answer; the names have it.
+            # The list of a NATS cluster lacks a consumer whose leader does not answer; the names have it.
             is_there = self._consumer in await self._session.consumers(self.stream)
             return "" if is_there else f"{self.stream} has no consumer {self._consumer!r}", 0
         if not orphans(before, consumer):
@@ -118,7 +114,7 @@ class OrphanCheck:
 
 
 def orphans(stream: StreamState, consumer: ConsumerState, published: int = 0) -> int:
-    """How many there are at least, when the stream was read after its consumer, and ``published`` in between."""
+    """Minimum number of orphans, if the stream was read after its consumer, and ``published`` came in between."""
     if not stream.messages:
         return 0
     is_oldest = stream.first_sequence <= consumer.acknowledged_to

@@ -1,4 +1,4 @@
-"""The client of the API server and its informers, created from a service's settings: for services that lead."""
+"""Client of the API server and informers, by the settings of a leading service."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from berth.settings.settings import V_MESSAGE, Settings
 
 @asynccontextmanager
 async def kube_client(settings: Settings, *, name: str, meter: Meter) -> AsyncIterator[KubeClient]:
-    """A client of the API server, closed at the end. Its requests are counted in client-go's metrics, and logged at 6.
+    """Client of the API server, closed at the end. Requests are counted in client-go's metrics, and logged at V(6).
 
     Raises:
-        KubeconfigError: no usable configuration was found; the text contains the remedy.
+        KubeconfigError: unusable configuration; the text contains the remedy.
     """
     kube, count = settings.kube, counting(meter)
 
@@ -38,7 +38,7 @@ async def kube_client(settings: Settings, *, name: str, meter: Meter) -> AsyncIt
 
 
 def counting(meter: Meter) -> Listener:
-    """Counts requests to the API server, and the time until the head of the answer."""
+    """Count requests to the API server, and the time until the head of the answer."""
 
     def count(exchange: Exchange) -> None:
         code = str(exchange.status) if exchange.status else "<error>"
@@ -58,7 +58,7 @@ def cluster_informers(
 ) -> Informers:
     """Informers of the kinds that scheduling reads, shown in /readyz and the metrics. The caller runs them.
 
-    What ``extenders`` are sent is kept whole: pods that wait, and nodes for those that have no nodes of their own.
+    Objects that ``extenders`` receive are kept whole: pending pods, and nodes for extenders without a node cache.
     """
     metrics = process.metrics
     for kind in WATCHED_KINDS:
@@ -73,7 +73,7 @@ def cluster_informers(
 
 
 def as_extenders_read(kind: Kind[Any], extenders: Sequence[ExtenderConfiguration]) -> Kind[Any]:
-    """The kind, whose objects are kept whole where an extender is sent them: pods that wait, and nodes."""
+    """The kind, with whole objects if an extender receives them: pending pods, and nodes."""
     if kind is POD and any(extender.is_asked for extender in extenders):
         return replace(kind, keeps_whole=lambda pod: not pod.spec.node_name)
     if kind is NODE and any(extender.reads_nodes for extender in extenders):

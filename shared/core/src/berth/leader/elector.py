@@ -1,16 +1,14 @@
-"""Who leads: one process at a time, elected by a Lease; or the only process of its role, without election.
+"""Election of one leader by a Lease, or leading without election (``--leader-elect=false``).
 
-The client library's election is not safe enough: see :mod:`berth.leader.heldlease` for what holds here.
-``--leader-elect=false`` leads without election.
+The client library's election lacks the guarantees of :mod:`berth.leader.heldlease`.
 """
 
 from __future__ import annotations
 
 import asyncio
-import logging
 import random
 from collections.abc import AsyncIterator, Mapping
-from contextlib import aclosing, asynccontextmanager
+from contextlib import aclosing, asynccontextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
@@ -33,20 +31,19 @@ from berth.leader.lease import (
     write_annotations,
 )
 from berth.lifecycle.process import in_background, run_until
+from berth.observability.logging import get_logger
 from berth.settings.settings import LeaseSettings
 
-logger = logging.getLogger(__name__)
+log = get_logger()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ElectorStatus:
-    """The state of an election, for /readyz and the log."""
+    """State of an election, for /readyz and the log."""
 
     leading: bool = False
-    holder: str = ""
-    """The holder in the last read of the Lease; empty for none."""
-    last_error: str | None = None
-    """The last error; ``None`` once the API server has answered again."""
+    holder: str = ""  # By the last read of the Lease; may be empty.
+    last_error: str | None = None  # None once the API server has answered again.
 
 
 class Elector:
@@ -70,11 +67,10 @@ class Elector:
             raise ValueError("; ".join(problems))
         self._clock = clock or SteadyClock()
         self._observations = observations or LeaseObservations()
+        # When another holder's Lease expires, by the last try; None: the try failed, or the Lease is free.
         self._expires_at: float | None = None
-        """When another's Lease may be taken, by the last try; ``None``: that has failed, or it may be taken already."""
         self.status = ElectorStatus()
-        self._logged = ""
-        """Why the last tries have failed: said once, until one succeeds or fails for another reason."""
+        self._logged = ""  # Error of the last tries: logged once, until a try succeeds or fails with another error.
 
     @asynccontextmanager
     async def lead(self, annotations: Mapping[str, str] | None = None) -> AsyncIterator[HeldLease]:
@@ -97,21 +93,19 @@ class Elector:
         try:
             return await self._acquire_when(released, annotations)
         finally:
-            following.cancel()  # not waited for: a cancellation here would lose a Lease that was just taken
+            following.cancel()  # not awaited: a cancellation here would lose a Lease that was just taken
 
     async def _follow(self, released: asyncio.Event) -> None:
-        """Notice at once that the Lease is renewed or released. Without the right to watch it, the next read does."""
+        # Reports at once that the Lease was renewed or released. Without the right to watch, the next read does.
         period = self._settings.retry_period.total_seconds()
         while True:
             began = self._clock.now()
-            try:
+            with suppress(BerthError):
                 async with aclosing(self._lease.changes()) as changes:
                     async for lease in changes:
                         seen = self._observations.note(self._lease, lease, self._clock.now())
                         if seen is not None and not seen.holder:
                             released.set()
-            except BerthError as exc:
-                logger.debug("%s", exc)
             if self._clock.now() - began < period:
                 await self._clock.sleep(period)
 
@@ -131,7 +125,7 @@ class Elector:
             await run_until(self._wait(), released)
 
     async def _wait(self) -> None:
-        """Wait for the next try: a retry period, or until the Lease has run out if that is sooner."""
+        # Waits a retry period, or until the Lease expires if that is sooner.
         pause = self._settings.retry_period.total_seconds() * random.uniform(0.8, 1.0)
         if self._expires_at is not None:
             pause = min(pause, max(self._expires_at - self._clock.now(), 0.0))
@@ -172,12 +166,12 @@ class Elector:
     def _failed(self, error: str) -> None:
         if error != self._logged:
             self._logged = error
-            logger.warning("electing a leader: %s", error)
+            log.warning("cannot take the Lease", lease=str(self._lease), error=error)
         self.status = ElectorStatus(holder=self.status.holder, last_error=error)
 
 
 class Unelected:
-    """Leading without election, for the only process of its role."""
+    """Leads without election, as the only process of its role."""
 
     def __init__(self, client: KubeClient, namespace: str, name: str, clock: Clock | None = None) -> None:
         self._lease = LeaseObject(client, namespace, name)
@@ -186,7 +180,7 @@ class Unelected:
 
     @asynccontextmanager
     async def lead(self, annotations: Mapping[str, str] | None = None) -> AsyncIterator[HeldLease]:
-        """Write these annotations to the Lease, with no holder, then lead."""
+        """Write these annotations to the Lease, without a holder, then lead."""
         before, made = await self._made(annotations or {})
         lease = UnelectedLease(self._lease, made, former_settled=settled_of(before), clock=self._clock)
         try:
@@ -196,7 +190,7 @@ class Unelected:
             await lease.release()
 
     async def _made(self, annotations: Mapping[str, str]) -> tuple[StoredLease | None, StoredLease]:
-        """The Lease as it was, and as it is written now."""
+        """The Lease before and after this write."""
         logged = ""
         while True:
             try:
@@ -204,5 +198,6 @@ class Unelected:
                 return before, await write_annotations(self._lease, before, {**cleared(before), **annotations})
             except BerthError as exc:
                 if str(exc) != logged:
-                    logger.warning("%s", logged := str(exc))
+                    logged = str(exc)
+                    log.warning("cannot write the Lease", lease=str(self._lease), error=logged)
             await self._clock.sleep(self._period.total_seconds())

@@ -1,14 +1,12 @@
-"""The Lease of a leader, with or without election: whether it still leads, its annotations, its renewal and release.
+"""The Lease of a leader, with or without election: expiry, annotations, renewal, release.
 
-Every write is a compare-and-set. With election a renewal without an answer counts against the deadline, and the end is
-judged by the clock and not by a task that may be late. Without election the Lease has no holder, but its annotations
-are kept.
+Every write is a compare-and-set. With election, a renewal without an answer counts against the deadline, and the clock
+decides the end, because a task may be late. Without election the Lease has annotations but no holder.
 """
 
 from __future__ import annotations
 
 import asyncio
-import logging
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -26,15 +24,14 @@ from berth.leader.lease import (
     released_record,
     write_annotations,
 )
+from berth.observability.logging import get_logger
 from berth.settings.settings import LeaseSettings
 
-logger = logging.getLogger(__name__)
+log = get_logger()
 
-RELEASE_TIMEOUT = timedelta(seconds=2)
-"""How long releasing the Lease may take at the end of a process. After that it is left to expire."""
+RELEASE_TIMEOUT = timedelta(seconds=2)  # Of the whole release at the end of a process; then the Lease expires.
 
-CONFLICTS = 5
-"""How often one write is tried when others write the Lease at the same time."""
+CONFLICTS = 5  # Maximum tries of one write while others write the Lease.
 
 
 class LeadershipLostError(TemporaryError):
@@ -46,15 +43,12 @@ class AnnotationConflictError(TemporaryError):
 
 
 class HeldLease(ABC):
-    """A leader's Lease, with or without election: whether it still leads, and the Lease's annotations."""
+    """A leader's Lease, with or without election."""
 
     def __init__(self, lease: LeaseObject, stored: StoredLease, *, former_settled: str, clock: Clock) -> None:
-        self.lost = asyncio.Event()
-        """Set once leading is over."""
-        self.former_settled: Final = former_settled
-        """``ANNOTATION_SETTLED`` as it was when this leader took the Lease; empty for none."""
-        self.settled = ""
-        """The same for this leader, written when the Lease is released."""
+        self.lost = asyncio.Event()  # Set once leading is over.
+        self.former_settled: Final = former_settled  # ANNOTATION_SETTLED of the former leader; may be empty.
+        self.settled = ""  # The same of this leader, written with the release.
         self._lease = lease
         self._stored = stored
         self._clock = clock
@@ -62,7 +56,7 @@ class HeldLease(ABC):
 
     @property
     def annotations(self) -> Mapping[str, str]:
-        """The annotations of the Lease, at most one retry period old while the API server answers."""
+        """Annotations of the Lease, at most one retry period old while the API server answers."""
         return self._stored.annotations
 
     @abstractmethod
@@ -76,13 +70,13 @@ class HeldLease(ABC):
             AnnotationConflictError: another process changed one of them; ``annotations`` has the new value.
             LeadershipLostError: leading is over.
             ApiUnreachableError: no answer; they may have been written.
-            ApiRefusedError: the API server does not allow it.
+            ApiRefusedError: the API server refuses the write.
         """
         await self._write(changes, decided_on=self.annotations)
 
     @abstractmethod
     async def release(self) -> None:
-        """End leading, with a last write if there is something to write. Raises no error of the API."""
+        """End leading, with a last write if needed. Raises no error of the API."""
 
     async def _write(self, changes: Mapping[str, str], *, decided_on: Mapping[str, str]) -> None:
         async with self._write_lock:
@@ -126,7 +120,7 @@ class ElectedLease(HeldLease):
         self._deadline = deadline
 
     def expired(self) -> bool:
-        """Whether leading is over. The clock decides, so that a process stops at once after a pause."""
+        # The clock decides, so that a process stops at once after a pause.
         return self.lost.is_set() or self._deadline.expired(self._clock.now())
 
     async def keep(self) -> None:
@@ -139,23 +133,24 @@ class ElectedLease(HeldLease):
             self.lost.set()
 
     async def release(self) -> None:
-        """Release the Lease if it is still held, so that the next leader need not wait. Raises no error of the API."""
+        """Release the Lease if still held, so that the next leader need not wait. Raises no error of the API."""
         self._deadline.over = True
         self.lost.set()
         try:
             async with asyncio.timeout(RELEASE_TIMEOUT.total_seconds()):
                 await self._release()
         except (BerthError, TimeoutError) as exc:
-            logger.info("lease %s was not released, it expires: %s", self._lease, exc or "no answer")
+            log.info("Lease not released, it expires", lease=str(self._lease), error=str(exc) or "no answer")
 
     async def _renew(self) -> None:
         try:
             await self._write({}, decided_on={})
         except LeadershipLostError as exc:
-            logger.warning("%s", exc)
+            log.warning("lost the Lease", lease=str(self._lease), error=str(exc))
             self.lost.set()
         except BerthError as exc:
-            logger.warning("%s; %.1f s left", exc, max(self._seconds_left(), 0))
+            seconds_left = round(max(self._seconds_left(), 0), 1)
+            log.warning("cannot renew the Lease", lease=str(self._lease), error=str(exc), seconds_left=seconds_left)
 
     def _why_over(self) -> str:
         return f"not renewed within {self._settings.renew_deadline.total_seconds():g} s"
@@ -197,7 +192,7 @@ class ElectedLease(HeldLease):
                 self._stored = stored
 
     def _timeout(self) -> timedelta:
-        """Time-out of one request: at most half of the deadline, so that there is time for a second try."""
+        # At most half of the deadline, so that there is time for a second try.
         left = timedelta(seconds=max(self._seconds_left(), 0.001))
         return min(left, self._settings.renew_deadline / 2)
 
@@ -207,23 +202,22 @@ class ElectedLease(HeldLease):
 
 @dataclass(slots=True)
 class LeaseDeadline:
-    """When leading ends by the holder's clock, unless the Lease is renewed. An end is final."""
+    """The end of leading by the holder's clock, unless the Lease is renewed. An end is final."""
 
     renewed_at: float
     deadline_seconds: float
     over: bool = False
 
     def expired(self, now: float) -> bool:
-        """Whether the renew deadline has passed. Others can lead only some seconds later."""
+        """Whether the renew deadline has passed, some seconds before another process can lead."""
         self.over = self.over or self.seconds_left(now) <= 0
         return self.over
 
     def seconds_left(self, now: float) -> float:
-        """Seconds until the renew deadline."""
         return self.renewed_at + self.deadline_seconds - now
 
     def renewed(self, sent_at: float, now: float) -> bool:
-        """A renewal sent at ``sent_at`` was answered. Returns whether it was in time; a late one has no effect."""
+        """Record the answer to a renewal. Returns whether it was in time; a late one has no effect."""
         if self.expired(now):
             return False
         self.renewed_at = sent_at
@@ -237,7 +231,7 @@ class UnelectedLease(HeldLease):
         return self.lost.is_set()
 
     async def follow(self, period: timedelta) -> None:
-        """Read the Lease periodically, to find a higher number on it."""
+        """Read the Lease periodically, to find a higher number."""
         logged = ""
         while True:
             await self._clock.sleep(period.total_seconds())
@@ -247,10 +241,11 @@ class UnelectedLease(HeldLease):
                 logged = ""
             except BerthError as exc:
                 if str(exc) != logged:
-                    logger.warning("%s", logged := str(exc))
+                    logged = str(exc)
+                    log.warning("cannot read the Lease", lease=str(self._lease), error=logged)
 
     async def release(self) -> None:
-        """Write that nothing is under way, if so. Raises no error of the API."""
+        """Write that no request is under way, if so. Raises no error of the API."""
         self.lost.set()
         if not self.settled:
             return
@@ -258,7 +253,8 @@ class UnelectedLease(HeldLease):
             async with asyncio.timeout(RELEASE_TIMEOUT.total_seconds()):
                 await write_annotations(self._lease, self._stored, {ANNOTATION_SETTLED: self.settled})
         except (BerthError, TimeoutError) as exc:
-            logger.info("lease %s was not written, the next leader takes longer: %s", self._lease, exc or "no answer")
+            error = str(exc) or "no answer"
+            log.info("Lease not written, the next leader takes longer", lease=str(self._lease), error=error)
 
     def _why_over(self) -> str:
         return "the process has ended it"

@@ -1,13 +1,11 @@
-"""The Lease object at the API server: who may lead, and how the Lease is written.
+"""The Lease object: reads, writes, and the decision who may lead.
 
-The times in a Lease are from its holder's clock and are never compared with another clock. A Lease has expired when its
-record has not changed for its whole duration, by the reader's own clock. Writes are compare-and-set on the
-resourceVersion.
+Times in a Lease come from its holder's clock and are never compared with another clock. A Lease has expired when its
+record was unchanged for its whole duration, by the reader's clock. Writes are compare-and-set by resourceVersion.
 """
 
 from __future__ import annotations
 
-import logging
 from collections.abc import AsyncGenerator, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -25,21 +23,18 @@ from berth.kube.errors import Response, refusal
 from berth.kube.listwatch import LineSplitter
 from berth.settings.settings import LeaseSettings
 
-logger = logging.getLogger(__name__)
-
+# Number of the last leadership, watcher's term or binder's epoch (docs/protocol.md, 1).
 ANNOTATION_TERM = "berth/term"
-"""The number of the last leadership, watcher's term or binder's epoch (docs/protocol.md, 1)."""
 
 
+# The holder's bus (docs/protocol.md, 2, *one cluster, one bus*).
 ANNOTATION_BUS_ID = "bus.id"
-"""The bus that the holder uses (docs/protocol.md, 2, *one cluster, one bus*)."""
 
 
+# Number of the last leadership, if it ended with every request answered; cleared when the next one begins.
 ANNOTATION_SETTLED = "berth/settled"
-"""The number of the last leadership, when it ended with every request answered; cleared when the next one begins."""
 
-WATCH_SECONDS = 25
-"""Length of a watch of the Lease; then the next one begins, so that a half-open connection is found."""
+WATCH_SECONDS = 25  # Duration of a watch, after which a half-open connection is found.
 
 
 class LeaseConflictError(TemporaryError):
@@ -48,7 +43,7 @@ class LeaseConflictError(TemporaryError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredLease:
-    """A Lease as it was read: typed, and as a whole document, so that a write keeps the fields of other writers."""
+    """A Lease, decoded and as a whole document, so that a write keeps the fields of other writers."""
 
     lease: Lease
     document: dict[str, Any]
@@ -59,8 +54,6 @@ class StoredLease:
 
 
 class LeaseObject:
-    """One Lease by its name."""
-
     def __init__(self, client: KubeClient, namespace: str, name: str) -> None:
         self._client = client
         self._namespace = namespace
@@ -71,7 +64,7 @@ class LeaseObject:
         return f"{self._namespace}/{self.name}"
 
     async def read(self, timeout: timedelta = DEFAULT_TIMEOUT) -> StoredLease | None:  # noqa: ASYNC109 - the client's
-        """The Lease, ``None`` when there is none. Raises as :meth:`write`, without conflicts."""
+        """Read the Lease; ``None`` if it does not exist. Raises as :meth:`write`, without conflicts."""
         response = await self._client.call("GET", f"{self._collection}/{self.name}", timeout=timeout)
         if response.status == HTTPStatus.NOT_FOUND:
             return None
@@ -83,7 +76,7 @@ class LeaseObject:
         annotations: Mapping[str, str],
         timeout: timedelta = DEFAULT_TIMEOUT,  # noqa: ASYNC109 - the client's
     ) -> StoredLease:
-        """Create the Lease, and its namespace when there is none. Raises as :meth:`write`."""
+        """Create the Lease, and its namespace if needed. Raises as :meth:`write`."""
         document = {
             "apiVersion": "coordination.k8s.io/v1",
             "kind": "Lease",
@@ -115,7 +108,7 @@ class LeaseObject:
         Raises:
             LeaseConflictError: it has changed since it was read.
             ApiUnreachableError: no answer; it may have been written.
-            ApiRefusedError: the API server does not allow it.
+            ApiRefusedError: the API server refuses the write.
         """
         metadata = read.document["metadata"]
         document = {
@@ -127,11 +120,11 @@ class LeaseObject:
         return self._stored("writing", await self._client.call("PUT", path, body=document, timeout=timeout))
 
     async def changes(self) -> AsyncGenerator[Lease, None]:
-        """The Lease now and after each change, by a watch; ends with the watch.
+        """The Lease now and after each change, by one watch.
 
         Raises:
             ApiUnreachableError: no answer, or a broken connection.
-            ApiRefusedError: the API server does not allow it.
+            ApiRefusedError: the API server refuses the watch.
         """
         params = {
             "watch": "true",
@@ -167,7 +160,7 @@ _decode_document: Final = msgspec.json.Decoder(dict[str, Any]).decode
 
 
 class _Event(msgspec.Struct):
-    """An event of a watch; an error has an object without a Lease's fields."""
+    # An event of a watch; the object of an error lacks a Lease's fields.
 
     type: str
     object: Lease
@@ -183,7 +176,7 @@ def _event_in(line: bytes) -> _Event:
 async def write_annotations(lease: LeaseObject, read: StoredLease | None, changes: Mapping[str, str]) -> StoredLease:
     """Write annotations for a leader without election, with an empty holder. Creates the Lease if it does not exist.
 
-    ``read`` is the state that the changes were decided on. Raises as :meth:`LeaseObject.write`.
+    ``read``: the state behind the decision. Raises as :meth:`LeaseObject.write`.
     """
     if read is None:
         return await lease.create({}, changes)
@@ -193,33 +186,32 @@ async def write_annotations(lease: LeaseObject, read: StoredLease | None, change
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeaseObservation:
-    """A Lease as it was read, and since when its record is unchanged, by the reader's clock."""
+    """A Lease, and the time since which its record is unchanged, by the reader's clock."""
 
     lease: Lease
     unchanged_since: float
 
     @property
     def holder(self) -> str:
-        """The identity of the holder; empty for none."""
         return self.lease.spec.holder_identity or ""
 
     @property
     def expires_at(self) -> float:
-        """When a Lease that somebody holds may be taken, unless it changes before."""
+        """When another process may take the Lease, unless its record changes before."""
         return self.unchanged_since + (self.lease.spec.lease_duration_seconds or 0)
 
 
 class LeaseObservations:
-    """What a process has seen of Leases, for all its sessions and elections.
+    """The Leases that a process has read, for all its sessions and elections.
 
-    So none of them waits again for a Lease that another has seen unchanged.
+    Shared, so that a new session need not wait again for a Lease that another one has seen unchanged.
     """
 
     def __init__(self) -> None:
         self._seen: dict[str, LeaseObservation] = {}
 
     def note(self, lease: LeaseObject, found: Lease | None, now: float) -> LeaseObservation | None:
-        """Record the Lease as a read or a watch has shown it at ``now``; ``None`` when there is no such Lease."""
+        """Record the Lease as read or watched at ``now``; ``None``: it does not exist."""
         if found is None:
             self._seen.pop(str(lease), None)
             return None
@@ -230,12 +222,9 @@ class LeaseObservations:
 class ElectionStep(Enum):
     """The next step of a candidate."""
 
-    CREATE = auto()
-    """The Lease does not exist."""
-    TAKE = auto()
-    """The Lease has no holder, has expired, or is held by the candidate."""
-    WAIT = auto()
-    """Another process holds the Lease."""
+    CREATE = auto()  # The Lease does not exist.
+    TAKE = auto()  # The Lease has no holder, has expired, or is held by the candidate.
+    WAIT = auto()  # Another process holds the Lease.
 
 
 def observe(before: LeaseObservation | None, lease: Lease, now: float) -> LeaseObservation:
@@ -245,7 +234,7 @@ def observe(before: LeaseObservation | None, lease: Lease, now: float) -> LeaseO
 
 
 def is_live(observation: LeaseObservation, now: float) -> bool:
-    """Whether it is held, and was first read or changed less than its duration ago."""
+    """Whether the Lease has a holder, and was first read or changed less than its duration ago."""
     return bool(observation.holder) and now < observation.expires_at
 
 
@@ -271,7 +260,7 @@ def held_record(identity: str, before: LeaseSpec, settings: LeaseSettings, wall:
 
 
 def released_record(before: LeaseSpec, wall: datetime) -> dict[str, Any]:
-    """The spec with which a holder releases the Lease: no holder, and a duration of one second."""
+    """The spec of a released Lease: no holder, and a duration of one second."""
     return {
         "holderIdentity": "",
         "leaseDurationSeconds": 1,
@@ -282,10 +271,10 @@ def released_record(before: LeaseSpec, wall: datetime) -> dict[str, Any]:
 
 
 def settled_of(stored: StoredLease | None) -> str:
-    """What the former leader wrote about its end; empty for nothing."""
+    """The former leader's ``ANNOTATION_SETTLED``; may be empty."""
     return "" if stored is None else stored.annotations.get(ANNOTATION_SETTLED, "")
 
 
 def cleared(stored: StoredLease | None) -> dict[str, str]:
-    """The change that takes back what the former leader wrote about its end, if it wrote anything."""
+    """The change that clears ``ANNOTATION_SETTLED``, if it is set."""
     return {ANNOTATION_SETTLED: ""} if settled_of(stored) else {}

@@ -1,4 +1,4 @@
-"""The loop in which watcher and binder lead: a NATS session and a leadership on it; when one ends, both start again."""
+"""The loop of watcher and binder: a NATS session and a leadership on it; when one ends, both start again."""
 
 from __future__ import annotations
 
@@ -18,11 +18,10 @@ from berth.observability.logging import get_logger
 
 log = get_logger()
 
-PAUSE_SECONDS: Final = 1.0
-"""Pause between a leadership that ended in an error and the next try."""
+PAUSE_SECONDS: Final = 1.0  # After a leadership that ended in an error.
 
+# Work of a leader: returns or raises once the leadership or the session is lost.
 ServeLeadership = Callable[[Session, LeaderSession], Awaitable[None]]
-"""The work of a leader. It returns or raises once the leadership or the session is lost."""
 
 
 async def lead_until_stopped(  # noqa: PLR0913 - the clients, the role, and the work of the leader
@@ -39,8 +38,8 @@ async def lead_until_stopped(  # noqa: PLR0913 - the clients, the role, and the 
 ) -> None:
     """Lead as ``role`` repeatedly until the process stops.
 
-    ``stats`` and ``endpoints`` are what the service answers in NATS's service protocol. ``apply_when_missing``: create
-    missing streams and buckets. ``others``: other schedulers of the same pods, beside which it does not lead.
+    ``stats`` and ``endpoints``: answers in NATS's service protocol. ``apply_when_missing``: create missing streams and
+    buckets. ``others``: schedulers of the same pods, which block leading.
     """
     current: LeaderSession | None = None
     observations = LeaseObservations()
@@ -68,13 +67,13 @@ async def lead_until_stopped(  # noqa: PLR0913 - the clients, the role, and the 
         except* NotLeadingError as errors:
             log.info("not leading", reason=_causes(errors))
         except* BusLostError as errors:
-            log.warning("leading again on another connection", reason=_causes(errors))
+            log.warning("leading again on another connection", error=_causes(errors))
         except* BerthError as errors:
-            log.warning("leading again after an error", reason=_causes(errors))
+            log.warning("leading again after an error", error=_causes(errors))
             await process.sleep(PAUSE_SECONDS)
 
 
 def _causes(errors: BaseExceptionGroup[BerthError]) -> str:
-    """The texts of all errors in the group, nested groups included."""
+    """Texts of all errors in the group, nested groups included."""
     texts = (_causes(each) if isinstance(each, BaseExceptionGroup) else str(each) for each in errors.exceptions)
     return "; ".join(dict.fromkeys(texts))

@@ -1,8 +1,8 @@
-"""One cluster, one bus (docs/protocol.md, 2): whether a service may work with this NATS on this cluster.
+"""One cluster, one bus (docs/protocol.md, 2): whether a service may use this NATS for this cluster.
 
-The bus names the cluster that it serves (``control`` ``cluster.id``, the uid of the namespace kube-system); a Lease
-names its holder's bus. Two pipelines in one cluster would assign the same resources twice. Two clusters on one bus
-would bind pods to nodes of the other cluster.
+The bus names its cluster (``control`` ``cluster.id``, the uid of the namespace kube-system); a Lease names its holder's
+bus. Two pipelines in one cluster would assign the same resources twice. Two clusters on one bus would bind pods to
+nodes of the other cluster.
 """
 
 from __future__ import annotations
@@ -27,28 +27,23 @@ CLUSTER_ID_KEY: Final = "cluster.id"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Pairing:
-    """The bus and the cluster of a service."""
-
+class BusAndCluster:
     bus_id: str
-    cluster_id: str
-    """The uid of the namespace kube-system at the API server."""
-    served_cluster_id: str
-    """The cluster that the bus serves; empty until a watcher has written it."""
-    other_bus: OtherBus | None
-    """A live Lease in this cluster whose holder uses another bus."""
+    cluster_id: str  # uid of the namespace kube-system.
+    served_cluster_id: str  # By the bus; empty until a watcher has written it.
+    other_bus: OtherBus | None  # A live Lease in this cluster whose holder uses another bus.
 
 
-def mismatch(pairing: Pairing) -> str | None:
-    """Why bus and cluster do not belong together, with the remedy; ``None`` when they do."""
-    if pairing.served_cluster_id and pairing.served_cluster_id != pairing.cluster_id:
+def mismatch(found: BusAndCluster) -> str | None:
+    """Why bus and cluster do not belong together, with the remedy; ``None`` if they do."""
+    if found.served_cluster_id and found.served_cluster_id != found.cluster_id:
         return (
-            f"refusing this NATS: it serves the cluster {pairing.served_cluster_id!r}, and the API server's is "
-            f"{pairing.cluster_id!r} (uid of namespace kube-system): name the right one with --nats or --kubeconfig"
+            f"refusing this NATS: it serves the cluster {found.served_cluster_id!r}, and the API server's is "
+            f"{found.cluster_id!r} (uid of namespace kube-system): name the right one with --nats or --kubeconfig"
         )
-    if pairing.other_bus is not None:
+    if found.other_bus is not None:
         return (
-            f"refusing this NATS (bus.id {pairing.bus_id!r}): {pairing.other_bus}: "
+            f"refusing this NATS (bus.id {found.bus_id!r}): {found.other_bus}: "
             "two pipelines in one cluster: stop the other one, or join it with --nats"
         )
     return None
@@ -69,11 +64,11 @@ class OtherBus:
 class OtherBusWatch:
     """Finds live Leases of berth whose holder uses another bus.
 
-    A Lease is live for its duration after it was first read or changed, by this process's clock. So the Lease of a dead
-    process counts as live at first.
+    A Lease is live for its duration after it was first read or changed, by this process's clock, so that a dead
+    process's Lease is live at first.
     """
 
-    def __init__(  # noqa: PLR0913 - which Leases, whose process, its clock and what it has seen
+    def __init__(  # noqa: PLR0913 - the Leases, the process, its clock and its observations
         self,
         client: KubeClient,
         namespace: str,
@@ -89,11 +84,11 @@ class OtherBusWatch:
         self._observations = observations or LeaseObservations()
 
     async def find(self, bus_id: str) -> OtherBus | None:
-        """Read every Lease; returns the first live one of another holder with another ``bus.id``.
+        """Read every Lease; return the first live one of another holder with another ``bus.id``.
 
         Raises:
             ApiUnreachableError: no answer.
-            ApiRefusedError: the API server does not allow it.
+            ApiRefusedError: the API server refuses the read.
         """
         others = [await self._other(lease, bus_id) for lease in self._leases]
         return next((other for other in others if other is not None), None)
@@ -114,12 +109,12 @@ async def claim_cluster(session: Session, cluster_id: str) -> None:
     entry = await session.get(CONTROL, CLUSTER_ID_KEY)
     if entry is not None and entry.data is not None:
         return
-    with suppress(WrongLastSequenceError):  # another watcher was faster; the pairing is checked next
+    with suppress(WrongLastSequenceError):  # another watcher was faster; its value is checked next
         await session.put(CONTROL, CLUSTER_ID_KEY, cluster_id.encode(), expected=entry.sequence if entry else 0)
 
 
 async def read_served_cluster(session: Session) -> str:
-    """The uid of the cluster that this bus serves; empty until a watcher has written it."""
+    """uid of the cluster that this bus serves; empty until a watcher has written it."""
     entry = await session.get(CONTROL, CLUSTER_ID_KEY)
     return entry.data.decode(errors="replace") if entry is not None and entry.data is not None else ""
 
@@ -148,11 +143,11 @@ _namespace_decoder: Final = msgspec.json.Decoder(_Namespace)
 
 
 async def read_cluster_id(client: KubeClient) -> str:
-    """The uid of the namespace kube-system. It identifies the cluster, since that namespace is never deleted.
+    """uid of the namespace kube-system. It identifies the cluster, because that namespace is never deleted.
 
     Raises:
         ApiUnreachableError: no answer.
-        ApiRefusedError: the API server does not allow it.
+        ApiRefusedError: the API server refuses the read.
         DecodeError: the answer is not a namespace.
     """
     doing = "reading namespace 'kube-system'"

@@ -1,4 +1,4 @@
-"""Schedulers of the same pods that live: berth does not lead beside them (docs/adr/0027)."""
+"""Other schedulers of the same pods, beside which berth does not lead (docs/adr/0027)."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ from berth.observability.logging import get_logger
 
 log = get_logger()
 
-LOOK_SECONDS: Final = 5.0
-"""Between two looks of a leader. Another scheduler that starts waits for its caches for about as long."""
+# Seconds between two checks of a leader. A starting scheduler waits for its caches about as long.
+CHECK_SECONDS: Final = 5.0
 ALLOW: Final = "--allow-other-scheduler"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OtherScheduler:
-    """The holder of such a Lease, which has not run out."""
+    """The holder of a live Lease by which another scheduler leads."""
 
     lease: str
     holder: str
     duration_seconds: int
+    # Whether the Lease changed since it was first read, so that its holder lives.
     is_renewed: bool
-    """Whether the Lease was seen to change, so that its holder lives. Otherwise it may have ended without a word."""
 
     def __str__(self) -> str:
         if not self.is_renewed:
@@ -45,7 +45,7 @@ class OtherScheduler:
 
 
 class OtherSchedulers:
-    """Looks for them, as long as the process lives: a Lease is live for its duration after it was seen to change."""
+    """Finds schedulers of the same pods by their Leases, each live for its duration after it was seen to change."""
 
     def __init__(
         self,
@@ -56,23 +56,23 @@ class OtherSchedulers:
         clock: Clock | None = None,
         warn: Callable[[str], None] | None = None,
     ) -> None:
-        """``is_allowed``: they are warned about, by ``warn`` or in the log, and are in nobody's way."""
+        """``is_allowed``: other schedulers cause a warning, by ``warn`` or in the log, and do not block leading."""
         self._leases = [LeaseObject(client, lease.namespace, lease.name) for lease in leases]
         self._is_allowed = is_allowed
         self._clock = clock or SteadyClock()
-        self._warn = warn or log.warning
+        self._warn = warn or _log
         self._observations = LeaseObservations()
         self._first_seen: dict[str, float] = {}
         self._logged: set[str] = set()
 
-    async def in_the_way(self) -> OtherScheduler | None:
-        """Look; returns the first of them that keeps berth from leading.
+    async def blocking(self) -> OtherScheduler | None:
+        """Read the Leases; return the first scheduler that blocks leading.
 
         Raises:
             ApiUnreachableError: no answer.
-            ApiRefusedError: an answer that says neither; a missing right is only logged.
+            ApiRefusedError: an unusable answer; a missing right is only logged.
         """
-        found = [other for lease in self._leases if (other := await self._look(lease)) is not None]
+        found = [other for lease in self._leases if (other := await self._find(lease)) is not None]
         if not self._is_allowed:
             return next(iter(found), None)
         for other in found:
@@ -80,20 +80,20 @@ class OtherSchedulers:
         return None
 
     async def appeared(self) -> OtherScheduler | None:
-        """As ``in_the_way``, for a leader: only one that is known to live. No answer is none."""
+        """As ``blocking``, for a leader: only a scheduler known to live, and without errors."""
         try:
-            other = await self.in_the_way()
+            other = await self.blocking()
         except BerthError:
-            return None  # a leader that reaches no API server loses its own Lease
+            return None  # a leader that cannot reach the API server loses its own Lease
         return other if other is not None and other.is_renewed else None
 
     async def living(self, pause_seconds: float) -> OtherScheduler | None:
-        """Look until one is known to live, which is returned, or all have ended. Raises as ``in_the_way``."""
-        while (other := await self.in_the_way()) is not None and not other.is_renewed:
+        """Check until a scheduler is known to live, and return it, or until all have ended. Raises as ``blocking``."""
+        while (other := await self.blocking()) is not None and not other.is_renewed:
             await self._clock.sleep(pause_seconds)
         return other
 
-    async def _look(self, lease: LeaseObject) -> OtherScheduler | None:
+    async def _find(self, lease: LeaseObject) -> OtherScheduler | None:
         try:
             stored = await lease.read()
         except ApiRefusedError as error:
@@ -117,3 +117,7 @@ class OtherSchedulers:
         if sentence not in self._logged:
             self._logged.add(sentence)
             self._warn(sentence)
+
+
+def _log(sentence: str) -> None:
+    log.warning("other schedulers of the same pods", reason=sentence)

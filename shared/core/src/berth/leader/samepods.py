@@ -1,7 +1,7 @@
-"""Which schedulers would bind the same pods as berth, as far as berth's own configuration tells (docs/adr/0027).
+"""Schedulers that would bind the same pods as berth, by berth's own configuration (docs/adr/0027).
 
-kube-scheduler elects by one Lease, and berth by two of other names: both lead side by side. Where both have a profile
-of one name, both bind its pods, each by its own count of what is free, and a node gets two pods of which one fits.
+kube-scheduler elects by one Lease, berth by two of other names, so that both lead side by side. If both have a profile
+of one name, both bind its pods, each by its own count of free resources, and a node gets two pods of which one fits.
 """
 
 from __future__ import annotations
@@ -20,8 +20,6 @@ _OWN: Final = LeaderElectionSettings()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeaseName:
-    """Where a Lease is."""
-
     namespace: str
     name: str
 
@@ -33,10 +31,10 @@ _KUBE_SCHEDULERS: Final = LeaseName(namespace=KUBE_SYSTEM, name=KUBE_SCHEDULER)
 
 
 def leases_of_others(election: LeaderElectionSettings, schedulers: Collection[str]) -> tuple[LeaseName, ...]:
-    """The Leases by which schedulers lead that have a profile in common with berth, as far as that can be known.
+    """Leases of schedulers that have a profile in common with berth, as far as known.
 
-    kube-scheduler's own, if berth has a profile of its default name. And the one that kube-scheduler would take with
-    the same file: what leads by it has all of the file's profiles.
+    kube-scheduler's own, if berth has a profile of its default name; and the one that kube-scheduler would take with
+    the same file, because it would have all of the file's profiles.
     """
     kube_schedulers = [_KUBE_SCHEDULERS] if DEFAULT_SCHEDULER in schedulers else []
     of_the_file = _lease_of_kube_scheduler(election)
@@ -46,13 +44,13 @@ def leases_of_others(election: LeaderElectionSettings, schedulers: Collection[st
 
 
 def _lease_of_kube_scheduler(election: LeaderElectionSettings) -> LeaseName:
-    """The Lease that kube-scheduler takes where berth takes two. A file without a namespace means kube-system there."""
+    # Without a namespace in the file kube-scheduler takes kube-system.
     is_named = election.resource_namespace != _OWN.resource_namespace
     return LeaseName(namespace=election.resource_namespace if is_named else KUBE_SYSTEM, name=election.resource_name)
 
 
 def warning_about(election: LeaderElectionSettings, schedulers: Collection[str]) -> str | None:
-    """What to know before a start with a file that was kube-scheduler's; ``None``: nothing."""
+    """Warning before a start with kube-scheduler's file; ``None`` if there is no reason for one."""
     name = election.resource_name
     if DEFAULT_SCHEDULER in schedulers:
         return (

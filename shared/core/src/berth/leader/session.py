@@ -1,6 +1,4 @@
-"""Leading by Lease, with a unique number, on the one bus of the one cluster.
-
-The rules: docs/protocol.md, 1 and 2.
+"""Leading by Lease, with a unique number, on the one bus of the one cluster (docs/protocol.md, 1 and 2).
 
     async with lead(role="binder", session=session, client=client, process=process) as leadership:
         await run_until(serve(leadership.number), leadership.lost, process.stopping)
@@ -24,15 +22,15 @@ from berth.leader.elector import Elector, Unelected
 from berth.leader.heldlease import HeldLease
 from berth.leader.lease import ANNOTATION_BUS_ID, LeaseObservations
 from berth.leader.onecluster import (
+    BusAndCluster,
     OtherBusWatch,
-    Pairing,
     claim_cluster,
     cluster_is_named,
     mismatch,
     read_cluster_id,
     read_served_cluster,
 )
-from berth.leader.otherschedulers import LOOK_SECONDS, OtherSchedulers
+from berth.leader.otherschedulers import CHECK_SECONDS, OtherSchedulers
 from berth.leader.term import CONTROL, ROLES, Role, number_in_control, number_on_lease, take_number, term_key
 from berth.lifecycle.process import Process, in_background, run_until
 from berth.observability.health import ONCE, WaitReporter
@@ -41,11 +39,9 @@ from berth.settings.settings import LeaderElectionSettings
 
 log = get_logger()
 
+# Pause between two checks while the bus does not belong to the cluster or the API server does not answer
+# (docs/protocol.md, 2).
 RETRY_SECONDS: Final = 2.0
-"""Pause between two checks while the bus does not belong to the cluster or the API server does not answer.
-
-The rule: docs/protocol.md, 2.
-"""
 
 _CONNECTION_LOST: Final = "the connection to NATS was lost"
 
@@ -59,7 +55,7 @@ class NoLongerLeadingError(TemporaryError):
 
 
 @asynccontextmanager
-async def lead(  # noqa: PLR0913 - the role, the clients, the process, and what it has seen of Leases
+async def lead(  # noqa: PLR0913 - the role, the clients, the process, its observations of Leases
     *,
     role: Role,
     session: Session,
@@ -70,8 +66,8 @@ async def lead(  # noqa: PLR0913 - the role, the clients, the process, and what 
 ) -> AsyncIterator[LeaderSession]:
     """Wait until this process leads, lead inside the block, release the Lease at its end.
 
-    ``observations`` are those of the process, so that no session waits for a Lease that an earlier one has waited for.
-    ``others``: other schedulers of the same pods, beside which it does not lead.
+    ``observations``: the process's, so that a session need not wait again for a Lease. ``others``: schedulers of the
+    same pods, which block leading.
 
     The wait has no limit: for another leader, for the API server, for the right bus, for another scheduler to end. The
     log and /readyz show its cause. ``leadership.lost`` does not cancel the block: the block must watch it.
@@ -108,12 +104,9 @@ class LeaderSession:
     def __init__(self, *, role: Role, number: int, lease: HeldLease, session: Session, process: Process) -> None:
         self.role: Role = role
         self.number = number
-        self.since = process.clock.now()
-        """When it began, in monotonic seconds."""
-        self.lost = asyncio.Event()
-        """Set once leading is over, for any reason."""
-        self.reason = ""
-        """Why leading ended; empty while it lasts."""
+        self.since = process.clock.now()  # Monotonic seconds.
+        self.lost = asyncio.Event()  # Set once leading is over, for any reason.
+        self.reason = ""  # Why leading ended; empty while it lasts.
         self._lease = lease
         self._session = session
         self._process = process
@@ -134,26 +127,26 @@ class LeaderSession:
 
     @property
     def follows_settled(self) -> bool:
-        """Whether no request of a former leadership can be under way: there was none, or the Lease says so."""
+        """Whether no request of a former leadership can be under way: this is the first, or the Lease says so."""
         return self.number == 1 or self._lease.former_settled == str(self.number - 1)
 
     def settled(self) -> None:
-        """Every request of this leadership was answered, and no more follow. The Lease says so once it is released.
+        """Every request of this leadership was answered, and no more follow. The release writes so to the Lease.
 
-        It does not when it was not renewed in time: what held this process up may be a pod, for which the next leader
-        must look (docs/protocol.md, 6).
+        Not if the Lease was not renewed in time: a pod may have stalled this process, and the next leader must look for
+        it (docs/protocol.md, 6).
         """
         if not self._lease.expired():
             self._lease.settled = str(self.number)
 
     async def confirm(self) -> None:
-        """Ask the Lease and ``control`` whether another process leads, where something else says so.
+        """Check by the Lease and ``control`` whether another process leads.
 
-        Anybody who may patch a pod can write a number into a fence: it is only a reason to ask (docs/protocol.md, 5).
+        Called when a fence has a higher number: anybody who may patch a pod can write one (docs/protocol.md, 5).
 
         Raises:
             NoLongerLeadingError: leading is over.
-            BusLostError, UnansweredError, ApiUnreachableError, ApiRefusedError: one of them has not answered.
+            BusLostError, UnansweredError, ApiUnreachableError, ApiRefusedError: no usable answer.
         """
         await self._lease.annotate({})
         self.report_higher(number_on_lease(self._lease), seen_in="the Lease")
@@ -162,7 +155,7 @@ class LeaderSession:
         self.check()
 
     def report_higher(self, number: int, *, seen_in: str = "a message") -> None:
-        """Report a number of this role that the Lease or ``control`` has. A higher one ends this leadership."""
+        """Report a number of this role from the Lease or ``control``. A higher one ends this leadership."""
         if number > self.number:
             self.end(f"{self.role} {number} was seen in {seen_in}, this is {self.number}")
 
@@ -197,7 +190,7 @@ class LeaderSession:
         self.end("the Lease was lost or could not be renewed in time")
 
     async def _watch_number_on_lease(self) -> None:
-        """Check the Lease's number. Each renewal reads the Lease, so no further request is needed."""
+        # Each renewal reads the Lease, so that its number needs no further request.
         try:
             while True:
                 self.report_higher(number_on_lease(self._lease), seen_in="the Lease")
@@ -219,7 +212,7 @@ class LeaderSession:
 
     async def _watch_others(self, others: OtherSchedulers) -> None:
         while (other := await others.appeared()) is None:
-            await self._process.clock.sleep(LOOK_SECONDS)
+            await self._process.clock.sleep(CHECK_SECONDS)
         self.end(str(other))
 
     def _take_control_entry(self, entry: Entry) -> None:
@@ -233,9 +226,9 @@ class LeaderSession:
 
 
 class _Candidate:
-    """Waits to lead on one session: checks that bus and cluster belong together, takes the Lease, takes the number."""
+    # Waits to lead on one session: checks that bus and cluster belong together, takes the Lease, takes the number.
 
-    def __init__(  # noqa: PLR0913 - the role, the clients, the process, and what it has seen of Leases
+    def __init__(  # noqa: PLR0913 - the role, the clients, the process, its observations of Leases
         self,
         *,
         role: Role,
@@ -267,7 +260,7 @@ class _Candidate:
         )
 
     async def acquire(self) -> tuple[HeldLease, int]:
-        """Wait until this process may lead; returns the Lease and the number.
+        """Wait until this process may lead; return the Lease and the number.
 
         Raises:
             NotLeadingError: the session was lost, the bus has changed, or the process is stopping.
@@ -282,7 +275,6 @@ class _Candidate:
         return acquired
 
     async def release(self) -> None:
-        """Release the Lease, if it was acquired."""
         await self._held.aclose()
 
     async def _try_until_acquired(self) -> tuple[HeldLease, int]:
@@ -304,7 +296,7 @@ class _Candidate:
             await self._process.clock.sleep(RETRY_SECONDS)
 
     async def _wait_for_cluster_id(self) -> None:
-        """Wait until a watcher has written it, or for one pause: meanwhile the bus may turn out to be the wrong one."""
+        # At most for one pause, because the bus may turn out to be the wrong one meanwhile.
         named = asyncio.create_task(cluster_is_named(self._session), name="waiting for cluster.id")
         pause = asyncio.create_task(self._process.clock.sleep(RETRY_SECONDS), name="pausing")
         try:
@@ -320,7 +312,8 @@ class _Candidate:
         cluster_id = await read_cluster_id(self._client)
         await self._check(cluster_id)
         lease = await self._wait_for_lease(cluster_id)
-        # The bus id is written before the check: of two processes that take the two Leases at once, at least one
+        # The bus id is written before the check, so that of two processes that take the two Leases at once, at least
+        # one
         # finds the other.
         await lease.annotate({ANNOTATION_BUS_ID: self._session.bus_id})
         if self._role == "watcher":
@@ -329,26 +322,26 @@ class _Candidate:
         return lease, await take_number(self._session, lease, self._role)
 
     async def _check(self, cluster_id: str) -> None:
-        """Check all that may keep this process from leading, whoever holds its Lease."""
-        await self._check_pairing(cluster_id)
-        if self._others is not None and (other := await self._others.in_the_way()) is not None:
+        # All that may keep this process from leading, whoever holds its Lease.
+        await self._check_bus(cluster_id)
+        if self._others is not None and (other := await self._others.blocking()) is not None:
             raise _OtherSchedulerError(str(other))
 
-    async def _check_pairing(self, cluster_id: str) -> None:
-        """Check that bus and cluster belong together. A binder waits until a watcher has written ``cluster.id``."""
-        pairing = Pairing(
+    async def _check_bus(self, cluster_id: str) -> None:
+        # A binder waits until a watcher has written `cluster.id`.
+        found = BusAndCluster(
             bus_id=self._session.bus_id,
             cluster_id=cluster_id,
             served_cluster_id=await read_served_cluster(self._session),
             other_bus=await self._other_buses.find(self._session.bus_id),
         )
-        if reason := mismatch(pairing):
+        if reason := mismatch(found):
             raise _MismatchError(reason)
-        if not pairing.served_cluster_id and self._role != "watcher":
+        if not found.served_cluster_id and self._role != "watcher":
             raise _UnnamedClusterError("no watcher has written 'cluster.id' to control yet")
 
     async def _wait_for_lease(self, cluster_id: str) -> HeldLease:
-        """Wait for the Lease and check the bus meanwhile: a standby on a wrong bus must not stay ready."""
+        # The bus is checked meanwhile: a standby on a wrong bus must not stay ready.
         election = self._election()
         standing_by = asyncio.create_task(self._stand_by(election, cluster_id), name="standing by")
         entering = asyncio.create_task(self._held.enter_async_context(election.lead()), name="waiting for the Lease")
@@ -363,7 +356,7 @@ class _Candidate:
             await asyncio.gather(standing_by, entering, return_exceptions=True)
 
     async def _stand_by(self, election: Elector | Unelected, cluster_id: str) -> None:
-        """Show the current leader. Raises once bus and cluster no longer belong together."""
+        # Shows the current leader. Raises once bus and cluster no longer belong together.
         while True:
             self._show_holder(election)
             await self._process.clock.sleep(RETRY_SECONDS)
@@ -399,7 +392,7 @@ class _Candidate:
 
 
 class _UnnamedClusterError(TemporaryError):
-    """The bus does not say yet which cluster it serves."""
+    """The bus does not name its cluster yet."""
 
 
 class _OtherSchedulerError(Exception):
@@ -415,6 +408,6 @@ def _lease_name(settings: LeaderElectionSettings, role: Role) -> str:
 
 
 def _show(process: Process, role: Role, lease: str, number: int) -> None:
-    """Set the gauges. 0 means not leading. It is exported too, since a missing series may be a failed scrape."""
+    # The gauges are exported with 0 too, because a missing series may be a failed scrape.
     process.metrics.set("leader_election_master_status", int(number > 0), name=lease)
     process.metrics.set("berth_leadership_number", number, role=role)

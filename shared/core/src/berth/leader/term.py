@@ -1,6 +1,6 @@
 """The number of a leadership, watcher's term or binder's epoch (docs/protocol.md, 1).
 
-It is stored in ``control`` and on the Lease, so that it stays unique also after the bus has lost its store.
+It is stored in ``control`` and on the Lease, so that it stays unique if the bus loses its store.
 """
 
 from __future__ import annotations
@@ -20,15 +20,14 @@ Role = Literal["watcher", "binder"]
 
 ROLES: Final[tuple[Role, ...]] = ("watcher", "binder")
 CONTROL: Final = "control"
-_QUOTED: Final = 100
-"""How many characters of something that is no number an error quotes."""
+_QUOTED: Final = 100  # Quoted characters of an invalid number.
 
 
 async def take_number(session: Session, lease: HeldLease, role: Role) -> int:
-    """One more than the greater of both numbers. It is written to both by compare-and-set, to the Lease first.
+    """Take one more than the greater of both numbers. It is written to both by compare-and-set, to the Lease first.
 
     Raises:
-        DecodeError: one of the places does not hold a number.
+        DecodeError: an invalid number in ``control`` or on the Lease.
         BusLostError: the session is lost.
         LeadershipLostError: the Lease is lost.
         ApiUnreachableError, ApiRefusedError: the Lease could not be written.
@@ -37,7 +36,7 @@ async def take_number(session: Session, lease: HeldLease, role: Role) -> int:
         entry = await session.get(CONTROL, term_key(role))
         number = max(_usable_number_in_control(entry, role, lease), number_on_lease(lease)) + 1
         try:
-            # No await between reading the annotation and this: annotate compares with what was read.
+            # No await between reading the annotation and this: annotate compares with the value read.
             await lease.annotate({ANNOTATION_TERM: str(number)})
             expected = entry.sequence if entry is not None else 0
             await session.put(CONTROL, term_key(role), str(number).encode(), expected=expected)
@@ -47,33 +46,33 @@ async def take_number(session: Session, lease: HeldLease, role: Role) -> int:
 
 
 def term_key(role: Role) -> str:
-    """The key of ``control`` that holds a role's number."""
+    """The key of a role's number in ``control``."""
     return f"term.{role}"
 
 
 def number_in_control(entry: Entry | None, role: Role) -> int:
-    """The number in an entry of ``control``, 0 for none.
+    """The number in an entry of ``control``; 0 if there is no entry.
 
     Raises:
-        DecodeError: the entry holds something else.
+        DecodeError: an invalid number.
     """
     text = entry.data.decode(errors="replace") if entry is not None and entry.data is not None else None
     return _number(text, where=f"{CONTROL} {term_key(role)!r}")
 
 
 def number_on_lease(lease: HeldLease) -> int:
-    """The number in the Lease's annotation, 0 for none. Raises as :func:`number_in_control`."""
+    """The number in the Lease's annotation; 0 without annotation. Raises as :func:`number_in_control`."""
     return _number(lease.annotations.get(ANNOTATION_TERM), where=f"annotation {ANNOTATION_TERM!r} of the Lease")
 
 
 def _usable_number_in_control(entry: Entry | None, role: Role, lease: HeldLease) -> int:
-    """The number in ``control``. If it is not a number, that of the Lease counts, which is written first."""
+    # An invalid number in `control` is replaced, because the Lease's number is written first.
     try:
         return number_in_control(entry, role)
     except DecodeError as error:
         if not lease.annotations.get(ANNOTATION_TERM):
             raise
-        log.warning("replacing an invalid number", reason=str(error))
+        log.warning("replacing an invalid number", error=str(error))
         return 0
 
 
