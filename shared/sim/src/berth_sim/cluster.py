@@ -140,7 +140,8 @@ class SimulatedCluster:
         clock: The source of time stamps.
         default_scheduler: The schedulerName of pods that name none.
         identity: Makes a restarted cluster the same cluster for its clients, without its objects: the uid of
-            kube-system is derived from it, and resource versions continue from the clock. Empty: a new cluster each time.
+            kube-system is derived from it, and resource versions continue from the clock. Empty: a new cluster each
+            time.
     """
 
     def __init__(  # noqa: PLR0913 - keyword-only settings, each with its default
@@ -160,9 +161,9 @@ class SimulatedCluster:
         self.resources = Resources(Store(history, _first_revision(identity, clock)), clock, default_scheduler)
         self.faults = Faults(self.resources.store)
         self.url = ""
-        self.loaded = _seed(self.resources, nodes, objects)
+        self.loaded = _seed(self.resources, nodes, objects)  # from `objects`, by kind
         if identity:
-            load(self.resources, [_known_by(identity)])  # loaded from `objects`, by kind
+            load(self.resources, [_known_by(identity)])
         self._host = host
         self._port = port
         self._kubelet = Kubelet(self.resources, kubelet) if kubelet is not None else None
