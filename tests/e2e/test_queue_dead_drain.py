@@ -218,7 +218,7 @@ async def test_people_may_look_and_not_retry_or_drain(running: BerthUp, seen: Cl
 
 async def test_a_drained_pipeline_publishes_nothing_until_it_is_stopped(running: BerthUp, seen: ClusterUser):
     drained = berth("drain", "--timeout", "60", of=running)
-    assert (drained.returncode, drained.stdout.startswith("drained: nothing is under way, ")) == (0, True)
+    assert (drained.returncode, drained.stdout.startswith("drained: no pod is under way, ")) == (0, True)
     assert drained.stderr.startswith("berth: no pod is published until `berth drain --stop`;")
     await seen.create([seen.pod("late", spec={"nodeSelector": {}})])
 

@@ -2,6 +2,7 @@
 
 from berth.kube.listwatch import Deleted
 from berth.messages.attempts import Outcome, Positions
+from berth_watcher.queue import schedulingqueue
 from berth_watcher.settings import AttemptSettings
 from harness.worlds.watcher_world import WatcherUnderTest, a_node, a_pod
 
