@@ -131,7 +131,7 @@ def test_a_pod_that_waits_says_what_refused_the_nodes_in_both(page: RunningConso
         card = f".chosen [data-side={side}]"
         shown(driver, card, r"unschedulable\s+Waits, no node is possible: .*Insufficient cpu.*on no node")
         shown(driver, card, r"decided .* before the end of the recording at \d+:\d+")
-        shown(driver, f"{card} .refusals", r"NodeResourcesFit Insufficient cpu\s+\d nodes")
+        shown(driver, f"{card} .rejections", r"NodeResourcesFit Insufficient cpu\s+\d nodes")
     opened(driver, f"{page.url}#/pod/{namespace}/nobody")
     shown(driver, ".chosen .notice", "the recording has no such pod")
 

@@ -197,7 +197,7 @@ async def test_a_pod_that_waits_says_for_what_and_is_asked_about_again(
         press(driver, ".events summary", "Events after which it is tried again")
         shown(driver, ".events", "NodeResourcesFit.*NodeAdd")
         assert colour_of_decision(driver) == "rgb(230, 159, 0)"  # that of unschedulable
-        shown(driver, ".refusals", rf"NodeResourcesFit Insufficient cpu\s+{NODES} nodes")
+        shown(driver, ".rejections", rf"NodeResourcesFit Insufficient cpu\s+{NODES} nodes")
         press(driver, ".now button", "Ask again now")
         shown(driver, ".now .headline", r"Ranked now it would wait: 0/100 nodes are available")
         shown(driver, ".now", rf"The data was current.*What would help\s+NodeResourcesFit {asks}")

@@ -192,7 +192,7 @@ async def test_what_cannot_be_retried_is_said(running: BerthUp, seen: ClusterUse
     listed = json.loads(output(berth("dead", "-o", "json", of=running)))["letters"]
     (odd,) = [one["number"] for one in listed if one["pod"] is None]
     answer = berth("dead", "retry", odd, of=running)
-    assert (answer.returncode, "it is about 'scorer' and no pod" in answer.stderr) == (1, True)
+    assert (answer.returncode, "it is about 'scorer', not about a pod" in answer.stderr) == (1, True)
     answer = berth("dead", "retry", "default/nobody", of=running)
     assert (answer.returncode, "it does not wait for berth" in answer.stderr) == (1, True)
     answer = berth("dead", "show", "999", of=running)
@@ -218,7 +218,7 @@ async def test_people_may_look_and_not_retry_or_drain(running: BerthUp, seen: Cl
 
 async def test_a_drained_pipeline_publishes_nothing_until_it_is_stopped(running: BerthUp, seen: ClusterUser):
     drained = berth("drain", "--timeout", "60", of=running)
-    assert (drained.returncode, drained.stdout.startswith("drained: nothing is under way, ")) == (0, True)
+    assert (drained.returncode, drained.stdout.startswith("drained: no pod is under way, ")) == (0, True)
     assert drained.stderr.startswith("berth: no pod is published until `berth drain --stop`;")
     await seen.create([seen.pod("late", spec={"nodeSelector": {}})])
 

@@ -453,7 +453,7 @@ SHOWS = {
     "replay incident.berth --pod default/vip": r"(?s)default/vip is on node-00\n.*preempted pods on .*made again, ",
     "replay incident.berth --pod default/gated": (
         r"default/gated is gated and not scheduled: SchedulingGates.*\n"
-        r"  \w[\w ]+ for \d.* s, profile berth\n  as the watcher said at \d"
+        r"  \w[\w ]+ for \d.* s, profile berth\n  according to the watcher at \d"
     ),
     "replay incident.berth --config docs/recordings/packing.yaml": r"(?s)default/shop-\d +node-\d\d +node-\d\d.*AGAIN",
     "simulate --cluster incident.berth --pending": r"default/big +- +0 of 12 ",

@@ -106,7 +106,7 @@ async def test_why_says_of_a_deleted_pod_where_it_was(simulated: BerthUp, seen: 
     await seen.delete_pod("short-lived")
 
     async def said() -> bool:
-        return output(berth("why", pod, of=simulated)).startswith(f"{pod} was on {node}, and is no more: deleted")
+        return output(berth("why", pod, of=simulated)).startswith(f"{pod} was on {node}; it was deleted")
 
     await eventually(said, "the pod to have left, by a watermark that is young enough", MIRROR_SECONDS)
     assert json.loads(output(berth("why", pod, "-o", "json", of=simulated)))["has_left"]

@@ -106,7 +106,7 @@ def test_a_folder_that_is_not_empty_is_left_alone(package: Path):
 def test_an_invalid_name_is_an_error(name: str):
     assert (
         name_problem(name)
-        == f"naming the plugin {name!r}: want words with capitals and nothing between, such as FirstNode"
+        == f"naming the plugin {name!r}: want capitalized words without separators, such as FirstNode"
     )
 
 

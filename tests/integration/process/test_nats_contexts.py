@@ -91,7 +91,7 @@ def test_an_admin_drains_and_people_do_not(folder):
     refused = berth("drain", "--context", "people", folder=folder)
     assert (refused.returncode, "this is an admin's command" in refused.stderr) == (2, True)
     done = berth("drain", "--context", "admin", "--timeout", "30", folder=folder)
-    assert (done.returncode, done.stdout.startswith("drained: nothing is under way")) == (0, True)
+    assert (done.returncode, done.stdout.startswith("drained: no pod is under way")) == (0, True)
     done = berth("drain", "--stop", "--context", "admin", folder=folder)
     assert (done.returncode, done.stdout) == (0, "pods are published again\n")
 
@@ -99,4 +99,4 @@ def test_an_admin_drains_and_people_do_not(folder):
 def test_without_a_watcher_nobody_knows_which_pods_wait(folder):
     done = berth("queue", "--context", "people", folder=folder)
     assert (done.returncode, done.stdout) == (3, "")
-    assert done.stderr == "berth: asking which pods wait: no watcher leads, so nobody knows: see `berth top`\n"
+    assert done.stderr == "berth: asking which pods wait: no watcher leads: see `berth top`\n"

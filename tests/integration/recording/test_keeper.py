@@ -258,7 +258,7 @@ async def test_a_full_disk_is_said_once_and_recording_goes_on_when_there_is_room
             await begun(recorder)
             disk.fill()
             async with random_changes(session, pause=0.01):
-                await asyncio.to_thread(recorder.wait_until_says, "nothing is recorded until there is room")
+                await asyncio.to_thread(recorder.wait_until_says, "recording pauses until there is room")
                 await session.put("cluster", "node.meanwhile", b"{}")
                 disk.free()
                 await asyncio.to_thread(recorder.wait_until_says, "there is room again")
@@ -267,7 +267,7 @@ async def test_a_full_disk_is_said_once_and_recording_goes_on_when_there_is_room
         lines = [line for line in recorder.said.splitlines() if "room" in line]
         kept = [read_recording(path) for path in recorder.segments()]
     assert re.fullmatch(
-        r"berth: writing '\S+\.berth': No space left on device; nothing is recorded until there is room", lines[0]
+        r"berth: writing '\S+\.berth': No space left on device; recording pauses until there is room", lines[0]
     )
     assert len(lines) == 2
     assert [each.is_cut for each in kept] == [True, False]

@@ -29,7 +29,7 @@ def test_plugins_of_the_older_release_are_marked():
     assert {"EBSLimits", "NodePreferAvoidPods", "NodeResourcesLeastAllocated", "NodeAffinity"} <= older.keys()
     assert "NodeName" not in older  # the same in both
     assert older["EBSLimits"]["points"].keys() == {"filter", "events"}
-    assert "Those of 1.18 run with the presets of that release: `berth config providers`." in typed()
+    assert "Plugins of 1.18 run with the presets of that release: `berth config providers`." in typed()
 
 
 def test_a_plugin_has_its_services_and_requeue_events():

@@ -105,7 +105,7 @@ def test_a_recorder_that_has_ended_is_a_note(folder: Path, tmp_path: Path, monke
     done = record("--since", "59s", "--from", folder, "-o", tmp_path / "f")
     assert done.exit_code == 0
     assert re.fullmatch(
-        r"berth: its newest message is \S+ m?s old: the recorder has ended, or NATS is away from it\n", done.stderr
+        r"berth: its newest message is \S+ m?s old: the recorder has ended, or cannot reach NATS\n", done.stderr
     )
 
 

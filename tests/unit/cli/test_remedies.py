@@ -499,7 +499,7 @@ def test_a_plugin_that_fails_is_named_and_the_others_are_asked(say, failure):
     snapshot = cluster(a_node("n1"), a_node("n2", unschedulable=True))
     found = {each.plugin: each for each in remedies_of(a_pod(), snapshot, with_licenses(say))}
     assert found["NodeUnschedulable"].text == "1 node (n2) is cordoned; something else refuses it there too"
-    assert found["Licenses"].text.startswith('what would help is not known: running Remedy plugin "Licenses": ')
+    assert found["Licenses"].text.startswith('what would help is unknown: running Remedy plugin "Licenses": ')
     assert failure in found["Licenses"].text
     assert found["Licenses"].nodes == 2
 
@@ -507,5 +507,5 @@ def test_a_plugin_that_fails_is_named_and_the_others_are_asked(say, failure):
 def test_a_plugin_that_fails_is_named_also_where_only_a_reason_is_known():
     rejection = Rejection(plugin="Licenses", reason="no license is free", nodes=1)
     (found,) = remedies_by_reasons([rejection], cluster(a_node("n1")), with_licenses(lambda _: "no license"))
-    assert found.sentence.startswith('Licenses: what would help is not known: running Remedy plugin "Licenses": want ')
+    assert found.sentence.startswith('Licenses: what would help is unknown: running Remedy plugin "Licenses": want ')
     assert remedies_by_reasons([rejection], cluster(a_node("n1")), with_licenses(lambda _: None)) == []

@@ -238,9 +238,9 @@ def test_a_pod_that_waited_and_was_not_ranked_says_why_it_waited(world: Recorded
     why, since, whence = found["recorded"]["sentences"]
     assert why == "default/gated is gated and not scheduled: SchedulingGates"
     assert since.endswith(" for 1 min 40 s, profile berth")
-    assert whence == f"as the watcher said at {clock(world.now)}"
+    assert whence == f"according to the watcher at {clock(world.now)}"
     assert found["other"]["sentences"] == [
-        "default/gated is on no node: it was not asked for while it was recorded, so it is not placed anew"
+        "default/gated is on no node: no request to place it was recorded, so it is not placed anew"
     ]
     assert found["difference"] == ""
 
@@ -272,7 +272,7 @@ def test_a_pod_that_was_last_decided_before_the_recording_says_what_was_decided(
     found = clusters(asked_who_waits(world, pod, decisions=[decision]))
     recorded = found.pod_json(PodName(namespace="default", name="big"))["recorded"]
     assert "3 Insufficient cpu" in recorded["sentences"][0]
-    assert recorded["sentences"][-1] == f"at {clock(world.now)} it had waited for 1 min 40 s, as the watcher said"
+    assert recorded["sentences"][-1] == f"at {clock(world.now)} it had waited for 1 min 40 s, according to the watcher"
     assert recorded["outcome"] == "unschedulable"
 
 
@@ -285,7 +285,7 @@ def test_a_pod_that_was_bound_and_deleted_is_no_more(world: RecordedWorld, tmp_p
     world.mirror("pod.uid-web", None)
     world.seconds += 10
     world.show()
-    was, stands = f"default/web was on {node}, and is no more: deleted, or finished", "default/stays is on "
+    was, stands = f"default/web was on {node}; it was deleted, or has finished", "default/stays is on "
     if shown_in == "browse":
         shown = clusters(world.recording)
         for side in ("recorded", "other"):
@@ -360,8 +360,8 @@ def test_replay_explains_a_pod_that_waited_and_was_not_ranked(world: RecordedWor
     ("has", "error"),
     [
         pytest.param("its node", "has no Decision on it; it is on n1, where it was placed before", id="placed before"),
-        pytest.param("nothing", "has no Decision on it; which pods waited was not recorded", id="no list"),
-        pytest.param("a list", "has no Decision on it; 7 pods waited that it does not have", id="a part of a list"),
+        pytest.param("nothing", "has no Decision on it; the waiting pods were not recorded", id="no list"),
+        pytest.param("a list", "has no Decision on it; the recording lacks 7 waiting pods", id="a part of a list"),
         pytest.param(
             "a message", "has no Decision on it: it waited to be ranked, published 2.0 s before", id="in PENDING"
         ),

@@ -134,9 +134,9 @@ def test_a_profile_that_differs_is_told_with_its_digests():
         service("scorer", "x"),
     )
     assert found == [
-        "not the same everywhere: profile 'berth': b2 in scorer-1; b1 in watcher-1, binder-1, scorer x",
-        "not the same everywhere: profile 'late': l1 in watcher-1, binder-1, scorer x; missing in scorer-1",
-        "not the same everywhere: settings outside the profiles: s2 in binder-1; s1 in watcher-1, scorer-1, scorer x",
+        "configurations differ: profile 'berth': b2 in scorer-1; b1 in watcher-1, binder-1, scorer x",
+        "configurations differ: profile 'late': l1 in watcher-1, binder-1, scorer x; missing in scorer-1",
+        "configurations differ: settings outside the profiles: s2 in binder-1; s1 in watcher-1, scorer-1, scorer x",
     ]
 
 

@@ -375,7 +375,7 @@ TAKE_OUT = "remove it from the copy"
         ),
         pytest.param(
             json.dumps(list_of(pod("a", uid="1"), pod("b", uid="1"))),
-            f": items[1] (Pod default/b): metadata.uid: is that of pods: items[0] (Pod default/a) too: {TAKE_OUT}",
+            f": items[1] (Pod default/b): metadata.uid: is the same in pods: items[0] (Pod default/a): {TAKE_OUT}",
             id="a copy that kept its uid",
         ),
         pytest.param(

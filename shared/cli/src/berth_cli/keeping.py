@@ -114,7 +114,7 @@ class Keeping:
 
     def _on_disk(self, reason: str) -> None:
         if reason and not self._disk_failed:
-            note(f"{reason}; nothing is recorded until there is room")
+            note(f"{reason}; recording pauses until there is room")
         elif not reason and self._disk_failed:
             note(f"there is room again in {self.folder}: recording")
         self._disk_failed = bool(reason)

@@ -68,7 +68,7 @@ def _namespace_as_kubectl_has_it(context: typer.Context, value: str | None) -> s
 PodArgument = Annotated[
     str,
     typer.Argument(
-        metavar="NAMESPACE/POD", help="The pod; or its name alone.", show_default=False, callback=_pod_as_kubectl_has_it
+        metavar="NAMESPACE/POD", help="The pod, or its name alone.", show_default=False, callback=_pod_as_kubectl_has_it
     ),
 ]
 PodNamespace = Annotated[

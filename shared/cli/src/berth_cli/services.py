@@ -244,4 +244,4 @@ def _divided(what: str, digests: Iterable[tuple[Seen, str]]) -> Iterator[str]:
         sides.setdefault(digest, []).append(process_label(one.service, one.name))
     if len(sides) > 1:
         shown = [f"{digest or 'missing'} in {', '.join(who)}" for digest, who in sorted(sides.items(), reverse=True)]
-        yield f"not the same everywhere: {what}: {'; '.join(shown)}"
+        yield f"configurations differ: {what}: {'; '.join(shown)}"

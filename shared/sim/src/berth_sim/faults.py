@@ -40,20 +40,18 @@ _REASONS = {
 
 
 class _Aimed(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, tag_field="action"):
-    """Which requests a fault applies to, and how many; `count=None`: all until the faults are cleared."""
+    """The requests that a fault applies to, and their number; `count=None`: all until the faults are cleared."""
 
     verb: Verb | Literal["*"] = "*"
-    resource: str = ANY
-    """`pods`, `pods/binding`, `leases`, or `*`."""
+    resource: str = ANY  # `pods`, `pods/binding`, `leases`, or `*`
     count: int | None = 1
 
     def meets(self, verb: Verb, resource: str) -> bool:
-        """Whether the fault applies to a request."""
         return self.verb in (ANY, verb) and self.resource in (ANY, resource)
 
 
 class Fail(_Aimed, tag="fail"):
-    """The request fails with this status and changes nothing."""
+    """The request fails with this status without an effect."""
 
     status: int = 503
     message: str = "the server is simulating a failure"
@@ -94,7 +92,7 @@ Fault: TypeAlias = Armed | CutWatches | Compact | Clear
 
 
 class Faults:
-    """The faults that are armed, and the watches that can be cut."""
+    """The armed faults, and the watches that can be cut."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -102,7 +100,7 @@ class Faults:
         self._watches: dict[Callable[[], None], str] = {}
 
     def inject(self, *faults: Fault) -> None:
-        """Arm faults; those that do not apply to requests take effect at once."""
+        """Arm faults; faults that do not concern requests take effect at once."""
         for fault in faults:
             match fault:
                 case CutWatches(resource=resource):
@@ -118,7 +116,6 @@ class Faults:
         return list(self._armed)
 
     def cut_watches(self, resource: str = ANY) -> None:
-        """End every open watch of a resource."""
         for cut, watched in tuple(self._watches.items()):
             if resource in (ANY, watched):
                 cut()
@@ -177,7 +174,7 @@ def decode(body: bytes) -> list[Fault]:
     """Decode the body of `POST /sim/faults`: one fault or a list of them.
 
     Raises:
-        StatusError: 400, it is not a fault.
+        StatusError: 400, not a fault.
     """
     try:
         decoded: Fault | list[Fault] = msgspec.json.decode(body, type=Fault | list[Fault])

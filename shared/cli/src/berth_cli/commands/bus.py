@@ -53,7 +53,7 @@ def permissions(
         typer.Option(
             "--prefix",
             metavar="PREFIX",
-            help="A berth's BERTH_NATS_PREFIX, once for each on the server ('' is one without); by default it.",
+            help="A berth's BERTH_NATS_PREFIX ('' for none), once for each berth on the server; by default this one's.",
             show_default=False,
         ),
     ] = None,

@@ -86,7 +86,7 @@ Gates = Annotated[
         "--feature-gates",
         metavar="A=true,B=false",
         envvar="BERTH_FEATURE_GATES",
-        help="Feature gates of the preset, on or off; `berth config providers` lists them.",
+        help="Feature gates of the preset; `berth config providers` lists them.",
         show_default=False,
     ),
 ]

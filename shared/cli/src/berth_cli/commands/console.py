@@ -59,7 +59,7 @@ Kubeconfig = Annotated[
     typer.Option(
         "--kubeconfig",
         metavar="FILE",
-        help="`Ask again now` reads pods from this cluster; without it from NATS alone.",
+        help="`Ask again now` reads pods from this cluster; by default from NATS alone.",
         show_default=False,
     ),
 ]

@@ -33,7 +33,7 @@ from berth_cli.rendering import ago, clock, duration, indented, new_table, plain
 
 app = typer.Typer(
     name="dead",
-    help="Dead letters: messages that could not be read, or failed.",
+    help="Dead letters: messages that could not be decoded, or failed.",
     invoke_without_command=True,
 )
 _POD_PREFIX: Final = f"{PREFIX}.{DEAD}."
@@ -41,7 +41,9 @@ _POD_PREFIX: Final = f"{PREFIX}.{DEAD}."
 Letter = Annotated[
     str,
     typer.Argument(
-        metavar="NUMBER|NAMESPACE/POD", help="The dead letter's number, or the pod: its last one.", show_default=False
+        metavar="NUMBER|NAMESPACE/POD",
+        help="The dead letter's number, or the pod, for its last letter.",
+        show_default=False,
     ),
 ]
 ListedNamespace = Annotated[
@@ -157,7 +159,7 @@ def show(
     nats: NatsUrl = None,
     nats_context: NatsContext = None,
 ) -> None:
-    """Print a dead letter: what was wrong, and where.
+    """Print a dead letter: the error, its time, and the service.
 
     With the beginning of the message.
     """
@@ -185,7 +187,7 @@ def letter_lines(one: StoredLetter, now: datetime) -> Iterator[RenderableType]:
     if one.letter.payload:
         yield from ("", plain("it begins with:"), indented(one.letter.payload))
     if one.pod is not None:
-        yield from ("", plain(f"`berth dead retry {one.number}` has the pod tried again, once that is mended"))
+        yield from ("", plain(f"`berth dead retry {one.number}` tries the pod again, once the cause is fixed"))
 
 
 async def find_letter(session: Session, text: str, namespace: str | None) -> StoredLetter:
@@ -201,11 +203,11 @@ async def find_letter(session: Session, text: str, namespace: str | None) -> Sto
             if stored.sequence == number:
                 return StoredLetter.of(stored)
             break
-        raise NotFoundError(f"looking for dead letter {number}: there is none (they are kept for a week)")
+        raise NotFoundError(f"looking for dead letter {number}: not found (kept for a week)")
     name = parse_pod(text, namespace)
     stored_last = await session.last(DEAD, name.filter(DEAD))
     if stored_last is None:
-        raise NotFoundError(f"looking for a dead letter of pod {str(name)!r}: there is none (they are kept for a week)")
+        raise NotFoundError(f"looking for a dead letter of pod {str(name)!r}: not found (kept for a week)")
     return StoredLetter.of(stored_last)
 
 
@@ -226,7 +228,7 @@ async def _retry(text: str, namespace: str | None, server: NatsServer, output: O
     async with open_admin_session(server, name="dead") as session:
         one = await find_letter(session, text, namespace) if text.isdecimal() else None
         if one is not None and one.pod is None:
-            raise NotFoundError(f"retrying dead letter {one.number}: it is about {one.about!r} and no pod")
+            raise NotFoundError(f"retrying dead letter {one.number}: it is about {one.about!r}, not about a pod")
         name = one.pod if one is not None and one.pod is not None else parse_pod(text, namespace)
         watcher = await leading_watcher(session)
         request = PodRequest(namespace=name.namespace, name=name.name)

@@ -42,7 +42,7 @@ Timeout = Annotated[
     float | None,
     typer.Option(
         metavar="SECONDS",
-        help="Seconds to wait at most; it stays drained after that.",
+        help="Maximum seconds to wait; berth stays drained afterwards.",
         min=0,
         show_default=False,
         callback=countable_seconds,
@@ -84,7 +84,7 @@ def drain(
     nats: NatsUrl = None,
     nats_context: NatsContext = None,
 ) -> None:
-    """Publish no more pods, and end when no pod is under way. Needs NATS's user `apply`, an admin's.
+    """Stop publishing pods, and end when no pod is under way. Needs NATS's user `apply`, an admin's.
 
     Lasts until `berth drain --stop`, also when services restart. To drain a single service, send it SIGTERM.
     """
@@ -113,7 +113,7 @@ async def _drain(server: NatsServer, most_seconds: float | None, output: OutputF
     if output.is_document:
         print_document({"draining": True, "empty": True, "waiting": found.waiting}, output)
     else:
-        print_rich(f"drained: nothing is under way, {found.waiting} pods wait; `berth drain --stop` goes on")
+        print_rich(f"drained: no pod is under way, {found.waiting} pods wait; `berth drain --stop` publishes them")
 
 
 async def _until_empty(session: Session, most_seconds: float | None) -> UnderWay:
@@ -124,15 +124,15 @@ async def _until_empty(session: Session, most_seconds: float | None) -> UnderWay
     """
     loop = asyncio.get_running_loop()
     end = None if most_seconds is None else loop.time() + most_seconds
-    said, leaderless = "", 0
+    printed, leaderless = "", 0
     while True:
         found_now = await read_what_is_under_way(session)
         leaderless = 0 if found_now.leads else leaderless + 1
         if found_now.is_empty and (found_now.has_stopped or leaderless >= LEADERLESS_LOOKS):
             return found_now
-        if str(found_now) != said:
-            said = str(found_now)
-            note(said)
+        if str(found_now) != printed:
+            printed = str(found_now)
+            note(printed)
         if end is not None and loop.time() >= end:
             raise NotEmptyError(f"draining: not empty after {most_seconds:g} s: {found_now}: see `berth top`")
         await asyncio.sleep(LOOK_SECONDS)

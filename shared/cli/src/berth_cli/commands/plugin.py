@@ -24,7 +24,7 @@ from berth_cli.options import Output, OutputFormat, print_document, reporting_er
 from berth_cli.pluginpackage import files_of, name_problem
 from berth_cli.rendering import new_table, note, plain, print_line, print_rich
 
-app = typer.Typer(name="plugin", help="Plugins: list them, or start your own.", no_args_is_help=True)
+app = typer.Typer(name="plugin", help="List plugins, or write the package of a new one.", no_args_is_help=True)
 _EVENTS: Final = "events"  # EnqueueExtensions, which is no extension point of a configuration
 _PREFIXES: Final = ("UPDATE_NODE_", "UPDATE_POD_")
 
@@ -60,7 +60,7 @@ def plugins(output: Output = OutputFormat.TABLE) -> None:
     today = [one for one in listed if one.release == CURRENT_RELEASE]
     print_rich(_listing(today), "")
     for release in _older_releases():
-        about = f"Those of {release} run with the presets of that release: `berth config providers`."
+        about = f"Plugins of {release} run with the presets of that release: `berth config providers`."
         print_rich(about, "", _listing(one for one in listed if one.release == release), "")
     print_rich(_callers())
 
@@ -90,7 +90,7 @@ def new(
         str, typer.Argument(metavar="NAME", help="Its name in a configuration, such as FirstNode.", show_default=False)
     ],
     folder: Annotated[
-        Path | None, typer.Option(metavar="FOLDER", help="The folder to write; by default a new one here.")
+        Path | None, typer.Option(metavar="FOLDER", help="The folder to write; by default a new folder here.")
     ] = None,
 ) -> None:
     """Write the package of a new plugin, with a test.

@@ -37,7 +37,7 @@ from berth_cli.remedies.remedy import Advice
 from berth_cli.rendering import plain, print_rich
 from berth_cli.services import DRAINING, what_stops
 
-app = typer.Typer(name="queue", help="The pods that wait: list them, or say why one does.", invoke_without_command=True)
+app = typer.Typer(name="queue", help="List waiting pods, or explain why a pod waits.", invoke_without_command=True)
 # Default number of pods in a list: people read fewer, and printing 200,000 takes minutes.
 LIMIT: Final = 1000
 
@@ -50,7 +50,7 @@ ListedNamespace = Annotated[
 ]
 ShownAdvice = Annotated[
     bool,
-    typer.Option("--advice/--no-advice", help="Whether to say what would help, for which the mirror is read."),
+    typer.Option("--advice/--no-advice", help="Print what would help; this reads the mirror."),
 ]
 Limit = Annotated[int, typer.Option("--limit", metavar="N", help="Pods at most; 0 is all.", min=0)]
 
@@ -131,7 +131,7 @@ def why(  # noqa: PLR0913 - one parameter a flag, given by name
     nats: NatsUrl = None,
     nats_context: NatsContext = None,
 ) -> None:
-    """Print why a pod waits, and what ends that.
+    """Print why a pod waits, and until when.
 
     What would help, the plugins that rejected it, and the events that requeue it.
     """
@@ -145,7 +145,7 @@ async def _why(pod: str, namespace: str | None, asked: _QueueAsked) -> None:
         answer = await queued_pod(session, name)
         if answer.detail is None:
             raise NotFoundError(
-                f"looking for pod {str(name)!r}: it does not wait for berth: `berth why {name}` says where it is"
+                f"looking for pod {str(name)!r}: it does not wait for berth: `berth why {name}` shows where it is"
             )
         stuck, advice = await what_stops(session), Advice()
         if may_be_helped(answer.detail):

@@ -58,7 +58,7 @@ File = Annotated[
 For = Annotated[
     str | None,
     typer.Option(
-        "--for", metavar="DURATION", help="End after this: 30s, 10m, 1h. Without it Ctrl-C ends it.", show_default=False
+        "--for", metavar="DURATION", help="End after this time: 30s, 10m, 1h; by default at Ctrl-C.", show_default=False
     ),
 ]
 Keep = Annotated[
@@ -205,7 +205,7 @@ def _refuse_together(context: typer.Context, output: Path) -> None:
     elif "--for" in given:
         raise UsageError("--keep records until it is stopped: leave --for away")
     elif "--anonymise" in given:
-        why = "masking for as long as that would remember the word for every name"
+        why = "masking for that long would remember a word for every name"
         raise UsageError(
             f"--keep keeps names, since {why}: give --anonymise with --from, which masks what it takes out"
         )
@@ -257,7 +257,7 @@ def _join(folder: Path, since: timedelta | None, output: Path, *, anonymise: boo
         note(f"it begins at {begin.isoformat(timespec='seconds')}: {found.less}")
     silent = (datetime.now(UTC) - newest).total_seconds()
     if silent > SILENT.total_seconds():
-        note(f"its newest message is {duration(silent)} old: the recorder has ended, or NATS is away from it")
+        note(f"its newest message is {duration(silent)} old: the recorder has ended, or cannot reach NATS")
     size = amount_of_bytes(writer.written)
     taken = f"took {duration((newest - begin).total_seconds())}, {writer.messages} messages, {size} to"
     if output == _STANDARD_OUTPUT:

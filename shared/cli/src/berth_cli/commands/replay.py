@@ -152,7 +152,7 @@ def replay(  # noqa: PLR0913 - one parameter a flag, given by name
     proxy_address: ProxyAddresses = None,
     allowed_host: AllowedHosts = None,
 ) -> None:
-    """Repeat the rankings of a recording, and compare.
+    """Make the rankings of a recording again, and compare.
 
     Or explain one of its pods, or show what another configuration would have done.
     """
@@ -191,7 +191,7 @@ def _open(files: Sequence[Path]) -> _Opened:
     recording = _read(files)
     if recording.is_cut:
         why = "it has no end: the recorder was killed, or the file was copied in part"
-        note(f"{name}: {why}; what is there is used")
+        note(f"{name}: {why}; the existing part is used")
     configuration = configuration_of(recording.header, name)
     return _Opened(recording, configuration, profiles_of(configuration))
 
@@ -358,7 +358,7 @@ def _print_what_if(opened: _Opened, other: KubeSchedulerConfiguration, output: O
 
 
 def _before(opened: _Opened, other: KubeSchedulerConfiguration, profiles: Mapping[str, Profile]) -> tuple[str, ...]:
-    """Notes about what the run leaves out."""
+    """Notes about parts that the run leaves out."""
     return (*extenders_not_asked(other), *_without_live_data(opened.recording, profiles))
 
 
@@ -368,7 +368,7 @@ def _afterwards(found: WhatIf, profiles: Mapping[str, Profile]) -> Iterator[str]
         yield f"{pod}: {problem}"
     if found.other.left_out:
         names = ", ".join(profiles)
-        yield f"left out {counted(found.other.left_out, 'pod')}, whose schedulerName is none of {names}"
+        yield f"left out {counted(found.other.left_out, 'pod')} of other schedulers than {names}"
 
 
 def _side_by_side(opened: _Opened, other: KubeSchedulerConfiguration, title: str, other_title: str) -> TwoClusters:
@@ -394,7 +394,7 @@ def _without_live_data(recording: Recording, profiles: Mapping[str, Profile]) ->
         {each for profile in profiles.values() for each in profile.live_sources}, key=lambda each: each.name
     ):
         if not any(record.subject.startswith(f"{source.name}.") for record in recording.of(source.bucket)):
-            yield f"the recording has no {source.bucket} of {source.name}: its plugin scores without"
+            yield f"the recording has no {source.bucket} of {source.name}: its plugin scores without it"
 
 
 def _what_if_lines(found: WhatIf) -> Iterator[RenderableType]:

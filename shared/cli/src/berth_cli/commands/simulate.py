@@ -76,7 +76,7 @@ Config = Annotated[
     ),
 ]
 Independent = Annotated[
-    bool, typer.Option("--independent", help="Place each pod alone; without it each sees the earlier ones.")
+    bool, typer.Option("--independent", help="Place each pod alone; by default each pod sees the earlier ones.")
 ]
 MustFit = Annotated[bool, typer.Option("--must-fit", help="End with 1 when a pod gets no node, or there is no pod.")]
 

@@ -85,7 +85,7 @@ def top(
     nats: NatsUrl = None,
     nats_context: NatsContext = None,
 ) -> None:
-    """Print queues, services, nodes, and what needs attention.
+    """Print queues, services, nodes, and problems.
 
     With lag, leaders, digests of configurations, and the pods and bandwidth of each node.
     """

@@ -57,7 +57,7 @@ async def _trace(pod: str, namespace: str | None, server: NatsServer, output: Ou
     if not messages:
         raise NotFoundError(
             f"looking for pod {str(name)!r}: no message of it is on the bus (Decisions are kept for an hour): "
-            f"`berth why {name}` says where it is"
+            f"`berth why {name}` shows where it is"
         )
     if output.is_document:
         print_document(trace_json(name, messages), output)

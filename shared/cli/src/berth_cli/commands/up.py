@@ -36,12 +36,12 @@ NODES: Final = 100  # of a simulated cluster
 
 Kubeconfig = Annotated[
     Path | None,
-    typer.Option("--kubeconfig", metavar="FILE", help="The cluster; without it one is simulated.", show_default=False),
+    typer.Option("--kubeconfig", metavar="FILE", help="The cluster; by default a simulated one.", show_default=False),
 ]
 Nats = Annotated[
     str | None,
     typer.Option(
-        "--nats", metavar="URL", help="Address of a NATS server; without it one is embedded.", show_default=False
+        "--nats", metavar="URL", help="Address of a NATS server; by default an embedded one.", show_default=False
     ),
 ]
 Config = Annotated[
@@ -82,7 +82,7 @@ def up(  # noqa: PLR0913, PLR0917 - one parameter a flag, given by name
         list[str] | None,
         typer.Option(
             metavar="NAME=FILE",
-            help="Compare another configuration with the live one, and bind nothing by it; repeatable.",
+            help="Compare another configuration with the live one, without binding pods; repeatable.",
             show_default=False,
         ),
     ] = None,
@@ -218,7 +218,7 @@ async def _run_pipeline(options: PipelineOptions, ready_file: Path | None) -> No
                 client = f"{client} --inbox-prefix _INBOX_{user}"
             note(f"the NATS CLI: {client} sub '{names.subject('berth.>')}'")
         elif is_anonymous(read_settings().nats):
-            note(f"warning: {running.nats} lets berth in without a user, and so everybody: see `berth bus permissions`")
+            note(f"warning: {running.nats} accepts berth without a user, and so everybody: see `berth bus permissions`")
         if running.nats != NatsSettings().url:
             note(f"berth why, trace, top and console find it with --nats {running.nats} (or BERTH_NATS_URL)")
         else:

@@ -69,7 +69,7 @@ Kubeconfig = Annotated[
     typer.Option(
         "--kubeconfig",
         metavar="FILE",
-        help="Read the pod from this cluster; without it KUBECONFIG's is asked when berth knows nothing.",
+        help="Read the pod from this cluster; by default from KUBECONFIG's if berth does not know the pod.",
         envvar="BERTH_KUBECONFIG",
         show_default=False,
     ),
@@ -81,7 +81,7 @@ From = Annotated[
     typer.Option(
         "--from",
         metavar="FILE",
-        help="With --now: the pod, as JSON such as RANKED has it; - is standard input.",
+        help="With --now: the pod as JSON, for example from RANKED; - is standard input.",
         parser=named_file,
         show_default=False,
     ),
@@ -106,7 +106,7 @@ def why(  # noqa: PLR0913 - one parameter a flag, given by name
     nats: NatsUrl = None,
     nats_context: NatsContext = None,
 ) -> None:
-    """Print why a pod is on its node, or on none.
+    """Print why a pod is on its node, or on no node.
 
     Every plugin, every reason, and the age of the data.
     """

@@ -72,7 +72,7 @@ class User:
     service: str = ""
     """Its name in NATS's service protocol; it may answer there."""
     announces: bool = True
-    """Its service tells the others which configuration it has, and hears theirs."""
+    """Its service publishes its configuration to the others, and receives theirs."""
     broadcasts: tuple[str, ...] = ()
     """What it publishes for people besides; no stream has it."""
     answers_admins: bool = False

@@ -88,7 +88,7 @@ def _evicted(decided: ExplainedDecision) -> str:
 
 
 def _left(decided: ExplainedDecision) -> str:
-    return f"was on {decided.decision.node}, and is no more: deleted, or finished" if decided.has_left else ""
+    return f"was on {decided.decision.node}; it was deleted, or has finished" if decided.has_left else ""
 
 
 def _became(decision: Decision) -> str:
@@ -201,7 +201,7 @@ class RankedNow:
         gated: the Status of PreEnqueue.
         config: digest of this cycle's configuration.
         services_config: digest of the services' configuration.
-        remedies: what would help, if no node is feasible.
+        remedies: advice if no node is feasible.
     """
 
     pod: Pod

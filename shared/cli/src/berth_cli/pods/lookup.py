@@ -219,8 +219,8 @@ async def find_pod(session: Session, name: PodName, snapshot: Snapshot, kubeconf
     if found is not None:
         return found
     nowhere = (
-        f"looking for pod {str(name)!r}: no message and no mirror entry on the bus has it, and no watcher that leads "
-        "says that it waits"
+        f"looking for pod {str(name)!r}: the bus has no message and no mirror entry of it, and no leading watcher has "
+        "it in its queue"
     )
     if not is_configured():
         raise NotFoundError(f"{nowhere}: name the cluster with --kubeconfig")

@@ -50,7 +50,7 @@ async def leading_watcher(session: Session) -> Seen:
     """
     found = leader(seen(await session.services(WATCHER)), "watcher")
     if found is None:
-        raise NoLeaderError("asking which pods wait: no watcher leads, so nobody knows: see `berth top`")
+        raise NoLeaderError("asking which pods wait: no watcher leads: see `berth top`")
     return found
 
 
@@ -181,7 +181,7 @@ def print_detail(
 
 
 def detail_lines(answer: QueueAnswer, detail: QueuedPodDetail) -> Iterator[str | Table]:
-    """Why the pod waits, and what ends that."""
+    """Why the pod waits, and until when."""
     pod = detail.pod
     yield f"{pod.namespace}/{pod.name} {_state(detail)}"
     if facts := ", ".join(_facts(answer, detail)):

@@ -311,11 +311,11 @@ class OtherRun:
         """Carry out the ranking; returns whether the pod may fit now that its victims are gone."""
         victims = ranking.nomination.victims if ranking.nomination is not None else ()
         self._note_victims(victims)
-        refusal = self._simulation.carry_out(pod, ranking)
-        if ranking.candidates and not refusal:
+        rejection = self._simulation.carry_out(pod, ranking)
+        if ranking.candidates and not rejection:
             self._place(pod, ranking.candidates[0].node, at)
             return False
-        self._reasons[pod.uid] = refusal or ranking.error or ranking.message
+        self._reasons[pod.uid] = rejection or ranking.error or ranking.message
         if ranking.error:
             self.failures[pod.key] = ranking.error
         return bool(victims)

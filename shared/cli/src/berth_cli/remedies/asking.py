@@ -24,11 +24,11 @@ from berth_cli.remedies.rejections import remedies_by_reasons, remedies_of
 from berth_cli.remedies.remedy import Advice
 
 OTHER_CONFIGURATION: Final = (
-    "what would help is not known, since the pod was refused under another configuration: name it with --config, "
+    "what would help is unknown, because the pod was rejected under another configuration: name it with --config, "
     "--algorithm-provider and --feature-gates"
 )
-NO_POD: Final = "how much the pod asks for is not known: no watcher that leads says it"
-ANOTHER_POD: Final = "what would help is not known: the last Decision is on an earlier pod of this name"
+NO_POD: Final = "the pod's requests are unknown: no leading watcher knows the pod"
+ANOTHER_POD: Final = "what would help is unknown: the last Decision is on an earlier pod of this name"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

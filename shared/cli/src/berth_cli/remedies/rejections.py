@@ -153,7 +153,7 @@ def _passing(pod: Pod, snapshot: Snapshot, profile: Profile, free: RowIndex) -> 
 
 
 def _failed(failure: PluginFailure) -> RemedySentence:
-    return RemedySentence(about="", text=f"what would help is not known: {failure}")
+    return RemedySentence(about="", text=f"what would help is unknown: {failure}")
 
 
 def _about(plugin: str, sentence: RemedySentence, nodes: Nodes, mask: Mask, only: Mask) -> Remedy:

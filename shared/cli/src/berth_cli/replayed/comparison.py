@@ -162,7 +162,7 @@ class TwoClusters:
 
     def _other_json(self, name: PodName, compared: ComparedPod | None, stays: Sequence[Stay]) -> Document:
         if compared is None:
-            unasked = "it was not asked for while it was recorded, so it is not placed anew"
+            unasked = "no request to place it was recorded, so it is not placed anew"
             return _undecided_json(
                 name, stays, unasked if name not in self._asked else "this configuration has no profile for it"
             )
@@ -170,7 +170,7 @@ class TwoClusters:
         evicted_for = self._evictions.of_victim(compared.uid)
         if last is None:
             became = f"was evicted from {compared.other.node} for {evicted_for.pod}" if evicted_for is not None else ""
-            return _undecided_json(name, stays, "it was not asked for meanwhile", became)
+            return _undecided_json(name, stays, "no request to place it was recorded", became)
         profile = self.profiles.get(last.profile)
         explained = ExplainedDecision(
             decision=_other_decision(name, compared, last),
@@ -244,7 +244,7 @@ def _undecided_json(name: PodName, stays: Sequence[Stay], reason: str, became: s
     """A pod without a ranking: its place at the end."""
     last = stays[-1] if stays else None
     if not became and last is not None:
-        became = f"is on {last.node}" if last.end is None else f"was on {last.node}, and is no more"
+        became = f"is on {last.node}" if last.end is None else f"was on {last.node}, which it has left"
     return {
         "sentences": [f"{name} {became or 'is on no node'}: {reason}"],
         "outcome": "placed" if last is not None and last.end is None else "not placed",

@@ -112,9 +112,9 @@ class RecordedDecisions:
         if node := _node_of(self._recording, name):
             return f"; it is on {node}, where it was placed before"
         if not self._waiting.was_asked:
-            return "; which pods waited was not recorded"
+            return "; the waiting pods were not recorded"
         more = self._waiting.more
-        return f"; {counted(more, 'pod')} waited that it does not have" if more else ""
+        return f"; the recording lacks {counted(more, 'waiting pod')}" if more else ""
 
 
 def _node_of(recording: Recording, name: PodName) -> str:
@@ -147,13 +147,13 @@ def waited_sentences(known: KnownWaiting) -> Iterator[str]:
     for line in detail_lines(_answer(known), QueuedPodDetail(pod=known.pod)):
         if isinstance(line, str):
             yield line.strip()
-    yield f"as the watcher said at {clock(known.at)}"
+    yield f"according to the watcher at {clock(known.at)}"
 
 
 def waited_sentence(known: KnownWaiting) -> str:
     """Since when a pod with a Decision waited."""
     waits = duration(max(0.0, (known.at - known.pod.since).total_seconds()))
-    return f"at {clock(known.at)} it had waited for {waits}, as the watcher said"
+    return f"at {clock(known.at)} it had waited for {waits}, according to the watcher"
 
 
 def waited_json(known: KnownWaiting) -> dict[str, object]:

@@ -66,4 +66,4 @@ def counts_by_kind(pods: Sequence[ComparedPod]) -> Counter[str]:
 
 
 def summary_of(pods: Sequence[ComparedPod]) -> str:
-    return ", ".join(f"{number} {kind}" for kind, number in counts_by_kind(pods).most_common()) or "none was asked for"
+    return ", ".join(f"{number} {kind}" for kind, number in counts_by_kind(pods).most_common()) or "no pods"

@@ -108,8 +108,8 @@ class Simulation:
                 self.snapshot.nominate(pod, pod.status.nominated_node_name)
         for pod in waiting:
             report, ranking = self._decide(pod)
-            refusal = self.carry_out(pod, ranking)
-            yield msgspec.structs.replace(report, bound=None, message=refusal) if refusal else report
+            rejection = self.carry_out(pod, ranking)
+            yield msgspec.structs.replace(report, bound=None, message=rejection) if rejection else report
 
     def carry_out(self, pod: Pod, ranking: Ranking) -> str:
         """Place the pod on the best node, or evict pods for it, as the binder does; returns why it is not placed.

@@ -236,7 +236,7 @@ def _equal_uids(pods: Iterable[FoundObject[Pod]]) -> Iterator[str]:
     for one in pods:
         before = by_uid.setdefault(one.value.uid, one)
         if before.identity != one.identity:
-            yield f"{one.where}: metadata.uid: is that of {before.where} too: remove it from the copy"
+            yield f"{one.where}: metadata.uid: is the same in {before.where}: remove it from the copy"
 
 
 def _inputs(files: _Files, to_place: Mapping[Identity, FoundObject[Pod]]) -> Inputs:

@@ -19,7 +19,7 @@ ANOTHER_NODE: Final = Status.unresolvable("node(s) didn't match the requested no
 
 
 class NodeName(VectorFilterPlugin, EnqueueExtensions):
-    """Rejects every node except the one in ``spec.nodeName``, if it is set."""
+    """Rejects all nodes but ``spec.nodeName``, if that is set."""
 
     name: ClassVar[str] = NAME
     reads = Reads.SPEC

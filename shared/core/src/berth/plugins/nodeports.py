@@ -1,4 +1,4 @@
-"""NodePorts: the host ports of the pod must be free on the node. As kube-scheduler's plugin of that name."""
+"""NodePorts: the pod's host ports must be free on the node. As kube-scheduler's plugin of that name."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class NodePorts(PreFilterPlugin, VectorFilterPlugin, RemedyPlugin, EnqueueExtens
         return Verdicts.refusing(taken, TAKEN)
 
     def remedy(self, state: CycleState, pod: Pod, nodes: RejectedNodes) -> Iterable[RemedySentence]:
-        """One sentence for each port that other pods have, with the pod on the first node."""
+        """One sentence per port of other pods, with the pod on the first node."""
         snapshot, rows = nodes.snapshot, nodes.rows
         for port in dict.fromkeys(state.pod_class.host_ports):
             taken = snapshot.host_ports.taken_mask((port,), rows, snapshot.size)

@@ -19,7 +19,7 @@ UNSCHEDULABLE_NODE: Final = Status.unresolvable("node(s) were unschedulable")
 
 
 class NodeUnschedulable(VectorFilterPlugin, RemedyPlugin, EnqueueExtensions):
-    """Filters out nodes with ``spec.unschedulable``."""
+    """Rejects nodes with ``spec.unschedulable``."""
 
     name: ClassVar[str] = NAME
     reads = Reads.NODE

@@ -1,4 +1,4 @@
-"""PrioritySort: pods of higher priority first, then those that have waited longer. As in kube-scheduler."""
+"""PrioritySort: pods of higher priority first, then by age. As in kube-scheduler."""
 
 from __future__ import annotations
 

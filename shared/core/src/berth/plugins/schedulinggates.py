@@ -1,4 +1,4 @@
-"""SchedulingGates: keeps a pod with gates out of the queue until they are removed. As in kube-scheduler."""
+"""SchedulingGates: keeps gated pods out of the queue until their gates are removed. As in kube-scheduler."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class SchedulingGates(PreEnqueuePlugin, EnqueueExtensions):
     reads = Reads.SPEC
 
     def pre_enqueue(self, pod: Pod) -> Status:
-        """Success once there are no gates."""
+        """Success without gates."""
         gates = [gate.name for gate in pod.spec.scheduling_gates or ()]
         if not gates:
             return SUCCESS

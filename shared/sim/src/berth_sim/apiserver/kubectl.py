@@ -1,4 +1,4 @@
-"""The endpoints that kubectl needs besides objects: discovery (/api, /apis, /version, OpenAPI), and tables."""
+"""kubectl's other endpoints: discovery (/api, /apis, /version, OpenAPI), and tables."""
 
 import dataclasses
 from collections.abc import Callable, Sequence
@@ -113,7 +113,7 @@ _MINUTE, _HOUR, _DAY = 60, 3600, 86_400
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Column:
-    """One column; `-o wide` shows those of priority 1 too."""
+    """One column; `-o wide` shows columns of priority 1 too."""
 
     name: str
     cell: Callable[[JsonObject, datetime], Any]
@@ -161,7 +161,7 @@ def _age(value: JsonObject, now: datetime) -> str:
 def _since(time: object, now: datetime) -> str:
     try:
         return human_duration(int((now - datetime.fromisoformat(str(time))).total_seconds()))
-    except (ValueError, TypeError):  # a time of a client's, perhaps without a zone
+    except (ValueError, TypeError):  # a client's time, perhaps without a zone
         return "<invalid>"
 
 

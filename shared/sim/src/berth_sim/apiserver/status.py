@@ -8,8 +8,7 @@ import msgspec
 
 from berth_sim.apiserver.kinds import SimulatedKind
 
-JsonObject = dict[str, Any]
-"""A decoded JSON object."""
+JsonObject = dict[str, Any]  # a decoded JSON object
 
 
 class StatusError(Exception):
@@ -21,8 +20,7 @@ class StatusError(Exception):
         self.reason = reason
         self.message = message
         self.details = details
-        self.rest = ""
-        """The token with which an expired list can continue inconsistently."""
+        self.rest = ""  # token with which an expired list can continue inconsistently
 
     def status(self) -> JsonObject:
         """Return the Status object; members without a value are left out, as the real server does."""
@@ -37,7 +35,6 @@ class StatusError(Exception):
         return body
 
     def encoded(self) -> bytes:
-        """Return the Status object as JSON."""
         return msgspec.json.encode(self.status())
 
 
@@ -52,7 +49,7 @@ def success(code: int | None = None, details: Mapping[str, Any] | None = None) -
 
 
 def details_of(kind: SimulatedKind, name: str) -> JsonObject:
-    """Return the details that name an object: its group only when it is not the core group."""
+    """Return the details that name an object, with its group unless that is the core group."""
     group = {"group": kind.group} if kind.group else {}
     return {"name": name, **group, "kind": kind.plural}
 
@@ -75,7 +72,7 @@ def method_not_allowed(
 
 
 def already_exists(kind: SimulatedKind, name: str) -> StatusError:
-    """409: a create of a name that is taken."""
+    """409: a create with a taken name."""
     message = f'{kind.resource} "{name}" already exists'
     return StatusError(HTTPStatus.CONFLICT, "AlreadyExists", message, details_of(kind, name))
 
@@ -122,7 +119,7 @@ def expired(message: str, rest: str = "") -> StatusError:
 
 
 def future_version(wanted: int, current: int) -> StatusError:
-    """504: the resourceVersion asked for has not been reached."""
+    """504: the requested resourceVersion has not been reached."""
     details = {
         "causes": [{"reason": "ResourceVersionTooLarge", "message": "Too large resource version"}],
         "retryAfterSeconds": 1,

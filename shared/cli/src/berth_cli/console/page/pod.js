@@ -257,7 +257,7 @@ export function drawRejections(place, rejections, nodes) {
   place.hidden = !rejections.length;
   if (!rejections.length) return fill(place);
   const whole = Math.max(nodes, ...rejections.map((one) => one.nodes), 1);
-  return fill(place, el("h2", {}, "Nodes that were refused"), el("ul", { class: "bars refusals" }, rejections.map((one) => {
+  return fill(place, el("h2", {}, "Nodes that were refused"), el("ul", { class: "bars rejections" }, rejections.map((one) => {
     const bar = el("i");
     bar.style.width = `${(one.nodes / whole) * 100}%`;
     const examples = (one.examples || []).slice(0, 5).flatMap((name, at) => [at ? ", " : "", nodeLink(name)]);

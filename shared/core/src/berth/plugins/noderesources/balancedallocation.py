@@ -1,11 +1,11 @@
-"""NodeResourcesBalancedAllocation: prefers nodes whose resources are used more evenly with the pod on them.
+"""NodeResourcesBalancedAllocation: prefers nodes with more even use of their resources with the pod on them.
 
-With the used fraction ``f = R / A`` of each resource, at most 1, resources with A = 0 left out: the spread is ``|f1 -
-f2| / 2`` of two resources, the population standard deviation of more, 0 of fewer. The balance is ``(1 - spread) * 100``
-in whole numbers. Score: ``50 + (50 + balance with the pod - balance without it) / 2``. Requests are the real ones; a
-pod that requests none of the resources is not scored. As kube-scheduler 1.36's plugin of that name.
+With the used fraction ``f = R / A`` of each resource, at most 1, without resources of A = 0: the spread is ``|f1 - f2|
+/ 2`` of two resources, the population standard deviation of more, 0 of fewer. The balance is ``(1 - spread) * 100`` in
+whole numbers. Score: ``50 + (50 + balance with the pod - balance without it) / 2``. Requests are the real ones; a pod
+that requests none of the resources is not scored. As kube-scheduler 1.36's plugin of that name.
 
-Balances are 50..100, so nothing is ever negative. Sums are in the order of the resources: float results depend on it.
+Balances are 50..100, so all numbers stay positive. Sums keep the order of the resources, which changes float results.
 """
 
 from __future__ import annotations
@@ -33,13 +33,12 @@ NAME: Final = "NodeResourcesBalancedAllocation"
 
 
 class BalancedAllocationArgs(Args, frozen=True, kw_only=True):
-    """What is balanced."""
+    """The resources to balance."""
 
     resources: list[ResourceWeight] | None = msgspec.field(default_factory=cpu_and_memory)
     """The resources to balance, each once; their weight can only be 1."""
 
     def __post_init__(self) -> None:
-        """An empty list means unset."""
         if not self.resources:
             msgspec.structs.force_setattr(self, "resources", cpu_and_memory())
 
@@ -58,7 +57,7 @@ class NodeResourcesBalancedAllocation(PreScorePlugin, VectorScorePlugin):
         return SUCCESS if any(amount for _, amount in self._counted(state.pod_class.requests)) else SKIP
 
     def score(self, state: CycleState, pod: Pod, node: NodeInfo) -> int:
-        """50..100; 75 when the balance does not change."""
+        """50..100; 75 for an unchanged balance."""
         return points_of_node(
             [
                 (node.requested(name), amount, node.allocatable(name))
@@ -72,7 +71,7 @@ class NodeResourcesBalancedAllocation(PreScorePlugin, VectorScorePlugin):
         return points_of_nodes(resources, len(nodes))
 
     def _counted(self, requests: Requests) -> list[tuple[str, int]]:
-        """(resource, amount) of the resources that count: scalar ones only if the pod requests them."""
+        """(resource, amount) of the counted resources: scalar ones only if the pod requests them."""
         return [
             (name, amount)
             for name in self._resources
@@ -120,7 +119,7 @@ def _balance(fractions: Sequence[float]) -> int:
 
 
 def _added(numbers: Sequence[float]) -> float:
-    """One after the other: ``sum`` of newer Pythons is more exact than kube-scheduler's."""
+    """One after the other, because ``sum`` of newer Pythons is more exact than kube-scheduler's."""
     return reduce(add, numbers)
 
 

@@ -1,10 +1,10 @@
 """The scoring strategies of NodeResourcesFit, with their arguments: from requested and allocatable to a score.
 
-With R requested (this pod included) and A allocatable, in whole numbers, per resource (those with A = 0 left out):
+With R requested (this pod included) and A allocatable, in whole numbers, per resource with A > 0:
 
-- LeastAllocated: ``(A - R) * 100 / A``, 0 when R > A; a node's score is the weighted mean, rounded down.
+- LeastAllocated: ``(A - R) * 100 / A``, 0 if R > A; a node's score is the weighted mean, rounded down.
 - MostAllocated: ``R * 100 / A``, with R at most A; the mean likewise.
-- RequestedToCapacityRatio: a shape over the utilization ``R * 100 / A`` (100 when R > A); only resources with a score
+- RequestedToCapacityRatio: a shape over the utilization ``R * 100 / A`` (100 if R > A); only resources with a score
   above 0 count, in sum and weights, and the mean is rounded half up.
 
 The formulas are kube-scheduler 1.36's. Sums are exact in float64 up to 2**53, so for amounts up to 80 TiB of memory.
@@ -30,7 +30,7 @@ RATIO: Final = "RequestedToCapacityRatio"
 
 
 class ResourceWeight(Args, frozen=True, kw_only=True):
-    """A resource and how much it counts, 1..100."""
+    """A resource and its weight, 1..100."""
 
     name: str = ""
     """cpu, memory, ephemeral-storage or an extended resource."""
@@ -38,13 +38,11 @@ class ResourceWeight(Args, frozen=True, kw_only=True):
     """1..100."""
 
     def __post_init__(self) -> None:
-        """0 means unset."""
         if not self.weight:
             msgspec.structs.force_setattr(self, "weight", 1)
 
 
 def cpu_and_memory() -> list[ResourceWeight]:
-    """The default resources, with equal weights."""
     return [ResourceWeight(name="cpu"), ResourceWeight(name="memory")]
 
 
@@ -71,14 +69,13 @@ class ScoringStrategy(Args, frozen=True, kw_only=True):
     """
 
     type: str = ""
-    """LeastAllocated, MostAllocated or RequestedToCapacityRatio; required in a strategy that is written."""
+    """LeastAllocated, MostAllocated or RequestedToCapacityRatio; required in a strategy in a file."""
     resources: list[ResourceWeight] | None = msgspec.field(default_factory=cpu_and_memory)
     """The resources that count."""
     requested_to_capacity_ratio: Shape | None = None
     """The function of RequestedToCapacityRatio."""
 
     def __post_init__(self) -> None:
-        """An empty list means unset."""
         if not self.resources:
             msgspec.structs.force_setattr(self, "resources", cpu_and_memory())
 
@@ -90,8 +87,7 @@ Points = npt.NDArray[np.int64]
 class Strategy(ABC):
     """Scores a node from (weight, requested, allocatable) of each resource."""
 
-    packs: bool
-    """Whether fuller nodes score higher."""
+    packs: bool  # fuller nodes score higher
 
     @abstractmethod
     def of_node(self, resources: Iterable[tuple[int, int, int]]) -> int:
@@ -108,7 +104,7 @@ class LeastAllocated(Strategy):
     packs = False
 
     def of_node(self, resources: Iterable[tuple[int, int, int]]) -> int:
-        """The weighted mean of what is left."""
+        """The weighted mean of free shares."""
         return _mean([(weight, (a - r) * 100 // a if r < a else 0) for weight, r, a in resources if a])
 
     def of_nodes(self, resources: Iterable[tuple[int, Amount, Amount]], count: int) -> Points:
@@ -121,7 +117,7 @@ class MostAllocated(Strategy):
     packs = True
 
     def of_node(self, resources: Iterable[tuple[int, int, int]]) -> int:
-        """The weighted mean of what is used."""
+        """The weighted mean of used shares."""
         counted = [(weight, min(r, a) * 100 // a) for weight, r, a in resources if a]
         return _mean(counted)
 
