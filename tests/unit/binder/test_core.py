@@ -15,7 +15,7 @@ from berth.kube.listwatch import Deleted, Listed, Upserted
 from berth.messages.attempts import AttemptReport, Decision, Outcome, Positions, Reason, Rejection, decode, encode
 from berth_binder.attempts.attempt import MOST_HELD
 from berth_binder.cache import NODES, PODS
-from berth_binder.conflictcheck import NodeChoice
+from berth_binder.decisions.conflictcheck import NodeChoice
 from berth_binder.events import (
     Ack,
     BindingAnswer,

@@ -2,7 +2,7 @@
 
 It reads the cache only. ``ConflictCheck`` first looks at the pod: bound, gone, changed, or still to be placed.
 ``NodeChoice`` then takes, of the K nodes that pass every filter, the one with the best estimate. Where the verdict is
-that the pod fits nowhere, ``berth_binder.preemption`` checks the proposal to evict pods.
+that the pod fits nowhere, ``berth_binder.decisions.preemption`` checks the proposal to evict pods.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from berth.framework.status import Code, Status
 from berth.messages.attempts import Candidate, Outcome, Ranked, Reason, Rejection
 from berth.messages.subjects import Attempt
 from berth_binder.cache import PODS, Cache
-from berth_binder.decisions import (
+from berth_binder.decisions.verdict import (
     CHANGED,
     GONE,
     Placement,
