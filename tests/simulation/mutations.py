@@ -31,8 +31,9 @@ from berth_binder.events import Ack, PublishDecision
 from berth_scorer import backlog
 from berth_scorer import core as scorer_core
 from berth_scorer import events as scorer_events
-from berth_watcher import mirror, queue
+from berth_watcher import mirror
 from berth_watcher.attempts import Attempts, InFlightWindow
+from berth_watcher.queue.plugins import QueuePlugins
 from berth_watcher.store import clusterevents
 from berth_watcher.takeover import TakeoverState
 from harness.fakes.memory_bus import MemoryStore
@@ -321,7 +322,7 @@ def _sort_keys_unguarded() -> list[Replacement]:
     def sort_key(self: Any, pod: Any, since: Any) -> Any:
         return self._profiles[pod.spec.scheduler_name].queue_sort.sort_key(pod, since)
 
-    return [(queue.QueuePlugins, "sort_key", sort_key)]
+    return [(QueuePlugins, "sort_key", sort_key)]
 
 
 def _one_window() -> list[Replacement]:

@@ -85,14 +85,12 @@ class DefaultPreemption(PostFilterPlugin):
     def candidates(
         self, state: CycleState, pod: Pod, snapshot: Snapshot, diagnosis: Diagnosis, dry_run: DryRun
     ) -> list[Nomination]:
-        """Enough candidates to choose from."""
         del state, pod
         rows = diagnosis.resolvable_rows()
         found = _CandidateSearch(snapshot, dry_run).some(rows, self._args.enough(len(rows)))
         return [_nomination(each, snapshot) for each in sorted(found, key=lambda victims: victims.cost)]
 
     def confirm(self, pod: Pod, node: str, dry_run: DryRun) -> Nomination | None:
-        """The victims by the binder's cache."""
         info = node_info(dry_run.snapshot, node)
         if info is None or pod.spec.preemption_policy == NEVER:
             return None
@@ -129,7 +127,6 @@ class _CandidateSearch:
         return best
 
     def some(self, rows: RowIndex, enough: int) -> list[Victims]:
-        """``enough`` candidates, or fewer."""
         found = (self._dry_run_on(node.row) for node in self._potential_nodes(rows))
         return list(islice((each for each in found if isinstance(each, Victims)), enough))
 
