@@ -18,7 +18,7 @@ from berth.bus.interface import StoredMessage
 from berth.bus.topology import CLUSTER
 from berth.errors import DecodeError
 from berth.framework.cycle import check
-from berth.messages.attempts import DecisionSummary, Pending, Positions, Ranked, attempt_of, decode
+from berth.messages.attempts import DecisionSummary, Positions, Ranked, attempt_of, decode
 from berth.messages.shadow import ShadowComparison, ShadowResult, SkipReason
 from berth.ranking.alignedview import AlignedView, Applied
 from berth.ranking.comparison import AwaitedDecisions, Side, best_node, compare, refusing_plugins, skip_reason
@@ -271,14 +271,7 @@ class ShadowCore:
         return effects
 
     def _rank(self, live: Ranked, now: float) -> tuple[Ranked, list[ShadowEffect]]:
-        pending = Pending(
-            config=live.config,
-            attempt=live.attempt,
-            profile=live.profile,
-            pod=live.pod,
-            failures=live.failures,
-            after=Positions(),
-        )
+        pending = live.pending(after=Positions())
         effects: list[ShadowEffect] = []
         began = self._stopwatch()
         try:
