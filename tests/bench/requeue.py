@@ -3,7 +3,7 @@
     make bench-requeue ARGS="--waiting 3000"
 
 Each event is compared with the waiting pods in two ways, in the same run: by asking the plugins' queueing hints for
-every pod, and with the index of `berth_watcher.hints`, as the watcher does it. The events help nobody, which is
+every pod, and with the index of `berth_watcher.queue.hints`, as the watcher does it. The events help nobody, which is
 the case that must cost nothing. Figures are CPU microseconds per event.
 """
 
@@ -42,9 +42,9 @@ from berth.messages.subjects import Term
 from berth.plugins.registry import BUILT_IN
 from berth_watcher.core import WatcherCore
 from berth_watcher.events import BucketComplete, KeyWritten, PublishPending, StreamsRead, WriteKey
-from berth_watcher.hints import QueueingHints, UnschedulablePods
-from berth_watcher.queue import QueuePlugins
-from berth_watcher.queuedpod import EventClock, QueuedPod, Timestamp
+from berth_watcher.queue.hints import QueueingHints, UnschedulablePods
+from berth_watcher.queue.plugins import QueuePlugins
+from berth_watcher.queue.queuedpod import EventClock, QueuedPod, Timestamp
 from berth_watcher.settings import AttemptSettings
 from berth_watcher.store.objects import ObjectStore
 

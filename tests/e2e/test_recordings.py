@@ -25,7 +25,7 @@ from berth.messages.attempts import Decision, Outcome
 from berth_cli.recording.file import Recording, read_recording
 from berth_cli.recording.history import decoded
 from berth_cli.recording.mask import WORDS
-from berth_cli.recording.segments import segments_in
+from berth_cli.recording.segments.folder import segments_in
 from harness.servers.child_processes import free_ports
 from harness.servers.keeping_recorder import keeping_recorder, take
 from harness.worlds.cluster_user import ClusterUser, cluster_user, eventually

@@ -23,14 +23,17 @@ from berth.messages.attempts import Outcome, Positions, Reason
 from berth.plugins.volumes.volumebinding import plugin as volumebinding
 from berth.ranking import view
 from berth_binder import cache as binder_cache
-from berth_binder import conflictcheck, core, decisions, preemption, takeover
+from berth_binder import core, takeover
 from berth_binder.attempts import queue as queue_of_attempts
+from berth_binder.decisions import conflictcheck, preemption
+from berth_binder.decisions.verdict import EvictionPlan, Verdict, waiting
 from berth_binder.events import Ack, PublishDecision
 from berth_scorer import backlog
 from berth_scorer import core as scorer_core
 from berth_scorer import events as scorer_events
-from berth_watcher import mirror, queue
+from berth_watcher import mirror
 from berth_watcher.attempts import Attempts, InFlightWindow
+from berth_watcher.queue.plugins import QueuePlugins
 from berth_watcher.store import clusterevents
 from berth_watcher.takeover import TakeoverState
 from harness.fakes.memory_bus import MemoryStore
@@ -126,7 +129,7 @@ def _freed_after_lost_answer() -> list[Replacement]:
 
     def after_posting(self: Any, attempt: Any, answer: Any, now: float) -> Any:
         if answer.is_open:
-            verdict = decisions.Verdict(outcome=Outcome.CONFLICT, reason=Reason.CHANGED, message="no answer")
+            verdict = Verdict(outcome=Outcome.CONFLICT, reason=Reason.CHANGED, message="no answer")
             return self._decide(attempt, verdict)
         return after(self, attempt, answer, now)
 
@@ -166,7 +169,7 @@ def _evicts_unread() -> list[Replacement]:
     def plan(self: Any, ranked: Any, proposed: Any, pod: Any, profile: Any) -> Any:
         placed = [self.cache.snapshot.placed(victim.uid) for victim in proposed.victims]
         victims = tuple(found.pod for found in placed if found is not None)
-        return decisions.EvictionPlan(pod=pod, node=proposed.node, victims=victims, demoted=(), preemption=proposed)
+        return EvictionPlan(pod=pod, node=proposed.node, victims=victims, demoted=(), preemption=proposed)
 
     return [(preemption.PreemptionCheck, "plan", plan)]
 
@@ -191,7 +194,7 @@ def _lists_in_conflicts() -> list[Replacement]:
 
 def _waiting_once() -> list[Replacement]:
     def publish_waiting(self: Any, attempt: Any, now: float) -> Any:
-        decision = self._decision(attempt, decisions.waiting(attempt.node, attempt.waits_for), repeat=0)
+        decision = self._decision(attempt, waiting(attempt.node, attempt.waits_for), repeat=0)
         attempt.is_waiting = True
         self._queue.waiting.set(attempt, now + 1e6)
         return PublishDecision(decision=decision, held=attempt.latest)
@@ -319,7 +322,7 @@ def _sort_keys_unguarded() -> list[Replacement]:
     def sort_key(self: Any, pod: Any, since: Any) -> Any:
         return self._profiles[pod.spec.scheduler_name].queue_sort.sort_key(pod, since)
 
-    return [(queue.QueuePlugins, "sort_key", sort_key)]
+    return [(QueuePlugins, "sort_key", sort_key)]
 
 
 def _one_window() -> list[Replacement]:

@@ -19,8 +19,8 @@ from berth.ranking.view import View
 from berth.settings.settings import Numbers
 from berth_binder import apicalls
 from berth_binder.cache import Cache
-from berth_binder.conflictcheck import ConflictCheck
 from berth_binder.core import BinderCore
+from berth_binder.decisions.conflictcheck import ConflictCheck
 from berth_scorer.backlog import Backlog
 from berth_scorer.core import ScorerCore
 from berth_scorer.publisher import RankingPublisher

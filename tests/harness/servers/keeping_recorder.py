@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from berth_cli.recording.file import Recording, RecordingError, read_recording
-from berth_cli.recording.segments import segments_in
+from berth_cli.recording.segments.folder import segments_in
 
 SECONDS = 60.0
 

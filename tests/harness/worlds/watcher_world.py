@@ -35,7 +35,7 @@ from berth_watcher.events import (
     StreamsRead,
     WriteKey,
 )
-from berth_watcher.queuedpod import Timestamp, always
+from berth_watcher.queue.queuedpod import Timestamp, always
 from berth_watcher.settings import AttemptSettings
 from berth_watcher.store.objects import ObjectStore
 from harness.builders import objects

@@ -12,8 +12,8 @@ from berth.plugins.additional.freecapacity import FreeCapacity
 from berth.plugins.additional.tenantspread import TenantSpread, TenantSpreadArgs
 from berth.plugins.prioritysort import PrioritySort
 from berth_binder.cache import NODES, PODS, Cache
-from berth_binder.conflictcheck import NodeChoice
-from berth_binder.decisions import Placement, RecheckError
+from berth_binder.decisions.conflictcheck import NodeChoice
+from berth_binder.decisions.verdict import Placement, RecheckError
 from harness.builders.objects import a_node, a_pod, first_attempt
 from harness.worlds.binder_bench import Bench, at_version, gated, labelled, make_node, make_pod, on_node, posts, ranked
 

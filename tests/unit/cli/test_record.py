@@ -18,7 +18,7 @@ from berth.profiles.configuration import read_configuration
 from berth_cli.commands.record import app
 from berth_cli.recording.configuration import recorded_header
 from berth_cli.recording.file import Begun, RecordingWriter, read_recording, recorded
-from berth_cli.recording.segments import SegmentFolder
+from berth_cli.recording.segments.folder import SegmentFolder
 
 
 def record(*words: object):

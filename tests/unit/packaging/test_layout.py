@@ -28,16 +28,8 @@ OF_ONE_KIND = {
     "shared/core/src/berth/plugins": 14,  # one a plugin
 }
 """Larger packages, whose modules a reader never holds together."""
-YET_TO_BE_CUT = {
-    "shared/cli/src/berth_cli/recording": 14,
-    "services/watcher/src/berth_watcher": 16,
-    "services/binder/src/berth_binder": 16,
-    "shared/core/src/berth/bus": 13,
-}
 LONGEST_CHAINS = {"berth.framework": 6, "berth_watcher": 7, "berth_binder": 6}
 """By package, how many of its modules may be in one chain of imports."""
-
-LARGER = {**OF_ONE_KIND, **YET_TO_BE_CUT}
 
 Imports = dict[str, set[str]]
 
@@ -83,4 +75,4 @@ def test_no_two_classes_have_one_name():
 
 def test_a_package_has_few_modules():
     counts = Counter(path.parent.relative_to(ROOT).as_posix() for path in SOURCES if path.name != "__init__.py")
-    assert {package: count for package, count in counts.items() if count > LARGER.get(package, MOST_MODULES)} == {}
+    assert {package: count for package, count in counts.items() if count > OF_ONE_KIND.get(package, MOST_MODULES)} == {}

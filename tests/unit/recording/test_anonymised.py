@@ -36,7 +36,7 @@ from berth_cli.recording.configuration import configuration_of, recorded_configu
 from berth_cli.recording.file import Recorded, Source, Waiting, header, recorded
 from berth_cli.recording.mask import Mask, without_names
 from berth_cli.recording.replay import Replay, ReplayCounts
-from berth_watcher.queuedpod import Stage
+from berth_watcher.queue.queuedpod import Stage
 from harness.builders.objects import a_pod
 from harness.plugins.long_runs import often
 from harness.worlds.recorded_world import CONFIG, RecordedWorld

@@ -14,11 +14,12 @@ from berth.bus.interface import Session
 from berth.errors import TemporaryError
 from berth.messages.queue import QueueAnswer, WaitingPod
 from berth.profiles.configuration import read_configuration
-from berth_cli.recording import keeper, recorder
+from berth_cli.recording import recorder
 from berth_cli.recording.file import Recording, RecordingError, RecordingWriteError, RecordingWriter, read_recording
-from berth_cli.recording.joined import joined
-from berth_cli.recording.keeper import Keeper
-from berth_cli.recording.segments import SegmentFolder, segments_in
+from berth_cli.recording.segments import keeper
+from berth_cli.recording.segments.folder import SegmentFolder, segments_in
+from berth_cli.recording.segments.joined import joined
+from berth_cli.recording.segments.keeper import Keeper
 from harness.fakes.memory_bus import MemoryBus, MemorySession
 
 pytestmark = pytest.mark.slow  # waits in real time

@@ -16,7 +16,6 @@ import pytest
 from berth.exits import UsageError
 from berth.messages.queue import WaitingPod
 from berth_cli.recording import file as recording_file
-from berth_cli.recording import joined as joining
 from berth_cli.recording.file import (
     Begun,
     Header,
@@ -28,8 +27,9 @@ from berth_cli.recording.file import (
     header,
     recorded,
 )
-from berth_cli.recording.joined import joined
-from berth_cli.recording.segments import SegmentFolder, locked_folder, segments_in
+from berth_cli.recording.segments import joined as joining
+from berth_cli.recording.segments.folder import SegmentFolder, locked_folder, segments_in
+from berth_cli.recording.segments.joined import joined
 
 START = datetime(2026, 1, 1, 10, tzinfo=UTC)
 

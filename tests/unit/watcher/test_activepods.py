@@ -7,7 +7,7 @@ import pytest
 
 from berth.api.pod import Pod
 from berth.messages.attempts import Outcome, Positions
-from berth_watcher.queue import FRONT, ActiveEntry, ActivePods
+from berth_watcher.queue.schedulingqueue import FRONT, ActiveEntry, ActivePods
 from berth_watcher.settings import AttemptSettings
 from harness.worlds.watcher_world import EPOCH, WatcherUnderTest, a_node, a_pod
 

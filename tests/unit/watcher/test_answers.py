@@ -9,8 +9,8 @@ import pytest
 from berth.messages.attempts import Outcome, Positions
 from berth.messages.queue import PageRequest, PodRequest, QueueAnswer, QueuedPodDetail
 from berth.messages.subjects import Uid
-from berth_watcher.answers import MESSAGE_CHARACTERS, PODS_ON_A_PAGE
 from berth_watcher.events import DrainRead, RetryRequested
+from berth_watcher.queue.answers import MESSAGE_CHARACTERS, PODS_ON_A_PAGE
 from berth_watcher.service import endpoints
 from harness.worlds.watcher_world import WatcherUnderTest, a_node, a_pod
 

@@ -2,7 +2,7 @@
 
 from berth.kube.listwatch import Deleted
 from berth.messages.attempts import Outcome, Positions
-from berth_watcher import queue
+from berth_watcher.queue import schedulingqueue
 from berth_watcher.settings import AttemptSettings
 from harness.worlds.watcher_world import WatcherUnderTest, a_node, a_pod
 
@@ -88,7 +88,7 @@ def test_attempt_is_uid_term_and_number():
 
 
 def test_timers_of_former_stages_do_not_pile_up(monkeypatch):
-    monkeypatch.setattr(queue, "MIN_COMPACTED", 16)
+    monkeypatch.setattr(schedulingqueue, "MIN_COMPACTED", 16)
     watcher = WatcherUnderTest().lead(a_node("n1"), *(a_pod(f"p{n}") for n in range(20)))
     for cpu in range(25):
         for n in range(20):

@@ -8,7 +8,7 @@ from berth.api.pod import Pod
 from berth.framework.events import Action, ClusterEvent, Resource
 from berth.kube.listwatch import Deleted, Listed, Upserted
 from berth.messages.attempts import Outcome, Positions
-from berth_watcher.requeue import MAX_EVENTS, EventLog
+from berth_watcher.queue.requeue import MAX_EVENTS, EventLog
 from berth_watcher.settings import AttemptSettings, RequeueSettings
 from berth_watcher.store.objects import ObjectStore
 from harness.worlds.watcher_world import KINDS, WatcherUnderTest, a_node, a_pod

@@ -3,7 +3,7 @@
 from berth.kube.listwatch import Current
 from berth.messages.attempts import Outcome, Reason
 from berth_watcher.events import AttemptLookedUp
-from berth_watcher.requeue import VersionGate
+from berth_watcher.queue.requeue import VersionGate
 from berth_watcher.settings import AttemptSettings
 from harness.worlds.watcher_world import WatcherUnderTest, a_node, a_pod, attempt
 

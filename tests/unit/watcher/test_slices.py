@@ -11,8 +11,9 @@ from berth.framework.events import Action, ClusterEvent, EventHint, Resource
 from berth.framework.interface import EnqueueExtensions, FilterPlugin
 from berth.framework.status import SUCCESS, Status
 from berth.messages.attempts import Outcome, Positions
-from berth_watcher import core, requeue
+from berth_watcher import core
 from berth_watcher.events import StreamsRead
+from berth_watcher.queue import requeue
 from berth_watcher.settings import AttemptSettings
 from harness.builders.profiles import default_profile
 from harness.worlds.watcher_world import WatcherUnderTest, a_node, a_pod

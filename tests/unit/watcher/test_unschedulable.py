@@ -30,9 +30,9 @@ from berth.plugins.noderesources.amountsindex import MAX_COLUMNS
 from berth.plugins.noderesources.fit import NodeResourcesFitArgs
 from berth.plugins.registry import BUILT_IN
 from berth.profiles.installed import known_plugins
-from berth_watcher.hints import QueueingHints, UnschedulablePods
-from berth_watcher.queue import QueuePlugins
-from berth_watcher.queuedpod import EventClock, QueuedPod, Timestamp
+from berth_watcher.queue.hints import QueueingHints, UnschedulablePods
+from berth_watcher.queue.plugins import QueuePlugins
+from berth_watcher.queue.queuedpod import EventClock, QueuedPod, Timestamp
 from berth_watcher.store.clusterevents import RESOURCES, cluster_events
 from berth_watcher.store.objects import ObjectChange
 from harness.builders.objects import a_container, a_pod

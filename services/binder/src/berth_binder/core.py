@@ -26,10 +26,13 @@ from berth.framework.status import Code, Status
 from berth.messages.attempts import Decision, Outcome, Ranked, Reason
 from berth.messages.subjects import Epoch
 from berth_binder.attempts.attempt import AttemptPhase, BindingAttempt, DecidedAttempts
+from berth_binder.attempts.pluginsteps import PluginSteps
 from berth_binder.attempts.queue import BindingQueue
+from berth_binder.attempts.suspects import Suspects, given_up
 from berth_binder.cache import Cache
-from berth_binder.conflictcheck import ConflictCheck
-from berth_binder.decisions import (
+from berth_binder.decisions.conflictcheck import ConflictCheck
+from berth_binder.decisions.preemption import PreemptionCheck, evictions, nomination_is_useless, verdict_after_evicting
+from berth_binder.decisions.verdict import (
     GONE,
     EvictionPlan,
     Placement,
@@ -68,10 +71,7 @@ from berth_binder.events import (
     VolumesAnswer,
     may_have_been_executed,
 )
-from berth_binder.pluginsteps import PluginSteps
-from berth_binder.preemption import PreemptionCheck, evictions, nomination_is_useless, verdict_after_evicting
 from berth_binder.settings import CoreSettings
-from berth_binder.suspects import Suspects, given_up
 
 UNSEEN: Final = Status(Code.WAIT, ("what was written before the Binding is not seen yet",), "the API server")
 

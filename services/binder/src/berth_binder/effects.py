@@ -12,11 +12,11 @@ import msgspec
 from berth.bus.interface import BusLostError, Delivery, MissingError, PubAck, Session
 from berth.bus.stages import StagedMessage, decision_message, publish_dead_letter
 from berth.bus.topology import COMMITS
-from berth.bus.tries import clear_tries, count_try
 from berth.errors import BerthError, TemporaryError
 from berth.leader.session import LeaderSession
 from berth.lifecycle.coreloop import Inbox
 from berth.lifecycle.process import Process
+from berth.lifecycle.tries import clear_tries, count_try
 from berth.messages.attempts import DeadLetter, Decision, Outcome
 from berth.messages.subjects import key
 from berth.observability.logging import get_logger, verbose

@@ -18,10 +18,10 @@ import msgspec
 
 from berth.bus.interface import Delivery
 from berth.bus.topology import CLUSTER, DECISIONS
-from berth.bus.tries import MOST_TRIES
 from berth.framework.extending import Evictions, Extension
 from berth.framework.plugincalls import ONE_TIME, PluginFailure, SortKey, Timing, default_sort_key, run_sort_key
 from berth.framework.profile import Profile
+from berth.lifecycle.tries import MOST_TRIES
 from berth.messages.attempts import Pending, Ranked
 from berth.observability.traceparent import TRACEPARENT
 from berth.observability.tracing import Span

@@ -12,7 +12,6 @@ from typing import Any, Final
 from berth.api.config.configuration import ExtenderConfiguration
 from berth.bus.interface import Bus, BusLostError, Delivery, MissingError, Session, StoredMessage
 from berth.bus.topology import PENDING, SCORER, TRIES
-from berth.bus.tries import clear_tries, count_try
 from berth.cluster.buckets import LiveDataReader
 from berth.errors import BerthError, DecodeError, TemporaryError
 from berth.extenders.client import Extenders
@@ -20,6 +19,7 @@ from berth.extenders.wire import ExtenderError
 from berth.lifecycle.coreloop import CoreLoop
 from berth.lifecycle.process import Process, run_until
 from berth.lifecycle.sessions import UndecodableReporter, present, serve_each_session
+from berth.lifecycle.tries import clear_tries, count_try
 from berth.messages.attempts import Pending, UnknownSchemaError, attempt_of, decode
 from berth.messages.subjects import key
 from berth.observability.health import Condition

@@ -31,7 +31,7 @@ from berth_watcher.events import (
     Warn,
     WorkQueue,
 )
-from berth_watcher.queuedpod import EventClock, QueuedPod, Stage
+from berth_watcher.queue.queuedpod import EventClock, QueuedPod, Stage
 from berth_watcher.settings import AttemptSettings
 from berth_watcher.takeover import FormerState
 

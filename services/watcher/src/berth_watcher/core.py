@@ -27,7 +27,6 @@ from berth.kube.listwatch import Listed, ListedPart, ReflectorEvent, Undecodable
 from berth.messages.attempts import DecisionSummary, Outcome, Positions, watermark_key
 from berth.messages.livedata import LiveBucket
 from berth.messages.subjects import Attempt, Term, key
-from berth_watcher.answers import RETRIED_FROM, QueueAnswers
 from berth_watcher.attempts import Attempts, is_news
 from berth_watcher.events import (
     REFLECTOR_EVENTS,
@@ -52,11 +51,12 @@ from berth_watcher.events import (
     RetryRequested,
     StreamsRead,
 )
-from berth_watcher.hints import QueueingHints, UnschedulablePods
 from berth_watcher.metrics import Figures
 from berth_watcher.mirror import NO_CHANGE, DesiredEntry, Mirror, Watermarks, desired_entry, left_out
-from berth_watcher.queue import QueuePlugins, SchedulingQueue
-from berth_watcher.queuedpod import (
+from berth_watcher.queue.answers import RETRIED_FROM, QueueAnswers
+from berth_watcher.queue.hints import QueueingHints, UnschedulablePods
+from berth_watcher.queue.plugins import QueuePlugins
+from berth_watcher.queue.queuedpod import (
     DO_NOT_ASK_SECONDS,
     WAITING_FOR_EVENT,
     EventClock,
@@ -67,7 +67,8 @@ from berth_watcher.queuedpod import (
     created_at,
     waits,
 )
-from berth_watcher.requeue import Requeue, Wait
+from berth_watcher.queue.requeue import Requeue, Wait
+from berth_watcher.queue.schedulingqueue import SchedulingQueue
 from berth_watcher.settings import AttemptSettings
 from berth_watcher.store.clusterevents import (
     LIVE_DATA_EVENTS,

@@ -49,7 +49,6 @@ from berth.messages.subjects import Term
 from berth.observability.health import Progress
 from berth.observability.logging import get_logger
 from berth.profiles.configuration import profiles_of
-from berth_watcher.answers import RETRIED_FROM
 from berth_watcher.core import WatcherCore
 from berth_watcher.effects import TAKEOVER, EffectRunner
 from berth_watcher.events import (
@@ -63,7 +62,8 @@ from berth_watcher.events import (
     RetryRequested,
 )
 from berth_watcher.metrics import Gauges, count_decision, count_received, stats_of
-from berth_watcher.queuedpod import Timestamp, waits
+from berth_watcher.queue.answers import RETRIED_FROM
+from berth_watcher.queue.queuedpod import Timestamp, waits
 from berth_watcher.settings import WatcherSettings
 from berth_watcher.store.objects import ObjectStore
 from berth_watcher.takeover import read_streams

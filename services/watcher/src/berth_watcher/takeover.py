@@ -18,7 +18,7 @@ from berth.errors import DecodeError
 from berth.messages.attempts import DecisionSummary, Pending, Ranked, decode
 from berth.messages.subjects import Attempt, PodSubject, all_of
 from berth_watcher.events import DecisionReceived, FoundDecision, FoundInFlight, StreamsRead
-from berth_watcher.queuedpod import QueuedPod
+from berth_watcher.queue.queuedpod import QueuedPod
 
 
 async def read_streams(session: Session, subjects: Mapping[str, PodSubject]) -> StreamsRead:

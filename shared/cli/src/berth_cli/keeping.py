@@ -21,8 +21,8 @@ from berth.settings.sources import SettingsError, read_settings
 from berth_cli.bus import NatsServer, open_session
 from berth_cli.options import until_stopped
 from berth_cli.pods.waiting import queue_pages
-from berth_cli.recording.keeper import Keeper
-from berth_cli.recording.segments import locked_folder
+from berth_cli.recording.segments.folder import locked_folder
+from berth_cli.recording.segments.keeper import Keeper
 from berth_cli.rendering import amount_of_bytes, duration, note, print_line
 
 RETRY_SECONDS: Final = 1.0

@@ -1,1 +1,1 @@
-"""The plugins of kube-scheduler 1.18 that were removed since or have other formulas today."""
+"""The plugins of kube-scheduler 1.18 that were removed later or have other formulas today."""

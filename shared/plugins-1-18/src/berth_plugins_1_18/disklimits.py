@@ -1,10 +1,9 @@
 """EBSLimits, GCEPDLimits, AzureDiskLimits: the number of different disks of a cloud that a node may have.
 
-Filter: counts the disks of the pods on the node, named directly or by a bound claim, and those of this pod. An unbound
-claim counts as a disk of the cloud whose provisioner its class has. The limit is the node's allocatable
-(``attachable-volumes-...``), else a number for the whole cluster, else the cloud's default: 39 for EBS (25 on newer
-instance types), 16 for the others. As kube-scheduler 1.18's plugins of these names; they count the disks also when a
-CSI driver serves them today.
+Filter: counts this pod's and the node's pods' disks, named directly or by a bound claim. An unbound claim counts as a
+disk of the cloud of its class's provisioner. The limit is the node's allocatable (``attachable-volumes-...``), else a
+number for the whole cluster, else the cloud's default: 39 for EBS (25 on newer instance types), 16 for the others. As
+kube-scheduler 1.18's plugins of these names; they count the disks even if a CSI driver serves them today.
 """
 
 from __future__ import annotations
@@ -33,13 +32,12 @@ _NEWER_INSTANCES: Final = re.compile(r"^[cmr]5.*|t3|z1d")
 _EBS_DISKS: Final = 39
 _EBS_DISKS_OF_NEWER: Final = 25
 _DISKS: Final = 16
-Disks = frozenset[str]
-"""Each by the cloud's name for it, or by its unbound claim."""
+Disks = frozenset[str]  # by the cloud's name, or by the unbound claim
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cloud:
-    """How the disks of a cloud are recognized and limited.
+    """How a cloud's disks are recognized and limited.
 
     Attributes:
         disk_of: the name of the disk behind a pod's volume or a PersistentVolume; None for another kind of volume.
@@ -79,7 +77,7 @@ AZURE_DISK: Final = Cloud(
 
 
 class DiskLimits(VectorFilterPlugin, EnqueueExtensions):
-    """Filters by the number of disks of one cloud. ``most``: the limit of nodes that report none."""
+    """Filters by the number of disks of one cloud. ``most``: the limit of nodes that do not report it."""
 
     cloud: ClassVar[Cloud]
 
@@ -90,14 +88,13 @@ class DiskLimits(VectorFilterPlugin, EnqueueExtensions):
         return self._of_node(self._disks_of(pod, node.snapshot), node)
 
     def filter_all(self, state: CycleState, pod: Pod, nodes: Nodes) -> Verdicts:
-        """Node by node: few pods have such disks."""
+        """Node by node, because few pods have such disks."""
         wanted = self._disks_of(pod, nodes.snapshot)
         if not wanted:
             return Verdicts.all_fit(len(nodes))
         return Verdicts.of(SUCCESS if info is None else self._of_node(wanted, info) for info in nodes.infos())
 
     def events(self) -> Sequence[EventHint]:
-        """A pod is deleted; a node is added or its limit changes; a claim is added or bound."""
         return (
             EventHint(ClusterEvent(Resource.POD, Action.DELETE)),
             EventHint(ClusterEvent(Resource.NODE, Action.ADD | Action.UPDATE_NODE_ALLOCATABLE)),
@@ -141,29 +138,23 @@ class DiskLimits(VectorFilterPlugin, EnqueueExtensions):
 
 
 class EBSLimits(DiskLimits):
-    """Amazon's cloud."""
-
     name: ClassVar[str] = "EBSLimits"
     cloud = EBS
 
 
 class GCEPDLimits(DiskLimits):
-    """Google's cloud."""
-
     name: ClassVar[str] = "GCEPDLimits"
     cloud = GCE_PD
 
 
 class AzureDiskLimits(DiskLimits):
-    """Microsoft's cloud."""
-
     name: ClassVar[str] = "AzureDiskLimits"
     cloud = AZURE_DISK
 
 
+# Variable with the most cloud disks on a node that does not report its limit, as in 1.18. The same value in all
+# services.
 MOST_DISKS_VARIABLE: Final = "KUBE_MAX_PD_VOLS"
-"""Maximum number of cloud disks on a node without a limit of its own; 1.18 has the same name. The value must be the
-same in all services."""
 
 
 def _factory(plugin: type[DiskLimits]) -> PluginFactory:
@@ -177,7 +168,7 @@ def _factory(plugin: type[DiskLimits]) -> PluginFactory:
 
 
 def _most_disks() -> int | None:
-    """The value of the variable; without it, the limit of each cloud applies."""
+    """The value of the variable; None for the limit of each cloud."""
     return int(os.environ.get(MOST_DISKS_VARIABLE) or 0) or None
 
 

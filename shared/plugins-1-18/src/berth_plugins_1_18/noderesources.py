@@ -1,15 +1,15 @@
-"""The scores of kube-scheduler 1.18 by resources: four plugins.
+"""The four scores by resources of kube-scheduler 1.18.
 
-R is what is requested, this pod included, A is allocatable; a container without requests counts with a default. All
-scores are whole numbers.
+R is requested, this pod included, A is allocatable; a container without requests counts with a default. All scores are
+whole numbers.
 
-- NodeResourcesBalancedAllocation: with ``f = R / A``, ``(1 - |f_cpu - f_memory|) * 100``; 0 where one of them is used
-  up or the node lacks it. Today's plugin takes the real requests and the change by the pod.
+- NodeResourcesBalancedAllocation: with ``f = R / A``, ``(1 - |f_cpu - f_memory|) * 100``; 0 if one of them is used
+  up or missing. Today's plugin takes the real requests and the change by the pod.
 - NodeResourcesLeastAllocated and NodeResourcesMostAllocated: ``(A - R) * 100 / A`` and ``R * 100 / A``, the mean of cpu
-  and memory, each 0 where R > A or A = 0. Today's NodeResourcesFit differs where R > A and where A = 0.
-- NodeResourceLimits: 1 where the node has at least the pod's limits of cpu or of memory, to break ties. The limits are
-  the sum over the containers, or an init container's where larger; a missing limit or resource counts nothing. Behind
-  the gate ResourceLimitsPriorityFunction.
+  and memory, each 0 if R > A or A = 0. Today's NodeResourcesFit differs for R > A and A = 0.
+- NodeResourceLimits: 1 if the node has at least the pod's limits of cpu or of memory, to break ties. The limits are the
+  sum over the containers, or an init container's if larger; missing limits and resources do not count. Behind the gate
+  ResourceLimitsPriorityFunction.
 """
 
 from __future__ import annotations
@@ -43,7 +43,6 @@ class BalancedAllocationV118(VectorScorePlugin):
     reads = Reads.NODE | Reads.PODS
 
     def score(self, state: CycleState, pod: Pod, node: NodeInfo) -> int:
-        """0..100."""
         wanted = state.pod_class.requests
         cpu = _used(node.nonzero_cpu + wanted.nonzero_cpu, node.allocatable(CPU))
         memory = _used(node.nonzero_memory + wanted.nonzero_memory, node.allocatable(MEMORY))
@@ -66,7 +65,7 @@ def _all_used(requested: Amount, allocatable: Amount) -> Amount:
 
 
 class ResourceAllocation(VectorScorePlugin):
-    """Scores by the mean share of cpu and memory; ``part`` is the amount that counts: the free or the used one."""
+    """Scores by the mean share of cpu and memory; ``part`` is the amount that counts: free or used."""
 
     reads = Reads.NODE | Reads.PODS
 
@@ -76,10 +75,9 @@ class ResourceAllocation(VectorScorePlugin):
 
     @abstractmethod
     def part_of_one(self, requested: int, allocatable: int) -> int:
-        """The same for one node."""
+        pass
 
     def score(self, state: CycleState, pod: Pod, node: NodeInfo) -> int:
-        """0..100."""
         wanted = state.pod_class.requests
         cpu = self._points(node.nonzero_cpu + wanted.nonzero_cpu, node.allocatable(CPU))
         memory = self._points(node.nonzero_memory + wanted.nonzero_memory, node.allocatable(MEMORY))
@@ -103,8 +101,6 @@ class ResourceAllocation(VectorScorePlugin):
 
 
 class NodeResourcesLeastAllocated(ResourceAllocation):
-    """Emptier nodes score higher."""
-
     name: ClassVar[str] = LEAST
 
     def part(self, requested: Amount, allocatable: Amount) -> Amount:
@@ -115,8 +111,6 @@ class NodeResourcesLeastAllocated(ResourceAllocation):
 
 
 class NodeResourcesMostAllocated(ResourceAllocation):
-    """Fuller nodes score higher."""
-
     name: ClassVar[str] = MOST
     packs = True
 
@@ -132,7 +126,7 @@ _COUNTED: Final = (CPU, MEMORY)
 
 
 class NodeResourceLimits(PreScorePlugin, VectorScorePlugin):
-    """Scores by whether the pod's limits fit the node if it were empty."""
+    """Scores by whether the pod's limits fit the empty node."""
 
     name: ClassVar[str] = RESOURCE_LIMITS
     reads = Reads.NODE

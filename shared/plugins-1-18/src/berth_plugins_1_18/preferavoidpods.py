@@ -1,7 +1,7 @@
 """NodePreferAvoidPods: avoids nodes whose annotation lists the pod's controller.
 
-Score: 0 where the node's annotation ``scheduler.alpha.kubernetes.io/preferAvoidPods`` has the pod's ReplicaSet or
-ReplicationController by kind and uid, 100 elsewhere: with the weight 10,000 this outweighs all other scores. An invalid
+Score: 0 if the node's annotation ``scheduler.alpha.kubernetes.io/preferAvoidPods`` has the pod's ReplicaSet or
+ReplicationController by kind and uid, else 100: with the weight 10,000 this outweighs all other scores. An invalid
 annotation is ignored. As kube-scheduler 1.18's plugin of that name.
 """
 
@@ -26,8 +26,7 @@ from berth.plugins.factory import PluginFactory, no_args
 NAME: Final = "NodePreferAvoidPods"
 ANNOTATION: Final = "scheduler.alpha.kubernetes.io/preferAvoidPods"
 KINDS: Final = ("ReplicationController", "ReplicaSet")
-Controllers = frozenset[tuple[str, str]]
-"""(kind, uid) of each."""
+Controllers = frozenset[tuple[str, str]]  # (kind, uid)
 
 
 class NodePreferAvoidPods(VectorScorePlugin):
@@ -48,7 +47,7 @@ class NodePreferAvoidPods(VectorScorePlugin):
 
 
 class AvoidingNodes:
-    """The annotated nodes of one Snapshot by row, updated with its changes: most clusters have none."""
+    """The annotated nodes of one Snapshot by row, updated with its changes; most clusters have none."""
 
     def __init__(self, snapshot: Snapshot) -> None:
         self._snapshot = snapshot
@@ -56,7 +55,7 @@ class AvoidingNodes:
         self._seen = -1
 
     def rows(self, owner: OwnerReference) -> list[int]:
-        """The nodes that are to be avoided by this controller's pods."""
+        """The nodes to avoid for this controller's pods."""
         self._refresh()
         return [row for row, controllers in self._by_row.items() if (owner.kind, owner.uid) in controllers]
 
@@ -79,32 +78,23 @@ class AvoidingNodes:
 
 
 class Controller(msgspec.Struct, frozen=True):
-    """A controller whose pods are to be avoided."""
-
     kind: str = ""
     uid: str = ""
 
 
 class Signature(msgspec.Struct, frozen=True, rename="camel"):
-    """Matches the pods to be avoided."""
-
     pod_controller: Controller | None = None
 
 
 class Avoided(msgspec.Struct, frozen=True, rename="camel"):
-    """One entry of the annotation."""
-
     pod_signature: Signature = Signature()
 
 
 class Annotation(msgspec.Struct, frozen=True, rename="camel"):
-    """The annotation."""
-
     prefer_avoid_pods: list[Avoided] | None = None
 
 
 def avoided_controllers(node: Node) -> Controllers:
-    """The controllers in the node's annotation."""
     written = (node.metadata.annotations or {}).get(ANNOTATION)
     return _read(written) if written else frozenset()
 

@@ -1,6 +1,6 @@
 """The algorithm providers of kube-scheduler 1.18 and the feature gates that add plugins to them.
 
-The lists are point by point and in the order of its registry. Flags ``--algorithm-provider`` and ``--feature-gates``.
+The lists are by extension point, in its registry's order. Flags ``--algorithm-provider`` and ``--feature-gates``.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from berth.api.config.presets import Gate, Preset
 from berth.api.config.types import PluginRef, Plugins, PluginSet, Point
 
 RELEASE: Final = "1.18"
+# kube-scheduler 1.18's help text of the flag.
 DEPRECATION: Final = (
     "--algorithm-provider: DEPRECATED: the scheduling algorithm provider to use, "
     "one of: ClusterAutoscalerProvider | DefaultProvider"
 )
-"""kube-scheduler 1.18's help text of the flag."""
 
 
 def _named(*names: str) -> PluginSet:
@@ -28,6 +28,7 @@ def _weighted(**weights: int) -> PluginSet:
     return PluginSet(enabled=[PluginRef(name=name, weight=weight) for name, weight in weights.items()])
 
 
+# The default plugins of kube-scheduler 1.18.
 DEFAULT_PROVIDER: Final = Plugins(
     queue_sort=_named("PrioritySort"),
     pre_filter=_named("NodeResourcesFit", "NodePorts", "InterPodAffinity"),
@@ -60,7 +61,7 @@ DEFAULT_PROVIDER: Final = Plugins(
     ),
     bind=_named("DefaultBinder"),
 )
-"""The default plugins of kube-scheduler 1.18."""
+# The same, but full nodes first, so that others become empty and can be removed.
 CLUSTER_AUTOSCALER_PROVIDER: Final = msgspec.structs.replace(
     DEFAULT_PROVIDER,
     score=PluginSet(
@@ -72,7 +73,6 @@ CLUSTER_AUTOSCALER_PROVIDER: Final = msgspec.structs.replace(
         ]
     ),
 )
-"""The same, but full nodes first, so that others become empty and can be removed."""
 EVEN_PODS_SPREAD: Final = Gate(
     name="EvenPodsSpread",
     is_on=True,
@@ -91,8 +91,9 @@ RESOURCE_LIMITS: Final = Gate(
         Point.SCORE: PluginRef(name="NodeResourceLimits", weight=1),
     },
 )
-GATES: Final = (EVEN_PODS_SPREAD, RESOURCE_LIMITS)
-"""With the defaults of that release."""
+GATES: Final = (EVEN_PODS_SPREAD, RESOURCE_LIMITS)  # with 1.18's defaults
+# Plugins appended to every provider. 1.18 preempted pods and bound volumes outside of plugins. It had no scheduling
+# gates, but the API server would reject the Binding of a gated pod. Pods with resource claims are rejected.
 APPENDED: Final = Plugins(
     pre_enqueue=_named("SchedulingGates"),
     pre_filter=_named("DynamicResources"),
@@ -100,11 +101,6 @@ APPENDED: Final = Plugins(
     reserve=_named("VolumeBinding"),
     pre_bind=_named("VolumeBinding"),
 )
-"""Plugins that every provider needs in addition.
-
-That release preempted pods and bound volumes outside of plugins. It had no scheduling gates, but the API server would
-reject the Binding of a gated pod. Pods with resource claims are rejected.
-"""
 
 
 def _preset(plugins: Plugins) -> Preset:

@@ -1,4 +1,4 @@
-"""Today's plugins with the scores that kube-scheduler 1.18 gave; the filters are today's.
+"""Today's plugins with kube-scheduler 1.18's scores; the filters are today's.
 
 - ImageLocality: only containers count, not init containers and image volumes.
 - InterPodAffinity: normalized so that min(least, 0) is 0 and max(most, 0) is 100: the least need not be 0.
@@ -6,7 +6,7 @@
 - TaintToleration: PreScore selects the tolerations of PreferNoSchedule; 1.18 lists it as a point of the plugin.
 - PodTopologySpread: raw is the number of pods in the node's domains, added up over the constraints. With the sum and
   the least over the feasible nodes that have all topology keys: ``100 * (sum - raw) / (sum - least)`` in whole numbers,
-  0 for other nodes, 100 for all when the divisor is 0. An empty selector matches every pod of the namespace, and the
+  0 for other nodes, 100 for all if the divisor is 0. An empty selector matches every pod of the namespace, and the
   default constraints are empty.
 """
 
@@ -68,7 +68,6 @@ class NodeAffinityV118(nodeaffinity.NodeAffinityPlugin):
     """Ignores matchFields of preferred terms."""
 
     def preferred(self, state: CycleState) -> Sequence[WeightedNodeTerm]:
-        """The preferred terms without their matchFields."""
         return [WeightedNodeTerm(w.weight, NodeTerm(w.term.labels)) for w in super().preferred(state) if w.term.labels]
 
 

@@ -1,11 +1,11 @@
 """DefaultPodTopologySpread: spreads the pods of one service or controller evenly over nodes and zones.
 
-Raw: the matching pods on the node, in the pod's namespace and not being deleted. A pod matches when the selectors of
-all services, replication controllers, replica sets and stateful sets that select this pod, taken together, select it
-too; today's plugins use the pod's owner instead. Normalized: with ``max`` the most of any node, ``100 * (max - raw) /
-max``, 100 when max is 0; for a node in a zone one third of that and two thirds of the same for the zone's sum over the
-feasible nodes, in whole numbers. A zone is region and zone together, the beta labels first. A pod with topology spread
-constraints is not scored. As kube-scheduler 1.18's plugin of that name (SelectorSpread from 1.19 on).
+Raw: the matching pods on the node, in the pod's namespace and not being deleted. A pod matches if the combined
+selectors of all services, replication controllers, replica sets and stateful sets of this pod select it too; today's
+plugins use the pod's owner instead. Normalized: with ``max`` the most of any node, ``100 * (max - raw) / max``, 100 if
+max is 0; for a node in a zone one third of this and two thirds of the same for the zone's sum over the feasible nodes,
+in whole numbers. A zone is region and zone together, the beta labels first. A pod with topology spread constraints is
+not scored. As kube-scheduler 1.18's plugin of that name (SelectorSpread from 1.19 on).
 """
 
 from __future__ import annotations
@@ -30,8 +30,7 @@ from berth.plugins.podtopologyspread.constraints import SelectorCache
 
 NAME: Final = "DefaultPodTopologySpread"
 MATCHING_PODS: Final = StateKey[Counts]("DefaultPodTopologySpread.matching_pods")
-OF_ZONE: Final = 2.0 / 3.0
-"""The weight of the zone in the score; the node has the rest (kube-scheduler's zoneWeighting)."""
+OF_ZONE: Final = 2.0 / 3.0  # weight of the zone in the score; the node has the rest (kube-scheduler's zoneWeighting)
 ZONE_LABELS: Final = ("failure-domain.beta.kubernetes.io/zone", "topology.kubernetes.io/zone")
 REGION_LABELS: Final = ("failure-domain.beta.kubernetes.io/region", "topology.kubernetes.io/region")
 
@@ -42,7 +41,6 @@ class DefaultPodTopologySpread(PreScorePlugin, VectorScorePlugin, NormalizePlugi
     name: ClassVar[str] = NAME
 
     def pre_score(self, state: CycleState, pod: Pod, nodes: Nodes) -> Status:
-        """Skip for a pod with topology spread constraints."""
         if pod.spec.topology_spread_constraints:
             return SKIP
         state.write(MATCHING_PODS, count_matching_pods(pod, nodes.snapshot))
@@ -55,7 +53,7 @@ class DefaultPodTopologySpread(PreScorePlugin, VectorScorePlugin, NormalizePlugi
         return nodes.take(state.read(MATCHING_PODS)).astype(np.int64)
 
     def score_with_another(self, state: CycleState, pod: Pod, nodes: NodesWithAnother) -> Scores:
-        """One matching pod more, if anything selects the pod."""
+        """One matching pod more, if the pod has a selector."""
         return self.score_all(state, pod, nodes) + int(selectors_of(nodes.snapshot).of(pod) is not None)
 
     def normalize(self, state: CycleState, pod: Pod, scores: Scores, nodes: Nodes) -> Scores:
@@ -70,7 +68,7 @@ class DefaultPodTopologySpread(PreScorePlugin, VectorScorePlugin, NormalizePlugi
 
 
 def count_matching_pods(pod: Pod, snapshot: Snapshot) -> Counts:
-    """int32[capacity]: the matching pods on each row; 0 when nothing selects the pod."""
+    """int32[capacity]: the matching pods on each row; 0 without a selector."""
     labels = selectors_of(snapshot).of(pod)
     if labels is None:
         return np.zeros(snapshot.columns.capacity, dtype=np.int32)
@@ -90,7 +88,7 @@ class SpreadSelectors:
         self._cache = SelectorCache[tuple[str, LabelItems], LabelMatcher | None](snapshot)
 
     def of(self, pod: Pod) -> LabelMatcher | None:
-        """The selector; None when nothing selects the pod."""
+        """The selector; None if no object selects the pod."""
         namespace, labels = pod.metadata.namespace, pod.metadata.labels or {}
         return self._cache.get((namespace, label_items(labels)), lambda: self._selector(namespace, labels))
 
@@ -129,7 +127,7 @@ Numbers = npt.NDArray[np.intp]
 
 
 def zones_of(nodes: Nodes) -> Numbers:
-    """intp[nodes]: numbers of the zones that occur, from 1; 0 for nodes in no zone."""
+    """intp[nodes]: numbers of the nodes' zones, from 1; 0 for nodes in no zone."""
     regions, zones = _values(REGION_LABELS, nodes), _values(ZONE_LABELS, nodes)
     pairs = regions * (int(zones.max(initial=0)) + 1) + zones
     present = np.bincount(pairs, minlength=1) > 0

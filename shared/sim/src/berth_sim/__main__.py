@@ -1,4 +1,4 @@
-"""`python -m berth_sim`: a simulated cluster in the foreground; it prints its addresses as one line of JSON."""
+"""`python -m berth_sim`: a simulated cluster in the foreground; prints its addresses as one line of JSON."""
 
 import argparse
 import asyncio
@@ -55,7 +55,7 @@ def parser() -> argparse.ArgumentParser:
 def _seconds(text: str) -> timedelta:
     try:
         return timedelta(seconds=float(text))
-    except (ValueError, OverflowError) as exc:  # nan and inf are floats, and no times
+    except (ValueError, OverflowError) as exc:  # float accepts nan and inf
         raise argparse.ArgumentTypeError(f"want seconds, got {text!r}") from exc
 
 
@@ -99,7 +99,6 @@ def _print(line: dict[str, object]) -> None:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Parse the command line and serve; return the exit code."""
     arguments = parser().parse_args(argv)
     try:
         _run(arguments)

@@ -71,8 +71,8 @@ def _flattened(document: Any) -> Iterator[Any]:
 def load(resources: Resources, objects: Iterable[JsonObject]) -> dict[str, int]:
     """Put objects into the cluster unchanged, with their status and node; return the number of each kind.
 
-    Kinds that are not simulated are left out, and counted under their name with a `!` before it. Namespaces that are
-    missing in the snapshot are created.
+    Kinds that are not simulated are left out, and counted under their name with a `!` before it. Missing namespaces are
+    created.
     """
     counts: dict[str, int] = {}
     known: list[tuple[SimulatedKind, JsonObject]] = []
@@ -139,7 +139,7 @@ class SimulatedCluster:
         kubeconfig_path: Where to write a kubeconfig; None is a temporary folder, removed with the cluster.
         clock: The source of time stamps.
         default_scheduler: The schedulerName of pods that name none.
-        identity: Makes a restarted cluster the same cluster for its clients, with its objects gone: the uid of
+        identity: Makes a restarted cluster the same cluster for its clients, without its objects: the uid of
             kube-system is derived from it, and resource versions continue from the clock. Empty: a new cluster each
             time.
     """
@@ -161,10 +161,9 @@ class SimulatedCluster:
         self.resources = Resources(Store(history, _first_revision(identity, clock)), clock, default_scheduler)
         self.faults = Faults(self.resources.store)
         self.url = ""
-        self.loaded = _seed(self.resources, nodes, objects)
+        self.loaded = _seed(self.resources, nodes, objects)  # from `objects`, by kind
         if identity:
             load(self.resources, [_known_by(identity)])
-        """How many objects of each kind came from `objects`."""
         self._host = host
         self._port = port
         self._kubelet = Kubelet(self.resources, kubelet) if kubelet is not None else None
@@ -230,11 +229,10 @@ class SimulatedCluster:
         path = self._wanted_kubeconfig_path
         draft = path.with_name(f".{path.name}.{os.getpid()}")
         draft.write_text(json.dumps(kubeconfig(self.url), indent=2))
-        draft.replace(path)  # whole as soon as it is there, since others wait for it to be
+        draft.replace(path)  # complete as soon as it exists, because others wait for it
 
 
 def kubeconfig(url: str) -> JsonObject:
-    """Return a kubeconfig for a simulated cluster."""
     name = "simulated"
     return {
         "apiVersion": "v1",

@@ -40,20 +40,18 @@ _REASONS = {
 
 
 class _Aimed(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, tag_field="action"):
-    """Which requests a fault applies to, and how many; `count=None`: all until the faults are cleared."""
+    """The requests that a fault applies to, and their number; `count=None`: all until the faults are cleared."""
 
     verb: Verb | Literal["*"] = "*"
-    resource: str = ANY
-    """`pods`, `pods/binding`, `leases`, or `*`."""
+    resource: str = ANY  # `pods`, `pods/binding`, `leases`, or `*`
     count: int | None = 1
 
     def meets(self, verb: Verb, resource: str) -> bool:
-        """Whether the fault applies to a request."""
         return self.verb in (ANY, verb) and self.resource in (ANY, resource)
 
 
 class Fail(_Aimed, tag="fail"):
-    """The request fails with this status and changes nothing."""
+    """The request fails with this status without an effect."""
 
     status: int = 503
     message: str = "the server is simulating a failure"
@@ -66,8 +64,6 @@ class Reject(_Aimed, tag="reject"):
 
 
 class Delay(_Aimed, tag="delay"):
-    """The request waits before it is handled."""
-
     seconds: float = 1.0
 
 
@@ -76,8 +72,6 @@ class LoseAnswer(_Aimed, tag="lose_answer"):
 
 
 class CutWatches(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, tag_field="action", tag="cut_watches"):
-    """Every open watch of a resource ends now."""
-
     resource: str = ANY
 
 
@@ -86,7 +80,7 @@ class Compact(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, tag_fiel
 
 
 class Clear(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, tag_field="action", tag="clear"):
-    """All faults are disarmed."""
+    pass
 
 
 Armed: TypeAlias = Fail | Reject | Delay | LoseAnswer
@@ -94,7 +88,7 @@ Fault: TypeAlias = Armed | CutWatches | Compact | Clear
 
 
 class Faults:
-    """The faults that are armed, and the watches that can be cut."""
+    """The armed faults, and the watches that can be cut."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -102,7 +96,7 @@ class Faults:
         self._watches: dict[Callable[[], None], str] = {}
 
     def inject(self, *faults: Fault) -> None:
-        """Arm faults; those that do not apply to requests take effect at once."""
+        """Arm faults; faults that do not concern requests take effect at once."""
         for fault in faults:
             match fault:
                 case CutWatches(resource=resource):
@@ -118,13 +112,11 @@ class Faults:
         return list(self._armed)
 
     def cut_watches(self, resource: str = ANY) -> None:
-        """End every open watch of a resource."""
         for cut, watched in tuple(self._watches.items()):
             if resource in (ANY, watched):
                 cut()
 
     def watch_opened(self, cut: Callable[[], None], resource: str) -> None:
-        """Register an open watch and the function that cuts it."""
         self._watches[cut] = resource
 
     def watch_closed(self, cut: Callable[[], None]) -> None:
@@ -164,7 +156,6 @@ async def _happen(fault: Armed, verb: Verb, route: Route) -> bool:
 
 
 def _missing_right(user: str, verb: Verb, route: Route) -> StatusError:
-    """403 with RBAC's message."""
     kind, name = route.kind, route.name
     scope = f'in the namespace "{route.namespace}"' if route.namespace else "at the cluster scope"
     subject = f'{kind.resource} "{name}"' if name else kind.resource
@@ -177,7 +168,7 @@ def decode(body: bytes) -> list[Fault]:
     """Decode the body of `POST /sim/faults`: one fault or a list of them.
 
     Raises:
-        StatusError: 400, it is not a fault.
+        StatusError: 400, not a fault.
     """
     try:
         decoded: Fault | list[Fault] = msgspec.json.decode(body, type=Fault | list[Fault])
@@ -187,5 +178,4 @@ def decode(body: bytes) -> list[Fault]:
 
 
 def describe(faults: Faults) -> JsonObject:
-    """Return the armed faults, for `GET /sim/faults`."""
     return {"armed": faults.armed()}

@@ -19,16 +19,14 @@ _CORDON = {"key": UNSCHEDULABLE_TAINT.key, "effect": UNSCHEDULABLE_TAINT.effect}
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class KubeletSettings:
-    """How fast pods start and end on the simulated nodes."""
+    """Start and end times of pods on the simulated nodes."""
 
-    start_delay: timedelta = timedelta(seconds=0.5)
-    """From Binding to Running."""
-    longest_grace: timedelta = timedelta(seconds=1)
-    """A terminating pod ends after its own grace period or this, whichever is shorter."""
+    start_delay: timedelta = timedelta(seconds=0.5)  # from Binding to Running
+    longest_grace: timedelta = timedelta(seconds=1)  # upper limit of a terminating pod's grace period
 
 
 class Kubelet:
-    """Watches the pods of the store, and starts and ends them; ignores pods on nodes that do not exist."""
+    """Watches the pods of the store, and starts and ends them; ignores pods on missing nodes."""
 
     def __init__(self, resources: Resources, settings: KubeletSettings) -> None:
         self._resources = resources
@@ -36,14 +34,12 @@ class Kubelet:
         self._timers: set[asyncio.TimerHandle] = set()
 
     def start(self) -> None:
-        """Handle the existing pods, then watch for changes."""
         table = self._resources.store.table(PODS)
         for stored in table.in_order():
             self._look_at(None, stored)
         table.listeners[self._take] = None
 
     def stop(self) -> None:
-        """Stop watching, and cancel the pending starts and ends."""
         del self._resources.store.table(PODS).listeners[self._take]
         for timer in self._timers:
             timer.cancel()
@@ -96,13 +92,13 @@ class Kubelet:
 
 
 class CordonTaints:
-    """Taints the nodes that are cordoned, and takes the taint away again, as Kubernetes' node lifecycle controller."""
+    """Taints cordoned nodes, and removes the taint from others, as Kubernetes' node lifecycle controller."""
 
     def __init__(self, resources: Resources) -> None:
         self._store = resources.store
 
     def start(self) -> None:
-        """Watch for changes; nodes that exist stay as they were given."""
+        """Watch for changes; existing nodes keep their taints."""
         self._store.table(NODES).listeners[self._take] = None
 
     def stop(self) -> None:
@@ -110,7 +106,7 @@ class CordonTaints:
 
     def _take(self, change: StoreEvent) -> None:
         if change.after is not None and _tainted(change.after.value) is not change.after.value:
-            asyncio.get_running_loop().call_soon(self._taint, change.key)  # not within the write that is told
+            asyncio.get_running_loop().call_soon(self._taint, change.key)  # not within the write that is being reported
 
     def _taint(self, key: Key) -> None:
         node = self._store.table(NODES).items.get(key)
@@ -119,7 +115,7 @@ class CordonTaints:
 
 
 def _tainted(node: JsonObject) -> JsonObject:
-    """The node with the taint of a cordon if it is cordoned, else without; the same object if it is so."""
+    """The node with a cordon's taint if cordoned, else without; the same object if unchanged."""
     spec = node.get("spec") or {}
     taints, is_cordoned = spec.get("taints") or [], bool(spec.get("unschedulable"))
     others = [taint for taint in taints if not _is_of_a_cordon(taint)]
@@ -187,10 +183,10 @@ def node_manifest(  # noqa: PLR0913 - keyword-only, each with its default
         name: Name and hostname label.
         cpu: Capacity as a quantity.
         memory: Capacity as a quantity.
-        pods: How many pods it allows.
+        pods: The number of pods it allows.
         labels: Labels besides hostname and zone.
         taints: Taints as in the API.
-        zone: Value of the zone label, none when empty.
+        zone: Value of the zone label; empty: no label.
         unschedulable: Whether it is cordoned; then it has the taint that Kubernetes gives it.
         extended: Extended resources by name, as quantities.
     """
@@ -230,12 +226,12 @@ def pod_manifest(  # noqa: PLR0913 - keyword-only, each with its default
     Args:
         name: Name.
         namespace: Namespace.
-        cpu: Request as a quantity; none when empty.
-        memory: Request as a quantity; none when empty.
+        cpu: Request as a quantity; empty: no request.
+        memory: Request as a quantity; empty: no request.
         labels: Labels.
         scheduler: Its schedulerName.
         node: The node that it is bound to; empty for a pending pod.
-        priority_class: Its priorityClassName; none when empty.
+        priority_class: Its priorityClassName; may be empty.
         spec: Further members of its spec: nodeSelector, tolerations, affinity, schedulingGates, ...
     """
     wanted = {resource: amount for resource, amount in (("cpu", cpu), ("memory", memory)) if amount}
@@ -255,7 +251,6 @@ def pod_manifest(  # noqa: PLR0913 - keyword-only, each with its default
 
 
 def node_manifests(count: int, *, cpu: str = "4", memory: str = "16Gi", pods: int = 110) -> list[JsonObject]:
-    """Return equal nodes, spread over three zones."""
     width = len(str(max(count - 1, 0)))
     return [
         node_manifest(f"node-{number:0{width}}", cpu=cpu, memory=memory, pods=pods, zone=ZONES[number % len(ZONES)])

@@ -2,16 +2,15 @@
 
 ``<cluster>/prometheus`` answers exactly the queries that the metrics collector sends (rate, count_over_time and
 timestamp of node_network_{receive,transmit}_bytes_total, node_network_flags and _speed_bytes, node_uname_info, and the
-scrape interval), in the form of a real server's response. It is not a PromQL engine: any other query gets a 400.
-Every node has one device, eth0, and a link of 1 Gbit/s. Its traffic is the sum of its own, which rises and falls, and
-that of its pods.
+scrape interval), in the form of a real server's response. It is not a PromQL engine: any other query gets a 400. Every
+node has one device, eth0, and a link of 1 Gbit/s. Its traffic is its own, which rises and falls, plus its pods'.
 
 ``<cluster>/sim/exporters`` is for a real Prometheus:
 
     http_sd_configs: [{url: http://<cluster>/sim/exporters}]
 
-It lists one target a node, each at this same address under its own path. The counters grow by the same rates, so that
-a Prometheus that scrapes them shows the same traffic.
+It lists one target per node, each at this same address under its own path. The counters grow by the same rates, so that
+a scraping Prometheus shows the same traffic.
 """
 
 import hashlib
@@ -36,24 +35,19 @@ PATH: Final = f"{PREFIX}/api/v1/query"
 
 SCRAPE_SECONDS: Final = 5.0
 
-LINK_BYTES: Final = 125e6
-"""1 Gbit/s."""
+LINK_BYTES: Final = 125e6  # 1 Gbit/s
 
-OWN_BYTES: Final = 60e6
-"""The maximum traffic of a node without pods, in each direction."""
+OWN_BYTES: Final = 60e6  # bytes per second of a node without pods, in each direction, at its peak
 
-POD_BYTES: Final = 0.5e6
-"""The traffic of one pod."""
+POD_BYTES: Final = 0.5e6  # bytes per second of one pod
 
-PERIOD_SECONDS: Final = 600.0
-"""The period in which a node's own traffic rises and falls."""
+PERIOD_SECONDS: Final = 600.0  # period in which a node's own traffic rises and falls
 
 DEVICE: Final = "eth0"
 
 _JOB: Final = "node-exporter"
 
-FLAGS: Final = 0x1003
-"""Flags of the device: up, broadcast, multicast; not part of a bond."""
+FLAGS: Final = 0x1003  # of the device: up, broadcast, multicast; not part of a bond
 
 
 Labels = Mapping[str, str]
@@ -73,11 +67,11 @@ class Moment:
 
     @property
     def scraped_at(self) -> float:
-        """When every node was last scraped."""
+        """The time of all nodes' last scrape."""
         return math.floor(self.now / SCRAPE_SECONDS) * SCRAPE_SECONDS
 
     def rate(self, node: str, direction: str) -> float:
-        """Bytes per second: the node's own, which depends on its name and the time, and that of its pods."""
+        """Bytes per second: the node's own, by its name and the time, plus its pods'."""
         own = int.from_bytes(hashlib.blake2b(f"{node} {direction}".encode(), digest_size=4).digest()) / 2**32
         wave = 0.75 + 0.25 * math.sin(2 * math.pi * (self.now / PERIOD_SECONDS + own))
         return min(LINK_BYTES, OWN_BYTES * own * wave + POD_BYTES * self._pods.get(node, 0))
@@ -101,18 +95,15 @@ class SimulatedPrometheus:
         return _json({"status": "success", "data": {"resultType": "vector", "result": result}})
 
     def now(self) -> float:
-        """The time in the cluster, in Unix seconds."""
         return self._clock().timestamp()
 
     def moment(self) -> Moment:
-        """The traffic at this time."""
         pods = Counter(pod.value["spec"].get("nodeName", "") for pod in self._store.table(PODS).items.values())
         nodes = (name for _, name in self._store.table(NODES).items)
         return Moment(self.now(), nodes, pods)
 
 
 def _each(value: Callable[[Moment, Asked, str], float]) -> Callable[[Moment, Asked], Rows]:
-    """A row for the device of each node."""
     return lambda moment, asked: ((_series(node), value(moment, asked, node)) for node in moment.nodes)
 
 
@@ -186,11 +177,9 @@ def _json(document: object, code: int = HTTPStatus.OK) -> web.Response:
 
 EXPORTERS_PATH: Final = "/sim/exporters"
 
-PORT: Final = 9100
-"""Of the node exporter: the name of an instance, not its address."""
+PORT: Final = 9100  # in the name of an instance; the exporters do not listen there
 
-MOMENT_SECONDS: Final = 1.0
-"""How long the pod counts are reused: the scrapes of all nodes follow one another."""
+MOMENT_SECONDS: Final = 1.0  # seconds that pod counts are reused, because all nodes are scraped in a row
 
 _CONTENT_TYPE: Final = "text/plain"
 
@@ -204,7 +193,6 @@ class Counters:
     transmitted: float = 0.0
 
     def grow(self, moment: Moment, node: str, until: float) -> None:
-        """Add the traffic since the last scrape."""
         elapsed = max(0.0, until - self.at)
         self.received += moment.rate(node, "receive") * elapsed
         self.transmitted += moment.rate(node, "transmit") * elapsed
@@ -212,7 +200,7 @@ class Counters:
 
 
 class SimulatedExporters:
-    """One exporter a node; counters start from 0 at the first scrape, as after a reboot."""
+    """One exporter per node; counters start from 0 at the first scrape, as after a reboot."""
 
     def __init__(self, traffic: SimulatedPrometheus) -> None:
         self._traffic = traffic
@@ -220,7 +208,6 @@ class SimulatedExporters:
         self._moment: Moment | None = None
 
     def respond(self, request: web.BaseRequest) -> web.Response:
-        """Handle a request below PATH."""
         rest = request.path.removeprefix(EXPORTERS_PATH).strip("/")
         if not rest:
             return web.Response(body=msgspec.json.encode(self._targets(request.host)), content_type="application/json")

@@ -38,7 +38,7 @@ _FAULTS_PATH = "/sim/faults"
 
 
 class SimulatedApiServer:
-    """Answers requests; `handle` is what aiohttp's low-level server calls."""
+    """Answers requests; aiohttp's low-level server calls ``handle``."""
 
     def __init__(self, resources: Resources, injected: Faults) -> None:
         self._resources = resources
@@ -54,7 +54,7 @@ class SimulatedApiServer:
     async def handle(self, request: web.BaseRequest) -> web.StreamResponse:
         """Answer one request.
 
-        A watch ends when its client disconnects. A delayed write is carried out also when its client has disconnected.
+        A watch ends when its client disconnects. A delayed write is carried out even after its client has disconnected.
         """
         if self._faults.armed() and "watch=" not in request.query_string:
             return await asyncio.shield(self._answer_or_refuse(request))
@@ -163,7 +163,7 @@ class SimulatedApiServer:
         return _json(page.encoded(route.kind))
 
     def _delete_one(self, kind: SimulatedKind, key: tuple[str, str], options: DeleteOptions) -> bytes:
-        """Delete an object; the response is a pod's last state, or a Status when any other object was removed."""
+        """Delete an object; the response is a pod's last state, or a Status for other kinds."""
         stored, is_gone = self._resources.delete(kind, key, options)
         if kind is PODS or not is_gone:
             return stored.encoded(kind)

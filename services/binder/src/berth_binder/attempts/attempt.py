@@ -15,7 +15,8 @@ from berth.api.pod import Pod
 from berth.decoding import version_number
 from berth.messages.attempts import Candidate, Decision
 from berth.messages.subjects import Term
-from berth_binder.decisions import EvictionPlan, Placement, Verdict
+from berth_binder.attempts.pluginsteps import PluginSteps
+from berth_binder.decisions.verdict import EvictionPlan, Placement, Verdict
 from berth_binder.events import (
     GetPod,
     PostBinding,
@@ -24,7 +25,6 @@ from berth_binder.events import (
     VoidBindings,
     WriteVolumes,
 )
-from berth_binder.pluginsteps import PluginSteps
 
 MOST_HELD: Final = 8
 """Messages that are held for one pod. A pod may wait for its volume for hours, and messages for it may come as quickly

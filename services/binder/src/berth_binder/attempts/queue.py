@@ -13,12 +13,12 @@ from typing import Final
 from berth.clock import Backoff
 from berth.framework.status import Status
 from berth_binder.attempts.attempt import BindingAttempt
+from berth_binder.attempts.pluginsteps import PluginSteps
 from berth_binder.events import (
     RankedDelivery,
     RequestAnswer,
     SetAside,
 )
-from berth_binder.pluginsteps import PluginSteps
 from berth_binder.settings import CoreSettings
 
 UNANSWERED: Final = "the API server has not answered yet"

@@ -29,8 +29,8 @@ from berth_cli.pods.waiting import queue_pages
 from berth_cli.recording.anonymised import Anonymiser
 from berth_cli.recording.configuration import configuration_of, recorded_header
 from berth_cli.recording.file import Begun, Change, Header, Recorded, RecordingWriter, Waiting, unchanged
-from berth_cli.recording.joined import joined
 from berth_cli.recording.recorder import Recorder
+from berth_cli.recording.segments.joined import joined
 from berth_cli.rendering import amount_of_bytes, duration, note, print_line
 from berth_cli.simulate.inputs import counted
 

@@ -40,8 +40,8 @@ from berth_cli.recording.configuration import configuration_of
 from berth_cli.recording.differences import NOT_COMPARED
 from berth_cli.recording.file import Recording, read_opened, read_recording
 from berth_cli.recording.history import Fate, RecordedQueue
-from berth_cli.recording.joined import joined
 from berth_cli.recording.replay import Replay, ReplayCounts, Replayed
+from berth_cli.recording.segments.joined import joined
 from berth_cli.recording.whatif import ComparedPod, RunResult, WhatIf, what_if
 from berth_cli.rendering import clock, duration, indented, new_table, note, plain, print_rich
 from berth_cli.replayed.comparison import RecordedSource, TwoClusters

@@ -1,1 +1,1 @@
-"""NATS as berth uses it: the interface that the services see, and its implementation on nats-py."""
+"""The bus on NATS: the interface for services, and its implementation on nats-py."""

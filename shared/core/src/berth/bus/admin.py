@@ -1,4 +1,4 @@
-"""Applies the declared streams, buckets and consumers to the server, and reports differences."""
+"""Applies declared streams, buckets and consumers to the server, and reports differences."""
 
 from __future__ import annotations
 
@@ -54,17 +54,15 @@ from berth.bus.topology import (
 from berth.errors import TemporaryError
 from berth.messages.subjects import PREFIX
 
-BUS_ID_CHARACTERS: Final = 64
-"""Of ``bus.id``: twice what berth writes."""
-PROBE_BYTES: Final = 512 * 1024
-"""What must fit: more than a stream's first blocks and index."""
+BUS_ID_CHARACTERS: Final = 64  # Maximum length of `bus.id`: twice berth's own.
+PROBE_BYTES: Final = 512 * 1024  # Bytes of a probe message: more than a stream's first blocks and index.
 NAMED_IN_POSITIONS: Final = (*map(bucket_stream, (CLUSTER, BANDWIDTH, FACTS)), DECISIONS)
 WITH_POSITIONS: Final = (PENDING, RANKED, DECISIONS)
 HOW_TO_APPLY: Final = "`berth bus apply` brings it in line"
 
 
 async def apply(connection: Connection) -> str:
-    """Create or update everything that is declared; returns ``bus.id``."""
+    """Create or update everything declared; return ``bus.id``."""
     topology = connection.settings.topology
     await _delete_positions_of_what_is_gone(connection)
     for stream in declared_streams(topology):
@@ -75,10 +73,10 @@ async def apply(connection: Connection) -> str:
 
 
 async def _delete_positions_of_what_is_gone(connection: Connection) -> None:
-    """Delete the streams whose messages name positions, if one of those that they name is missing.
+    """Delete the streams whose messages contain positions if a stream of these positions is missing.
 
-    Made anew it begins at 1, so that what was read before would count as read for ever
-    (docs/adr/0029-a-lost-position-takes-its-messages-along.md). Streams without a message stay: another client may be
+    A new stream begins at 1, so that old positions would mark its messages as read
+    (docs/adr/0029-a-lost-position-takes-its-messages-along.md). Empty streams stay, because another client may be
     creating them.
     """
     known = {name: await _last_sequence(connection, name) for name in (*NAMED_IN_POSITIONS, *WITH_POSITIONS)}
@@ -92,7 +90,7 @@ async def _delete_positions_of_what_is_gone(connection: Connection) -> None:
 
 
 async def _last_sequence(connection: Connection, name: str) -> int | None:
-    """The last sequence of a stream; ``None`` if it is missing."""
+    """Last sequence of a stream; ``None`` if it is missing."""
     try:
         return (await stream_info(connection, connection.names.stream(name))).state.last_seq
     except MissingError:
@@ -100,7 +98,7 @@ async def _last_sequence(connection: Connection, name: str) -> int | None:
 
 
 async def remake(connection: Connection, name: str) -> bool:
-    """Delete and apply everything if there is room and the server has given the stream up."""
+    """Delete and apply everything if there is room and the server no longer stores to this stream or bucket."""
     unstored = connection.stores.unstored().get(name)
     if unstored is None or unstored.answered:
         return False
@@ -120,7 +118,7 @@ async def remake(connection: Connection, name: str) -> bool:
 
 
 async def _has_room(connection: Connection) -> bool:
-    """Whether a stream that is made now stores what is published to it."""
+    """Whether a new stream stores a message."""
     probe, subject = connection.names.stream(PROBE), connection.names.subject(f"{PREFIX}.{PROBE}")
     config = {
         "name": probe,
@@ -160,7 +158,7 @@ async def verify(connection: Connection) -> None:
 
 
 async def read_bus_id(connection: Connection) -> str:
-    """``bus.id``, empty when the bucket or the key is missing."""
+    """``bus.id``, or empty if the bucket or the key is missing."""
     try:
         found = await get_entry(connection, CONTROL, BUS_ID_KEY)
     except MissingError:
@@ -181,7 +179,6 @@ async def create_consumer(connection: Connection, stream: str, name: str) -> Non
 
 
 async def delete_consumer(connection: Connection, stream: str, name: str) -> None:
-    """Delete a consumer if it exists."""
     try:
         await api_request(connection, f"CONSUMER.DELETE.{stream}.{name}", None, ApiResponse)
     except MissingError:
@@ -189,7 +186,7 @@ async def delete_consumer(connection: Connection, stream: str, name: str) -> Non
 
 
 async def consumer_names(connection: Connection, stream: str) -> list[str]:
-    """The names of the stream's consumers, ephemeral ones included."""
+    """Names of the stream's consumers, ephemeral ones included."""
     names: list[str] = []
     while True:
         page = await api_request(connection, f"CONSUMER.NAMES.{stream}", {"offset": len(names)}, ConsumerNames)
@@ -199,7 +196,7 @@ async def consumer_names(connection: Connection, stream: str) -> list[str]:
 
 
 async def stream_state(connection: Connection, name: str) -> StreamState:
-    """The stream with its durable consumers."""
+    """State of the stream with its durable consumers."""
     there = connection.names.stream(name)
     stream = await stream_info(connection, there)
     state = stream.state
@@ -217,7 +214,7 @@ async def stream_state(connection: Connection, name: str) -> StreamState:
 
 
 async def _consumers(connection: Connection, stream: str) -> AsyncIterator[ConsumerInfo]:
-    """All consumers of the stream, page by page."""
+    # All consumers of the stream, page by page.
     seen = 0
     while True:
         page = await api_request(connection, f"CONSUMER.LIST.{stream}", {"offset": seen}, ConsumerList)
@@ -254,11 +251,11 @@ async def _apply_stream(connection: Connection, stream: StreamSpec) -> None:
 
 
 async def _create_stream(connection: Connection, name: str, config: dict[str, object]) -> None:
-    """Create it. The errors of a server that cannot have streams name the remedy.
+    """Create a stream; errors of a server without room or JetStream name the remedy.
 
     Raises:
         MissingError: JetStream does not answer.
-        StoreFullError: there is less room than the streams set aside.
+        StoreFullError: less room than the streams reserve.
     """
     settings = connection.settings
     try:
@@ -279,7 +276,7 @@ async def _write_consumer(connection: Connection, consumer: ConsumerSpec, *, act
 
 
 async def _create_bus_id(connection: Connection) -> str:
-    """Create ``bus.id`` unless it exists; a client that loses the race reads the other's id."""
+    # A client that loses the race reads the other's id.
     created = uuid.uuid4().hex
     try:
         await put_entry(connection, CONTROL, BUS_ID_KEY, created.encode(), expected=0)
@@ -288,11 +285,10 @@ async def _create_bus_id(connection: Connection) -> str:
     return created
 
 
-# --- the declaration as configurations
+# --- declarations as configurations
 
 
 def stream_config(stream: StreamSpec, settings: TopologySettings) -> dict[str, object]:
-    """The declared stream as JetStream's stream configuration."""
     return {
         "name": stream.name,
         "description": stream.description,
@@ -317,7 +313,6 @@ def stream_config(stream: StreamSpec, settings: TopologySettings) -> dict[str, o
 
 
 def consumer_config(consumer: ConsumerSpec) -> dict[str, object]:
-    """The declared consumer as JetStream's consumer configuration."""
     return {
         "name": consumer.name,
         "durable_name": consumer.name,

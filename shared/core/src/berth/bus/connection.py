@@ -1,15 +1,14 @@
-"""A nats-py client on one connection to NATS: sending, numbered replies, deadlines, and the loss of the connection.
+"""One connection to NATS by a nats-py client: sending, numbered replies, deadlines, loss.
 
-A lost connection stays lost (docs/protocol.md, 2): nats-py would reconnect by itself and replay subscriptions,
-publishes and acks into a store that may be a different one. Everything stands on the library's public interface;
-docs/adr/0008-a-jetstream-layer-on-nats-py.md says what is taken from it, and which of its faults are kept away.
+A lost connection stays lost (docs/protocol.md, 2): nats-py would reconnect and replay subscriptions, publishes and acks
+into a store that may be another one. Apart from :class:`ReadingClient`, only the library's public interface is used
+(docs/adr/0008-a-jetstream-layer-on-nats-py.md).
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
 import re
 import ssl
 from collections.abc import Callable, Mapping
@@ -35,27 +34,27 @@ from berth.bus.outgoing import NUMBER_DIGITS, OnAnswer, Outbox, PendingRequests,
 from berth.bus.settings import IMPORTED_DOMAIN, BusSettings
 from berth.bus.topology import Names
 from berth.errors import cause_of
+from berth.log import get_logger
 
-log = logging.getLogger(__name__)
+log = get_logger()
 
+# Maximum bytes of a subject with its reply. NATS closes the connection after a command of more than 4 KiB; the rest of
+# the command is two numbers.
 MOST_SUBJECT_BYTES: Final = 4000
-"""Bytes of a subject with its reply. NATS ends the connection of a client whose command has more than 4 KiB before the
-message: what else it has are two numbers."""
+# Bytes that nats-py buffers before it waits for the socket. More wait in the outbox, where a loss drops them: the
+# library still sends its buffer when a silent server returns.
 WRITTEN_TOGETHER_BYTES: Final = 64 * 1024
-"""Bytes that nats-py collects before it waits for the socket. The rest waits here, where a loss drops it: the library
-goes on sending what it has when a server that was silent comes back."""
 
+# Between two checks of all deadlines: one timer for all costs less than one for each.
 SWEEP_SECONDS: Final = 0.25
-"""Time between two checks of all deadlines: one timer for all costs less than a timer for each."""
-CLOSE_SECONDS: Final = 0.4
-"""How long each of the two steps of closing may take."""
+CLOSE_SECONDS: Final = 0.4  # For each of the two steps of closing.
 
+# Receives each message of a subscription. Must not block.
 Listener = Callable[[Msg], None]
-"""Called with each message of a subscription. It must not block."""
+# Called with the event loop's time at every sweep.
 Sweeper = Callable[[float], None]
-"""Called with the event loop's time at every sweep."""
+# Called with subject and size of each message, for the log, which has no content.
 Traffic = Callable[[Literal["sent", "received"], str, int], None]
-"""Called with the subject and the size of each message of a connection; its content stays out of logs."""
 
 _OWN_JETSTREAM: Final = "$JS.API."
 _OR_THE_DOMAIN: Final = (
@@ -69,10 +68,10 @@ _WILDCARD_TOKENS: Final = re.compile(r"(?:[^\s.*>]+|\*)(?:\.(?:[^\s.*>]+|\*))*(?
 
 
 class ReadingClient(Client):
-    """nats-py's client, which also reads malformed headers and subjects: the library would stop reading at them.
+    """nats-py's client, reading malformed headers and subjects too: the library would stop reading at them.
 
-    Without this, anybody who may publish could end every session that receives the message, and a stored message would
-    end each new session too. These are the only private names of nats-py in berth (docs/adr/0008).
+    Otherwise anybody who may publish could end every session that receives the message, and a stored message would end
+    each new session too. These are the only private names of nats-py in berth (docs/adr/0008).
     """
 
     async def _process_headers(self, headers: bytes) -> dict[str, str] | None:
@@ -94,7 +93,7 @@ class ReadingClient(Client):
 
 @dataclass(slots=True, eq=False)
 class Subscription:
-    """A listener on a subject, until it is unsubscribed."""
+    """A listener on a subject, until unsubscribed."""
 
     subject: str
     listener: Listener
@@ -128,7 +127,7 @@ class Connection:
 
     @property
     def max_message_bytes(self) -> int:
-        """The most bytes of a message with its headers: the server's limit, or that of the streams if it is lower.
+        """Maximum bytes of a message with its headers, by the server and the declared streams.
 
         The server closes the connection of a client that sends more.
         """
@@ -141,7 +140,7 @@ class Connection:
 
         Raises:
             BusLostError: no server can be reached.
-            BusRefusedError: the credentials cannot be read, the server refuses them, or it has no TLS.
+            BusRefusedError: unusable or refused credentials, or a server without TLS.
         """
         await self._connect()
         self._outbox.start()
@@ -159,7 +158,7 @@ class Connection:
         self._sweep()
 
     async def _connect(self) -> None:
-        """Let nats-py connect and log in. Raises as :meth:`open`."""
+        """Connect and log in. Raises as :meth:`open`."""
         options = self._options()
         try:
             async with asyncio.timeout(self.settings.connect_timeout.total_seconds()):
@@ -202,14 +201,13 @@ class Connection:
         }
 
     async def _give_up(self) -> None:
-        """Close the socket of a login that failed."""
+        # Closes the socket of a failed login.
         self.lost.set()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(CLOSE_SECONDS):
                 await self._close_client()
 
     def _unreachable(self, exc: Exception) -> str:
-        """The text of an error while connecting."""
         return f"connecting to NATS at {self.settings.addresses} as {self.name!r}: {cause_of(self._cause_of(exc))}"
 
     def _cause_of(self, exc: Exception) -> Exception:
@@ -222,10 +220,10 @@ class Connection:
 
         Raises:
             BusLostError: the connection is lost; unknown whether the request arrived.
-            UnansweredError: no reply came in ``answer_timeout``; unknown whether the request arrived.
-            MissingError: nothing is subscribed to the subject.
+            UnansweredError: no reply in ``answer_timeout``; unknown whether the request arrived.
+            MissingError: the subject has no subscriber.
             TooLargeError: above ``max_message_bytes``.
-            BusRefusedError: the subject or a header breaks the protocol, or this client may not publish there.
+            BusRefusedError: an invalid subject or header, or a missing permission.
         """
         if self._outbox.is_crowded:
             await self._room(subject)
@@ -234,10 +232,10 @@ class Connection:
         return await reply
 
     def request_soon(self, subject: str, data: bytes, headers: Mapping[str, str] | None, on_answer: OnAnswer) -> None:
-        """Send a request now, however much the server has not read yet; ``on_answer`` gets what it returns or raises.
+        """Send a request now, even to a slow server; ``on_answer`` gets the reply or the error.
 
         Raises:
-            BerthError: nothing was sent, and ``on_answer`` is not called.
+            BerthError: the request was not sent, and ``on_answer`` is not called.
         """
         number = self._requests.add(subject, on_answer)
         try:
@@ -257,7 +255,7 @@ class Connection:
     def send(
         self, subject: str, data: bytes = b"", *, reply: str = "", headers: Mapping[str, str] | None = None
     ) -> None:
-        """Send with all that is sent in this turn of the event loop, in the order of the calls. Raises as request."""
+        """Send in the order of calls, in one write with all of this turn of the event loop. Raises as request."""
         if self.lost.is_set():
             raise self.lost_error()
         if not subject or _WHITE_SPACE.search(subject):
@@ -271,7 +269,7 @@ class Connection:
         self._put(subject, data, reply, headers or None, size)
 
     def acknowledge(self, subject: str, data: bytes) -> None:
-        """Send what need not arrive: dropped when the connection is lost."""
+        """Send a message that a lost connection may drop."""
         if not self.lost.is_set() and not _WHITE_SPACE.search(subject):
             self._put(subject, data, "", None, len(data))
 
@@ -281,7 +279,7 @@ class Connection:
             self._traffic("sent", self.names.own_subject(subject), size)
 
     async def _room(self, subject: str) -> None:
-        """Wait while the server reads too slowly."""
+        # Waits while the server reads too slowly.
         seconds = self.settings.answer_timeout.total_seconds()
         try:
             async with asyncio.timeout(seconds):
@@ -307,13 +305,13 @@ class Connection:
         """Subscribe before anything that is sent later.
 
         Raises:
-            BusRefusedError: no such subject can exist.
+            BusRefusedError: an invalid subject.
         """
         if self.lost.is_set():
             raise self.lost_error()
         if _WILDCARD_TOKENS.fullmatch(subject) is None:
             raise BusRefusedError(f"subscribing to {subject!r}: want tokens, dots between them, and whole wildcards")
-        subscription = Subscription(subject, listener if self._traffic is None else self._telling(listener))
+        subscription = Subscription(subject, listener if self._traffic is None else self._reporting(listener))
         self._outbox.put(self._subscribe, (subscription,))
         return subscription
 
@@ -323,16 +321,16 @@ class Connection:
                 return
             try:
                 subscription.listener(message)
-            except Exception:  # it costs one message, not the connection
-                log.exception("reading a message of %r failed", message.subject)
+            except Exception:  # costs one message, not the connection
+                log.exception("reading a message failed", subject=message.subject)
 
-        # The listener takes each message at once, so a limit would only drop what one read of the socket brings.
+        # Without limits: they would drop messages of one read of the socket, although the listener takes each at once.
         subscription.of_library = await self._client.subscribe(
             subscription.subject, cb=on_message, pending_msgs_limit=0, pending_bytes_limit=0
         )
 
-    def _telling(self, listener: Listener) -> Listener:
-        """The listener, once the message is told to whoever sees the traffic."""
+    def _reporting(self, listener: Listener) -> Listener:
+        # Reports each message to `traffic` before the listener gets it.
 
         def on_message(message: Msg) -> None:
             if self._traffic is not None:
@@ -342,7 +340,7 @@ class Connection:
         return on_message
 
     def unsubscribe(self, subscription: Subscription) -> None:
-        """End a subscription; its listener is not called any more. On a lost connection there is nothing to do."""
+        """End a subscription. Its listener is not called again."""
         if subscription.is_active and not self.lost.is_set():
             self._outbox.put(self._unsubscribe, (subscription,))
         subscription.is_active = False
@@ -352,7 +350,7 @@ class Connection:
             await subscription.of_library.unsubscribe()
 
     async def flush(self, within: timedelta) -> None:
-        """Wait until the server has read all that was sent before. Raises as :meth:`request`."""
+        """Wait until the server has read everything sent before. Raises as :meth:`request`."""
         if self.lost.is_set():
             raise self.lost_error()
         round_trip = asyncio.create_task(self._round_trip())
@@ -412,7 +410,7 @@ class Connection:
         return lambda: self._listeners.discard(listener)
 
     def lose(self, cause: str) -> None:
-        """End the connection: fail all pending requests, drop what was not sent."""
+        """End the connection: fail pending requests, drop unsent messages."""
         if self.lost.is_set():
             return
         self._cause = cause
@@ -439,7 +437,7 @@ class Connection:
             await asyncio.wait({self._closing}, timeout=CLOSE_SECONDS)
 
     async def _close_client(self) -> None:
-        """Close the socket, once the server has taken what nats-py has: nothing else makes the library close it."""
+        # Closes the socket once the server has taken nats-py's buffer: no other call makes the library close it.
         with contextlib.suppress(OSError, RuntimeError, nats.errors.Error):
             await self._client.close()
 
@@ -455,7 +453,7 @@ class Connection:
         return f"the server closed it ({error})" if error else "the server closed it"
 
     async def _on_error(self, error: Exception) -> None:
-        """An error that nats-py met: a refusal, or why it closes the connection."""
+        # A refusal, or the reason why nats-py closes the connection.
         found = _FORBIDDEN.search(str(error))
         if found is None:
             self._last_error = error
@@ -473,8 +471,7 @@ class Connection:
         )
 
 
-_NEVER_SECONDS: Final = 86_400
-"""A time-out of nats-py that is never reached."""
+_NEVER_SECONDS: Final = 86_400  # A time-out of nats-py that never expires.
 
 
 @lru_cache(maxsize=256)

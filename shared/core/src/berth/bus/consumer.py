@@ -1,10 +1,10 @@
 """Deliveries of a durable consumer by a continuous pull.
 
-Requests as many messages as may be unsettled, counts those not yet arrived, and requests more below half.
-``PullSubscription.fetch`` of nats-py stalls after a fetch that timed out and costs five times as much. This is the
-plain protocol: a request ``{batch, expires, idle_heartbeat}`` to ``CONSUMER.MSG.NEXT`` with an inbox for the messages.
-When the server loses a request (restart of a cluster member, change of leader), its heartbeats stop, and the request is
-made again under a new number; messages that still arrive for an older number are taken as well.
+It requests as many messages as may be unsettled, counts outstanding ones, and requests more below half. nats-py's
+``PullSubscription.fetch`` stalls after a fetch that timed out, and costs five times as much. This is the plain
+protocol: a request ``{batch, expires, idle_heartbeat}`` to ``CONSUMER.MSG.NEXT`` with an inbox for the messages. When
+the server loses a request (restart of a cluster member, change of leader), its heartbeats stop, and the request is
+repeated under a new number. Messages for older numbers are accepted too.
 """
 
 from __future__ import annotations
@@ -26,17 +26,15 @@ from berth.bus.jetstream import is_number, nanoseconds
 from berth.bus.outgoing import NO_RESPONDERS, description_of, status_of
 from berth.errors import BerthError
 
-INBOX_LIVES: Final = 2
-"""How many times a request's life an inbox is used."""
-HEARTBEATS_MISSED: Final = 3
-"""After so many missing heartbeats the server counts as having lost the request."""
+INBOX_LIVES: Final = 2  # An inbox is used for this many lifetimes of a request.
+HEARTBEATS_MISSED: Final = 3  # After this many missing heartbeats the server has lost the request.
 
 
 @asynccontextmanager
 async def consume(
     connection: Connection, stream: str, consumer: str, max_unacked: int
 ) -> AsyncIterator[NatsDeliveries]:
-    """Pull continuously, as :meth:`berth.bus.interface.Session.consume` describes."""
+    """Pull continuously, as :meth:`berth.bus.interface.Session.consume`."""
     async with Pull(connection, stream, consumer, max_unacked).open() as pull:
         deliveries = NatsDeliveries(pull, connection)
         try:
@@ -46,7 +44,7 @@ async def consume(
 
 
 class NatsDeliveries:
-    """The deliveries of a pull, at most ``max_unacked`` of them unsettled and not set aside."""
+    """Deliveries of a pull, at most ``max_unacked`` of them unsettled and not set aside."""
 
     def __init__(self, pull: Pull, connection: Connection) -> None:
         self._pull = pull
@@ -72,13 +70,14 @@ class NatsDeliveries:
         self._pull.request_soon()
 
     def nak_unread(self) -> None:
-        """Return messages that arrived and were not read, so that another client gets them at once."""
+        """Return buffered messages, so that another client gets them at once."""
         while self._pull.buffer:
             NatsDelivery(*self._pull.buffer.popleft(), self._connection, _ignore).nak()
 
 
 def _ignore() -> None:
-    """A delivery that is not counted."""
+    # For deliveries that are not counted.
+    pass
 
 
 _ACK: Final = b"+ACK"
@@ -87,7 +86,7 @@ _IN_PROGRESS: Final = b"+WPI"
 
 
 class NatsDelivery:
-    """A message of a work queue. Once it is settled, further calls do nothing."""
+    """A message of a work queue. Once settled, further calls have no effect."""
 
     __slots__ = ("_connection", "_headers", "_message", "_metadata", "_on_settled", "_time")
 
@@ -154,13 +153,12 @@ class NatsDelivery:
 
 
 _PLAIN_TOKENS: Final = 9
-_DIGITS: Final = 19
-"""Of a signed 64-bit integer."""
+_DIGITS: Final = 19  # Of a signed 64-bit integer.
 _NANOSECONDS: Final = 1_000_000_000
 
 
 class MessageMetadata(NamedTuple):
-    """The fields of an ack subject ``$JS.ACK.<stream>.<consumer>.<delivered>.<sseq>.<cseq>.<time>.<pending>``.
+    """Fields of an ack subject ``$JS.ACK.<stream>.<consumer>.<delivered>.<sseq>.<cseq>.<time>.<pending>``.
 
     A server with domains writes two more tokens before the stream, and newer ones a random one at the end.
     """
@@ -179,7 +177,7 @@ class MessageMetadata(NamedTuple):
 
 
 def metadata_of(reply: str) -> MessageMetadata | None:
-    """The fields of an ack subject; ``None`` for any other."""
+    """Fields of an ack subject; ``None`` for any other subject."""
     tokens = reply.split(".")
     first = 4 if len(tokens) == _PLAIN_TOKENS else 6
     numbers = tokens[first : first + 5]
@@ -199,8 +197,8 @@ _NOT_SENT: Final = "Nats-Pending-Messages"
 class Pull:
     """Continuous pull requests to one consumer. The owner takes messages from ``buffer``.
 
-    The inbox changes now and then: a request to another account is remembered by the server until the inbox has gone
-    (0.8 KB each, seen at 2.15).
+    The inbox changes periodically, because the server remembers requests to another account until their inbox is gone
+    (0.8 KB each, measured with 2.15).
     """
 
     def __init__(self, connection: Connection, stream: str, consumer: str, limit: int) -> None:
@@ -245,7 +243,7 @@ class Pull:
         return subscription
 
     async def _change_inbox(self, inboxes: list[Subscription]) -> None:
-        """A new inbox for new requests; the one before goes when its last request has expired."""
+        # New requests get a new inbox; the former one is removed when its last request has expired.
         while True:
             await asyncio.sleep(self._connection.settings.pull_expires.total_seconds() * INBOX_LIVES)
             inboxes.append(await self._new_inbox())
@@ -258,18 +256,18 @@ class Pull:
         return self._connection.settings.pull_heartbeat.total_seconds() * HEARTBEATS_MISSED
 
     def request_soon(self) -> None:
-        """Request more if it is time, once for all settled in this iteration of the loop."""
+        """Request more if needed, once per iteration of the event loop."""
         if not self._request_scheduled and self.credit.is_low:
             self._request_scheduled = True
             self._loop.call_soon(self._request)
 
     async def wait(self) -> None:
-        """Wait until something arrives, fails or is settled."""
+        """Wait until a message arrives, the pull fails or a message is settled."""
         self.changed.clear()
         await self.changed.wait()
 
     def _check_silence(self, now: float) -> None:
-        """A server that is silent for too long has lost the requests: send one under a new number."""
+        # After too long a silence the requests are lost: send one under a new number.
         if self.credit.outstanding and now > self._last_received + self.silence_allowed:
             self._number += 1
             self._last_received = now
@@ -301,7 +299,7 @@ class Pull:
     def _on_delivery(self, message: Msg) -> None:
         metadata = metadata_of(message.reply)
         if metadata is None:
-            return  # no consumer has sent it: another client that may publish to this inbox
+            return  # not from a consumer, but another client that may publish to this inbox
         self.credit.arrive()
         self.buffer.append((message, metadata))
         self.changed.set()
@@ -325,13 +323,11 @@ class Pull:
 
 @dataclass(slots=True, kw_only=True)
 class Credit:
-    """How many messages may still be requested: those held and those requested never exceed ``limit``."""
+    """Credit of a pull: messages held and requested never exceed ``limit``."""
 
     limit: int
-    outstanding: int = 0
-    """Requested and not yet arrived."""
-    held: int = 0
-    """Arrived and not yet settled."""
+    outstanding: int = 0  # Requested, not yet arrived.
+    held: int = 0  # Arrived, not yet settled.
 
     @property
     def is_low(self) -> bool:
@@ -339,7 +335,7 @@ class Credit:
         return self.outstanding * 2 <= self.limit
 
     def take(self) -> int:
-        """How many to request now: none while more than half of the limit has not arrived yet."""
+        """The number to request now: 0 while more than half of the limit is outstanding."""
         if not self.is_low:
             return 0
         wanted = max(0, self.limit - self.held - self.outstanding)
@@ -347,10 +343,10 @@ class Credit:
         return wanted
 
     def arrive(self) -> None:
-        """One arrived. It may belong to an older request, which is not counted any more."""
+        """A message arrived, perhaps for an older request, which no longer counts."""
         self.outstanding = max(0, self.outstanding - 1)
         self.held += 1
 
     def give_back(self, count: int) -> None:
-        """The server ended a request with so many not sent."""
+        """The server ended a request without sending ``count`` messages."""
         self.outstanding = max(0, self.outstanding - count)

@@ -1,10 +1,10 @@
 """The interface of the bus, its types and its errors.
 
-``berth.bus.session`` and the tests' fake in memory implement it, and one contract suite tests both.
+``berth.bus.session`` and the tests' fake in memory implement it; one contract suite tests both.
 
 A :class:`Session` is one client on one connection and never reconnects: when the connection is lost, every call raises
 :class:`BusLostError`, ``lost`` is set, and the owner opens a new session, whose first request reads ``bus.id``
-(docs/protocol.md, 2, *a connection is a client*). A delivery can only be settled on the session that delivered it.
+(docs/protocol.md, 2, *a connection is a client*). A delivery can only be settled on its session.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ import msgspec
 
 from berth.errors import BerthError, PermanentError, TemporaryError
 
+# Called with subject, data and headers.
 MessageListener = Callable[[str, bytes, Mapping[str, str]], None]
-"""Called with subject, data and headers."""
+# Statistics of a service in `nats micro stats`.
 Stats = Callable[[], Mapping[str, object]]
-"""The statistics of a service in ``nats micro stats``."""
 NO_METADATA: Final[Mapping[str, str]] = {}
+# Header by which a stream recognizes a duplicate.
 MESSAGE_ID: Final = "Nats-Msg-Id"
-"""The header with a message's id, by which a stream recognizes a second one."""
 
 
 def _no_error(_answer: Any) -> str:
@@ -35,15 +35,14 @@ def _no_error(_answer: Any) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Endpoint:
-    """What a service answers beside its statistics, on ``service_subject`` of its name (berth.messages.subjects)."""
+    """An endpoint beside the statistics, on ``service_subject`` of its name (berth.messages.subjects)."""
 
     name: str
+    # Gets the request's payload; must neither block nor raise. The answer is sent as JSON.
     answer: Callable[[bytes], object]
-    """From the request's payload, at once and without raising; the answer is sent as JSON."""
-    for_admins: bool = False
-    """It changes something, so people may not ask it."""
+    for_admins: bool = False  # It changes state, so people may not call it.
+    # The error in an answer, or empty: for `nats micro stats`.
     error_of: Callable[[Any], str] = _no_error
-    """Of an answer: the error that it tells, empty for none. For the figures of ``nats micro stats``."""
 
 
 class BusLostError(TemporaryError):
@@ -51,14 +50,14 @@ class BusLostError(TemporaryError):
 
 
 class UnansweredError(TemporaryError):
-    """No answer came in time: unknown whether the request was carried out.
+    """No answer in time: unknown whether the request was carried out.
 
-    The session stays open; a publish with a message id can be repeated without harm.
+    The session stays open; a publish with a message id can be repeated.
     """
 
 
 class StoreFullError(TemporaryError):
-    """The server has no room, or the stream has reached its ``max_bytes``: the message was not stored."""
+    """The server has no room, or the stream has reached ``max_bytes``: the message was not stored."""
 
 
 class TooLargeError(PermanentError):
@@ -66,7 +65,7 @@ class TooLargeError(PermanentError):
 
 
 class BusRefusedError(BerthError):
-    """The server does not allow it, or its streams differ from what berth declares; the text contains the remedy."""
+    """The server refuses it, or its streams differ from the declaration; the text contains the remedy."""
 
 
 class WrongLastSequenceError(BerthError):
@@ -82,7 +81,7 @@ _AROUND_HEADER: Final = len(": \r\n")
 
 
 def message_size(data: bytes, headers: Mapping[str, str] | None) -> int:
-    """The bytes of a message that count for the server's limit: the payload, and the headers as they are sent."""
+    """Bytes of a message by the server's limit: payload and encoded headers."""
     if not headers:
         return len(data)
     of_headers = sum(len(name) + len(text.strip().encode()) + _AROUND_HEADER for name, text in headers.items())
@@ -90,7 +89,7 @@ def message_size(data: bytes, headers: Mapping[str, str] | None) -> int:
 
 
 class PubAck(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """The stream has stored the message. ``duplicate``: it already had one with the same message id."""
+    """The stream has stored the message. ``duplicate``: it already had one with this message id."""
 
     stream: str
     sequence: int
@@ -99,18 +98,17 @@ class PubAck(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Unstored:
-    """A stream or bucket that did not store what was last published to it, though the connection lasts."""
+    """A stream or bucket that did not store the last message published to it, on a working connection."""
 
     reason: str
-    since: float
-    """Seconds ago that it began."""
+    since: float  # Seconds ago.
+    # Whether the server answered with a refusal. A server with a full disk does not answer: it stores nothing until the
+    # server is restarted or the stream is recreated.
     answered: bool
-    """Whether the server has refused it. A server whose disk is full does not answer: it has given the stream up until
-    it is restarted, or until the stream is made anew."""
 
 
+# Start of a service's condition, by which `berth why` finds it.
 STORES_NOTHING: Final = "NATS stores nothing"
-"""The begin of a service's sentence about it; ``berth why`` finds it by that among the conditions of services."""
 
 
 class StoredMessage(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -120,8 +118,7 @@ class StoredMessage(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     sequence: int
     data: bytes
     headers: Mapping[str, str] = {}
-    time: datetime
-    """When the server stored it. Ages are computed from these times, never from a client's clock."""
+    time: datetime  # By the server. Ages are computed from such times, not a client's clock.
 
 
 StoredListener = Callable[[StoredMessage], None]
@@ -141,36 +138,28 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConsumerState:
-    """The counters of a durable consumer."""
+    """Counters of a durable consumer."""
 
     name: str
-    undelivered: int
-    """Messages not delivered yet."""
-    unacknowledged: int
-    """Messages delivered and not settled."""
-    acknowledged_to: int = 0
-    """Every message up to this sequence counts as acknowledged."""
-    redelivered: int
-    """Unacknowledged messages that were delivered more than once."""
+    undelivered: int  # Messages not delivered yet.
+    unacknowledged: int  # Messages delivered and not settled.
+    acknowledged_to: int = 0  # All messages up to this sequence count as acknowledged.
+    redelivered: int  # Unacknowledged messages that were delivered more than once.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StreamState:
-    """The counters of a stream. Ages are differences to ``now``, the server's clock."""
+    """Counters of a stream. Ages are differences to ``now``, the server's clock."""
 
     stream: str
     messages: int
     bytes: int
     last_sequence: int
     now: datetime
-    first_sequence: int = 0
-    """That of the oldest message; above ``last_sequence``, or 0: the stream is empty."""
-    first_time: datetime | None
-    """When the oldest message was stored; ``None``: the stream is empty."""
+    first_sequence: int = 0  # Of the oldest message; 0, or above last_sequence: the stream is empty.
+    first_time: datetime | None  # When the oldest message was stored; None: the stream is empty.
     created: datetime | None = None
-    """When the stream was made."""
-    consumers: tuple[ConsumerState, ...] = ()
-    """The durable consumers; those of ordered readers are left out."""
+    consumers: tuple[ConsumerState, ...] = ()  # Durable ones, without ordered readers.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -184,7 +173,7 @@ class ServiceInstance:
 
 
 class Delivery(Protocol):
-    """A message of a work queue. ``ack`` or ``nak`` settles it; calls after that do nothing."""
+    """A message of a work queue. ``ack`` or ``nak`` settles it; later calls have no effect."""
 
     @property
     def subject(self) -> str:
@@ -193,22 +182,22 @@ class Delivery(Protocol):
 
     @property
     def data(self) -> bytes:
-        """The payload, unchecked."""
+        """The payload, not validated."""
         ...
 
     @property
     def headers(self) -> Mapping[str, str]:
-        """The publisher's headers, ``Nats-Msg-Id`` among them."""
+        """The publisher's headers, with ``Nats-Msg-Id``."""
         ...
 
     @property
     def sequence(self) -> int:
-        """Its sequence in the stream: the order of the work queue."""
+        """Sequence in the stream: the order of the work queue."""
         ...
 
     @property
     def delivered(self) -> int:
-        """How many times the message has been delivered, this delivery included."""
+        """Number of deliveries of the message, this one included."""
         ...
 
     @property
@@ -217,7 +206,7 @@ class Delivery(Protocol):
         ...
 
     def ack(self) -> None:
-        """The result is stored in the next stream. Not confirmed: if the ack is lost, the message is redelivered."""
+        """The result is stored in the next stream. Unconfirmed: if the ack is lost, the message is redelivered."""
         ...
 
     def nak(self, delay: timedelta | None = None) -> None:
@@ -225,28 +214,28 @@ class Delivery(Protocol):
         ...
 
     def in_progress(self) -> None:
-        """Still working on it: the ack_wait starts again."""
+        """The work continues: restart the ack_wait."""
         ...
 
     def set_aside(self) -> None:
-        """Keep it without counting it in ``max_unacked`` any more: others are delivered in its place."""
+        """Keep it without counting it in ``max_unacked``, so that another message can be delivered."""
         ...
 
 
 class Deliveries(Protocol):
-    """A continuous pull from a work queue, with at most ``max_unacked`` deliveries that are not settled."""
+    """A continuous pull from a work queue, with at most ``max_unacked`` unsettled deliveries."""
 
     def __aiter__(self) -> AsyncIterator[Delivery]: ...
 
 
 class OrderedReader(Protocol):
-    """Ordered reading of a stream or bucket: gaps are found and read again, nothing is acknowledged.
+    """Ordered reading of a stream or bucket, without acknowledgements: gaps are found and read again.
 
-    ``batches`` yields what has arrived, in order, as lists (for a bucket: of :class:`Entry`). ``position`` is the
-    stream sequence up to which everything has been yielded, the current batch included. ``caught_up`` is set with the
-    batch that completes what the stream held at the start (at once for an empty one); that batch is empty when the rest
-    was removed before it was read. The iteration ends with :class:`BusLostError`, or with :class:`MissingError` when
-    the stream is deleted.
+    ``batches`` yields lists of messages (for a bucket: of :class:`Entry`) in order. ``position`` is the stream sequence
+    up to which everything was yielded, the current batch included. ``caught_up`` is set with the batch that completes
+    the stream's content at the start (at once for an empty stream); that batch is empty if the rest was removed before
+    it was read. The iteration ends with :class:`BusLostError`, or with :class:`MissingError` when the stream is
+    deleted.
     """
 
     position: int
@@ -257,7 +246,7 @@ class StreamReader(OrderedReader, Protocol):
     """Ordered reading of a stream."""
 
     def batches(self) -> AsyncIterator[list[StoredMessage]]:
-        """What has arrived, in order, without end."""
+        """Arrived messages, in order, without end."""
         ...
 
 
@@ -265,11 +254,11 @@ class BucketReader(OrderedReader, Protocol):
     """Ordered reading of a bucket: first the last entry of every key, then every change."""
 
     def batches(self) -> AsyncIterator[list[Entry]]:
-        """What has arrived, in order, without end."""
+        """Arrived entries, in order, without end."""
         ...
 
     def leave_out(self, sequence: int) -> None:
-        """The reader wrote this entry itself: it need not be yielded, if it has not been yet."""
+        """Skip this entry, which the reader wrote itself, unless it was yielded already."""
         ...
 
 
@@ -278,7 +267,7 @@ class Session(Protocol):
 
     @property
     def bus_id(self) -> str:
-        """KV ``control`` ``bus.id``, read by this session's first request; empty when the bucket is missing."""
+        """KV ``control`` ``bus.id``, read by this session's first request; empty if the bucket is missing."""
         ...
 
     @property
@@ -288,11 +277,11 @@ class Session(Protocol):
 
     @property
     def max_message_bytes(self) -> int:
-        """The most that a message may take, its headers included: of the server, and as the streams are declared."""
+        """Maximum bytes of a message with its headers, by the server and the declared streams."""
         ...
 
     async def close(self) -> None:
-        """Flush what was sent, and disconnect. Never raises and takes at most a second."""
+        """Send buffered messages, and disconnect. Never raises and takes at most a second."""
         ...
 
     async def publish(
@@ -303,12 +292,12 @@ class Session(Protocol):
         message_id: str | None = None,
         headers: Mapping[str, str] | None = None,
     ) -> PubAck:
-        """Publish to the stream that has the subject; returns once it is stored.
+        """Publish to the stream of the subject; returns once the message is stored.
 
         Raises:
-            BusLostError, UnansweredError: unknown whether it arrived. With a message id a repeat is harmless.
+            BusLostError, UnansweredError: unknown whether it arrived. With a message id it can be repeated.
             MissingError: no stream has the subject.
-            TooLargeError: above ``max_message_bytes``. Nothing was sent.
+            TooLargeError: above ``max_message_bytes``. The message was not sent.
             BusRefusedError: this client may not publish there.
             StoreFullError: the server or the stream has no room.
             TemporaryError: the server is not ready.
@@ -324,9 +313,9 @@ class Session(Protocol):
         headers: Mapping[str, str] | None = None,
         on_answer: Callable[[PubAck | BerthError], None],
     ) -> None:
-        """Publish as :meth:`publish` does, without waiting: ``on_answer`` is called once, perhaps before this returns.
+        """Publish as :meth:`publish`, without waiting: ``on_answer`` is called once, perhaps before this returns.
 
-        It gets the PubAck, or the error that :meth:`publish` raises. It must neither block nor raise.
+        It gets the PubAck or the error, and must neither block nor raise.
         """
         ...
 
@@ -334,7 +323,7 @@ class Session(Protocol):
         """Pull continuously from an existing durable consumer.
 
         The iteration raises :class:`MissingError` when the consumer is deleted, :class:`BusLostError` on a lost
-        connection. What is not settled at the end is redelivered after its ack_wait.
+        connection. Unsettled deliveries are redelivered after their ack_wait.
         """
         ...
 
@@ -354,8 +343,8 @@ class Session(Protocol):
     ) -> AbstractAsyncContextManager[BucketReader]:
         """Read the last entry of every key under a filter (``node.>``), then every change.
 
-        Markers are read as entries without data. A marker that expires is not reported. Nor would a value be that has a
-        time to live, so that those of ``bandwidth`` and ``facts`` are read as removals from the beginning.
+        Markers are entries without data. An expired marker or value is not reported, so values with a time to live in
+        ``bandwidth`` and ``facts`` are read as removals at once.
         """
         ...
 
@@ -364,9 +353,9 @@ class Session(Protocol):
         ...
 
     def last_of_each(self, stream: str, subjects: Sequence[str]) -> AsyncIterator[StoredMessage]:
-        """The last message of each subject that has one, in any order; the subjects have no wildcards.
+        """The last message of each subject, in any order, without wildcards. Subjects without a message are omitted.
 
-        The cost grows with the messages that are found, and not with those that the stream holds.
+        The cost grows with the messages found, not with the messages in the stream.
         """
         ...
 
@@ -375,16 +364,16 @@ class Session(Protocol):
         ...
 
     async def get(self, bucket: str, key: str) -> Entry | None:
-        """The key's last entry; ``None`` when there is none, or when its marker has expired.
+        """The key's last entry; ``None`` if there is none, or its marker has expired.
 
-        Until then a marker is an entry with ``data=None``, whose sequence is what a new write must expect.
+        Until then a marker is an entry with ``data=None``, whose sequence a new write must expect.
         """
         ...
 
     async def put(self, bucket: str, key: str, data: bytes, *, expected: int | None = None) -> int:
-        """Write a key; returns the sequence.
+        """Write a key; return the sequence.
 
-        ``expected`` is the key's last sequence, 0 for a key that must not exist.
+        ``expected``: the key's last sequence, 0 for a key that must not exist.
 
         Raises:
             WrongLastSequenceError: the key has another last sequence.
@@ -394,32 +383,32 @@ class Session(Protocol):
     def put_soon(
         self, bucket: str, key: str, data: bytes, *, expected: int | None, on_answer: Callable[[int | BerthError], None]
     ) -> None:
-        """Write a key as :meth:`put` does, without waiting: ``on_answer`` is called once, perhaps before this returns.
+        """Write a key as :meth:`put`, without waiting: ``on_answer`` is called once, perhaps before this returns.
 
-        It gets the key's sequence, or the error that :meth:`put` raises.
+        It gets the key's sequence or the error.
         """
         ...
 
     async def purge(self, bucket: str, key: str, *, expected: int | None = None) -> int:
-        """Replace a key by a marker, which expires after an hour; returns its sequence. Raises as :meth:`put`."""
+        """Replace a key by a marker, which expires after ``marker_ttl``; return its sequence. Raises as :meth:`put`."""
         ...
 
     async def subscribe(self, subject: str, listener: MessageListener) -> None:
-        """Call the listener with every message that is broadcast from now on, without delivery guarantees.
+        """Call the listener with every message broadcast from now on, without delivery guarantees.
 
         The listener must not block.
         """
         ...
 
     async def subscribe_stored(self, subject: str, listener: StoredListener) -> None:
-        """Call the listener with what streams store under the subject from now on, without delivery guarantees.
+        """Call the listener with every message stored under the subject from now on, without delivery guarantees.
 
         The listener must not block.
         """
         ...
 
     async def broadcast(self, subject: str, data: bytes) -> None:
-        """Send to all subscribers. No stream stores it, and there is no answer whether anything received it.
+        """Send to all subscribers, without storing it and without confirmation.
 
         Raises:
             BusLostError: the connection is lost.
@@ -430,21 +419,21 @@ class Session(Protocol):
     async def apply(self) -> None:
         """Create or update every declared stream, bucket and shared consumer, and ``bus.id`` if it is missing.
 
-        Afterwards ``bus_id`` is the one in the bucket.
+        Afterwards ``bus_id`` is the bucket's.
         """
         ...
 
     def unstored(self) -> Mapping[str, Unstored]:
-        """The streams and buckets that stored nothing of what this session last published to them, by name.
+        """The streams and buckets that did not store this session's last message to them, by name.
 
-        One that nothing was published to for a minute is left out.
+        Omits those without a publish for a minute.
         """
         ...
 
     async def remake(self, name: str) -> bool:
-        """Delete and apply everything if there is room and the server has given this stream or bucket up.
+        """Delete and apply everything if there is room and the server no longer stores to this stream or bucket.
 
-        Everything on the bus can be made again from the API server. Afterwards the bus has another ``bus.id``, and this
+        Everything on the bus can be rebuilt from the API server. Afterwards the bus has another ``bus.id``, and this
         session is lost. Returns whether that was done.
 
         Raises:
@@ -453,11 +442,11 @@ class Session(Protocol):
         ...
 
     async def verify(self) -> None:
-        """Compare what exists with what berth declares.
+        """Compare the server with the declaration.
 
         Raises:
-            MissingError: something does not exist: wait until it is applied.
-            BusRefusedError: something differs; the text names it and both values.
+            MissingError: a stream, bucket or consumer is missing: wait until it is applied.
+            BusRefusedError: differences; the text names them and both values.
         """
         ...
 
@@ -470,14 +459,12 @@ class Session(Protocol):
         ...
 
     async def consumers(self, stream: str) -> list[str]:
-        """The names of the stream's consumers, ephemeral ones included."""
+        """Names of the stream's consumers, ephemeral ones included."""
         ...
 
-    async def delete_consumer(self, stream: str, consumer: str) -> None:
-        """Delete a consumer if it exists."""
-        ...
+    async def delete_consumer(self, stream: str, consumer: str) -> None: ...
 
-    async def register(  # noqa: PLR0913 - what a service says about itself
+    async def register(  # noqa: PLR0913 - the parts of a service's description
         self,
         service: str,
         *,
@@ -487,34 +474,34 @@ class Session(Protocol):
         metadata: Mapping[str, str] = NO_METADATA,
         endpoints: Sequence[Endpoint] = (),
     ) -> None:
-        """Register with NATS's service protocol, so that ``nats micro ls`` and ``nats micro stats`` show it.
+        """Register with NATS's service protocol, for ``nats micro ls`` and ``nats micro stats``.
 
         ``nats micro info`` shows the metadata, beside the identity, and the endpoints.
         """
         ...
 
     async def ask(self, subject: str, data: bytes) -> bytes:
-        """The answer of a service to a request.
+        """Send a request to a service; return its answer.
 
         Raises:
             MissingError: no service answers there.
-            UnansweredError: it has not answered in time.
+            UnansweredError: no answer in time.
             BusRefusedError: this client may not ask it.
         """
         ...
 
     async def state(self, stream: str) -> StreamState:
-        """The counters of a stream and its durable consumers.
+        """Counters of a stream and its durable consumers.
 
         Raises:
-            MissingError: there is no such stream.
+            MissingError: no such stream.
         """
         ...
 
     async def services(self, service: str = "") -> list[ServiceInstance]:
-        """The running services, or those of one name, by name and identity.
+        """The running services, all or of one name, by name and identity.
 
-        One that does not answer within half a second is left out.
+        Omits services without an answer in half a second.
         """
         ...
 

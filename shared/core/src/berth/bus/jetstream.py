@@ -1,8 +1,7 @@
-"""JetStream without a consumer: its JSON API, publishes that wait for the PubAck, Direct Get, and the keys of buckets.
+"""JetStream's JSON API without consumers: publishes with PubAck, Direct Get, keys of buckets.
 
-Configurations are requests, responses are types, and errors are those of ``interface``. Direct Get reads the last
-message of a subject, or all of them page by page. A bucket is a stream: its keys are subjects, and a removal is a
-marker.
+Errors have the types of ``interface``. Direct Get reads the last message of a subject, or all of them page by page.
+A bucket is a stream: its keys are subjects, and a removal is a marker.
 """
 
 from __future__ import annotations
@@ -50,16 +49,12 @@ class ApiResponse(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PublishResponse(ApiResponse, frozen=True, kw_only=True):
-    """A PubAck."""
-
     stream: str = ""
     seq: int = 0
     duplicate: bool = False
 
 
 class StreamInfoState(msgspec.Struct, frozen=True, kw_only=True):
-    """The counters of a stream."""
-
     messages: int = 0
     bytes: int = 0
     first_seq: int = 0
@@ -68,24 +63,17 @@ class StreamInfoState(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class StreamInfo(ApiResponse, frozen=True, kw_only=True):
-    """A stream."""
-
     config: dict[str, object] = {}
     state: StreamInfoState = StreamInfoState()
     created: datetime | None = None
-    ts: datetime | None = None
-    """The server's clock."""
+    ts: datetime | None = None  # The server's clock.
 
 
 class ConsumerPosition(msgspec.Struct, frozen=True, kw_only=True):
-    """How far a consumer has come."""
-
     stream_seq: int = 0
 
 
 class ConsumerInfo(ApiResponse, frozen=True, kw_only=True):
-    """A consumer."""
-
     name: str = ""
     config: dict[str, object] = {}
     num_pending: int = 0
@@ -119,8 +107,6 @@ class LeadersMessage(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LeadersMessageResponse(ApiResponse, frozen=True, kw_only=True):
-    """The answer to a request for one message."""
-
     message: LeadersMessage = LeadersMessage()
 
 
@@ -153,7 +139,7 @@ def decode_response(doing: str, data: bytes, decoder: msgspec.json.Decoder[R]) -
     """Decode a response.
 
     Raises:
-        BerthError: the response is an error (see :func:`error_from`), or cannot be decoded (TemporaryError).
+        BerthError: an error response (see :func:`error_from`), or an undecodable one (TemporaryError).
     """
     try:
         response = decoder.decode(data)
@@ -177,17 +163,16 @@ def error_from(doing: str, error: JetStreamError) -> BerthError:
 
 
 def nanoseconds(duration: timedelta) -> int:
-    """A duration in JetStream's unit."""
+    # JetStream's unit of durations.
     return duration // timedelta(microseconds=1) * 1000
 
 
 EXPECTED_SEQUENCE: Final = "Nats-Expected-Last-Subject-Sequence"
 TTL: Final = "Nats-TTL"
 
-PAGE: Final = 1000
-"""Messages that one batched Direct Get asks for."""
+PAGE: Final = 1000  # Messages per batched Direct Get.
+# Subjects per batched Direct Get: with the longest names 200 KiB. The server refuses more than 1,024.
 SUBJECTS: Final = 500
-"""Subjects that one batched Direct Get names: with the longest names 200 KiB. The server refuses more than 1,024."""
 
 _leaders_message: Final = msgspec.json.Decoder(LeadersMessageResponse)
 _publish_response: Final = msgspec.json.Decoder(PublishResponse)
@@ -201,7 +186,7 @@ async def api_request(connection: Connection, subject: str, request: object, kin
 
 
 async def stream_info(connection: Connection, name: str) -> StreamInfo:
-    """The stream's configuration and state on the server."""
+    """Configuration and state of a stream."""
     return await api_request(connection, f"STREAM.INFO.{name}", None, StreamInfo)
 
 
@@ -230,9 +215,9 @@ def publish_soon(
     headers: Mapping[str, str] | None,
     on_answer: Callable[[PubAck | BerthError], None],
 ) -> None:
-    """Publish; ``on_answer`` gets the PubAck, or what :func:`publish` raises. No task and no future waits for it.
+    """Publish; ``on_answer`` gets the PubAck or the error of :func:`publish`. No task and no future waits for it.
 
-    A watcher that writes 55,000 entries at its start takes 2.3 s of CPU so; with a task for each, and every entry read
+    A watcher that writes 55,000 entries at its start takes 2.3 s of CPU; with a task for each and every entry read
     back, it took 2.8 s (tests/bench/watcher_takeover.py).
     """
 
@@ -259,7 +244,7 @@ def with_message_id(headers: Mapping[str, str] | None, message_id: str | None) -
 
 
 def _stored(connection: Connection, subject: str, message: Msg) -> PubAck:
-    """The PubAck in the answer to a publish. Raises the exception of ``error_from`` for an error response."""
+    # The PubAck in the answer to a publish. Raises the exception of `error_from` for an error response.
     response = decode_response(f"publishing to {subject!r}", message.data, _publish_response)
     if connection.stores.has_refused:
         connection.stores.stored(_store_of(connection, subject))
@@ -286,16 +271,15 @@ _PENDING: Final = "Nats-Num-Pending"
 _SEQUENCE: Final = "Nats-Sequence"
 _SUBJECT: Final = "Nats-Subject"
 _TIME: Final = "Nats-Time-Stamp"
-_DIGITS: Final = 20
-"""Of an unsigned 64-bit integer."""
+_DIGITS: Final = 20  # Of an unsigned 64-bit integer.
+# Headers that the server adds; the others are the publisher's.
 _ADDED: Final = frozenset(
     {"Nats-Stream", _SUBJECT, _SEQUENCE, _TIME, _PENDING, "Nats-Last-Sequence", "Nats-UpTo-Sequence"}
 )
-"""Headers that the server adds to a response; the others are the message's own."""
 
 
 async def last_message(connection: Connection, stream: str, subject: str) -> StoredMessage | None:
-    """The last message of a subject or under a filter, ``None`` when there is none."""
+    """The last message of a subject or under a filter, or ``None``."""
     if "*" in subject or ">" in subject:
         return await _leaders_last(connection, stream, subject)
     message = await connection.request(f"{connection.settings.api}.DIRECT.GET.{stream}.{subject}")
@@ -307,7 +291,7 @@ async def last_message(connection: Connection, stream: str, subject: str) -> Sto
 
 
 async def last_sequence(connection: Connection, stream: str, subject: str) -> int:
-    """The last sequence under a filter as the stream's leader has it, 0 when there is none."""
+    """The last sequence under a filter by the stream's leader, or 0."""
     found = await _leaders_last(connection, stream, subject)
     return found.sequence if found else 0
 
@@ -335,10 +319,10 @@ async def scan(connection: Connection, stream: str, subject: str, after: int) ->
 
 
 async def last_of_each(connection: Connection, stream: str, subjects: Sequence[str]) -> AsyncIterator[StoredMessage]:
-    """The last message of each subject that has one, a page of subjects at a time.
+    """The last message of each subject, a page of subjects at a time. Subjects without a message are omitted.
 
-    Of 20,000 subjects among 200,000 messages this takes 2 s (one Direct Get for each, 64 at a time: 3 s), and nothing
-    of an empty stream; reading the last message of every subject takes 14 s (one core, nats-server 2.15).
+    20,000 subjects among 200,000 messages take 2 s (one Direct Get for each, 64 at a time: 3 s), an empty stream no
+    time; reading the last message of every subject takes 14 s (one core, nats-server 2.15).
     """
     for start in range(0, len(subjects), SUBJECTS):
         request = {"multi_last": subjects[start : start + SUBJECTS], "batch": SUBJECTS}
@@ -350,7 +334,7 @@ async def last_of_each(connection: Connection, stream: str, subjects: Sequence[s
 async def get_page(
     connection: Connection, stream: str, subject: str, after: int, since: timedelta | None = None
 ) -> tuple[list[StoredMessage], bool]:
-    """The messages under the filter after a sequence, or from a time ago: one page, and whether there are more."""
+    """One page of messages under the filter after a sequence, or from a time ago, and whether there are more."""
     start = {"seq": after + 1} if since is None else {"start_time": (datetime.now(UTC) - since).isoformat()}
     request = {**start, "batch": PAGE, "next_by_subj": subject}
     return await _request_page(connection, stream, request, f"scanning {subject!r} of {stream}")
@@ -386,7 +370,7 @@ class DirectGetBatch:
         self._last_received = self._loop.time()
 
     def on_message(self, message: Msg) -> None:
-        """An answer: a stored message, or the end."""
+        """A stored message, or the end."""
         self._last_received = self._loop.time()
         if self.has_more.done():
             return
@@ -406,19 +390,18 @@ class DirectGetBatch:
             self._fail(_error_of(self._doing, message))
 
     def on_sweep(self, now: float) -> None:
-        """Answers that stop coming."""
+        """Fail when no further answer comes in time."""
         seconds = self._connection.settings.answer_timeout.total_seconds()
         if now > self._last_received + seconds:
             self._fail(UnansweredError(f"{self._doing}: no answer within {seconds:g} s"))
 
     def on_lost(self) -> None:
-        """The connection is lost."""
         self._fail(self._connection.lost_error())
 
     def _fail(self, error: BerthError) -> None:
         if not self.has_more.done():
             self.has_more.set_exception(error)
-            self.has_more.exception()  # retrieved: its reader may have gone
+            self.has_more.exception()  # retrieved: its reader may be gone
 
 
 def is_number(text: str) -> bool:
@@ -427,7 +410,7 @@ def is_number(text: str) -> bool:
 
 
 def header_lines(raw: bytes) -> dict[str, str]:
-    """The valid lines of a header block, as nats-py reads those of a message; of equal names the last."""
+    """The valid lines of a header block, as nats-py reads them; of equal names the last."""
     headers: dict[str, str] = {}
     for line in raw.split(b"\r\n"):
         name, colon, value = line.partition(b":")
@@ -438,7 +421,7 @@ def header_lines(raw: bytes) -> dict[str, str]:
 
 
 def stored_copy(message: Msg, names: Names) -> StoredMessage | None:
-    """A message that its stream republished, ``None`` for one that does not come from a stream."""
+    """The stored message in a copy; ``None`` if the message is not from a stream."""
     try:
         return stored_message(message, names)
     except DecodeError:
@@ -446,18 +429,18 @@ def stored_copy(message: Msg, names: Names) -> StoredMessage | None:
 
 
 def stored_sequence(message: Msg) -> int:
-    """The sequence that an answer or a copy carries, 0 without one."""
+    """The sequence in an answer or a copy, or 0."""
     sequence = (message.headers or {}).get(_SEQUENCE, "")
     return int(sequence) if is_number(sequence) else 0
 
 
 def stored_message(message: Msg, names: Names) -> StoredMessage | None:
-    """The stored message that an answer or a copy carries; ``None`` without the server's headers.
+    """The stored message in an answer or a copy; ``None`` without the server's headers.
 
     Its subject is without the prefix.
 
     Raises:
-        DecodeError: the server has not written these headers.
+        DecodeError: the headers are not the server's.
     """
     # The server writes its lines below the publisher's, and of equal names nats-py takes the last.
     headers = message.headers
@@ -489,25 +472,25 @@ _OPERATION: Final = "KV-Operation"
 _PURGE: Final = "PURGE"
 _REMOVALS: Final = frozenset({"DEL", _PURGE})
 _EXPIRED: Final = "Nats-Marker-Reason"
+# Buckets in which a value with a time to live reads as a removal: its end leaves no marker, so that readers would keep
+# it forever, and any number of such values. The server's own markers need rollups (docs/adr/0014).
 _NOTHING_EXPIRES: Final = frozenset({BANDWIDTH, FACTS})
-"""Buckets in which a value with a time to live is none. Its end leaves no marker, so that readers would keep it for
-ever, and as many as somebody writes. The server's own markers need rollups (docs/adr/0014)."""
 
 
 async def get_entry(connection: Connection, bucket: str, key: str) -> Entry | None:
-    """The key's last entry; it may be the marker of a removal."""
+    """The key's last entry, perhaps the marker of a removal."""
     there = connection.names.word(bucket)
     stored = await last_message(connection, bucket_stream(there), bucket_prefix(there) + key)
     return None if stored is None else entry_of(bucket, stored)
 
 
 async def put_entry(connection: Connection, bucket: str, key: str, data: bytes, expected: int | None) -> int:
-    """Write a key; returns its sequence."""
+    """Write a key; return its sequence."""
     ack = await publish(connection, _written_key(connection, bucket, key), data, headers=expecting(expected))
     return ack.sequence
 
 
-def put_entry_soon(  # noqa: PLR0913 - what a write has, and where its answer goes
+def put_entry_soon(  # noqa: PLR0913 - the parts of a write, and its callback
     connection: Connection,
     bucket: str,
     key: str,
@@ -516,7 +499,7 @@ def put_entry_soon(  # noqa: PLR0913 - what a write has, and where its answer go
     expected: int | None,
     on_answer: Callable[[int | BerthError], None],
 ) -> None:
-    """Write a key; ``on_answer`` gets its sequence, or what :func:`put_entry` raises."""
+    """Write a key; ``on_answer`` gets its sequence or the error of :func:`put_entry`."""
 
     def on_ack(answer: PubAck | BerthError) -> None:
         on_answer(answer.sequence if isinstance(answer, PubAck) else answer)
@@ -525,7 +508,7 @@ def put_entry_soon(  # noqa: PLR0913 - what a write has, and where its answer go
 
 
 async def purge_entry(connection: Connection, bucket: str, key: str, expected: int | None) -> int:
-    """Replace a key by a marker; returns the marker's sequence."""
+    """Replace a key by a marker; return the marker's sequence."""
     headers = purge_headers(connection.settings.topology.marker_ttl) | expecting(expected)
     ack = await publish(connection, _written_key(connection, bucket, key), b"", headers=headers)
     return ack.sequence
@@ -536,7 +519,7 @@ def _written_key(connection: Connection, bucket: str, key: str) -> str:
 
 
 def entry_of(bucket: str, stored: StoredMessage) -> Entry:
-    """A message of the bucket's stream as an entry. A marker has no data, whoever made it."""
+    """A message of the bucket's stream as an entry. A marker has no data."""
     headers = stored.headers
     removed = headers.get(_OPERATION) in _REMOVALS or _EXPIRED in headers
     if bucket in _NOTHING_EXPIRES:
@@ -550,14 +533,14 @@ def entry_of(bucket: str, stored: StoredMessage) -> Entry:
 
 
 def purge_headers(marker_ttl: timedelta) -> dict[str, str]:
-    """The headers of a removal: a marker replaces the key's one message, and expires.
+    """Headers of a removal: a marker replaces the key's one message, and expires.
 
-    No rollup: a stream that allows rollups lets whoever may write one key purge all of them. nats-py's own calls take
+    No rollup: in a stream with rollups, the right to write one key would purge all of them. nats-py's own calls accept
     either the time to live or the expected sequence.
     """
     return {_OPERATION: _PURGE, TTL: f"{int(marker_ttl.total_seconds())}s"}
 
 
 def expecting(sequence: int | None) -> dict[str, str]:
-    """The header of a write that fails unless the key's last sequence is this one."""
+    """The header of a write that fails unless this is the key's last sequence."""
     return {} if sequence is None else {EXPECTED_SEQUENCE: str(sequence)}

@@ -1,4 +1,4 @@
-"""What nats-py logs in with: passwords, tokens, credentials files, nkeys and TLS, as options of its ``connect``."""
+"""Passwords, tokens, credentials files, nkeys and TLS as options of nats-py's ``connect``."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ UNKNOWN_AUTHORITY: Final = "name the authority of its certificate in BERTH_NATS_
 
 
 def refusal(who: NatsCredentials) -> str:
-    """What the server has refused, and the remedy."""
+    """The refused credentials, and the remedy."""
     if file := who.credentials_file or who.nkey_seed_file:
         return f"it refuses the credentials of {str(file)!r}: they are another server's, or have expired"
     if who.user:
@@ -40,7 +40,7 @@ def connect_options(settings: BusSettings) -> dict[str, Any]:
     """nats-py's options for TLS and credentials.
 
     Raises:
-        ValueError: a file is missing, or a package that it needs.
+        ValueError: a missing file, or a missing package.
         OSError: a file has the wrong content (ssl.SSLError is one).
     """
     who, tls = settings.credentials, settings.tls or TlsSettings()
@@ -49,7 +49,7 @@ def connect_options(settings: BusSettings) -> dict[str, Any]:
     if tls.certificate_file is not None:
         context.load_cert_chain(tls.certificate_file, tls.key_file)
     return {
-        "tls": context,  # also for a server that asks for TLS by itself: nats-py's own context has strict checks
+        "tls": context,  # also for a server that requires TLS itself: nats-py's own context has strict checks
         "tls_hostname": tls.host_name,
         "user": who.user,
         "password": who.password,
@@ -61,10 +61,11 @@ def connect_options(settings: BusSettings) -> dict[str, Any]:
 
 
 def _only_over_tls(settings: BusSettings, context: ssl.SSLContext) -> dict[str, Callable[[], str]]:
-    """Options in which credentials are functions that raise before the login unless a handshake has completed.
+    """Options with credentials as functions that raise before the login unless a handshake has completed.
 
-    nats-py uses TLS only when the server's INFO requires it. An attacker in between could remove that and receive the
-    password. It calls these functions before it sends the login, and after it has signed a nonce the token's.
+    nats-py uses TLS only when the server's INFO requires it, so that an attacker in between could remove that and
+    receive the password. It calls these functions before it sends the login, but the token's after it has signed a
+    nonce.
     """
     is_encrypted = False
 
@@ -94,13 +95,13 @@ def _only_over_tls(settings: BusSettings, context: ssl.SSLContext) -> dict[str, 
 
 
 def _in_addresses(servers: tuple[str, ...]) -> tuple[str | None, str | None]:
-    """User and password, or a token alone, in the first address that has them."""
+    # User and password, or a token alone, in the first address with credentials.
     found = (urlsplit(server) for server in servers)
     return next(((each.username, each.password) for each in found if each.username is not None), (None, None))
 
 
 def _check_files(who: NatsCredentials, tls: TlsSettings) -> None:
-    """Check files before connecting, since connecting again cannot succeed without them."""
+    # Before connecting, because a retry cannot succeed without these files.
     for path in (who.credentials_file, who.nkey_seed_file, tls.authority_file, tls.certificate_file, tls.key_file):
         if path is not None and not path.is_file():
             raise ValueError(f"reading {str(path)!r}: there is no such file")

@@ -1,11 +1,11 @@
-"""Ordered reading of a stream or bucket: Direct Get for what is stored, and the stream's copies for what follows.
+"""Ordered reading of a stream or bucket: Direct Get for stored messages, then the stream's copies.
 
-Every stream republishes what it has stored under ``stored.`` (``topology``), with the sequence in a header. A reader
-subscribes to these copies, reads what is there by Direct Get, and goes on with the copies. Copies can be lost: a
-stream's new leader does not send those of its predecessor. So on a gap in the sequences, and when the stream has more
-than has arrived, the reader reads from its position again.
+Every stream republishes stored messages under ``stored.`` (``topology``), with the sequence in a header. A reader
+subscribes to these copies, reads stored messages by Direct Get, and continues with the copies. Copies can be lost: a
+stream's new leader does not send its predecessor's. So on a gap in the sequences, and if the stream has more than has
+arrived, the reader reads again from its position.
 
-A reader needs no consumer. So a service needs no right to create one, with which it could have the server publish
+A reader needs no consumer, so a service needs no right to create one, which would let it have the server publish
 anything anywhere (docs/adr/0014-accounts-are-the-boundary.md).
 """
 
@@ -31,24 +31,23 @@ T = TypeVar("T")
 Convert = Callable[[StoredMessage], T]
 
 ALL: Final = (">",)
+# Maximum copies that wait for a reader. With more, all are dropped and read again by Direct Get.
 MOST_BUFFERED: Final = 65_536
-"""Copies that may wait for a reader. With more, they are dropped and read again by Direct Get, so memory is bounded."""
 RETRY_SECONDS: Final = 0.1
-RETRIES: Final = 10
-"""How often a replica that may be behind the leader is asked again."""
+RETRIES: Final = 10  # How often a replica that may lag behind the leader is asked again.
 
 
 def read_stream(
     connection: Connection, stream: str, filters: tuple[str, ...], since: timedelta | None, after: int | None
 ) -> NatsReader[StoredMessage]:
-    """A reader of a stream from after a sequence, from a time ago, or from its beginning."""
+    """Reader of a stream from after a sequence, from a time ago, or from its beginning."""
     subjects = stream_subjects(connection.settings.topology, stream) if filters == ALL else filters
     start = Start(stream=stream, subjects=subjects, is_whole=filters == ALL, since=since, after=after or 0)
     return NatsReader(connection, start, lambda stored: stored)
 
 
 def read_bucket(connection: Connection, bucket: str, filters: tuple[str, ...]) -> NatsReader[Entry]:
-    """A reader of a bucket: the last entry of every key, then every change."""
+    """Reader of a bucket: the last entry of every key, then every change."""
     there = connection.names.word(bucket)
     subjects = tuple(bucket_prefix(there) + one for one in filters)
     start = Start(stream=bucket_stream(there), subjects=subjects, is_whole=filters == ALL)
@@ -57,18 +56,17 @@ def read_bucket(connection: Connection, bucket: str, filters: tuple[str, ...]) -
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Start:
-    """What to read, and from where."""
+    """Stream, subjects and first position of a reader."""
 
     stream: str
     subjects: tuple[str, ...]
-    is_whole: bool
-    """All subjects of the stream, so that a gap in the sequences is a lost copy."""
+    is_whole: bool  # All subjects of the stream: a gap in the sequences is a lost copy.
     since: timedelta | None = None
     after: int = 0
 
 
 class NatsReader(Generic[T]):
-    """One ordered reader. ``position`` and ``caught_up`` change just before the batch that changes them is yielded."""
+    """One ordered reader. ``position`` and ``caught_up`` change just before their batch is yielded."""
 
     def __init__(self, connection: Connection, start: Start, convert: Convert[T]) -> None:
         self.position = start.after
@@ -78,11 +76,9 @@ class NatsReader(Generic[T]):
         self._convert = convert
         self._copies: deque[Msg] = deque()
         self._changed = asyncio.Event()
-        self._left_out: set[int] = set()
-        """Sequences after the position that are not yielded."""
+        self._left_out: set[int] = set()  # Sequences after the position that are not yielded.
         self._scan: Scan | None = None
-        self._stream_end = 0
-        """The stream's last sequence when the reader started."""
+        self._stream_end = 0  # The stream's last sequence when the reader started.
         self._created: datetime | None = None
         self._is_replicated = False
         self._loop = asyncio.get_running_loop()
@@ -90,7 +86,7 @@ class NatsReader(Generic[T]):
 
     @asynccontextmanager
     async def open(self) -> AsyncIterator[NatsReader[T]]:
-        """Subscribe to the copies, and find out where the stream ends."""
+        """Subscribe to the copies, and read the stream's last sequence."""
         subscriptions = [
             await self._connection.subscribe(STORED_PREFIX + subject, self._on_copy) for subject in self._start.subjects
         ]
@@ -106,7 +102,7 @@ class NatsReader(Generic[T]):
                 self._connection.unsubscribe(subscription)
 
     async def batches(self) -> AsyncIterator[list[T]]:
-        """What has arrived, in order, without end."""
+        """Arrived messages, in order, without end."""
         while True:
             self._changed.clear()
             if self._scan is not None:
@@ -149,14 +145,14 @@ class NatsReader(Generic[T]):
         return self._connection.settings.reader_check.total_seconds()
 
     async def _last_stored(self) -> int:
-        """The last sequence under the subjects, asked of the stream's leader: other replicas may be behind."""
+        # From the stream's leader: other replicas may lag.
         found = [await last_sequence(self._connection, self._start.stream, one) for one in self._start.subjects]
         return max(found, default=0)
 
     # --- what is stored
 
     async def _read_page(self, scan: Scan) -> list[T]:
-        """The next page; after the last one the scan has ended."""
+        # After the last page the scan has ended.
         stored, more = await self._next_page(scan)
         fresh = [one for one in stored if one.sequence > self.position]
         if fresh:
@@ -174,7 +170,7 @@ class NatsReader(Generic[T]):
         return sorted(found, key=lambda one: one.sequence), False
 
     async def _end_scan(self, scan: Scan) -> None:
-        """Direct Get may be answered by a replica that is behind the leader: then read again, for a second at most."""
+        # Direct Get may be answered by a lagging replica: then read again, for at most a second.
         if self.position < scan.end and self._is_replicated and scan.tries_left:
             scan.tries_left -= 1
             await asyncio.sleep(RETRY_SECONDS)
@@ -184,7 +180,7 @@ class NatsReader(Generic[T]):
         self._scan = None
 
     def _catch_up(self) -> bool:
-        """Every message from before the start is read. Returns whether that is new."""
+        # Everything stored before the start was read. Returns whether that is new.
         if self.caught_up.is_set():
             return False
         self.position = max(self.position, self._stream_end)
@@ -222,7 +218,7 @@ class NatsReader(Generic[T]):
         return batch
 
     def _leaves_out(self, copy: Msg) -> bool:
-        """Whether the next copy is one to leave out; then it counts as read, at a third of the cost."""
+        # Whether to skip the next copy; then it counts as read, at a third of the cost.
         sequence = stored_sequence(copy)
         if sequence not in self._left_out or (self._start.is_whole and sequence != self.position + 1):
             return False
@@ -231,12 +227,12 @@ class NatsReader(Generic[T]):
         return True
 
     def _on_sweep(self, now: float) -> None:
-        """Wake the reader when the next check is due."""
+        # Wakes the reader when the next check is due.
         if now >= self._next_check:
             self._changed.set()
 
     async def _check(self) -> None:
-        """Whether the stream has more than has arrived."""
+        # Whether the stream has more than has arrived.
         self._next_check = self._loop.time() + self._check_seconds
         info = await stream_info(self._connection, self._start.stream)
         last = info.state.last_seq

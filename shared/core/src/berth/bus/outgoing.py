@@ -1,4 +1,4 @@
-"""What a connection has under way: calls of nats-py to be made, requests without an answer, and what was not stored."""
+"""Outgoing state of a connection: queued calls of nats-py, pending requests, and messages that were not stored."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from berth.bus.interface import MissingError, UnansweredError, Unstored
 from berth.errors import BerthError, cause_of
 
 NO_RESPONDERS: Final = "503"
+# A message within this time of the last one waits as long, so that dense ones go out in one write: each read costs its
+# receiver 60 µs of CPU, with one message or ten.
 DENSE_SECONDS: Final = 0.001
-"""When something is to be sent within this time after the last, it waits for as long. What is so dense then goes out in
-one write: a read costs some 60 µs of CPU in whoever receives it, whether it has one message or ten."""
+# Bytes held while the server reads too slowly. Above it publishes wait; acknowledgements never do.
 MOST_HELD_BYTES: Final = 16 * 1024 * 1024
-"""Bytes that wait here while the server reads too slowly. Above it publishes wait; acknowledgements never do."""
 _STATUS_DIGITS: Final = 3
 
 
 def status_of(message: Msg) -> str:
-    """The three digits with which the server answers instead of data; empty for anything else."""
+    """The three digits of a server's status message; empty for other messages."""
     status = message.headers.get("Status", "") if message.headers else ""
     return status if len(status) == _STATUS_DIGITS and status.isascii() and status.isdigit() else ""
 
@@ -36,10 +36,10 @@ def description_of(message: Msg) -> str:
 
 
 class Outbox:
-    """Calls of nats-py's client in their order, made by one task: the library's own calls are awaited."""
+    """Calls of nats-py's client in order, made by one task, because they must be awaited."""
 
     def __init__(self, on_failure: Callable[[str], None]) -> None:
-        """``on_failure`` gets the cause when a call fails: the connection is closed."""
+        """``on_failure`` gets the cause of a failed call, and must end the connection."""
         self._on_failure: Final = on_failure
         self._loop = asyncio.get_running_loop()
         self._calls: Final[deque[tuple[Callable[..., Awaitable[object]], tuple[object, ...], int]]] = deque()
@@ -50,17 +50,16 @@ class Outbox:
         self._writing: asyncio.Task[None] | None = None
 
     def start(self) -> None:
-        """Begin to make the calls."""
         self._writing = asyncio.create_task(self._write())
 
     def put(self, call: Callable[..., Awaitable[object]], arguments: tuple[object, ...], size: int = 0) -> None:
-        """Make the call after all that were put before. ``size``: the bytes that it holds until then."""
+        """Make the call after all earlier ones. ``size``: bytes held until then."""
         self._calls.append((call, arguments, size))
         self._held_bytes += size
         self._has_calls.set()
 
     def stop(self) -> None:
-        """Drop all calls. Whoever waits for room goes on."""
+        """Drop all calls. Callers that wait for room continue."""
         self._is_stopped = True
         self._calls.clear()
         self._held_bytes = 0
@@ -69,7 +68,7 @@ class Outbox:
             self._writing.cancel()
 
     async def passed(self) -> None:
-        """Wait until everything that was put before has gone to nats-py."""
+        """Wait until all earlier calls were made."""
         at_this_place = self._loop.create_future()
 
         async def arrive() -> None:
@@ -85,7 +84,7 @@ class Outbox:
         return bool(self._waiting) or self._held_bytes > MOST_HELD_BYTES
 
     async def room(self) -> None:
-        """Wait, in turn, until the server has taken enough of what is held, or the connection has ended."""
+        """Wait, in turn, until enough was sent, or the connection has ended."""
         turn = self._loop.create_future()
         self._waiting.append(turn)
         self._admit_next()
@@ -101,7 +100,7 @@ class Outbox:
             self._waiting[0].set_result(None)
 
     async def _write(self) -> None:
-        while not self._is_stopped:  # nats-py may take the cancellation for itself
+        while not self._is_stopped:  # nats-py may swallow the cancellation
             if not self._calls:
                 emptied = self._loop.time()
                 self._has_calls.clear()
@@ -112,7 +111,7 @@ class Outbox:
             call, arguments, size = self._calls.popleft()
             try:
                 await call(*arguments)
-            except Exception as exc:  # noqa: BLE001 - whatever it is, nothing more would be sent
+            except Exception as exc:  # noqa: BLE001 - after any error nothing more would be sent
                 self._on_failure(f"writing to it: {cause_of(exc)}")
                 return
             self._held_bytes -= size
@@ -125,19 +124,19 @@ class Outbox:
 NUMBER_DIGITS: Final = 15
 
 
+# Called once, with the reply or the error.
 OnAnswer = Callable[[Msg | BerthError], None]
-"""Called once, with the reply to a request, or with why there is none."""
 
 
 def settle(reply: asyncio.Future[Msg], answer: Msg | BerthError) -> None:
-    """End the wait for a reply; its caller may have gone."""
+    """Pass the answer to the waiting caller, if it is still there."""
     if reply.done():
         return
     if isinstance(answer, Msg):
         reply.set_result(answer)
     else:
         reply.set_exception(answer)
-        reply.exception()  # retrieved: the caller may have ended with the connection, and asyncio would warn
+        reply.exception()  # retrieved: the caller may be gone, and asyncio would warn
 
 
 @dataclass(slots=True)
@@ -150,7 +149,7 @@ class PendingRequest:
 
 
 class PendingRequests:
-    """Requests by number. All have the same time-out, so they are in the order of their deadlines."""
+    """Requests by number. All have the same time limit, so they are in the order of their deadlines."""
 
     def __init__(self, timeout: timedelta) -> None:
         self._timeout: Final = timeout.total_seconds()
@@ -159,25 +158,25 @@ class PendingRequests:
         self._by_number: dict[int, PendingRequest] = {}
 
     def add(self, subject: str, on_answer: OnAnswer) -> int:
-        """The number of a new request."""
+        """Return the number of a new request."""
         number = next(self._numbers)
         self._by_number[number] = PendingRequest(subject, self._loop.time() + self._timeout, on_answer)
         return number
 
     def remove(self, number: int) -> None:
-        """Nothing was sent."""
+        """The request was not sent."""
         self._by_number.pop(number, None)
 
     def resolve(self, number: int, message: Msg) -> None:
-        """A reply arrived; its request may have ended before."""
+        """A reply arrived, perhaps to a request that has ended."""
         request = self._by_number.pop(number, None)
         if request is None:
             return
         if message.data or status_of(message) != NO_RESPONDERS:
             request.on_answer(message)
         else:
-            nobody = f"asking {request.subject!r}: no responders: no such stream, or no JetStream"
-            request.on_answer(MissingError(nobody))
+            error = f"asking {request.subject!r}: no responders: no such stream, or no JetStream"
+            request.on_answer(MissingError(error))
 
     def fail_all(self, error: Callable[[], BerthError]) -> None:
         """Fail every request, each with an error of its own."""
@@ -193,7 +192,7 @@ class PendingRequests:
                 request.on_answer(error(request.subject))
 
     def expire(self, now: float) -> None:
-        """Fail requests past their deadline, and forget them."""
+        """Fail requests past their deadline."""
         while self._by_number:
             number, request = next(iter(self._by_number.items()))
             if request.deadline > now:
@@ -202,14 +201,13 @@ class PendingRequests:
             request.on_answer(UnansweredError(f"asking {request.subject!r}: no answer within {self._timeout:g} s"))
 
 
-# --- what was stored
+# --- stored or not
 
-STALE_SECONDS: Final = 60.0
-"""After this long without a further try nothing is known of a stream any more."""
+STALE_SECONDS: Final = 60.0  # A record without a further try expires after this time.
 
 
 class StoreRecord:
-    """Which streams and buckets have stored what was last published to them."""
+    """Streams and buckets that did not store the last message published to them."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
@@ -217,7 +215,6 @@ class StoreRecord:
 
     @property
     def has_refused(self) -> bool:
-        """Whether anything is to be forgotten when it is stored."""
         return bool(self._refused)
 
     def stored(self, name: str) -> None:

@@ -1,7 +1,6 @@
 """The bus on a NATS server: :class:`NatsBus` opens sessions, :class:`NatsSession` forwards each call to its module.
 
-Registration with NATS's service protocol is here too, so that ``nats micro ls`` and ``nats micro stats`` show the
-running services.
+Registration with NATS's service protocol is here too.
 """
 
 from __future__ import annotations
@@ -52,7 +51,7 @@ class NatsBus(Bus):
     """Opens sessions with one set of settings."""
 
     def __init__(self, settings: BusSettings | None = None, traffic: Traffic | None = None) -> None:
-        """Check the settings. ``traffic`` is told about each message, for the log.
+        """Check the settings. ``traffic`` is called with each message, for the log.
 
         Raises:
             BusRefusedError: with all errors at once.
@@ -63,7 +62,7 @@ class NatsBus(Bus):
             raise BusRefusedError(f"reading the bus settings: {'; '.join(problems)}")
 
     async def connect(self, *, name: str) -> NatsSession:
-        """A new client, as :meth:`berth.bus.interface.Bus.connect` describes."""
+        """A new client, as :meth:`berth.bus.interface.Bus.connect`."""
         connection = Connection(self.settings, name, self._traffic)
         await connection.open()
         try:
@@ -228,22 +227,18 @@ class NatsSession(Session):
 # --- NATS's service protocol
 
 ENDPOINT: Final = "status"
-ALL_ANSWERS_SECONDS: Final = 0.5
-"""Total wait for answers; the number of services is unknown."""
-NEXT_ANSWER_SECONDS: Final = 0.2
-"""After this long without an answer no further one is expected."""
+ALL_ANSWERS_SECONDS: Final = 0.5  # For all answers together, because the number of services is unknown.
+NEXT_ANSWER_SECONDS: Final = 0.2  # Without an answer for this long, no further one is expected.
 
-BERTHS: Final = "berth-"
-"""What the names of services begin with, after the prefix of their berth."""
+BERTHS: Final = "berth-"  # Start of services' names, after the prefix of their berth.
 _PREFIX: Final = "$SRV"
 _TYPES: Final = "io.nats.micro.v1"
 _QUEUE: Final = "q"
-_ERROR_CHARACTERS: Final = 200
-"""Of the last error in an endpoint's figures: it may quote a request."""
+_ERROR_CHARACTERS: Final = 200  # Of the last error in the statistics, which may quote a request.
 
 
 class _Counted:
-    """An endpoint's answers and the figures about them that the protocol asks for; times are in nanoseconds."""
+    """An endpoint with its statistics by the service protocol; times are in nanoseconds."""
 
     def __init__(self, endpoint: Endpoint) -> None:
         self._endpoint = endpoint
@@ -266,7 +261,7 @@ class _Counted:
             self._nanoseconds += time.perf_counter_ns() - begun
 
     def figures(self) -> dict[str, object]:
-        """Since the service began. Requests for these figures are not among them."""
+        """Statistics since the service began, without requests for them."""
         return {
             "num_requests": self._requests,
             "num_errors": self._errors,
@@ -280,7 +275,7 @@ class _Counted:
         self._last_error = error[:_ERROR_CHARACTERS]
 
 
-async def _register(  # noqa: PLR0913 - what a service says about itself
+async def _register(  # noqa: PLR0913 - the parts of a service's description
     connection: Connection,
     service: str,
     metadata: dict[str, str],
@@ -289,7 +284,7 @@ async def _register(  # noqa: PLR0913 - what a service says about itself
     stats: Stats,
     endpoints: Sequence[Endpoint],
 ) -> None:
-    """Register; the first endpoint answers with the stats: ``nats req berth.service.<service>.<identity> ''``."""
+    # The first endpoint answers with the statistics: `nats req berth.service.<service>.<identity> ''`.
     instance = uuid.uuid4().hex
     names = connection.names
     name = names.word(service)
@@ -309,13 +304,13 @@ async def _register(  # noqa: PLR0913 - what a service says about itself
         return {**about, "type": f"{_TYPES}.ping_response"}
 
     def info() -> object:
-        told = [{**endpoint, "metadata": {}} for endpoint in listed]
-        return {**about, "type": f"{_TYPES}.info_response", "description": description, "endpoints": told}
+        shown = [{**endpoint, "metadata": {}} for endpoint in listed]
+        return {**about, "type": f"{_TYPES}.info_response", "description": description, "endpoints": shown}
 
     def listed_stats() -> object:
-        told: list[dict[str, object]] = [{**endpoint, **counted[endpoint["subject"]].figures()} for endpoint in listed]
-        told[0]["data"] = stats()
-        return {**about, "type": f"{_TYPES}.stats_response", "started": started, "endpoints": told}
+        shown: list[dict[str, object]] = [{**endpoint, **counted[endpoint["subject"]].figures()} for endpoint in listed]
+        shown[0]["data"] = stats()
+        return {**about, "type": f"{_TYPES}.stats_response", "started": started, "endpoints": shown}
 
     for verb, answer in (("PING", ping), ("INFO", info), ("STATS", listed_stats)):
         for called in (verb, f"{verb}.{name}", f"{verb}.{name}.{instance}"):
@@ -330,7 +325,7 @@ def _whatever_is_asked(answer: Callable[[], object]) -> Callable[[bytes], bytes]
 
 
 def _answering(connection: Connection, answer: Callable[[bytes], bytes]) -> Listener:
-    """A listener that answers each request."""
+    # A listener that answers each request.
 
     def on_request(message: Msg) -> None:
         if message.reply:
@@ -356,7 +351,7 @@ _stats_decoder: Final = msgspec.json.Decoder(_ServiceStats)
 
 
 async def _services(connection: Connection, service: str) -> list[ServiceInstance]:
-    """All services, or those of the name, that answer a request for stats; what cannot be decoded is left out."""
+    # All services, or all of one name, that answer a request for statistics. Undecodable answers are skipped.
     answers: asyncio.Queue[Msg] = asyncio.Queue()
     names = connection.names
     inbox = connection.new_inbox()
@@ -375,7 +370,7 @@ async def _services(connection: Connection, service: str) -> list[ServiceInstanc
 
 
 def _instance(data: bytes, names: Names) -> ServiceInstance | None:
-    """The instance; ``None`` for a service of another berth, or another program's."""
+    # None for a service of another berth or another program.
     try:
         answer = decode_json(_stats_decoder, data, "statistics")
     except DecodeError:

@@ -1,4 +1,4 @@
-"""Settings of the bus: addresses, credentials, TLS, time-outs, and how streams and consumers are declared."""
+"""Settings of the bus: addresses, credentials, TLS, time limits, and the declaration of streams and consumers."""
 
 from __future__ import annotations
 
@@ -11,12 +11,11 @@ from typing import Final, Literal
 Storage = Literal["file", "memory"]
 
 DEFAULT_SERVER: Final = "nats://127.0.0.1:4222"
+# JetStream domain under which accounts without streams import them: `nats --js-domain berth`.
 IMPORTED_DOMAIN: Final = "berth"
-"""The JetStream domain under which accounts without streams import them: ``nats --js-domain berth``."""
 DEFAULT_INBOX_PREFIX: Final = "_INBOX"
 REPLICAS: Final = (1, 3, 5)
-RESERVED_PREFIXES: Final = ("berth", "stored")
-"""First tokens of a berth without prefix."""
+RESERVED_PREFIXES: Final = ("berth", "stored")  # First tokens of a berth without prefix.
 WANTED_PREFIX: Final = "want 1 to 32 letters, digits, _ and -, a letter or digit first, and not berth or stored"
 _PREFIX: Final = re.compile("[A-Za-z0-9][A-Za-z0-9_-]{0,31}")
 MEBIBYTE: Final = 1024 * 1024
@@ -27,7 +26,7 @@ class TopologySettings:
     """Limits and copies of streams, buckets and consumers. All services of one bus must use the same values."""
 
     prefix: str = ""
-    """What the names of streams, buckets, subjects and services begin with; empty for a server with one berth."""
+    """Prefix of streams, buckets, subjects and services; empty for a server with one berth."""
 
     replicas: int = 1
     """Copies of every stream: 1, 3 or 5. 3 survives the loss of one server; a single server can only hold 1."""
@@ -36,11 +35,12 @@ class TopologySettings:
     """``file`` survives a restart of the server. ``memory`` loses the queues with it: for tests and trials."""
 
     scorer_ack_wait: timedelta = timedelta(seconds=3)
-    """How long a scorer may be silent about a pod before another scorer gets it. From 0.1 s; more than three times the
-    99th percentile of a ranking with a full backlog, so that only a dead scorer loses its pods."""
+    """Time without progress after which a pod goes to another scorer. From 0.1 s; more than three times the 99th
+    percentile of a ranking with a full backlog, so that only a dead scorer loses its pods."""
 
     binder_ack_wait: timedelta = timedelta(seconds=30)
-    """How long the binder may be silent about a ranked pod. From 0.1 s; at least three times the 10 s between two
+    """Time without progress after which a ranked pod is redelivered. From 0.1 s; at least three times the 10 s between
+    two
     ``in_progress``."""
 
     duplicate_window: timedelta = timedelta(minutes=2)
@@ -48,26 +48,27 @@ class TopologySettings:
     duplicate."""
 
     marker_ttl: timedelta = timedelta(minutes=10)
-    """How long the marker of a removed key stays. Whole seconds, from 1 s. Longer than the 6 min after which
-    nats-server closes the connection of a client that is silent: a new connection reads the bucket from its
-    beginning, so no reader misses a removal. Not longer, since each deleted pod leaves one."""
+    """How long the marker of a removed key stays. Whole seconds, from 1 s. Longer than the 6 min after which nats-
+    server
+    closes a silent client's connection: a new connection reads the bucket from its beginning, so no reader misses a
+    removal. Not much longer, because each deleted pod leaves one."""
 
     decisions_age: timedelta = timedelta(hours=1)
-    """How long Decisions are kept, for people and for a new leading watcher. From 1 min: longer than a back-off, and
-    as long as a starting scorer reads back."""
+    """How long Decisions are kept, for people and for a new leading watcher. From 1 min: longer than a back-off, and as
+    long as a starting scorer reads back."""
 
     decisions_bytes: int = 512 * MEBIBYTE
-    """Bytes of Decisions kept, oldest dropped first. From 1 MiB; the server sets this much of its disk aside."""
+    """Bytes of Decisions kept, oldest dropped first. From 1 MiB; reserved on the server's disk."""
 
     dead_age: timedelta = timedelta(days=7)
     """How long dead letters wait for a person. From 1 h."""
 
     dead_bytes: int = 64 * MEBIBYTE
-    """Bytes of dead letters kept, oldest dropped first. From 1 MiB; the server sets this much of its disk aside."""
+    """Bytes of dead letters kept, oldest dropped first. From 1 MiB; reserved on the server's disk."""
 
     pending_bytes: int = 64 * MEBIBYTE
-    """Bytes of PENDING, which holds the pods in flight, a few KiB each. From 1 MiB. A full one refuses new pods, which
-    then wait in the watcher. The server sets this much of its disk aside, as for all limits here."""
+    """Bytes of PENDING, which holds the pods in flight, a few KiB each. From 1 MiB. If it is full, new pods wait in the
+    watcher. Reserved on the server's disk, as all limits here."""
 
     ranked_bytes: int = 128 * MEBIBYTE
     """The same for RANKED, which also holds the pods that wait for volumes."""
@@ -82,11 +83,11 @@ class TopologySettings:
     """Bytes of ``control``, ``tries`` and ``commits``, each. From 1 MiB; a few hundred per pod that ends services."""
 
     message_bytes: int = 8 * MEBIBYTE
-    """Largest message or value, from 64 KiB. Far above the 1.5 MiB that etcd allows an object, so that every pod that
-    the API server accepts fits. The server's own max_payload (1 MiB unless set there) must not be less."""
+    """Largest message or value, from 64 KiB. Far above etcd's 1.5 MiB per object, so that every accepted pod fits. The
+    server's own max_payload (1 MiB unless set there) must not be less."""
 
     def problems(self) -> list[str]:
-        """All errors, each with path, expectation and value; empty when there are none."""
+        """All errors, each with path, expectation and value."""
         return [*self._duration_problems(), *self._number_problems(), *self._prefix_problems()]
 
     def _prefix_problems(self) -> list[str]:
@@ -127,24 +128,24 @@ class TopologySettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TlsSettings:
-    """TLS to the server. With nothing set, the system's authorities are trusted and no client certificate is sent."""
+    """TLS to the server. By default the system's authorities are trusted and no client certificate is sent."""
 
     authority_file: Path | None = None
-    """PEM of the authorities whose server certificates are trusted."""
+    """PEM of trusted authorities."""
 
     certificate_file: Path | None = None
-    """PEM of the client certificate, for a server that asks for one."""
+    """PEM of the client certificate, for a server that requires one."""
 
     key_file: Path | None = None
     """PEM of the client certificate's key."""
 
     host_name: str | None = None
-    """The name in the server's certificate, when it differs from the host of the address."""
+    """The name in the server's certificate, if it differs from the address's host."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NatsCredentials:
-    """How the client authenticates: at most one of the ways below; none for a server without users."""
+    """Authentication of the client: at most one of these ways; without any for a server without users."""
 
     user: str | None = None
     """User name; goes with ``password``."""
@@ -174,63 +175,63 @@ class NatsCredentials:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BusSettings:
-    """How a client connects."""
+    """Connection of a client."""
 
     servers: tuple[str, ...] = (DEFAULT_SERVER,)
     """Addresses of the servers of one cluster, ``nats://host:port`` or ``tls://host:port``; tried in random order."""
 
     credentials: NatsCredentials = NatsCredentials()
-    """How the client authenticates."""
+    """Authentication of the client."""
 
     inbox_prefix: str = DEFAULT_INBOX_PREFIX
-    """Prefix of the subjects for replies. With a prefix of its own for each user, the server can keep one user's
-    replies from the others."""
+    """Prefix of the subjects for replies. With a prefix for each user, the server can keep one user's replies from the
+    others."""
 
     domain: str = ""
     """JetStream domain of the streams; empty: the server's own. ``berth``: they are imported from another account."""
 
     tls: TlsSettings | None = None
-    """Set: a server without TLS is refused. Unset: TLS if the address or the server asks for it."""
+    """If set, a server without TLS is refused. Otherwise TLS is used if the address or the server requires it."""
 
     topology: TopologySettings = TopologySettings()
-    """What streams and consumers are declared with."""
+    """Declaration of streams and consumers."""
 
     connect_timeout: timedelta = timedelta(seconds=4)
-    """How long connecting may take. From 0.1 s; well below the 15 s after which a leader gives up its Lease."""
+    """Time limit of connecting. From 0.1 s; well below the 15 s after which a leader gives up its Lease."""
 
     answer_timeout: timedelta = timedelta(seconds=5)
-    """How long a request or publish waits for its reply. From 0.1 s; longer than a NATS cluster takes to elect a
-    stream's leader, shorter than a Lease."""
+    """Time limit of a reply to a request or publish. From 0.1 s; longer than a NATS cluster takes to elect a stream's
+    leader, shorter than a Lease."""
 
     ping_interval: timedelta = timedelta(seconds=4)
-    """Time between two pings. From 0.1 s; a connection on which a ping has no answer by the next one is lost, so after
-    twice this at the latest. Longer than a pause of garbage collection or of one scheduling cycle over 5,000 nodes."""
+    """Time between two pings. From 0.1 s; a ping without an answer by the next one ends the connection, so after twice
+    this at the latest. Longer than a pause of garbage collection or of one scheduling cycle over 5,000 nodes."""
 
     pull_expires: timedelta = timedelta(seconds=30)
-    """How long the server keeps a pull request. From 1 s; a request that it lost is repeated after this at the
-    latest."""
+    """How long the server keeps a pull request. From 1 s; a lost request is repeated after this at the latest."""
 
     pull_heartbeat: timedelta = timedelta(seconds=1)
     """Time between the server's heartbeats for an idle pull. From 0.1 s, at most half of ``pull_expires``; after three
     missing ones the client sends a new pull request."""
 
     reader_check: timedelta = timedelta(seconds=5)
-    """How often an ordered reader compares its position with the stream's end. From 0.1 s; a copy that was lost on the
-    way, with nothing after it, is read after this time."""
+    """How often an ordered reader compares its position with the stream's end. From 0.1 s; a lost copy without a later
+    one
+    is read after this time."""
 
     @property
     def addresses(self) -> str:
-        """The addresses for people: without what stands before an ``@``."""
+        """Addresses for people, without credentials."""
         return ", ".join(server.rpartition("@")[2] for server in self.servers)
 
     @property
     def api(self) -> str:
-        """The prefix of requests to JetStream."""
+        """Prefix of requests to JetStream."""
         return f"$JS.{self.domain}.API" if self.domain else "$JS.API"
 
     @property
     def before_keys(self) -> str:
-        """What stands before the subject of a key that is written: NATS passes no ``$KV.>`` from domain to domain."""
+        """Prefix of a written key's subject: NATS passes no ``$KV.>`` from domain to domain."""
         return "" if self.domain in {"", IMPORTED_DOMAIN} else f"{self.api}."
 
     def problems(self) -> list[str]:

@@ -1,13 +1,12 @@
-"""Publishes the messages of the stages: PENDING, RANKED, Decisions and dead letters.
+"""Messages of the stages: PENDING, RANKED, Decisions and dead letters.
 
-Each goes to its pod's subject with the message id that makes a repeat harmless (docs/protocol.md, 1). One that is
-larger than NATS takes is cut here: first explanations, then candidates, then all but the pod's name and the reason.
+Each goes to its pod's subject with a message id, by which a repeat is a duplicate (docs/protocol.md, 1). A message
+above NATS's limit is cut: first explanations, then candidates, then all but the pod's name and the reason.
 """
 
 from __future__ import annotations
 
 import hashlib
-import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Final, NamedTuple, TypeVar
 
@@ -17,6 +16,7 @@ from berth.api.pod import name_of
 from berth.bus.interface import MESSAGE_ID, PubAck, Session, TooLargeError, message_size
 from berth.bus.topology import DEAD
 from berth.errors import BerthError, DecodeError
+from berth.log import get_logger
 from berth.messages.attempts import (
     NAME_CHARACTERS,
     AttemptReport,
@@ -30,24 +30,20 @@ from berth.messages.attempts import (
 from berth.messages.subjects import PREFIX, Attempt, Epoch, PodSubject, decision_id, escape_token
 
 OUTCOME: Final = "Berth-Outcome"
+# W3C trace context: the only headers of the received message that are passed on.
 TRACE: Final = ("traceparent", "tracestate")
-"""W3C trace context: the only headers of the received message that are passed on."""
-TRACE_CHARACTERS: Final = 512
-"""W3C's limit for a tracestate; a traceparent has 55."""
-PAYLOAD_CHARACTERS: Final = 64 * 1024
-"""How much of a payload a dead letter keeps: enough to read, far below the limit of a message."""
-REASON_CHARACTERS: Final = 1024
-"""How much is kept of a text that explains a message which is too large."""
+TRACE_CHARACTERS: Final = 512  # W3C's limit for a tracestate; a traceparent has 55.
+PAYLOAD_CHARACTERS: Final = 64 * 1024  # Of a payload in a dead letter: readable, far below the limit of a message.
+REASON_CHARACTERS: Final = 1024  # Of an explanation in a message that is too large.
+# Maximum share of a message's limit for PENDING: the scorer adds the rest to the same pod in RANKED.
 SHARE_OF_PENDING: Final = 15 / 16
-"""How much of a message's limit a PENDING may take: the rest is for what the scorer adds to the same pod in RANKED."""
+# More than the headers of a message take: two of TRACE_CHARACTERS, an outcome, and an id with a uid.
 MOST_HEADER_BYTES: Final = 8192
-"""More than the headers of a message take: two of ``TRACE_CHARACTERS``, an outcome, and an id with a uid in it."""
+# Of a dead letter's subject: NATS closes the connection at 4 KiB. Kubernetes' pods have shorter ones.
 MOST_SUBJECT_BYTES: Final = 2048
-"""Of a dead letter's subject; NATS closes the connection at 4 KiB. What has a longer one is no pod of Kubernetes'."""
-FEWER_CANDIDATES: Final = (8, 1)
-"""How many nodes a RANKED that is too large names, one try after the other."""
+FEWER_CANDIDATES: Final = (8, 1)  # Candidates of a RANKED that is too large, one try after the other.
 
-log = logging.getLogger(__name__)
+log = get_logger()
 
 Headers = Mapping[str, str]
 M = TypeVar("M", bound=Message)
@@ -55,7 +51,7 @@ R = TypeVar("R", bound=AttemptReport)
 
 
 class StagedMessage(NamedTuple):
-    """A message of a stage as it is published; ``headers`` are those beside its id."""
+    """A message to publish; ``headers`` without the message id."""
 
     subject: str
     data: bytes
@@ -67,14 +63,14 @@ class StagedMessage(NamedTuple):
         return await session.publish(self.subject, self.data, message_id=self.message_id, headers=self.headers)
 
     def publish_soon(self, session: Session, on_answer: Callable[[PubAck | BerthError], None]) -> None:
-        """Publish without a task that waits; as :meth:`Session.publish_soon`."""
+        """Publish without waiting, as :meth:`Session.publish_soon`."""
         session.publish_soon(
             self.subject, self.data, message_id=self.message_id, headers=self.headers, on_answer=on_answer
         )
 
 
 def pending_message(session: Session, message: Pending, headers: Headers | None = None) -> StagedMessage:
-    """A message of PENDING. The same attempt is stored once.
+    """A message of PENDING, stored once per attempt.
 
     Of a pod that is too large only the name is published, with the reason: scorer and binder pass it on as an error.
     """
@@ -85,7 +81,7 @@ def pending_message(session: Session, message: Pending, headers: Headers | None 
         remedy = "make it smaller, or raise max_payload of NATS"
         size = _size(data, message_id, trace)
         reason = f"the pod takes {size} bytes as a message, NATS takes {limit} at most: {remedy}"
-        log.warning("pod %s is not scheduled: %s", pod.key, reason)
+        log.warning("pod not scheduled", pod=pod.key, reason=reason)
         data = encode(msgspec.structs.replace(message, pod=name_of(pod), error=reason))
     return StagedMessage(_pod_subject("pending", message), data, message_id, trace)
 
@@ -102,7 +98,7 @@ def ranked_message(session: Session, message: Ranked, headers: Headers | None = 
 
 
 def decision_message(session: Session, message: Decision, headers: Headers | None = None) -> StagedMessage:
-    """A message of DECISIONS, with the outcome in a header too. Raises as :func:`ranked_message`."""
+    """A message of DECISIONS, with the outcome as a header too. Raises as :func:`ranked_message`."""
     subject = PodSubject(stage="decision", profile=message.profile, namespace=message.namespace, pod=message.pod)
     attempt, epoch = Attempt.parse(message.attempt), Epoch(message.epoch)
     message_id = decision_id(attempt, epoch, message.outcome, message.repeat)
@@ -128,11 +124,10 @@ async def publish_decision(session: Session, message: Decision, *, headers: Head
 
 
 async def publish_dead_letter(session: Session, letter: DeadLetter, *, headers: Headers | None = None) -> None:
-    """Publish a dead letter. The same one is stored once. Raises as :meth:`Session.publish`.
+    """Publish a dead letter, stored once. Raises as :meth:`Session.publish`.
 
     A dead letter about a pod's message goes to that pod's subject (``berth.dead.<profile>.<namespace>.<pod>``), so that
-    a subscription to the pod receives it; any other, and one whose subject would be too long, goes to
-    ``berth.dead.<service>``.
+    a subscription to the pod receives it; any other, and one with too long a subject, goes to ``berth.dead.<service>``.
     """
     trace = _trace(headers)
     data = _fitting(session, _quoted(letter, PAYLOAD_CHARACTERS), _shorter_letters, "0" * 32, trace)
@@ -141,7 +136,6 @@ async def publish_dead_letter(session: Session, letter: DeadLetter, *, headers: 
 
 
 def dead_subject(letter: DeadLetter) -> str:
-    """The subject of a dead letter."""
     of_service = f"{PREFIX}.{DEAD}.{escape_token(letter.service)}"
     try:
         of = PodSubject.parse(letter.subject)
@@ -157,7 +151,7 @@ def _pod_subject(stage: str, message: Pending | Ranked) -> str:
 
 
 def _trace(headers: Headers | None) -> dict[str, str]:
-    """The trace context of the received message, unless it cannot be one: anybody may have written it."""
+    # The received trace context if it is valid: anybody may have written it.
     found = {name: headers[name] for name in TRACE if name in headers} if headers else {}
     return {name: text for name, text in found.items() if text.isascii() and len(text) <= TRACE_CHARACTERS}
 
@@ -168,10 +162,10 @@ def _trace(headers: Headers | None) -> dict[str, str]:
 def _fitting(
     session: Session, message: M, smaller: Callable[[M], Iterable[M]], message_id: str, headers: Headers
 ) -> bytes:
-    """The message as bytes, or the first of its smaller forms that fits.
+    """The encoded message, or its first smaller form that fits.
 
     Raises:
-        TooLargeError: none does.
+        TooLargeError: no form fits.
     """
     data, limit = encode(message), session.max_message_bytes
     if _fits(data, message_id, headers, limit):
@@ -181,13 +175,13 @@ def _fitting(
         data = encode(form)
         if _fits(data, message_id, headers, limit):
             what = type(message).__name__
-            log.warning("%s of %s is cut from %d to %d bytes, to fit", what, message_id, size, len(data))
+            log.warning("message cut to fit", message=what, id=message_id, bytes=size, cut_to=len(data))
             return data
     raise TooLargeError(f"publishing {size} bytes: NATS takes {limit} at most, and it cannot be cut any more")
 
 
 def _fits(data: bytes, message_id: str, headers: Headers, limit: int) -> bool:
-    """Whether a message is within the limit; headers are written out only for one that is near it."""
+    # Headers are encoded only for a message near the limit.
     return len(data) + MOST_HEADER_BYTES <= limit or _size(data, message_id, headers) <= limit
 
 
@@ -196,7 +190,7 @@ def _size(data: bytes, message_id: str, headers: Headers) -> int:
 
 
 def _smaller_rankings(message: Ranked) -> Iterator[Ranked]:
-    """The last form is an error in place of the ranking, without the pod: its name is enough for that."""
+    # The last form is an error in place of the ranking, with the pod's name only.
     yield from _smaller_reports(message)
     reason = message.error or "the ranking does not fit into a message beside the pod"
     yield msgspec.structs.replace(
@@ -229,7 +223,7 @@ def _smaller_decisions(message: Decision) -> Iterator[Decision]:
 
 
 def _smaller_reports(message: R) -> Iterator[R]:
-    """Without the scores of each plugin, then with fewer nodes, at last with the first node only."""
+    # First without the scores of each plugin, then with fewer nodes, at last with the first node only.
     yield _unexplained(message, len(message.candidates))
     for count in FEWER_CANDIDATES:
         yield _unexplained(message, count)
@@ -249,7 +243,6 @@ def _shorter_letters(letter: DeadLetter) -> Iterator[DeadLetter]:
 
 
 def _quoted(letter: DeadLetter, length: int) -> DeadLetter:
-    """The dead letter with the first bytes of its message."""
     return msgspec.structs.replace(
         letter, payload=letter.payload[:length], reason=letter.reason[: 4 * REASON_CHARACTERS]
     )

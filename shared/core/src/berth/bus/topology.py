@@ -1,6 +1,6 @@
-"""Streams, buckets and shared consumers, declared once. Only data: ``admin`` applies it to the server.
+"""Streams, buckets and shared consumers, declared once (docs/protocol.md, 2).
 
-The rule: docs/protocol.md, 2.
+Only data: ``admin`` applies it to the server.
 """
 
 from __future__ import annotations
@@ -23,36 +23,29 @@ CLUSTER: Final = "cluster"
 BANDWIDTH: Final = "bandwidth"
 FACTS: Final = "facts"
 CONTROL: Final = "control"
-TRIES: Final = "tries"
-"""Rankings that scorers have begun and not finished. A bucket of its own: scorers may not write to ``control``."""
-COMMITS: Final = "commits"
-"""Bindings that the binder has begun and not finished. A bucket of its own: only the binder may write to it."""
+TRIES: Final = "tries"  # Unfinished rankings. Apart from `control`, where scorers may not write.
+COMMITS: Final = "commits"  # Unfinished Bindings. Only the binder may write here.
 BUCKETS: Final = (CLUSTER, BANDWIDTH, FACTS, TRIES, COMMITS, CONTROL)
-_TRIES_AGE: Final = timedelta(hours=1)
-"""A count expires after this, when its pod is gone."""
+_TRIES_AGE: Final = timedelta(hours=1)  # A count expires when its pod is gone.
 
-SCORER: Final = "scorer"
-"""The durable of PENDING that all scorers share."""
-BINDER_PREFIX: Final = "binder-"
-"""The durables of RANKED, one per epoch: ``binder-<epoch>``."""
+SCORER: Final = "scorer"  # Durable of PENDING that all scorers share.
+BINDER_PREFIX: Final = "binder-"  # Durables of RANKED, one per epoch: `binder-<epoch>`.
 
+# Temporary stream by which a watcher checks whether the server has room.
 PROBE: Final = "berth-room"
-"""A stream that a watcher makes for a moment, to see whether the server has room."""
 
-DRAIN_KEY: Final = "drain"
-"""In ``control``: while it exists, no pod is published to PENDING."""
-BUS_ID_KEY: Final = "bus.id"
-"""Key of ``control``: identifies the store, so that every client notices a new one."""
+DRAIN_KEY: Final = "drain"  # In `control`: while it exists, no pod is published to PENDING.
+BUS_ID_KEY: Final = "bus.id"  # Key of `control`: identifies the store, so that every client notices a new one.
 
+# Streams republish stored messages under this prefix: `stored.berth.ranked...`, `stored.$KV.cluster...`.
 STORED_PREFIX: Final = "stored."
-"""A stream republishes what it has stored under this prefix: ``stored.berth.ranked...``, ``stored.$KV.cluster...``."""
 
 UNLIMITED: Final = -1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StreamSpec:
-    """A stream as declared. A limit of -1 and an age of zero mean unlimited."""
+    """A declared stream. A limit of -1 and an age of zero mean unlimited."""
 
     name: str
     subjects: tuple[str, ...]
@@ -62,8 +55,8 @@ class StreamSpec:
     max_msgs_per_subject: int = UNLIMITED
     max_age: timedelta = timedelta(0)
     max_bytes: int = UNLIMITED
+    # A bucket: keys can be rolled up, messages can expire, and cannot be deleted without a marker.
     key_value: bool = False
-    """A bucket: keys can be rolled up, single messages can expire, and messages cannot be deleted without a marker."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,14 +74,14 @@ def bucket_stream(bucket: str) -> str:
 
 
 def bucket_prefix(bucket: str) -> str:
-    """The prefix that makes a key of the bucket a subject."""
+    """The subject of a key is this prefix and the key."""
     return f"{_KEYS}{bucket}."
 
 
 class Names:
-    """What the names of one berth are on the server: with a prefix, which keeps several berths on one server apart.
+    """Names of one berth on the server, with a prefix, which keeps several berths on one server apart.
 
-    Above ``berth.bus`` every berth uses the names without prefix, in what it publishes, reads and writes down.
+    Above ``berth.bus`` every berth publishes, reads and logs names without prefix.
     """
 
     __slots__ = ("_before_key", "_before_subject", "_before_word", "prefix")
@@ -100,17 +93,17 @@ class Names:
         self._before_key: Final = f"{_KEYS}{self._before_word}"
 
     def subject(self, subject: str) -> str:
-        """``east.berth.pending...`` for ``berth.pending...``. Of each pod's message, so it must stay cheap."""
+        """``east.berth.pending...`` for ``berth.pending...``. Called for each pod's message, so it must stay cheap."""
         return self._before_subject + subject if subject else ""  # refused, as without prefix
 
     def filter(self, subject: str) -> str:
-        """The same for whatever a stream can be searched for: also for keys, and ``>``, which is all of the stream."""
+        """As ``subject`` for filters of a stream: keys too, and ``>``, the whole stream."""
         if subject.startswith(_KEYS):
             return self._before_key + subject.removeprefix(_KEYS)
         return subject if subject == _ALL else self.subject(subject)
 
     def own_subject(self, subject: str) -> str:
-        """The subject or key of the server without prefix; another berth's stays as it is."""
+        """A subject or key of the server without prefix; another berth's is unchanged."""
         if not self.prefix:
             return subject
         if subject.startswith(self._before_key):
@@ -118,11 +111,11 @@ class Names:
         return subject.removeprefix(self._before_subject)
 
     def word(self, name: str) -> str:
-        """The name of a stream, bucket, service, account or user: ``east-PENDING`` for ``PENDING``."""
+        """Name of a stream, bucket, service, account or user: ``east-PENDING`` for ``PENDING``."""
         return self._before_word + name
 
     def own_word(self, name: str) -> str:
-        """The name without prefix; a name of another berth stays as it is."""
+        """The name without prefix; another berth's is unchanged."""
         return name.removeprefix(self._before_word)
 
     def stream(self, name: str) -> str:
@@ -140,7 +133,7 @@ class Names:
         return self.own_word(name)
 
     def store_of(self, subject: str) -> str:
-        """The declared stream or bucket that has the server's subject, by its name without prefix; else the subject."""
+        """The declared stream or bucket of a subject, without prefix; else the subject."""
         tokens = self.own_subject(subject).split(".")
         if tokens[0] == "$KV":
             return tokens[1]
@@ -156,9 +149,9 @@ _BY_STAGE: Final[Mapping[str, str]] = {"pending": PENDING, "ranked": RANKED, "de
 
 @lru_cache(maxsize=8)
 def declared_streams(settings: TopologySettings) -> tuple[StreamSpec, ...]:
-    """Every stream, those of the buckets included. ``control`` is last: a client that finds it finds all of them.
+    """Every stream, buckets' included. ``control`` is last: a client that finds it finds all of them.
 
-    Names and subjects are those of the server, with the prefix.
+    Names and subjects are the server's, with the prefix.
     """
     names = Names(settings.prefix)
     return (
@@ -186,12 +179,12 @@ def declared_streams(settings: TopologySettings) -> tuple[StreamSpec, ...]:
 
 
 def reserved_bytes(settings: TopologySettings) -> int:
-    """What a server with one copy of each stream sets aside: it refuses a stream for which there is less."""
+    """Bytes that a server with one copy of each stream reserves: it refuses a stream without enough room."""
     return sum(stream.max_bytes for stream in declared_streams(settings))
 
 
 def stream_subjects(settings: TopologySettings, name: str) -> tuple[str, ...]:
-    """The subjects of a declared stream; for any other name one that no stream has."""
+    """Subjects of a declared stream; for any other a name that no stream has."""
     return next((one.subjects for one in declared_streams(settings) if one.name == name), (name,))
 
 
@@ -203,17 +196,15 @@ def declared_consumers(settings: TopologySettings) -> tuple[ConsumerSpec, ...]:
 
 
 def declared_consumer(settings: TopologySettings, stream: str, name: str) -> ConsumerSpec | None:
-    """The declared consumer of that name; ``None`` when there is none on that stream."""
+    """The declared consumer of that name, or ``None``."""
     if stream == Names(settings.prefix).stream(RANKED) and name.startswith(BINDER_PREFIX):
         return ConsumerSpec(stream=stream, name=name, ack_wait=settings.binder_ack_wait)
     return next((one for one in declared_consumers(settings) if (one.stream, one.name) == (stream, name)), None)
 
 
 def _work_queue(names: Names, name: str, stage: str, what: str, max_bytes: int) -> StreamSpec:
-    """One message per subject: a pod's newer attempt replaces the older one, even when that has been delivered.
-
-    A full one refuses further pods, so that none is dropped: they wait where they come from.
-    """
+    # One message per subject: a pod's newer attempt replaces the older one, even a delivered one. A full queue refuses
+    # further pods, which wait in their publisher.
     return StreamSpec(
         name=names.stream(name),
         subjects=(names.subject(all_of(stage)),),
@@ -226,7 +217,7 @@ def _work_queue(names: Names, name: str, stage: str, what: str, max_bytes: int) 
 
 
 def _bucket(name: str, max_bytes: int, *, max_age: timedelta = timedelta(0)) -> StreamSpec:
-    """Configured as the NATS CLI does it, so that ``nats kv`` works."""
+    # Configured as by the NATS CLI, so that `nats kv` works.
     return StreamSpec(
         name=bucket_stream(name),
         subjects=(f"{bucket_prefix(name)}>",),

@@ -1,8 +1,8 @@
-"""The scheduling cycle: finds the best nodes for a pod in a Snapshot by a profile, or why there is none.
+"""The scheduling cycle: finds a pod's best nodes in a Snapshot by a profile, or the reasons against all.
 
 ``rank`` is the scorer's cycle. ``check`` runs the filters on one node, as the binder does before it commits.
-``rank_every_node`` is the cycle with a result for every node, for ``berth why`` and ``berth simulate``.
-``nodes_to_extend`` has the nodes about which HTTP extenders are to be asked before.
+``rank_every_node`` has a result for every node, for ``berth why`` and ``berth simulate``. ``nodes_to_extend`` finds the
+nodes to ask HTTP extenders about before a cycle.
 """
 
 from __future__ import annotations
@@ -38,19 +38,18 @@ from berth.framework.status import NO_NODES, Code, Diagnosis, FilterColumn, Stat
 from berth.messages.attempts import Candidate, Rejection
 from berth.messages.subjects import Attempt
 
+# Nodes named by a ranking: enough for the binder to find one with any number of scorers (ADR 22).
 BEST: Final = 32
-"""How many nodes a ranking names. So many that the binder always finds one, however many scorers there are
-(ADR 22)."""
 
 
 class Ranking(msgspec.Struct, frozen=True, kw_only=True):
-    """The best nodes, or why there is none, or why ranking failed: exactly one of candidates, message, error.
+    """The best nodes, the reasons against all nodes, or a failure: exactly one of candidates, message, error.
 
-    When a single node is feasible it is not scored, as in kube-scheduler: its candidate has total 0 and no scores.
-    ``unschedulable_plugins`` have rejected nodes, as they are or after evictions; the events of theirs may help
-    the pod. ``evaluated`` is how many of the ``nodes`` of the Snapshot were tried; ``nominated_first``: only the pod's
-    nominated node, since it is feasible. ``nomination`` is the result of PostFilter when there is no candidate;
-    ``clears_nomination``: the pod's nominated node does not help it.
+    A single feasible node is not scored, as in kube-scheduler: its candidate has total 0 and no scores.
+    ``unschedulable_plugins`` have rejected nodes, as they are or after evictions; their events may help the pod.
+    ``evaluated``: how many of the ``nodes`` of the Snapshot were tried; ``nominated_first``: only the pod's nominated
+    node, because it is feasible. ``nomination``: PostFilter's result if there is no candidate; ``clears_nomination``:
+    the pod's nominated node does not help it.
     """
 
     candidates: tuple[Candidate, ...] = ()
@@ -64,8 +63,7 @@ class Ranking(msgspec.Struct, frozen=True, kw_only=True):
     error: str = ""
     nomination: Nomination | None = None
     clears_nomination: bool = False
-    only: frozenset[str] | None = None
-    """The only nodes that can be feasible, by PreFilter; None when all can."""
+    only: frozenset[str] | None = None  # the only nodes that can be feasible, by PreFilter; None for all
 
 
 @dataclass(slots=True)
@@ -73,7 +71,7 @@ class Detail:
     """The result for every node of one cycle; filled in on request.
 
     ``node_to_status``: by rejected node, the plugin and the reasons. ``scores``: by plugin and node the points after
-    NormalizeScore, times the plugin's weight. A node that is the only feasible one is not scored.
+    NormalizeScore, times the plugin's weight. A single feasible node is not scored.
     """
 
     node_to_status: dict[str, Status] = field(default_factory=dict)
@@ -92,7 +90,7 @@ class Detail:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EveryNode:
-    """``ranking`` has every feasible node as a candidate, best first; ``detail`` has the reasons of the others."""
+    """``ranking`` has every feasible node as a candidate, best first; ``detail`` has the others' reasons."""
 
     ranking: Ranking
     detail: Detail
@@ -100,26 +98,18 @@ class EveryNode:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankOptions:
-    """What ``rank`` does beside filtering and scoring, and what it fills in."""
+    """Options of ``rank``; ``evictions``, ``detail`` and ``timing`` are filled in."""
 
-    best: int = BEST
-    """How many nodes the ranking names."""
-    explained: int = BEST
-    """How many of them, from the first on, have every plugin's points."""
-    also: str = ""
-    """A node to name too if it is scored, with its points, however far from the best it is."""
-    may_preempt: bool = True
-    """Whether to run PostFilter when no node is feasible."""
-    extension: Extension | None = None
-    """What extenders have answered about the pod."""
-    unasked: bool = False
-    """Whether nodes count that the extenders were not asked about."""
+    best: int = BEST  # number of named nodes
+    explained: int = BEST  # how many of them, from the first on, have every plugin's points
+    also: str = ""  # an additional node to name with its points, if it is scored
+    may_preempt: bool = True  # run PostFilter if no node is feasible
+    extension: Extension | None = None  # the extenders' answers about the pod
+    unasked: bool = False  # count nodes that extenders were not asked about
+    # Evictions that would make room, best first; extenders may be asked about them.
     evictions: list[Nomination] | None = None
-    """Filled in: evictions that would make room and about which extenders may be asked, the best first."""
-    detail: Detail | None = None
-    """Filled in: the result for every node."""
-    timing: Timing | None = None
-    """Filled in: how long each extension point has taken."""
+    detail: Detail | None = None  # the result for every node
+    timing: Timing | None = None  # the duration of each extension point
 
 
 DEFAULT_OPTIONS: Final = RankOptions()
@@ -128,10 +118,9 @@ DEFAULT_OPTIONS: Final = RankOptions()
 def rank(
     pod: Pod, snapshot: Snapshot, profile: Profile, *, attempt: Attempt, options: RankOptions = DEFAULT_OPTIONS
 ) -> Ranking:
-    """Run the whole cycle; a pod that is placed does not count against itself.
+    """Run the whole cycle; a placed pod does not count against itself.
 
-    A plugin's failure ends in ``error``, with the plugin's name; so does a pod of which a cycle cannot take so much.
-    Nothing is raised.
+    A plugin's failure ends in ``error``, with the plugin's name; so does a pod above the limits. Raises no exception.
     """
     count = snapshot.node_count
     pod_class = snapshot.class_of(pod)
@@ -157,21 +146,21 @@ def rank(
 
 @dataclass(frozen=True, slots=True)
 class ToExtend:
-    """The nodes that pass all filters, and the pod's nominated node if that is one of them."""
+    """The nodes that pass all filters, and the pod's nominated node if it is one of them."""
 
     nodes: tuple[str, ...] = ()
     nominated: str = ""
 
     @property
     def all(self) -> tuple[str, ...]:
-        """Every node that may be asked about; the nominated one is not always among those that a search found."""
+        """Every node that may be asked about; a search does not always find the nominated one."""
         return tuple(dict.fromkeys((*self.nodes, self.nominated))) if self.nominated else self.nodes
 
 
 def nodes_to_extend(pod: Pod, snapshot: Snapshot, profile: Profile, *, search: bool = True) -> ToExtend:
-    """The nodes about which extenders are to be asked: none when ``rank`` needs no answer of theirs.
+    """The nodes to ask extenders about; empty if ``rank`` needs no answer of theirs.
 
-    ``search``: as many as the profile's percentage asks for; otherwise all that pass. Nothing is raised.
+    ``search``: as many as the profile's percentage asks for; otherwise all that pass. Raises no exception.
     """
     if refusal(pod) or snapshot.class_of(pod).requests.problems or not snapshot.node_count:
         return ToExtend()
@@ -196,9 +185,9 @@ def nodes_to_extend(pod: Pod, snapshot: Snapshot, profile: Profile, *, search: b
 
 
 def check(pod: Pod, node: str, snapshot: Snapshot, profile: Profile) -> Status:
-    """All filters on one node, nominated pods included; a pod that is placed does not count against itself.
+    """Run all filters on one node, nominated pods included; a placed pod does not count against itself.
 
-    Success, the first filter's rejection, or an error that names what failed.
+    Success, the first filter's rejection, or an error that names the failed plugin.
     """
     problems = snapshot.class_of(pod).requests.problems
     if problems:
@@ -211,7 +200,7 @@ def check(pod: Pod, node: str, snapshot: Snapshot, profile: Profile) -> Status:
 
 
 def any_feasible_node(pod: Pod, snapshot: Snapshot, profile: Profile) -> str:
-    """A node on which the pod passes all filters, nominated pods included; empty when there is none.
+    """A node on which the pod passes all filters, nominated pods included; empty if none passes.
 
     Raises:
         PluginFailure: a plugin failed.
@@ -230,7 +219,7 @@ def any_feasible_node(pod: Pod, snapshot: Snapshot, profile: Profile) -> str:
 
 
 def rank_every_node(pod: Pod, snapshot: Snapshot, profile: Profile, *, attempt: Attempt) -> EveryNode:
-    """The cycle with a result for every node. A failed plugin is in ``ranking.error``; then ``detail`` is empty."""
+    """The cycle with a result for every node. A plugin's failure is in ``ranking.error``; then ``detail`` is empty."""
     detail = Detail()
     count = max(1, snapshot.node_count)
     ranking = rank(
@@ -298,10 +287,10 @@ def _nominated(cycle: _Cycle, feasible: FeasibleNodes) -> Nodes | None:
 
 
 def _found(cycle: _Cycle, feasible: FeasibleNodes, count: int) -> tuple[Nodes, int]:
-    """The nodes to score, and how many were evaluated to find them: all, unless the profile has a percentage."""
+    """The nodes to score, and the number evaluated to find them: all, unless the profile has a percentage."""
     snapshot, profile = cycle.snapshot, cycle.profile
     evaluated = snapshot.node_count if cycle.found.nodes is None else len(cycle.found.nodes)
-    searched = cycle.options.extension is not None  # the search found the nodes that extenders were asked about
+    searched = cycle.options.extension is not None  # extenders were asked about the nodes that the search found
     wanted = count if searched else nodes_to_find(evaluated, profile.percentage_of_nodes_to_score)
     if count > wanted:
         chosen = profile.search.find(feasible.mask, snapshot.columns.exists[: snapshot.size], wanted)
@@ -345,7 +334,7 @@ def _candidates(cycle: _Cycle, nodes: Nodes, attempt: Attempt) -> tuple[Candidat
 
 
 def _with_also(cycle: _Cycle, candidates: list[Candidate], nodes: Nodes, scored: Scored) -> list[Candidate]:
-    """The node that is to be named too, with its points. Behind the best ones it has its place among all nodes."""
+    """Add the node of ``also`` with its points. Behind the best nodes it gets its place among all."""
     row = cycle.snapshot.rows.of(cycle.options.also)
     positions = np.arange(len(nodes), dtype=np.intp)
     at = positions[nodes.rows_at(positions) == row] if row is not None else positions[:0]
@@ -408,7 +397,7 @@ def _none_feasible(cycle: _Cycle, diagnosis: Diagnosis, message: str, columns: M
         evaluated=cycle.snapshot.node_count,
         nodes=cycle.snapshot.node_count,
         rejections=diagnosis.rejections(cycle.snapshot.rows.names),
-        unschedulable_plugins=tuple(sorted({*diagnosis.unschedulable_plugins(), *result.blockers})),
+        unschedulable_plugins=tuple(sorted({*diagnosis.unschedulable_plugins(), *result.unschedulable_plugins})),
         message=f"{message} {result.message}" if result.message else message,
         nomination=result.nomination,
         clears_nomination=result.clears_nomination,
@@ -434,5 +423,5 @@ def _check(pod: Pod, node: str, snapshot: Snapshot, profile: Profile) -> Status:
 
 
 def _without_itself(pod: Pod, snapshot: Snapshot) -> AbstractContextManager[None]:
-    """A pod that is placed already, assumed or proposed by an earlier attempt, is not counted on its node."""
+    """The Snapshot without the pod, if it is placed, assumed or proposed by an earlier attempt."""
     return nullcontext() if snapshot.node_of(pod.uid) is None else snapshot.supposing(removed=[pod.uid])

@@ -1,25 +1,25 @@
-"""The plugin contract: who calls what, when, in which service, and what is guaranteed (docs/design.md, 4).
+"""The plugin contract: callers, times and guarantees of each extension point (docs/design.md, 4).
 
-A plugin is a class that inherits from the extension points which it has. One instance serves one profile for the life
-of a process; calls never overlap. What belongs to one pod's cycle goes into the CycleState, not into the instance.
+A plugin is a class that inherits from its extension points. One instance serves one profile for the life of a process;
+calls never overlap. State of one pod's cycle goes into the CycleState, not into the instance.
 
 | extension point | called in | when |
 |---|---|---|
 | PreEnqueue | watcher | before a pod enters the queue, and again when one of the plugin's events happens |
-| QueueSort | watcher | each time that a pod becomes active, or may before the end of its back-off |
+| QueueSort | watcher | when a pod becomes active, or may before the end of its back-off |
 | EnqueueExtensions | watcher | for each event and each pod that the plugin rejected, or once for all pods of a key |
 | PreFilter, Filter | scorer | once a cycle, for all nodes |
 | PreFilter, Filter | binder | before each commit, for one node, on the binder's own cache |
 | AddPod, RemovePod | scorer, binder | between PreFilter and Filter, as if pods were placed or removed |
 | PostFilter | scorer, binder | when no node is feasible; for one node before pods are evicted from it |
-| Remedy | people's commands | when `berth why`, `berth queue` or the console shows a pod that fits nowhere |
+| Remedy | people's commands | when `berth why`, `berth queue` or the console shows an unschedulable pod |
 | PreScore, Score, NormalizeScore | scorer | when more than one node is feasible |
 | Reserve, Unreserve | binder | when a node is chosen; when a later step fails |
 | Permit, PreBind, Bind, PostBind | binder | one after another, for the chosen node |
 
 Guarantees:
 - A rejection is a Status. An exception is a bug: the cycle ends in an error that names the plugin; the service goes on.
-- A plugin does no I/O. It reads the Snapshot; the writes that it needs are part of its answer.
+- A plugin does no I/O. It reads the Snapshot; its answer contains the writes that it needs.
 - The Snapshot does not change during a cycle, except before AddPod and RemovePod.
 - The filters of a profile run in its order, and the first that rejects a node gives its reasons.
 - Skip from PreFilter leaves the plugin's Filter out, Skip from PreScore its Score.
@@ -55,71 +55,61 @@ Scores = npt.NDArray[np.int64]
 
 MIN_SCORE = 0
 
+# Scores after NormalizeScore are within 0..100; others fail the cycle.
 MAX_SCORE = 100
-"""Scores after NormalizeScore are within 0..100; anything else fails the cycle."""
 
+# In the state from Reserve on: the binder's cache, in which Reserve may assume objects that will be written.
 SNAPSHOT: Final = StateKey[Snapshot]("framework.snapshot")
-"""In the state from Reserve on: the binder's cache, in which Reserve may assume what is about to be written."""
 
 
 class Reads(Flag):
-    """What a plugin's PreFilter, Filter and scoring points read: it decides how long their answers may be cached.
+    """Inputs of a plugin's PreFilter, Filter and scoring points, which decide how long their answers may be cached.
 
     A plugin that reads only the pod's spec (without volumes) and the row in question is *row-local*: its answers are
-    cached for the whole equivalence class, and only rows that changed are evaluated again. Its PreFilter and PreScore
-    run once a class and may not read the Snapshot. Its NormalizeScore runs again when a raw score or the feasible nodes
-    have changed.
+    cached for the whole equivalence class, and only changed rows are evaluated again. Its PreFilter and PreScore run
+    once a class and may not read the Snapshot. Its NormalizeScore runs again after a change of raw scores or feasible
+    nodes.
     """
 
-    SPEC = 0
-    """Only the pod's spec and the node's name."""
-    NODE = auto()
-    """The row's node object: labels, annotations, creation time, spec and status."""
-    PODS = auto()
-    """The pods placed on the row: sums, counts, ports."""
+    SPEC = 0  # only the pod's spec and the node's name
+    NODE = auto()  # the row's node object: labels, annotations, creation time, spec and status
+    PODS = auto()  # the pods placed on the row: sums, counts, ports
+    # Also the pod's labels or name, other rows, other kinds of objects, live data, or the time, which a plugin reads
+    # from `Snapshot.live.now` (Unix seconds; 0 in `berth simulate`). Never cached.
     ANYTHING = auto()
-    """More than that: the pod's labels or name, other rows, objects of other kinds, live data. Never cached.
-
-    This includes the time, which a plugin reads from ``Snapshot.live.now`` (Unix seconds; 0 in ``berth simulate``).
-    """
 
 
 class CallLimit(Protocol):
-    """Runs work, and interrupts it with ``plugincalls.OutOfTime`` when it takes too long."""
+    """Runs work, and interrupts it with ``plugincalls.OutOfTime`` at the deadline."""
 
-    def __call__(self, work: Callable[[], R]) -> R:
-        """The work's result."""
-        ...
+    def __call__(self, work: Callable[[], R]) -> R: ...
 
 
 class CallTimer(Protocol):
-    """Records how long calls of plugins take."""
+    """Records the durations of plugin calls."""
 
     @property
     def clock(self) -> Callable[[], float]:
         """Seconds from any starting point."""
         ...
 
-    def record(self, plugin: str, point: str, seconds: float, code: Code) -> None:
-        """One call has ended."""
-        ...
+    def record(self, plugin: str, point: str, seconds: float, code: Code) -> None: ...
 
 
 class Plugin(ABC):
-    """What every plugin has. The default of ``reads``, ANYTHING, is always correct and the slowest."""
+    """The base of all plugins. The default of ``reads``, ANYTHING, is always correct and the slowest."""
 
     name: ClassVar[str]
     reads: Reads = Reads.ANYTHING
-    limit: CallLimit | None = None
-    """Ends a call that hangs; services set one for third-party plugins."""
-    timing: CallTimer | None = None
-    """Set for some cycles only: reading the clock costs more than some calls."""
+    limit: CallLimit | None = None  # ends a call that hangs; services set one for third-party plugins
+    timing: CallTimer | None = None  # set for some cycles only, because reading the clock costs more than some calls
+    # The sources that the plugin reads of `Snapshot.live`, which holds only declared ones. Such a plugin reads
+    # ANYTHING.
     live_sources: frozenset[LiveSource] = frozenset()
-    """What the plugin reads of ``Snapshot.live``, which holds only declared sources. Such a plugin reads ANYTHING."""
 
     @cached_property
     def is_row_local(self) -> bool:
-        """Whether answers may be cached for an equivalence class. Cached itself: ``reads`` does not change."""
+        """Whether answers may be cached for an equivalence class. Cached, because ``reads`` does not change."""
         return Reads.ANYTHING not in self.reads
 
     @cached_property
@@ -141,11 +131,11 @@ class QueueSortPlugin(Plugin):
 
     @abstractmethod
     def sort_key(self, pod: Pod, since: datetime) -> tuple[Any, ...]:
-        """The pod with the smallest key is tried first; ``since`` is when the pod began to wait."""
+        """The pod with the smallest key is tried first; ``since``: the start of its wait."""
 
 
 class EnqueueExtensions(Plugin):
-    """Which events may make a pod schedulable that this plugin rejected. Without it every event requeues the pod.
+    """Events that may make a pod schedulable after a rejection by this plugin. By default every event requeues the pod.
 
     A queueing hint gets the pod and the object before and after (for BANDWIDTH and FACTS: None and a
     ``LiveDataUpdate``). Plugins need it at the points that can reject: PreEnqueue, PreFilter, Filter, Reserve, Permit.
@@ -153,19 +143,18 @@ class EnqueueExtensions(Plugin):
 
     @abstractmethod
     def events(self) -> Sequence[EventHint]:
-        """Called once. A hint that raises requeues the pod: a needless attempt is better than none at all."""
+        """Called once. A hint that raises requeues the pod, because a needless attempt is better than a missed one."""
 
 
 @dataclass(frozen=True, slots=True)
 class PreFilterResult:
-    """``nodes``: the only nodes by name that can be feasible, or None when all can."""
+    """``nodes``: the only nodes by name that can be feasible; None for all."""
 
     status: Status = SUCCESS
     nodes: frozenset[str] | None = None
 
 
-PRE_FILTER_SKIPPED: Final = PreFilterResult(SKIP)
-"""The answer that most plugins have for most pods."""
+PRE_FILTER_SKIPPED: Final = PreFilterResult(SKIP)  # the answer of most plugins for most pods
 
 
 class PreFilterPlugin(Plugin):
@@ -177,10 +166,10 @@ class PreFilterPlugin(Plugin):
 
 
 class PreFilterExtensions(PreFilterPlugin):
-    """For a PreFilter that stores something about other pods for its Filter: keeps the stored state up to date.
+    """Keeps the state up to date that a PreFilter stores about other pods for its Filter.
 
-    Called when a cycle runs filters as if pods were placed or removed: on a clone of the state, after the Snapshot has
-    changed.
+    Called on a clone of the state, after the Snapshot has changed, when a cycle runs filters as if pods were placed or
+    removed.
     """
 
     @abstractmethod
@@ -191,8 +180,8 @@ class PreFilterExtensions(PreFilterPlugin):
     def remove_pod(self, state: CycleState, pod: Pod, removed: Pod, node: NodeInfo) -> Status:
         """``removed`` is not counted on the node any more."""
 
-    def refused_without(self, state: CycleState, pod: Pod, nodes: Nodes, removed: RemovedPods) -> Verdicts | None:
-        """What Filter would return for each node if these pods were removed from that node only.
+    def rejected_without(self, state: CycleState, pod: Pod, nodes: Nodes, removed: RemovedPods) -> Verdicts | None:
+        """Filter's verdict for each node as if these pods were removed from that node only.
 
         It may accept a node that Filter rejects, but never the reverse. None (the default): each node must be tried.
         """
@@ -205,7 +194,7 @@ class FilterPlugin(Plugin):
 
     @abstractmethod
     def filter(self, state: CycleState, pod: Pod, node: NodeInfo) -> Status:
-        """Success, or why not. May also be called for nodes that another filter rejects."""
+        """Success, or a rejection. May also be called for nodes that another filter rejects."""
 
 
 class VectorFilterPlugin(FilterPlugin):
@@ -219,12 +208,12 @@ class VectorFilterPlugin(FilterPlugin):
 
     @abstractmethod
     def filter_all(self, state: CycleState, pod: Pod, nodes: Nodes) -> Verdicts:
-        """One verdict a node, in the order of ``nodes``; called for all rows, or for those that changed."""
+        """One verdict per node, in the order of ``nodes``; called for all rows, or for changed ones."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RemedySentence:
-    """One obstacle: what keeps the pod from nodes, and what would have to be different.
+    """One obstacle to the pod on some nodes, and the change that would remove it.
 
     The command counts and names the nodes: ``before`` 2 nodes (n1, n2) ``after``; and adds on how many of them the pod
     meets no other obstacle. ``after`` begins with have, are or lack, if with a verb: it is put into the singular.
@@ -233,8 +222,8 @@ class RemedySentence:
         about: the resource, taint, label, port or claim.
         nodes: bool[nodes], the nodes with this obstacle; None for all that the filter rejects. Without any, the
             sentence is left out.
-        only: bool[nodes], the nodes without another obstacle; None for those that no other sentence of the plugin
-            and no other filter is about. For a plugin that does not return a sentence for each obstacle.
+        only: bool[nodes], the nodes without another obstacle; None for nodes without another sentence of the plugin or
+            another rejecting filter. For a plugin that does not return a sentence for each obstacle.
         text: a whole sentence, in place of ``before``, the nodes and ``after``.
         examples: the nodes that ``text`` names.
         amounts: for programs, the numbers in ``text``, in millicores and base units.
@@ -251,11 +240,11 @@ class RemedySentence:
 
 
 class RemedyPlugin(FilterPlugin):
-    """A Filter that says what would help a pod which it keeps from nodes.
+    """A Filter that explains what would help a pod on the nodes it rejects.
 
-    Called only for people, in the process of their command, never in a service on a pod's way. The state is as after
-    PreFilter, and every filter has been asked about every node. Keys and names come from others: the command cuts long
-    sentences and shows a few of many.
+    Called only for people, in the process of their command, never in a service. The state is as after PreFilter, and
+    every filter has been asked about every node. Keys and names come from others: the command cuts long sentences and
+    shows a few of many.
     """
 
     @abstractmethod
@@ -263,9 +252,9 @@ class RemedyPlugin(FilterPlugin):
         """The obstacles on the nodes that this filter rejects; it rejects at least one."""
 
     def remedy_by_reason(self, reason: str, nodes: Nodes) -> RemedySentence | None:
-        """The nodes' side of a rejection, as ``text``, for a pod of which only the Decision's reason is known.
+        """The nodes' side of a rejection, as ``text``, for a pod known only by the Decision's reason.
 
-        ``nodes``: all nodes, at least one, in the order of their names. None (the default): there is no such side.
+        ``nodes``: all nodes, at least one, in the order of their names. None (the default): no such sentence.
         """
         del reason, nodes
         return None
@@ -275,7 +264,7 @@ class RemedyPlugin(FilterPlugin):
 class Nomination:
     """A node where the pod fits after evictions: ``victims`` are the uids of the pods to evict, most important first.
 
-    ``violations`` is how many of the evictions violate a disruption budget.
+    ``violations``: the number of evictions that violate a disruption budget.
     """
 
     node: str
@@ -285,26 +274,26 @@ class Nomination:
 
 @dataclass(frozen=True, slots=True)
 class PostFilterResult:
-    """What can be done for the pod.
+    """The outcome of PostFilter.
 
-    ``nomination``: the node to preempt on; without victims, the node where victims are terminating already.
-    ``message`` is appended to why no node is feasible. ``clears_nomination``: the pod's nominated node does not help
-    it. ``is_last_word``: PostFilter plugins after this one are not run. ``blockers``: plugins without whose rejections
-    evictions would help; the events that they register may help the pod too.
+    ``nomination``: the node to preempt on; without victims, the node where victims are terminating already. ``message``
+    is appended to the reasons of the nodes. ``clears_nomination``: the pod's nominated node does not help it.
+    ``is_last_word``: later PostFilter plugins are not run. ``unschedulable_plugins``: evictions would help without
+    these plugins' rejections, so their registered events may help the pod too.
     """
 
     nomination: Nomination | None = None
     message: str = ""
     clears_nomination: bool = False
     is_last_word: bool = False
-    blockers: tuple[str, ...] = ()
+    unschedulable_plugins: tuple[str, ...] = ()
 
 
 class DryRunNode(Protocol):
-    """One node without some of its pods. Filters run as if the others were all that is placed there."""
+    """One node without some of its pods. Filters run as if only the other pods were placed there."""
 
     def status(self) -> Status:
-        """What all filters answer for the node as it is now."""
+        """All filters' Status for the node as it is now."""
         ...
 
     def add(self, placed: PlacedPod) -> None:
@@ -317,31 +306,27 @@ class DryRunNode(Protocol):
 
 
 class DryRun(Protocol):
-    """Runs the cycle's filters as if pods were removed. Afterwards the Snapshot is as it was.
+    """Runs the cycle's filters as if pods were removed. Afterwards the Snapshot is as before.
 
-    Every method raises PluginFailure when a plugin fails.
+    Every method raises PluginFailure if a plugin fails.
     """
 
     @property
-    def pod(self) -> Pod:
-        """The pod of the cycle."""
-        ...
+    def pod(self) -> Pod: ...
 
     @property
-    def snapshot(self) -> Snapshot:
-        """The Snapshot of the cycle."""
-        ...
+    def snapshot(self) -> Snapshot: ...
 
     def removing(self, node: NodeInfo, pods: Collection[PlacedPod]) -> AbstractContextManager[DryRunNode]:
         """The node without these pods, until the context ends."""
         ...
 
-    def refused_without(self, rows: RowIndex, removed: RemovedPods, diagnosis: Diagnosis) -> tuple[Mask, Mask]:
+    def rejected_without(self, rows: RowIndex, removed: RemovedPods, diagnosis: Diagnosis) -> tuple[Mask, Mask]:
         """Rows that are certainly rejected once these pods are removed, evaluated for all rows at once.
 
-        Evaluates filters that read no pods or only sums, and others by their own ``refused_without``. A row is added
-        to ``diagnosis`` where the first filter that rejects it is known. Returns bool[rows]: which are rejected, and
-        which of these have no reason in ``diagnosis``.
+        Evaluates filters that read no pods or only sums, and others by their own ``rejected_without``. A row enters
+        ``diagnosis`` if its first rejecting filter is known. Returns bool[rows]: the rejected rows, and the rejected
+        rows without a reason in ``diagnosis``.
         """
         ...
 
@@ -351,7 +336,7 @@ class DryRun(Protocol):
 
 
 class PostFilterPlugin(Plugin):
-    """What to do when no node is feasible. The first plugin with a nomination ends the search."""
+    """Helps a pod without a feasible node. The first plugin with a nomination ends the search."""
 
     @abstractmethod
     def post_filter(
@@ -362,7 +347,7 @@ class PostFilterPlugin(Plugin):
     def candidates(
         self, state: CycleState, pod: Pod, snapshot: Snapshot, diagnosis: Diagnosis, dry_run: DryRun
     ) -> list[Nomination]:
-        """The nominations to choose from, the best first: extenders are asked about these. Empty: they are not."""
+        """The nominations to ask extenders about, best first; empty: do not ask."""
         del state, pod, snapshot, diagnosis, dry_run
         return []
 
@@ -380,7 +365,7 @@ class PreScorePlugin(Plugin):
 
     @abstractmethod
     def pre_score(self, state: CycleState, pod: Pod, nodes: Nodes) -> Status:
-        """Success or Skip (leave this plugin's Score out); anything else fails the cycle. ``nodes``: the feasible ones.
+        """Success or Skip (leave this plugin's Score out); others fail the cycle. ``nodes``: the feasible ones.
 
         A row-local plugin is called once for an equivalence class, with all nodes, and may read the pod's spec only.
         """
@@ -390,19 +375,19 @@ class ScorePlugin(Plugin):
     """Scores a node; larger is better. ``packs``: it prefers nodes with more pods on them."""
 
     packs: bool = False
+    # A pod placed on a node can change its score; for plugins that read ANYTHING.
     depends_on_pods: ClassVar[bool] = True
-    """Whether a pod that is placed on a node can change its score; for plugins that read ANYTHING."""
 
     @abstractmethod
     def score(self, state: CycleState, pod: Pod, node: NodeInfo) -> int:
-        """An integer; 0..100 unless the plugin normalizes. May also be called for nodes that are not feasible."""
+        """An integer; 0..100 unless the plugin normalizes. May also be called for infeasible nodes."""
 
     def score_with_another(self, state: CycleState, pod: Pod, nodes: NodesWithAnother) -> Scores | None:
-        """int64[nodes]: the raw score of each node if one more pod like this one were on it, and on no other node.
+        """int64[nodes]: each node's raw score if one more pod like this one were on it, and on no other node.
 
-        From it follows what a pod that comes later costs there (docs/protocol.md, 5, *Best estimate*). None (the
-        default): Score of these views is right, as their sums and their pods include the other pod. A plugin that
-        counts pods in another way answers itself. Called for the best nodes, after Score.
+        Gives the loss that a later pod causes there (docs/protocol.md, 4.3). None (the default): Score of these views
+        is right, as their sums and their pods include the other pod. A plugin that counts pods in another way answers
+        itself. Called for the best nodes, after Score.
         """
         del state, pod, nodes
         return None
@@ -413,27 +398,27 @@ class VectorScorePlugin(ScorePlugin):
 
     @abstractmethod
     def score_all(self, state: CycleState, pod: Pod, nodes: Nodes) -> Scores:
-        """int64[nodes], in the order of ``nodes``; called for all rows, those that changed, or the feasible ones."""
+        """int64[nodes], in the order of ``nodes``; called for all rows, changed ones, or feasible ones."""
 
 
 class NormalizePlugin(ScorePlugin):
-    """A Score whose raw scores mean something only relative to each other."""
+    """A Score whose raw scores are only relative to each other."""
 
     @abstractmethod
     def normalize(self, state: CycleState, pod: Pod, scores: Scores, nodes: Nodes) -> Scores:
-        """0..100 for each of the feasible nodes, from their raw scores; ``scores`` is not to be changed."""
+        """0..100 for each of the feasible nodes, from their raw scores. ``scores`` is read-only."""
 
 
 class SpreadingPlugin(ScorePlugin):
     """A Score that keeps pods of one kind apart: only pods of that kind change a node's score.
 
-    Where its weight is more than 100 times that of all other scores together, scorer and binder count these pods only
-    (docs/protocol.md, 5, *Best estimate*). The score must depend on ``counted_pods`` only.
+    If its weight is more than 100 times the sum of all others, scorer and binder count only these pods
+    (docs/protocol.md, 5.8). The score must depend on ``counted_pods`` only.
     """
 
     @abstractmethod
     def counted_pods(self, pod: Pod, nodes: Nodes) -> Scores:
-        """int64[nodes]: the pods that count for this pod: how many of its kind are on each node, without itself."""
+        """int64[nodes]: the pods of this pod's kind on each node, without itself."""
 
 
 class ExplainingPlugin(ScorePlugin):
@@ -441,7 +426,7 @@ class ExplainingPlugin(ScorePlugin):
 
     @abstractmethod
     def explain(self, state: CycleState, pod: Pod, node: NodeInfo) -> str:
-        """How the score was computed; called after NormalizeScore for the few nodes in the ranking."""
+        """The derivation of the score; called after NormalizeScore for the few nodes in the ranking."""
 
 
 class ReservePlugin(Plugin):
@@ -449,11 +434,11 @@ class ReservePlugin(Plugin):
 
     @abstractmethod
     def reserve(self, state: CycleState, pod: Pod, node: str) -> Status:
-        """The pod is assumed on this node. Anything but success makes the binder call ``unreserve`` of all plugins."""
+        """The pod is assumed on this node. Any Status but success makes the binder unreserve all plugins."""
 
     @abstractmethod
     def unreserve(self, state: CycleState, pod: Pod, node: str) -> None:
-        """The assumed pod is forgotten. Called in reverse order, also when this plugin's ``reserve`` never ran."""
+        """The assumed pod is forgotten. Called in reverse order, even without a call of this plugin's ``reserve``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -503,16 +488,16 @@ Write = KeepVolume | SelectNode
 class PreBindPlugin(Plugin):
     """Work that must be done before the Binding. Called by the binder after Permit.
 
-    ``wait_seconds`` is how long it may return WAIT; after that the pod is rejected with ``too_late``.
+    ``wait_seconds``: longest time of WAIT, after which the pod is rejected with ``too_late``.
     """
 
     wait_seconds: float = inf
     too_late: str = "PreBind was not done in time"
 
     def writes(self, state: CycleState, pod: Pod, node: str) -> tuple[Write, ...]:
-        """What the binder writes to the API server first; by default nothing.
+        """Requests that the binder sends to the API server first; by default none.
 
-        Called once. ``pre_bind`` is called when all of it is written and the binder's cache shows it.
+        Called once. ``pre_bind`` is called when all are written and the binder's cache shows them.
         """
         del state, pod, node
         return ()
@@ -533,11 +518,11 @@ class Binding:
 
 
 class BindPlugin(Plugin):
-    """How the pod is bound."""
+    """Binds pods in the plugin's own way."""
 
     @abstractmethod
     def bind(self, state: CycleState, pod: Pod, node: str) -> Binding | None:
-        """The request to send, or None when this plugin does not bind this pod: then the next one is called."""
+        """The request to send, or None to leave the pod to the next plugin."""
 
 
 class PostBindPlugin(Plugin):
@@ -545,4 +530,4 @@ class PostBindPlugin(Plugin):
 
     @abstractmethod
     def post_bind(self, state: CycleState, pod: Pod, node: str) -> None:
-        """Update the plugin's own state."""
+        pass

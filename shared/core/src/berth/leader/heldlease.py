@@ -170,11 +170,12 @@ class ElectedLease(HeldLease):
     async def _read_again(self) -> None:
         self._check_leading()
         stored = await self._lease.read(self._timeout())
-        holder = "nobody" if stored is None else stored.lease.spec.holder_identity or "nobody"
+        holder = "" if stored is None else stored.lease.spec.holder_identity or ""
         if stored is None or holder != self._identity:
             self._deadline.over = True
             self.lost.set()
-            raise LeadershipLostError(f"leading by lease {str(self._lease)!r}: it is now held by {holder!r}")
+            now = f"{holder!r} holds it now" if holder else "it has no holder any more"
+            raise LeadershipLostError(f"leading by lease {str(self._lease)!r}: {now}")
         self._stored = stored
 
     async def _release(self) -> None:

@@ -93,7 +93,7 @@ class LeaseObject:
         body = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": self._namespace}}
         response = await self._client.call("POST", "/api/v1/namespaces", body=body, timeout=timeout)
         if not response.succeeded and response.status != HTTPStatus.CONFLICT:
-            what = f"creating namespace {self._namespace!r}, which is to hold the Leases"
+            what = f"creating namespace {self._namespace!r} for the Leases"
             raise refusal(f"{what} (`kubectl create namespace {self._namespace}`)", response)
 
     async def write(

@@ -55,7 +55,7 @@ def warning_about(election: LeaderElectionSettings, schedulers: Collection[str])
     if DEFAULT_SCHEDULER in schedulers:
         return (
             f"kube-scheduler has the profile {DEFAULT_SCHEDULER!r} too, and two schedulers of the same pods"
-            " give the same room away twice: stop it first (docs/moving-over.md)"
+            " bind pods to the same free resources: stop it first (docs/moving-over.md)"
         )
     if _lease_of_kube_scheduler(election) == _KUBE_SCHEDULERS:
         return (

@@ -322,7 +322,7 @@ class _Candidate:
         return lease, await take_number(self._session, lease, self._role)
 
     async def _check(self, cluster_id: str) -> None:
-        # All that may keep this process from leading, whoever holds its Lease.
+        # All reasons against leading, also when another process holds the Lease.
         await self._check_bus(cluster_id)
         if self._others is not None and (other := await self._others.blocking()) is not None:
             raise _OtherSchedulerError(str(other))

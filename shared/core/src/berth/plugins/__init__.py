@@ -1,1 +1,1 @@
-"""The built-in plugins under the names of kube-scheduler's packages, and the literal map that registers them."""
+"""The built-in plugins, named as kube-scheduler's packages, and the map that registers them."""

@@ -1,6 +1,6 @@
 """Sums by topology domain: nodes with the same value of a label form one domain.
 
-PodTopologySpread and InterPodAffinity count pods by domain; kube-scheduler has maps from topology pair to count there.
+PodTopologySpread and InterPodAffinity count pods by domain, where kube-scheduler has maps from topology pair to count.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Codes = npt.NDArray[np.int32]
 class DomainSums:
     """The domains of one topology key in one Snapshot, each with a number, such as a count of pods.
 
-    ``numbers``: float64, by code + 1. The first is for nodes without the label, which are in no domain: always 0.
+    ``numbers``: float64, by code + 1. The first, always 0, is for nodes without the label, which are in no domain.
     """
 
     __slots__ = ("codes", "numbers")
@@ -33,7 +33,7 @@ class DomainSums:
     def of_column(
         cls, snapshot: Snapshot, key: str, column: npt.NDArray[np.generic], among: Mask | None = None
     ) -> Self:
-        """Adds up a column, one number a row, by domain; ``among``: bool[rows], the rows that count."""
+        """Add up a column, one number per row, by domain; ``among``: bool[rows], the rows that count."""
         label = snapshot.label_column(key)
         codes, weights = label.codes[: snapshot.size], column[: snapshot.size]
         indices = codes + 1
@@ -45,11 +45,10 @@ class DomainSums:
 
     @classmethod
     def without_numbers(cls, snapshot: Snapshot, key: str) -> Self:
-        """Only which rows are in a domain; for a key by which nothing is added up."""
+        """Domains without sums, to know which rows are in one."""
         return cls(snapshot.label_column(key).codes[: snapshot.size], np.zeros(0))
 
     def has(self, row: int) -> bool:
-        """Whether the row is in a domain."""
         return bool(self.codes[row] >= 0)
 
     def at(self, row: int) -> float:
@@ -62,16 +61,14 @@ class DomainSums:
         return numbers
 
     def present(self, nodes: Nodes) -> Mask:
-        """Which nodes are in a domain."""
         return np.greater_equal(nodes.take(self.codes), 0)
 
     def add(self, row: int, by: float) -> None:
-        """Adds to the number of the row's domain; a row in no domain is ignored."""
+        """Add to the number of the row's domain; a row in no domain is ignored."""
         if self.has(row):
             self.numbers[self.codes[row] + 1] += by
 
     def any(self) -> bool:
-        """Whether the number of any domain is not 0."""
         return bool(self.numbers.any())
 
     def clone(self) -> Self:

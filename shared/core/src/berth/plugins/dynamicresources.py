@@ -1,7 +1,7 @@
-"""DynamicResources: rejects pods with resource claims, since berth does not allocate devices.
+"""DynamicResources: rejects pods with resource claims, because berth does not allocate devices.
 
-kube-scheduler's plugin of this name allocates them. Its PostFilter fails when another plugin's PreFilter ended the
-cycle first, and that failure is the last message; the same is returned here, so that events read alike.
+kube-scheduler's plugin of this name allocates them. Its PostFilter fails if another plugin's PreFilter ended the cycle
+first, and that failure is the last message; the same is returned here, so that events read alike.
 """
 
 from __future__ import annotations
@@ -25,8 +25,7 @@ from berth.framework.status import SKIP, CycleState, Diagnosis, StateKey, Status
 from berth.plugins.factory import PluginFactory, no_args
 
 NAME: Final = "DynamicResources"
-STATE_MISSING: Final = "not found"
-"""kube-scheduler's error for reading the state that its PreFilter did not write."""
+STATE_MISSING: Final = "not found"  # kube-scheduler's error on reading a state that its PreFilter did not write
 PRE_FILTER_RAN: Final = StateKey[bool]("DynamicResources.pre_filter_ran")
 
 
@@ -36,14 +35,13 @@ class DynamicResources(PreFilterPlugin, PostFilterPlugin, EnqueueExtensions):
     name: ClassVar[str] = NAME
 
     def pre_filter(self, state: CycleState, pod: Pod, snapshot: Snapshot) -> PreFilterResult:
-        """Skip for a pod without claims; a rejection that names the claims otherwise."""
         state.write(PRE_FILTER_RAN, True)
         return PreFilterResult(_rejection(pod) if pod.spec.resource_claims else SKIP)
 
     def post_filter(
         self, state: CycleState, pod: Pod, snapshot: Snapshot, diagnosis: Diagnosis, dry_run: DryRun
     ) -> PostFilterResult:
-        """No nomination. Ends PostFilter for a pod with claims, or when another plugin's PreFilter rejected the pod."""
+        """End PostFilter for a pod with claims, or after a rejection by another plugin's PreFilter."""
         if state.find(PRE_FILTER_RAN) is None:
             return PostFilterResult(message=STATE_MISSING, is_last_word=True)
         return PostFilterResult(is_last_word=bool(pod.spec.resource_claims))

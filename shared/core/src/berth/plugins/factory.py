@@ -1,6 +1,6 @@
-"""How the registry describes a plugin: its name, its extension points, its arguments and how it is built.
+"""Describes a plugin to the registry: name, extension points, arguments, build.
 
-The checks of labels are here because the arguments of several plugins contain labels.
+The checks of labels are here because several plugins have labels as arguments.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ class PluginFactory:
     Attributes:
         name: the name in the configuration.
         points: the extension points that the plugin implements.
-        build: makes an instance for one profile, from valid arguments (None when it takes none).
-        args_type: the type of its arguments, each field with a default; None when it takes none.
+        build: makes an instance for one profile, from valid arguments (None if it takes none).
+        args_type: the type of its arguments, each field with a default; None if it takes none.
         validate: (arguments, path) -> every problem as ``path: want expectation, got value``. A plugin without
-            arguments gets None: it may check what else it reads.
-        only_in_presets: whether only the presets of an older release have the plugin. A file may name it only in
-            a list that it writes out whole, as the preset has it.
+            arguments gets None, and may check other inputs.
+        only_in_presets: the plugin exists only in presets of an older release. A file may name it only in a whole list,
+            as the preset has it.
     """
 
     name: str
@@ -48,7 +48,7 @@ class PluginFactory:
 
 
 def no_args(plugin: Callable[[], Plugin]) -> Callable[[Any], Plugin]:
-    """A ``build`` for a plugin that takes no arguments."""
+    """A ``build`` for a plugin without arguments."""
     return lambda _args: plugin()
 
 

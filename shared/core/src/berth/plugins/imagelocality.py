@@ -1,8 +1,8 @@
 """ImageLocality: prefers nodes that already have the pod's images, large images above all.
 
 Score: each image on the node counts ``size * nodes with the image / all nodes`` bytes, so that an image on one node
-does not draw every pod there. The sum is clamped to 23 MiB..1000 MiB for each container; the score is its position
-between these two in percent. As kube-scheduler 1.36's plugin of that name.
+does not draw every pod there. The sum is clamped to 23 MiB..1000 MiB per container; the score is its position between
+these two in percent. As kube-scheduler 1.36's plugin of that name.
 """
 
 from __future__ import annotations
@@ -21,20 +21,17 @@ from berth.plugins.factory import PluginFactory, no_args
 
 NAME: Final = "ImageLocality"
 MIB: Final = 1024 * 1024
-LEAST: Final = 23 * MIB
-"""Pulling less than this is no reason to prefer a node (kube-scheduler's minThreshold)."""
-MOST: Final = 1000 * MIB
-"""For each container; more makes no node better (kube-scheduler's maxContainerThreshold)."""
+LEAST: Final = 23 * MIB  # smaller pulls are no reason to prefer a node (kube-scheduler's minThreshold)
+MOST: Final = 1000 * MIB  # per container; more makes no node better (kube-scheduler's maxContainerThreshold)
 
 
 class ImageLocality(VectorScorePlugin):
-    """Scores by images. Reads all nodes, since an image counts by the share of nodes that have it."""
+    """Scores by images. Reads all nodes, because an image counts by the share of nodes that have it."""
 
     name: ClassVar[str] = NAME
     depends_on_pods = False
 
     def score(self, state: CycleState, pod: Pod, node: NodeInfo) -> int:
-        """0..100."""
         images, share_of = node.snapshot.images, _Shares(node.snapshot)
         total = sum(int(images.size_on(name, node.row) * share_of(name)) for name in self.images(pod))
         most = self.most(pod)
@@ -67,19 +64,16 @@ class ImageLocality(VectorScorePlugin):
 
 
 class _Shares:
-    """The share of nodes that have an image."""
-
     def __init__(self, snapshot: Snapshot) -> None:
         self._images = snapshot.images
         self._nodes = max(snapshot.node_count, 1)
 
     def __call__(self, name: str) -> float:
-        """0..1."""
         return self._images.nodes_with(name) / self._nodes
 
 
 def tagged(image: str) -> str:
-    """The image with its tag, ``latest`` if it has none; a colon before the last slash is a registry's port."""
+    """The image with its tag, ``latest`` by default; a colon before the last slash belongs to a registry's port."""
     return image if image.rfind(":") > image.rfind("/") else f"{image}:latest"
 
 

@@ -1,7 +1,7 @@
 """Node selectors, node affinity and tolerations, evaluated for all nodes at once.
 
-Node labels are columns of codes. So an expression is evaluated once for each value that occurs, and the result is
-looked up by code for every node.
+Node labels are columns of codes: an expression is evaluated once per distinct value, and the result is looked up by
+code for every node.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from berth.framework.status import Mask
 
 
 class EligibleNodes:
-    """Which nodes the node affinity and the tolerations of a class allow, kept for the classes that were asked last.
+    """Nodes that the node affinity and the tolerations of an equivalence class allow, kept for recent classes.
 
-    Filter and each topology spread constraint read it. Only nodes that changed are evaluated again.
+    Filter and all topology spread constraints read it. Only changed nodes are evaluated again.
     """
 
     def __init__(self, snapshot: Snapshot) -> None:
@@ -35,15 +35,15 @@ class EligibleNodes:
 
     @classmethod
     def of(cls, snapshot: Snapshot) -> EligibleNodes:
-        """The masks of a Snapshot; they live as long as it does."""
+        """A Snapshot's masks, which live as long as it does."""
         return snapshot.derived("eligible nodes", lambda: cls(snapshot))
 
     def allowed(self, pod_class: EquivalenceClass) -> Mask:
-        """bool[rows], to be read only: which nodes nodeSelector and required node affinity allow."""
+        """bool[rows], read-only: nodes that nodeSelector and required node affinity allow."""
         return self._kept("affinity", pod_class, required_mask)
 
     def tolerated(self, pod_class: EquivalenceClass) -> Mask:
-        """bool[rows], to be read only: which nodes have no NoSchedule or NoExecute taint that is not tolerated."""
+        """bool[rows], read-only: nodes without an untolerated NoSchedule or NoExecute taint."""
         return self._kept("taints", pod_class, lambda each, nodes: ~untolerated_mask(each.tolerations, nodes))
 
     def _kept(
@@ -70,17 +70,15 @@ class EligibleNodes:
 
 class _KeptMask:
     def __init__(self) -> None:
-        self.mask: Mask = np.zeros(0, dtype=np.bool_)
-        """bool[capacity]."""
+        self.mask: Mask = np.zeros(0, dtype=np.bool_)  # bool[capacity]
         self.version = -1
 
 
-_MAX_MASKS: Final = 512
-"""Masks that are kept, of a byte for each node."""
+_MAX_MASKS: Final = 512  # kept masks, of a byte per node
 
 
 def required_mask(pod_class: EquivalenceClass, nodes: Nodes) -> Mask:
-    """Which nodes a class's nodeSelector and required node affinity allow."""
+    """Nodes that a class's nodeSelector and required node affinity allow."""
     fits: Mask = np.ones(len(nodes), dtype=np.bool_)
     if pod_class.node_labels is not None:
         fits &= term_mask(pod_class.node_labels, nodes)
@@ -90,7 +88,6 @@ def required_mask(pod_class: EquivalenceClass, nodes: Nodes) -> Mask:
 
 
 def terms_mask(terms: NodeTerms, nodes: Nodes) -> Mask:
-    """Which nodes satisfy one of the terms."""
     mask: Mask = np.zeros(len(nodes), dtype=np.bool_)
     for term in terms.terms:
         mask |= term_mask(term, nodes)
@@ -98,7 +95,6 @@ def terms_mask(terms: NodeTerms, nodes: Nodes) -> Mask:
 
 
 def term_mask(term: NodeTerm, nodes: Nodes) -> Mask:
-    """Which nodes satisfy every expression of the term."""
     mask: Mask = np.ones(len(nodes), dtype=np.bool_)
     for requirement in term.labels:
         mask &= _label_mask(requirement, nodes)
@@ -108,19 +104,18 @@ def term_mask(term: NodeTerm, nodes: Nodes) -> Mask:
 
 
 def has_label(key: str, value: str, nodes: Nodes) -> Mask:
-    """Which nodes have the label with exactly this value."""
     codes, column = nodes.label(key)
     code = column.code_of(value)
     return np.zeros(len(nodes), dtype=np.bool_) if code is None else np.equal(codes, code)
 
 
 def untolerated_mask(tolerations: Sequence[Toleration], nodes: Nodes) -> Mask:
-    """Which nodes have a NoSchedule or NoExecute taint that none of the tolerations tolerates."""
+    """Nodes with a NoSchedule or NoExecute taint that no toleration matches."""
     return by_taints(nodes, lambda taints: first_untolerated(taints, tolerations) is not None).astype(np.bool_)
 
 
 def by_taints(nodes: Nodes, value_of: Callable[[TaintSet], int]) -> npt.NDArray[np.int64]:
-    """int64[nodes]: ``value_of`` each node's taints; called once for each different list of taints."""
+    """int64[nodes]: ``value_of`` each node's taints; called once per distinct list of taints."""
     numbers, sets = nodes.taints, nodes.taint_sets
     if len(numbers) < len(sets):
         return np.array([value_of(sets[number]) for number in numbers.tolist()], dtype=np.int64)
@@ -150,7 +145,7 @@ def _value_table(requirement: Requirement, column: LabelColumn) -> Mask:
 
 
 def _compared_table(requirement: Requirement, column: LabelColumn) -> Mask:
-    """The same for Gt and Lt, and for an invalid expression, which holds nowhere."""
+    """The same for Gt and Lt, and for an invalid expression, which never holds."""
     table: Mask = np.zeros(len(column.values) + 1, dtype=np.bool_)
     if requirement.operator in ("Gt", "Lt"):
         bound, (numbers, is_whole) = whole_number(next(iter(requirement.values))), column.whole_numbers

@@ -55,19 +55,17 @@ NAME: Final = "NodeAffinity"
 NO_MATCH: Final = Status.unresolvable("node(s) didn't match Pod's node affinity/selector")
 NO_ADDED_MATCH: Final = Status.unresolvable("node(s) didn't match scheduler-enforced node affinity")
 CONFLICT: Final = Status.unresolvable("pod affinity terms conflict")
-_MAX_KEPT: Final = 50_000
-"""Compiled terms of waiting pods that are kept between two calls of the hint, about 500 bytes each."""
-_MAX_SENTENCES: Final = 2
-"""Sets of expressions with a sentence: those of the most nodes, in all and of each term."""
+_MAX_KEPT: Final = 50_000  # compiled terms kept between two calls of the hint, 500 bytes each
+_MAX_SENTENCES: Final = 2  # sets of expressions with a sentence: those of most nodes, in all and per term
+# Terms compared with each node to find the closest one; a pod with more gets no sentence.
 _MAX_COMPARED: Final = 16
-"""Terms that are compared with each node to find the closest one; for a pod with more there is no sentence."""
+# Indexed terms of a pod: as many as it may have (docs/limits.md). Pods with more are found by every event, and together
+# may have more terms than are kept.
 _MAX_INDEXED: Final = 1000
-"""Terms of a pod that are indexed: as many as a pod may have (docs/limits.md). Pods with more are found by every event,
-and together they may have more terms than are kept."""
 
 
 class NodeAffinityArgs(Args, frozen=True, kw_only=True):
-    """What every pod of the profile wants."""
+    """Requirements for all pods of the profile."""
 
     added_affinity: Affinity | None = None
     """A node affinity that every pod of the profile has in addition to its own."""
@@ -95,7 +93,6 @@ class NodeAffinityPlugin(
         self._class_of = IdentityCache(_compiled, capacity=_MAX_KEPT, weigh=_terms_in)
 
     def pre_filter(self, state: CycleState, pod: Pod, snapshot: Snapshot) -> PreFilterResult:
-        """Skip without any requirement; the node names where the terms select by name."""
         wanted = state.pod_class
         if wanted.node_labels is None and wanted.required_nodes is None and self._required is None:
             return PRE_FILTER_SKIPPED
@@ -116,7 +113,7 @@ class NodeAffinityPlugin(
         return Verdicts(codes, (SUCCESS, NO_ADDED_MATCH, NO_MATCH))
 
     def remedy(self, state: CycleState, pod: Pod, nodes: RejectedNodes) -> Iterable[RemedySentence]:
-        """The expressions that the nodes closest to a match do not satisfy, of the pod's own requirements."""
+        """The unsatisfied expressions of the pod's own requirements on the nodes closest to a match."""
         groups = _closest_nodes(state.pod_class, nodes)
         alone = nodes.alone
         largest = nlargest(
@@ -131,11 +128,9 @@ class NodeAffinityPlugin(
             )
 
     def pre_score(self, state: CycleState, pod: Pod, nodes: Nodes) -> Status:
-        """Skip without preferred terms."""
         return SUCCESS if self._preferred or state.pod_class.preferred_nodes else SKIP
 
     def score(self, state: CycleState, pod: Pod, node: NodeInfo) -> int:
-        """The sum of the weights of the matching preferred terms."""
         return sum(w.weight for w in self.preferred(state) if w.term.matches(node.name, node.labels))
 
     def score_all(self, state: CycleState, pod: Pod, nodes: Nodes) -> Scores:
@@ -148,11 +143,9 @@ class NodeAffinityPlugin(
         return default_normalize(scores)
 
     def preferred(self, state: CycleState) -> Sequence[WeightedNodeTerm]:
-        """The preferred terms: the added ones and the pod's own."""
         return (*self._preferred, *state.pod_class.preferred_nodes)
 
     def events(self) -> Sequence[EventHint]:
-        """A node that matches is added, or its labels change so that it matches."""
         changes = ClusterEvent(Resource.NODE, Action.ADD | Action.UPDATE_NODE_LABEL)
         return (EventHint(changes, self._matches_now, key=_required_of, index=self._index),)
 
@@ -171,8 +164,8 @@ class NodeAffinityPlugin(
         return (added is None or added.matches(name, labels)) and pod_class.allows(name, labels)
 
 
+# An expression, and whether it concerns the node's name.
 Expression = tuple[Requirement, bool]
-"""An expression, and whether it is about the node's name."""
 
 
 def _closest_nodes(pod_class: EquivalenceClass, nodes: Nodes) -> dict[tuple[Requirement, ...], Mask]:
@@ -209,7 +202,7 @@ def _largest_groups(failing: Mask, among: Mask) -> Iterator[tuple[list[bool], Ma
 
 
 def _failing(wanted: Sequence[Expression], nodes: Nodes) -> Mask:
-    """bool[expressions, nodes]: which nodes do not satisfy which expression."""
+    """bool[expressions, nodes]: nodes that do not satisfy an expression."""
     terms = (NodeTerm((), (each,)) if is_name else NodeTerm((each,)) for each, is_name in wanted)
     failing: Mask = np.array([~term_mask(term, nodes) for term in terms], dtype=np.bool_)
     return failing.reshape(-1, len(nodes))
@@ -234,7 +227,7 @@ def _required_of(pod: Pod) -> bytes:
 
 
 def _indexed_values(pod_class: EquivalenceClass) -> Values:
-    """Labels and names of which a node must have one; None when some term names none."""
+    """Labels and names of which a node must have one; None if some term names none."""
     terms = [pod_class.node_labels] if pod_class.node_labels is not None else None
     if terms is None and pod_class.required_nodes is not None:
         terms = list(pod_class.required_nodes.terms)
@@ -260,7 +253,7 @@ def _named_by(term: NodeTerm) -> set[tuple[str, str]] | None:
 
 
 def _values_of(_: object, new: object) -> Values:
-    """The labels and the name of the node; a label of the name's key only makes the answer larger."""
+    """The labels and the name of the node; a label with the name's key only makes the answer larger."""
     if not isinstance(new, Node):
         return ()
     return [*(new.metadata.labels or {}).items(), (NAME_FIELD, new.metadata.name)]

@@ -19,7 +19,7 @@ ANOTHER_NODE: Final = Status.unresolvable("node(s) didn't match the requested no
 
 
 class NodeName(VectorFilterPlugin, EnqueueExtensions):
-    """Rejects every node except the one in ``spec.nodeName``, if it is set."""
+    """Rejects all nodes but ``spec.nodeName``, if that is set."""
 
     name: ClassVar[str] = NAME
     reads = Reads.SPEC
@@ -33,7 +33,6 @@ class NodeName(VectorFilterPlugin, EnqueueExtensions):
         return Verdicts.refusing(~nodes.named(pod.spec.node_name), ANOTHER_NODE)
 
     def events(self) -> Sequence[EventHint]:
-        """The named node is added."""
         return (EventHint(ClusterEvent(Resource.NODE, Action.ADD), _is_the_node, key=_node_name, index=_index),)
 
 

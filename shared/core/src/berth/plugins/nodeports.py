@@ -1,4 +1,4 @@
-"""NodePorts: the host ports of the pod must be free on the node. As kube-scheduler's plugin of that name."""
+"""NodePorts: the pod's host ports must be free on the node. As kube-scheduler's plugin of that name."""
 
 from __future__ import annotations
 
@@ -34,7 +34,6 @@ class NodePorts(PreFilterPlugin, VectorFilterPlugin, RemedyPlugin, EnqueueExtens
     reads = Reads.PODS
 
     def pre_filter(self, state: CycleState, pod: Pod, snapshot: Snapshot) -> PreFilterResult:
-        """Skip for a pod without host ports."""
         return PreFilterResult(SUCCESS if state.pod_class.host_ports else SKIP)
 
     def filter(self, state: CycleState, pod: Pod, node: NodeInfo) -> Status:
@@ -46,7 +45,7 @@ class NodePorts(PreFilterPlugin, VectorFilterPlugin, RemedyPlugin, EnqueueExtens
         return Verdicts.refusing(taken, TAKEN)
 
     def remedy(self, state: CycleState, pod: Pod, nodes: RejectedNodes) -> Iterable[RemedySentence]:
-        """One sentence for each port that other pods have, with the pod on the first node."""
+        """One sentence per port of other pods, with the pod on the first node."""
         snapshot, rows = nodes.snapshot, nodes.rows
         for port in dict.fromkeys(state.pod_class.host_ports):
             taken = snapshot.host_ports.taken_mask((port,), rows, snapshot.size)
@@ -56,7 +55,6 @@ class NodePorts(PreFilterPlugin, VectorFilterPlugin, RemedyPlugin, EnqueueExtens
                 yield RemedySentence(about=text, nodes=taken, before=before)
 
     def events(self) -> Sequence[EventHint]:
-        """A pod with one of the ports is deleted; a node is added."""
         return (
             EventHint(ClusterEvent(Resource.POD, Action.DELETE), _frees_a_port, key=_ports, index=_index),
             EventHint(ClusterEvent(Resource.NODE, Action.ADD)),

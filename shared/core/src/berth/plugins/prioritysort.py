@@ -1,4 +1,4 @@
-"""PrioritySort: pods of higher priority first, then those that have waited longer. As in kube-scheduler."""
+"""PrioritySort: pods of higher priority first, then by age. As in kube-scheduler."""
 
 from __future__ import annotations
 
@@ -20,7 +20,6 @@ class PrioritySort(QueueSortPlugin):
     reads = Reads.SPEC
 
     def sort_key(self, pod: Pod, since: datetime) -> tuple[Any, ...]:
-        """Descending priority, then age."""
         return (-priority_of(pod), since)
 
 

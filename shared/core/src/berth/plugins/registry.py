@@ -1,4 +1,4 @@
-"""Every built-in plugin by the name that a configuration gives it."""
+"""All built-in plugins by their names in configurations."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from berth.plugins.podtopologyspread import plugin as podtopologyspread
 from berth.plugins.volumes import nodevolumelimits, volumerestrictions, volumezone
 from berth.plugins.volumes.volumebinding import plugin as volumebinding
 
-# A second name of a plugin is an alias: its settings are those of the plugin (berth.api.config.profiles).
+# A second name of a plugin is an alias: its settings apply to the plugin (berth.api.config.profiles).
 BUILT_IN: Final[Mapping[str, PluginFactory]] = {
     "SchedulingGates": schedulinggates.FACTORY,
     "PrioritySort": prioritysort.FACTORY,

@@ -1,7 +1,7 @@
-"""TaintToleration: filters out nodes with untolerated taints, and prefers nodes with fewer untolerated mild ones.
+"""TaintToleration: rejects nodes with untolerated taints, and prefers nodes with fewer untolerated mild ones.
 
-Score: the number of PreferNoSchedule taints that the pod does not tolerate, normalized to 0..100 and reversed: a node
-without any has 100, the node with the most has 0. As kube-scheduler's plugin of that name.
+Score: the number of untolerated PreferNoSchedule taints, normalized to 0..100 and reversed: a node without any has 100,
+the node with the most has 0. As kube-scheduler's plugin of that name.
 """
 
 from __future__ import annotations
@@ -44,7 +44,8 @@ from berth.plugins.matching import by_taints, untolerated_mask
 
 NAME: Final = "TaintToleration"
 UNTOLERATED: Final = Status.unresolvable("node(s) had untolerated taint(s)")
-# Taints of these domains that people set and remove are not here, such as node.kubernetes.io/out-of-service.
+# Taints of these domains that people set and remove are left out, such as node.kubernetes.io/out-of-service.
+# Keys of taints that Kubernetes sets on a node with a problem and removes by itself: a toleration is no remedy.
 NODE_PROBLEMS: Final = frozenset(
     {
         "node.kubernetes.io/not-ready",
@@ -57,9 +58,8 @@ NODE_PROBLEMS: Final = frozenset(
         "node.cloudprovider.kubernetes.io/shutdown",
     }
 )
-"""Keys of taints that Kubernetes sets on a node with a problem and removes by itself: a toleration is no remedy."""
+# Taints with a sentence: those of most nodes, because each node may have its own.
 _MAX_SENTENCES: Final = 8
-"""Taints with a sentence: those of the most nodes. There may be one for each node."""
 
 
 class TaintToleration(VectorFilterPlugin, RemedyPlugin, VectorScorePlugin, NormalizePlugin, EnqueueExtensions):
@@ -72,11 +72,11 @@ class TaintToleration(VectorFilterPlugin, RemedyPlugin, VectorScorePlugin, Norma
         return SUCCESS if first_untolerated(node.taints, state.pod_class.tolerations) is None else UNTOLERATED
 
     def filter_all(self, state: CycleState, pod: Pod, nodes: Nodes) -> Verdicts:
-        """Evaluated once for each different list of taints."""
+        """Evaluated once per distinct list of taints."""
         return Verdicts.refusing(untolerated_mask(state.pod_class.tolerations, nodes), UNTOLERATED)
 
     def remedy(self, state: CycleState, pod: Pod, nodes: RejectedNodes) -> Iterable[RemedySentence]:
-        """One sentence for each taint; the taint of a cordon only where NodeUnschedulable does not reject the node."""
+        """One sentence per taint; for the taint of a cordon only if NodeUnschedulable does not reject the node."""
         taints, tolerations = nodes.taints, state.pod_class.tolerations
         sizes = dict(zip(*(each.tolist() for each in np.unique(taints, return_counts=True)), strict=True))
         sets: dict[Taint, list[int]] = {}
@@ -94,7 +94,6 @@ class TaintToleration(VectorFilterPlugin, RemedyPlugin, VectorScorePlugin, Norma
             yield RemedySentence(about=_text(taint), nodes=having, only=only, before=before, after=after)
 
     def score(self, state: CycleState, pod: Pod, node: NodeInfo) -> int:
-        """The number of untolerated PreferNoSchedule taints."""
         return count_untolerated_prefer_no_schedule(node.taints, state.pod_class.tolerations)
 
     def score_all(self, state: CycleState, pod: Pod, nodes: Nodes) -> Scores:
@@ -102,11 +101,9 @@ class TaintToleration(VectorFilterPlugin, RemedyPlugin, VectorScorePlugin, Norma
         return by_taints(nodes, lambda taints: count_untolerated_prefer_no_schedule(taints, tolerations))
 
     def normalize(self, state: CycleState, pod: Pod, scores: Scores, nodes: Nodes) -> Scores:
-        """Fewest taints first."""
         return default_normalize(scores, reverse=True)
 
     def events(self) -> Sequence[EventHint]:
-        """A node is added or its taints change; the pod gets tolerations."""
         return (
             EventHint(
                 ClusterEvent(Resource.NODE, Action.ADD | Action.UPDATE_NODE_TAINT),
@@ -118,7 +115,7 @@ class TaintToleration(VectorFilterPlugin, RemedyPlugin, VectorScorePlugin, Norma
 
 
 def tainted_by_a_cordon_only(state: CycleState, nodes: Nodes) -> Mask:
-    """Which nodes have no other untolerated taint than the one that Kubernetes gives to a cordoned node."""
+    """Nodes with no other untolerated taint than the one that Kubernetes gives to cordoned nodes."""
     tolerations = state.pod_class.tolerations
     others = by_taints(
         nodes,
@@ -136,7 +133,6 @@ def _text(taint: Taint) -> str:
 
 
 def _in_words(taint: Taint) -> tuple[str, str]:
-    """What stands before and after the nodes with the taint."""
     text = _text(taint)
     if taint.key in NODE_PROBLEMS:
         return "", f"have {text}, a taint that Kubernetes takes away once the node is well"

@@ -1,1 +1,1 @@
-"""The API of the simulated cluster: objects, their lists and watches, and what kubectl asks besides."""
+"""The API of the simulated cluster: objects, lists and watches, and kubectl's other endpoints."""

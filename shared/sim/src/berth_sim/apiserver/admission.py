@@ -1,7 +1,7 @@
 """Admission in the simulated API server: basic validation, defaults, priority.
 
-Quantities are not validated, so that tests can use invalid ones. Volumes and claims do not get the finalizers that
-protect them while they are in use, because no controller here would remove them.
+Quantities are not validated, so that tests can use invalid ones. Volumes and claims get no protection finalizers,
+because no controller here would remove them.
 """
 
 import re
@@ -37,7 +37,7 @@ _CLASS: JsonObject = {"reclaimPolicy": "Delete", "volumeBindingMode": "Immediate
 
 
 def with_defaults(kind: SimulatedKind, value: JsonObject) -> JsonObject:
-    """Return a new object of storage with the phase Pending; the status that it came with is dropped."""
+    """Return a new object for storage with the phase Pending and without its own status."""
     if kind is STORAGE_CLASSES:
         return {**_CLASS, **value}
     if kind not in _SPECS:
@@ -118,7 +118,7 @@ def _is_string_map(entries: Any) -> bool:
 def admit(
     store: Store, kind: SimulatedKind, value: JsonObject, default_scheduler: str = DEFAULT_SCHEDULER
 ) -> JsonObject:
-    """Return a new object with its defaults; ``default_scheduler`` is that of a pod that names none.
+    """Return a new object with its defaults; ``default_scheduler`` applies to pods that name none.
 
     Raises:
         StatusError: 403 or 422, the object is rejected.
@@ -151,7 +151,7 @@ def _node_status(given: JsonObject) -> JsonObject:
 
 
 def with_condition_times(kind: SimulatedKind, value: JsonObject) -> JsonObject:
-    """Return a pod or node in which the unset times of conditions are null, as in the real server."""
+    """Set missing times of conditions to null, as the real server does."""
     times = _CONDITION_TIMES.get(kind)
     conditions = (value.get("status") or {}).get("conditions")
     if times is None or not conditions or all(name in condition for condition in conditions for name in times):
@@ -171,7 +171,7 @@ def _admit_namespace(value: JsonObject) -> JsonObject:
 
 
 def _check_subject(value: JsonObject) -> None:
-    """Reject an Event of core/v1 in another namespace than its object; those of events.k8s.io may be in any."""
+    """Reject an Event of core/v1 in another namespace than its object; events.k8s.io has no such rule."""
     subject = value.get("involvedObject") or {}
     metadata = value["metadata"]
     if (subject.get("namespace") or "default") != metadata["namespace"]:
@@ -231,7 +231,6 @@ def _priority(store: Store, pod: str, spec: JsonObject) -> JsonObject:
 
 
 def _status(spec: JsonObject) -> JsonObject:
-    """Return the status of a new pod; the status that it came with is dropped."""
     status: JsonObject = {"phase": "Pending", "qosClass": _qos_class(spec)}
     if spec.get("schedulingGates"):
         status["conditions"] = [
@@ -293,7 +292,7 @@ def _check_gates(spec: JsonObject, after: JsonObject) -> None:
 
 
 def check_namespace(store: Store, kind: SimulatedKind, namespace: str, name: str) -> None:
-    """Reject a new object in a namespace that does not exist or is terminating.
+    """Reject a new object in a missing or terminating namespace.
 
     Raises:
         StatusError: 404 or 403.

@@ -1,6 +1,6 @@
-"""The kinds that the simulated API server serves, and their paths: those of ``berth.api.kinds``, and events.
+"""The kinds and paths of the simulated API server: ``berth.api.kinds`` and events.
 
-The server's part is added to each: field selectors, the behaviour of writes, the form of bookmarks.
+Each kind gets the server's part: field selectors, the behaviour of writes, the form of bookmarks.
 """
 
 import dataclasses
@@ -11,49 +11,40 @@ from typing import Any, Final
 from berth.api import kinds as api
 from berth.api.kinds import Kind
 
-FieldPath = tuple[str, ...]
-"""The path of a field in an object."""
+FieldPath = tuple[str, ...]  # path of a field in an object
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class SimulatedKind:
     """One kind: its address, its field selectors, and how its writes behave."""
 
-    group: str = ""
-    """API group; empty is the core group."""
+    group: str = ""  # API group; empty: the core group
     version: str = "v1"
     plural: str
-    name: str
-    """The `kind` of its objects."""
+    name: str  # `kind` of its objects
     short_names: tuple[str, ...] = ()
     namespaced: bool = True
+    # Writes to the object do not change its status; writes to /status change only the status.
     has_status: bool = False
-    """Writes to the object do not change its status; writes to /status change nothing else."""
-    has_generation: bool = False
-    """metadata.generation counts the changes of the spec."""
-    is_graceful: bool = False
-    """A DELETE may leave the object with a deletionTimestamp for a while (pods)."""
-    creates_on_update: bool = False
-    """A PUT of an object that does not exist creates it."""
-    updates_need_version: bool = False
-    """A PUT without metadata.resourceVersion is rejected."""
+    has_generation: bool = False  # metadata.generation counts the changes of the spec
+    is_graceful: bool = False  # a DELETE may leave the object with a deletionTimestamp for a while (pods)
+    creates_on_update: bool = False  # a PUT of a missing object creates it
+    updates_need_version: bool = False  # a PUT without metadata.resourceVersion is rejected
+    # Labels for field selectors besides metadata.name and metadata.namespace.
     fields: Mapping[str, FieldPath] = dataclasses.field(default_factory=dict)
-    """Labels for field selectors besides metadata.name and metadata.namespace."""
+    # Fields in kube-apiserver's bookmarks besides metadata: `"containers":null` trips strict decoders.
     bookmark: bytes = b""
-    """What kube-apiserver writes into a bookmark besides its metadata: `"containers":null` trips strict decoders."""
+    # Why the kind has no objects: lists are empty, and a create is refused with this sentence.
     why_none: str = ""
-    """Why there are no objects of this kind: lists are empty, and a create is refused with this sentence."""
-    stored_as: str = ""
-    """Plural of the core kind whose objects this kind shows in another form (events)."""
+    stored_as: str = ""  # plural of the core kind whose objects this kind shows in another form (events)
 
     @property
     def api_version(self) -> str:
-        """The `apiVersion` of its objects."""
         return f"{self.group}/{self.version}" if self.group else self.version
 
     @property
     def resource(self) -> str:
-        """The name that error messages use: `leases.coordination.k8s.io`."""
+        """The name in error messages: `leases.coordination.k8s.io`."""
         return f"{self.plural}.{self.group}" if self.group else self.plural
 
     @property
@@ -258,6 +249,7 @@ def _workload(group: str, plural: str, name: str, *short_names: str) -> Simulate
     return SimulatedKind(group=group, plural=plural, name=name, short_names=short_names, why_none=why_none)
 
 
+# Kinds that people create or list but that have no effect here: each says so.
 ABSENT_KINDS: Final[tuple[SimulatedKind, ...]] = (
     _workload("apps", "deployments", "Deployment", "deploy"),
     _workload("apps", "daemonsets", "DaemonSet", "ds"),
@@ -283,7 +275,6 @@ ABSENT_KINDS: Final[tuple[SimulatedKind, ...]] = (
         why_none="the simulated cluster applies no RuntimeClasses: write overhead and node selector into the pods",
     ),
 )
-"""What people create or list, and what has no effect here: each says so."""
 SERVED_KINDS: Final = (*KINDS, *ABSENT_KINDS)
 
 BY_ADDRESS: Mapping[tuple[str, str, str], SimulatedKind] = {
@@ -309,17 +300,14 @@ class Route:
 
     @property
     def resource(self) -> str:
-        """The resource as RBAC and faults name it: `pods`, `pods/binding`."""
         return f"{self.kind.plural}/{self.subresource}" if self.subresource else self.kind.plural
 
     @property
     def key(self) -> tuple[str, str]:
-        """The object's key in the store."""
         return self.namespace, self.name
 
 
-PATHS: Final = 4096
-"""Paths whose routes are kept: those of collections and of the last objects come again and again."""
+PATHS: Final = 4096  # cached routes: paths of collections and of recent objects recur
 
 
 @lru_cache(maxsize=PATHS)

@@ -1,4 +1,4 @@
-"""The endpoints that kubectl needs besides objects: discovery (/api, /apis, /version, OpenAPI), and tables."""
+"""kubectl's other endpoints: discovery (/api, /apis, /version, OpenAPI), and tables."""
 
 import dataclasses
 from collections.abc import Callable, Sequence
@@ -32,7 +32,6 @@ VERSION = {
 
 
 def documents() -> dict[str, bytes]:
-    """Return every discovery document by its path."""
     found = {"/api": _api_versions(), "/apis": _groups(), "/version": VERSION}
     for api_version in {kind.api_version for kind in SERVED_KINDS}:
         path = f"/apis/{api_version}" if "/" in api_version else f"/api/{api_version}"
@@ -113,7 +112,7 @@ _MINUTE, _HOUR, _DAY = 60, 3600, 86_400
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Column:
-    """One column; `-o wide` shows those of priority 1 too."""
+    """One column; `-o wide` shows columns of priority 1 too."""
 
     name: str
     cell: Callable[[JsonObject, datetime], Any]
@@ -123,7 +122,6 @@ class Column:
 def encoded(
     kind: SimulatedKind, items: Sequence[StoredObject], revision: int, now: datetime, rest: Token | None = None
 ) -> bytes:
-    """Return objects as an encoded Table."""
     columns = _COLUMNS.get(kind, _ANY)
     metadata = {"resourceVersion": str(revision), **({"continue": rest.encoded()} if rest else {})}
     definitions = [
@@ -161,7 +159,7 @@ def _age(value: JsonObject, now: datetime) -> str:
 def _since(time: object, now: datetime) -> str:
     try:
         return human_duration(int((now - datetime.fromisoformat(str(time))).total_seconds()))
-    except (ValueError, TypeError):  # a time of a client's, perhaps without a zone
+    except (ValueError, TypeError):  # a client's time, perhaps without a zone
         return "<invalid>"
 
 

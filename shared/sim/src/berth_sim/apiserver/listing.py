@@ -1,6 +1,6 @@
 """LIST and its query: label and field selectors, pages, and continue tokens of the real form.
 
-Selectors are parsed once and matched against objects as dicts. Every page of a list shows the state at the first page.
+Selectors are parsed once and matched against objects as dicts.
 """
 
 import base64
@@ -35,8 +35,6 @@ _BETWEEN_REQUIREMENTS = re.compile(r",(?![^(]*\))")
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class LabelRequirement:
-    """One requirement on a label."""
-
     key: str
     operator: Operator
     values: frozenset[str] = frozenset()
@@ -68,14 +66,13 @@ class FieldRequirement:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Selector:
-    """The selectors of a request; the namespace is not part of them."""
+    """The selectors of a request, without its namespace."""
 
     labels: tuple[LabelRequirement, ...] = ()
     fields: tuple[FieldRequirement, ...] = ()
 
     @property
     def is_everything(self) -> bool:
-        """True without any requirement."""
         return not self.labels and not self.fields
 
     def matches(self, value: JsonObject) -> bool:
@@ -108,7 +105,6 @@ def parse(kind: SimulatedKind, label_selector: str, field_selector: str) -> Sele
 
 
 def parse_labels(text: str) -> tuple[LabelRequirement, ...]:
-    """Parse `a=b,c in (d,e),!f`."""
     return tuple(_label_requirement(part.strip()) for part in _BETWEEN_REQUIREMENTS.split(text) if part.strip())
 
 
@@ -161,8 +157,8 @@ def _field_requirement(kind: SimulatedKind, text: str) -> FieldRequirement:
     return FieldRequirement(path=path, value=found["value"], is_equal=found["operator"] != "!=")
 
 
+# Revision in a token that continues with the present state after the original one was compacted.
 _PRESENT = -1
-"""The revision in a token that continues with the present state, when the original one is compacted."""
 
 _TOKEN_VERSION = "meta.k8s.io/v1"  # noqa: S105 - a version, not a secret
 
@@ -187,7 +183,7 @@ class Token(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class ListPage:
-    """A page of a list: `rest` is None on the last page, `remaining` is None when unknown."""
+    """A page of a list: `rest` is None on the last page, `remaining` is None if unknown."""
 
     items: list[StoredObject]
     revision: int
@@ -195,7 +191,6 @@ class ListPage:
     remaining: int | None = None
 
     def encoded(self, kind: SimulatedKind) -> bytes:
-        """Return the page as JSON; its items have no kind and apiVersion."""
         metadata: dict[str, object] = {"resourceVersion": str(self.revision)}
         if self.rest is not None:
             metadata["continue"] = self.rest.encoded()
@@ -208,13 +203,10 @@ class ListPage:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class ListOptions:
-    """The query of a LIST."""
-
     selector: Selector
     limit: int = 0
     token: Token | None = None
-    revision: int | None = None
-    """None when no resourceVersion was given."""
+    revision: int | None = None  # None without a resourceVersion
     is_exact: bool = False
 
 
@@ -239,7 +231,6 @@ def list_options(kind: SimulatedKind, query: Mapping[str, str]) -> ListOptions:
 
 
 def selector_of(kind: SimulatedKind, query: Mapping[str, str]) -> Selector:
-    """Return the selector of a LIST or WATCH."""
     return parse(kind, query.get("labelSelector", ""), query.get("fieldSelector", ""))
 
 
@@ -249,7 +240,7 @@ def is_set(query: Mapping[str, str], name: str) -> bool:
 
 
 def integer(query: Mapping[str, str], name: str) -> int:
-    """Return a number of the query; 0 when it is absent.
+    """Return a number of the query; 0 if absent.
 
     Raises:
         StatusError: 400.
@@ -262,7 +253,7 @@ def integer(query: Mapping[str, str], name: str) -> int:
 
 
 def resource_version(text: str) -> int | None:
-    """Return a resourceVersion as a number, None when there is none.
+    """Return a resourceVersion as a number; None if absent.
 
     Raises:
         StatusError: 400.
@@ -336,5 +327,4 @@ def _is_meant(stored: StoredObject, namespace: str, options: ListOptions) -> boo
 
 
 def _place(stored: StoredObject, namespace: str) -> str:
-    """Return the key of an object below the prefix that is listed."""
     return stored.key[1] if namespace or not stored.key[0] else f"/{stored.key[0]}/{stored.key[1]}"

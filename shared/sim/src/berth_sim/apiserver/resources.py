@@ -1,4 +1,4 @@
-"""Create, read, update and delete of any kind, with preconditions, as kube-apiserver's generic registry has them."""
+"""Create, read, update and delete of any kind, with preconditions, as in kube-apiserver's generic registry."""
 
 import dataclasses
 import random
@@ -35,7 +35,7 @@ class DeleteOptions:
 
 
 def check_uid(kind: SimulatedKind, key: Key, before: StoredObject | None, uid: str | None) -> None:
-    """Reject a PUT whose uid is that of another object of the same name, or of an object that was deleted.
+    """Reject a PUT with the uid of another or deleted object of the same name.
 
     Raises:
         StatusError: 409.
@@ -78,8 +78,7 @@ def check_delete(kind: SimulatedKind, before: StoredObject, options: DeleteOptio
         raise StatusError(HTTPStatus.CONFLICT, "Conflict", cannot + why, details)
 
 
-Part = Literal["", "status"]
-"""Which subresource a write goes to; empty is the object itself."""
+Part = Literal["", "status"]  # subresource of a write; empty: the object itself
 
 Clock = Callable[[], datetime]
 
@@ -107,7 +106,7 @@ _DEFAULT_GRACE_SECONDS = 30
 
 
 def utc_now() -> datetime:
-    """Return the present time; tests use a clock of their own."""
+    """Return the present time; tests use their own clock."""
     return datetime.now(UTC)
 
 
@@ -327,7 +326,6 @@ def _only_part(kind: SimulatedKind, before: JsonObject, value: JsonObject, part:
 
 
 def _is_over(kind: SimulatedKind, value: JsonObject) -> bool:
-    """Whether a terminating object can be removed."""
     metadata = value["metadata"]
     if "deletionTimestamp" not in metadata or metadata.get("finalizers") or kind is NAMESPACES:
         return False
@@ -335,7 +333,7 @@ def _is_over(kind: SimulatedKind, value: JsonObject) -> bool:
 
 
 def _grace_seconds(pod: JsonObject, options: DeleteOptions) -> int:
-    """Return a pod's grace period: 0 when it has no node or has finished."""
+    """Return a pod's grace period: 0 without a node or after its end."""
     if not pod["spec"].get("nodeName") or pod["status"].get("phase") in _FINISHED:
         return 0
     given = options.grace_seconds
@@ -353,7 +351,7 @@ def bind(resources: Resources, namespace: str, name: str, binding: Any) -> None:
     """Bind a pod to the node of the Binding; the node need not exist.
 
     Raises:
-        StatusError: 400, 404, or 409 when the pod is bound, terminating, gated, or has another uid or resourceVersion.
+        StatusError: 400, 404, or 409 if the pod is bound, terminating, gated, or has another uid or resourceVersion.
     """
     metadata, node = _decoded(binding, name)
     pod = resources.find(PODS, (namespace, name))

@@ -1,7 +1,7 @@
-"""The objects in memory, with one revision counter, a bounded history for each kind, and listeners.
+"""The objects in memory, with one revision counter, a bounded history per kind, and listeners.
 
-Values are never changed in place: each write stores a new dict, which may share parts with the old one, so that
-readers may keep theirs. Each object is encoded once a revision. Events are kept in their core/v1 form and converted to
+Values are never changed in place: each write stores a new dict, which may share parts with the old one, so that readers
+may keep the old one. Each object is encoded once per revision. Events are kept in their core/v1 form and converted to
 events.k8s.io/v1 and back.
 """
 
@@ -39,13 +39,11 @@ _EMPTY_LEFT_OUT = frozenset({"reportingController", "reportingInstance"})
 
 
 def as_new_event(event: dict[str, Any]) -> dict[str, Any]:
-    """Return a core/v1 Event in the form of events.k8s.io/v1."""
     renamed = {_NEW_NAMES.get(member, member): value for member, value in event.items()}
     return {member: value for member, value in renamed.items() if value != "" or member not in _EMPTY_LEFT_OUT}
 
 
 def as_core_event(event: dict[str, Any]) -> dict[str, Any]:
-    """Return an events.k8s.io/v1 Event in the form of core/v1."""
     return {_CORE_NAMES.get(member, member): value for member, value in event.items()}
 
 
@@ -54,16 +52,14 @@ def with_defaults(event: dict[str, Any]) -> dict[str, Any]:
     return {**event, **{member: value for member, value in _ALWAYS_THERE.items() if member not in event}}
 
 
-Key = tuple[str, str]
-"""Namespace (empty for kinds without) and name."""
+Key = tuple[str, str]  # namespace (empty for cluster-scoped kinds) and name
 
 EventType = Literal["ADDED", "MODIFIED", "DELETED"]
 
 
 DEFAULT_HISTORY = 20_000
 
-FIRST_REVISION = 100
-"""Above zero, so that a low resourceVersion is too old, as in a cluster that has run for a while."""
+FIRST_REVISION = 100  # above zero, so that a low resourceVersion is too old, as in an older cluster
 
 
 class StoredObject:
@@ -87,12 +83,11 @@ class StoredObject:
         return self._body
 
     def encoded(self, kind: SimulatedKind) -> bytes:
-        """Return the whole object as JSON."""
         return kind.preamble + self.body(kind)[1:]
 
 
 class StoreEvent:
-    """One revision's change of one object; `before` is None when it is created, `after` when it is deleted."""
+    """One revision's change of one object; `before` is None for a creation, `after` for a deletion."""
 
     __slots__ = ("_lines", "after", "before", "key", "revision")
 
@@ -120,12 +115,11 @@ class StoreEvent:
 
 
 def watch_line(event: str, encoded: bytes) -> bytes:
-    """Return one line of a watch."""
     return b'{"type":"%b","object":%b}\n' % (event.encode(), encoded)
 
 
 def with_revision(value: JsonObject, revision: int) -> JsonObject:
-    """Return a copy with this resourceVersion; everything but its metadata is shared."""
+    """Return a copy with this resourceVersion that shares all but the metadata."""
     return {**value, "metadata": {**value["metadata"], "resourceVersion": str(revision)}}
 
 
@@ -139,10 +133,9 @@ class Table:
         self.kind = kind
         self.items: dict[Key, StoredObject] = {}
         self.listeners: dict[Listener, None] = {}
+        # The newest compacted revision: a client at an older one has to list again.
         self.floor = first_revision
-        """The newest compacted revision: a client at an older one has to list again."""
-        self.newest = first_revision
-        """Revision of the latest change of this kind."""
+        self.newest = first_revision  # revision of this kind's latest change
         self._history: deque[StoreEvent] = deque()
         self._history_limit = history
         self._sorted: list[StoredObject] | None = None
@@ -154,7 +147,7 @@ class Table:
         return self._sorted
 
     def as_of(self, revision: int) -> list[StoredObject]:
-        """Return all objects as they were at a revision.
+        """Return all objects as of a revision.
 
         Raises:
             StatusError: 410, the history does not reach back that far.
@@ -188,7 +181,6 @@ class Table:
             yield change
 
     def record(self, change: StoreEvent) -> None:
-        """Apply a change and call the listeners."""
         if change.after is None:
             del self.items[change.key]
         else:
@@ -202,13 +194,12 @@ class Table:
             listener(change)
 
     def forget(self, revision: int) -> None:
-        """Drop the whole history up to the present revision."""
         self._history.clear()
         self.floor = revision
 
 
 class Store:
-    """All tables, and the revision that they share."""
+    """All tables, with one revision counter."""
 
     def __init__(self, history: int = DEFAULT_HISTORY, first_revision: int = FIRST_REVISION) -> None:
         self.revision = first_revision
@@ -217,7 +208,6 @@ class Store:
         self._tables = {kind: core[kind.stored_as] if kind.stored_as else tables[kind] for kind in SERVED_KINDS}
 
     def table(self, kind: SimulatedKind) -> Table:
-        """Return the table of a kind's objects."""
         return self._tables[kind]
 
     def put(self, kind: SimulatedKind, key: Key, value: JsonObject) -> StoredObject:

@@ -14,28 +14,21 @@ from berth_sim.apiserver.store import Store, StoreEvent, watch_line
 
 BOOKMARK_EVERY_SECONDS = 60.0
 BOOKMARK_BEFORE_END_SECONDS = 2.0
-SHORTEST_DEFAULT_SECONDS = 1800.0
-"""A watch without a timeout ends after one to two times this time."""
-SLOWEST_READER_EVENTS = 100_000
-"""A watch that is this many events behind is closed, to limit memory."""
+SHORTEST_DEFAULT_SECONDS = 1800.0  # a watch without a timeout ends after one to two times this
+SLOWEST_READER_EVENTS = 100_000  # a watch this many events behind is closed, to limit memory
 _INITIAL_EVENTS_END = {"k8s.io/initial-events-end": "true"}
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class WatchOptions:
-    """The query of a WATCH."""
-
     selector: Selector
-    revision: int | None
-    """Changes after this revision are sent; None or 0: existing objects first."""
+    revision: int | None  # send changes after this revision; None or 0: existing objects first
     timeout_seconds: float
     wants_bookmarks: bool
-    wants_initial_events: bool
-    """`sendInitialEvents=true`: existing objects are sent first, at any revision."""
+    wants_initial_events: bool  # `sendInitialEvents=true`: existing objects first, at any revision
 
     @property
     def starts_with_state(self) -> bool:
-        """Whether existing objects are sent first."""
         return self.wants_initial_events or not self.revision
 
 
@@ -74,7 +67,7 @@ class Watch:
         self._wake.set()
 
     async def lines(self) -> AsyncIterator[bytes]:
-        """Yield watch events, those of a burst together; a compacted history is an ERROR event."""
+        """Yield watch events, bursts together; a compacted history is an ERROR event."""
         table = self._store.table(self._kind)
         try:
             self._begin()
@@ -153,7 +146,7 @@ class Watch:
         return min(before_end, regular) if before_end > now else regular
 
     def _mark(self) -> None:
-        """Queue a bookmark; none without a change of the kind since the watch began, as in the real server."""
+        """Queue a bookmark, unless the kind is unchanged since the watch began, as in the real server."""
         newest = self._store.table(self._kind).newest
         if newest > self._began_at:
             self._lines.append(self._bookmark(newest))

@@ -1,4 +1,4 @@
-"""KubeSchedulerConfiguration v1 as berth reads it: types, strict decoding, defaults, plugin lists, validation.
+"""KubeSchedulerConfiguration v1: types, strict decoding, defaults, plugin lists, validation.
 
-Every error of a file is reported at once, each with its path.
+All errors of a file are reported at once, each with its path.
 """

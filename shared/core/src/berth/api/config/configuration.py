@@ -1,4 +1,4 @@
-"""The configuration as the services use it: every default filled in, plugin lists expanded, arguments typed."""
+"""The configuration in the services: defaults filled in, plugin lists expanded, arguments typed."""
 
 from __future__ import annotations
 
@@ -9,43 +9,37 @@ from typing import Final
 
 from berth.api.config.types import PluginRef, Point
 
-PluginLists = Mapping[Point, tuple[PluginRef, ...]]
-"""The plugins of each extension point, in the order in which they run."""
+PluginLists = Mapping[Point, tuple[PluginRef, ...]]  # by extension point, in running order
 
 
+# percentageOfNodesToScore for all nodes. In kube-scheduler 0 means a percentage that falls from 50 to 5 as the cluster
+# grows; here scoring a node costs too little to leave nodes out.
 EVERY_NODE: Final = 0
-"""The value of percentageOfNodesToScore that means all nodes. In kube-scheduler it means a percentage that falls from
-50 to 5 as the cluster grows. Here scoring a node costs too little to leave nodes out."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeaderElection:
-    """How the leaders of watcher and binder are elected."""
+    """Leader election of watcher and binder."""
 
+    # False: this process leads at once and must be the only one; its Lease is written for the annotations only.
     leader_elect: bool = True
-    """Off: this process leads at once and must be the only one; its Lease is written for the annotations only."""
+    # A standby waits this long after the last renewal it saw. Less than a proposal (30 s).
     lease_duration: timedelta = timedelta(seconds=15)
-    """How long a standby waits after the last renewal that it saw. Shorter than a proposal (30 s)."""
+    # Shorter than the duration, so that a leader stops before another starts.
     renew_deadline: timedelta = timedelta(seconds=10)
-    """How long a leader that cannot renew goes on; shorter than the duration: it stops before another starts."""
-    retry_period: timedelta = timedelta(seconds=2)
-    """The time between two attempts to acquire or renew the Lease."""
+    retry_period: timedelta = timedelta(seconds=2)  # time between two tries to acquire or renew the Lease
+    # Leases are `<resourceName>-watcher` and `-binder`. v1's default `kube-scheduler` is that scheduler's own Lease.
     resource_name: str = "berth"
-    """Leases are ``<resourceName>-watcher`` and ``-binder``. v1's ``kube-scheduler`` is that scheduler's own Lease."""
     resource_namespace: str = "berth"
-    """Where the Leases are."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClientConnection:
-    """How to reach the API server."""
+    """Address of the API server, and limits of requests to it."""
 
-    kubeconfig: str = ""
-    """Path of a kubeconfig; empty is the in-cluster account. The flag ``--kubeconfig`` overrides it."""
-    qps: float | None = None
-    """Requests per second; unset, 0 or less is no limit (v1's default of 50 would mean 56 pods/s)."""
-    burst: int | None = None
-    """How many requests may come at once under ``qps``; unset is twice ``qps``."""
+    kubeconfig: str = ""  # empty: the in-cluster account; ``--kubeconfig`` overrides it
+    qps: float | None = None  # requests per second; None, 0 or less: no limit (v1's default of 50 means 56 pods/s)
+    burst: int | None = None  # requests at once under ``qps``; None: twice ``qps``
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,21 +48,17 @@ class ProfileConfiguration:
 
     scheduler_name: str
     plugins: PluginLists
-    args: Mapping[str, object] = field(default_factory=dict)
-    """Arguments by plugin name, of the type that the plugin declares; for every plugin that has any."""
+    args: Mapping[str, object] = field(default_factory=dict)  # by plugin, in the plugin's own type
+    # Percentage of nodes found feasible at which the search ends; default: the file's.
     percentage_of_nodes_to_score: int = EVERY_NODE
-    """How many of the nodes, in percent, must be found feasible before the search ends; the file's own number unless
-    the profile has one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExtenderTls:
-    """How an extender is reached by TLS. PEM takes precedence over the file."""
+    """TLS to an extender. PEM takes precedence over the file."""
 
-    insecure: bool = False
-    """Its certificate is not verified."""
-    server_name: str = ""
-    """The name in its certificate; empty is the host of its URL."""
+    insecure: bool = False  # the certificate is not verified
+    server_name: str = ""  # in its certificate; empty: the host of its URL
     cert_file: str = ""
     key_file: str = ""
     ca_file: str = ""
@@ -79,33 +69,24 @@ class ExtenderTls:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExtenderConfiguration:
-    """An HTTP extender: a server that is asked about the nodes that pass all filters. An empty verb is not called."""
+    """An HTTP extender: a server that filters, scores, evicts or binds. Empty verbs are not called."""
 
-    url_prefix: str = field(repr=False)
-    """May have a password; ``name`` has none."""
-    name: str
-    """The URL as it is shown: in messages, and as the name of the extender's points."""
+    url_prefix: str = field(repr=False)  # may contain a password; ``name`` does not
+    name: str  # the shown URL, in messages and as the name of its points
     filter_verb: str = ""
     prioritize_verb: str = ""
-    weight: int = 0
-    """By which the points of ``prioritize_verb`` are multiplied."""
-    timeout: timedelta = timedelta(seconds=5)
-    """For one call, as kube-scheduler's: a pod waits no longer for it."""
-    bind_verb: str = ""
-    """It binds its pods in place of the binder."""
-    preempt_verb: str = ""
-    """It says which of the evictions that would make room may be carried out."""
-    node_cache_capable: bool = False
-    """It knows the nodes: only their names are sent."""
-    managed_resources: frozenset[str] = frozenset()
-    """Only pods that have one of these in a request or limit are sent; empty: every pod."""
-    ignorable: bool = False
-    """A pod goes on without its filter, and its word on evictions, when that fails."""
+    weight: int = 0  # factor for the points of ``prioritize_verb``
+    timeout: timedelta = timedelta(seconds=5)  # per call, as in kube-scheduler
+    bind_verb: str = ""  # it binds its pods in place of the binder
+    preempt_verb: str = ""  # it filters proposed evictions
+    node_cache_capable: bool = False  # it knows the nodes, so only names are sent
+    managed_resources: frozenset[str] = frozenset()  # only pods that request one of these are sent; empty: all pods
+    ignorable: bool = False  # pods continue without its filter and its vote on evictions if these fail
     tls: ExtenderTls = ExtenderTls()
 
     @property
     def is_asked(self) -> bool:
-        """Whether scorers ask it, and it gets whole pods."""
+        """Whether scorers ask it, and so receive whole pods."""
         return bool(self.filter_verb or self.prioritize_verb or self.preempt_verb)
 
     @property
@@ -116,33 +97,22 @@ class ExtenderConfiguration:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KubeSchedulerConfiguration:
-    """The whole configuration of all services."""
+    """The configuration of all services."""
 
     profiles: tuple[ProfileConfiguration, ...]
     leader_election: LeaderElection = LeaderElection()
     client_connection: ClientConnection = ClientConnection()
-    percentage_of_nodes_to_score: int = EVERY_NODE
-    """Used by profiles that do not set the percentage."""
-    pod_initial_backoff: timedelta = timedelta(seconds=1)
-    """The first back-off of a pod that could not be placed; doubled each time."""
+    percentage_of_nodes_to_score: int = EVERY_NODE  # for profiles without their own
+    pod_initial_backoff: timedelta = timedelta(seconds=1)  # first back-off of a pod, doubled each time
     pod_max_backoff: timedelta = timedelta(seconds=10)
-    """No back-off is longer."""
-    extenders: tuple[ExtenderConfiguration, ...] = ()
-    """In the order in which they are asked: those that may be ignored come last."""
-    release: str = "1.36"
-    """The release of Kubernetes whose plugins are used: the preset's, if it is an older one."""
-    digest: str = ""
-    """Names the configuration in messages: 12 hexadecimal digits of a hash of what was loaded."""
-    converted: tuple[str, ...] = ()
-    """What was converted from an older version of the file, a sentence each; ``berth config check`` prints them."""
-    ignored: tuple[str, ...] = ()
-    """Paths of known fields that have no effect here; ``berth config check`` lists them."""
-    is_partial: bool = False
-    """Whether the profiles have a few plugins only, since the reader knows no others."""
-    built_in: frozenset[str] = frozenset()
-    """The plugins of berth itself. /configz shows their arguments only, since those of others may be secret."""
+    extenders: tuple[ExtenderConfiguration, ...] = ()  # in the order of questions: ignorable ones come last
+    release: str = "1.36"  # Kubernetes release of the plugins: an older preset's, or the current
+    digest: str = ""  # 12 hexadecimal digits of a hash of the loaded file; sent in messages
+    converted: tuple[str, ...] = ()  # conversions from an older version, a sentence each, for ``berth config check``
+    ignored: tuple[str, ...] = ()  # paths of fields without effect here, for ``berth config check``
+    is_partial: bool = False  # the reader knows few plugins, and profiles lack the others
+    built_in: frozenset[str] = frozenset()  # berth's own plugins; /configz hides others' arguments, which may be secret
 
     @property
     def scheduler_names(self) -> frozenset[str]:
-        """The scheduler names whose pods are berth's."""
         return frozenset(profile.scheduler_name for profile in self.profiles)

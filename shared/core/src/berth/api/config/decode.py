@@ -1,8 +1,8 @@
-"""From text to Structs, strictly: YAML or JSON, then types, with every problem and not only the first.
+"""From text to Structs, strictly: YAML or JSON, then types, with all problems and not only the first.
 
-``Problems`` collects sentences of the form ``path: expectation, got value``. A value that cannot be read is left at its
-default, so that the rest of the file is still checked. A repeated key is a problem too: PyYAML would use only
-the last one, and half a file could be lost silently.
+``Problems`` collects sentences of the form ``path: expectation, got value``. An unreadable value keeps its default, so
+that the rest of the file is still checked. A repeated key is a problem too, because PyYAML would use only the last one,
+and half a file could be lost silently.
 """
 
 from __future__ import annotations
@@ -27,24 +27,19 @@ _UNITS: Final = {"h": 3600.0, "m": 60.0, "s": 1.0, "ms": 1e-3, "us": 1e-6, "µs"
 
 _DURATION: Final = re.compile(r"(?P<number>\d+(?:\.\d*)?|\.\d+)(?P<unit>ms|us|µs|ns|h|m|s)")
 
-_NEAR: Final = 0.75
-"""The least similarity, 0..1, at which a name counts as a misspelling of another."""
+_NEAR: Final = 0.75  # similarity, 0..1, from which a name counts as misspelt
 
 _WORDS: Final = {str: "text", bool: "true or false", int: "a whole number", float: "a number"}
 
 
 class Problems(list[str]):
-    """The problems of a file, a sentence each, in the order of the file.
-
-    ``unknown_fields`` is how many of them are fields that are not known: everything else was read as it is written.
-    """
+    """The problems of a file, a sentence each, in the order of the file. ``unknown_fields`` counts unknown fields."""
 
     def __init__(self) -> None:
         super().__init__()
         self.unknown_fields = 0
 
     def add_unknown_field(self, path: str, name: object, known: Collection[str]) -> None:
-        """A field that is none of the known ones."""
         self.unknown_fields += 1
         self.append(f"{join(path, name)}: unknown field{did_you_mean(name, known)}")
 
@@ -54,13 +49,12 @@ class Problems(list[str]):
         self.append(f"{where}want {expectation}, got {_show(got)}")
 
     def check_range(self, path: str, value: int | None, low: int, high: int) -> None:
-        """Add a problem when a number is out of its range."""
         if value is not None and not low <= value <= high:
             self.append(f"{path}: want {low}..{high}, got {value}")
 
 
 def read_struct(value: object, kind: type[S], path: str, problems: Problems) -> S | None:
-    """A Struct from a mapping; ``None`` when it could not be made at all."""
+    """A Struct from a mapping; ``None`` if a required field is missing or invalid."""
     if not isinstance(value, dict):
         problems.add(path, "a mapping", value)
         return None
@@ -84,7 +78,7 @@ def read_struct(value: object, kind: type[S], path: str, problems: Problems) -> 
 
 
 def parse_duration(text: str) -> timedelta | None:
-    """A Go duration such as ``15s`` or ``1m30s``; ``None`` when it is none."""
+    """A Go duration such as ``15s`` or ``1m30s``; ``None`` for other text."""
     matches = list(_DURATION.finditer(text))
     if not matches or "".join(match[0] for match in matches) != text:
         return None
@@ -151,28 +145,27 @@ def _without_none(hint: object) -> object:
 
 
 def join(path: str, name: object) -> str:
-    """The path of a field of what is at ``path``; that of the file itself is empty."""
+    """The path of a field below ``path``; the file's own path is empty."""
     return f"{path}.{name}" if path else str(name)
 
 
 def did_you_mean(name: object, known: Collection[str]) -> str:
-    """A suggestion to append to a sentence; empty when no known name is close."""
+    """A suggestion to append to a sentence; empty unless a known name is close."""
     close = difflib.get_close_matches(str(name), known, n=1, cutoff=_NEAR)
     return f", did you mean {close[0]!r}?" if close else ""
 
 
 def _show(value: object) -> str:
     text = repr(value)
-    return text if len(text) <= 80 else f"{text[:77]}..."  # a line that a person can read
+    return text if len(text) <= 80 else f"{text[:77]}..."  # readable in a line
 
 
-MOST_CHARACTERS: Final = 256 * 1024
-"""Of a configuration file. One with every plugin and argument has 10,000."""
+MOST_CHARACTERS: Final = 256 * 1024  # of a configuration file; one with every plugin and argument has 10,000
 SEVERAL: Final = f"want one {KIND}, got several documents (separated by lines of ---): keep one in this file"
 
 
 def parse_yaml(text: str, problems: Problems) -> dict[str, object] | None:
-    """The file's mapping; ``None`` when the text is none."""
+    """The file's mapping; ``None`` with a problem otherwise."""
     if len(text) > MOST_CHARACTERS:
         problems.append(f"want at most {MOST_CHARACTERS} characters, got {len(text)}")
         return None
@@ -205,7 +198,7 @@ def parse_yaml(text: str, problems: Problems) -> dict[str, object] | None:
 
 
 def _repeated(node: yaml.Node | None, path: str, seen: set[int]) -> Iterator[str]:
-    """Every key that occurs more than once in its mapping; a node with aliases is checked once."""
+    """All keys that occur more than once in their mapping; a node with aliases is checked once."""
     if id(node) in seen:
         return
     seen.add(id(node))

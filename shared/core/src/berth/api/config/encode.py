@@ -1,7 +1,7 @@
-"""A configuration written as a file again, with every default: what ``berth config show`` prints.
+"""Writes a configuration as a file, with all defaults, for ``berth config show``.
 
-Loaded again, it gives the same plugins, arguments and settings with any preset: each extension point disables
-everything (``"*"``) and enables what it runs.
+Loaded again, the file gives the same plugins, arguments and settings with any preset: each extension point disables
+``"*"`` and enables its plugins.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from berth.api.config.types import API_VERSION, EVERYTHING, KIND, PluginRef, Poi
 
 
 def as_document(configuration: KubeSchedulerConfiguration) -> dict[str, Any]:
-    """The file as plain dicts and lists, in the order in which people write it."""
+    """The file as plain dicts and lists, in the usual order."""
     election, connection = configuration.leader_election, configuration.client_connection
     extenders = [_extender(extender) for extender in configuration.extenders]
     return {
@@ -50,18 +50,17 @@ def as_document(configuration: KubeSchedulerConfiguration) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConfigurationDigests:
-    """Digests of a configuration and of its parts, by which services find out in which part two of them differ."""
+    """Digests of a configuration and its parts, to find the part that differs between two services."""
 
-    config: str = ""
-    """The digest in every message: of the file as it is written."""
+    config: str = ""  # of the file as written; in every message
+    # Of plugins and arguments with all defaults. Empty for a partial reader.
     profiles: Mapping[str, str] = field(default_factory=dict)
-    """By scheduler name, of the plugins and arguments with every default filled in; empty for a partial reader."""
+    # Of the settings outside the profiles, without `clientConnection`, which may differ between machines.
     settings: str = ""
-    """Of the settings outside the profiles. ``clientConnection`` is left out: it may differ from machine to machine."""
 
 
 def digests(configuration: KubeSchedulerConfiguration) -> ConfigurationDigests:
-    """Configurations that mean the same have equal digests of their parts, however their files are written."""
+    """Digests of the parts, which are equal for equal configurations however their files are written."""
     document = as_document(configuration)
     names = ("leaderElection", "podInitialBackoffSeconds", "podMaxBackoffSeconds", "extenders")
     settings = {name: document[name] for name in names if name in document}
@@ -81,7 +80,7 @@ def _digest(value: object) -> str:
 
 
 def go_duration(duration: timedelta) -> str:
-    """As Go writes durations: ``15s``, ``1m30s``, ``500ms``."""
+    """In Go's form: ``15s``, ``1m30s``, ``500ms``."""
     milliseconds = round(duration.total_seconds() * 1000)
     if milliseconds % 1000:
         return f"{milliseconds}ms"
@@ -111,7 +110,7 @@ def _profile(profile: ProfileConfiguration) -> dict[str, Any]:
 
 
 def _extender(extender: ExtenderConfiguration) -> dict[str, Any]:
-    """Which of its resources the scheduler ignores is in the arguments of NodeResourcesFit already."""
+    """Leaves out ``ignoredByScheduler``, which the arguments of NodeResourcesFit contain."""
     tls = extender.tls
     written = {
         "insecure": tls.insecure or None,
@@ -139,12 +138,12 @@ def _extender(extender: ExtenderConfiguration) -> dict[str, Any]:
 
 
 def _ref(ref: PluginRef, point: Point) -> dict[str, Any]:
-    """A weight that is absent or 0 is 1; it has an effect at score only."""
+    """A weight of 0 or none is 1, and counts for scores only."""
     return {"name": ref.name, "weight": ref.weight or 1} if point is Point.SCORE else {"name": ref.name}
 
 
 def in_full(value: object) -> Any:
-    """A Struct with every field that has a value, defaults too; what is absent by default stays absent."""
+    """A Struct with all fields that have a value, defaults included."""
     if isinstance(value, msgspec.Struct):
         fields = ((field.encode_name, getattr(value, field.name)) for field in msgspec.structs.fields(type(value)))
         return {name: in_full(given) for name, given in fields if given is not None}

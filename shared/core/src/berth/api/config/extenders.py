@@ -1,6 +1,7 @@
-"""Extenders: from the file's fields to what services use, with kube-scheduler's checks and some of berth's own.
+"""Completes extenders, with kube-scheduler's checks and some of berth's own.
 
-What an extender ignores (``ignoredByScheduler``) is added to the arguments of NodeResourcesFit in every profile.
+Resources that an extender ignores (``ignoredByScheduler``) are added to the arguments of NodeResourcesFit in every
+profile.
 """
 
 from __future__ import annotations
@@ -23,8 +24,8 @@ from berth.api.config.types import FileExtender, FileExtenderTls
 from berth.api.resources import is_extended
 
 DEFAULT_TIMEOUT: Final = ExtenderConfiguration(url_prefix="", name="").timeout
+# Longest time-out: a pod that waits for an extender occupies its slot in the window and in its scorer.
 MOST_TIMEOUT: Final = timedelta(minutes=1)
-"""A pod that waits for an extender keeps its place in the window, and its scorer holds it."""
 MOST_WEIGHT: Final = 2**31 - 1
 EXAMPLE: Final = "http://extender.example:8888/scheduler"
 FIT: Final = "NodeResourcesFit"
@@ -35,7 +36,7 @@ _SHOWN_RESOURCE: Final = "an extended resource such as example.com/gpu"
 
 
 def complete_extenders(given: Sequence[FileExtender], problems: Problems) -> tuple[ExtenderConfiguration, ...]:
-    """The extenders in the order in which they are asked; those that may be ignored come last, as in kube-scheduler."""
+    """The extenders in the order of questions: ignorable ones come last, as in kube-scheduler."""
     seen: set[str] = set()
     made = [_complete(one, f"extenders[{index}]", seen, problems) for index, one in enumerate(given)]
     binders = sum(bool(one.bind_verb) for one in made)
@@ -47,7 +48,7 @@ def complete_extenders(given: Sequence[FileExtender], problems: Problems) -> tup
 def without_ignored_resources(
     profiles: tuple[ProfileConfiguration, ...], given: Sequence[FileExtender]
 ) -> tuple[ProfileConfiguration, ...]:
-    """The profiles, whose NodeResourcesFit ignores what extenders take care of."""
+    """The profiles, with resources ignored in NodeResourcesFit that extenders manage."""
     ignored = [each.name for one in given for each in one.managed_resources or () if each.ignored_by_scheduler]
     return tuple(_ignoring(profile, ignored) for profile in profiles) if ignored else profiles
 
@@ -104,7 +105,7 @@ def _is_http(url: str) -> bool:
 
 
 def shown_url(url: str) -> str:
-    """The URL without user and password, query and fragment: the latter may have a token."""
+    """The URL without user, password, query and fragment, which may contain a token."""
     try:
         parts = urlsplit(url)
     except ValueError:
@@ -114,14 +115,14 @@ def shown_url(url: str) -> str:
 
 
 def _is_extended_name(name: str) -> bool:
-    """A qualified name that names an extended resource, as kube-scheduler's validation has it."""
+    """A qualified name of an extended resource, by kube-scheduler's validation."""
     prefix, slash, last = name.rpartition("/")
     is_qualified = bool(_PART.fullmatch(last)) and len(prefix) <= _MOST_PREFIX and bool(_PREFIX.fullmatch(prefix))
     return bool(slash) and is_qualified and is_extended(name)
 
 
 def _tls(given: FileExtender, path: str, problems: Problems) -> ExtenderTls:
-    """Without an authority ``enableHTTPS`` means that nothing is verified, as in kube-scheduler."""
+    """Without a CA, ``enableHTTPS`` skips verification, as in kube-scheduler."""
     file, path = given.tls_config or FileExtenderTls(), f"{path}.tlsConfig"
     has_ca, has_cert, has_key = (bool(a or b) for a, b in _pairs(file))
     if file.insecure and has_ca:

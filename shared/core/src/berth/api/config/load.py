@@ -1,4 +1,4 @@
-"""Loading: from the text of a file to the configuration, or to every problem in it."""
+"""Loads the text of a file into a configuration, or reports every problem in it."""
 
 from __future__ import annotations
 
@@ -35,8 +35,7 @@ from berth.errors import BerthError
 
 _IGNORED = ("parallelism", "enableProfiling", "enableContentionProfiling", "delayCacheUntilActive")
 _IGNORED_CONNECTION = ("acceptContentTypes", "contentType")
-_JITTER = 1.2
-"""The factor by which client-go may lengthen the retry period; a retry must still come before the deadline."""
+_JITTER = 1.2  # client-go may lengthen the retry period by this factor; a retry must precede the deadline
 
 
 class ConfigurationError(BerthError):
@@ -59,7 +58,7 @@ def load(
 ) -> KubeSchedulerConfiguration:
     """Read a file's text.
 
-    ``partial``: the reader knows a few plugins only. What the file and the preset say of others is left out unchecked.
+    ``partial``: the reader knows few plugins, and skips all others in the file and the preset unchecked.
 
     Raises:
         ConfigurationError: with every problem at once.
@@ -137,7 +136,7 @@ def _ignored(file: File, known: Mapping[str, KnownPlugin]) -> tuple[str, ...]:
 
 
 def _of_profile(profile: FileProfile, index: int, known: Mapping[str, KnownPlugin]) -> Iterator[str]:
-    """Disabled plugins of kube-scheduler that berth does not have."""
+    """Disabled plugins of kube-scheduler that berth lacks."""
     sets = {**{str(point): profile.plugins.at(point) for point in Point}, "multiPoint": profile.plugins.multi_point}
     for place, chosen in sets.items():
         for number, ref in enumerate(chosen.disabled or ()):
@@ -161,7 +160,7 @@ def _leader_election(given: FileLeaderElection, problems: Problems) -> LeaderEle
 
 
 def _check_election(made: LeaderElection, lock: str | None, problems: Problems) -> None:
-    """Without election, its settings are not checked, as in kube-scheduler."""
+    """Check the times. Without election they are not checked, as in kube-scheduler."""
     if lock not in (None, "", "leases"):
         problems.add("leaderElection.resourceLock", "'leases'", lock)
     if made.renew_deadline >= made.lease_duration:

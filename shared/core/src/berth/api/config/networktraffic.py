@@ -1,6 +1,6 @@
 """The arguments of NetworkTraffic: the short form (``ip``, ``deviceName``, ``timeRange``) and the full one.
 
-Apart from the plugin, since the collector reads them too, without plugins.
+Separate from the plugin, because the collector reads them without plugins.
 """
 
 from __future__ import annotations
@@ -19,7 +19,6 @@ from berth.api.resources import QuantityError
 NAME: Final = "NetworkTraffic"
 ALIAS: Final = "network_traffic"
 POINTS: Final = (Point.FILTER, Point.SCORE)
-"""Its extension points."""
 RECEIVE: Final = "receive"
 TRANSMIT: Final = "transmit"
 BOTH: Final = "both"
@@ -31,7 +30,7 @@ _SHORTEST_AGE: Final = timedelta(minutes=5)
 _LABEL: Final = re.compile(r"[a-zA-Z_][a-zA-Z0-9_]*")
 
 
-# An allow-list of devices that carry the machine's traffic. The sum leaves out the members of a bond.
+# Devices that carry the machine's traffic. The sum leaves out members of a bond.
 DEFAULT_DEVICES: Final = ("eth.*", "en.*", "bond.*")
 
 
@@ -40,24 +39,24 @@ DEFAULT_NODE_LABEL: Final = "node"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BandwidthQuery:
-    """The average traffic of these devices of every node over ``time_range``, in each direction."""
+    """The average traffic of these devices of all nodes over ``time_range``, in each direction."""
 
-    url: str  # of the Prometheus server, with scheme
-    # Regular expressions; each must match the whole name of a network device.
+    url: str  # with scheme
+    # Regular expressions for whole names of network devices.
     devices: tuple[str, ...] = DEFAULT_DEVICES
     time_range: timedelta
-    # The label with the node's name, if a relabelling rule has made one.
+    # A metric label with the node's name, if relabelling has made one.
     node_label: str = DEFAULT_NODE_LABEL
 
     @property
     def token(self) -> str:
-        """The name of the query in keys: short, stable, the same in every process."""
+        """The query's name in keys: short, stable, equal in every process."""
         text = "\0".join((self.url, *self.devices, "", f"{self.time_range.total_seconds():g}", self.node_label))
         return f"q{hashlib.blake2b(text.encode(), digest_size=6).hexdigest()}"
 
 
 class NetworkTrafficArgs(Args, frozen=True, kw_only=True):
-    """Where the bandwidth comes from and how it is scored. Rates are bits per second (``1G``)."""
+    """Source of the bandwidth, and how it is scored. Rates are bits per second (``1G``)."""
 
     ip: str = ""
     """Short form of ``url``: host and port; http unless it has a scheme."""
@@ -66,9 +65,9 @@ class NetworkTrafficArgs(Args, frozen=True, kw_only=True):
     time_range: int | None = None
     """Minutes to average over."""
     url: str = ""
-    """Of the Prometheus server."""
+    """URL of the Prometheus server."""
     devices: list[str] | None = None
-    """Regular expressions for whole device names; unset is ``eth.*``, ``en.*`` and ``bond.*``, without bond slaves."""
+    """Regular expressions for whole device names; default ``eth.*``, ``en.*`` and ``bond.*``, without bond slaves."""
     range: timedelta | None = None
     """Replaces ``timeRange``: a duration such as 90s; at least two scrape intervals."""
     direction: str = RECEIVE
@@ -76,17 +75,17 @@ class NetworkTrafficArgs(Args, frozen=True, kw_only=True):
     scoring: str = RELATIVE
     """Relative (to the busiest node) or Capacity (of the node's own link)."""
     capacity: str = ""
-    """Of links that report none; unset: such a node counts as unknown under Capacity."""
+    """Capacity of links that report none; unset: such nodes count as unknown under Capacity."""
     unknown_score: int = 0
-    """0..100, the score of a node without a recent sample."""
+    """Score of nodes without a recent sample, 0..100."""
     maximum_age: timedelta | None = None
-    """Older samples are ignored; unset is the range, and 5 minutes at least."""
+    """Age at which samples are ignored; default: the range, at least 5 minutes."""
     pod_bandwidth: str = "10M"
-    """The estimate for a placed pod without annotation, in each direction."""
+    """Estimate for a placed pod without annotation, in each direction."""
     saturation_percent: int = 0
-    """1..100, the share of its link's capacity from which a node is filtered out; 0: no filter."""
+    """Share of a link's capacity, 1..100, from which its node is filtered out; 0: no filter."""
     node_label: str = DEFAULT_NODE_LABEL
-    """The label of the metrics with the node's name, if there is one."""
+    """Metric label with the node's name, if any."""
 
 
 def query_of(args: NetworkTrafficArgs) -> BandwidthQuery:
@@ -105,7 +104,7 @@ def time_range_of(args: NetworkTrafficArgs) -> timedelta:
 
 
 def maximum_age_of(args: NetworkTrafficArgs) -> timedelta:
-    """The age from which samples are ignored."""
+    """The age at which samples are ignored."""
     return args.maximum_age or max(time_range_of(args), _SHORTEST_AGE)
 
 

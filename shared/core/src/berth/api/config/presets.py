@@ -1,6 +1,6 @@
-"""The presets: named lists of plugins that a profile starts from, and the feature gates that change them.
+"""Presets: named lists of plugins that profiles start from, and their feature gates.
 
-``berth.settings.presets`` finds those of other distributions too.
+``berth.settings.presets`` finds other distributions' presets too.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class GateError(PermanentError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gate:
-    """A feature gate: its default, and the plugin that it appends at each extension point when it is on."""
+    """A feature gate: its default, and the plugins that it appends by extension point."""
 
     name: str
     is_on: bool
@@ -40,7 +40,7 @@ _BOOLEANS: Final[Mapping[str, bool]] = {
 
 
 def read_gates(text: str, gates: Iterable[Gate]) -> GateValues:
-    """Parses ``A=true,B=false``; the last value of a gate counts.
+    """Parse ``A=true,B=false``; the last value of a gate counts.
 
     Raises:
         GateError: a gate is not one of ``gates``, or its value is neither true nor false.
@@ -59,7 +59,7 @@ def read_gates(text: str, gates: Iterable[Gate]) -> GateValues:
 
 
 def apply_gates(plugins: Plugins, gates: Iterable[Gate], values: GateValues) -> Plugins:
-    """The plugins with those appended that enabled gates add, in the order of the gates."""
+    """The plugins with the enabled gates' plugins appended, in the order of the gates."""
     for gate in gates:
         if values.get(gate.name, gate.is_on):
             added = {point: PluginSet(enabled=[ref]) for point, ref in gate.adds.items()}
@@ -76,6 +76,7 @@ def append_plugins(plugins: Plugins, added: Mapping[Point, PluginSet]) -> Plugin
     return msgspec.structs.replace(plugins, **sets)
 
 
+# kube-scheduler 1.36's default plugins, in its order and with its weights (ADR 4).
 DEFAULT: Final = Plugins(
     multi_point=PluginSet(
         enabled=[
@@ -101,9 +102,11 @@ DEFAULT: Final = Plugins(
         ]
     )
 )
-"""kube-scheduler 1.36's default plugins, in its order and with its weights (ADR 4)."""
 
 
+# The scheduler of the article "from scratch": ready nodes that fit and match the affinity, the freest first. Listed by
+# extension point, because NodeResourcesFit and NodeAffinity only filter here. Taints and cordons are ignored, as in the
+# article; SchedulingGates stays, because the API server would reject a gated pod's Binding.
 FROM_SCRATCH: Final = Plugins(
     pre_enqueue=PluginSet(enabled=[PluginRef(name="SchedulingGates")]),
     queue_sort=PluginSet(enabled=[PluginRef(name="PrioritySort")]),
@@ -124,17 +127,13 @@ FROM_SCRATCH: Final = Plugins(
     score=PluginSet(enabled=[PluginRef(name="FreeCapacity", weight=1)]),
     bind=PluginSet(enabled=[PluginRef(name="DefaultBinder")]),
 )
-"""The scheduler that the article writes from scratch: ready nodes that fit and match the affinity, the freest first.
-
-Point by point, since NodeResourcesFit and NodeAffinity only filter here. Taints and cordons are ignored, as in the
-article; a pod with scheduling gates waits, since the API server would reject its Binding.
-"""
 
 
+# Weight by which one pod of the tenant outweighs any score of FreeCapacity (0..100), which only breaks ties.
 TENANTS_FIRST: Final = 101
-"""One pod of the tenant outweighs any score of FreeCapacity (0..100), which only breaks ties."""
 
 
+# The same for several tenants: nodes with the fewest pods of the pod's tenant first, among them the freest.
 FROM_SCRATCH_MULTI_TENANT: Final = Plugins(
     pre_enqueue=FROM_SCRATCH.pre_enqueue,
     queue_sort=FROM_SCRATCH.queue_sort,
@@ -148,11 +147,9 @@ FROM_SCRATCH_MULTI_TENANT: Final = Plugins(
     ),
     bind=FROM_SCRATCH.bind,
 )
-"""The same for several tenants: the nodes with the fewest pods of the pod's tenant first, of these the freest."""
 
 
-CURRENT_RELEASE: Final = "1.36"
-"""The release of Kubernetes whose formulas the plugins have by default."""
+CURRENT_RELEASE: Final = "1.36"  # Kubernetes release of the plugins' default formulas
 
 
 NO_PLUGINS: Final = Plugins()
@@ -164,9 +161,9 @@ class Preset:
 
     Attributes:
         plugins: the list without gates.
-        release: the release of Kubernetes whose versions of the plugins are used.
+        release: the Kubernetes release of the plugins' formulas.
         gates: the feature gates that add plugins.
-        appended: plugins appended at the end, after those of the gates.
+        appended: plugins appended after the gates' plugins.
         deprecation: the warning at a start with it; empty for none.
     """
 
@@ -177,11 +174,11 @@ class Preset:
     deprecation: str = ""
 
     def gated(self, values: GateValues = NO_GATES) -> Plugins:
-        """The plugins with those of the gates."""
+        """The plugins with the gates' plugins."""
         return apply_gates(self.plugins, self.gates, values)
 
     def all_plugins(self, values: GateValues = NO_GATES) -> Plugins:
-        """The plugins with those of the gates and the appended ones."""
+        """The plugins with the gates' and the appended ones."""
         return append_plugins(self.gated(values), {point: self.appended.at(point) for point in Point})
 
 
@@ -193,4 +190,3 @@ PRESETS: Final[Mapping[str, Preset]] = {
     "FromScratch": Preset(plugins=FROM_SCRATCH),
     "FromScratchMultiTenant": Preset(plugins=FROM_SCRATCH_MULTI_TENANT),
 }
-"""The built-in presets."""

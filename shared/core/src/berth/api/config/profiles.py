@@ -1,9 +1,9 @@
-"""Completing profiles: names checked against the known plugins, lists expanded, arguments read and validated.
+"""Completes profiles: checks names against the known plugins, expands lists, reads and validates arguments.
 
-Plugin lists are merged as kube-scheduler does it. First the multiPoint set of the profile is merged with that of the
-preset; then it is expanded into each extension point that a plugin implements. The order at one point is: plugins of
-multiPoint that the point enables itself (with the weight and place that it gives them), the others of multiPoint, the
-point's own. A plugin may have aliases: what a profile configures under one applies to the plugin.
+Plugin lists are merged as in kube-scheduler: first the profile's multiPoint set with the preset's, then the result is
+expanded into each extension point of a plugin. The order at one point: plugins of multiPoint that the point enables
+itself (with its weight and place), other plugins of multiPoint, the point's own. A plugin may have aliases:
+configuration under an alias applies to the plugin.
 """
 
 from __future__ import annotations
@@ -33,44 +33,41 @@ _MAX_WEIGHT: Final = (1 << 31) - 1
 
 
 class KnownPlugin(Protocol):
-    """What loading needs of a plugin; the factories of the registry have this form."""
+    """A plugin as loading needs it; the registry's factories have this form."""
 
     @property
-    def points(self) -> Collection[Point]:
-        """The extension points that it implements."""
-        ...
+    def points(self) -> Collection[Point]: ...
 
     @property
     def args_type(self) -> type[msgspec.Struct] | None:
-        """The type of its arguments, every field with a default; ``None`` when it takes none."""
+        """The type of its arguments, with a default for every field; ``None`` without arguments."""
         ...
 
     @property
     def only_in_presets(self) -> bool:
-        """Whether it is gone from v1: a file may name it only in lists that it writes out whole, as its preset has."""
+        """Whether the plugin is gone from v1: files may name it only in whole lists, as its preset has them."""
         ...
 
     @property
     def validate(self) -> Callable[[object, str], list[str]]:
-        """Problems of arguments, None for a plugin that takes none; each begins with the path given."""
+        """Problems of arguments, each beginning with the given path. Without arguments it gets None."""
         ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PluginSetting:
-    """The known plugins, the preset, and what the file sets for all profiles."""
+    """The known plugins, the preset, and the file's settings for all profiles."""
 
     known: Mapping[str, KnownPlugin]
     preset: Plugins
     percentage_of_nodes_to_score: int = EVERY_NODE
-    is_partial: bool = False
-    """Whether ``known`` lacks plugins: what the file and the preset say of others is left out unchecked."""
+    is_partial: bool = False  # ``known`` lacks plugins, which are skipped unchecked
 
 
 def complete_profiles(
     given: list[FileProfile] | None, plugged: PluginSetting, problems: Problems
 ) -> tuple[ProfileConfiguration, ...]:
-    """Every profile of a file; without any, one of the default name."""
+    """All profiles of a file; by default one of the default name."""
     profiles = given or [FileProfile()]
     if len(profiles) > 1:
         problems.extend(
@@ -124,7 +121,7 @@ def _check_names(
         for index, ref in enumerate(chosen.enabled or ()):
             where = f"{path}.{place}.enabled[{index}]"
             if not names.allows_at(ref, place, chosen):
-                problems.append(names.refusal(f"{where}.name", ref.name))
+                problems.append(names.problem_of(f"{where}.name", ref.name))
             elif place != MULTI_POINT and Point(place) not in known[ref.name].points:
                 offered = ", ".join(known[ref.name].points)
                 problems.append(f"{where}.name: plugin {ref.name!r} has no {place}; it has {offered}")
@@ -140,7 +137,7 @@ def _check_disabled_and_repeated(
         problems.append(f"{path}.enabled: {name!r} is listed more than once")
     for index, ref in enumerate(chosen.disabled or ()):
         if ref.name not in (EVERYTHING, *NOT_HERE) and ref.name not in known:
-            problems.append(names.refusal(f"{path}.disabled[{index}].name", ref.name))
+            problems.append(names.problem_of(f"{path}.disabled[{index}].name", ref.name))
 
 
 def _check_lists(lists: PluginLists, path: str, problems: Problems) -> None:
@@ -167,7 +164,7 @@ def _check_together(profiles: tuple[ProfileConfiguration, ...], problems: Proble
 
 
 def merge_set(preset: PluginSet, custom: PluginSet) -> tuple[PluginRef, ...]:
-    """The preset's without the disabled, a re-enabled one in its old place with its new weight, then the new ones."""
+    """The preset's plugins without disabled ones, re-enabled ones in place with their new weight, then new ones."""
     disabled = _disabled(preset, custom)
     replaced = {ref.name: ref for ref in custom.enabled or ()}
     kept = [
@@ -179,7 +176,7 @@ def merge_set(preset: PluginSet, custom: PluginSet) -> tuple[PluginRef, ...]:
 
 
 def expand(preset: Plugins, custom: Plugins, points_of: Mapping[str, Collection[Point]]) -> PluginLists:
-    """The list of each extension point. ``points_of``: which points each plugin implements."""
+    """The list of each extension point. ``points_of``: the points of each plugin."""
     everywhere = merge_set(preset.multi_point, custom.multi_point)
     return {point: _at(point, preset.at(point), custom.at(point), everywhere, points_of) for point in Point}
 
@@ -209,7 +206,7 @@ def _at(
 
 
 def _disabled(preset: PluginSet, custom: PluginSet) -> frozenset[str]:
-    """Disabled by the preset or by the profile: it stays so for the plugins of multiPoint."""
+    """Disabled by the preset or the profile: disabled for plugins of multiPoint too."""
     return frozenset(ref.name for ref in (*(custom.disabled or ()), *(preset.disabled or ())))
 
 
@@ -227,7 +224,7 @@ def _args(  # noqa: PLR0913, PLR0917 - what is given, where, what it is checked 
         if config.name in made:
             problems.append(f"{place}.name: {config.name!r} is listed more than once")
         elif not names.allows(config.name):
-            problems.append(names.refusal(f"{place}.name", config.name))
+            problems.append(names.problem_of(f"{place}.name", config.name))
         else:
             made[config.name] = _read_args(
                 config.args or {}, config.name, f"{place}.args", known[config.name], problems
@@ -245,7 +242,7 @@ def _args(  # noqa: PLR0913, PLR0917 - what is given, where, what it is checked 
 def _read_args(
     given: dict[str, object], name: str, path: str, plugin: KnownPlugin, problems: Problems
 ) -> object | None:
-    """The arguments may have the fields apiVersion and kind, as kube-scheduler's files have them."""
+    """Read arguments, which may contain apiVersion and kind, as in kube-scheduler's files."""
     fields = {key: value for key, value in given.items() if key not in ("apiVersion", "kind")}
     if plugin.args_type is None:
         problems.extend(f"{path}.{key}: unknown field, {name!r} takes no arguments" for key in fields)
@@ -254,7 +251,7 @@ def _read_args(
     found = Problems()
     made = read_struct(fields, plugin.args_type, path, found)
     problems.extend(found)
-    if made is not None and len(found) == found.unknown_fields:  # else it has defaults that nobody wrote
+    if made is not None and len(found) == found.unknown_fields:  # else defaults stand in for invalid values
         problems.extend(plugin.validate(made, path))
     return made
 
@@ -268,22 +265,21 @@ def _check_args_identity(given: dict[str, object], name: str, path: str, problem
 
 
 class NamedPlugin(Protocol):
-    """What the check of a plugin's name needs."""
+    """A plugin as the check of its name needs it."""
 
     @property
     def only_in_presets(self) -> bool:
-        """Whether it is gone from v1: a file may name it only in lists that it writes out whole, as its preset has."""
+        """Whether the plugin is gone from v1: files may name it only in whole lists, as its preset has them."""
         ...
 
 
 @dataclass(slots=True, kw_only=True)
 class PluginNames:
-    """The names that one file may use."""
+    """The plugin names that a file may use."""
 
     known: Mapping[str, NamedPlugin]
     preset: Plugins
-    has_listed: bool = field(init=False, default=False)
-    """Whether a problem has listed all names already."""
+    has_listed: bool = field(init=False, default=False)  # a problem has listed all names already
 
     def allows(self, name: str) -> bool:
         """Whether any file may name the plugin."""
@@ -292,15 +288,15 @@ class PluginNames:
     def allows_at(self, ref: PluginRef, place: str, written: PluginSet) -> bool:
         """Whether this set of an extension point, or of multiPoint, may name the plugin.
 
-        One that is gone from v1 may be in a list that is written out whole (what ``berth config show`` prints), as
-        the preset has it there.
+        A plugin that is gone from v1 may be in a whole list, as ``berth config show`` prints it, where the preset has
+        it.
         """
         return self.allows(ref.name) or (
             ref.name in self.known and _is_whole(written) and _read(ref) in self._of_preset(place)
         )
 
-    def refusal(self, path: str, name: str) -> str:
-        """The problem of the name at this path."""
+    def problem_of(self, path: str, name: str) -> str:
+        """The problem with the name at this path."""
         if name in GONE_PLUGINS:
             return f"{path}: {name!r} was invalid in version {API_VERSION!r}; {GONE_PLUGINS[name]}"
         near, listed = did_you_mean(name, self._offered()), self._listed_once()
@@ -312,7 +308,7 @@ class PluginNames:
         return f"{path}: unknown plugin {name!r}{near}{known}"
 
     def _listed_once(self) -> str:
-        """All valid names, in the first problem only, so that a long list is not repeated."""
+        """All valid names; empty after the first problem, so that a long list is not repeated."""
         if self.has_listed:
             return ""
         self.has_listed = True
@@ -332,7 +328,7 @@ def _is_whole(written: PluginSet) -> bool:
 
 
 def _read(ref: PluginRef) -> tuple[str, int]:
-    """Weight absent or 0 is 1."""
+    """A weight of 0 or none is 1."""
     return ref.name, ref.weight or 1
 
 
@@ -340,7 +336,7 @@ RefsChange = Callable[[list[PluginRef] | None], list[PluginRef] | None]
 
 
 def with_own_names(profile: FileProfile, known: Mapping[str, object]) -> FileProfile:
-    """The profile with every alias replaced by the plugin's own name; unknown names are left as they are."""
+    """The profile with aliases replaced by the plugins' own names; unknown names stay."""
     aliases = {alias: own for alias, plugin in known.items() if (own := getattr(plugin, "name", alias)) != alias}
     if not aliases:
         return profile

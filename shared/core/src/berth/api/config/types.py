@@ -1,6 +1,6 @@
-"""The file's own types, field by field as kubescheduler.config.k8s.io/v1 names them.
+"""The file's types, field by field as in kubescheduler.config.k8s.io/v1.
 
-Absent fields are ``None`` here; ``berth.api.config.load`` gives them their defaults.
+Absent fields are ``None``; ``berth.api.config.load`` fills in the defaults.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ KIND: Final = "KubeSchedulerConfiguration"
 
 
 class Args(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
-    """Arguments of a plugin as written in the configuration file; every field has a default."""
+    """Arguments of a plugin in the configuration file; every field has a default."""
 
 
 class Point(StrEnum):
@@ -53,18 +53,18 @@ class PluginRef(FileType, frozen=True, kw_only=True):
 
 
 class PluginSet(FileType, frozen=True, kw_only=True):
-    """What to add to and take from the default plugins of an extension point; ``disabled: [{name: "*"}]`` takes all."""
+    """Changes to the default plugins of an extension point; ``disabled: [{name: "*"}]`` removes all."""
 
     enabled: list[PluginRef] | None = None
-    """Added to the default plugins, or taken up again with another weight or place."""
+    """Added to the default plugins, or enabled again with another weight or place."""
     disabled: list[PluginRef] | None = None
-    """Taken from the default plugins; without their weights."""
+    """Removed from the default plugins; without weights."""
 
 
 class Plugins(FileType, frozen=True, kw_only=True):
-    """One set for each extension point, and ``multiPoint`` for all that a plugin implements.
+    """One set per extension point, and ``multiPoint`` for all points of a plugin.
 
-    ``placementGenerate`` and ``placementScore`` are fields of v1 for pod groups, which are not placed as such here.
+    ``placementGenerate`` and ``placementScore`` are v1's fields for pod groups, which berth does not place as groups.
     """
 
     pre_enqueue: PluginSet = PluginSet()
@@ -84,7 +84,6 @@ class Plugins(FileType, frozen=True, kw_only=True):
     placement_score: PluginSet = PluginSet()
 
     def at(self, point: Point) -> PluginSet:
-        """The set of one extension point."""
         sets: dict[Point, PluginSet] = {
             Point.PRE_ENQUEUE: self.pre_enqueue,
             Point.QUEUE_SORT: self.queue_sort,
@@ -103,7 +102,7 @@ class Plugins(FileType, frozen=True, kw_only=True):
 
 
 class PluginConfig(FileType, frozen=True, kw_only=True):
-    """The arguments of one plugin; their type is the plugin's own."""
+    """The arguments of one plugin, in the plugin's own type."""
 
     name: str
     """The plugin."""
@@ -115,7 +114,7 @@ class FileProfile(FileType, frozen=True, kw_only=True):
     """One scheduler name and its plugins."""
 
     scheduler_name: str | None = None
-    """Pods with this ``schedulerName`` get the profile. Required and unique when there are several profiles."""
+    """Pods with this ``schedulerName`` get the profile. Required and unique if there are several profiles."""
     percentage_of_nodes_to_score: int | None = None
     """The same for this profile alone; default: the file's."""
     plugins: Plugins = Plugins()
@@ -125,33 +124,33 @@ class FileProfile(FileType, frozen=True, kw_only=True):
 
 
 class FileLeaderElection(FileType, frozen=True, kw_only=True):
-    """Leader election as every Kubernetes component has it."""
+    """Leader election, as in every Kubernetes component."""
 
     leader_elect: bool | None = None
     """False: one watcher and one binder without standby; the times do not count then."""
     lease_duration: timedelta | None = None
-    """How long others wait after the last renewal; less than ``BERTH_NUMBERS_PROPOSAL``."""
+    """Time without a renewal after which others take the Lease; less than ``BERTH_NUMBERS_PROPOSAL``."""
     renew_deadline: timedelta | None = None
-    """How long a leader that cannot renew goes on; more than 2 s shorter than the duration."""
+    """Time that a leader leads after its last renewal; more than 2 s below the duration."""
     retry_period: timedelta | None = None
-    """Between two tries; 1.2 times as long is still less than the deadline."""
+    """Time between two tries; 1.2 times as long is still less than the deadline."""
     resource_lock: str | None = None
-    """``leases``, the only lock there is."""
+    """``leases``, the only lock."""
     resource_name: str | None = None
-    """Leases are ``<resourceName>-watcher`` and ``-binder``; kube-scheduler's own would be contended for."""
+    """Leases are ``<resourceName>-watcher`` and ``-binder``; do not share kube-scheduler's own."""
     resource_namespace: str | None = None
-    """Where the Leases are: a namespace of berth's own."""
+    """Namespace of the Leases: berth's own."""
 
 
 class FileClientConnection(FileType, frozen=True, kw_only=True):
-    """How to reach the API server."""
+    """Address of the API server, and limits of requests to it."""
 
     kubeconfig: str | None = None
-    """How to reach the API server; the flag ``--kubeconfig`` beats it."""
+    """Path of a kubeconfig; the flag ``--kubeconfig`` overrides it."""
     accept_content_types: str | None = None
-    """Read, and without effect: berth reads JSON."""
+    """Ignored: berth reads JSON."""
     content_type: str | None = None
-    """Read, and without effect: berth writes JSON."""
+    """Ignored: berth writes JSON."""
     qps: float | None = None
     """Requests per second; 0 or less is no limit (kube-scheduler: 50)."""
     burst: int | None = None
@@ -162,7 +161,7 @@ class FileManagedResource(FileType, frozen=True, kw_only=True):
     """An extended resource that an extender manages."""
 
     name: str
-    """Only pods with one of these extended resources in a request or limit; without any, every pod."""
+    """Only pods with one of these extended resources in a request or limit are sent; without any, all pods."""
     ignored_by_scheduler: bool | None = None
     """True: NodeResourcesFit does not count the resource, in any profile."""
 
@@ -173,13 +172,13 @@ class FileExtenderTls(FileType, frozen=True, kw_only=True):
     insecure: bool | None = None
     """True: the server's certificate is not verified."""
     server_name: str | None = None
-    """The name that its certificate must have; default: the host of the URL."""
+    """Required name in the server's certificate; default: the host of the URL."""
     cert_file: str | None = None
     """The client's certificate, with ``keyFile`` or ``keyData``."""
     key_file: str | None = None
-    """Its key."""
+    """The client's key."""
     ca_file: str | None = None
-    """PEM certificates that the server's is checked against."""
+    """PEM certificates to verify the server's certificate with."""
     cert_data: str | None = None
     """In place of ``certFile``: base64 of PEM."""
     key_data: str | None = None
@@ -189,33 +188,33 @@ class FileExtenderTls(FileType, frozen=True, kw_only=True):
 
 
 class FileExtender(FileType, frozen=True, kw_only=True):
-    """An HTTP server that is asked about nodes. What it does not do has no verb."""
+    """An HTTP server that filters or scores nodes, filters evictions, or binds. Leave out the verbs it lacks."""
 
     url_prefix: str
-    """Required; the verb is appended. A user and password in it are sent, and shown nowhere."""
+    """Required; the verb is appended. A user and password in it are sent, but never shown."""
     filter_verb: str | None = None
-    """Asked which of the nodes that pass all filters it leaves; the next extender is asked about those."""
+    """Filters the nodes that pass all filters and earlier extenders."""
     preempt_verb: str | None = None
-    """Asked which of the evictions that would make room it leaves. A node for which it names other victims is not."""
+    """Filters proposed evictions. Nodes for which it names other victims are dropped."""
     prioritize_verb: str | None = None
-    """Asked for 0 to 10 points for each node that is left, when there are several; they count ``weight`` x 10."""
+    """Gives 0 to 10 points to each of several feasible nodes; they count ``weight`` x 10."""
     weight: int | None = None
     """1..2147483647, required beside ``prioritizeVerb``."""
     bind_verb: str | None = None
-    """It binds its pods in place of the binder; one extender at most. Its failure is an error of the pod, unless it is
-    `ignorable`: then the binder binds."""
+    """Binds its pods in place of the binder; one extender at most. A failure is an error of the pod; if `ignorable`,
+    the binder binds."""
     enable_https: bool | None = msgspec.field(default=None, name="enableHTTPS")
     """True without a CA: the certificate is not verified."""
     tls_config: FileExtenderTls | None = None
-    """TLS to it."""
+    """TLS to the extender."""
     http_timeout: timedelta | None = None
-    """For one call, at most 1m; default 5s."""
+    """Time-out of one call, at most 1m; default 5s."""
     node_cache_capable: bool | None = None
     """True: only the names of nodes are sent, which costs far less."""
     managed_resources: list[FileManagedResource] | None = None
-    """The pods that it is asked about."""
+    """Resources of the pods that are sent to it."""
     ignorable: bool | None = None
-    """True: a pod goes on without it when filter, preempt or bind fails; asked after all others."""
+    """True: pods continue without it if filter, preempt or bind fails; asked after all others."""
 
 
 class File(FileType, frozen=True, kw_only=True):
@@ -226,17 +225,17 @@ class File(FileType, frozen=True, kw_only=True):
     kind: str
     """``KubeSchedulerConfiguration``."""
     parallelism: int | None = None
-    """Read, and without effect: all nodes are scored at once."""
+    """Ignored: all nodes are scored at once."""
     leader_election: FileLeaderElection = FileLeaderElection()
-    """How the leaders of watcher and binder are elected."""
+    """Leader election of watcher and binder."""
     client_connection: FileClientConnection = FileClientConnection()
-    """How watcher and binder reach the API server."""
+    """Connection of watcher and binder to the API server."""
     enable_profiling: bool | None = None
-    """Read, and without effect."""
+    """Ignored."""
     enable_contention_profiling: bool | None = None
-    """Read, and without effect."""
+    """Ignored."""
     percentage_of_nodes_to_score: int | None = None
-    """0..100: so many feasible nodes, in percent of all, are enough to choose from; 0 is every node."""
+    """Percentage of nodes found feasible at which the search ends, 0..100; 0: all nodes."""
     pod_initial_backoff_seconds: int | None = None
     """Back-off after the first failure, 1 or more; doubled each time."""
     pod_max_backoff_seconds: int | None = None
@@ -244,9 +243,9 @@ class File(FileType, frozen=True, kw_only=True):
     profiles: list[FileProfile] | None = None
     """A scheduler name each, with its plugins."""
     extenders: list[FileExtender] | None = None
-    """HTTP servers that filter and prioritize nodes."""
+    """HTTP servers that filter and score nodes."""
     delay_cache_until_active: bool | None = None
-    """Read, and without effect."""
+    """Ignored."""
 
 
 EVERYTHING = "*"

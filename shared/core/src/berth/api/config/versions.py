@@ -1,7 +1,7 @@
-"""Converts files of older versions to v1 where the meaning is clear; rejects the rest, with what to write instead.
+"""Converts files of older versions to v1 where the meaning is clear, and rejects the rest with a replacement to write.
 
-Known are kubescheduler.config.k8s.io/v1beta3, v1beta2, v1beta1, v1alpha2 and v1alpha1, and componentconfig/v1alpha1.
-Fields that no version had are left to the strict decoding of v1, which reports them.
+Known versions: kubescheduler.config.k8s.io/v1beta3, v1beta2, v1beta1, v1alpha2 and v1alpha1, and
+componentconfig/v1alpha1. Fields of no version are left for the strict decoding of v1 to report.
 """
 
 from __future__ import annotations
@@ -18,14 +18,15 @@ ALPHA1: Final = f"{API_GROUP}/v1alpha1"
 COMPONENT: Final = "componentconfig/v1alpha1"
 OLD: Final = (BETA3, *(f"{API_GROUP}/{name}" for name in ("v1beta2", "v1beta1", "v1alpha2")), ALPHA1, COMPONENT)
 
+# Top-level fields that are dropped, because they do not affect placement.
 DROPPED: Final[Mapping[str, str]] = {
     "healthzBindAddress": "left out: the flag --health-port sets the port of /livez and /readyz",
     "metricsBindAddress": "left out: the flag --health-port sets the port of /metrics",
     "port": "left out: the flag --health-port sets the port of /metrics",
     "address": "left out: the flag --health-port sets the port of /metrics",
 }
-"""Top-level fields that are dropped: they do not affect where pods are placed."""
 
+# Top-level fields that affect placement, with their place in v1.
 REFUSED: Final[Mapping[str, str]] = {
     "algorithmProvider": "not part of v1; start with --algorithm-provider=NAME instead",
     "policyConfigFile": "not part of v1; write what the policy names as plugins of a profile",
@@ -36,9 +37,9 @@ REFUSED: Final[Mapping[str, str]] = {
     ),
     "failureDomains": "not part of v1; write topologyKey at each affinity term of the pods",
 }
-"""Top-level fields that affect where pods are placed; v1 has them elsewhere."""
 
 _FIT: Final = "write NodeResourcesFit with the args scoringStrategy: {{type: {}}}"
+# Plugins that v1 files cannot name any more, with their replacement.
 GONE_PLUGINS: Final[Mapping[str, str]] = {
     "NodeResourcesLeastAllocated": _FIT.format("LeastAllocated"),
     "NodeResourcesMostAllocated": _FIT.format("MostAllocated"),
@@ -54,8 +55,8 @@ GONE_PLUGINS: Final[Mapping[str, str]] = {
     "AzureDiskLimits": "write NodeVolumeLimits",
     "CinderLimits": "write NodeVolumeLimits",
 }
-"""Plugins that v1 files cannot name any more, and what to write in their place."""
 
+# Plugins of current and older kube-schedulers that berth lacks. A file may disable them, without effect.
 NOT_HERE: Final = (
     *GONE_PLUGINS,
     "GangScheduling",
@@ -63,7 +64,6 @@ NOT_HERE: Final = (
     "PodGroupPodsCount",
     "TopologyPlacementGenerator",
 )
-"""Plugins of current and older kube-schedulers that berth does not have. A file may disable them, without effect."""
 
 _MOVED_ELECTION: Final = {"lockObjectName": "resourceName", "lockObjectNamespace": "resourceNamespace"}
 _MOVED_CONNECTION: Final = {"contentType": "contentType", "kubeAPIQPS": "qps", "kubeAPIBurst": "burst"}
@@ -72,7 +72,7 @@ _OLD_LOCKS: Final = ("endpoints", "configmaps", "endpointsleases", "configmapsle
 
 @dataclass(slots=True)
 class Conversion:
-    """A file being converted to v1: the document, what was converted, and the problems that the user must solve."""
+    """A file in conversion to v1: the document, the conversions done, and problems for the user to solve."""
 
     document: dict[str, Any]
     done: list[str] = field(default_factory=list)
@@ -80,7 +80,7 @@ class Conversion:
 
 
 def to_v1(document: dict[str, Any]) -> Conversion:
-    """The file as v1; unchanged when it is v1 already, or of an unknown version."""
+    """The file as v1; unchanged if it is v1 or of an unknown version."""
     version = document.get("apiVersion")
     if version not in OLD:
         return Conversion(document)
@@ -141,7 +141,7 @@ def _top(conversion: Conversion) -> None:
         del document[name]
         conversion.done.append(f"{name}: {DROPPED[name]}")
     for name in [name for name in document if name in REFUSED]:
-        if document.pop(name) not in (None, False, ""):  # written but switched off: nothing is lost
+        if document.pop(name) not in (None, False, ""):  # written but switched off: removing it changes no placement
             conversion.problems.append(f"{name}: {REFUSED[name]}")
 
 
@@ -168,7 +168,7 @@ def _plugins(plugins: object, path: str, conversion: Conversion) -> None:
 
 
 def _args(plugin_config: object) -> None:
-    """Updates the version in the arguments: they name the version of their file."""
+    """Update the version in the arguments, which name the version of their file."""
     for config in plugin_config if isinstance(plugin_config, list) else ():
         args = config.get("args") if isinstance(config, dict) else None
         if isinstance(args, dict) and args.get("apiVersion") in OLD:

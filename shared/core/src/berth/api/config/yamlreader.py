@@ -1,9 +1,9 @@
 """Reads YAML with the same values as PyYAML's safe loader, in a fifth of the time, and within bounds.
 
-Values are built from the events of PyYAML's C parser. Its CSafeLoader builds a tree of nodes first: 5.2 s of CPU in
-place of 1.1 s for 5,000 pods (4 MB), and the bounds would be a pass of their own. Every YAML that berth reads passes
-through :func:`bounded_events`: a few hundred bytes with aliases of aliases would otherwise become gigabytes, and deep
-nesting would end the process.
+Values are built from the events of PyYAML's C parser. Its CSafeLoader builds a tree of nodes first: 5.2 s of CPU
+instead of 1.1 s for 5,000 pods (4 MB), and the bounds would be a pass of their own. All YAML passes through
+:func:`bounded_events`, because a few hundred bytes with aliases of aliases would become gigabytes, and deep nesting
+would end the process.
 """
 
 from __future__ import annotations
@@ -20,24 +20,21 @@ from yaml.resolver import Resolver
 from berth.decoding import MAX_NESTING
 
 _TAG: Final = "tag:yaml.org,2002:"
-_TEXT: Final = (f"{_TAG}str", f"{_TAG}value")
-"""A lone ``=`` is text, as in kubectl; the safe loader rejects it."""
+_TEXT: Final = (f"{_TAG}str", f"{_TAG}value")  # a lone ``=`` is text, as in kubectl; the safe loader rejects it
 _ANY_LENGTH: Final = (f"{_TAG}str", f"{_TAG}binary")
-_MERGE: Final = object()
-"""The key ``<<``: its value is merged into the mapping."""
+_MERGE: Final = object()  # the key ``<<``: its value is merged into the mapping
+# Values and characters of text that a document's aliases may repeat, as manifests repeat some labels.
 MOST_REPEATED: Final = 100_000
-"""What the aliases of a document may add to it, in values and characters of text. Manifests repeat some labels."""
-LONGEST_NUMBER: Final = 100
-"""Characters of a number or date. Longer ones cost the square of their length."""
+LONGEST_NUMBER: Final = 100  # characters of a number or date; longer ones cost the square of their length
 _resolver: Final = Resolver()
 _constructor: Final = SafeConstructor()
 
 
 def check_yaml(text: str) -> None:
-    """Check YAML that is decoded elsewhere: every bound, and that its numbers and dates can be read.
+    """Check YAML that is decoded elsewhere: all bounds, numbers and dates.
 
     Raises:
-        yaml.YAMLError: it is not YAML, is nested too deep, its aliases repeat too much, a number is too long.
+        yaml.YAMLError: not YAML, nested too deep, too much repeated by aliases, or too long a number.
     """
     for event in bounded_events(text):
         if event.__class__ is yaml.ScalarEvent:
@@ -45,7 +42,7 @@ def check_yaml(text: str) -> None:
 
 
 def reason_in_a_line(error: Exception) -> str:
-    """What is wrong with YAML, and where; without the text itself, which may be secret."""
+    """The error in YAML and its position, without the text itself, which may be secret."""
     if isinstance(error, yaml.MarkedYAMLError) and error.problem_mark is not None:
         return f"{error.problem}: line {error.problem_mark.line + 1} column {error.problem_mark.column + 1}"
     return " ".join(str(error).split())
@@ -55,7 +52,7 @@ def bounded_events(text: str) -> Iterator[Any]:
     """The parser's events.
 
     Raises:
-        yaml.YAMLError: it is not YAML, is nested deeper than ``MAX_NESTING``, or its aliases repeat too much.
+        yaml.YAMLError: not YAML, nested deeper than ``MAX_NESTING``, or too much repeated by aliases.
     """
     events: Iterator[Any] = yaml.parse(text, Loader=yaml.CSafeLoader)
     amount = _Amount()
@@ -65,13 +62,12 @@ def bounded_events(text: str) -> Iterator[Any]:
 
 
 class _Amount:
-    """How much the values of a document are, in values and characters of text, with what its aliases repeat."""
+    """The size of a document in values and characters of text, repetitions by aliases included."""
 
     def __init__(self) -> None:
         self._total = self._repeated = 0
         self._begun: list[tuple[str | None, int]] = []
-        self._anchored: dict[str, int | None] = {}
-        """What each anchor's value is; ``None`` while that is not complete."""
+        self._anchored: dict[str, int | None] = {}  # by anchor; None for an unfinished value
 
     def add(self, event: Any) -> None:
         kind = event.__class__
@@ -117,7 +113,7 @@ def yaml_values(text: str) -> Iterator[Any]:
     """The value of each document, as from PyYAML's safe loader. A duplicate key is an error, as in kubectl.
 
     Raises:
-        yaml.YAMLError: it is not YAML, or has a tag for other than plain values.
+        yaml.YAMLError: not YAML, or a tag for other than plain values.
     """
     events = bounded_events(text)
     for event in events:
@@ -182,7 +178,7 @@ class _YamlReader:
 
 
 def _merged(merge: Any, start: Any) -> dict[Hashable, Any]:
-    """One mapping, or several; for a key in several, the first one counts."""
+    """Merge one mapping or several; for a key in several, the first counts."""
     mappings = merge if isinstance(merge, list) else [merge]
     if not all(isinstance(mapping, dict) for mapping in mappings):
         raise ConstructorError(None, None, "expected a mapping or a list of mappings to merge", start.start_mark)
@@ -200,7 +196,7 @@ def _scalar(event: Any) -> Any:
 
 
 def _constructed(node: yaml.ScalarNode) -> Any:
-    """The value of a number, a date and the like. What PyYAML raises on one that is none is no YAMLError."""
+    """The value of a number or date. PyYAML's other exceptions become YAMLErrors."""
     try:
         return _constructor.construct_object(node)
     except (ValueError, OverflowError, IndexError, KeyError) as exc:
@@ -213,7 +209,7 @@ def _too_long(tag: str) -> str:
 
 @lru_cache(maxsize=65_536)
 def _plain(text: str) -> Any:
-    """The value of text without quotes. Cached: the pods of a cluster hold the same few thousand texts."""
+    """The value of unquoted text. Cached, because the pods of a cluster share a few thousand texts."""
     tag = _resolver.resolve(yaml.ScalarNode, text, (True, False))  # type: ignore[no-untyped-call]  # untyped in the stubs
     if tag in _TEXT:
         return text

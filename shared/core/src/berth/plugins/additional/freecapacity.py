@@ -1,10 +1,9 @@
 """FreeCapacity: prefers the node with the most free cpu and memory, added up as in the article.
 
-Raw: ``free millicores + free memory / 1,000,000``, where free is allocatable minus the requests of this pod and
-of the pods on the node.
-(The article leaves out the pods on the node.) One millicore weighs as much as one megabyte.
-Normalized by rank: the largest is 100, the next smaller number 99, and so on down to 0. So the best 101 different
-numbers keep the article's exact order, which a proportional score within 0..100 could not.
+Raw: ``free millicores + free memory / 1,000,000``, where free is allocatable minus the requests of this pod and of the
+pods on the node (the article ignores the latter). One millicore weighs as much as one megabyte. Normalized by rank: the
+largest is 100, the next smaller number 99, and so on down to 0. So the best 101 different numbers keep the article's
+exact order, unlike with a proportional score within 0..100.
 """
 
 from __future__ import annotations
@@ -25,18 +24,16 @@ from berth.plugins.factory import PluginFactory, no_args
 
 NAME: Final = "FreeCapacity"
 MEGABYTE: Final = 1_000_000
-_EXACT: Final = 1 << 53
-"""Amounts are exact in float64 up to here; larger ones count as this much."""
+_EXACT: Final = 1 << 53  # amounts are exact in float64 up to here; larger ones are clipped
 
 
 class FreeCapacity(VectorScorePlugin, NormalizePlugin):
-    """Prefers the node with the most free cpu and memory, added up."""
+    """Prefers the node with the most free cpu and memory."""
 
     name: ClassVar[str] = NAME
     reads = Reads.NODE | Reads.PODS
 
     def score(self, state: CycleState, pod: Pod, node: NodeInfo) -> int:
-        """Free millicores and megabytes."""
         requests = state.pod_class.requests.amounts
         cpu = node.allocatable(CPU) - node.requested(CPU) - requests.get(CPU, 0)
         memory = node.allocatable(MEMORY) - node.requested(MEMORY) - requests.get(MEMORY, 0)
@@ -50,7 +47,6 @@ class FreeCapacity(VectorScorePlugin, NormalizePlugin):
         return scores
 
     def normalize(self, state: CycleState, pod: Pod, scores: Scores, nodes: Nodes) -> Scores:
-        """By rank among the different numbers."""
         return normalize_by_rank(scores)
 
 

@@ -1,8 +1,8 @@
-"""NodeFilterLabel and NodeScoreLabel, the plugins of the articles that use one label of the node.
+"""NodeFilterLabel and NodeScoreLabel, the articles' plugins for one label of the node.
 
-NodeFilterLabel: pods go only to nodes that have the label ``key=value``, ``cpu=true`` by default. Evictions do not
-help. NodeScoreLabel: the score is 0 with the label ``key=value`` and 1 without, normalized so that the largest is 100:
-nodes with the label (``node=hello`` by default) are the last choice.
+NodeFilterLabel: nodes must have the label ``key=value``, ``cpu=true`` by default. Evictions do not help.
+NodeScoreLabel: 0 with the label ``key=value`` and 1 without, normalized so that the largest is 100: nodes with the
+label (``node=hello`` by default) are the last choice.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class NodeFilterLabelArgs(LabelArgs, frozen=True, kw_only=True):
 
 
 class NodeFilterLabel(VectorFilterPlugin, EnqueueExtensions):
-    """Rules out nodes without a certain label."""
+    """Rejects nodes without a certain label."""
 
     name: ClassVar[str] = NODE_FILTER_LABEL
     reads = Reads.NODE
@@ -62,14 +62,12 @@ class NodeFilterLabel(VectorFilterPlugin, EnqueueExtensions):
         self._refusal = Status.unresolvable(NO_LABEL.format(args.key, args.value))
 
     def filter(self, state: CycleState, pod: Pod, node: NodeInfo) -> Status:
-        """Whether the node has the label."""
         return SUCCESS if self._is_labelled(node.node) else self._refusal
 
     def filter_all(self, state: CycleState, pod: Pod, nodes: Nodes) -> Verdicts:
         return Verdicts.refusing(~has_label(self._key, self._value, nodes), self._refusal)
 
     def events(self) -> Sequence[EventHint]:
-        """A node is added with the label, or gets it."""
         changes = ClusterEvent(Resource.NODE, Action.ADD | Action.UPDATE_NODE_LABEL)
         return (EventHint(changes, self._is_labelled_now, key=nothing),)
 
@@ -98,7 +96,6 @@ class NodeScoreLabel(VectorScorePlugin, NormalizePlugin):
         self._key, self._value = args.key, args.value
 
     def score(self, state: CycleState, pod: Pod, node: NodeInfo) -> int:
-        """0 with the label, 1 without."""
         return int(node.labels.get(self._key) != self._value)
 
     def score_all(self, state: CycleState, pod: Pod, nodes: Nodes) -> Scores:
@@ -106,12 +103,12 @@ class NodeScoreLabel(VectorScorePlugin, NormalizePlugin):
         return scores
 
     def normalize(self, state: CycleState, pod: Pod, scores: Scores, nodes: Nodes) -> Scores:
-        """1 becomes 100; 0 stays 0, also when every node has 0."""
+        """1 becomes 100; 0 stays 0, also if every node has 0."""
         return default_normalize(scores)
 
 
 def validate(args: LabelArgs, path: str) -> list[str]:
-    """Rejects a key or value that no label can have: it would never match, without any message."""
+    """Reject invalid keys and values, because a label that cannot exist would silently never match."""
     return [*key_problems(args.key, f"{path}.key"), *value_problems(args.value, f"{path}.value")]
 
 

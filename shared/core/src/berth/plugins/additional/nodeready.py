@@ -1,7 +1,7 @@
-"""NodeReady: filters out nodes that are not ready, for clusters that do not use the taints of the node controller.
+"""NodeReady: rejects nodes that are not ready, for clusters without the node controller's taints.
 
-Filter: the condition Ready must be True; a node without that condition counts as ready, as in the article.
-Opt-in: kube-scheduler leaves this to the taints ``node.kubernetes.io/not-ready`` and ``unreachable``.
+Filter: the condition Ready must be True; a node without that condition counts as ready, as in the article. Opt-in:
+kube-scheduler leaves this to the taints ``node.kubernetes.io/not-ready`` and ``unreachable``.
 """
 
 from __future__ import annotations
@@ -23,20 +23,18 @@ NOT_READY: Final = Status.unresolvable("node(s) were not ready")
 
 
 class NodeReady(VectorFilterPlugin, EnqueueExtensions):
-    """Rules out nodes that are not ready, for clusters that do not use the node controller's taints."""
+    """Rejects nodes that are not ready."""
 
     name: ClassVar[str] = NAME
     reads = Reads.NODE
 
     def filter(self, state: CycleState, pod: Pod, node: NodeInfo) -> Status:
-        """Whether the node is ready, or has no condition Ready."""
         return SUCCESS if is_ready(node.node) else NOT_READY
 
     def filter_all(self, state: CycleState, pod: Pod, nodes: Nodes) -> Verdicts:
         return Verdicts.refusing(~nodes.ready, NOT_READY)
 
     def events(self) -> Sequence[EventHint]:
-        """A node is added, or becomes ready."""
         changes = ClusterEvent(Resource.NODE, Action.ADD | Action.UPDATE_NODE_CONDITION)
         return (EventHint(changes, _is_ready_now, key=nothing),)
 

@@ -1,8 +1,8 @@
-"""TenantSpread: spreads the pods of each tenant evenly over the nodes. The label ``tenant`` of a pod names its tenant.
+"""TenantSpread: spreads each tenant's pods evenly over the nodes. A pod's label ``tenant`` names its tenant.
 
-PreFilter: a pod without the label is unschedulable. Score: how many pods of the tenant the node has, over all
-namespaces, those that are being deleted not counted; normalized by rank and reversed: the fewest are 100, the next
-larger number 99, and so on. With a weight above 100 no other score outweighs one pod of the tenant.
+PreFilter: a pod without the label is unschedulable. Score: the node's pods of the tenant in all namespaces, without
+terminating ones; normalized by rank and reversed: the fewest are 100, the next larger number 99, and so on. With a
+weight above 100 no other score outweighs one pod of the tenant.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ NO_TENANT: Final = "pod has no label {}, which names the tenant it belongs to"
 
 
 class TenantSpreadArgs(Args, frozen=True, kw_only=True):
-    """Who is whose."""
+    """The label that names a pod's tenant."""
 
     key: str = "tenant"
     """The label of pods whose value is the tenant."""
 
 
 class TenantSpread(PreFilterPlugin, VectorScorePlugin, NormalizePlugin, SpreadingPlugin, EnqueueExtensions):
-    """Spreads the pods of each tenant evenly over the nodes."""
+    """Spreads each tenant's pods evenly over the nodes."""
 
     name: ClassVar[str] = NAME
 
@@ -51,11 +51,9 @@ class TenantSpread(PreFilterPlugin, VectorScorePlugin, NormalizePlugin, Spreadin
         self._refusal = PreFilterResult(Status.unresolvable(NO_TENANT.format(args.key)))
 
     def pre_filter(self, state: CycleState, pod: Pod, snapshot: Snapshot) -> PreFilterResult:
-        """The pod must have the label."""
         return PreFilterResult() if self._tenant(pod) else self._refusal
 
     def score(self, state: CycleState, pod: Pod, node: NodeInfo) -> int:
-        """How many of the tenant's other pods are on the node."""
         tenant = self._tenant(pod)
         return sum(self._counts(placed.pod, tenant) and placed.pod.uid != pod.uid for placed in node.placed())
 
@@ -66,11 +64,9 @@ class TenantSpread(PreFilterPlugin, VectorScorePlugin, NormalizePlugin, Spreadin
         return self.counted_pods(pod, nodes) + 1
 
     def normalize(self, state: CycleState, pod: Pod, scores: Scores, nodes: Nodes) -> Scores:
-        """Fewest first."""
         return normalize_by_rank(-scores)
 
     def counted_pods(self, pod: Pod, nodes: Nodes) -> Scores:
-        """How many of the tenant's other pods are on each node."""
         snapshot, tenant = nodes.snapshot, self._tenant(pod)
         counts = np.zeros(snapshot.size, dtype=np.int64)
         for group in snapshot.groups.all():
@@ -82,7 +78,7 @@ class TenantSpread(PreFilterPlugin, VectorScorePlugin, NormalizePlugin, Spreadin
         return nodes.take(counts)
 
     def events(self) -> Sequence[EventHint]:
-        """The pod gets the label: nothing else helps a pod without it."""
+        """The pod gets the label; no other event helps."""
         return (EventHint(ClusterEvent(Resource.POD, Action.UPDATE_POD_LABEL), self._is_labelled_now, key=nothing),)
 
     def _tenant(self, pod: Pod) -> str:
@@ -96,7 +92,6 @@ class TenantSpread(PreFilterPlugin, VectorScorePlugin, NormalizePlugin, Spreadin
 
 
 def validate(args: TenantSpreadArgs, path: str) -> list[str]:
-    """The key must be a valid label key."""
     return key_problems(args.key, f"{path}.key")
 
 

@@ -1,10 +1,9 @@
-"""DefaultPreemption: evicts pods of lower priority, as few as possible, for a pod that fits nowhere.
+"""DefaultPreemption: evicts pods of lower priority, as few as possible, for a pod without a feasible node.
 
-Of the nodes where that helps, the one is nominated that violates the fewest disruption budgets, then whose most
-important victim has the lowest priority, then with the smallest sum of priorities, the fewest victims, and the latest
-start of its most important victims; ties are broken by a hash. As kube-scheduler 1.36's plugin of that name, which
-tries nodes from a random one on until it has enough candidates; here the cheapest nodes are tried first (see
-``potentialnodes``).
+Nominates the node with the fewest violated disruption budgets, then the lowest priority of its most important victim,
+the smallest sum of priorities, the fewest victims, and the latest start of its most important victims; ties are broken
+by a hash. As kube-scheduler 1.36's plugin of that name, which tries nodes from a random one on until it has enough
+candidates; here the cheapest nodes are tried first (see ``potentialnodes``).
 """
 
 from __future__ import annotations
@@ -42,15 +41,15 @@ NOT_HELPFUL: Final = Status.unresolvable("Preemption is not helpful for scheduli
 
 
 class DefaultPreemptionArgs(Args, frozen=True, kw_only=True):
-    """How many candidates are enough to choose from: the greater of the two, which may not both be 0."""
+    """Candidates that are enough to choose from: the greater of the two numbers, which may not both be 0."""
 
     min_candidate_nodes_percentage: int = 10
-    """0..100: so many candidates are enough, in percent of the nodes on which preemption may help."""
+    """Enough candidates in percent of the nodes on which preemption may help, 0..100."""
     min_candidate_nodes_absolute: int = 100
-    """0 or more: so many candidates are enough, if that is more. One of the two is above 0."""
+    """Enough candidates, 0 or more, if that is more than the percentage. One of the two is above 0."""
 
     def enough(self, nodes: int) -> int:
-        """How many candidates are enough when preemption may help on ``nodes`` nodes."""
+        """Enough candidates if preemption may help on ``nodes`` nodes."""
         least = max(nodes * self.min_candidate_nodes_percentage // 100, self.min_candidate_nodes_absolute)
         return min(least, nodes)
 
@@ -66,7 +65,7 @@ class DefaultPreemption(PostFilterPlugin):
     def post_filter(
         self, state: CycleState, pod: Pod, snapshot: Snapshot, diagnosis: Diagnosis, dry_run: DryRun
     ) -> PostFilterResult:
-        """A nomination, or the reasons why preemption does not help. Keeps one whose victims still terminate."""
+        """A nomination, or the reasons against one. Keeps a nomination with victims that still terminate."""
         if pod.spec.preemption_policy == NEVER:
             return PostFilterResult(message=NOT_ELIGIBLE_BY_POLICY)
         if _waits_for_victims(pod, snapshot, diagnosis):
@@ -79,21 +78,19 @@ class DefaultPreemption(PostFilterPlugin):
             return PostFilterResult(
                 message=f"preemption: {why_not.message()}",
                 clears_nomination=True,
-                blockers=why_not.unschedulable_plugins(),
+                unschedulable_plugins=why_not.unschedulable_plugins(),
             )
         return PostFilterResult(_nomination(best, snapshot))
 
     def candidates(
         self, state: CycleState, pod: Pod, snapshot: Snapshot, diagnosis: Diagnosis, dry_run: DryRun
     ) -> list[Nomination]:
-        """As many as are enough to choose from."""
         del state, pod
         rows = diagnosis.resolvable_rows()
         found = _CandidateSearch(snapshot, dry_run).some(rows, self._args.enough(len(rows)))
         return [_nomination(each, snapshot) for each in sorted(found, key=lambda victims: victims.cost)]
 
     def confirm(self, pod: Pod, node: str, dry_run: DryRun) -> Nomination | None:
-        """The victims by the binder's cache."""
         info = node_info(dry_run.snapshot, node)
         if info is None or pod.spec.preemption_policy == NEVER:
             return None
@@ -130,12 +127,11 @@ class _CandidateSearch:
         return best
 
     def some(self, rows: RowIndex, enough: int) -> list[Victims]:
-        """``enough`` candidates, if there are so many."""
         found = (self._dry_run_on(node.row) for node in self._potential_nodes(rows))
         return list(islice((each for each in found if isinstance(each, Victims)), enough))
 
     def why_not(self, rows: RowIndex, node_count: int) -> Diagnosis:
-        """Why no node is a candidate; nodes that were skipped without a reason get a dry run for it."""
+        """The reasons of all nodes; skipped nodes get a dry run for theirs."""
         for row in self._unexplained.tolist():
             found = self._dry_run_on(row)
             if isinstance(found, Status):
@@ -152,7 +148,7 @@ class _CandidateSearch:
         if not len(rows):  # in a full cluster of pods of one priority for every pod that is tried
             return iter(())
         every = LowerPriorityPods(self._pods, rows, self._snapshot.size, priority)
-        rejected, unexplained = self._dry_run.refused_without(rows, every.removed(), self._diagnosis)
+        rejected, unexplained = self._dry_run.rejected_without(rows, every.removed(), self._diagnosis)
         self._unexplained, rows = rows[unexplained], rows[~rejected]
         if not len(rows):
             return iter(())
@@ -166,7 +162,7 @@ class _CandidateSearch:
 
 
 def _waits_for_victims(pod: Pod, snapshot: Snapshot, diagnosis: Diagnosis) -> bool:
-    """Whether victims on the pod's nominated node still terminate, and the node may become feasible."""
+    """Whether victims on the nominated node still terminate, and the node may become feasible."""
     node = node_info(snapshot, pod.status.nominated_node_name)
     if node is None:
         return False

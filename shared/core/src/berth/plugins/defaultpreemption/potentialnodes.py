@@ -1,8 +1,7 @@
 """The nodes on which preemption may help, cheapest first, each with a lower bound of its cost.
 
-A dry run of thousands of nodes takes seconds. Sums over the pods of each node give, for all nodes at once, the least
-that evictions can cost there. So dry runs start with the cheapest node, and end when no node can be cheaper than the
-best.
+A dry run of thousands of nodes takes seconds. Sums over the pods of each node give a lower bound of its cost for all
+nodes at once. So dry runs start with the cheapest node, and end when no node can be cheaper than the best.
 """
 
 from __future__ import annotations
@@ -22,22 +21,21 @@ from berth.framework.interface import DryRun
 from berth.plugins.defaultpreemption.victims import PRIORITY_OFFSET, Cost, DisruptionBudgets
 
 Numbers = npt.NDArray[np.int64]
+# Priorities that are distinguished. With more, a node's highest victim priority is known only as a range.
 _MAX_LEVELS: Final = 16
-"""How many priorities are distinguished. With more, a node's highest victim priority is known only as a range."""
-_MAX_COUNT: Final = 32
-"""Up to this many victims are counted; other nodes need more."""
+_MAX_COUNT: Final = 32  # victims that are counted exactly; other nodes need more
 
 
 @dataclass(frozen=True, slots=True)
 class PotentialNode:
-    """A row, and the least that evictions there can cost."""
+    """A row with a lower bound of its cost."""
 
     row: int
     least_cost: Cost
 
 
 class PotentialNodes:
-    """Bounds of the cost on the rows where preemption may help; each row has a pod of lower priority."""
+    """Lower bounds of the cost on the rows where preemption may help; each row has a pod of lower priority."""
 
     def __init__(self, pods: LowerPriorityPods, rows: RowIndex, dry_run: DryRun, budgets: DisruptionBudgets) -> None:
         self._pods = pods
@@ -46,7 +44,6 @@ class PotentialNodes:
         self._budgets = budgets
 
     def cheapest_first(self, groups: PlacedPods, hashes: npt.NDArray[np.uint64]) -> Iterator[PotentialNode]:
-        """All rows; of equal cost the smaller of ``hashes`` first."""
         counts = self._counts()
         violations = self._violations(groups, counts)
         highest = np.maximum(self._highest(), self._pods.least())
@@ -102,8 +99,8 @@ class PotentialNodes:
     def _latest_start(self, highest: Numbers, others: Mask) -> npt.NDArray[np.float64]:
         """The latest possible start of the earliest-started victim of the highest priority, with the fewest victims.
 
-        The other victims are then the least important ``others``: as many victims have the highest priority as are
-        among these. More victims, or more important ones, make the node worse in any case.
+        The other victims are then the least important ``others``, so as many victims have the highest priority as among
+        these. More victims, or more important ones, make the node worse in any case.
         """
         pods = self._pods
         is_highest = pods.priorities == highest[pods.positions]
@@ -118,14 +115,14 @@ class PotentialNodes:
 
 
 def _levels(priorities: Numbers) -> list[tuple[int, int]]:
-    """Ranges of priorities (lowest, highest), rising; single priorities while there are few."""
+    """Ranges of priorities (lowest, highest), rising; single priorities up to _MAX_LEVELS."""
     different = np.unique(priorities)
     parts = np.array_split(different, min(_MAX_LEVELS, len(different)))
     return [(int(part[0]), int(part[-1])) for part in parts]
 
 
 class LowerPriorityPods:
-    """The pods of lower priority on some rows, as columns with one element a pod.
+    """The pods of lower priority on some rows, as columns with one element per pod.
 
     Attributes:
         positions: int64[pods], index into ``rows``.
@@ -147,11 +144,11 @@ class LowerPriorityPods:
 
     @property
     def has_any(self) -> Mask:
-        """bool[rows]: which rows have such pods."""
+        """bool[rows]: rows with such pods."""
         return np.bincount(self.positions, minlength=self.count) > 0
 
     def removed(self, mask: Mask | None = None) -> RemovedPods:
-        """What is freed on each row when these pods are removed; ``mask``: only some of them."""
+        """Amounts freed on each row by removing these pods; ``mask``: only some of them."""
         positions = self.positions if mask is None else self.positions[mask]
         amounts = self._amounts if mask is None else {name: each[mask] for name, each in self._amounts.items()}
         return RemovedPods(
@@ -161,7 +158,7 @@ class LowerPriorityPods:
         )
 
     def most_removed(self, every: RemovedPods, victims: int) -> RemovedPods:
-        """An upper bound of what is freed on each row when any ``victims`` of the pods are removed."""
+        """An upper bound of the amounts freed on each row by removing any ``victims`` of the pods."""
         largest = {name: np.zeros(self.count) for name in self._amounts}
         for name, column in largest.items():
             np.maximum.at(column, self.positions, self._amounts[name])
@@ -184,7 +181,7 @@ class LowerPriorityPods:
         return found
 
     def ranks(self, column: npt.NDArray[np.generic]) -> Numbers:
-        """int64[pods]: how many pods of the same row come before each in the order of the column."""
+        """int64[pods]: the number of earlier pods of the same row, in the column's order."""
         order = np.lexsort((column, self.positions))
         first = np.concatenate(([0], np.cumsum(np.bincount(self.positions, minlength=self.count))))
         ranks = np.empty(len(order), dtype=np.int64)
@@ -193,5 +190,5 @@ class LowerPriorityPods:
 
 
 def _sum_by_row(column: Amount, positions: Numbers, count: int) -> Amount:
-    """float64[count]; for no elements bincount would return integers."""
+    """float64[count]; without elements bincount would return integers."""
     return np.bincount(positions, weights=column, minlength=count).astype(np.float64, copy=False)

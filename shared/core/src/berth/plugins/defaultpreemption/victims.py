@@ -1,6 +1,6 @@
-"""The victims on one node: as few and as unimportant pods as possible, and the cost of evicting them.
+"""The victims on one node, as few and unimportant as possible, and the cost of evicting them.
 
-PodDisruptionBudgets decide which evictions count as violations.
+PodDisruptionBudgets decide which evictions are violations.
 """
 
 from __future__ import annotations
@@ -21,16 +21,15 @@ from berth.framework.interface import DryRun, DryRunNode
 from berth.framework.status import Status
 
 NO_VICTIMS: Final = Status.unresolvable("No preemption victims found for incoming pod")
-PRIORITY_OFFSET: Final = 2**31
-"""Added to every priority in a sum, so that each is positive: more pods always cost more."""
+PRIORITY_OFFSET: Final = 2**31  # makes every priority in a sum positive, so that more pods always cost more
+# Compares nodes, smaller is better: violated budgets, highest priority, sum of priorities, number of victims, and the
+# earliest start among the victims of the highest priority, as Unix seconds times -1.
 Cost = tuple[int, int, int, int, float]
-"""How nodes are compared, smaller is better: violated budgets, highest priority, sum of priorities, number of victims,
-and the earliest start among the victims of the highest priority, as Unix seconds times -1."""
 
 
 @dataclass(frozen=True, slots=True)
 class Victims:
-    """The pods to evict from a node, most important first; ``violations``: how many of them violate a budget."""
+    """The pods to evict from a node, most important first; ``violations``: those that violate a budget."""
 
     row: int
     pods: tuple[PlacedPod, ...]
@@ -45,9 +44,9 @@ class Victims:
 
 
 def victims_on(node: NodeInfo, dry_run: DryRun, budgets: DisruptionBudgets) -> Victims | Status:
-    """Removes all pods of lower priority, then reprieves as many as possible: those protected by budgets first.
+    """Remove all pods of lower priority, then reprieve as many as possible: pods protected by budgets first.
 
-    Returns a Status with the reason when the pod does not fit even without all of them.
+    Returns a Status with the reason if the pod does not fit even without all of them.
 
     Raises:
         PluginFailure: a plugin failed.
@@ -79,7 +78,6 @@ def _not_reprieved(pods: Iterable[PlacedPod], vacated: DryRunNode) -> list[Place
 
 
 def lower_priority_pods_on(node: NodeInfo, pod: Pod) -> list[PlacedPod]:
-    """The pods on the node that the pod may preempt."""
     return [placed for placed in node.placed() if priority_of(placed.pod) < priority_of(pod)]
 
 
@@ -90,19 +88,19 @@ def most_important_first(pods: Iterable[PlacedPod]) -> list[PlacedPod]:
 
 @dataclass(frozen=True, slots=True)
 class DisruptionBudget:
-    """``disrupted``: names of pods whose eviction is in progress and already counted in ``allowed``."""
+    """``disrupted``: names of pods with an eviction in progress, already counted in ``allowed``."""
 
     pods: LabelMatcher
     allowed: int
     disrupted: frozenset[str]
 
     def covers(self, pod: Pod) -> bool:
-        """Whether evicting the pod uses up some of the budget."""
+        """Whether an eviction of the pod counts against the budget."""
         return self.pods.matches(pod.metadata.labels or {}) and pod.metadata.name not in self.disrupted
 
 
 class DisruptionBudgets:
-    """The PodDisruptionBudgets of one Snapshot by namespace; compiled on first use after a change."""
+    """One Snapshot's PodDisruptionBudgets by namespace; compiled on first use after a change."""
 
     def __init__(self, snapshot: Snapshot) -> None:
         self._objects = snapshot.objects(PodDisruptionBudget)
@@ -110,7 +108,7 @@ class DisruptionBudgets:
         self._by_namespace: dict[str, list[DisruptionBudget]] = {}
 
     def split(self, pods: Iterable[PlacedPod]) -> tuple[list[PlacedPod], list[PlacedPod]]:
-        """Pods whose eviction would violate a budget if all were evicted in this order, and the others."""
+        """The pods whose eviction violates a budget if all are evicted in this order, and the others."""
         violating: list[PlacedPod] = []
         others: list[PlacedPod] = []
         left: dict[int, int] = {}
@@ -119,14 +117,14 @@ class DisruptionBudgets:
         return violating, others
 
     def forbids(self, group: PodGroup) -> bool:
-        """Whether evicting any pod of the group violates a budget, whatever else is evicted."""
+        """Whether evicting any pod of the group violates a budget on its own."""
         return bool(group.labels) and any(
             budget.allowed <= 0 and not budget.disrupted and budget.pods.matches(group.labels)
             for budget in self._in_namespace(group.namespace)
         )
 
     def _violates(self, pod: Pod, left: dict[int, int]) -> bool:
-        """Counts the pod against all its budgets; ``left``: evictions still allowed, by budget."""
+        """Count the pod against all its budgets; ``left``: evictions still allowed, by budget."""
         if not pod.metadata.labels:
             return False
         violates = False
@@ -147,7 +145,7 @@ class DisruptionBudgets:
 
 
 def _compiled(budget: PodDisruptionBudget) -> DisruptionBudget | None:
-    """None for a budget that selects no pods: its selector is absent or empty."""
+    """None for a budget without or with an empty selector, which selects no pods."""
     pods = compile_label_selector(budget.spec.selector)
     if not pods.requirements:
         return None

@@ -1,9 +1,9 @@
 """Pod counts by topology domain for InterPodAffinity: for Filter, and weighted for Score.
 
-Score: for each placed pod, in its node's domains: +weight for each preferred affinity term of the incoming pod that
-matches it, -weight for each preferred anti-affinity term; the same for the placed pod's preferred terms that match the
-incoming pod; and ``hardPodAffinityWeight`` for each of its required affinity terms that match. A node's score is the
-sum over its domains.
+Score: for each placed pod, in its node's domains: +weight per preferred affinity term of the incoming pod that matches
+it, -weight per preferred anti-affinity term; the same for the placed pod's preferred terms that match the incoming pod;
+and ``hardPodAffinityWeight`` per required affinity term of the placed pod that matches. A node's score is the sum over
+its domains.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ class AffinityCounts:
     """Counts of pods that match the incoming pod's required terms, and of pods whose anti-affinity matches it.
 
     Attributes:
-        affinity: for each required affinity term, the pods that match all of these terms, by the term's topology.
-        anti_affinity: for each required anti-affinity term, the pods that match it.
+        affinity: per required affinity term, the pods that match all of these terms, by the term's topology.
+        anti_affinity: per required anti-affinity term, the pods that match it.
         existing_anti_affinity: by topology key, the existing pods whose required anti-affinity matches this pod.
         matches_itself: whether the pod matches its own affinity terms: the first pod of a group may go anywhere.
     """
@@ -42,7 +42,7 @@ class AffinityCounts:
 
     @property
     def is_empty(self) -> bool:
-        """Whether there is nothing to filter by."""
+        """Whether Filter can be skipped."""
         return not (self.terms.required_affinity or self.terms.required_anti_affinity or self.existing_anti_affinity)
 
     def clone(self) -> Self:
@@ -55,7 +55,7 @@ class AffinityCounts:
         )
 
     def update(self, pod: Pod, other: Pod, row: int, by: int, snapshot: Snapshot) -> None:
-        """Adds (``by`` 1) or removes (-1) another pod on a row."""
+        """Add (``by`` 1) or remove (-1) another pod on a row."""
         if self.terms.required_affinity and all(
             _matches(term, other, snapshot) for term in self.terms.required_affinity
         ):
@@ -77,20 +77,17 @@ class AffinityCounts:
     # One row.
 
     def satisfies_affinity(self, row: int) -> bool:
-        """Whether every required affinity term has a matching pod in the row's domain."""
         if not all(domains.has(row) for domains in self.affinity):
             return False
         return all(domains.at(row) > 0 for domains in self.affinity) or self._is_first()
 
     def satisfies_anti_affinity(self, row: int) -> bool:
-        """Whether no required anti-affinity term has a matching pod in the row's domain."""
         return not any(domains.at(row) > 0 for domains in self.anti_affinity)
 
     def satisfies_existing_anti_affinity(self, row: int) -> bool:
-        """Whether no existing pod in the row's domains has anti-affinity to this pod."""
         return not any(domains.at(row) > 0 for domains in self.existing_anti_affinity.values())
 
-    # The same for many nodes.
+    # Many nodes.
 
     def affinity_mask(self, nodes: Nodes) -> Mask:
         has_keys = _all_of(nodes, *(domains.present(nodes) for domains in self.affinity))
@@ -104,10 +101,9 @@ class AffinityCounts:
     def existing_anti_affinity_mask(self, nodes: Nodes) -> Mask:
         return _all_of(nodes, *(domains.of_nodes(nodes) <= 0 for domains in self.existing_anti_affinity.values()))
 
-    # For preemption: with pods removed.
+    # For preemption, with pods removed.
 
     def anti_affinity_violated_without(self, nodes: Nodes, removed: RemovedPods) -> Mask:
-        """Which nodes still have a pod that matches an anti-affinity term when pods are removed."""
         labels_of = nodes.snapshot.labels_of_namespace
         violated: Mask = np.zeros(len(nodes), dtype=np.bool_)
         for term, domains in zip(self.terms.required_anti_affinity, self.anti_affinity, strict=True):
@@ -116,7 +112,6 @@ class AffinityCounts:
         return violated
 
     def existing_anti_affinity_violated_without(self, pod: Pod, nodes: Nodes, removed: RemovedPods) -> Mask:
-        """Which nodes still have a pod with anti-affinity to this pod when pods are removed."""
         snapshot = nodes.snapshot
 
         def times(group: PodGroup, key: str) -> int:
@@ -133,7 +128,7 @@ class AffinityCounts:
 
 
 def count_affinity(pod: Pod, terms: AffinityTerms, snapshot: Snapshot) -> AffinityCounts:
-    """The counts that Filter needs, for the pod's own terms; computed once in PreFilter."""
+    """The counts of Filter for the pod's own terms; computed once in PreFilter."""
     namespace = pod.metadata.namespace
     found = AffinityCounts(terms)
     if terms.required_affinity:
@@ -177,7 +172,7 @@ class ScoredTerm:
 
 
 def scored_terms(pod: Pod, terms: AffinityTerms, snapshot: Snapshot, *, hard_weight: int) -> Iterator[ScoredTerm]:
-    """All terms that contribute to the score of a pod: its own, and those of placed pods that match it."""
+    """All terms that contribute to a pod's score: its own, and placed pods' terms that match it."""
     for term in terms.preferred_affinity:
         yield ScoredTerm(term.topology_key, PodsMatching((term.selector,)), term.weight)
     for term in terms.preferred_anti_affinity:
@@ -193,7 +188,7 @@ def scored_terms(pod: Pod, terms: AffinityTerms, snapshot: Snapshot, *, hard_wei
 
 
 def own_points(pod: Pod, terms: AffinityTerms, snapshot: Snapshot, *, hard_weight: int) -> Iterator[tuple[str, int]]:
-    """By topology key, what one more pod like this one adds to the score of its domain: by terms that match itself."""
+    """By topology key, the points that one more equal pod adds to its domain, by terms that match the pod itself."""
     for kind, factor in ((terms.preferred_affinity, 2), (terms.preferred_anti_affinity, -2)):
         for term in kind:
             if _matches(term, pod, snapshot):
@@ -204,7 +199,7 @@ def own_points(pod: Pod, terms: AffinityTerms, snapshot: Snapshot, *, hard_weigh
 
 
 def topology_scores(terms: Iterable[ScoredTerm], snapshot: Snapshot) -> list[DomainSums]:
-    """The sums for each topology key; empty when no pod that counts is in any domain: then Score is skipped."""
+    """The sums per topology key; empty if no counted pod is in a domain: Score is then skipped."""
     by_key: dict[str, list[ScoredTerm]] = {}
     for term in terms:
         by_key.setdefault(term.key, []).append(term)
@@ -213,7 +208,7 @@ def topology_scores(terms: Iterable[ScoredTerm], snapshot: Snapshot) -> list[Dom
 
 
 def _topology_score(key: str, terms: Iterable[ScoredTerm], snapshot: Snapshot) -> DomainSums | None:
-    """None when no pod that counts is in a domain; a sum of 0 is a sum."""
+    """None if no counted pod is in a domain; a sum of 0 counts."""
     total = np.zeros(snapshot.columns.capacity, dtype=np.float64)
     touched = np.zeros(snapshot.columns.capacity, dtype=np.bool_)
     for term in terms:
@@ -225,7 +220,7 @@ def _topology_score(key: str, terms: Iterable[ScoredTerm], snapshot: Snapshot) -
 
 
 def _terms_of(pod: Pod, snapshot: Snapshot) -> AffinityTerms:
-    """The terms of another pod, those of a placed one as they were compiled for its group."""
+    """Another pod's terms; a placed pod's are compiled once for its group."""
     placed = snapshot.placed(pod.uid)
     return snapshot.groups.of(pod).terms if placed is None else placed.group.terms
 

@@ -57,21 +57,21 @@ TOPOLOGY_SCORES: Final = StateKey[list[DomainSums]]("InterPodAffinity.topology_s
 
 
 class InterPodAffinityArgs(Args, frozen=True, kw_only=True):
-    """What placed pods' terms count."""
+    """Weights of placed pods' terms."""
 
     hard_pod_affinity_weight: int = 1
-    """0..100: the weight of a placed pod's required affinity terms in Score."""
+    """Weight of placed pods' required affinity terms in Score, 0..100."""
     ignore_preferred_terms_of_existing_pods: bool = False
     """Skips Score for pods without preferred terms of their own."""
 
 
 _FILTERED_BY: Final = (AffinityTermKind.REQUIRED_ANTI_AFFINITY,)
+# Placed pods' terms that matter to a pod without terms. Asked first, because most clusters have few or none.
 _SCORED_BY: Final = (
     AffinityTermKind.REQUIRED_AFFINITY,
     AffinityTermKind.PREFERRED_AFFINITY,
     AffinityTermKind.PREFERRED_ANTI_AFFINITY,
 )
-"""The terms of placed pods that matter to a pod without terms. Most clusters have few or none: asked first."""
 
 
 class InterPodAffinity(
@@ -110,8 +110,8 @@ class InterPodAffinity(
         state.read(AFFINITY_COUNTS).update(pod, removed, node.row, -1, node.snapshot)
         return SUCCESS
 
-    def refused_without(self, state: CycleState, pod: Pod, nodes: Nodes, removed: RemovedPods) -> Verdicts | None:
-        """By the remaining anti-affinity. With affinity terms each node must be tried: matching pods may be victims."""
+    def rejected_without(self, state: CycleState, pod: Pod, nodes: Nodes, removed: RemovedPods) -> Verdicts | None:
+        """By the remaining anti-affinity. With affinity terms each node must be tried: victims may match them."""
         counts = state.read(AFFINITY_COUNTS)
         if counts.terms.required_affinity:
             return None
@@ -120,7 +120,7 @@ class InterPodAffinity(
         return Verdicts(codes, (SUCCESS, ANTI_AFFINITY_NOT_MATCHED, EXISTING_ANTI_AFFINITY_NOT_MATCHED))
 
     def filter(self, state: CycleState, pod: Pod, node: NodeInfo) -> Status:
-        """Affinity first, since evictions cannot help there."""
+        """Affinity first, because evictions cannot help there."""
         counts = state.read(AFFINITY_COUNTS)
         if not counts.satisfies_affinity(node.row):
             return AFFINITY_NOT_MATCHED
@@ -138,7 +138,6 @@ class InterPodAffinity(
         )
 
     def remedy(self, state: CycleState, pod: Pod, nodes: RejectedNodes) -> Iterable[RemedySentence]:
-        """One sentence for each of the pod's terms, and one for each topology key of placed pods' anti-affinity."""
         counts = state.find(AFFINITY_COUNTS)
         if counts is None:
             return
@@ -157,7 +156,6 @@ class InterPodAffinity(
             yield RemedySentence(about=key, nodes=domains.of_nodes(nodes) > 0, before=before, after=after)
 
     def pre_score(self, state: CycleState, pod: Pod, nodes: Nodes) -> Status:
-        """Skip when no term adds to the score of any node."""
         terms = _compiled_once(state, pod)
         if not terms.are_preferred and (self._own_only or not nodes.snapshot.groups.have_terms(_SCORED_BY)):
             return SKIP
@@ -166,7 +164,6 @@ class InterPodAffinity(
         return SUCCESS if state.read(TOPOLOGY_SCORES) else SKIP
 
     def score(self, state: CycleState, pod: Pod, node: NodeInfo) -> int:
-        """The sum over the node's domains."""
         return int(sum(domains.at(node.row) for domains in state.read(TOPOLOGY_SCORES)))
 
     def score_all(self, state: CycleState, pod: Pod, nodes: Nodes) -> Scores:
@@ -183,7 +180,7 @@ class InterPodAffinity(
         return scores
 
     def normalize(self, state: CycleState, pod: Pod, scores: Scores, nodes: Nodes) -> Scores:
-        """Divided first, then times 100: 29 of 50 is 57 and not 58, as in kube-scheduler."""
+        """Divide first, then multiply by 100: 29 of 50 is 57 and not 58, as in kube-scheduler."""
         least, most = int(scores.min()), int(scores.max())
         if least == most:
             return np.zeros(len(scores), dtype=np.int64)
@@ -191,7 +188,6 @@ class InterPodAffinity(
         return normalized
 
     def events(self) -> Sequence[EventHint]:
-        """Pods are added, deleted or relabelled; nodes or namespaces are added or relabelled."""
         return EVENTS
 
 
@@ -229,7 +225,7 @@ def _has_anti_affinity_to(deleted: Pod, pod: Pod) -> bool:
 def _after_node_change(pod: Pod, old: object, new: object) -> bool:
     """A new node has the topology keys of the affinity terms; or a changed one enters or leaves a term's domain.
 
-    A pod without terms was rejected by terms of existing pods, whose topology keys are not known here.
+    A pod without terms was rejected by existing pods' terms, whose topology keys are unknown here.
     """
     if not isinstance(new, Node):
         return False
@@ -245,7 +241,7 @@ def _after_node_change(pod: Pod, old: object, new: object) -> bool:
 
 
 def _after_namespace_change(pod: Pod, _: object, __: object) -> bool:
-    """Another namespace may match a namespaceSelector of the pod; terms of existing pods are not known here."""
+    """Another namespace may match a namespaceSelector of the pod; existing pods' terms are unknown here."""
     return _uses_namespace_labels(pod)
 
 
@@ -258,17 +254,16 @@ def _all_match(terms: Sequence[AffinityTerm], pod: Pod) -> bool:
 
 
 def _matches(term: AffinityTerm, pod: Pod) -> bool:
-    """A namespaceSelector is taken to match every namespace: an attempt in vain is better than none."""
+    """Assume that a namespaceSelector matches every namespace, because a vain attempt is better than a missed one."""
     selector, meta = term.selector, pod.metadata
     covered = selector.uses_namespace_labels or meta.namespace in selector.namespaces
     return covered and selector.labels.matches(meta.labels or {})
 
 
-_MAX_KEPT: Final = 50_000
-"""Compiled terms of pods that are kept between two calls of a hint, about 600 bytes each."""
+_MAX_KEPT: Final = 50_000  # compiled terms kept between two calls of a hint, 600 bytes each
+# Indexed terms of a pod: as many as it may have (docs/limits.md). Pods with more are found by every event about a pod:
+# 300 with 256 terms each, more than are kept compiled, cost 950 ms an event instead of 0.05 ms.
 _MAX_INDEXED: Final = 256
-"""Terms of a pod that are indexed: as many as a pod may have (docs/limits.md). Pods with more are found by every event
-about a pod: 300 with 256 terms each, more than are kept compiled, cost 950 ms an event in place of 0.05 ms."""
 
 
 def _compiled(pod: Pod) -> AffinityTerms:
@@ -283,7 +278,7 @@ _terms_of: Final = IdentityCache(_compiled, capacity=_MAX_KEPT, weigh=_number_of
 
 
 def _required_of(pod: Pod) -> tuple[list[PodAffinityTerm], list[PodAffinityTerm]]:
-    """Affinity and anti-affinity terms as they are written: keys are computed once a pod, without compiling them."""
+    """Affinity and anti-affinity terms as written, because keys are computed once per pod without compiling."""
     affinity = pod.spec.affinity or Affinity()
     together, apart = affinity.pod_affinity or PodAffinity(), affinity.pod_anti_affinity or PodAffinity()
     return (
@@ -293,7 +288,7 @@ def _required_of(pod: Pod) -> tuple[list[PodAffinityTerm], list[PodAffinityTerm]
 
 
 def _required_terms(pod: Pod) -> bytes:
-    """What the hint for pods reads: whom the pod has terms for, and who may have terms for it."""
+    """The inputs of the hint for pods: the pod's own terms, and its labels for others' terms."""
     return encoded(pod.metadata.namespace, pod.metadata.labels, _required_of(pod))
 
 
@@ -306,7 +301,7 @@ _topology_keys_of: Final = IdentityCache(_topology_keys, capacity=4096)
 
 
 def _index() -> ValueIndex:
-    """Finds pods by the labels that their terms ask for, and by their own, which terms of a deleted pod ask for."""
+    """Index a pod by the labels that its terms require, and by its own labels, which a deleted pod's terms require."""
     return ValueIndex(_values_of_pod, _values_of_event)
 
 
@@ -341,7 +336,7 @@ def _values_of_event(old: object, new: object) -> Values:
 
 
 def _labels_named_by(term: PodAffinityTerm) -> list[tuple[str, str]] | None:
-    """Labels of which a pod must have one to match the term; None when it names none. Terms are not compiled for it."""
+    """Labels of which a pod must have one to match the term; None if it names none. Does not compile the term."""
     selector = term.label_selector or LabelSelector()
     for label in (selector.match_labels or {}).items():
         return [label]

@@ -1,10 +1,10 @@
 """NetworkTraffic: prefers nodes with little network traffic, by live data from Prometheus.
 
-Relative: ``100 - bandwidth * 100 / largest`` in whole numbers, all 100 when no node has traffic. Capacity: ``100 -
+Relative: ``100 - bandwidth * 100 / largest`` in whole numbers, all 100 if no node has traffic. Capacity: ``100 -
 bandwidth * 100 / capacity`` of the node's own link, 0 for a full link. A node without a usable sample gets
-``unknownScore``. ``bandwidth`` is the sample plus an estimate for recently placed pods, so that not all pods go to the
-one quiet node until the next sample (docs/design.md, 3.10). The plugin of the article "Kubernetes scheduler, live
-traffic"; it uses the rate of the counters where the article adds up their readings.
+``unknownScore``. ``bandwidth`` is the sample plus an estimate for recently placed pods, so that not all pods go to one
+quiet node until the next sample (docs/design.md, 3.10). The plugin of the article "Kubernetes scheduler, live traffic";
+it uses the rate of the counters where the article adds up their readings.
 """
 
 from __future__ import annotations
@@ -35,10 +35,9 @@ from berth.plugins.factory import PluginFactory
 from berth.plugins.networktraffic.traffic import NodeTraffic, measured_share
 
 SATURATED: Final = Status.unresolvable("node(s) had a saturated network link")
-UNKNOWN: Final = -1
-"""The raw score of a node without a usable sample."""
+UNKNOWN: Final = -1  # raw score of a node without a usable sample
+# Bytes per second, beyond any link; larger values are clipped, so that whole numbers stay within 64 bits.
 _MOST: Final = 2.0**53
-"""Bytes per second, beyond any link; larger values are clipped, so that whole numbers stay within 64 bits."""
 _MEGA: Final = 1e6
 
 
@@ -76,7 +75,6 @@ class NetworkTraffic(VectorScorePlugin, NormalizePlugin, ExplainingPlugin):
         return np.where(scores == UNKNOWN, self._args.unknown_score, MAX_SCORE - used)
 
     def explain(self, state: CycleState, pod: Pod, node: NodeInfo) -> str:
-        """Value, age and estimate."""
         traffic = self._traffic_on(node.snapshot)
         details, direction = traffic.details(node.row), self._args.direction
         if math.isnan(details.measured):
@@ -94,7 +92,7 @@ class NetworkTraffic(VectorScorePlugin, NormalizePlugin, ExplainingPlugin):
 
 
 class FilteringNetworkTraffic(NetworkTraffic, VectorFilterPlugin, EnqueueExtensions):
-    """Also filters out nodes with a saturated link; nodes without a usable sample pass."""
+    """Also rejects nodes with a saturated link; nodes without a usable sample pass."""
 
     def __init__(self, args: NetworkTrafficArgs) -> None:
         super().__init__(args)
@@ -116,7 +114,7 @@ class FilteringNetworkTraffic(NetworkTraffic, VectorFilterPlugin, EnqueueExtensi
         )
 
     def _is_unsaturated_now(self, _: Pod, __: object, news: object) -> bool:
-        """By the sample alone: the estimates that may have rejected the node fade."""
+        """By the sample alone, because estimates that may have rejected the node fade."""
         if not isinstance(news, LiveDataUpdate) or news.source not in self.live_sources:
             return False
         return news.data is None or not measured_share(decode_bandwidth(news.data), self._args) >= self._limit
@@ -131,7 +129,7 @@ def _megabytes(bytes_per_second: float) -> str:
 
 
 def _build(args: NetworkTrafficArgs) -> NetworkTraffic:
-    """With Filter only if it is configured, so that the binder reads live data only when a filter needs it."""
+    """Without Filter unless configured, so that the binder reads live data only for a filter."""
     return FilteringNetworkTraffic(args) if args.saturation_percent else NetworkTraffic(args)
 
 

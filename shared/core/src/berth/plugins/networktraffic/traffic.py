@@ -1,9 +1,9 @@
-"""The traffic of nodes: the last sample, unless it is too old, plus an estimate for recently placed pods.
+"""The traffic of nodes: the last sample, unless too old, plus an estimate for recently placed pods.
 
-The rule: docs/design.md, 3.10. An average over a range shows a new pod linearly: after a tenth of the range it
-contains a tenth of the pod. The rest is added as ``estimate x max(0, 1 - (sampled_at - bound_at) / range)``, at most
-all of it; a proposed or assumed pod counts as placed now. Amounts are bytes per second. Every value exists for one
-node and for all.
+The rule: docs/design.md, 3.10. An average over a range shows a new pod linearly: after a tenth of the range it contains
+a tenth of the pod. The rest is added as ``estimate x max(0, 1 - (sampled_at - bound_at) / range)``, at most all of it;
+a proposed or assumed pod counts as placed now. Amounts are bytes per second. Every value exists for one node and for
+all.
 """
 
 from __future__ import annotations
@@ -50,8 +50,6 @@ class TrafficDetails:
 
 
 class NodeTraffic:
-    """The traffic of one Snapshot by one set of arguments."""
-
     def __init__(self, args: NetworkTrafficArgs, snapshot: Snapshot) -> None:
         self._live = snapshot.live
         self._query = query_of(args).token
@@ -73,21 +71,21 @@ class NodeTraffic:
     # One node.
 
     def used(self, row: int) -> float:
-        """The sum of the configured directions, estimates included; NaN when unknown."""
+        """The sum of the configured directions, estimates included; NaN if unknown."""
         return math.fsum(self._loads_of(row)) if self._is_usable(row) else math.nan
 
     def used_share(self, row: int) -> float:
-        """The share of the link's capacity in use, of the busier direction; NaN when it or the capacity is unknown."""
+        """The used share of the link's capacity, by the busier direction; NaN if this or the capacity is unknown."""
         capacity = self.capacity(row)
         return max(self._loads_of(row)) / capacity if self._is_usable(row) and capacity > 0 else math.nan
 
     def capacity(self, row: int) -> float:
-        """Of the node's link in each direction; NaN when unknown."""
+        """The link's capacity in each direction; NaN if unknown."""
         reported = float(self._live.bandwidth(self._query).capacity[row])
         return self._capacity if math.isnan(reported) else reported
 
     def details(self, row: int) -> TrafficDetails:
-        """The parts of the value, also of a sample that is too old."""
+        """The parts of the value, also for a sample that is too old."""
         estimated = math.fsum(self._estimates[direction].column()[row] for direction in self._directions)
         return TrafficDetails(
             measured=math.fsum(self._measured(direction)[row] for direction in self._directions),
@@ -98,7 +96,7 @@ class NodeTraffic:
         )
 
     def is_too_old(self, row: int) -> bool:
-        """Whether there is a sample older than the maximum age."""
+        """Whether the sample exceeds the maximum age."""
         return self._age(row) > self._maximum_age
 
     def _age(self, row: int) -> float:
@@ -145,7 +143,7 @@ class NodeTraffic:
 
 
 def measured_share(sample: Bandwidth, args: NetworkTrafficArgs) -> float:
-    """The share of the link's capacity in use by one sample, of the busier direction; NaN when unknown."""
+    """The share of the link's capacity used in one sample, by the busier direction; NaN if unknown."""
     amounts = {RECEIVE: (sample.receive,), TRANSMIT: (sample.transmit,), BOTH: (sample.receive, sample.transmit)}
     configured = bytes_per_second(args.capacity) if args.capacity else None
     capacity = sample.capacity if sample.capacity is not None else configured
@@ -156,7 +154,6 @@ def measured_share(sample: Bandwidth, args: NetworkTrafficArgs) -> float:
 
 
 def _pod_bandwidth(pod: Pod, *, annotation: str, default: float) -> float:
-    """The estimate for a pod: its annotation, else the default."""
     value = annotated_rate(pod, annotation)
     return default if value is None else value
 
@@ -164,7 +161,7 @@ def _pod_bandwidth(pod: Pod, *, annotation: str, default: float) -> float:
 class TrafficEstimates:
     """Estimates by row for one direction of traffic; ``amount`` is the estimate for one pod.
 
-    One sum a row, computed again for rows whose sample or pods changed.
+    One sum per row, recomputed after a change of the sample or the pods.
     """
 
     def __init__(
@@ -179,7 +176,7 @@ class TrafficEstimates:
         self._sampled = -1
 
     def column(self) -> npt.NDArray[np.float64]:
-        """float64[capacity], in the unit of ``amount``; 0 for rows without a sample. Not to be modified."""
+        """float64[capacity], in the unit of ``amount``; 0 for rows without a sample. Read-only."""
         if len(self._sums) != self._snapshot.columns.capacity:
             self._sums = grown(self._sums, self._snapshot.columns.capacity)
         for row in self._changed():
@@ -188,11 +185,11 @@ class TrafficEstimates:
         return self._sums
 
     def of_new(self, pod: Pod | None) -> float:
-        """The estimate for a pod that is placed just now; 0 for none."""
+        """The estimate for a pod that is placed now; 0 for None."""
         return 0.0 if pod is None else self._amount(pod)
 
     def pods(self, row: int) -> int:
-        """How many pods of a row are estimated."""
+        """The number of estimated pods on a row."""
         return sum(self._share_of(placed) > 0 for placed in self._snapshot.placed_on_row(row))
 
     def _changed(self) -> Iterable[int]:
@@ -214,7 +211,7 @@ class TrafficEstimates:
 
 
 def missing_share(bound_at: float | None, sampled_at: float, range_seconds: float) -> float:
-    """The share (0..1) of a pod that the average up to ``sampled_at`` does not contain; 0 without a sample."""
+    """The share (0..1) of a pod that is missing in the average up to ``sampled_at``; 0 without a sample."""
     if math.isnan(sampled_at):
         return 0.0
     if bound_at is None:

@@ -1,7 +1,7 @@
-"""Which waiting pods a node has enough for, of thousands with different requests at once: allocatable, or free.
+"""Finds the pending pods that a node has enough for, by allocatable or by free amounts, among thousands at once.
 
-One array per resource, a row per set of requests: an event costs one comparison of each array with one number. 3,000
-different sets of requests take 13 us an event, where asking the hint for each of them takes 10 ms (``bench.requeue``).
+One array per resource, a row per set of requests: an event costs one comparison per array. 3,000 different sets of
+requests take 13 us per event; asking the hint for each takes 10 ms (``bench.requeue``).
 """
 
 from __future__ import annotations
@@ -18,12 +18,11 @@ from berth.api.pod import Pod, priority_of
 from berth.api.resources import PODS, Amounts
 from berth.framework.events import RoomIndex
 
-CountedAmounts = tuple[tuple[str, int], ...]
-"""(resource, amount), each amount more than 0, in the order of the reasons."""
+CountedAmounts = tuple[tuple[str, int], ...]  # (resource, amount), amounts above 0, in the order of the reasons
 
+# Resources with an array. Bounded, because pods name extended resources as they like: requests of others are left to
+# the hint.
 MAX_COLUMNS: Final = 32
-"""Resources with an array. Pods name extended resources as they like, so their number must have a bound: requests of
-further ones are left to the hint."""
 _FIRST_ROWS: Final = 64
 
 
@@ -61,10 +60,10 @@ class AmountsIndex:
         self._keys[row], self._is_used[row] = None, False
         self._free_rows.append(row)
         if not self._rows:
-            self._clear()  # so that resources which no pod requests any more have no array
+            self._clear()  # so that resources without requests lose their array
 
     def find(self, old: object, new: object) -> Iterable[Hashable]:
-        """What fits the node if it were empty and requests something that the node has more of than before."""
+        """The sets that fit the empty node and request a resource of which the node now has more."""
         if not isinstance(new, Node) or not self._rows:
             return ()
         now = self._allocatable(new)
@@ -105,10 +104,10 @@ class AmountsIndex:
 
 
 class FreedIndex(AmountsIndex, RoomIndex):
-    """Sets of requests, found by a pod that leaves a node or requests less there: those that fit what is free now.
+    """Sets of requests, found by a pod that leaves a node or requests less there, if they fit its free amounts.
 
-    Pods of lower priority count as free, since they may be evicted: ``add`` is given pods of one priority for a key.
-    Pods that are not bound yet and nominated ones are not counted there: a try too many beats one too few.
+    Pods of lower priority count as free, because they may be evicted: ``add`` gets pods of one priority per key.
+    Assumed and nominated pods are not counted, because a vain attempt is better than a missed one.
     """
 
     def __init__(self, wanted: Callable[[Pod], CountedAmounts]) -> None:

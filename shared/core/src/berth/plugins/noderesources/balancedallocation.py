@@ -1,11 +1,11 @@
-"""NodeResourcesBalancedAllocation: prefers nodes whose resources are used more evenly with the pod on them.
+"""NodeResourcesBalancedAllocation: prefers nodes with more even use of their resources with the pod on them.
 
-With the used fraction ``f = R / A`` of each resource, at most 1, resources with A = 0 left out: the spread is ``|f1 -
-f2| / 2`` of two resources, the population standard deviation of more, 0 of fewer. The balance is ``(1 - spread) * 100``
-in whole numbers. Score: ``50 + (50 + balance with the pod - balance without it) / 2``. Requests are the real ones; a
-pod that requests none of the resources is not scored. As kube-scheduler 1.36's plugin of that name.
+With the used fraction ``f = R / A`` of each resource, at most 1, without resources of A = 0: the spread is ``|f1 - f2|
+/ 2`` of two resources, the population standard deviation of more, 0 of fewer. The balance is ``(1 - spread) * 100`` in
+whole numbers. Score: ``50 + (50 + balance with the pod - balance without it) / 2``. Requests are the real ones; a pod
+that requests none of the resources is not scored. As kube-scheduler 1.36's plugin of that name.
 
-Balances are 50..100, so nothing is ever negative. Sums are in the order of the resources: float results depend on it.
+Balances are 50..100, so all numbers stay positive. Sums keep the order of the resources, which changes float results.
 """
 
 from __future__ import annotations
@@ -33,13 +33,12 @@ NAME: Final = "NodeResourcesBalancedAllocation"
 
 
 class BalancedAllocationArgs(Args, frozen=True, kw_only=True):
-    """What is balanced."""
+    """The resources to balance."""
 
     resources: list[ResourceWeight] | None = msgspec.field(default_factory=cpu_and_memory)
     """The resources to balance, each once; their weight can only be 1."""
 
     def __post_init__(self) -> None:
-        """An empty list means unset."""
         if not self.resources:
             msgspec.structs.force_setattr(self, "resources", cpu_and_memory())
 
@@ -54,11 +53,10 @@ class NodeResourcesBalancedAllocation(PreScorePlugin, VectorScorePlugin):
         self._resources = [resource.name for resource in args.resources or ()]
 
     def pre_score(self, state: CycleState, pod: Pod, nodes: Nodes) -> Status:
-        """Skip for a pod that requests none of the resources: no balance changes."""
         return SUCCESS if any(amount for _, amount in self._counted(state.pod_class.requests)) else SKIP
 
     def score(self, state: CycleState, pod: Pod, node: NodeInfo) -> int:
-        """50..100; 75 when the balance does not change."""
+        """50..100; 75 for an unchanged balance."""
         return points_of_node(
             [
                 (node.requested(name), amount, node.allocatable(name))
@@ -72,7 +70,7 @@ class NodeResourcesBalancedAllocation(PreScorePlugin, VectorScorePlugin):
         return points_of_nodes(resources, len(nodes))
 
     def _counted(self, requests: Requests) -> list[tuple[str, int]]:
-        """(resource, amount) of the resources that count: scalar ones only if the pod requests them."""
+        """(resource, amount) of the counted resources: scalar ones only if the pod requests them."""
         return [
             (name, amount)
             for name in self._resources
@@ -93,7 +91,6 @@ def points_of_node(resources: Sequence[tuple[int, int, int]]) -> int:
 
 
 def points_of_nodes(resources: Sequence[tuple[Amount, float, Amount]], count: int) -> Points:
-    """The same for ``count`` nodes."""
     has = [a > 0 for _, _, a in resources]
     now_and_before = _balances([_fractions(*resource) for resource in resources], has, count)
     points: Points = 50 + (50 + now_and_before[0] - now_and_before[1]) // 2
@@ -120,7 +117,7 @@ def _balance(fractions: Sequence[float]) -> int:
 
 
 def _added(numbers: Sequence[float]) -> float:
-    """One after the other: ``sum`` of newer Pythons is more exact than kube-scheduler's."""
+    """One after the other, because ``sum`` of newer Pythons is more exact than kube-scheduler's."""
     return reduce(add, numbers)
 
 
@@ -153,7 +150,6 @@ def _deviations(parts: Sequence[Amount], has: Sequence[npt.NDArray[np.bool_]]) -
 
 
 def validate(args: BalancedAllocationArgs, path: str) -> list[str]:
-    """Known resources, each once, without weights."""
     resources = args.resources or []
     names = [resource.name for resource in resources]
     problems = [

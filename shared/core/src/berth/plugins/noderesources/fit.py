@@ -1,6 +1,6 @@
-"""NodeResourcesFit: the pod's requests must be free on the node; scores by the resources that are left or used.
+"""NodeResourcesFit: the pod's requests must be free on the node; scores by free or used resources.
 
-Filter: rejects a node when ``requested + pod > allocatable`` for any resource, or when it has too many pods; each
+Filter: rejects a node if ``requested + pod > allocatable`` for any resource, or if it has too many pods; each
 insufficient resource is a separate reason. Score: see ``scoringstrategy``. As kube-scheduler 1.36's plugin of that
 name.
 """
@@ -62,14 +62,12 @@ WANTED: Final = StateKey[CountedAmounts]("NodeResourcesFit.wanted")
 _FIRST: Final = (CPU, MEMORY, EPHEMERAL_STORAGE)
 _WORDS: Final = {CPU: "CPU", MEMORY: "memory", EPHEMERAL_STORAGE: "ephemeral storage"}
 _UNITS: Final = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
-_MAX_BITS: Final = 60
-"""More reasons do not fit into the bits of an int64."""
-_MAX_KEPT: Final = 4096
-"""Pods and nodes whose amounts are kept between two calls of a hint."""
+_MAX_BITS: Final = 60  # reasons that fit into the bits of an int64
+_MAX_KEPT: Final = 4096  # pods and nodes with amounts kept between two calls of a hint
 
 
 class NodeResourcesFitArgs(Args, frozen=True, kw_only=True):
-    """Which resources Filter ignores, and how Score compares the rest."""
+    """Resources that Filter ignores, and how Score compares the rest."""
 
     ignored_resources: list[str] | None = None
     """Extended resources that Filter ignores."""
@@ -98,7 +96,7 @@ class NodeResourcesFit(PreFilterPlugin, VectorFilterPlugin, RemedyPlugin, Vector
         self._allocatable_of = IdentityCache[Node, Amounts](_allocatable, capacity=_MAX_KEPT)
 
     def pre_filter(self, state: CycleState, pod: Pod, snapshot: Snapshot) -> PreFilterResult:
-        """Never Skip, since a node may have too many pods."""
+        """Never Skip, because a node may have too many pods."""
         state.write(WANTED, self._wanted(state.pod_class.requests))
         return PreFilterResult()
 
@@ -113,7 +111,7 @@ class NodeResourcesFit(PreFilterPlugin, VectorFilterPlugin, RemedyPlugin, Vector
         return _status(missing, unresolvable=unresolvable)
 
     def filter_all(self, state: CycleState, pod: Pod, nodes: Nodes) -> Verdicts:
-        """One bit for each reason, then one status for each set of bits that occurs."""
+        """One bit per reason, then one status per occurring set of bits."""
         wanted = state.read(WANTED)
         if len(wanted) > _MAX_BITS:
             return Verdicts.of(SUCCESS if info is None else self.filter(state, pod, info) for info in nodes.infos())
@@ -130,7 +128,6 @@ class NodeResourcesFit(PreFilterPlugin, VectorFilterPlugin, RemedyPlugin, Vector
         return Verdicts.of_bits(bits, len(wanted) + 2, partial(_status_of, [resource for resource, _ in wanted]))
 
     def remedy(self, state: CycleState, pod: Pod, nodes: RejectedNodes) -> Iterable[RemedySentence]:
-        """One sentence for each resource of which nodes have too little free, and one for nodes with too many pods."""
         wanted = state.find(WANTED) or ()
         short = [amount > nodes.allocatable(name) - nodes.requested(name) for name, amount in wanted]
         full = nodes.pods + 1 > nodes.allowed_pods
@@ -141,7 +138,7 @@ class NodeResourcesFit(PreFilterPlugin, VectorFilterPlugin, RemedyPlugin, Vector
         yield RemedySentence(about=TOO_MANY_PODS, nodes=full, after="have as many pods as they may")
 
     def remedy_by_reason(self, reason: str, nodes: Nodes) -> RemedySentence | None:
-        """How much of a resource nodes have, where the request is not known."""
+        """The nodes' amounts of a resource, if the request is unknown."""
         resource = reason.removeprefix(INSUFFICIENT.format(""))
         if resource == reason:
             return None
@@ -150,7 +147,6 @@ class NodeResourcesFit(PreFilterPlugin, VectorFilterPlugin, RemedyPlugin, Vector
         return RemedySentence(about=resource, text=text, examples=[room.node], amounts=room.amounts())
 
     def score(self, state: CycleState, pod: Pod, node: NodeInfo) -> int:
-        """By the scoring strategy and its resources."""
         requests = state.pod_class.requests
         return self._strategy.of_node(
             [
@@ -170,7 +166,6 @@ class NodeResourcesFit(PreFilterPlugin, VectorFilterPlugin, RemedyPlugin, Vector
         )
 
     def events(self) -> Sequence[EventHint]:
-        """A pod is deleted or scaled down, or a nomination is cleared; a node is added or has more allocatable."""
         pod_change = ClusterEvent(Resource.POD, Action.DELETE | Action.UPDATE_POD_SCALE_DOWN)
         node_change = ClusterEvent(Resource.NODE, Action.ADD | Action.UPDATE_NODE_ALLOCATABLE)
         return (
@@ -186,7 +181,7 @@ class NodeResourcesFit(PreFilterPlugin, VectorFilterPlugin, RemedyPlugin, Vector
         return FreedIndex(self._wanted_by_pod)
 
     def _wanted_at_priority(self, pod: Pod) -> Hashable:
-        """What a pod may evict depends on its priority."""
+        """By priority too, because that decides which pods the pod may evict."""
         return priority_of(pod), self._wanted_by(pod.spec)
 
     def _wanted_by_pod(self, pod: Pod) -> CountedAmounts:
@@ -203,7 +198,7 @@ class NodeResourcesFit(PreFilterPlugin, VectorFilterPlugin, RemedyPlugin, Vector
         return is_extended(resource) and (resource in self._ignored or group in self._ignored_groups)
 
     def _after_pod_change(self, pod: Pod, old: object, new: object) -> bool:
-        """A placed pod is deleted, or one is scaled down in a resource that this pod requests."""
+        """A placed pod is deleted, or scaled down in a resource that this pod requests."""
         if not isinstance(old, Pod):
             return True
         if not isinstance(new, Pod):
@@ -215,7 +210,7 @@ class NodeResourcesFit(PreFilterPlugin, VectorFilterPlugin, RemedyPlugin, Vector
         return any(now.get(name, 0) < before.get(name, 0) for name, _ in wanted)
 
     def _after_node_change(self, pod: Pod, old: object, new: object) -> bool:
-        """The pod fits the node if it were empty, and the node has more of a requested resource than before."""
+        """The pod fits the empty node, and the node has more of a requested resource than before."""
         if not isinstance(new, Node):
             return False
         wanted, now = self._wanted_by(pod.spec), self._allocatable_of(new)
@@ -240,7 +235,7 @@ def _status(missing: Sequence[str], *, unresolvable: bool) -> Status:
 
 
 def _status_of(resources: Sequence[str], bits: int) -> Status:
-    """Bits from the lowest: too many pods; one for each resource; a request exceeds the node's allocatable."""
+    """Bits from the lowest: too many pods; one per resource; a request exceeds the node's allocatable."""
     reasons = [TOO_MANY_PODS, *(INSUFFICIENT.format(resource) for resource in resources)]
     missing = [reason for bit, reason in enumerate(reasons) if bits >> bit & 1]
     return _status(missing, unresolvable=bool(bits >> len(reasons)))
@@ -248,7 +243,7 @@ def _status_of(resources: Sequence[str], bits: int) -> Status:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Room:
-    """What some nodes have of a resource: ``largest`` is the most allocatable, ``node`` the one with the most free."""
+    """Some nodes' amounts of a resource: ``largest`` is the most allocatable, ``node`` has the most free."""
 
     resource: str
     largest: int
@@ -271,7 +266,7 @@ class _Room:
         return f"the largest node has {self.text(self.largest)}, and the freest {self.of_the_freest} ({self.node})"
 
     def beside(self, amount: int) -> str:
-        """Compares it with a requested amount."""
+        """Compare with a requested amount."""
         if amount > self.largest:
             return self.most
         missing = self.text(amount - self.free, up=True)
@@ -298,7 +293,7 @@ def _free_room(resource: str, nodes: Nodes, among: Mask) -> _Room:
 
 
 def _shortage(resource: str, amount: int, nodes: Nodes, short: Mask, only: Mask) -> RemedySentence:
-    """Compares the request with the nodes that have no other obstacle, if there are any."""
+    """Compare the request with the nodes without another obstacle, if there are any."""
     among = only if only.any() else short
     count, room = int(np.count_nonzero(among)), _free_room(resource, nodes, among)
     if count == nodes.snapshot.node_count:
@@ -332,7 +327,7 @@ Sum_co = TypeVar("Sum_co", int, npt.NDArray[np.float64], covariant=True)
 
 
 class _Sums(Protocol[Sum_co]):
-    """What is requested on one node, or on each of many."""
+    """Requested amounts on one node, or on each of many."""
 
     @property
     def nonzero_cpu(self) -> Sum_co: ...
@@ -360,7 +355,7 @@ def validate(args: NodeResourcesFitArgs, path: str) -> list[str]:
 
 
 def _ignored_problems(args: NodeResourcesFitArgs, path: str) -> list[str]:
-    """The names must be valid: a name that no resource can have would have no effect."""
+    """Problems with the names, because an invalid one would have no effect."""
     problems = [
         problem
         for i, name in enumerate(args.ignored_resources or ())

@@ -1,10 +1,10 @@
 """The scoring strategies of NodeResourcesFit, with their arguments: from requested and allocatable to a score.
 
-With R requested (this pod included) and A allocatable, in whole numbers, per resource (those with A = 0 left out):
+With R requested (this pod included) and A allocatable, in whole numbers, per resource with A > 0:
 
-- LeastAllocated: ``(A - R) * 100 / A``, 0 when R > A; a node's score is the weighted mean, rounded down.
+- LeastAllocated: ``(A - R) * 100 / A``, 0 if R > A; a node's score is the weighted mean, rounded down.
 - MostAllocated: ``R * 100 / A``, with R at most A; the mean likewise.
-- RequestedToCapacityRatio: a shape over the utilization ``R * 100 / A`` (100 when R > A); only resources with a score
+- RequestedToCapacityRatio: a shape over the utilization ``R * 100 / A`` (100 if R > A); only resources with a score
   above 0 count, in sum and weights, and the mean is rounded half up.
 
 The formulas are kube-scheduler 1.36's. Sums are exact in float64 up to 2**53, so for amounts up to 80 TiB of memory.
@@ -30,7 +30,7 @@ RATIO: Final = "RequestedToCapacityRatio"
 
 
 class ResourceWeight(Args, frozen=True, kw_only=True):
-    """A resource and how much it counts, 1..100."""
+    """A resource and its weight, 1..100."""
 
     name: str = ""
     """cpu, memory, ephemeral-storage or an extended resource."""
@@ -38,13 +38,11 @@ class ResourceWeight(Args, frozen=True, kw_only=True):
     """1..100."""
 
     def __post_init__(self) -> None:
-        """0 means unset."""
         if not self.weight:
             msgspec.structs.force_setattr(self, "weight", 1)
 
 
 def cpu_and_memory() -> list[ResourceWeight]:
-    """The default resources, with equal weights."""
     return [ResourceWeight(name="cpu"), ResourceWeight(name="memory")]
 
 
@@ -71,14 +69,13 @@ class ScoringStrategy(Args, frozen=True, kw_only=True):
     """
 
     type: str = ""
-    """LeastAllocated, MostAllocated or RequestedToCapacityRatio; required in a strategy that is written."""
+    """LeastAllocated, MostAllocated or RequestedToCapacityRatio; required in a strategy in a file."""
     resources: list[ResourceWeight] | None = msgspec.field(default_factory=cpu_and_memory)
     """The resources that count."""
     requested_to_capacity_ratio: Shape | None = None
     """The function of RequestedToCapacityRatio."""
 
     def __post_init__(self) -> None:
-        """An empty list means unset."""
         if not self.resources:
             msgspec.structs.force_setattr(self, "resources", cpu_and_memory())
 
@@ -90,12 +87,11 @@ Points = npt.NDArray[np.int64]
 class Strategy(ABC):
     """Scores a node from (weight, requested, allocatable) of each resource."""
 
-    packs: bool
-    """Whether fuller nodes score higher."""
+    packs: bool  # fuller nodes score higher
 
     @abstractmethod
     def of_node(self, resources: Iterable[tuple[int, int, int]]) -> int:
-        """0..100 for one node."""
+        pass
 
     @abstractmethod
     def of_nodes(self, resources: Iterable[tuple[int, Amount, Amount]], count: int) -> Points:
@@ -103,12 +99,9 @@ class Strategy(ABC):
 
 
 class LeastAllocated(Strategy):
-    """Emptier nodes score higher."""
-
     packs = False
 
     def of_node(self, resources: Iterable[tuple[int, int, int]]) -> int:
-        """The weighted mean of what is left."""
         return _mean([(weight, (a - r) * 100 // a if r < a else 0) for weight, r, a in resources if a])
 
     def of_nodes(self, resources: Iterable[tuple[int, Amount, Amount]], count: int) -> Points:
@@ -116,12 +109,9 @@ class LeastAllocated(Strategy):
 
 
 class MostAllocated(Strategy):
-    """Fuller nodes score higher."""
-
     packs = True
 
     def of_node(self, resources: Iterable[tuple[int, int, int]]) -> int:
-        """The weighted mean of what is used."""
         counted = [(weight, min(r, a) * 100 // a) for weight, r, a in resources if a]
         return _mean(counted)
 
@@ -139,7 +129,6 @@ class RequestedToCapacityRatio(Strategy):
         self._table: npt.NDArray[np.float64] = np.array(self._points, dtype=np.float64)
 
     def of_node(self, resources: Iterable[tuple[int, int, int]]) -> int:
-        """The weighted mean of the resources with a score above 0."""
         points = [(weight, self._points[min(r, a) * 100 // a]) for weight, r, a in resources if a]
         counted = [(weight, score) for weight, score in points if score > 0]
         total, weights = sum(w * score for w, score in counted), sum(w for w, _ in counted)
@@ -162,7 +151,6 @@ def weights_of(strategy: ScoringStrategy) -> tuple[tuple[str, int], ...]:
 
 
 def strategy_of(args: ScoringStrategy) -> Strategy:
-    """The formula of a valid configuration."""
     if args.type == MOST:
         return MostAllocated()
     if args.type == RATIO:
@@ -223,7 +211,6 @@ def _ratio_problems(strategy: ScoringStrategy, path: str) -> list[str]:
 
 
 def resource_problems(resources: list[ResourceWeight], path: str) -> list[str]:
-    """Problems of a list of resources with weights."""
     problems = [
         f"{path}[{i}].weight: want 1..100, got {resource.weight}"
         for i, resource in enumerate(resources)

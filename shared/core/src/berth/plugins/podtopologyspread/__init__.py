@@ -1,1 +1,1 @@
-"""PodTopologySpread: spreads pods evenly over zones, hosts or any other values of a node label."""
+"""PodTopologySpread: spreads pods evenly over zones, hosts or other values of a node label."""

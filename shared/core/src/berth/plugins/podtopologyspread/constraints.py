@@ -1,6 +1,6 @@
 """Topology spread constraints of a pod: compiled, with the nodes and pods that count for each.
 
-Default constraints have no selector of their own: it is made from the pod's services and controller.
+Default constraints get their selector from the pod's services and controller.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ _IGNORE: Final = "Ignore"
 class Constraint:
     """Pods that match the selector are to be spread evenly over the domains of a topology key.
 
-    ``honors_affinity``, ``honors_taints``: nodes excluded by the pod's node affinity, or by a taint that it does not
-    tolerate, do not count (nodeAffinityPolicy and nodeTaintsPolicy ``Honor``).
+    ``honors_affinity``, ``honors_taints``: nodes excluded by the pod's node affinity, or by an untolerated taint, do
+    not count (nodeAffinityPolicy and nodeTaintsPolicy ``Honor``).
     """
 
     key: str
@@ -56,16 +56,15 @@ class Constraint:
         return snapshot.groups.count_pods(self.pods).counts
 
     def counts_pod(self, pod: Pod) -> bool:
-        """Whether the pod is included in the counts: a matching pod that is not being deleted."""
+        """Whether the pod is counted: it matches and is not being deleted."""
         return bool(self.labels.requirements) and pod.metadata.deletion_timestamp is None and self.selects(pod)
 
     def selects(self, pod: Pod) -> bool:
-        """Whether the selector matches the pod; an empty one matches every pod of the namespace."""
         (selector,) = self.pods.selectors
         return pod.metadata.namespace in selector.namespaces and self.labels.matches(pod.metadata.labels or {})
 
     def eligible_mask(self, snapshot: Snapshot, pod_class: EquivalenceClass) -> Mask:
-        """bool[rows]: which nodes count."""
+        """bool[rows]: nodes that count."""
         mask: Mask = snapshot.columns.exists[: snapshot.size].copy()
         eligible = EligibleNodes.of(snapshot)
         if self.honors_affinity:
@@ -105,7 +104,7 @@ def _compiled(constraint: TopologySpreadConstraint, pod: Pod, labels: LabelMatch
 
 
 def _labels_of(constraint: TopologySpreadConstraint, pod: Pod) -> LabelMatcher:
-    """The selector and, for each of matchLabelKeys that the pod has, the pod's own value."""
+    """The selector, with the pod's own value for each of matchLabelKeys that it has."""
     selector, own = compile_label_selector(constraint.label_selector), pod.metadata.labels or {}
     keys = [key for key in constraint.match_label_keys or () if key in own]
     same = [Requirement(key, "In", frozenset((own[key],))) for key in keys]
@@ -113,7 +112,6 @@ def _labels_of(constraint: TopologySpreadConstraint, pod: Pod) -> LabelMatcher:
 
 
 def has_all_keys(constraints: Iterable[Constraint], nodes: Nodes) -> Mask:
-    """Which nodes have the topology keys of all constraints."""
     mask: Mask = np.ones(len(nodes), dtype=np.bool_)
     for constraint in constraints:
         mask &= nodes.label(constraint.key)[0] >= 0
@@ -124,7 +122,7 @@ _MAX_CACHED: Final = 4096
 
 
 class SelectorCache(Generic[K, V]):
-    """What follows from the selectors of services and controllers in a Snapshot, by key, until one of them changes."""
+    """Values derived from the selectors of a Snapshot's services and controllers; dropped when one changes."""
 
     KINDS: Final = (Service, ReplicationController, ReplicaSet, StatefulSet)
 
@@ -134,7 +132,7 @@ class SelectorCache(Generic[K, V]):
         self._version = -1
 
     def get(self, key: K, make: Callable[[], V]) -> V:
-        """What follows for this key, made when it is not cached."""
+        """The value of this key, made unless cached."""
         version = sum(self._snapshot.objects(kind).version for kind in self.KINDS)
         if version != self._version or len(self._found) > _MAX_CACHED:
             self._found.clear()
@@ -145,7 +143,7 @@ class SelectorCache(Generic[K, V]):
 
 
 class DefaultConstraints:
-    """Default constraints in one Snapshot, for the pods that a pod's services and its controller select together."""
+    """Default constraints in one Snapshot, with the common selectors of a pod's services and controller."""
 
     def __init__(self, snapshot: Snapshot, defaults: Sequence[TopologySpreadConstraint]) -> None:
         self._snapshot = snapshot
@@ -155,7 +153,7 @@ class DefaultConstraints:
         )
 
     def of(self, pod: Pod, action: str) -> tuple[Constraint, ...]:
-        """Those with this ``whenUnsatisfiable``; none when no service or controller selects the pod."""
+        """The constraints with this ``whenUnsatisfiable``; empty if no service or controller selects the pod."""
         owner = next((owner for owner in pod.metadata.owner_references or () if owner.controller), None)
         if owner is None and not self._snapshot.objects(Service).in_namespace(pod.metadata.namespace):
             return ()

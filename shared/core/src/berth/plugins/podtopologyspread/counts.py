@@ -1,7 +1,7 @@
 """Pod counts by topology domain for PodTopologySpread: for Filter, and weighted for Score.
 
-Raw score: the sum of ``pods * ln(domains + 2) + maxSkew - 1`` over the constraints whose topology key the node has,
-rounded half up. Domains are those of the feasible nodes; for host names their number is that of the feasible nodes.
+Raw score: the sum of ``pods * ln(domains + 2) + maxSkew - 1`` over the constraints with a topology key that the node
+has, rounded half up. Only feasible nodes' domains count; for host names their number is the number of feasible nodes.
 Pods are counted on all nodes that are eligible for the constraint; for host names only on the node itself.
 """
 
@@ -22,15 +22,15 @@ from berth.framework.interface import MAX_SCORE, Scores
 from berth.plugins.domains import DomainSums, Numbers
 from berth.plugins.podtopologyspread.constraints import HOSTNAME, Constraint, has_all_keys
 
+# The minimum if no node is eligible: no domain exceeds the skew then.
 _NO_DOMAIN: Final = float(2**31 - 1)
-"""The minimum when no node is eligible: then no domain exceeds the skew."""
 
 
 @dataclass(slots=True)
 class ConstraintCounts:
     """The matching pods by domain for one constraint.
 
-    ``is_domain``: bool by code + 1, the values that eligible nodes have. ``self_match``: 1 if the selector matches the
+    ``is_domain``: bool by code + 1, the values of eligible nodes. ``self_match``: 1 if the selector matches the
     incoming pod.
     """
 
@@ -45,11 +45,11 @@ class ConstraintCounts:
         return self._min_count() + self.constraint.max_skew - self.self_match
 
     def removed(self, removed: RemovedPods, snapshot: Snapshot) -> Numbers:
-        """float64[nodes]: how many of the counted pods are removed from each node."""
+        """float64[nodes]: the number of counted pods that are removed from each node."""
         return removed.count(lambda group: self.constraint.pods.times(group, snapshot.labels_of_namespace))
 
     def _min_count(self) -> float:
-        """The fewest matching pods of any domain; 0 when there are fewer domains than minDomains."""
+        """The fewest matching pods of any domain; 0 with fewer domains than minDomains."""
         if int(np.count_nonzero(self.is_domain)) < self.constraint.min_domains:
             return 0.0
         return float(self.domains.numbers.min(where=self.is_domain, initial=_NO_DOMAIN))
@@ -57,8 +57,6 @@ class ConstraintCounts:
 
 @dataclass(slots=True)
 class SpreadCounts:
-    """The counts for all constraints of a pod."""
-
     pod_class: EquivalenceClass
     constraints: list[ConstraintCounts]
 
@@ -69,7 +67,7 @@ class SpreadCounts:
         )
 
     def update(self, other: Pod, node: NodeInfo, by: int) -> None:
-        """Adds (``by`` 1) or removes (-1) another pod on a node."""
+        """Add (``by`` 1) or remove (-1) another pod on a node."""
         if not all(counts.domains.has(node.row) for counts in self.constraints):
             return
         for counts in self.constraints:
@@ -80,7 +78,7 @@ class SpreadCounts:
 def count_matches(
     constraints: Sequence[Constraint], pod: Pod, pod_class: EquivalenceClass, snapshot: Snapshot
 ) -> SpreadCounts:
-    """The counts that Filter needs; computed once in PreFilter. Nodes without all topology keys count for none."""
+    """The counts of Filter, computed once in PreFilter. Nodes without all topology keys do not count."""
     nodes = Nodes(snapshot)
     complete = has_all_keys(constraints, nodes)
     return SpreadCounts(
@@ -117,7 +115,7 @@ class ConstraintScore:
         return pods * self.weight + self.added
 
     def of_nodes(self, nodes: Nodes, others: int = 0) -> Numbers:
-        """float64[nodes] of :meth:`at`; ``others``: as if so many more pods like the incoming one were on each node."""
+        """float64[nodes] of :meth:`at`; ``others``: as if this many equal pods were added to each node."""
         pods = self.domains.of_nodes(nodes) if self.pods is None else nodes.take(self.pods)
         scores = (pods + others * self.self_match if others else pods) * self.weight
         scores += self.added
@@ -136,7 +134,7 @@ class SpreadScores:
         return 0 if self.ignored[row] else math.floor(sum(score.at(row) for score in self.constraints) + 0.5)
 
     def all_raw(self, nodes: Nodes, others: int = 0) -> Scores:
-        """int64[nodes] of :meth:`raw`; ``others``: as if so many more pods like the incoming one were on each node."""
+        """int64[nodes] of :meth:`raw`; ``others``: as if this many equal pods were added to each node."""
         total = np.zeros(len(nodes))
         for score in self.constraints:
             total += score.of_nodes(nodes, others)
@@ -157,7 +155,7 @@ class SpreadScores:
 def spread_scores(
     constraints: Sequence[Constraint], pod: Pod, pod_class: EquivalenceClass, nodes: Nodes, *, all_keys: bool
 ) -> SpreadScores:
-    """What Score needs for the feasible ``nodes``; computed once in PreScore.
+    """The inputs of Score for the feasible ``nodes``, computed once in PreScore.
 
     ``all_keys``: nodes without all topology keys are ignored, and their pods do not count.
     """

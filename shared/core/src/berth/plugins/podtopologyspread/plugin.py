@@ -1,8 +1,8 @@
-"""PodTopologySpread: spreads matching pods evenly over zones, hosts or the domains of any other node label.
+"""PodTopologySpread: spreads matching pods evenly over zones, hosts or other values of a node label.
 
-Filter: rejects a node when ``pods in its domain + 1 - fewest pods in any domain > maxSkew``. Score: see ``counts``.
-Pods without constraints get the default constraints of the arguments, with the selectors of their services and
-controller. As kube-scheduler 1.36's plugin of that name.
+Filter: rejects a node if ``pods in its domain + 1 - fewest pods in any domain > maxSkew``. Score: see ``counts``. Pods
+without constraints get the default constraints of the arguments, with the selectors of their services and controller.
+As kube-scheduler 1.36's plugin of that name.
 """
 
 from __future__ import annotations
@@ -60,31 +60,28 @@ SPREAD_COUNTS: Final = StateKey[SpreadCounts]("PodTopologySpread.spread_counts")
 SPREAD_SCORES: Final = StateKey[SpreadScores]("PodTopologySpread.spread_scores")
 SYSTEM: Final = "System"
 LIST: Final = "List"
+# The default constraints under `defaultingType: System`.
 SYSTEM_CONSTRAINTS: Final = (
     TopologySpreadConstraint(max_skew=3, topology_key=HOSTNAME, when_unsatisfiable=SCHEDULE_ANYWAY),
     TopologySpreadConstraint(max_skew=5, topology_key=ZONE, when_unsatisfiable=SCHEDULE_ANYWAY),
 )
-"""The default constraints under ``defaultingType: System``."""
-_MAX_SHOWN: Final = 3
-"""Domains that a sentence lists."""
+_MAX_SHOWN: Final = 3  # domains in a sentence
 _POD_CHANGES: Final = Action.ADD | Action.DELETE | Action.UPDATE_POD_LABEL | Action.UPDATE_POD_TOLERATIONS
+# Compiled constraints kept between two calls of a hint: of 780 pods with the most that a pod may have.
 _MAX_KEPT: Final = 50_000
-"""Compiled constraints of waiting pods that are kept between two calls of a hint: those of 780 pods that have the most
-that a pod may have."""
 _NODE_CHANGES: Final = Action.ADD | Action.DELETE | Action.UPDATE_NODE_LABEL | Action.UPDATE_NODE_TAINT
 
 
 class PodTopologySpreadArgs(Args, frozen=True, kw_only=True):
-    """How pods without constraints of their own are spread."""
+    """Spreading of pods without constraints of their own."""
 
     default_constraints: list[TopologySpreadConstraint] | None = None
-    """Those of List: ``maxSkew`` above 0, ``topologyKey``, ``whenUnsatisfiable``; no selector, no pair of the latter
-    two twice."""
+    """Constraints of List: ``maxSkew`` above 0, ``topologyKey``, ``whenUnsatisfiable``; no selector, and no pair of the
+    latter two twice."""
     defaulting_type: str = SYSTEM
     """System: softly over hosts and zones. List: by ``defaultConstraints``."""
 
     def __post_init__(self) -> None:
-        """The empty string means unset."""
         if not self.defaulting_type:
             msgspec.structs.force_setattr(self, "defaulting_type", SYSTEM)
 
@@ -108,7 +105,6 @@ class PodTopologySpread(
         self._required_of = IdentityCache(_required_constraints, capacity=_MAX_KEPT, weigh=len)
 
     def pre_filter(self, state: CycleState, pod: Pod, snapshot: Snapshot) -> PreFilterResult:
-        """Skip without DoNotSchedule constraints."""
         constraints = self.constraints(pod, DO_NOT_SCHEDULE, snapshot)
         if not constraints:
             return PRE_FILTER_SKIPPED
@@ -123,15 +119,14 @@ class PodTopologySpread(
         state.read(SPREAD_COUNTS).update(removed, node, -1)
         return SUCCESS
 
-    def refused_without(self, state: CycleState, pod: Pod, nodes: Nodes, removed: RemovedPods) -> Verdicts | None:
-        """Compares with the present minimum. Removing pods may lower it, so nodes may pass that Filter rejects."""
+    def rejected_without(self, state: CycleState, pod: Pod, nodes: Nodes, removed: RemovedPods) -> Verdicts | None:
+        """By the present minimum. Removing pods may lower the minimum, so nodes may pass here that Filter rejects."""
         rejected = np.zeros(len(nodes), dtype=np.bool_)
         for counts in state.read(SPREAD_COUNTS).constraints:
             rejected |= counts.domains.of_nodes(nodes) - counts.removed(removed, nodes.snapshot) > counts.max_count
         return Verdicts.refusing(rejected, CONSTRAINTS_NOT_MATCHED)
 
     def filter(self, state: CycleState, pod: Pod, node: NodeInfo) -> Status:
-        """The first violated constraint decides."""
         for counts in state.read(SPREAD_COUNTS).constraints:
             if not counts.domains.has(node.row):
                 return NODE_LABEL_NOT_MATCHED
@@ -147,7 +142,6 @@ class PodTopologySpread(
         return Verdicts(codes, (SUCCESS, CONSTRAINTS_NOT_MATCHED, NODE_LABEL_NOT_MATCHED))
 
     def remedy(self, state: CycleState, pod: Pod, nodes: RejectedNodes) -> Iterable[RemedySentence]:
-        """For each constraint: the nodes without its label, and the nodes in domains that are full."""
         found = state.find(SPREAD_COUNTS)
         for counts in found.constraints if found is not None else ():
             key, lacking = counts.constraint.key, ~counts.domains.present(nodes)
@@ -158,7 +152,6 @@ class PodTopologySpread(
             yield RemedySentence(about=key, nodes=full, before=before, after="are elsewhere")
 
     def pre_score(self, state: CycleState, pod: Pod, nodes: Nodes) -> Status:
-        """Skip without ScheduleAnyway constraints."""
         constraints = self.constraints(pod, SCHEDULE_ANYWAY, nodes.snapshot)
         if not constraints:
             return SKIP
@@ -167,21 +160,19 @@ class PodTopologySpread(
         return SUCCESS
 
     def score(self, state: CycleState, pod: Pod, node: NodeInfo) -> int:
-        """Grows with the matching pods in the node's domains."""
         return state.read(SPREAD_SCORES).raw(node.row)
 
     def score_all(self, state: CycleState, pod: Pod, nodes: Nodes) -> Scores:
         return state.read(SPREAD_SCORES).all_raw(nodes)
 
     def score_with_another(self, state: CycleState, pod: Pod, nodes: NodesWithAnother) -> Scores:
-        """One pod more in the node's domains where the constraint's selector matches the pod itself."""
+        """One pod more in the node's domains if the constraint's selector matches the pod itself."""
         return state.read(SPREAD_SCORES).all_raw(nodes, others=1)
 
     def normalize(self, state: CycleState, pod: Pod, scores: Scores, nodes: Nodes) -> Scores:
         return state.read(SPREAD_SCORES).normalized(scores, nodes)
 
     def events(self) -> Sequence[EventHint]:
-        """Matching pods are added, deleted or relabelled; nodes are added, deleted, or change domains or taints."""
         return (
             EventHint(ClusterEvent(Resource.POD, _POD_CHANGES), self._after_pod_change, _counted_by, _namespace_index),
             EventHint(ClusterEvent(Resource.NODE, _NODE_CHANGES), self._after_node_change, self._required_keys),
@@ -223,7 +214,6 @@ class PodTopologySpread(
 
 
 def _where(counts: ConstraintCounts, nodes: Nodes) -> str:
-    """The domains that may take the pod."""
     key, column = counts.constraint.key, nodes.snapshot.label_column(counts.constraint.key)
     codes = np.flatnonzero((counts.domains.numbers <= counts.max_count) & counts.is_domain)
     values = sorted(column.values[code - 1] for code in codes.tolist() if code)
@@ -249,7 +239,7 @@ def _namespace_of(pod: Pod) -> Values:
 
 
 def _namespaces_of(old: object, new: object) -> Values:
-    """Of an event without a pod: any, as the hint has it."""
+    """The namespaces of the event's pods; None, so any, without a pod."""
     known = [other.metadata.namespace for other in (old, new) if isinstance(other, Pod)]
     return set(known) or None
 
@@ -259,7 +249,6 @@ def _selects(constraint: Constraint, pod: object) -> bool:
 
 
 def _domains(node: object, keys: Sequence[str]) -> list[str] | None:
-    """The node's values; None when it lacks one."""
     labels = (node.metadata.labels or {}) if isinstance(node, Node) else {}
     return [labels[key] for key in keys] if isinstance(node, Node) and all(key in labels for key in keys) else None
 

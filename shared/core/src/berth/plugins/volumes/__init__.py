@@ -1,1 +1,1 @@
-"""The plugins for volumes, and what they share: claims and CSI migration."""
+"""The plugins for volumes, with their shared claims and CSI migration."""

@@ -1,4 +1,4 @@
-"""The PersistentVolumeClaims of a pod's volumes, and the messages for claims that are missing or unusable."""
+"""The PersistentVolumeClaims of a pod's volumes, and the messages for missing or unusable claims."""
 
 from __future__ import annotations
 
@@ -12,13 +12,12 @@ from berth.cluster.snapshot import Snapshot
 from berth.framework.events import ValueIndex, Values
 from berth.framework.status import Status
 
-LOST: Final = "Lost"
-"""The phase of a claim whose volume was deleted."""
+LOST: Final = "Lost"  # phase of a claim after its volume was deleted
 
 
 @dataclass(frozen=True, slots=True)
 class ClaimUse:
-    """The name of a volume's claim. The claim of an ephemeral volume must be owned by the pod."""
+    """A volume's claim. The claim of an ephemeral volume must be owned by the pod."""
 
     name: str
     is_ephemeral: bool = False
@@ -28,7 +27,6 @@ class ClaimUse:
 
 
 def claim_of(volume: Volume, pod: Pod) -> ClaimUse | None:
-    """The claim of a volume; None for a volume without one."""
     if volume.persistent_volume_claim is not None:
         return ClaimUse(volume.persistent_volume_claim.claim_name)
     if volume.ephemeral is not None:
@@ -42,7 +40,6 @@ def claims_of(pod: Pod) -> Iterator[ClaimUse]:
 
 
 def has_claims(pod: Pod) -> bool:
-    """Whether the pod uses any claim, by name or of its own."""
     volumes = pod.spec.volumes
     if not volumes:
         return False
@@ -50,7 +47,7 @@ def has_claims(pod: Pod) -> bool:
 
 
 def named_claims(pod: Pod) -> Iterator[str]:
-    """The claims that the pod names, without those of ephemeral volumes."""
+    """The claims that the pod names, without ephemeral volumes' claims."""
     return (use.name for use in claims_of(pod) if not use.is_ephemeral)
 
 
@@ -86,7 +83,7 @@ class PodVolumeClaims:
 
 
 def pod_volume_claims(pod: Pod, snapshot: Snapshot) -> PodVolumeClaims | Status:
-    """The pod's claims by state; a Status when one is missing, lost, being deleted or owned by another pod."""
+    """The pod's claims by state; a Status if one is missing, lost, being deleted or owned by another pod."""
     claims: list[PersistentVolumeClaim] = []
     for use in claims_of(pod):
         claim = use.find(pod, snapshot)
@@ -120,7 +117,7 @@ def _delays_binding(claim: PersistentVolumeClaim, snapshot: Snapshot) -> bool:
 
 
 def why_not_owned(pod: Pod, claim: PersistentVolumeClaim) -> str:
-    """Why the claim of an ephemeral volume cannot be used; empty when the pod owns it."""
+    """Why the claim of an ephemeral volume cannot be used; empty if the pod owns it."""
     owners = claim.metadata.owner_references or ()
     if any(owner.controller and owner.uid == pod.uid for owner in owners):
         return ""

@@ -1,6 +1,6 @@
-"""CSI migration: in-tree volumes whose plugins moved out of Kubernetes are served by CSI drivers.
+"""CSI migration: CSI drivers serve in-tree volumes, because their plugins moved out of Kubernetes.
 
-Drivers, handles and topology keys are those of Kubernetes' csi-translation-lib.
+Drivers, handles and topology keys come from Kubernetes' csi-translation-lib.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Driver:
     """The CSI driver that replaces an in-tree plugin.
 
     ``handle`` translates a volume's source and the labels of its PersistentVolume to the driver's volume handle;
-    ``topology_key`` is the driver's own zone label of nodes, if it has one.
+    ``topology_key`` is the driver's own zone label of nodes, if any.
     """
 
     in_tree: str
@@ -93,15 +93,14 @@ DRIVERS: Final[Mapping[str, Driver]] = {
         topology_key="topology.cinder.csi.openstack.org/zone",
     ),
     "portworx_volume": Driver(in_tree="kubernetes.io/portworx-volume", name="pxd.portworx.com", handle=_by_id),
-}
-"""By the field of a volume with its source."""
+}  # by the volume's field with its source
 BY_PROVISIONER: Final = {driver.in_tree: driver for driver in DRIVERS.values()}
+# Provisioners without a limit of volumes per node.
 LEFT_IN_TREE: Final = frozenset({"kubernetes.io/azure-file", "kubernetes.io/vsphere-volume"})
-"""Provisioners without a limit of volumes per node."""
 
 
 def driver_of(volume: PersistentVolume | Volume) -> tuple[Driver, Any] | None:
-    """The driver that a volume migrates to, and the volume's source; None for a volume without migration."""
+    """The driver that a volume migrates to, and the volume's source; None without migration."""
     holder = volume.spec if isinstance(volume, PersistentVolume) else volume
     for member, driver in DRIVERS.items():
         source = getattr(holder, member)
@@ -111,7 +110,6 @@ def driver_of(volume: PersistentVolume | Volume) -> tuple[Driver, Any] | None:
 
 
 def translation_error(driver: Driver, source: Any, labels: Mapping[str, str]) -> str:
-    """Why the volume cannot be translated for the driver; empty if it can."""
     try:
         driver.handle(source, labels)
     except UntranslatableError as exc:

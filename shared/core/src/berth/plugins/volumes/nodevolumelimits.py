@@ -1,8 +1,8 @@
 """NodeVolumeLimits: a node may have as many volumes of each CSI driver as its CSINode allows.
 
-Counted are the volumes of pods on the node and those still attached to it. A volume is identified by driver and handle
-and counted once, however many pods use it. In-tree volumes count for the driver that they migrate to. As
-kube-scheduler's plugin of that name.
+Counts the volumes of pods on the node and volumes still attached to it. A volume is identified by driver and handle and
+counted once, however many pods use it. In-tree volumes count for the driver that they migrate to. As kube-scheduler's
+plugin of that name.
 """
 
 from __future__ import annotations
@@ -34,8 +34,7 @@ from berth.plugins.volumes.csimigration import BY_PROVISIONER, LEFT_IN_TREE, Unt
 
 NAME: Final = "NodeVolumeLimits"
 MAX_VOLUME_COUNT_EXCEEDED: Final = Status.unschedulable("node(s) exceed max volume count")
-AttachedVolumes = Mapping[str, str]
-"""``driver/handle`` to driver."""
+AttachedVolumes = Mapping[str, str]  # ``driver/handle`` to driver
 _NONE: Final[AttachedVolumes] = {}
 NEEDED: Final = StateKey[AttachedVolumes | Status]("NodeVolumeLimits.needed")
 
@@ -50,7 +49,6 @@ class NodeVolumeLimits(PreFilterPlugin, VectorFilterPlugin, EnqueueExtensions):
         self._limits = AttachLimits()
 
     def pre_filter(self, state: CycleState, pod: Pod, snapshot: Snapshot) -> PreFilterResult:
-        """Skip for a pod without volumes that a CSI driver may attach."""
         if not pod.spec.volumes or not has_attachable(pod):
             return PRE_FILTER_SKIPPED
         self._needed(state, pod, snapshot)
@@ -66,7 +64,7 @@ class NodeVolumeLimits(PreFilterPlugin, VectorFilterPlugin, EnqueueExtensions):
         return self._filter(needed, limits, node.name, node.row, node.snapshot)
 
     def filter_all(self, state: CycleState, pod: Pod, nodes: Nodes) -> Verdicts:
-        """Only nodes whose CSINode limits one of the drivers are checked."""
+        """Checks only nodes whose CSINode limits one of the drivers."""
         needed = self._needed(state, pod, nodes.snapshot)
         if isinstance(needed, Status):
             return Verdicts.refusing(np.ones(len(nodes), dtype=np.bool_), needed)
@@ -78,7 +76,6 @@ class NodeVolumeLimits(PreFilterPlugin, VectorFilterPlugin, EnqueueExtensions):
         return Verdicts.of(rejected.get(row, SUCCESS) for row in nodes.rows.tolist())
 
     def events(self) -> Sequence[EventHint]:
-        """A CSINode is added or allows more; a pod or an attachment is deleted; the pod's claim is added."""
         return (
             EventHint(ClusterEvent(Resource.CSI_NODE, Action.ADD)),
             EventHint(ClusterEvent(Resource.CSI_NODE, Action.UPDATE), _allows_more, nothing),
@@ -89,7 +86,7 @@ class NodeVolumeLimits(PreFilterPlugin, VectorFilterPlugin, EnqueueExtensions):
         )
 
     def _rejected(self, needed: AttachedVolumes, snapshot: Snapshot) -> dict[int, Status]:
-        """The rejected rows. Volumes are counted exactly only where an upper bound exceeds the limit."""
+        """The rejected rows. Volumes are counted exactly only if an upper bound exceeds the limit."""
         volumes, drivers, rejected = snapshot.pod_volumes, set(needed.values()), {}
         for name, limits in self._limits.by_node(snapshot).items():
             least = min((limits[driver] for driver in drivers if driver in limits), default=None)
@@ -103,7 +100,7 @@ class NodeVolumeLimits(PreFilterPlugin, VectorFilterPlugin, EnqueueExtensions):
         return rejected
 
     def _needed(self, state: CycleState, pod: Pod, snapshot: Snapshot) -> AttachedVolumes | Status:
-        """Computed once a cycle; by Filter if the profile does not run this plugin's PreFilter."""
+        """Computed once a cycle; by Filter if the profile lacks this plugin's PreFilter."""
         needed = state.find(NEEDED)
         if needed is None:
             needed = needed_volumes(pod, snapshot)
@@ -154,7 +151,7 @@ def _needed_drivers(pod: Pod) -> tuple[frozenset[str], bool]:
 
 
 class AttachLimits:
-    """The limits of CSINodes; read again when one of them changed."""
+    """The limits of CSINodes, reread after a change."""
 
     def __init__(self) -> None:
         self._seen: tuple[ref[Snapshot], int] | None = None
@@ -171,7 +168,7 @@ class AttachLimits:
 
 
 def limits_of(node: CSINode) -> dict[str, int]:
-    """The limit by driver; a driver without an entry has none."""
+    """The limit by driver; a driver without an entry is unlimited."""
     drivers = [(driver.name, driver.allocatable) for driver in node.spec.drivers or ()]
     return {name: allocatable.count for name, allocatable in drivers if allocatable and allocatable.count is not None}
 
@@ -179,9 +176,9 @@ def limits_of(node: CSINode) -> dict[str, int]:
 def within_limits(
     limits: Mapping[str, int], *, needed: AttachedVolumes, present: AttachedVolumes, attached: AttachedVolumes
 ) -> bool:
-    """Whether the needed volumes that are not ``present`` fit beside those of the node's pods and other attached ones.
+    """Whether the needed volumes that are not ``present`` fit beside the node's pods' and other attached ones.
 
-    An attached volume that no pod on the node uses counts in addition to a pod that will use it, as in kube-scheduler.
+    An attached volume without a pod on the node counts in addition to a pod that will use it, as in kube-scheduler.
     """
     new = Counter(driver for volume, driver in needed.items() if volume not in present)
     taken = Counter(present.values())
@@ -190,14 +187,13 @@ def within_limits(
 
 
 class Attachments:
-    """VolumeAttachments by node; indexed again when one of them or a PersistentVolume changed."""
+    """VolumeAttachments by node, reindexed after a change of one or of a PersistentVolume."""
 
     def __init__(self) -> None:
         self._seen: tuple[ref[Snapshot], int, int] | None = None
         self._by_node: dict[str, dict[str, str]] = {}
 
     def on_node(self, node: str, snapshot: Snapshot) -> AttachedVolumes:
-        """The volumes that are attached to a node, or will be."""
         attachments, volumes = snapshot.objects(VolumeAttachment), snapshot.objects(PersistentVolume)
         seen = (ref(snapshot), attachments.version, volumes.version)
         if seen != self._seen:
@@ -215,13 +211,12 @@ class Attachments:
 
 
 def has_attachable(pod: Pod) -> bool:
-    """Whether a CSI driver may attach any of the pod's volumes."""
     volumes = pod.spec.volumes or ()
     return any(claim_of(volume, pod) is not None or driver_of(volume) is not None for volume in volumes)
 
 
 def needed_volumes(pod: Pod, snapshot: Snapshot) -> AttachedVolumes | Status:
-    """The volumes of a pending pod; a Status when one of its claims is missing or owned by another pod."""
+    """The volumes of a pending pod; a Status if one of its claims is missing or owned by another pod."""
     found: dict[str, str] = {}
     for volume in pod.spec.volumes or ():
         use = claim_of(volume, pod)
@@ -236,7 +231,7 @@ def needed_volumes(pod: Pod, snapshot: Snapshot) -> AttachedVolumes | Status:
 
 
 def volumes_of(pods: Iterable[Pod], snapshot: Snapshot) -> AttachedVolumes:
-    """The volumes of pods on a node. Volumes with errors are left out: they must not affect other pods."""
+    """The volumes of pods on a node. Volumes with errors are left out, because they must not affect other pods."""
     found: dict[str, str] = {}
     for pod in pods:
         for volume in pod.spec.volumes or ():

@@ -1,7 +1,7 @@
-"""VolumeRestrictions: disks that two pods on one node cannot share, and ReadWriteOncePod claims, have one user.
+"""VolumeRestrictions: exclusive disks and ReadWriteOncePod claims have one user.
 
-Disks are GCE persistent disks, AWS EBS volumes, iSCSI targets and RBD images named by a pod. As kube-scheduler's plugin
-of that name.
+Exclusive on a node: GCE persistent disks, AWS EBS volumes, iSCSI targets and RBD images named by a pod. As
+kube-scheduler's plugin of that name.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class VolumeRestrictions(PreFilterExtensions, VectorFilterPlugin, EnqueueExtensi
     name: ClassVar[str] = NAME
 
     def pre_filter(self, state: CycleState, pod: Pod, snapshot: Snapshot) -> PreFilterResult:
-        """Skip for a pod without disks whose ReadWriteOncePod claims no placed pod uses."""
+        """Skip for a pod without disks whose ReadWriteOncePod claims are unused."""
         if not has_claims(pod) and not disks_of(pod):
             return PRE_FILTER_SKIPPED
         restricted = self._restricted(state, pod, snapshot)
@@ -82,7 +82,7 @@ class VolumeRestrictions(PreFilterExtensions, VectorFilterPlugin, EnqueueExtensi
         return READ_WRITE_ONCE_POD_CONFLICT if restricted.conflicting_uses > 0 else SUCCESS
 
     def filter_all(self, state: CycleState, pod: Pod, nodes: Nodes) -> Verdicts:
-        """Only nodes that have pods with volumes are checked for disks."""
+        """Checks only nodes with pods with volumes for disks."""
         restricted, volumes = self._restricted(state, pod, nodes.snapshot), nodes.snapshot.pod_volumes
         if isinstance(restricted, Status):
             return Verdicts.refusing(np.ones(len(nodes), dtype=np.bool_), restricted)
@@ -95,7 +95,6 @@ class VolumeRestrictions(PreFilterExtensions, VectorFilterPlugin, EnqueueExtensi
         return Verdicts(codes, (SUCCESS, DISK_CONFLICT, READ_WRITE_ONCE_POD_CONFLICT))
 
     def events(self) -> Sequence[EventHint]:
-        """A pod with one of the disks or claims is deleted; a node or one of the pod's claims is added."""
         return (
             EventHint(ClusterEvent(Resource.POD, Action.DELETE), _releases_volume, index=_index),
             EventHint(ClusterEvent(Resource.NODE, Action.ADD)),
@@ -104,7 +103,7 @@ class VolumeRestrictions(PreFilterExtensions, VectorFilterPlugin, EnqueueExtensi
         )
 
     def _restricted(self, state: CycleState, pod: Pod, snapshot: Snapshot) -> RestrictedVolumes | Status:
-        """Computed once a cycle; by Filter if the profile does not run this plugin's PreFilter."""
+        """Computed once a cycle; by Filter if the profile lacks this plugin's PreFilter."""
         restricted = state.find(RESTRICTED)
         if restricted is None:
             restricted = _restricted_volumes(pod, snapshot)

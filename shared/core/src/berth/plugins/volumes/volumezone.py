@@ -41,18 +41,16 @@ from berth.plugins.volumes.claims import (
 
 NAME: Final = "VolumeZone"
 ZONE_CONFLICT: Final = Status.unresolvable("node(s) had no available volume zone")
-PVTopologies = tuple[Requirement, ...]
-"""``label In values`` for each zone or region label of a volume."""
+PVTopologies = tuple[Requirement, ...]  # ``label In values`` per zone or region label of a volume
 PV_TOPOLOGIES: Final = StateKey[PVTopologies | Status]("VolumeZone.topologies")
 _BETA: Final = {
     "failure-domain.beta.kubernetes.io/zone": "topology.kubernetes.io/zone",
     "failure-domain.beta.kubernetes.io/region": "topology.kubernetes.io/region",
 }
+# Beta names first; the current name applies to nodes without the beta name.
 TOPOLOGY_LABELS: Final = (*_BETA, *_BETA.values())
-"""Beta names first; the current name is used where a node lacks the beta name."""
 _HAS_TOPOLOGY: Final = tuple(NodeTerm((Requirement(label, "Exists"),)) for label in TOPOLOGY_LABELS)
-_SEPARATOR: Final = "__"
-"""Separates the zones of one volume."""
+_SEPARATOR: Final = "__"  # between the zones of one volume
 
 
 class VolumeZone(PreFilterPlugin, VectorFilterPlugin, RemedyPlugin, EnqueueExtensions):
@@ -61,7 +59,6 @@ class VolumeZone(PreFilterPlugin, VectorFilterPlugin, RemedyPlugin, EnqueueExten
     name: ClassVar[str] = NAME
 
     def pre_filter(self, state: CycleState, pod: Pod, snapshot: Snapshot) -> PreFilterResult:
-        """Skip for a pod whose volumes have no zone or region labels."""
         if not has_claims(pod):
             return PRE_FILTER_SKIPPED
         topologies = self._topologies(state, pod, snapshot)
@@ -88,14 +85,12 @@ class VolumeZone(PreFilterPlugin, VectorFilterPlugin, RemedyPlugin, EnqueueExten
         return Verdicts.refusing(has_topology & ~matches, ZONE_CONFLICT)
 
     def remedy(self, state: CycleState, pod: Pod, nodes: RejectedNodes) -> Iterable[RemedySentence]:
-        """The zones of all volumes in one sentence."""
         topologies = self._topologies(state, pod, nodes.snapshot)
         if topologies and not isinstance(topologies, Status):
             before = f"its volumes are in {in_words(topologies)}, and"
             yield RemedySentence(about=topologies[0].key, before=before, after="are not")
 
     def events(self) -> Sequence[EventHint]:
-        """A delayed-binding class is added; the pod's claim, a volume or a node is added or relabelled."""
         changed = Action.ADD | Action.UPDATE
         return (
             EventHint(ClusterEvent(Resource.STORAGE_CLASS, Action.ADD), _delays_binding, nothing),
@@ -105,7 +100,7 @@ class VolumeZone(PreFilterPlugin, VectorFilterPlugin, RemedyPlugin, EnqueueExten
         )
 
     def _topologies(self, state: CycleState, pod: Pod, snapshot: Snapshot) -> PVTopologies | Status:
-        """Computed once a cycle; by Filter if the profile does not run this plugin's PreFilter."""
+        """Computed once a cycle; by Filter if the profile lacks this plugin's PreFilter."""
         topologies = state.find(PV_TOPOLOGIES)
         if topologies is None:
             topologies = _topologies_of_pod(pod, snapshot)

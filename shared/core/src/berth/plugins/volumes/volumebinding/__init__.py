@@ -1,1 +1,1 @@
-"""VolumeBinding: filters by the claims of a pod, and has them bound before the pod."""
+"""VolumeBinding: filters by a pod's claims, and has them bound before the pod."""

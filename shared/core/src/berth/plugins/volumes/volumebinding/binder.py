@@ -1,7 +1,7 @@
-"""The volumes of one pod, as kube-scheduler's volume binder handles them: find, assume, bind, check.
+"""The volumes of one pod, as in kube-scheduler's volume binder: find, assume, bind, check.
 
 PodVolumeFinder checks bound and unbound claims against nodes. Once a node is chosen, its volumes are assumed in the
-Snapshot, the binder writes what ``bind_pod_volumes`` returns, and the cluster's controllers bind the claims: a volume
+Snapshot, the binder writes the result of ``bind_pod_volumes``, and the cluster's controllers bind the claims: a volume
 gets a claimRef, or a claim gets the node for which its volume is provisioned.
 """
 
@@ -46,13 +46,12 @@ NOT_ENOUGH_SPACE: Final = "node(s) did not have enough free storage"
 PV_NOT_EXIST: Final = "node(s) unavailable due to one or more pvc(s) bound to non-existent pv(s)"
 UNBOUND_IMMEDIATE: Final = Status.unresolvable("pod has unbound immediate PersistentVolumeClaims")
 NOT_BOUND_YET: Final = Status(Code.WAIT, ("its claims are not bound yet",))
+# In the order of messages; a node's reasons are bits, the first is 1.
 _REASONS: Final = (NODE_CONFLICT, BIND_CONFLICT, NOT_ENOUGH_SPACE, PV_NOT_EXIST)
-"""In the order of messages; the reasons of a node are bits, the first is 1."""
 _BIT_NODE_CONFLICT: Final = 1
 _BIT_PV_NOT_EXIST: Final = 8
 _BIT_UNTRANSLATABLE: Final = 16
-_BITS_OF_PROBLEM: Final = (0, 2, 4)
-"""By ``PodVolumeBindings.problem``."""
+_BITS_OF_PROBLEM: Final = (0, 2, 4)  # by ``PodVolumeBindings.problem``
 Bits = npt.NDArray[np.int64]
 
 
@@ -60,8 +59,8 @@ Bits = npt.NDArray[np.int64]
 class PodVolumeFinder:
     """Checks the claims of one pod against nodes.
 
-    ``bound``: the topology of each bound claim's volume, None for a volume that does not exist. ``unbound``: finds
-    volumes for the claims that wait for their first consumer, None without such claims.
+    ``bound``: the topology of each bound claim's volume, None for a missing volume. ``unbound``: finds volumes for the
+    claims that wait for their first consumer, None without such claims.
     """
 
     bound: tuple[VolumeTopology | None, ...]
@@ -92,7 +91,7 @@ class PodVolumeFinder:
 
 
 def pod_volume_finder(pod: Pod, snapshot: Snapshot) -> PodVolumeFinder | Status:
-    """The finder for a pod's claims; a Status when no node can satisfy one of them."""
+    """The finder for a pod's claims; a Status if no node can satisfy one of them."""
     claims = pod_volume_claims(pod, snapshot)
     if isinstance(claims, Status):
         return claims
@@ -120,7 +119,7 @@ def _bits_of(topology: VolumeTopology | None, nodes: Nodes) -> Bits:
 
 
 def assume_pod_volumes(pod_volumes: PodVolumeBindings, node: str, snapshot: Snapshot) -> None:
-    """Shows volumes and claims in the Snapshot as they will be, so that no other pod gets them."""
+    """Assume volumes and claims in the Snapshot, so that no other pod gets them."""
     volumes, claims = snapshot.objects(PersistentVolume), snapshot.objects(PersistentVolumeClaim)
     for claim, volume in pod_volumes.static_bindings:
         volumes.assume(volume.metadata.name, _with_claim_ref(volume, claim))
@@ -129,7 +128,7 @@ def assume_pod_volumes(pod_volumes: PodVolumeBindings, node: str, snapshot: Snap
 
 
 def revert_assumed_pod_volumes(pod_volumes: PodVolumeBindings, snapshot: Snapshot) -> None:
-    """Shows them as they are. What is already written stays: the controllers go on, as with kube-scheduler."""
+    """Revert the Snapshot. Writes that were made stay: the controllers go on, as with kube-scheduler."""
     for _, volume in pod_volumes.static_bindings:
         snapshot.objects(PersistentVolume).restore(volume.metadata.name)
     for claim in pod_volumes.dynamic_provisions:
@@ -137,7 +136,7 @@ def revert_assumed_pod_volumes(pod_volumes: PodVolumeBindings, snapshot: Snapsho
 
 
 def bind_pod_volumes(pod_volumes: PodVolumeBindings, node: str) -> tuple[Write, ...]:
-    """What the binder has to write, volumes first."""
+    """The writes for the binder, volumes first."""
     static = (
         KeepVolume(volume=volume.metadata.name, claim=_claim_name(claim))
         for claim, volume in pod_volumes.static_bindings
@@ -147,7 +146,7 @@ def bind_pod_volumes(pod_volumes: PodVolumeBindings, node: str) -> tuple[Write, 
 
 
 def check_bindings(pod_volumes: PodVolumeBindings, node: NodeInfo) -> Status:
-    """Success when all claims are bound, WAIT, or a rejection when they cannot be: then the pod is requeued."""
+    """Success if all claims are bound, WAIT, or a rejection that requeues the pod."""
     answers = [_check_static(claim, volume, node) for claim, volume in pod_volumes.static_bindings]
     answers += [_check_dynamic(claim, node) for claim in pod_volumes.dynamic_provisions]
     rejection = next((answer for answer in answers if answer.is_rejection), None)

@@ -1,7 +1,7 @@
-"""Unbound claims of a pod that wait for their first consumer: which node has a volume for each, or can get one.
+"""Finds volumes on nodes for a pod's unbound claims that wait for their first consumer.
 
 Static: the smallest suitable volume that is accessible from the node is taken, claim after claim from the smallest.
-Dynamic: otherwise a volume is provisioned. What depends only on claims and volumes is computed once for a pod.
+Dynamic: otherwise a volume is provisioned. Results that depend only on claims and volumes are computed once per pod.
 """
 
 from __future__ import annotations
@@ -44,13 +44,11 @@ from berth.plugins.volumes.volumebinding.topology import (
     topologies_by_node,
 )
 
+# Annotation of claims: the node for which a volume is being provisioned.
 SELECTED_NODE: Final = "volume.kubernetes.io/selected-node"
-"""An annotation of claims: the node for which a volume is being provisioned."""
-NO_PROVISIONER: Final = "kubernetes.io/no-provisioner"
-"""The provisioner of classes whose volumes are created by hand."""
+NO_PROVISIONER: Final = "kubernetes.io/no-provisioner"  # provisioner of classes with hand-made volumes
 AVAILABLE: Final = "Available"
-FILESYSTEM: Final = "Filesystem"
-"""The default volumeMode."""
+FILESYSTEM: Final = "Filesystem"  # the default volumeMode
 FITS: Final = 0
 NO_VOLUME: Final = 1
 NO_SPACE: Final = 2
@@ -58,27 +56,25 @@ NO_SPACE: Final = 2
 
 @dataclass(frozen=True, slots=True)
 class PodVolumeBindings:
-    """What binds the pod's claims on a node; or the ``problem``, why they cannot be bound there."""
+    """The bindings of the pod's claims on a node; or the ``problem`` that prevents them."""
 
     problem: int = FITS
     static_bindings: tuple[tuple[PersistentVolumeClaim, PersistentVolume], ...] = ()
     dynamic_provisions: tuple[PersistentVolumeClaim, ...] = ()
 
 
-ReachedGroups = tuple[int, ...]
-"""Numbers of groups of volumes; the volumes of one group are accessible from the same nodes."""
-Answers = tuple[bool, ...]
-"""Whether a node is in each of the node sets of the claims, three sets a claim."""
+ReachedGroups = tuple[int, ...]  # groups of volumes accessible from the same nodes
+Answers = tuple[bool, ...]  # membership of a node in the claims' node sets, three sets a claim
 _ELIGIBLE, _TOPOLOGY, _CAPACITY = range(3)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _UnboundClaim:
-    """A claim, and the indices in the pool of the volumes that suit it, smallest first.
+    """A claim, and the indices in the pool of suitable volumes, smallest first.
 
     Attributes:
         node_sets: nodes where the claim may be bound at all, in the topology of its class, and with enough capacity.
-        prebound: volumes that are reserved for this claim: the first free one is taken, or none.
+        prebound: volumes reserved for this claim: the first free one is taken, or none.
         others: the other suitable volumes by group.
     """
 
@@ -113,7 +109,7 @@ class ClaimMatcher:
         return self._match(reached, tuple(node_set.includes(node) for node_set in self._node_sets()))
 
     def problems(self, nodes: Nodes) -> npt.NDArray[np.int64]:
-        """int64[nodes]: the problem on each node; computed once for nodes that have access to the same volumes."""
+        """int64[nodes]: the problem on each node; computed once for nodes with access to the same volumes."""
         answers = np.array([node_set.mask(nodes) for node_set in self._node_sets()], dtype=np.bool_).T.tolist()
         known: dict[tuple[ReachedGroups, Answers], int] = {}
         problems = []
@@ -127,7 +123,7 @@ class ClaimMatcher:
         return (node_set for claim in self._claims for node_set in claim.node_sets)
 
     def _with_volumes(self, claim: PersistentVolumeClaim, snapshot: Snapshot) -> _UnboundClaim:
-        """The claim with the volumes that suit it on any node."""
+        """The claim with its suitable volumes on any node."""
         volumes = [volume for volume in snapshot.objects(PersistentVolume) if _suits(volume, claim)]
         volumes.sort(key=lambda volume: (volume_bytes(volume), volume.metadata.name))
         selector, others = _selector(claim), defaultdict[int, list[int]](list)
@@ -137,13 +133,13 @@ class ClaimMatcher:
         return _UnboundClaim(claim=claim, node_sets=_node_sets(claim, snapshot), prebound=prebound, others=others)
 
     def _add(self, volume: PersistentVolume) -> int:
-        """Adds a volume to the pool; returns its index."""
+        """Add a volume to the pool; returns its index."""
         self._pool.append(volume)
         self._group_of.append(self._topologies.setdefault(node_affinity_of(volume), len(self._topologies)))
         return len(self._pool) - 1
 
     def _match(self, reached: ReachedGroups, answers: Answers) -> PodVolumeBindings:
-        """The volumes for a node with access to these groups, by the node sets that it is in."""
+        """The volumes for a node with access to these groups, by the node's node sets."""
         by_claim = [answers[3 * number : 3 * number + 3] for number in range(len(self._claims))]
         if not all(of_claim[_ELIGIBLE] for of_claim in by_claim):
             return PodVolumeBindings(NO_VOLUME)
@@ -219,14 +215,13 @@ def _node_sets(claim: PersistentVolumeClaim, snapshot: Snapshot) -> tuple[NodeSe
 
 @dataclass(frozen=True, slots=True)
 class Provisioning:
-    """The nodes in the ``topology`` of the class, and those for which there is enough ``capacity``."""
+    """The nodes in the ``topology`` of the class, and the nodes with enough ``capacity``."""
 
     topology: NodeSet
     capacity: NodeSet
 
 
 def provisioning_of(claim: PersistentVolumeClaim, snapshot: Snapshot) -> Provisioning:
-    """For which nodes a volume can be provisioned for the claim."""
     storage_class = snapshot.objects(StorageClass).named(claim.class_name)
     if storage_class is None or storage_class.provisioner in ("", NO_PROVISIONER):
         return Provisioning(NO_NODES, NO_NODES)
@@ -258,7 +253,6 @@ def _with_capacity(claim: PersistentVolumeClaim, storage_class: StorageClass, sn
 
 
 def claimed_bytes(claim: PersistentVolumeClaim) -> int:
-    """The requested size; 0 if it is invalid."""
     return _bytes((claim.spec.resources.requests or {}).get(STORAGE))
 
 

@@ -1,8 +1,8 @@
-"""VolumeBinding: the claims of a pod must be bound to, or find, volumes that the node has access to.
+"""VolumeBinding: a pod's claims must be bound to, or find, volumes that the node has access to.
 
 A bound claim restricts the pod to the nodes with access to its volume. A claim that waits for its first consumer takes
-a free volume or has one provisioned for the node; the pod is bound when that is done. Any other claim must be bound
-before the pod is scheduled. As kube-scheduler's plugin of that name.
+a free volume or has one provisioned for the node; the pod is bound afterwards. Any other claim must be bound before the
+pod is scheduled. As kube-scheduler's plugin of that name.
 """
 
 from __future__ import annotations
@@ -59,17 +59,17 @@ POD_VOLUMES: Final = StateKey[PodVolumeBindings]("VolumeBinding.pod_volumes")
 
 
 class VolumeBindingArgs(Args, frozen=True, kw_only=True):
-    """How long a pod waits for its claims."""
+    """Waiting for a pod's claims."""
 
     bind_timeout_seconds: int = 600
-    """0 or more: how long a pod waits on its node for its claims to be bound. Ten minutes, as in kube-scheduler:
+    """Wait of a pod on its node for its claims to be bound, 0 or more. Ten minutes, as in kube-scheduler, because
     provisioning a disk may take long."""
     shape: list[ShapePoint] | None = None
     """Has an effect only with the feature gate StorageCapacityScoring of kube-scheduler, which is off in 1.36."""
 
 
 class VolumeBinding(PreFilterPlugin, VectorFilterPlugin, RemedyPlugin, ReservePlugin, PreBindPlugin, EnqueueExtensions):
-    """Filters by volumes, and has the claims of a pod bound before its Binding."""
+    """Filters by volumes, and has a pod's claims bound before its Binding."""
 
     name: ClassVar[str] = NAME
     too_late = "binding volumes: context deadline exceeded"
@@ -78,7 +78,6 @@ class VolumeBinding(PreFilterPlugin, VectorFilterPlugin, RemedyPlugin, ReservePl
         self.wait_seconds = args.bind_timeout_seconds
 
     def pre_filter(self, state: CycleState, pod: Pod, snapshot: Snapshot) -> PreFilterResult:
-        """Skip for a pod without claims; a rejection when no node can satisfy one of them."""
         if not has_claims(pod):
             return PRE_FILTER_SKIPPED
         finder = self._finder(state, pod, snapshot)
@@ -97,7 +96,6 @@ class VolumeBinding(PreFilterPlugin, VectorFilterPlugin, RemedyPlugin, ReservePl
         return finder.of_nodes(nodes)
 
     def remedy(self, state: CycleState, pod: Pod, nodes: RejectedNodes) -> Iterable[RemedySentence]:
-        """One sentence for each claim."""
         claims = pod_volume_claims(pod, nodes.snapshot)
         if isinstance(claims, Status):
             return
@@ -115,7 +113,6 @@ class VolumeBinding(PreFilterPlugin, VectorFilterPlugin, RemedyPlugin, ReservePl
             yield RemedySentence(about=claim.metadata.name, nodes=unmatched, before=before)
 
     def reserve(self, state: CycleState, pod: Pod, node: str) -> Status:
-        """Chooses volumes for the unbound claims and assumes them."""
         if not pod.spec.volumes:
             return SUCCESS
         snapshot = state.read(SNAPSHOT)
@@ -143,18 +140,17 @@ class VolumeBinding(PreFilterPlugin, VectorFilterPlugin, RemedyPlugin, ReservePl
         return () if pod_volumes is None else bind_pod_volumes(pod_volumes, node)
 
     def pre_bind(self, state: CycleState, pod: Pod, node: str) -> Status:
-        """WAIT until the claims are bound; a rejection when the node was deleted meanwhile."""
+        """WAIT until the claims are bound; a rejection if the node was deleted meanwhile."""
         pod_volumes, info = state.find(POD_VOLUMES), node_info(state.read(SNAPSHOT), node)
         if pod_volumes is None:
             return SUCCESS
         return _node_is_gone(node) if info is None else check_bindings(pod_volumes, info)
 
     def events(self) -> Sequence[EventHint]:
-        """Storage classes, the pod's claims, volumes, nodes, CSI drivers and capacities are added or changed."""
         return EVENTS
 
     def _finder(self, state: CycleState, pod: Pod, snapshot: Snapshot) -> PodVolumeFinder | Status:
-        """Made once a cycle; by Filter if the profile does not run this plugin's PreFilter."""
+        """Made once a cycle; by Filter if the profile lacks this plugin's PreFilter."""
         finder = state.find(FINDER)
         if finder is None:
             finder = pod_volume_finder(pod, snapshot)
@@ -186,7 +182,7 @@ def _after_csi_node_change(_: Pod, old: object, new: object) -> bool:
 
 
 def _after_csi_driver_change(pod: Pod, old: object, new: object) -> bool:
-    """The driver of one of the pod's volumes stops publishing its capacity: then the capacity is not checked."""
+    """The driver of one of the pod's volumes stops publishing its capacity, which is then not checked."""
     if not isinstance(old, CSIDriver) or not isinstance(new, CSIDriver):
         return True
     return (

@@ -1,4 +1,4 @@
-"""The nodes from which a PersistentVolume is accessible: its node affinity, translated where CSI migration is on.
+"""The nodes from which a PersistentVolume is accessible: its node affinity, translated under CSI migration.
 
 Only labels count: kube-scheduler evaluates the affinity without the node's name, so terms on the name match every node.
 """
@@ -45,8 +45,6 @@ class NodeSet(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class OnlyNode:
-    """The node of this name."""
-
     name: str
 
     def includes(self, node: NodeInfo) -> bool:
@@ -58,7 +56,7 @@ class OnlyNode:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VolumeTopology:
-    """Nodes given by terms on their labels: those with access to a volume, or for which one can be provisioned.
+    """Nodes given by terms on their labels: with access to a volume, or eligible for provisioning.
 
     Attributes:
         terms: None for all nodes.
@@ -116,7 +114,7 @@ def translated_node_affinity_of(volume: PersistentVolume) -> VolumeTopology:
 
 
 def topologies_by_node(topologies: Mapping[VolumeTopology, int], nodes: Nodes) -> list[tuple[int, ...]]:
-    """For each node the numbers of the topologies that include it. Local volumes are looked up by label value."""
+    """Per node the numbers of the topologies that include it. Local volumes are looked up by label value."""
     included: list[list[int]] = [[] for _ in range(len(nodes))]
     by_value: dict[str, dict[str, list[int]]] = {}
     for topology, number in topologies.items():
@@ -126,7 +124,7 @@ def topologies_by_node(topologies: Mapping[VolumeTopology, int], nodes: Nodes) -
 
 
 def _positions(topology: VolumeTopology, nodes: Nodes, by_value: dict[str, dict[str, list[int]]]) -> Iterable[int]:
-    """The positions in ``nodes`` of the nodes that the topology includes."""
+    """The positions in ``nodes`` of the topology's nodes."""
     wanted = _only_requirement(topology)
     if wanted is None:
         return np.flatnonzero(topology.mask(nodes)).tolist()

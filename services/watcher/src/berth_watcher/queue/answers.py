@@ -25,9 +25,9 @@ from berth.messages.queue import (
     QueuedPodDetail,
     WaitingPod,
 )
-from berth_watcher.hints import VICTIM_DELETED
-from berth_watcher.queue import SchedulingQueue
-from berth_watcher.queuedpod import QUEUES, WAITING_FOR_EVENT, EventClock, QueuedPod, Stage, created_at
+from berth_watcher.queue.hints import VICTIM_DELETED
+from berth_watcher.queue.queuedpod import QUEUES, WAITING_FOR_EVENT, EventClock, QueuedPod, Stage, created_at
+from berth_watcher.queue.schedulingqueue import SchedulingQueue
 from berth_watcher.store.clusterevents import label_of
 
 PODS_LOOKED_AT: Final = 2000

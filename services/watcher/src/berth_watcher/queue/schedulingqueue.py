@@ -6,11 +6,6 @@ a conflict, then one pod of each namespace after the other, so that thousands of
 others by one pod and not by thousands (docs/adr/0020-namespaces-take-turns.md). Within a namespace the plugin's order
 counts. Pods that an event woke, and that only wait for the end of their back-off, may go on before it when nothing else
 is to be done.
-
-``QueuePlugins`` calls the profiles' QueueSort and PreEnqueue plugins. An exception of a plugin, and a call that takes
-too long, is the failure of one pod: the pod is published with the reason, which the binder records for its owner. A
-plugin that takes too long for several pods in a row is not called for a minute, so that it does not delay the pods of
-other plugins.
 """
 
 from __future__ import annotations
@@ -19,122 +14,17 @@ import heapq
 from collections import Counter
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sized
 from datetime import datetime
-from functools import partial
 from itertools import count
 from operator import itemgetter
-from typing import Final, NamedTuple, TypeVar
+from typing import Final, NamedTuple
 
-from berth.api.pod import Pod
-from berth.framework.interface import Plugin
-from berth.framework.plugincalls import (
-    ONE_TIME,
-    PluginFailure,
-    PluginTimeout,
-    SortKey,
-    default_sort_key,
-    run_pre_enqueue,
-    run_sort_key,
-)
-from berth.framework.profile import Profile
-from berth.framework.status import SUCCESS, Status
+from berth.framework.plugincalls import SortKey
 from berth.messages.subjects import Uid
-from berth_watcher.events import Warn
-from berth_watcher.queuedpod import INCOMING_QUEUES, QUEUES, EventClock, QueuedPod, Stage
-
-R = TypeVar("R")
+from berth_watcher.queue.plugins import Place
+from berth_watcher.queue.queuedpod import INCOMING_QUEUES, QUEUES, EventClock, QueuedPod, Stage
 
 UNKNOWN_PLUGIN: Final = "(unknown)"
 """In place of the names in Decisions that are no plugin's of the profile."""
-
-MAX_TIMEOUTS: Final = 3
-"""Consecutive calls of a plugin that took too long, after which it is not called for some time."""
-SUSPENDED_SECONDS: Final = 60.0
-"""How long it is not called. Also the time between two warnings about a plugin, which may fail for every pod."""
-
-
-class Place(NamedTuple):
-    """A pod's place among the active pods, by the QueueSort plugin."""
-
-    rank: SortKey
-    """Equal for pods that are at one place but for their time."""
-    key: SortKey
-    """Within its namespace."""
-
-
-class QueuePlugins:
-    """Calls plugins for one pod at a time, and keeps warnings about their failures until ``take_warnings``."""
-
-    def __init__(self, profiles: Mapping[str, Profile], clock: EventClock) -> None:
-        self._profiles = profiles
-        self._clock = clock
-        self._warnings: list[Warn] = []
-        self._timeouts: Counter[str] = Counter()
-        self._suspended: dict[str, float] = {}
-        self._warned: dict[str, float] = {}
-
-    def place(self, pod: QueuedPod) -> Place:
-        """The pod's place in the queue. Where the plugin fails for the pod, it is the default plugin's."""
-        if not pod.failure:
-            try:
-                return Place(self.sort_key(pod.pod, ONE_TIME), self.sort_key(pod.pod, pod.timestamp))
-            except PluginFailure as failure:
-                pod.record_failure(failure, self._clock.now)
-        return Place(default_sort_key(pod.pod, ONE_TIME), default_sort_key(pod.pod, pod.timestamp))
-
-    def sort_key(self, pod: Pod, since: datetime) -> SortKey:
-        """The pod's place if it had waited since then.
-
-        Raises:
-            PluginFailure: the plugin failed for this pod.
-        """
-        plugin = self._profiles[pod.spec.scheduler_name].queue_sort
-        return self.call(plugin, pod, partial(run_sort_key, plugin, pod, since))
-
-    def pre_enqueue(self, pod: Pod) -> Status:
-        """Whether the PreEnqueue plugins let the pod into the queue.
-
-        Raises:
-            PluginFailure: one of them failed for this pod.
-        """
-        for plugin in self._profiles[pod.spec.scheduler_name].pre_enqueues:
-            status = self.call(plugin, pod, partial(run_pre_enqueue, plugin, pod))
-            if not status.is_success:
-                return status
-        return SUCCESS
-
-    def take_warnings(self) -> list[Warn]:
-        """Warnings about plugins that have failed since the last call, one a minute for each plugin."""
-        warnings, self._warnings = self._warnings, []
-        return warnings
-
-    def call(self, plugin: Plugin, pod: Pod, work: Callable[[], R]) -> R:
-        """Do this work of the plugin for the pod.
-
-        Raises:
-            PluginFailure: the plugin failed for this pod, or is left alone.
-        """
-        if self._suspended and self._clock.now < self._suspended.get(plugin.name, 0.0):
-            raise PluginTimeout(f'plugin "{plugin.name}" is not called, since it took too long for several pods')
-        try:
-            result = work()
-        except PluginTimeout as failure:
-            self._timeouts[plugin.name] += 1
-            if self._timeouts[plugin.name] >= MAX_TIMEOUTS:
-                del self._timeouts[plugin.name]
-                self._suspended[plugin.name] = self._clock.now + SUSPENDED_SECONDS
-            self._report(plugin, pod, failure)
-            raise
-        except PluginFailure as failure:
-            self._report(plugin, pod, failure)
-            raise
-        if self._timeouts:
-            self._timeouts.pop(plugin.name, None)
-        return result
-
-    def _report(self, plugin: Plugin, pod: Pod, failure: PluginFailure) -> None:
-        if self._clock.now >= self._warned.get(plugin.name, 0.0):
-            self._warned[plugin.name] = self._clock.now + SUSPENDED_SECONDS
-            self._warnings.append(Warn(message=str(failure), fields={"pod": pod.key}))
 
 
 class ActiveEntry(NamedTuple):

@@ -28,7 +28,7 @@ from berth_cli.recording.file import (
     collected,
     opened,
 )
-from berth_cli.recording.segments import segments_in
+from berth_cli.recording.segments.folder import segments_in
 
 _LINE_BYTES: Final = 100  # average bytes of a record's line besides its data
 

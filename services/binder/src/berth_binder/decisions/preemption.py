@@ -21,7 +21,7 @@ from berth.framework.profile import Profile
 from berth.framework.status import Code
 from berth.messages.attempts import Outcome, Preemption, Ranked, Reason, Victim
 from berth_binder.cache import Cache
-from berth_binder.decisions import GONE, EvictionPlan, RecheckError, Verdict, refused
+from berth_binder.decisions.verdict import GONE, EvictionPlan, RecheckError, Verdict, refused
 from berth_binder.events import ApiRequest, ClearNomination, EvictionAnswer, EvictPods
 
 NOT_AS_PROPOSED: Final = "the victims that the pod needs have changed since it was ranked"

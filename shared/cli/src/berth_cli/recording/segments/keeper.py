@@ -28,7 +28,7 @@ from berth_cli.recording.file import (
     Source,
 )
 from berth_cli.recording.recorder import FLUSH, AskQueue, OnBegun, Recorder
-from berth_cli.recording.segments import SEGMENTS, SegmentFolder
+from berth_cli.recording.segments.folder import SEGMENTS, SegmentFolder
 
 TRY_AGAIN: Final = timedelta(seconds=5)  # until a disk that failed is tried again
 # How long a segment is continued until its successor has caught up. Beyond it there is a gap.

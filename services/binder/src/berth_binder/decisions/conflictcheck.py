@@ -2,7 +2,7 @@
 
 It reads the cache only. ``ConflictCheck`` first looks at the pod: bound, gone, changed, or still to be placed.
 ``NodeChoice`` then takes, of the K nodes that pass every filter, the one with the best estimate. Where the verdict is
-that the pod fits nowhere, ``berth_binder.preemption`` checks the proposal to evict pods.
+that the pod fits nowhere, ``berth_binder.decisions.preemption`` checks the proposal to evict pods.
 """
 
 from __future__ import annotations
@@ -12,8 +12,7 @@ from dataclasses import dataclass
 
 import msgspec
 
-from berth.api.pod import Pod, is_gated, is_gone_while_unbound
-from berth.api.trimming import changed_since
+from berth.api.pod import Pod, changed, is_gated, is_gone_while_unbound
 from berth.decoding import version_number
 from berth.framework.bestestimate import by_best_estimate
 from berth.framework.cycle import check
@@ -24,7 +23,7 @@ from berth.framework.status import Code, Status
 from berth.messages.attempts import Candidate, Outcome, Ranked, Reason, Rejection
 from berth.messages.subjects import Attempt
 from berth_binder.cache import PODS, Cache
-from berth_binder.decisions import (
+from berth_binder.decisions.verdict import (
     CHANGED,
     GONE,
     Placement,
@@ -82,7 +81,7 @@ class ConflictCheck:
             return GONE
         if ranked.error or pod.spec.scheduler_name != ranked.profile:
             return pod  # the message may have only the pod's name; or no scorer has sent it, and the caller rejects it
-        return CHANGED if is_gated(pod) or changed_since(ranked.pod, pod) else pod
+        return CHANGED if is_gated(pod) or changed(ranked.pod, pod) else pod
 
     def choose(self, ranked: Ranked, pod: Pod) -> Verdict | Placement:
         """One of the K nodes, or a conflict when none passes.
@@ -104,7 +103,7 @@ class ConflictCheck:
         """Whether the watcher has seen a change of the pod that our own watch has not shown yet."""
         return version_number(ranked.metadata.resource_version) > version_number(
             shown.metadata.resource_version
-        ) and changed_since(ranked, shown)
+        ) and changed(ranked, shown)
 
 
 def _newer(shown: Pod | None, read: Pod | None) -> Pod | None:

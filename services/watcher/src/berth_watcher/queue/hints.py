@@ -38,8 +38,8 @@ from berth.framework.plugincalls import (
 )
 from berth.framework.profile import Profile
 from berth.messages.attempts import Outcome
-from berth_watcher.queue import QueuePlugins
-from berth_watcher.queuedpod import QueuedPod
+from berth_watcher.queue.plugins import QueuePlugins
+from berth_watcher.queue.queuedpod import QueuedPod
 
 R = TypeVar("R")
 

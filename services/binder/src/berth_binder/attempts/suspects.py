@@ -7,8 +7,8 @@ takes the count back. Pure.
 
 from __future__ import annotations
 
-from berth.bus.tries import MOST_TRIES
-from berth_binder.decisions import Verdict, failed
+from berth.lifecycle.tries import MOST_TRIES
+from berth_binder.decisions.verdict import Verdict, failed
 from berth_binder.events import ClearTries, CountTry, TryCounted
 
 

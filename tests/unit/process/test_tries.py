@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from berth.bus.topology import TRIES
-from berth.bus.tries import MOST_TRIES, clear_tries, count_try
+from berth.lifecycle.tries import MOST_TRIES, clear_tries, count_try
 from harness.fakes.memory_bus import MemoryBus
 
 ATTEMPT = "attempt.u.1.1"

@@ -1,8 +1,7 @@
-"""How many processes in a row began to work on a pod and ended before they were done (docs/protocol.md, 6.4, 6.5).
+"""Counts processes in a row that ended while they worked on a pod (docs/protocol.md, 6.4, 6.5).
 
-A crash or a hang in C while a pod is ranked or bound ends the process, and leaves the count where others find it. NATS
-counts deliveries, but not their ends: it counts alike a crash, a session that was lost, and a message that was returned
-(docs/adr/0040-crashes-are-counted-apart-from-deliveries.md).
+A crash or a hang in C while a pod is ranked or bound ends the process; the count stays. NATS counts deliveries only: a
+crash, a lost session and a returned message alike (docs/adr/0040-crashes-are-counted-apart-from-deliveries.md).
 """
 
 from __future__ import annotations
@@ -12,15 +11,14 @@ from typing import Final
 from berth.bus.interface import Session, WrongLastSequenceError
 from berth.decoding import version_number
 
-MOST_TRIES: Final = 4
-"""The count at which the pod is the cause."""
+MOST_TRIES: Final = 4  # At this count the pod is the cause.
 
 
 async def count_try(session: Session, bucket: str, name: str) -> int:
-    """Count one more, and return how many that makes.
+    """Count one more; return the count.
 
     Raises:
-        TemporaryError: NATS does not answer; it may have counted.
+        TemporaryError: no answer from NATS; it may have counted.
     """
     while True:
         entry = await session.get(bucket, name)
@@ -33,5 +31,5 @@ async def count_try(session: Session, bucket: str, name: str) -> int:
 
 
 async def clear_tries(session: Session, bucket: str, name: str) -> None:
-    """Remove the count: a process has outlived the work. Raises as :func:`count_try`."""
+    """Remove the count: the process has outlived the work. Raises as :func:`count_try`."""
     await session.purge(bucket, name)

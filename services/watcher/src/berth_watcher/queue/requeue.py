@@ -23,8 +23,8 @@ from berth.decoding import version_number
 from berth.framework.events import ClusterEvent, LiveDataUpdate, node_update_actions
 from berth.messages.attempts import DecisionSummary, Outcome, Positions, Reason
 from berth.messages.livedata import BANDWIDTH, FACTS
-from berth_watcher.hints import QueueingHints, Step, UnschedulablePods
-from berth_watcher.queuedpod import WAITING_FOR_EVENT, EventClock, QueuedPod, Stage, Timestamp
+from berth_watcher.queue.hints import QueueingHints, Step, UnschedulablePods
+from berth_watcher.queue.queuedpod import WAITING_FOR_EVENT, EventClock, QueuedPod, Stage, Timestamp
 from berth_watcher.settings import RequeueSettings
 from berth_watcher.store.clusterevents import LIVE_DATA_EVENTS, label_of
 
