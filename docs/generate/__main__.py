@@ -1,4 +1,4 @@
-"""Write what is made: tables of docs/configuration.md, docs/schemas, plots and flame graphs in docs/pictures.
+"""Write generated files: tables of configuration.md and security.md, schemas, plots and flame graphs in docs/pictures.
 
     .venv/bin/python docs/generate [FOLDER]
 
@@ -14,13 +14,15 @@ import configuration
 import flames
 import plots
 import schemas
+import security
 
 DOCS = Path(__file__).parents[1]
 
 
 def main(folder: Path) -> None:
     """Write every file."""
-    tables = {"configuration.md": configuration.with_tables((DOCS / "configuration.md").read_text())}
+    pages = {"configuration.md": configuration.with_tables, "security.md": security.with_tables}
+    tables = {name: with_tables((DOCS / name).read_text()) for name, with_tables in pages.items()}
     made = {**tables, **schemas.files(), **plots.files(DOCS), **flames.files(DOCS)}
     for name, text in made.items():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)

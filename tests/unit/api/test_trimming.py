@@ -23,7 +23,6 @@ from berth.api.resources import pod_requests
 from berth.api.trimming import (
     ANNOTATION_BYTES,
     LAST_APPLIED,
-    changed_since,
     smaller_forms,
     trim,
     with_whole,
@@ -31,7 +30,6 @@ from berth.api.trimming import (
 )
 from berth.api.workloads import Service
 from berth.cluster.columns import host_ports
-from harness.builders.objects import a_pod
 from harness.builders.random_clusters import pods
 from harness.plugins.long_runs import often
 
@@ -214,10 +212,3 @@ def test_a_node_loses_its_images_and_any_other_object_its_long_annotations():
     for thing in (Node(metadata=metadata), Service(metadata=metadata)):
         [(_, form)] = smaller_forms(thing)
         assert form.metadata.annotations == {"short": "1"}
-
-
-def test_a_pod_that_an_older_writer_left_whole_is_not_changed():
-    whole = a_pod("web", metadata={"annotations": {"short": "x", "long": "y" * 20_000}})
-    assert changed_since(whole, trim(whole)) is False
-    other = msgspec.structs.replace(whole.metadata, labels={"a": "b"})
-    assert changed_since(whole, trim(msgspec.structs.replace(whole, metadata=other)))

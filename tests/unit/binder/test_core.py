@@ -10,7 +10,6 @@ from datetime import timedelta
 import msgspec
 import pytest
 
-from berth.api.trimming import trim
 from berth.kube.listwatch import Deleted, Listed, Upserted
 from berth.messages.attempts import AttemptReport, Decision, Outcome, Positions, Reason, Rejection, decode, encode
 from berth_binder.attempts.attempt import MOST_HELD
@@ -722,9 +721,3 @@ def test_closed_core_starts_nothing_and_handles_answers():
     assert posts(bench.answer(one, 201)) == []
     assert bench.outcomes == ["bound"]
     assert bench.core.due() is None
-
-
-def test_a_pod_that_an_older_watcher_left_whole_is_bound(bench):
-    whole = make_pod("web", metadata={"annotations": {"long": "y" * 20_000}})
-    bench.show(trim(whole))
-    assert posts(bench.take(ranked(whole, "n1"))) == [("web", "n1", "10")]

@@ -18,7 +18,7 @@ from berth.bus.interface import StoredMessage
 from berth.bus.topology import CLUSTER
 from berth.errors import DecodeError
 from berth.framework.cycle import check
-from berth.messages.attempts import DecisionSummary, Pending, Positions, Ranked, attempt_of, decode
+from berth.messages.attempts import DecisionSummary, Positions, Ranked, attempt_of, decode
 from berth.messages.shadow import ShadowComparison, ShadowResult, SkipReason
 from berth.ranking.alignedview import AlignedView, Applied
 from berth.ranking.comparison import AwaitedDecisions, Side, best_node, compare, refusing_plugins, skip_reason
@@ -271,14 +271,7 @@ class ShadowCore:
         return effects
 
     def _rank(self, live: Ranked, now: float) -> tuple[Ranked, list[ShadowEffect]]:
-        pending = Pending(
-            config=live.config,
-            attempt=live.attempt,
-            profile=live.profile,
-            pod=live.pod,
-            failures=live.failures,
-            after=Positions(),
-        )
+        pending = live.pending(after=Positions())
         effects: list[ShadowEffect] = []
         began = self._stopwatch()
         try:
@@ -290,10 +283,10 @@ class ShadowCore:
         return own, effects
 
     def _await_decision(self, live: Ranked, own: Ranked, now: float) -> list[ShadowEffect]:
-        node, refusal = best_node(live), None
+        node, rejection = best_node(live), None
         if node and not own.error and all(each.node != node for each in own.candidates):
-            refusal = check(live.pod, node, self.view.snapshot, self._ranker.profiles[live.profile])
-        comparison = compare(live, own, shadow=self._name, refusal=refusal)
+            rejection = check(live.pod, node, self.view.snapshot, self._ranker.profiles[live.profile])
+        comparison = compare(live, own, shadow=self._name, rejection=rejection)
         refusals = [CountRefusal(side=side, plugin=plugin) for side, plugin in refusing_plugins(comparison, live)]
         dropped = self._awaited.add(comparison, now)
         skipped = [CountSkipped(reason=SkipReason.UNDECIDED, count=dropped)] if dropped else []

@@ -95,7 +95,6 @@ class DiskLimits(VectorFilterPlugin, EnqueueExtensions):
         return Verdicts.of(SUCCESS if info is None else self._of_node(wanted, info) for info in nodes.infos())
 
     def events(self) -> Sequence[EventHint]:
-        """A pod is deleted; a node is added or its limit changes; a claim is added or bound."""
         return (
             EventHint(ClusterEvent(Resource.POD, Action.DELETE)),
             EventHint(ClusterEvent(Resource.NODE, Action.ADD | Action.UPDATE_NODE_ALLOCATABLE)),
@@ -139,22 +138,16 @@ class DiskLimits(VectorFilterPlugin, EnqueueExtensions):
 
 
 class EBSLimits(DiskLimits):
-    """Amazon's cloud."""
-
     name: ClassVar[str] = "EBSLimits"
     cloud = EBS
 
 
 class GCEPDLimits(DiskLimits):
-    """Google's cloud."""
-
     name: ClassVar[str] = "GCEPDLimits"
     cloud = GCE_PD
 
 
 class AzureDiskLimits(DiskLimits):
-    """Microsoft's cloud."""
-
     name: ClassVar[str] = "AzureDiskLimits"
     cloud = AZURE_DISK
 

@@ -43,7 +43,6 @@ class BalancedAllocationV118(VectorScorePlugin):
     reads = Reads.NODE | Reads.PODS
 
     def score(self, state: CycleState, pod: Pod, node: NodeInfo) -> int:
-        """0..100."""
         wanted = state.pod_class.requests
         cpu = _used(node.nonzero_cpu + wanted.nonzero_cpu, node.allocatable(CPU))
         memory = _used(node.nonzero_memory + wanted.nonzero_memory, node.allocatable(MEMORY))
@@ -76,10 +75,9 @@ class ResourceAllocation(VectorScorePlugin):
 
     @abstractmethod
     def part_of_one(self, requested: int, allocatable: int) -> int:
-        """The same for one node."""
+        pass
 
     def score(self, state: CycleState, pod: Pod, node: NodeInfo) -> int:
-        """0..100."""
         wanted = state.pod_class.requests
         cpu = self._points(node.nonzero_cpu + wanted.nonzero_cpu, node.allocatable(CPU))
         memory = self._points(node.nonzero_memory + wanted.nonzero_memory, node.allocatable(MEMORY))
@@ -103,8 +101,6 @@ class ResourceAllocation(VectorScorePlugin):
 
 
 class NodeResourcesLeastAllocated(ResourceAllocation):
-    """Emptier nodes score higher."""
-
     name: ClassVar[str] = LEAST
 
     def part(self, requested: Amount, allocatable: Amount) -> Amount:
@@ -115,8 +111,6 @@ class NodeResourcesLeastAllocated(ResourceAllocation):
 
 
 class NodeResourcesMostAllocated(ResourceAllocation):
-    """Fuller nodes score higher."""
-
     name: ClassVar[str] = MOST
     packs = True
 

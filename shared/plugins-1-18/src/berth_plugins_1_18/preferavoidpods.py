@@ -78,21 +78,15 @@ class AvoidingNodes:
 
 
 class Controller(msgspec.Struct, frozen=True):
-    """A controller with pods to avoid."""
-
     kind: str = ""
     uid: str = ""
 
 
 class Signature(msgspec.Struct, frozen=True, rename="camel"):
-    """Matches the pods to avoid."""
-
     pod_controller: Controller | None = None
 
 
 class Avoided(msgspec.Struct, frozen=True, rename="camel"):
-    """One entry of the annotation."""
-
     pod_signature: Signature = Signature()
 
 
@@ -101,7 +95,6 @@ class Annotation(msgspec.Struct, frozen=True, rename="camel"):
 
 
 def avoided_controllers(node: Node) -> Controllers:
-    """The controllers in the node's annotation."""
     written = (node.metadata.annotations or {}).get(ANNOTATION)
     return _read(written) if written else frozenset()
 

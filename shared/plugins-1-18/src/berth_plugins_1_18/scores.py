@@ -68,7 +68,6 @@ class NodeAffinityV118(nodeaffinity.NodeAffinityPlugin):
     """Ignores matchFields of preferred terms."""
 
     def preferred(self, state: CycleState) -> Sequence[WeightedNodeTerm]:
-        """The preferred terms without their matchFields."""
         return [WeightedNodeTerm(w.weight, NodeTerm(w.term.labels)) for w in super().preferred(state) if w.term.labels]
 
 

@@ -41,7 +41,6 @@ class DefaultPodTopologySpread(PreScorePlugin, VectorScorePlugin, NormalizePlugi
     name: ClassVar[str] = NAME
 
     def pre_score(self, state: CycleState, pod: Pod, nodes: Nodes) -> Status:
-        """Skip for a pod with topology spread constraints."""
         if pod.spec.topology_spread_constraints:
             return SKIP
         state.write(MATCHING_PODS, count_matching_pods(pod, nodes.snapshot))

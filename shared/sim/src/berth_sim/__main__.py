@@ -99,7 +99,6 @@ def _print(line: dict[str, object]) -> None:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Parse the command line and serve; return the exit code."""
     arguments = parser().parse_args(argv)
     try:
         _run(arguments)

@@ -64,8 +64,6 @@ class Reject(_Aimed, tag="reject"):
 
 
 class Delay(_Aimed, tag="delay"):
-    """The request waits before it is handled."""
-
     seconds: float = 1.0
 
 
@@ -74,8 +72,6 @@ class LoseAnswer(_Aimed, tag="lose_answer"):
 
 
 class CutWatches(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, tag_field="action", tag="cut_watches"):
-    """Every open watch of a resource ends now."""
-
     resource: str = ANY
 
 
@@ -84,7 +80,7 @@ class Compact(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, tag_fiel
 
 
 class Clear(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, tag_field="action", tag="clear"):
-    """All faults are disarmed."""
+    pass
 
 
 Armed: TypeAlias = Fail | Reject | Delay | LoseAnswer
@@ -121,7 +117,6 @@ class Faults:
                 cut()
 
     def watch_opened(self, cut: Callable[[], None], resource: str) -> None:
-        """Register an open watch and the function that cuts it."""
         self._watches[cut] = resource
 
     def watch_closed(self, cut: Callable[[], None]) -> None:
@@ -161,7 +156,6 @@ async def _happen(fault: Armed, verb: Verb, route: Route) -> bool:
 
 
 def _missing_right(user: str, verb: Verb, route: Route) -> StatusError:
-    """403 with RBAC's message."""
     kind, name = route.kind, route.name
     scope = f'in the namespace "{route.namespace}"' if route.namespace else "at the cluster scope"
     subject = f'{kind.resource} "{name}"' if name else kind.resource
@@ -184,5 +178,4 @@ def decode(body: bytes) -> list[Fault]:
 
 
 def describe(faults: Faults) -> JsonObject:
-    """Return the armed faults, for `GET /sim/faults`."""
     return {"armed": faults.armed()}

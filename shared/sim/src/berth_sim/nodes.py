@@ -34,14 +34,12 @@ class Kubelet:
         self._timers: set[asyncio.TimerHandle] = set()
 
     def start(self) -> None:
-        """Handle the existing pods, then watch for changes."""
         table = self._resources.store.table(PODS)
         for stored in table.in_order():
             self._look_at(None, stored)
         table.listeners[self._take] = None
 
     def stop(self) -> None:
-        """Stop watching, and cancel the pending starts and ends."""
         del self._resources.store.table(PODS).listeners[self._take]
         for timer in self._timers:
             timer.cancel()
@@ -253,7 +251,6 @@ def pod_manifest(  # noqa: PLR0913 - keyword-only, each with its default
 
 
 def node_manifests(count: int, *, cpu: str = "4", memory: str = "16Gi", pods: int = 110) -> list[JsonObject]:
-    """Return equal nodes, spread over three zones."""
     width = len(str(max(count - 1, 0)))
     return [
         node_manifest(f"node-{number:0{width}}", cpu=cpu, memory=memory, pods=pods, zone=ZONES[number % len(ZONES)])

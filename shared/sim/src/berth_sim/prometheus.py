@@ -95,18 +95,15 @@ class SimulatedPrometheus:
         return _json({"status": "success", "data": {"resultType": "vector", "result": result}})
 
     def now(self) -> float:
-        """The time in the cluster, in Unix seconds."""
         return self._clock().timestamp()
 
     def moment(self) -> Moment:
-        """The traffic at this time."""
         pods = Counter(pod.value["spec"].get("nodeName", "") for pod in self._store.table(PODS).items.values())
         nodes = (name for _, name in self._store.table(NODES).items)
         return Moment(self.now(), nodes, pods)
 
 
 def _each(value: Callable[[Moment, Asked, str], float]) -> Callable[[Moment, Asked], Rows]:
-    """A row for the device of each node."""
     return lambda moment, asked: ((_series(node), value(moment, asked, node)) for node in moment.nodes)
 
 
@@ -196,7 +193,6 @@ class Counters:
     transmitted: float = 0.0
 
     def grow(self, moment: Moment, node: str, until: float) -> None:
-        """Add the traffic since the last scrape."""
         elapsed = max(0.0, until - self.at)
         self.received += moment.rate(node, "receive") * elapsed
         self.transmitted += moment.rate(node, "transmit") * elapsed
@@ -212,7 +208,6 @@ class SimulatedExporters:
         self._moment: Moment | None = None
 
     def respond(self, request: web.BaseRequest) -> web.Response:
-        """Handle a request below PATH."""
         rest = request.path.removeprefix(EXPORTERS_PATH).strip("/")
         if not rest:
             return web.Response(body=msgspec.json.encode(self._targets(request.host)), content_type="application/json")

@@ -12,8 +12,7 @@ from dataclasses import dataclass
 
 import msgspec
 
-from berth.api.pod import Pod, is_gated, is_gone_while_unbound
-from berth.api.trimming import changed_since
+from berth.api.pod import Pod, changed, is_gated, is_gone_while_unbound
 from berth.decoding import version_number
 from berth.framework.bestestimate import by_best_estimate
 from berth.framework.cycle import check
@@ -82,7 +81,7 @@ class ConflictCheck:
             return GONE
         if ranked.error or pod.spec.scheduler_name != ranked.profile:
             return pod  # the message may have only the pod's name; or no scorer has sent it, and the caller rejects it
-        return CHANGED if is_gated(pod) or changed_since(ranked.pod, pod) else pod
+        return CHANGED if is_gated(pod) or changed(ranked.pod, pod) else pod
 
     def choose(self, ranked: Ranked, pod: Pod) -> Verdict | Placement:
         """One of the K nodes, or a conflict when none passes.
@@ -104,7 +103,7 @@ class ConflictCheck:
         """Whether the watcher has seen a change of the pod that our own watch has not shown yet."""
         return version_number(ranked.metadata.resource_version) > version_number(
             shown.metadata.resource_version
-        ) and changed_since(ranked, shown)
+        ) and changed(ranked, shown)
 
 
 def _newer(shown: Pod | None, read: Pod | None) -> Pod | None:

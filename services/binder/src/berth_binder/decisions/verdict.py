@@ -9,8 +9,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from berth.api.pod import Pod, is_gated, is_gone_while_unbound
-from berth.api.trimming import changed_since
+from berth.api.pod import Pod, changed, is_gated, is_gone_while_unbound
 from berth.framework.status import Status
 from berth.messages.attempts import Candidate, Decision, Outcome, Preemption, Ranked, Reason, Rejection, within_bounds
 from berth.messages.subjects import Epoch
@@ -108,7 +107,7 @@ def verdict_on(pod: Pod, ranked: Pod, node: str) -> Verdict | None:
         return bound_or_gone(pod.spec.node_name, frozenset({node}))
     if is_gone_while_unbound(pod):
         return GONE
-    return CHANGED if changed_since(ranked, pod) or is_gated(pod) else None
+    return CHANGED if changed(ranked, pod) or is_gated(pod) else None
 
 
 def decision_on(  # noqa: PLR0913 - the message has what explains the verdict, which is known in several places

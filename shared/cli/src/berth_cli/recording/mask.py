@@ -16,6 +16,7 @@ from random import Random, SystemRandom
 from string import ascii_lowercase, digits
 from typing import Final
 
+from berth.api.kinds import WATCHED_KINDS
 from berth.errors import DecodeError
 from berth.messages.subjects import Attempt, Uid
 
@@ -159,21 +160,20 @@ _KUBERNETES: Final = """
 1gi 2mi account affinity alpha always amd64 annotations api apiversion app apps arch arm arm64 attachable autoscaler
 available bandwidth basic batch beta bind binding block both bound by candidate capacity cluster completed completion
 component config consumer container containersready control controller controllers coordination core cpu critical
-cronjob csi csidriver csinode csistoragecapacity daemonset default deployment disk diskpressure disruption
-disruptiontarget doesnotexist donotschedule egress endpoint ephemeral ephemeralstorage equal evict evictiontime
-exclude exists extended external externaldns externalip failed failure false filesystem first fpga gates generation
-gpu gt hash honor hostname hugepages ifnotpresent ignore image immediate in index ingress initialized instance
-internaldns internalip io is job k8s kind kube kubelet kubernetes kubescheduler label labels lease leases
-leastallocated limits link linux list load local lost lt managed master memory memorypressure message metadata
-migrated mostallocated name namespace network networkunavailable never node nodes noexecute noschedule not notin
-ordinal out part partition pending pidpressure plane plugins pod podcontroller poddisruptionbudget pods podscheduled
-podsignature policy ppc64le preemptionbyscheduler preemptlowerpriority preferavoidpods prefernoschedule preferred
-priority provisioned provisioner pullpolicy pv pvc readonlymany readwritemany readwriteonce readwriteoncepod ready
-reason receive reference region relative release released replicaset replicationcontroller requestedtocapacityratio
-requests required riscv64 role running s390x safe scalar scheduleanyway scheduler scheduling schedulinggated sctp
-selected service shutdown statefulset storage storageclass succeeded system taint tcp template topology transmit true
-type udp uid unavailable uninitialized unknown unreachable unschedulable v1 v1alpha1 v1beta1 v1beta2 v1beta3 v2
-version volume volumeattachment volumes waitforfirstconsumer waits windows worker zone
+cronjob csi daemonset default deployment disk diskpressure disruption disruptiontarget doesnotexist donotschedule
+egress endpoint ephemeral ephemeralstorage equal evict evictiontime exclude exists extended external externaldns
+externalip failed failure false filesystem first fpga gates generation gpu gt hash honor hostname hugepages
+ifnotpresent ignore image immediate in index ingress initialized instance internaldns internalip io is job k8s kind
+kube kubelet kubernetes kubescheduler label labels lease leases leastallocated limits link linux list load local lost
+lt managed master memory memorypressure message metadata migrated mostallocated name namespace network
+networkunavailable never node nodes noexecute noschedule not notin ordinal out part partition pending pidpressure
+plane plugins pod podcontroller pods podscheduled podsignature policy ppc64le preemptionbyscheduler
+preemptlowerpriority preferavoidpods prefernoschedule preferred priority provisioned provisioner pullpolicy pv pvc
+readonlymany readwritemany readwriteonce readwriteoncepod ready reason receive reference region relative release
+released requestedtocapacityratio requests required riscv64 role running s390x safe scalar scheduleanyway scheduler
+scheduling schedulinggated sctp selected service shutdown storage succeeded system taint tcp template topology
+transmit true type udp uid unavailable uninitialized unknown unreachable unschedulable v1 v1alpha1 v1beta1 v1beta2
+v1beta3 v2 version volume volumes waitforfirstconsumer waits windows worker zone
 """
 _PROVIDERS: Final = """
 amazonaws amd aws azure bond cinder cloud com csi dev docker ebs en eth gce gke google http https intel latest
@@ -196,4 +196,5 @@ that the their then there these they this time to tolerate tolerated too took tr
 unresolvable until untolerated used variable versions very victim victims view violate volumes waited waiting want was
 watch watcher were what when where which while why will with without would written yet
 """
-WORDS: Final = frozenset(f"{_KUBERNETES} {_PROVIDERS} {_SENTENCES}".split())  # lower case
+_KINDS: Final = {kind.kind.lower() for kind in WATCHED_KINDS}
+WORDS: Final = frozenset(f"{_KUBERNETES} {_PROVIDERS} {_SENTENCES}".split()) | _KINDS  # lower case

@@ -32,7 +32,6 @@ from berth.framework.scoring import unseeded_hashes
 from berth.messages.attempts import (
     DecisionSummary,
     Outcome,
-    Pending,
     Positions,
     Ranked,
     attempt_of,
@@ -156,14 +155,7 @@ class Replay:
 
     def _rank(self, message: Ranked, view: View) -> Ranked:
         # A rejection on a view that was behind stays marked as such.
-        pending = Pending(
-            config=message.config,
-            attempt=message.attempt,
-            profile=message.profile,
-            pod=message.pod,
-            failures=message.failures,
-            after=_NOT_READ if message.behind else Positions(),
-        )
+        pending = message.pending(after=_NOT_READ if message.behind else Positions())
         ranker = self._ranker
         if (most := self._most_named(message)) is not None:
             ranker = replace(ranker, best=most, small=0)

@@ -28,7 +28,6 @@ from berth.api.pod import (
     PodAffinity,
     PodSpec,
     ResourceRequirements,
-    changed,
 )
 from berth.api.resources import CPU, is_counted, is_scalar, pod_requests
 
@@ -73,14 +72,6 @@ def trim(thing: T, size: int | None = None) -> T:
         owner_references=[owner for owner in owners or () if owner.controller] or None,
     )
     return _with_metadata(thing, metadata)
-
-
-def changed_since(ranked: Pod, now: Pod) -> bool:
-    """Whether the pod differs from that of a message (``changed``), whose writer may have left it whole.
-
-    The version before this one left in what ``trim`` leaves out.
-    """
-    return changed(ranked, now) and changed(trim(ranked), now)
 
 
 def _shortest(annotations: dict[str, str]) -> dict[str, str]:

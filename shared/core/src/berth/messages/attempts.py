@@ -257,6 +257,17 @@ class Ranked(AttemptReport, frozen=True, kw_only=True):
     clears_nomination: bool = False
     error: Text = ""
 
+    def pending(self, after: Positions) -> Pending:
+        """The PENDING to rank the pod again, without PENDING's ``error``, which RANKED does not repeat."""
+        return Pending(
+            config=self.config,
+            attempt=self.attempt,
+            profile=self.profile,
+            pod=self.pod,
+            failures=self.failures,
+            after=after,
+        )
+
 
 class Decision(AttemptReport, frozen=True, kw_only=True):
     """DECISIONS: the outcome of an attempt, with everything that explains it.

@@ -49,7 +49,6 @@ class DomainSums:
         return cls(snapshot.label_column(key).codes[: snapshot.size], np.zeros(0))
 
     def has(self, row: int) -> bool:
-        """Whether the row is in a domain."""
         return bool(self.codes[row] >= 0)
 
     def at(self, row: int) -> float:
@@ -62,7 +61,6 @@ class DomainSums:
         return numbers
 
     def present(self, nodes: Nodes) -> Mask:
-        """Nodes that are in a domain."""
         return np.greater_equal(nodes.take(self.codes), 0)
 
     def add(self, row: int, by: float) -> None:
@@ -71,7 +69,6 @@ class DomainSums:
             self.numbers[self.codes[row] + 1] += by
 
     def any(self) -> bool:
-        """Whether any domain's number differs from 0."""
         return bool(self.numbers.any())
 
     def clone(self) -> Self:

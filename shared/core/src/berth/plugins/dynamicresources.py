@@ -35,7 +35,6 @@ class DynamicResources(PreFilterPlugin, PostFilterPlugin, EnqueueExtensions):
     name: ClassVar[str] = NAME
 
     def pre_filter(self, state: CycleState, pod: Pod, snapshot: Snapshot) -> PreFilterResult:
-        """Skip for a pod without claims; otherwise a rejection that names the claims."""
         state.write(PRE_FILTER_RAN, True)
         return PreFilterResult(_rejection(pod) if pod.spec.resource_claims else SKIP)
 

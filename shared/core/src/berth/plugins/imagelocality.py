@@ -32,7 +32,6 @@ class ImageLocality(VectorScorePlugin):
     depends_on_pods = False
 
     def score(self, state: CycleState, pod: Pod, node: NodeInfo) -> int:
-        """0..100."""
         images, share_of = node.snapshot.images, _Shares(node.snapshot)
         total = sum(int(images.size_on(name, node.row) * share_of(name)) for name in self.images(pod))
         most = self.most(pod)
@@ -65,14 +64,11 @@ class ImageLocality(VectorScorePlugin):
 
 
 class _Shares:
-    """The share of nodes that have an image."""
-
     def __init__(self, snapshot: Snapshot) -> None:
         self._images = snapshot.images
         self._nodes = max(snapshot.node_count, 1)
 
     def __call__(self, name: str) -> float:
-        """0..1."""
         return self._images.nodes_with(name) / self._nodes
 
 

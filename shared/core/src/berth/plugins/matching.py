@@ -88,7 +88,6 @@ def required_mask(pod_class: EquivalenceClass, nodes: Nodes) -> Mask:
 
 
 def terms_mask(terms: NodeTerms, nodes: Nodes) -> Mask:
-    """Nodes that satisfy one of the terms."""
     mask: Mask = np.zeros(len(nodes), dtype=np.bool_)
     for term in terms.terms:
         mask |= term_mask(term, nodes)
@@ -96,7 +95,6 @@ def terms_mask(terms: NodeTerms, nodes: Nodes) -> Mask:
 
 
 def term_mask(term: NodeTerm, nodes: Nodes) -> Mask:
-    """Nodes that satisfy every expression of the term."""
     mask: Mask = np.ones(len(nodes), dtype=np.bool_)
     for requirement in term.labels:
         mask &= _label_mask(requirement, nodes)
@@ -106,7 +104,6 @@ def term_mask(term: NodeTerm, nodes: Nodes) -> Mask:
 
 
 def has_label(key: str, value: str, nodes: Nodes) -> Mask:
-    """Nodes that have the label with exactly this value."""
     codes, column = nodes.label(key)
     code = column.code_of(value)
     return np.zeros(len(nodes), dtype=np.bool_) if code is None else np.equal(codes, code)

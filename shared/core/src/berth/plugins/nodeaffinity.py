@@ -93,7 +93,6 @@ class NodeAffinityPlugin(
         self._class_of = IdentityCache(_compiled, capacity=_MAX_KEPT, weigh=_terms_in)
 
     def pre_filter(self, state: CycleState, pod: Pod, snapshot: Snapshot) -> PreFilterResult:
-        """Skip without any requirement; the node names if the terms select by name."""
         wanted = state.pod_class
         if wanted.node_labels is None and wanted.required_nodes is None and self._required is None:
             return PRE_FILTER_SKIPPED
@@ -129,11 +128,9 @@ class NodeAffinityPlugin(
             )
 
     def pre_score(self, state: CycleState, pod: Pod, nodes: Nodes) -> Status:
-        """Skip without preferred terms."""
         return SUCCESS if self._preferred or state.pod_class.preferred_nodes else SKIP
 
     def score(self, state: CycleState, pod: Pod, node: NodeInfo) -> int:
-        """The sum of the weights of the matching preferred terms."""
         return sum(w.weight for w in self.preferred(state) if w.term.matches(node.name, node.labels))
 
     def score_all(self, state: CycleState, pod: Pod, nodes: Nodes) -> Scores:
@@ -146,11 +143,9 @@ class NodeAffinityPlugin(
         return default_normalize(scores)
 
     def preferred(self, state: CycleState) -> Sequence[WeightedNodeTerm]:
-        """The preferred terms: the added ones and the pod's own."""
         return (*self._preferred, *state.pod_class.preferred_nodes)
 
     def events(self) -> Sequence[EventHint]:
-        """A matching node is added, or relabelled so that it matches."""
         changes = ClusterEvent(Resource.NODE, Action.ADD | Action.UPDATE_NODE_LABEL)
         return (EventHint(changes, self._matches_now, key=_required_of, index=self._index),)
 

@@ -33,7 +33,6 @@ class NodeName(VectorFilterPlugin, EnqueueExtensions):
         return Verdicts.refusing(~nodes.named(pod.spec.node_name), ANOTHER_NODE)
 
     def events(self) -> Sequence[EventHint]:
-        """The named node is added."""
         return (EventHint(ClusterEvent(Resource.NODE, Action.ADD), _is_the_node, key=_node_name, index=_index),)
 
 

@@ -34,7 +34,6 @@ class NodePorts(PreFilterPlugin, VectorFilterPlugin, RemedyPlugin, EnqueueExtens
     reads = Reads.PODS
 
     def pre_filter(self, state: CycleState, pod: Pod, snapshot: Snapshot) -> PreFilterResult:
-        """Skip for a pod without host ports."""
         return PreFilterResult(SUCCESS if state.pod_class.host_ports else SKIP)
 
     def filter(self, state: CycleState, pod: Pod, node: NodeInfo) -> Status:
@@ -56,7 +55,6 @@ class NodePorts(PreFilterPlugin, VectorFilterPlugin, RemedyPlugin, EnqueueExtens
                 yield RemedySentence(about=text, nodes=taken, before=before)
 
     def events(self) -> Sequence[EventHint]:
-        """A pod with one of the ports is deleted; a node is added."""
         return (
             EventHint(ClusterEvent(Resource.POD, Action.DELETE), _frees_a_port, key=_ports, index=_index),
             EventHint(ClusterEvent(Resource.NODE, Action.ADD)),

@@ -38,7 +38,6 @@ class NodeUnschedulable(VectorFilterPlugin, RemedyPlugin, EnqueueExtensions):
         return [RemedySentence(about="cordoned", after="are cordoned")]
 
     def events(self) -> Sequence[EventHint]:
-        """A node is added or uncordoned; the pod gets the toleration."""
         return (
             EventHint(
                 ClusterEvent(Resource.NODE, Action.ADD | Action.UPDATE_NODE_TAINT), _is_schedulable_now, key=nothing

@@ -20,7 +20,6 @@ class PrioritySort(QueueSortPlugin):
     reads = Reads.SPEC
 
     def sort_key(self, pod: Pod, since: datetime) -> tuple[Any, ...]:
-        """Descending priority, then age."""
         return (-priority_of(pod), since)
 
 

@@ -22,14 +22,12 @@ class SchedulingGates(PreEnqueuePlugin, EnqueueExtensions):
     reads = Reads.SPEC
 
     def pre_enqueue(self, pod: Pod) -> Status:
-        """Success without gates."""
         gates = [gate.name for gate in pod.spec.scheduling_gates or ()]
         if not gates:
             return SUCCESS
         return Status.unresolvable(f"waiting for scheduling gates: [{' '.join(gates)}]")
 
     def events(self) -> Sequence[EventHint]:
-        """The pod's own gates are removed."""
         eliminated = ClusterEvent(Resource.POD, Action.UPDATE_POD_SCHEDULING_GATES_ELIMINATED)
         return (EventHint(eliminated, _is_ungated_now, key=nothing),)
 

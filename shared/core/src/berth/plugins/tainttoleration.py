@@ -94,7 +94,6 @@ class TaintToleration(VectorFilterPlugin, RemedyPlugin, VectorScorePlugin, Norma
             yield RemedySentence(about=_text(taint), nodes=having, only=only, before=before, after=after)
 
     def score(self, state: CycleState, pod: Pod, node: NodeInfo) -> int:
-        """The number of untolerated PreferNoSchedule taints."""
         return count_untolerated_prefer_no_schedule(node.taints, state.pod_class.tolerations)
 
     def score_all(self, state: CycleState, pod: Pod, nodes: Nodes) -> Scores:
@@ -102,11 +101,9 @@ class TaintToleration(VectorFilterPlugin, RemedyPlugin, VectorScorePlugin, Norma
         return by_taints(nodes, lambda taints: count_untolerated_prefer_no_schedule(taints, tolerations))
 
     def normalize(self, state: CycleState, pod: Pod, scores: Scores, nodes: Nodes) -> Scores:
-        """Fewest taints first."""
         return default_normalize(scores, reverse=True)
 
     def events(self) -> Sequence[EventHint]:
-        """A node is added or its taints change; the pod gets tolerations."""
         return (
             EventHint(
                 ClusterEvent(Resource.NODE, Action.ADD | Action.UPDATE_NODE_TAINT),
@@ -136,7 +133,6 @@ def _text(taint: Taint) -> str:
 
 
 def _in_words(taint: Taint) -> tuple[str, str]:
-    """The words before and after the nodes with the taint."""
     text = _text(taint)
     if taint.key in NODE_PROBLEMS:
         return "", f"have {text}, a taint that Kubernetes takes away once the node is well"

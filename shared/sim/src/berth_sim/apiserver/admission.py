@@ -231,7 +231,6 @@ def _priority(store: Store, pod: str, spec: JsonObject) -> JsonObject:
 
 
 def _status(spec: JsonObject) -> JsonObject:
-    """Return the status of a new pod, without its own."""
     status: JsonObject = {"phase": "Pending", "qosClass": _qos_class(spec)}
     if spec.get("schedulingGates"):
         status["conditions"] = [

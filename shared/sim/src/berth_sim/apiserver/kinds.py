@@ -300,12 +300,10 @@ class Route:
 
     @property
     def resource(self) -> str:
-        """The resource as RBAC and faults name it: `pods`, `pods/binding`."""
         return f"{self.kind.plural}/{self.subresource}" if self.subresource else self.kind.plural
 
     @property
     def key(self) -> tuple[str, str]:
-        """The object's key in the store."""
         return self.namespace, self.name
 
 

@@ -32,7 +32,6 @@ VERSION = {
 
 
 def documents() -> dict[str, bytes]:
-    """Return every discovery document by its path."""
     found = {"/api": _api_versions(), "/apis": _groups(), "/version": VERSION}
     for api_version in {kind.api_version for kind in SERVED_KINDS}:
         path = f"/apis/{api_version}" if "/" in api_version else f"/api/{api_version}"
@@ -123,7 +122,6 @@ class Column:
 def encoded(
     kind: SimulatedKind, items: Sequence[StoredObject], revision: int, now: datetime, rest: Token | None = None
 ) -> bytes:
-    """Return objects as an encoded Table."""
     columns = _COLUMNS.get(kind, _ANY)
     metadata = {"resourceVersion": str(revision), **({"continue": rest.encoded()} if rest else {})}
     definitions = [

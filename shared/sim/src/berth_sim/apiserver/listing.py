@@ -105,7 +105,6 @@ def parse(kind: SimulatedKind, label_selector: str, field_selector: str) -> Sele
 
 
 def parse_labels(text: str) -> tuple[LabelRequirement, ...]:
-    """Parse `a=b,c in (d,e),!f`."""
     return tuple(_label_requirement(part.strip()) for part in _BETWEEN_REQUIREMENTS.split(text) if part.strip())
 
 
@@ -192,7 +191,6 @@ class ListPage:
     remaining: int | None = None
 
     def encoded(self, kind: SimulatedKind) -> bytes:
-        """Return the page as JSON; its items have no kind and apiVersion."""
         metadata: dict[str, object] = {"resourceVersion": str(self.revision)}
         if self.rest is not None:
             metadata["continue"] = self.rest.encoded()
@@ -329,5 +327,4 @@ def _is_meant(stored: StoredObject, namespace: str, options: ListOptions) -> boo
 
 
 def _place(stored: StoredObject, namespace: str) -> str:
-    """Return the key of an object below the listed prefix."""
     return stored.key[1] if namespace or not stored.key[0] else f"/{stored.key[0]}/{stored.key[1]}"

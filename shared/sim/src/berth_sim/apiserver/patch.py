@@ -117,7 +117,6 @@ def _reorder(merged: dict[str, Any], member: str, order: list[Any]) -> None:
 
 
 def json_patch(value: Any, operations: Any) -> Any:
-    """Apply a JSON patch (RFC 6902): add, remove, replace and test."""
     for operation in operations:
         try:
             path = [part.replace("~1", "/").replace("~0", "~") for part in operation["path"].split("/")[1:]]
@@ -128,7 +127,6 @@ def json_patch(value: Any, operations: Any) -> Any:
 
 
 def _at(value: Any, path: list[str], operation: dict[str, Any]) -> Any:
-    """Return a copy of `value` with the operation applied at `path`."""
     if not path:
         return operation["value"]
     copy: Any = list(value) if isinstance(value, list) else dict(value)

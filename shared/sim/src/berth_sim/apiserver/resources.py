@@ -326,7 +326,6 @@ def _only_part(kind: SimulatedKind, before: JsonObject, value: JsonObject, part:
 
 
 def _is_over(kind: SimulatedKind, value: JsonObject) -> bool:
-    """Whether a terminating object can be removed."""
     metadata = value["metadata"]
     if "deletionTimestamp" not in metadata or metadata.get("finalizers") or kind is NAMESPACES:
         return False

@@ -39,7 +39,6 @@ class StatusError(Exception):
 
 
 def success(code: int | None = None, details: Mapping[str, Any] | None = None) -> bytes:
-    """Return an encoded Status of success."""
     body: JsonObject = {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success"}
     if details is not None:
         body["details"] = details
@@ -55,7 +54,6 @@ def details_of(kind: SimulatedKind, name: str) -> JsonObject:
 
 
 def not_found(kind: SimulatedKind, name: str) -> StatusError:
-    """404: no such object."""
     return StatusError(HTTPStatus.NOT_FOUND, "NotFound", f'{kind.resource} "{name}" not found', details_of(kind, name))
 
 
@@ -67,12 +65,10 @@ def no_such_resource() -> StatusError:
 def method_not_allowed(
     message: str = "the server does not allow this method on the requested resource",
 ) -> StatusError:
-    """405: the resource does not support this method."""
     return StatusError(HTTPStatus.METHOD_NOT_ALLOWED, "MethodNotAllowed", message, {})
 
 
 def already_exists(kind: SimulatedKind, name: str) -> StatusError:
-    """409: a create with a taken name."""
     message = f'{kind.resource} "{name}" already exists'
     return StatusError(HTTPStatus.CONFLICT, "AlreadyExists", message, details_of(kind, name))
 
@@ -84,13 +80,11 @@ def conflict(kind: SimulatedKind, name: str, why: str) -> StatusError:
 
 
 def modified(kind: SimulatedKind, name: str) -> StatusError:
-    """409: the resourceVersion of a write is not the newest."""
     why = "the object has been modified; please apply your changes to the latest version and try again"
     return conflict(kind, name, why)
 
 
 def bad_request(message: str) -> StatusError:
-    """400: the request could not be understood."""
     return StatusError(HTTPStatus.BAD_REQUEST, "BadRequest", message)
 
 
@@ -119,7 +113,6 @@ def expired(message: str, rest: str = "") -> StatusError:
 
 
 def future_version(wanted: int, current: int) -> StatusError:
-    """504: the requested resourceVersion has not been reached."""
     details = {
         "causes": [{"reason": "ResourceVersionTooLarge", "message": "Too large resource version"}],
         "retryAfterSeconds": 1,
@@ -129,5 +122,4 @@ def future_version(wanted: int, current: int) -> StatusError:
 
 
 def unsupported_media_type(message: str = "415: Unsupported Media Type") -> StatusError:
-    """415: a body in an unsupported format."""
     return StatusError(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, "UnsupportedMediaType", message, {})

@@ -39,13 +39,11 @@ _EMPTY_LEFT_OUT = frozenset({"reportingController", "reportingInstance"})
 
 
 def as_new_event(event: dict[str, Any]) -> dict[str, Any]:
-    """Return a core/v1 Event in the form of events.k8s.io/v1."""
     renamed = {_NEW_NAMES.get(member, member): value for member, value in event.items()}
     return {member: value for member, value in renamed.items() if value != "" or member not in _EMPTY_LEFT_OUT}
 
 
 def as_core_event(event: dict[str, Any]) -> dict[str, Any]:
-    """Return an events.k8s.io/v1 Event in the form of core/v1."""
     return {_CORE_NAMES.get(member, member): value for member, value in event.items()}
 
 
@@ -85,7 +83,6 @@ class StoredObject:
         return self._body
 
     def encoded(self, kind: SimulatedKind) -> bytes:
-        """Return the whole object as JSON."""
         return kind.preamble + self.body(kind)[1:]
 
 
@@ -184,7 +181,6 @@ class Table:
             yield change
 
     def record(self, change: StoreEvent) -> None:
-        """Apply a change and call the listeners."""
         if change.after is None:
             del self.items[change.key]
         else:
@@ -198,7 +194,6 @@ class Table:
             listener(change)
 
     def forget(self, revision: int) -> None:
-        """Drop the whole history up to the present revision."""
         self._history.clear()
         self.floor = revision
 

@@ -29,7 +29,6 @@ class WatchOptions:
 
     @property
     def starts_with_state(self) -> bool:
-        """Whether existing objects are sent first."""
         return self.wants_initial_events or not self.revision
 
 

@@ -34,7 +34,6 @@ class FreeCapacity(VectorScorePlugin, NormalizePlugin):
     reads = Reads.NODE | Reads.PODS
 
     def score(self, state: CycleState, pod: Pod, node: NodeInfo) -> int:
-        """Free millicores plus free megabytes."""
         requests = state.pod_class.requests.amounts
         cpu = node.allocatable(CPU) - node.requested(CPU) - requests.get(CPU, 0)
         memory = node.allocatable(MEMORY) - node.requested(MEMORY) - requests.get(MEMORY, 0)
@@ -48,7 +47,6 @@ class FreeCapacity(VectorScorePlugin, NormalizePlugin):
         return scores
 
     def normalize(self, state: CycleState, pod: Pod, scores: Scores, nodes: Nodes) -> Scores:
-        """By rank among the different numbers."""
         return normalize_by_rank(scores)
 
 

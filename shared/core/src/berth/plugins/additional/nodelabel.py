@@ -68,7 +68,6 @@ class NodeFilterLabel(VectorFilterPlugin, EnqueueExtensions):
         return Verdicts.refusing(~has_label(self._key, self._value, nodes), self._refusal)
 
     def events(self) -> Sequence[EventHint]:
-        """A node is added with the label, or gets the label."""
         changes = ClusterEvent(Resource.NODE, Action.ADD | Action.UPDATE_NODE_LABEL)
         return (EventHint(changes, self._is_labelled_now, key=nothing),)
 

@@ -35,7 +35,6 @@ class NodeReady(VectorFilterPlugin, EnqueueExtensions):
         return Verdicts.refusing(~nodes.ready, NOT_READY)
 
     def events(self) -> Sequence[EventHint]:
-        """A node is added, or becomes ready."""
         changes = ClusterEvent(Resource.NODE, Action.ADD | Action.UPDATE_NODE_CONDITION)
         return (EventHint(changes, _is_ready_now, key=nothing),)
 

@@ -51,11 +51,9 @@ class TenantSpread(PreFilterPlugin, VectorScorePlugin, NormalizePlugin, Spreadin
         self._refusal = PreFilterResult(Status.unresolvable(NO_TENANT.format(args.key)))
 
     def pre_filter(self, state: CycleState, pod: Pod, snapshot: Snapshot) -> PreFilterResult:
-        """The pod must have the label."""
         return PreFilterResult() if self._tenant(pod) else self._refusal
 
     def score(self, state: CycleState, pod: Pod, node: NodeInfo) -> int:
-        """The node's other pods of the tenant."""
         tenant = self._tenant(pod)
         return sum(self._counts(placed.pod, tenant) and placed.pod.uid != pod.uid for placed in node.placed())
 
@@ -66,11 +64,9 @@ class TenantSpread(PreFilterPlugin, VectorScorePlugin, NormalizePlugin, Spreadin
         return self.counted_pods(pod, nodes) + 1
 
     def normalize(self, state: CycleState, pod: Pod, scores: Scores, nodes: Nodes) -> Scores:
-        """Fewest first."""
         return normalize_by_rank(-scores)
 
     def counted_pods(self, pod: Pod, nodes: Nodes) -> Scores:
-        """The other pods of the tenant on each node."""
         snapshot, tenant = nodes.snapshot, self._tenant(pod)
         counts = np.zeros(snapshot.size, dtype=np.int64)
         for group in snapshot.groups.all():

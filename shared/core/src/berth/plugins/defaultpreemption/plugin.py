@@ -78,21 +78,19 @@ class DefaultPreemption(PostFilterPlugin):
             return PostFilterResult(
                 message=f"preemption: {why_not.message()}",
                 clears_nomination=True,
-                blockers=why_not.unschedulable_plugins(),
+                unschedulable_plugins=why_not.unschedulable_plugins(),
             )
         return PostFilterResult(_nomination(best, snapshot))
 
     def candidates(
         self, state: CycleState, pod: Pod, snapshot: Snapshot, diagnosis: Diagnosis, dry_run: DryRun
     ) -> list[Nomination]:
-        """Enough candidates to choose from."""
         del state, pod
         rows = diagnosis.resolvable_rows()
         found = _CandidateSearch(snapshot, dry_run).some(rows, self._args.enough(len(rows)))
         return [_nomination(each, snapshot) for each in sorted(found, key=lambda victims: victims.cost)]
 
     def confirm(self, pod: Pod, node: str, dry_run: DryRun) -> Nomination | None:
-        """The victims by the binder's cache."""
         info = node_info(dry_run.snapshot, node)
         if info is None or pod.spec.preemption_policy == NEVER:
             return None
@@ -129,7 +127,6 @@ class _CandidateSearch:
         return best
 
     def some(self, rows: RowIndex, enough: int) -> list[Victims]:
-        """``enough`` candidates, or fewer."""
         found = (self._dry_run_on(node.row) for node in self._potential_nodes(rows))
         return list(islice((each for each in found if isinstance(each, Victims)), enough))
 
@@ -151,7 +148,7 @@ class _CandidateSearch:
         if not len(rows):  # in a full cluster of pods of one priority for every pod that is tried
             return iter(())
         every = LowerPriorityPods(self._pods, rows, self._snapshot.size, priority)
-        rejected, unexplained = self._dry_run.refused_without(rows, every.removed(), self._diagnosis)
+        rejected, unexplained = self._dry_run.rejected_without(rows, every.removed(), self._diagnosis)
         self._unexplained, rows = rows[unexplained], rows[~rejected]
         if not len(rows):
             return iter(())

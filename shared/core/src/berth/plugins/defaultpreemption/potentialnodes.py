@@ -44,7 +44,6 @@ class PotentialNodes:
         self._budgets = budgets
 
     def cheapest_first(self, groups: PlacedPods, hashes: npt.NDArray[np.uint64]) -> Iterator[PotentialNode]:
-        """All rows; of equal cost the smaller of ``hashes`` first."""
         counts = self._counts()
         violations = self._violations(groups, counts)
         highest = np.maximum(self._highest(), self._pods.least())

@@ -78,7 +78,6 @@ def _not_reprieved(pods: Iterable[PlacedPod], vacated: DryRunNode) -> list[Place
 
 
 def lower_priority_pods_on(node: NodeInfo, pod: Pod) -> list[PlacedPod]:
-    """The pods on the node that the pod may preempt."""
     return [placed for placed in node.placed() if priority_of(placed.pod) < priority_of(pod)]
 
 

@@ -77,17 +77,14 @@ class AffinityCounts:
     # One row.
 
     def satisfies_affinity(self, row: int) -> bool:
-        """Whether every required affinity term has a matching pod in the row's domain."""
         if not all(domains.has(row) for domains in self.affinity):
             return False
         return all(domains.at(row) > 0 for domains in self.affinity) or self._is_first()
 
     def satisfies_anti_affinity(self, row: int) -> bool:
-        """Whether no required anti-affinity term has a matching pod in the row's domain."""
         return not any(domains.at(row) > 0 for domains in self.anti_affinity)
 
     def satisfies_existing_anti_affinity(self, row: int) -> bool:
-        """Whether no existing pod in the row's domains has anti-affinity to this pod."""
         return not any(domains.at(row) > 0 for domains in self.existing_anti_affinity.values())
 
     # Many nodes.
@@ -107,7 +104,6 @@ class AffinityCounts:
     # For preemption, with pods removed.
 
     def anti_affinity_violated_without(self, nodes: Nodes, removed: RemovedPods) -> Mask:
-        """Nodes that still have a pod matching an anti-affinity term when pods are removed."""
         labels_of = nodes.snapshot.labels_of_namespace
         violated: Mask = np.zeros(len(nodes), dtype=np.bool_)
         for term, domains in zip(self.terms.required_anti_affinity, self.anti_affinity, strict=True):
@@ -116,7 +112,6 @@ class AffinityCounts:
         return violated
 
     def existing_anti_affinity_violated_without(self, pod: Pod, nodes: Nodes, removed: RemovedPods) -> Mask:
-        """Nodes that still have a pod with anti-affinity to this pod when pods are removed."""
         snapshot = nodes.snapshot
 
         def times(group: PodGroup, key: str) -> int:

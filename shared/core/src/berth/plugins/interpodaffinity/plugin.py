@@ -110,7 +110,7 @@ class InterPodAffinity(
         state.read(AFFINITY_COUNTS).update(pod, removed, node.row, -1, node.snapshot)
         return SUCCESS
 
-    def refused_without(self, state: CycleState, pod: Pod, nodes: Nodes, removed: RemovedPods) -> Verdicts | None:
+    def rejected_without(self, state: CycleState, pod: Pod, nodes: Nodes, removed: RemovedPods) -> Verdicts | None:
         """By the remaining anti-affinity. With affinity terms each node must be tried: victims may match them."""
         counts = state.read(AFFINITY_COUNTS)
         if counts.terms.required_affinity:
@@ -138,7 +138,6 @@ class InterPodAffinity(
         )
 
     def remedy(self, state: CycleState, pod: Pod, nodes: RejectedNodes) -> Iterable[RemedySentence]:
-        """One sentence per term of the pod, and one per topology key of placed pods' anti-affinity."""
         counts = state.find(AFFINITY_COUNTS)
         if counts is None:
             return
@@ -157,7 +156,6 @@ class InterPodAffinity(
             yield RemedySentence(about=key, nodes=domains.of_nodes(nodes) > 0, before=before, after=after)
 
     def pre_score(self, state: CycleState, pod: Pod, nodes: Nodes) -> Status:
-        """Skip if no term adds to any node's score."""
         terms = _compiled_once(state, pod)
         if not terms.are_preferred and (self._own_only or not nodes.snapshot.groups.have_terms(_SCORED_BY)):
             return SKIP
@@ -166,7 +164,6 @@ class InterPodAffinity(
         return SUCCESS if state.read(TOPOLOGY_SCORES) else SKIP
 
     def score(self, state: CycleState, pod: Pod, node: NodeInfo) -> int:
-        """The sum over the node's domains."""
         return int(sum(domains.at(node.row) for domains in state.read(TOPOLOGY_SCORES)))
 
     def score_all(self, state: CycleState, pod: Pod, nodes: Nodes) -> Scores:
@@ -191,7 +188,6 @@ class InterPodAffinity(
         return normalized
 
     def events(self) -> Sequence[EventHint]:
-        """Pods are added, deleted or relabelled; nodes or namespaces are added or relabelled."""
         return EVENTS
 
 

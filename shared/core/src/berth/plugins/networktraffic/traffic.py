@@ -50,8 +50,6 @@ class TrafficDetails:
 
 
 class NodeTraffic:
-    """The traffic of one Snapshot by one set of arguments."""
-
     def __init__(self, args: NetworkTrafficArgs, snapshot: Snapshot) -> None:
         self._live = snapshot.live
         self._query = query_of(args).token
@@ -156,7 +154,6 @@ def measured_share(sample: Bandwidth, args: NetworkTrafficArgs) -> float:
 
 
 def _pod_bandwidth(pod: Pod, *, annotation: str, default: float) -> float:
-    """The estimate for a pod: its annotation, else the default."""
     value = annotated_rate(pod, annotation)
     return default if value is None else value
 

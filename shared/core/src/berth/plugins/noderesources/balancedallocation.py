@@ -53,7 +53,6 @@ class NodeResourcesBalancedAllocation(PreScorePlugin, VectorScorePlugin):
         self._resources = [resource.name for resource in args.resources or ()]
 
     def pre_score(self, state: CycleState, pod: Pod, nodes: Nodes) -> Status:
-        """Skip for a pod that requests none of the resources: no balance changes."""
         return SUCCESS if any(amount for _, amount in self._counted(state.pod_class.requests)) else SKIP
 
     def score(self, state: CycleState, pod: Pod, node: NodeInfo) -> int:
@@ -92,7 +91,6 @@ def points_of_node(resources: Sequence[tuple[int, int, int]]) -> int:
 
 
 def points_of_nodes(resources: Sequence[tuple[Amount, float, Amount]], count: int) -> Points:
-    """The same for ``count`` nodes."""
     has = [a > 0 for _, _, a in resources]
     now_and_before = _balances([_fractions(*resource) for resource in resources], has, count)
     points: Points = 50 + (50 + now_and_before[0] - now_and_before[1]) // 2
@@ -152,7 +150,6 @@ def _deviations(parts: Sequence[Amount], has: Sequence[npt.NDArray[np.bool_]]) -
 
 
 def validate(args: BalancedAllocationArgs, path: str) -> list[str]:
-    """Known resources, each once, without weights."""
     resources = args.resources or []
     names = [resource.name for resource in resources]
     problems = [

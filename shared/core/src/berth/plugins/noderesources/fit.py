@@ -128,7 +128,6 @@ class NodeResourcesFit(PreFilterPlugin, VectorFilterPlugin, RemedyPlugin, Vector
         return Verdicts.of_bits(bits, len(wanted) + 2, partial(_status_of, [resource for resource, _ in wanted]))
 
     def remedy(self, state: CycleState, pod: Pod, nodes: RejectedNodes) -> Iterable[RemedySentence]:
-        """One sentence per resource with too little free, and one for nodes with too many pods."""
         wanted = state.find(WANTED) or ()
         short = [amount > nodes.allocatable(name) - nodes.requested(name) for name, amount in wanted]
         full = nodes.pods + 1 > nodes.allowed_pods
@@ -148,7 +147,6 @@ class NodeResourcesFit(PreFilterPlugin, VectorFilterPlugin, RemedyPlugin, Vector
         return RemedySentence(about=resource, text=text, examples=[room.node], amounts=room.amounts())
 
     def score(self, state: CycleState, pod: Pod, node: NodeInfo) -> int:
-        """By the scoring strategy and its resources."""
         requests = state.pod_class.requests
         return self._strategy.of_node(
             [
@@ -168,7 +166,6 @@ class NodeResourcesFit(PreFilterPlugin, VectorFilterPlugin, RemedyPlugin, Vector
         )
 
     def events(self) -> Sequence[EventHint]:
-        """A pod is deleted or scaled down, or a nomination is cleared; a node is added or has more allocatable."""
         pod_change = ClusterEvent(Resource.POD, Action.DELETE | Action.UPDATE_POD_SCALE_DOWN)
         node_change = ClusterEvent(Resource.NODE, Action.ADD | Action.UPDATE_NODE_ALLOCATABLE)
         return (

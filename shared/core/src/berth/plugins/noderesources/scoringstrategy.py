@@ -91,7 +91,7 @@ class Strategy(ABC):
 
     @abstractmethod
     def of_node(self, resources: Iterable[tuple[int, int, int]]) -> int:
-        """0..100 for one node."""
+        pass
 
     @abstractmethod
     def of_nodes(self, resources: Iterable[tuple[int, Amount, Amount]], count: int) -> Points:
@@ -99,12 +99,9 @@ class Strategy(ABC):
 
 
 class LeastAllocated(Strategy):
-    """Emptier nodes score higher."""
-
     packs = False
 
     def of_node(self, resources: Iterable[tuple[int, int, int]]) -> int:
-        """The weighted mean of free shares."""
         return _mean([(weight, (a - r) * 100 // a if r < a else 0) for weight, r, a in resources if a])
 
     def of_nodes(self, resources: Iterable[tuple[int, Amount, Amount]], count: int) -> Points:
@@ -112,12 +109,9 @@ class LeastAllocated(Strategy):
 
 
 class MostAllocated(Strategy):
-    """Fuller nodes score higher."""
-
     packs = True
 
     def of_node(self, resources: Iterable[tuple[int, int, int]]) -> int:
-        """The weighted mean of used shares."""
         counted = [(weight, min(r, a) * 100 // a) for weight, r, a in resources if a]
         return _mean(counted)
 
@@ -135,7 +129,6 @@ class RequestedToCapacityRatio(Strategy):
         self._table: npt.NDArray[np.float64] = np.array(self._points, dtype=np.float64)
 
     def of_node(self, resources: Iterable[tuple[int, int, int]]) -> int:
-        """The weighted mean of the resources with a score above 0."""
         points = [(weight, self._points[min(r, a) * 100 // a]) for weight, r, a in resources if a]
         counted = [(weight, score) for weight, score in points if score > 0]
         total, weights = sum(w * score for w, score in counted), sum(w for w, _ in counted)
@@ -158,7 +151,6 @@ def weights_of(strategy: ScoringStrategy) -> tuple[tuple[str, int], ...]:
 
 
 def strategy_of(args: ScoringStrategy) -> Strategy:
-    """The formula of a valid configuration."""
     if args.type == MOST:
         return MostAllocated()
     if args.type == RATIO:
@@ -219,7 +211,6 @@ def _ratio_problems(strategy: ScoringStrategy, path: str) -> list[str]:
 
 
 def resource_problems(resources: list[ResourceWeight], path: str) -> list[str]:
-    """Problems of a list of resources with weights."""
     problems = [
         f"{path}[{i}].weight: want 1..100, got {resource.weight}"
         for i, resource in enumerate(resources)

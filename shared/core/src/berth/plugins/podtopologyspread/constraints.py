@@ -60,7 +60,6 @@ class Constraint:
         return bool(self.labels.requirements) and pod.metadata.deletion_timestamp is None and self.selects(pod)
 
     def selects(self, pod: Pod) -> bool:
-        """Whether the selector matches the pod; an empty one matches every pod of the namespace."""
         (selector,) = self.pods.selectors
         return pod.metadata.namespace in selector.namespaces and self.labels.matches(pod.metadata.labels or {})
 
@@ -113,7 +112,6 @@ def _labels_of(constraint: TopologySpreadConstraint, pod: Pod) -> LabelMatcher:
 
 
 def has_all_keys(constraints: Iterable[Constraint], nodes: Nodes) -> Mask:
-    """Nodes with the topology keys of all constraints."""
     mask: Mask = np.ones(len(nodes), dtype=np.bool_)
     for constraint in constraints:
         mask &= nodes.label(constraint.key)[0] >= 0

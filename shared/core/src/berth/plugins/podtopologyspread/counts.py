@@ -57,8 +57,6 @@ class ConstraintCounts:
 
 @dataclass(slots=True)
 class SpreadCounts:
-    """The counts for all constraints of a pod."""
-
     pod_class: EquivalenceClass
     constraints: list[ConstraintCounts]
 

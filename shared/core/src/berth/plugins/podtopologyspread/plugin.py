@@ -105,7 +105,6 @@ class PodTopologySpread(
         self._required_of = IdentityCache(_required_constraints, capacity=_MAX_KEPT, weigh=len)
 
     def pre_filter(self, state: CycleState, pod: Pod, snapshot: Snapshot) -> PreFilterResult:
-        """Skip without DoNotSchedule constraints."""
         constraints = self.constraints(pod, DO_NOT_SCHEDULE, snapshot)
         if not constraints:
             return PRE_FILTER_SKIPPED
@@ -120,7 +119,7 @@ class PodTopologySpread(
         state.read(SPREAD_COUNTS).update(removed, node, -1)
         return SUCCESS
 
-    def refused_without(self, state: CycleState, pod: Pod, nodes: Nodes, removed: RemovedPods) -> Verdicts | None:
+    def rejected_without(self, state: CycleState, pod: Pod, nodes: Nodes, removed: RemovedPods) -> Verdicts | None:
         """By the present minimum. Removing pods may lower the minimum, so nodes may pass here that Filter rejects."""
         rejected = np.zeros(len(nodes), dtype=np.bool_)
         for counts in state.read(SPREAD_COUNTS).constraints:
@@ -128,7 +127,6 @@ class PodTopologySpread(
         return Verdicts.refusing(rejected, CONSTRAINTS_NOT_MATCHED)
 
     def filter(self, state: CycleState, pod: Pod, node: NodeInfo) -> Status:
-        """The first violated constraint decides."""
         for counts in state.read(SPREAD_COUNTS).constraints:
             if not counts.domains.has(node.row):
                 return NODE_LABEL_NOT_MATCHED
@@ -144,7 +142,6 @@ class PodTopologySpread(
         return Verdicts(codes, (SUCCESS, CONSTRAINTS_NOT_MATCHED, NODE_LABEL_NOT_MATCHED))
 
     def remedy(self, state: CycleState, pod: Pod, nodes: RejectedNodes) -> Iterable[RemedySentence]:
-        """Per constraint: the nodes without its label, and the nodes in full domains."""
         found = state.find(SPREAD_COUNTS)
         for counts in found.constraints if found is not None else ():
             key, lacking = counts.constraint.key, ~counts.domains.present(nodes)
@@ -155,7 +152,6 @@ class PodTopologySpread(
             yield RemedySentence(about=key, nodes=full, before=before, after="are elsewhere")
 
     def pre_score(self, state: CycleState, pod: Pod, nodes: Nodes) -> Status:
-        """Skip without ScheduleAnyway constraints."""
         constraints = self.constraints(pod, SCHEDULE_ANYWAY, nodes.snapshot)
         if not constraints:
             return SKIP
@@ -164,7 +160,6 @@ class PodTopologySpread(
         return SUCCESS
 
     def score(self, state: CycleState, pod: Pod, node: NodeInfo) -> int:
-        """Grows with the matching pods in the node's domains."""
         return state.read(SPREAD_SCORES).raw(node.row)
 
     def score_all(self, state: CycleState, pod: Pod, nodes: Nodes) -> Scores:
@@ -178,7 +173,6 @@ class PodTopologySpread(
         return state.read(SPREAD_SCORES).normalized(scores, nodes)
 
     def events(self) -> Sequence[EventHint]:
-        """Matching pods are added, deleted or relabelled; nodes are added, deleted, or change domains or taints."""
         return (
             EventHint(ClusterEvent(Resource.POD, _POD_CHANGES), self._after_pod_change, _counted_by, _namespace_index),
             EventHint(ClusterEvent(Resource.NODE, _NODE_CHANGES), self._after_node_change, self._required_keys),
@@ -220,7 +214,6 @@ class PodTopologySpread(
 
 
 def _where(counts: ConstraintCounts, nodes: Nodes) -> str:
-    """The domains that may take the pod."""
     key, column = counts.constraint.key, nodes.snapshot.label_column(counts.constraint.key)
     codes = np.flatnonzero((counts.domains.numbers <= counts.max_count) & counts.is_domain)
     values = sorted(column.values[code - 1] for code in codes.tolist() if code)
@@ -256,7 +249,6 @@ def _selects(constraint: Constraint, pod: object) -> bool:
 
 
 def _domains(node: object, keys: Sequence[str]) -> list[str] | None:
-    """The node's values; None if it lacks one."""
     labels = (node.metadata.labels or {}) if isinstance(node, Node) else {}
     return [labels[key] for key in keys] if isinstance(node, Node) and all(key in labels for key in keys) else None
 

@@ -27,7 +27,6 @@ class ClaimUse:
 
 
 def claim_of(volume: Volume, pod: Pod) -> ClaimUse | None:
-    """The claim of a volume; None for a volume without one."""
     if volume.persistent_volume_claim is not None:
         return ClaimUse(volume.persistent_volume_claim.claim_name)
     if volume.ephemeral is not None:
@@ -41,7 +40,6 @@ def claims_of(pod: Pod) -> Iterator[ClaimUse]:
 
 
 def has_claims(pod: Pod) -> bool:
-    """Whether the pod uses any claim, by name or of its own."""
     volumes = pod.spec.volumes
     if not volumes:
         return False

@@ -110,7 +110,6 @@ def driver_of(volume: PersistentVolume | Volume) -> tuple[Driver, Any] | None:
 
 
 def translation_error(driver: Driver, source: Any, labels: Mapping[str, str]) -> str:
-    """Why the volume cannot be translated for the driver; empty if it can."""
     try:
         driver.handle(source, labels)
     except UntranslatableError as exc:

@@ -49,7 +49,6 @@ class NodeVolumeLimits(PreFilterPlugin, VectorFilterPlugin, EnqueueExtensions):
         self._limits = AttachLimits()
 
     def pre_filter(self, state: CycleState, pod: Pod, snapshot: Snapshot) -> PreFilterResult:
-        """Skip for a pod without volumes that a CSI driver may attach."""
         if not pod.spec.volumes or not has_attachable(pod):
             return PRE_FILTER_SKIPPED
         self._needed(state, pod, snapshot)
@@ -77,7 +76,6 @@ class NodeVolumeLimits(PreFilterPlugin, VectorFilterPlugin, EnqueueExtensions):
         return Verdicts.of(rejected.get(row, SUCCESS) for row in nodes.rows.tolist())
 
     def events(self) -> Sequence[EventHint]:
-        """A CSINode is added or allows more; a pod or an attachment is deleted; the pod's claim is added."""
         return (
             EventHint(ClusterEvent(Resource.CSI_NODE, Action.ADD)),
             EventHint(ClusterEvent(Resource.CSI_NODE, Action.UPDATE), _allows_more, nothing),
@@ -196,7 +194,6 @@ class Attachments:
         self._by_node: dict[str, dict[str, str]] = {}
 
     def on_node(self, node: str, snapshot: Snapshot) -> AttachedVolumes:
-        """The volumes that are attached to a node, or will be."""
         attachments, volumes = snapshot.objects(VolumeAttachment), snapshot.objects(PersistentVolume)
         seen = (ref(snapshot), attachments.version, volumes.version)
         if seen != self._seen:
@@ -214,7 +211,6 @@ class Attachments:
 
 
 def has_attachable(pod: Pod) -> bool:
-    """Whether a CSI driver may attach any of the pod's volumes."""
     volumes = pod.spec.volumes or ()
     return any(claim_of(volume, pod) is not None or driver_of(volume) is not None for volume in volumes)
 

@@ -95,7 +95,6 @@ class VolumeRestrictions(PreFilterExtensions, VectorFilterPlugin, EnqueueExtensi
         return Verdicts(codes, (SUCCESS, DISK_CONFLICT, READ_WRITE_ONCE_POD_CONFLICT))
 
     def events(self) -> Sequence[EventHint]:
-        """A pod with one of the disks or claims is deleted; a node or one of the pod's claims is added."""
         return (
             EventHint(ClusterEvent(Resource.POD, Action.DELETE), _releases_volume, index=_index),
             EventHint(ClusterEvent(Resource.NODE, Action.ADD)),

@@ -59,7 +59,6 @@ class VolumeZone(PreFilterPlugin, VectorFilterPlugin, RemedyPlugin, EnqueueExten
     name: ClassVar[str] = NAME
 
     def pre_filter(self, state: CycleState, pod: Pod, snapshot: Snapshot) -> PreFilterResult:
-        """Skip for a pod without zone or region labels on its volumes."""
         if not has_claims(pod):
             return PRE_FILTER_SKIPPED
         topologies = self._topologies(state, pod, snapshot)
@@ -86,14 +85,12 @@ class VolumeZone(PreFilterPlugin, VectorFilterPlugin, RemedyPlugin, EnqueueExten
         return Verdicts.refusing(has_topology & ~matches, ZONE_CONFLICT)
 
     def remedy(self, state: CycleState, pod: Pod, nodes: RejectedNodes) -> Iterable[RemedySentence]:
-        """The zones of all volumes in one sentence."""
         topologies = self._topologies(state, pod, nodes.snapshot)
         if topologies and not isinstance(topologies, Status):
             before = f"its volumes are in {in_words(topologies)}, and"
             yield RemedySentence(about=topologies[0].key, before=before, after="are not")
 
     def events(self) -> Sequence[EventHint]:
-        """A delayed-binding class is added; the pod's claim, a volume or a node is added or relabelled."""
         changed = Action.ADD | Action.UPDATE
         return (
             EventHint(ClusterEvent(Resource.STORAGE_CLASS, Action.ADD), _delays_binding, nothing),

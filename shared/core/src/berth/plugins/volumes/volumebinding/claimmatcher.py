@@ -222,7 +222,6 @@ class Provisioning:
 
 
 def provisioning_of(claim: PersistentVolumeClaim, snapshot: Snapshot) -> Provisioning:
-    """The nodes for which a volume can be provisioned for the claim."""
     storage_class = snapshot.objects(StorageClass).named(claim.class_name)
     if storage_class is None or storage_class.provisioner in ("", NO_PROVISIONER):
         return Provisioning(NO_NODES, NO_NODES)
@@ -254,7 +253,6 @@ def _with_capacity(claim: PersistentVolumeClaim, storage_class: StorageClass, sn
 
 
 def claimed_bytes(claim: PersistentVolumeClaim) -> int:
-    """The requested size; 0 if it is invalid."""
     return _bytes((claim.spec.resources.requests or {}).get(STORAGE))
 
 

@@ -78,7 +78,6 @@ class VolumeBinding(PreFilterPlugin, VectorFilterPlugin, RemedyPlugin, ReservePl
         self.wait_seconds = args.bind_timeout_seconds
 
     def pre_filter(self, state: CycleState, pod: Pod, snapshot: Snapshot) -> PreFilterResult:
-        """Skip for a pod without claims; a rejection if no node can satisfy one of them."""
         if not has_claims(pod):
             return PRE_FILTER_SKIPPED
         finder = self._finder(state, pod, snapshot)
@@ -97,7 +96,6 @@ class VolumeBinding(PreFilterPlugin, VectorFilterPlugin, RemedyPlugin, ReservePl
         return finder.of_nodes(nodes)
 
     def remedy(self, state: CycleState, pod: Pod, nodes: RejectedNodes) -> Iterable[RemedySentence]:
-        """One sentence per claim."""
         claims = pod_volume_claims(pod, nodes.snapshot)
         if isinstance(claims, Status):
             return
@@ -115,7 +113,6 @@ class VolumeBinding(PreFilterPlugin, VectorFilterPlugin, RemedyPlugin, ReservePl
             yield RemedySentence(about=claim.metadata.name, nodes=unmatched, before=before)
 
     def reserve(self, state: CycleState, pod: Pod, node: str) -> Status:
-        """Choose volumes for the unbound claims and assume them."""
         if not pod.spec.volumes:
             return SUCCESS
         snapshot = state.read(SNAPSHOT)
@@ -150,7 +147,6 @@ class VolumeBinding(PreFilterPlugin, VectorFilterPlugin, RemedyPlugin, ReservePl
         return _node_is_gone(node) if info is None else check_bindings(pod_volumes, info)
 
     def events(self) -> Sequence[EventHint]:
-        """Storage classes, the pod's claims, volumes, nodes, CSI drivers and capacities are added or changed."""
         return EVENTS
 
     def _finder(self, state: CycleState, pod: Pod, snapshot: Snapshot) -> PodVolumeFinder | Status:

@@ -45,8 +45,6 @@ class NodeSet(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class OnlyNode:
-    """The node of this name."""
-
     name: str
 
     def includes(self, node: NodeInfo) -> bool:

@@ -10,8 +10,7 @@ import yaml
 
 from berth_cli.pipeline.accounts import API, DOMAIN, User, publishes, subscribes, users
 
-PAGE = Path(__file__).parents[3] / "docs" / "security.md"
-RIGHTS = Path(__file__).parents[3] / "docs" / "rights" / "berth.yaml"
+RIGHTS = Path(__file__).parents[1] / "rights" / "berth.yaml"
 
 
 def bus_table() -> str:
@@ -75,11 +74,7 @@ def with_tables(page: str) -> str:
     for name, table in TABLES.items():
         before, mark, rest = page.partition(f"<!-- {name} -->\n")
         _, end, after = rest.partition("<!-- end -->")
-        assert mark
-        assert end
+        if not mark or not end:
+            raise LookupError(f"writing the table {name!r}: want its place between two marks, got none")
         page = f"{before}{mark}\n{table()}\n\n{end}{after}"
     return page
-
-
-if __name__ == "__main__":
-    PAGE.write_text(with_tables(PAGE.read_text()))
