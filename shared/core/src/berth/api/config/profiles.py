@@ -328,7 +328,7 @@ def _is_whole(written: PluginSet) -> bool:
 
 
 def _read(ref: PluginRef) -> tuple[str, int]:
-    """A weight of 0 or none is 1."""
+    """A missing or zero weight is 1."""
     return ref.name, ref.weight or 1
 
 
