@@ -196,7 +196,7 @@ async def test_what_cannot_be_retried_is_said(running: BerthUp, seen: ClusterUse
     answer = berth("dead", "retry", "default/nobody", of=running)
     assert (answer.returncode, "it does not wait for berth" in answer.stderr) == (1, True)
     answer = berth("dead", "show", "999", of=running)
-    assert (answer.returncode, "there is none" in answer.stderr) == (1, True)
+    assert (answer.returncode, "not found" in answer.stderr) == (1, True)
 
 
 async def test_people_may_look_and_not_retry_or_drain(running: BerthUp, seen: ClusterUser, tmp_path: Path):

@@ -516,7 +516,7 @@ NOT_OF_PODS: Final = tuple(
         "_expired",
         "_free",
         "_handlers",
-        "_of_interest",
+        "_registered_events",
         "_keys",
         "_namespaces",
         "_keys_of_row",

@@ -133,7 +133,7 @@ def test_flags_that_mean_less_than_kube_schedulers_say_so_once_each(monkeypatch,
         "--authorization-kubeconfig",
     ]
     assert "HTTP without TLS" in notes[1]
-    assert all("whoever reaches the health port" in note for note in (notes[0], *notes[2:]))
+    assert all("anybody who reaches the health port" in note for note in (notes[0], *notes[2:]))
     assert problem.startswith("berth-test: log.verbosity: ")
 
 

@@ -53,8 +53,8 @@ def a_decision(outcome: Outcome = Outcome.BOUND, node: str = "a") -> DecisionSum
     return DecisionSummary(attempt=attempt, profile="berth", epoch=1, outcome=outcome, uid=POD.uid, node=node)
 
 
-def compared(live: Ranked, own: Ranked, refusal: Status | None = None) -> ShadowComparison:
-    return compare(live, own, shadow="packed", refusal=refusal)
+def compared(live: Ranked, own: Ranked, rejection: Status | None = None) -> ShadowComparison:
+    return compare(live, own, shadow="packed", rejection=rejection)
 
 
 @pytest.mark.parametrize(

@@ -116,7 +116,7 @@ def test_affinity_of_a_bound_pod_above_the_limits_is_left_out_of_the_mirror_and_
     assert "affinity" in watcher.mirrored("pod.uid-fine")["spec"]
     assert "affinity" not in watcher.mirrored("pod.uid-huge")["spec"]
     [warning] = watcher.of(Warn)
-    assert warning.message == "the affinity of pod 'default/huge' on a node counts for nobody"
+    assert warning.fields["pod"] == "default/huge"
     assert "257 pod affinity" in warning.fields["reason"]
 
     watcher.show(with_terms(a_pod("huge", node="n1", version=2), 257))

@@ -172,4 +172,4 @@ def test_hint_that_hangs_wakes_the_pods_and_is_left_alone_for_a_minute():
     assert "unschedulable" not in {watcher.stage(f"p{n}") for n in range(20)}
     assert plugin.calls == 3
     (warning,) = watcher.of(Warn)
-    assert 'plugin "HintHangs": took longer than 0.02 s' in warning.message
+    assert 'plugin "HintHangs": took longer than 0.02 s' in warning.fields["error"]

@@ -222,8 +222,8 @@ def test_any_event_may_help_a_pod_whose_nodes_an_extender_has_rejected():
     profile = profile_of(made("NodeName"))
     extended = replace(profile, extenders=(ExtenderConfiguration(url_prefix="", name="", filter_verb="filter"),))
     claim = ClusterEvent(Resource.PERSISTENT_VOLUME_CLAIM, Action.UPDATE)
-    assert hints_of(extended).is_event_of_interest(claim)  # also while the pod is in flight
-    assert not hints_of(profile).is_event_of_interest(claim)
+    assert hints_of(extended).is_event_registered(claim)  # also while the pod is in flight
+    assert not hints_of(profile).is_event_registered(claim)
     waiting = UnschedulablePods({"berth": extended}, hints_of(extended))
     helped, other = rejected(a_pod(), EXTENDER), rejected(a_pod(), "NodeName")
     waiting.add(helped)

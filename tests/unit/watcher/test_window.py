@@ -67,7 +67,7 @@ def test_what_published_pods_wait_for_is_said_once_per_profile_and_service():
     first, second = watcher.of(Warn)
     assert first.fields["profile"] == "unknown"
     assert first.fields["waits_for"] == "scorer"
-    assert "a scorer whose configuration has the profile 'unknown'" in first.message
+    assert "a scorer whose configuration has the profile 'unknown'" in first.fields["reason"]
     assert (second.fields["profile"], second.fields["waits_for"]) == ("berth", "binder")
     assert watcher.core.figures(watcher.now).stalled == {
         ("unknown", "scorer"): 3,

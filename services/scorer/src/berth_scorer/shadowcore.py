@@ -283,10 +283,10 @@ class ShadowCore:
         return own, effects
 
     def _await_decision(self, live: Ranked, own: Ranked, now: float) -> list[ShadowEffect]:
-        node, refusal = best_node(live), None
+        node, rejection = best_node(live), None
         if node and not own.error and all(each.node != node for each in own.candidates):
-            refusal = check(live.pod, node, self.view.snapshot, self._ranker.profiles[live.profile])
-        comparison = compare(live, own, shadow=self._name, refusal=refusal)
+            rejection = check(live.pod, node, self.view.snapshot, self._ranker.profiles[live.profile])
+        comparison = compare(live, own, shadow=self._name, rejection=rejection)
         refusals = [CountRefusal(side=side, plugin=plugin) for side, plugin in refusing_plugins(comparison, live)]
         dropped = self._awaited.add(comparison, now)
         skipped = [CountSkipped(reason=SkipReason.UNDECIDED, count=dropped)] if dropped else []

@@ -1,11 +1,11 @@
-"""What is in flight: the attempts of each pod, how many may be in flight, and which of them a service holds up.
+"""Pods in flight: their attempts, the window that limits them, and attempts that a service holds up.
 
-A pod is in flight until a final Decision of its latest attempt arrives, or until the API shows it bound, gone or
-changed. An attempt of which no message is found any more is followed by the next one (docs/protocol.md, 3).
+A pod is in flight until a final Decision of its latest attempt arrives, or the API shows it bound, gone or changed. A
+lost attempt, whose message is on no stream, is followed by the next one (docs/protocol.md, 3).
 
-The window limits the pods in flight, so that an important pod waits for a window and not for the queue. A pod that a
-work queue still holds when its attempt is looked up waits for a service: for a scorer in PENDING, for the binder in
-RANKED. That is reported once, until no pod of the profile waits for that service any more.
+The window limits the pods in flight, so that an important pod waits for a window and not for the whole queue. If a
+look-up finds the message still in PENDING, the pod waits for a scorer; in RANKED, for the binder. This is reported
+once, until no pod of the profile waits for the service.
 """
 
 from __future__ import annotations
@@ -35,16 +35,14 @@ from berth_watcher.queue.queuedpod import EventClock, QueuedPod, Stage
 from berth_watcher.settings import AttemptSettings
 from berth_watcher.takeover import FormerState
 
+# Consecutive lost attempts of a pod after which it is given up as an error.
 MAX_LOST_ATTEMPTS: Final = 3
-"""Consecutive attempts of a pod that were lost: the third one counts as an error of the pod."""
 
+# Upper bound of the failures read from a message, which others may write. More do not lengthen the back-off.
 MAX_FAILURES: Final = 60
-"""More do not lengthen the back-off. The number comes from a message that others may write."""
 
 
 class Attempts:
-    """The attempts of one term, from PENDING to their Decision."""
-
     def __init__(
         self,
         *,
@@ -59,14 +57,13 @@ class Attempts:
         self.window = InFlightWindow(settings.window_floor, profiles)
         self.stalled = StalledAttempts(profiles)
         self._not_stored: set[str] = set()
+        # Sequence of the bucket cluster at which the takeover's mirror is stored; every scorer must have read it.
         self.takeover_position = 0
-        """Of ``cluster``, which every scorer must have read: the mirror of the takeover is stored there."""
-        self.looked_at = 0
-        """How often a pod was published or its attempt looked up."""
+        self.progress = 0  # publishes and look-ups: a counter of progress
 
     @property
     def not_stored(self) -> int:
-        """Pods in flight whose message the bus has not stored: they wait as much as active ones do."""
+        """Pods in flight whose message the bus has not stored: they wait like active pods."""
         return len(self._not_stored)
 
     @property
@@ -74,21 +71,21 @@ class Attempts:
         return self.window.is_closed
 
     def slots(self, profile: str, now: float) -> tuple[int, int]:
-        """Of the profile's window: those in use, and all."""
+        """Used and total slots of the profile's window."""
         return self.window.used()[profile], self.window.sizes(now)[profile]
 
     def waits_for(self, uid: str) -> str:
-        """The service that should have taken the pod's message; empty for none."""
+        """The service that should have taken the pod's message; empty if the pod waits for no service."""
         return self.stalled.waits_for(uid)
 
     def acquire(self, queued: QueuedPod) -> int:
-        """Take the pod's slots in the window; returns how many they are."""
+        """Acquire the pod's slots in the window; returns their number."""
         slots = slots_of(queued)
         self.window.acquire(queued.uid, queued.profile, slots)
         return slots
 
     def release(self, queued: QueuedPod) -> Sequence[Effect]:
-        """The pod leaves the window: decided, or after ``waiting`` without a limit of time."""
+        """Free the pod's slots, after a final Decision or ``waiting``, which has no time limit."""
         self.window.release(queued.uid)
         return self.stalled.ended(queued.uid)
 
@@ -98,7 +95,7 @@ class Attempts:
         return self.release(queued)
 
     def publish(self, queued: QueuedPod, *, waited: float | None = None) -> list[Effect]:
-        """Publish the next attempt. It must have its slots in the window."""
+        """Publish the next attempt. The caller has acquired the pod's slots."""
         previous = queued.attempt
         attempt = previous.next(self._term) if previous else Attempt(uid=queued.uid, term=self._term, n=1)
         too_much = queued.refusal
@@ -111,14 +108,14 @@ class Attempts:
             failures=queued.failures,
             after=queued.positions_after(self.takeover_position),
         )
-        self.looked_at += 1
+        self.progress += 1
         queued.attempt, queued.published, queued.epoch = attempt, queued.pod, 0
         self._not_stored.discard(queued.uid)
         queued.at_front = False
         return [*self.stalled.ended(queued.uid), PublishPending(message=message, waited_seconds=waited)]
 
     def restore(self, queued: QueuedPod, state: FormerState) -> list[Effect]:
-        """Go on with the numbers that the former leader left."""
+        """Continue with the numbers of the former leader."""
         queued.attempt, queued.published = state.attempt, state.in_flight
         queued.failures = min(state.failures, MAX_FAILURES)
         if state.attempt is None or state.attempt.term <= self._term:
@@ -127,38 +124,40 @@ class Attempts:
 
     def look_up(self, queued: QueuedPod, attempt: Attempt) -> list[Effect]:
         meta = queued.pod.metadata
-        self.looked_at += 1
+        self.progress += 1
         return [LookUpAttempt(attempt=attempt, profile=queued.profile, namespace=meta.namespace, pod=meta.name)]
 
     def on_held(self, queued: QueuedPod, held_by: WorkQueue) -> Sequence[Effect]:
         """A work queue still holds the message of the latest attempt."""
-        if queued.epoch:  # after ``waiting`` it waits for its volumes or a Permit plugin, and for no service
+        if queued.epoch:  # after waiting, the pod waits for its volumes or a Permit plugin, not for a service
             return ()
         return self.stalled.found(queued, held_by, self._settings.look_up_seconds)
 
     def on_lost(self, queued: QueuedPod) -> str:
-        """No message of the latest attempt is found. Returns why the pod is given up; empty for another attempt."""
+        """The message of the latest attempt is lost. Returns why to give the pod up; empty for another attempt."""
         if queued.uid not in self._not_stored:
             queued.lost_attempts += 1
         if queued.lost_attempts < MAX_LOST_ATTEMPTS:
             return ""
-        lost = f"looking for attempt {str(queued.attempt)!r}: it is in none of PENDING, RANKED and DECISIONS"
+        lost = f"looking for attempt {str(queued.attempt)!r}: neither PENDING nor RANKED nor DECISIONS has it"
         return f"{lost}; {MAX_LOST_ATTEMPTS} attempts got lost in a row"
 
     def on_not_stored(self, queued: QueuedPod) -> None:
-        """A bus that stores nothing is no failure of the pod: the attempt does not count as lost."""
+        # A full bus is no failure of the pod: this attempt does not count as lost.
         self._not_stored.add(queued.uid)
 
     def give_up(self, queued: QueuedPod, reason: str) -> list[Effect]:
-        """An error without a Decision: a dead letter and a warning."""
+        """Report an error without a Decision: a dead letter and a warning."""
         subject, attempt = str(queued.subject("pending")), str(queued.attempt)
         dead_letter = DeadLetter(subject=subject, reason=reason, service="watcher", attempt=attempt)
-        warning = Warn(message=reason, fields={"pod": queued.pod.key, "uid": queued.uid})
+        warning = Warn(
+            message="giving up an attempt", fields={"pod": queued.pod.key, "uid": queued.uid, "reason": reason}
+        )
         queued.lost_attempts, queued.outcome, queued.message = 0, Outcome.ERROR, reason
         return [PublishDeadLetter(dead_letter=dead_letter), warning, *self.release(queued)]
 
     def count_scheduled(self, queued: QueuedPod, pod: Pod) -> list[Effect]:
-        """Count a bound pod, if the Binding is ours: its attempt is in flight, or was decided ``bound``."""
+        """Count a bound pod if the Binding is berth's: its attempt is in flight or was decided ``bound``."""
         decided = queued.stage is Stage.AWAITING_WATCH and queued.outcome is Outcome.BOUND
         ours = decided or queued.stage is Stage.IN_FLIGHT
         if is_bound(pod) and ours and queued.attempt is not None and queued.first_active_at is not None:
@@ -168,72 +167,69 @@ class Attempts:
 
 
 def is_news(queued: QueuedPod, decision: DecisionSummary) -> bool:
-    """Only Decisions of the latest attempt count. Of two, that of the higher epoch counts, then the first."""
+    """Whether a Decision counts: it is about the latest attempt, and the first one or by a binder of a higher epoch."""
     if str(queued.attempt) != decision.attempt or decision.epoch < queued.epoch:
         return False
     return queued.stage is Stage.IN_FLIGHT or decision.epoch > queued.epoch
 
 
+# The window has the Decisions of 1/4 s, so that an urgent pod waits for at most that much work.
 SHARE_OF_A_SECOND: Final = 4
-"""The window holds a quarter of the last second's Decisions, so that an urgent pod waits for at most a quarter second
-of work."""
 
 
 def slots_of(queued: QueuedPod) -> int:
-    """One, and one more for each millisecond that the pod's selectors add to a cycle, and each 64 KiB for extenders.
+    """One slot, plus one per millisecond that the pod's selectors add to a cycle and per 64 KiB sent to extenders.
 
-    Another's pod waits for what is in flight: 64 pods at the limits would keep a scorer busy for seconds, and 64 whole
-    pods of 1.5 MB fill PENDING, which has the pods of all profiles.
+    Other pods wait for those in flight: 64 pods at the limits would keep a scorer busy for seconds, and 64 pods of 1.5
+    MB fill PENDING, which all profiles share.
     """
     if queued.refusal:
         return 1
     return 1 + cycle_milliseconds(queued.pod) + len(queued.pod.whole) // MOST_BYTES
 
 
+# Back-offs end early while less than 1/4 of the window is in use.
 EARLY_SHARE: Final = 4
-"""Back-offs end early while less than a quarter of the window is in use."""
 
 
 class InFlightWindow:
-    """Slots for pods in flight, of each profile: as many as the floor, or a quarter second of work if that is more.
+    """Slots for pods in flight, by profile: the floor, or a quarter second of Decisions if that is more.
 
-    Each profile has its own, so that one which no scorer knows holds up no other. A pod that keeps a scorer busy for
-    longer has more than one, so that few such pods are in flight at once.
+    Each profile has its own window, so that a profile without a scorer blocks no other. Pods that keep a scorer busy
+    for longer take more slots.
     """
 
     def __init__(self, floor: int, profiles: Iterable[str]) -> None:
         self._floor = floor
-        self._slots_of: dict[str, tuple[str, int]] = {}
-        """Profile and slots of each pod in flight."""
+        self._slots_of: dict[str, tuple[str, int]] = {}  # profile and slots of each pod in flight, by uid
         self._used = dict.fromkeys(profiles, 0)
         self._rates = {profile: DecisionRate() for profile in self._used}
-        self.is_closed = False
-        """While the pipeline is drained no slot is free."""
+        self.is_closed = False  # if true (draining), no slot is free
 
     def used(self) -> dict[str, int]:
-        """Slots in use, by profile."""
+        """Used slots by profile."""
         return self._used.copy()
 
     def sizes(self, now: float) -> dict[str, int]:
-        """All slots, by profile."""
+        """Total slots by profile."""
         return {
             profile: max(self._floor, rate.in_last_second(now) // SHARE_OF_A_SECOND)
             for profile, rate in self._rates.items()
         }
 
     def free(self, now: float) -> dict[str, int]:
-        """Never negative, although a takeover may find more pods in flight than there are slots.
+        """Free slots by profile. Zero if a takeover found more pods in flight than there are slots.
 
-        A pod goes when one slot is free, however many it takes, so that none waits for ever.
+        A pod goes into flight when one slot is free, however many it takes, so that large pods do not starve.
         """
         if self.is_closed:
             return dict.fromkeys(self._used, 0)
         return {profile: max(0, size - self._used[profile]) for profile, size in self.sizes(now).items()}
 
     def free_for_early(self, now: float) -> dict[str, int]:
-        """The same for pods whose back-off ends early: they leave most slots to pods that become active meanwhile.
+        """Free slots for pods whose back-off ends early: most of the window is left to active pods.
 
-        Rounded up: nothing in flight is less than a quarter of any window, also of one with fewer than four slots.
+        Rounded up, so that a window with fewer than four slots has one too.
         """
         if self.is_closed:
             return dict.fromkeys(self._used, 0)
@@ -241,26 +237,25 @@ class InFlightWindow:
         return {profile: max(0, -(-size // EARLY_SHARE) - self._used[profile]) for profile, size in sizes.items()}
 
     def acquire(self, uid: str, profile: str, slots: int = 1) -> None:
-        """Take slots for a pod, unless it has some."""
+        """Take slots for a pod, unless it has slots already."""
         if uid not in self._slots_of:
             self._slots_of[uid] = profile, slots
             self._used[profile] += slots
 
     def release(self, uid: str) -> None:
-        """Free the pod's slots, if it has any."""
         profile, slots = self._slots_of.pop(uid, ("", 0))
         if slots:
             self._used[profile] -= slots
 
     def count_decision(self, profile: str, now: float) -> None:
-        """A final Decision was received. Their rate decides the size of the window."""
+        """Count a final Decision: their rate sets the size of the window."""
         rate = self._rates.get(profile)
         if rate is not None:
             rate.count(now)
 
 
 class DecisionRate:
-    """How many Decisions were received in the last second."""
+    """Decisions received in the last second."""
 
     def __init__(self) -> None:
         self._counts: deque[tuple[float, int]] = deque()
@@ -280,22 +275,22 @@ class DecisionRate:
 
 
 class StalledAttempts:
-    """Attempts that a work queue held for longer than an attempt takes, and the service that each waits for."""
+    """Attempts that a work queue holds for longer than an attempt takes, by the service that should take them."""
 
     def __init__(self, profiles: Iterable[str]) -> None:
         self._waits_for: dict[str, tuple[str, Service]] = {}
         self._pods = Counter({(profile, service): 0 for profile in profiles for service in CONSUMERS.values()})
 
     def pods(self) -> dict[tuple[str, Service], int]:
-        """How many pods wait, by profile and service."""
+        """Pods by profile and service."""
         return dict(self._pods)
 
     def waits_for(self, uid: str) -> str:
-        """The service that a pod's attempt waits for; empty for none."""
+        """The service that should take the pod's attempt; empty if it waits for no service."""
         return self._waits_for.get(uid, ("", ""))[1]
 
     def found(self, pod: QueuedPod, held_by: WorkQueue, seconds: float) -> list[Warn | Note]:
-        """A work queue still holds the pod's latest attempt, ``seconds`` after it was published at least."""
+        """A look-up found the attempt in a work queue, at least ``seconds`` after its publish."""
         waits_for = (pod.profile, CONSUMERS[held_by])
         if self._waits_for.get(pod.uid) == waits_for:
             return []
@@ -311,12 +306,14 @@ class StalledAttempts:
             return []
         self._pods[waits_for] -= 1
         profile, service = waits_for
-        message = f"no pod of profile {profile!r} waits for the {service} any more"
-        return [] if self._pods[waits_for] else [Note(message=message, fields={"profile": profile})]
+        if self._pods[waits_for]:
+            return []
+        return [Note(message="pods no longer wait for a service", fields={"profile": profile, "waits_for": service})]
 
 
 def _warning(pod: QueuedPod, held_by: WorkQueue, seconds: float) -> Warn:
     profile, service = pod.profile, CONSUMERS[held_by]
     wanted = "the binder" if service == "binder" else f"a scorer whose configuration has the profile {profile!r}"
-    message = f"pods wait for {wanted}: {held_by.upper()} has held an attempt for more than {seconds:g} s"
-    return Warn(message=message, fields={"profile": profile, "waits_for": service, "pod": pod.pod.key})
+    reason = f"{held_by.upper()} has held the attempt for more than {seconds:g} s, {wanted} must take it"
+    fields = {"profile": profile, "waits_for": service, "pod": pod.pod.key, "reason": reason}
+    return Warn(message="pods wait for a service", fields=fields)

@@ -1,14 +1,13 @@
-"""The watcher's core: events in, effects out, the clock handed in. No I/O, so that a simulation can run it.
+"""The watcher's core: events in, effects out, with an injected clock and no I/O, so that the simulation runs it too.
 
-The core owns its parts and passes values between them. Only the requeue holds another, the queueing hints, which ask
-the store through a function how much room a node has, and the answers read queue and attempts for people. The parts
-are the store (what the cluster is) and the mirror (what ``cluster`` must hold), the queue (which pods wait, and whose
-turn it is), the attempts (what is in flight), and the requeue (when a pod is tried again whose attempt failed, and
-which pods an event may help).
+The core owns its parts and passes values between them: the store (objects of the cluster), the mirror (desired values
+of the bucket ``cluster``), the queue (waiting pods and their order), the attempts (pods in flight) and the requeue
+(when a pod is tried again, and which pods an event may help). The requeue holds the queueing hints, which read a node's
+free resources from the store; the answers read queue and attempts.
 
-A pod enters with ``_add``, becomes active in ``_enqueue``, or in ``_activate`` when it is tried again, and goes into
-flight in ``_publish_active``. ``_conclude`` has what each outcome of its Decision means. Only ``_move`` changes the
-stage in which a pod waits. Each of these returns the effects that follow.
+A pod enters with ``_add``, becomes active in ``_enqueue`` (or in ``_activate`` when it is tried again) and goes into
+flight in ``_publish_active``. ``_conclude`` handles each outcome of its Decision. Only ``_move`` changes a pod's stage.
+Each of these returns its effects.
 """
 
 from __future__ import annotations
@@ -81,20 +80,20 @@ from berth_watcher.store.objects import ObjectChange, ObjectStore
 from berth_watcher.store.undecodable import UndecodableObjects
 from berth_watcher.takeover import FormerState, TakeoverState
 
+# Events with which a takeover makes progress.
 TAKEOVER_STEPS: Final = (BucketEntryRead, BucketComplete, StreamsRead, KeyWritten, KeyTooLarge, KeyLookedUp)
-"""The events by which a takeover goes on."""
 
+# Objects taken in between two renewals of the Lease: a few milliseconds, where a large cluster takes seconds.
 OBJECTS_IN_A_STEP: Final = 250
-"""Some milliseconds, of the seconds in which a term takes in a large cluster."""
 
+# Seconds after a Decision bound or gone until the API is asked about a pod that the watch still shows unbound.
 WATCH_SECONDS: Final = 10.0
-"""After which a pod is read from the API that the binder decided on and that the watch still shows unbound."""
 
 
 class WatcherCore:
-    """One term of a watcher: call ``begin`` once, then ``handle`` for ever.
+    """One term of a watcher: call ``begin`` once, then ``handle`` repeatedly.
 
-    The queue runs once the bus has been read and the bucket holds every difference that was found.
+    The queue runs once the bus has been read and the bucket ``cluster`` holds every difference found.
     """
 
     def __init__(  # noqa: PLR0913 - what a term begins with
@@ -128,17 +127,16 @@ class WatcherCore:
         self.answers: Final = QueueAnswers(self._queue, self._attempts, profiles, clock)
         self._takeover = TakeoverState()
         self._running = False
-        self._drain_read = -1
-        """The sequence of the last ``drain`` that was read."""
-        self._last_decision = 0
-        """The sequence of the last Decision received."""
+        self._drain_read = -1  # sequence of the last entry read from the key drain
+        self._last_decision = 0  # sequence of the last Decision received
         self._steps = 0
         self._handlers = self._routes()
 
     def begin(self, now: float) -> Iterator[list[Effect]]:
-        """Take in what the reflectors have shown, step by step: the store must not change before it is done.
+        """Take in the store, one step per item; the store must not change until the last step.
 
-        Nothing is written or published until the bus has been read. In one step 200,000 pods took as long as a Lease.
+        Neither writes nor publishes: these begin once the bus has been read. In one step 200,000 pods would take as
+        long as a Lease.
         """
         self._clock.now = now
         taken, effects = 0, list[Effect]()
@@ -159,9 +157,9 @@ class WatcherCore:
         yield [*effects, *self._plugins.take_warnings()]
 
     def handle(self, events: Iterable[Event], now: float, may_continue: Callable[[], bool] = always) -> list[Effect]:
-        """Handle events in order, then the pods they may help, then timers, and publish what may go.
+        """Handle events in order, then requeue pods they may help, run timers, and publish active pods.
 
-        ``now`` is in monotonic seconds. Once ``may_continue`` is false, work that is left waits for the next call.
+        ``now`` is in monotonic seconds. Once ``may_continue`` is false, remaining work waits for the next call.
         """
         self._clock.now, self._clock.may_continue = now, may_continue
         effects: list[Effect] = []
@@ -182,21 +180,20 @@ class WatcherCore:
 
     @property
     def is_queue_running(self) -> bool:
-        """Whether the takeover is complete."""
         return self._running
 
     @property
     def waiting(self) -> int:
-        """Pods that wait for nothing but this watcher: for their turn, for a takeover, or for the mirror."""
+        """Pods whose next step is this watcher's: they wait for their turn, the takeover or the mirror."""
         return 0 if self._attempts.window.is_closed else self._queue.pending()["active"]
 
     @property
-    def looked_at(self) -> int:
-        """Rises with whatever is done about pods: with 0 more in half a minute, pods that wait are stuck."""
-        return self._attempts.looked_at + self._steps
+    def progress(self) -> int:
+        """A counter of progress: if it stops rising for half a minute, waiting pods are stuck."""
+        return self._attempts.progress + self._steps
 
     def due(self) -> float | None:
-        """When something is due without any event, in monotonic seconds; ``None`` for never."""
+        """Monotonic seconds at which work is due without an event; ``None`` for never."""
         settled = self._mirror.settled
         has_stored = self._queue.has_stored(settled)
         if self._mirror.may_write or self._requeue.has_more or has_stored or self._takeover.left:
@@ -205,24 +202,22 @@ class WatcherCore:
         return min((time for time in times if time is not None), default=None)
 
     def recovering_pods(self) -> list[QueuedPod]:
-        """The pods that the takeover must look for on the bus."""
+        """Pods whose messages the takeover must find on the bus."""
         return [pod for pod in self._queue.pods() if pod.stage is Stage.RECOVERING]
 
     def live_buckets(self) -> list[LiveBucket]:
-        """The buckets of live data whose events a plugin has registered for."""
-        return [bucket for bucket, event in LIVE_DATA_EVENTS.items() if self._hints.is_event_of_interest(event)]
+        """Buckets of live data whose events a plugin registered."""
+        return [bucket for bucket, event in LIVE_DATA_EVENTS.items() if self._hints.is_event_registered(event)]
 
     @property
     def queue_entries(self) -> int:
-        """How much the queue's heaps hold."""
+        """Entries in the queue's heaps, stale ones included."""
         return self._queue.entries
 
     def find(self, uid: str) -> QueuedPod | None:
-        """A waiting pod."""
         return self._queue.get(uid)
 
     def figures(self, now: float) -> Figures:
-        """The state for metrics."""
         window, pending = self._attempts.window, self._queue.pending()
         pending["active"] += self._attempts.not_stored
         return Figures(
@@ -260,7 +255,7 @@ class WatcherCore:
         }
 
     def _count_step(self, event: Event) -> None:
-        """A bus that stores nothing keeps pods waiting and is no failure of this watcher; a takeover goes in steps."""
+        # Failed writes count, because a full bus keeps pods waiting without a failure of this watcher.
         if isinstance(event, KeyWriteFailed) or (not self._running and isinstance(event, TAKEOVER_STEPS)):
             self._steps += 1
 
@@ -269,7 +264,7 @@ class WatcherCore:
         for change in self._store.apply(event):
             effects += self._on_change(change)
         if isinstance(event, ListedPart):
-            return effects  # the kind is complete up to a version again when all of the LIST has come
+            return effects  # the kind is complete up to a version again only after the last part of the LIST
         if isinstance(event, Undecodable):
             effects += self._undecodable.report(event)
         version = self._store.versions[event.kind]
@@ -290,7 +285,7 @@ class WatcherCore:
         return effects
 
     def _mirror_object(self, kind: str, name: str, thing: KubernetesObject | None) -> tuple[int, Sequence[Effect]]:
-        """Set what the mirror must hold of an object. Returns the number of the change, and warnings about it."""
+        """Set the mirror's desired value of an object. Returns the change's number, and warnings about the object."""
         desired = desired_entry(thing)
         number = self._mirror.set_desired(key(kind, name), desired)
         return number, left_out(thing) if number != NO_CHANGE and desired is not None else ()
@@ -322,7 +317,7 @@ class WatcherCore:
         return ()
 
     def _start_queue(self) -> Sequence[Effect]:
-        """Continue every pod from the state that the former leader left, in slices, once the mirror is stored."""
+        """Continue every pod from its former state, in slices, once the mirror has stored every difference."""
         takeover, effects = self._takeover, list[Effect]()
         if self._running or not takeover.may_start_queue(self._mirror.settled):
             return ()
@@ -336,7 +331,7 @@ class WatcherCore:
             if takeover.left and not self._clock.may_continue():
                 return effects
         self._running = True
-        for queued in self.recovering_pods():  # those that were added or changed meanwhile
+        for queued in self.recovering_pods():  # pods added or changed in earlier slices
             effects += self._continue(queued)
         for event in takeover.decisions:
             effects += self._decide(event)
@@ -344,7 +339,7 @@ class WatcherCore:
         return [*effects, QueueStarted()]
 
     def _continue(self, queued: QueuedPod) -> Sequence[Effect]:
-        """Leave a pod in flight, after ``waiting`` without a slot in the window, or go on with its Decision."""
+        """Continue the pod in flight (after ``waiting`` without a slot in the window), or handle its Decision."""
         state = self._takeover.former_state(queued.uid)
         return [*self._attempts.restore(queued, state), *self._go_on_from(queued, state)]
 
@@ -364,7 +359,6 @@ class WatcherCore:
     # --- a pod enters the queue, changes and leaves
 
     def _on_pod(self, pod: Pod) -> Sequence[Effect]:
-        """The watch shows a pod."""
         queued = self._queue.get(pod.metadata.uid)
         if not waits(pod, self._profiles):
             return () if queued is None else [*self._attempts.count_scheduled(queued, pod), *self._remove(queued)]
@@ -378,7 +372,7 @@ class WatcherCore:
         return self._enqueue(queued)
 
     def _enqueue(self, queued: QueuedPod) -> Sequence[Effect]:
-        """Make a pod active, unless a PreEnqueue plugin rejects it."""
+        """Make a pod active unless a PreEnqueue plugin rejects it."""
         queued.failure, status = queued.refusal, SUCCESS
         if queued.failure:
             queued.do_not_ask_until = self._clock.now + DO_NOT_ASK_SECONDS
@@ -419,13 +413,13 @@ class WatcherCore:
         self._queue.remove(queued)
         return [*effects, note_on(queued, "pod left", node=queued.node)] if self._settings.notes_stages else effects
 
-    # --- a pod goes into flight, and what becomes of its attempt
+    # --- a pod goes into flight, and its attempt ends
 
     def _publish_active(self) -> Sequence[Effect]:
         """Publish active pods in order while their profile's window has a free slot.
 
-        Where no pod is active and most of the window is free, back-offs end early (docs/protocol.md, 3): of pods that
-        an event woke, and only once the mirror has stored that event.
+        If no pod of a profile is active and most of its window is free, back-offs end early (docs/protocol.md, 3): only
+        for pods that an event may help, and only once the mirror has stored the event.
         """
         if not self._running:
             return ()
@@ -446,7 +440,7 @@ class WatcherCore:
         return effects
 
     def _publish(self, queued: QueuedPod, *, waited: float | None = None) -> Sequence[Effect]:
-        """Publish the next attempt. The caller takes the slots in the window."""
+        """Publish the next attempt. The caller has acquired the slots in the window."""
         return [*self._attempts.publish(queued, waited=waited), *self._await_decision(queued)]
 
     def _await_decision(self, queued: QueuedPod) -> Sequence[Effect]:
@@ -457,7 +451,7 @@ class WatcherCore:
         if not self._running:
             self._takeover.decisions.append(event)
             return ()
-        if event.decision.outcome.final:  # of whatever attempt: their rate decides the size of the window
+        if event.decision.outcome.final:  # of any attempt: the rate of Decisions sets the size of the window
             self._attempts.window.count_decision(event.decision.profile, self._clock.now)
         return self._decide(event)
 
@@ -476,7 +470,7 @@ class WatcherCore:
     def _conclude(
         self, queued: QueuedPod, decision: DecisionSummary, time: datetime, age_seconds: float = 0.0
     ) -> Sequence[Effect]:
-        """Handle a final Decision, which was stored at ``time``, by its outcome (docs/protocol.md, 5)."""
+        """Handle a final Decision, stored at ``time``, by its outcome (docs/protocol.md, 5)."""
         decided_at = Timestamp(monotonic=self._clock.now - age_seconds, wall=time)
         effects, changes = self._attempts.end(queued), self._mirror.changes
         queued.record_decision(decision)
@@ -499,7 +493,7 @@ class WatcherCore:
                 raise ValueError(f"want a final outcome, got {decision.outcome.value!r}")
 
     def _on_looked_up(self, event: AttemptLookedUp) -> Sequence[Effect]:
-        """Without message or final Decision the attempt is lost: the next one follows, or after the third an error."""
+        """Without a message or final Decision the attempt is lost: publish the next one, or give up after the third."""
         queued, decision = self._in_flight(event.attempt), event.decision
         if queued is None:
             return ()
@@ -518,19 +512,19 @@ class WatcherCore:
         return ()
 
     def _on_publish_refused(self, event: PublishRefused) -> Sequence[Effect]:
-        """An attempt that the bus will never store is an error of its pod."""
+        # The bus will never store this attempt: an error of its pod.
         queued = self._in_flight(event.attempt)
         return () if queued is None else self._give_up(queued, event.reason)
 
     def _in_flight(self, attempt: Attempt) -> QueuedPod | None:
-        """The pod of an attempt, if the attempt is in flight and the latest."""
+        """The pod of an attempt in flight; ``None`` if a later attempt replaced it."""
         queued = self._queue.get(attempt.uid)
         if queued is None or queued.stage is not Stage.IN_FLIGHT or queued.attempt != attempt:
             return None
         return queued
 
     def _give_up(self, queued: QueuedPod, reason: str) -> Sequence[Effect]:
-        """An error without a Decision: the pod backs off."""
+        """Back off after an error without a Decision."""
         effects = self._attempts.give_up(queued, reason)
         wait = self._requeue.on_error(queued, self._clock.timestamp())
         return [*effects, *self._wait_or_activate(queued, wait)]
@@ -541,19 +535,19 @@ class WatcherCore:
         return ReadPod(uid=queued.uid, namespace=meta.namespace, name=meta.name)
 
     def _on_pod_read(self, event: PodRead) -> Sequence[Effect]:
-        """The API's answer for a pod that the binder has decided ``gone`` or ``bound``."""
+        """Handle the API's answer about a pod that the binder decided ``gone`` or ``bound``."""
         queued = self._queue.get(event.uid)
         if queued is None or queued.stage is not Stage.AWAITING_WATCH:
             return ()
         if event.pod is None or not waits(event.pod, self._profiles):
-            return ()  # it is gone or bound: the watch will show that
+            return ()  # gone or bound: the watch will show it
         queued.pod = event.pod
         return self._wait_or_activate(queued, self._requeue.on_still_unbound(queued, self._mirror.changes))
 
     # --- a pod is tried again
 
     def _try_again(self, queued: QueuedPod) -> Sequence[Effect]:
-        """An event may help an unschedulable or gated pod."""
+        """Requeue an unschedulable or gated pod that an event may help."""
         if queued.stage is Stage.GATED:
             return self._enqueue(queued)
         return self._wait_or_activate(queued, self._requeue.on_helped(queued))
@@ -572,10 +566,9 @@ class WatcherCore:
         if window.is_closed is event.is_draining:
             return ()
         window.is_closed = event.is_draining
-        return [Note(message="draining: no pod is published" if event.is_draining else "not draining any more")]
+        return [Note(message="draining: no pod is published" if event.is_draining else "draining ended")]
 
     def _run_timers(self) -> Sequence[Effect]:
-        """Handle the pods whose timer has gone off."""
         effects: list[Effect] = []
         for queued in self._queue.pop_due():
             if queued.stage is Stage.IN_FLIGHT and queued.attempt is not None:
@@ -592,7 +585,7 @@ class WatcherCore:
         return effects
 
     def _on_version(self, kind: str, version: int, *, listed: bool) -> Sequence[Effect]:
-        """A reflector has reached a version: pods that waited for it go on."""
+        """Activate the pods that waited for this version of a kind."""
         effects: list[Effect] = []
         for uid in self._requeue.on_version(kind, version, listed=listed):
             queued = self._queue.get(uid)
@@ -603,7 +596,7 @@ class WatcherCore:
         return effects
 
     def _on_mirror_settled(self) -> Sequence[Effect]:
-        """The mirror may have stored something: pods that waited for it go on."""
+        """Activate the pods that waited for changes which the mirror has stored now."""
         effects, settled = list[Effect](), self._mirror.settled
         self._requeue.on_settled(settled, self._mirror.position)
         for queued in self._queue.pop_stored(settled):
@@ -611,13 +604,12 @@ class WatcherCore:
         return effects
 
     def _wait_or_activate(self, queued: QueuedPod, wait: Wait | None) -> Sequence[Effect]:
-        """Have a pod wait, or try it again at once."""
         if wait is None:
             return self._activate(queued)
         return self._move(queued, wait.stage, due=wait.due, early=wait.early)
 
     def _activate(self, queued: QueuedPod) -> Sequence[Effect]:
-        """Make a pod active, once the mirror has stored what its ranking must see."""
+        """Make a pod active once the mirror has stored the changes that its ranking must see."""
         if queued.mirror_change and queued.mirror_change > self._mirror.settled:
             return self._move(queued, Stage.AWAITING_MIRROR)
         if queued.mirror_change or queued.at_front or queued.outcome is Outcome.CONFLICT:
@@ -628,7 +620,7 @@ class WatcherCore:
     def _move(
         self, queued: QueuedPod, stage: Stage, *, due: float | None = None, early: bool = False
     ) -> Sequence[Effect]:
-        """Put a pod into a stage, with a timer if ``due`` is given. ``early``: its back-off may end before."""
+        """Put a pod into a stage, with a timer if ``due`` is given. If ``early``, its back-off may end earlier."""
         place = self._plugins.place(queued) if early or stage is Stage.ACTIVE else None
         self._queue.move(queued, stage, due=due, place=place)
         self._requeue.on_moved(queued)
@@ -638,6 +630,5 @@ class WatcherCore:
 
 
 def note_on(queued: QueuedPod, message: str, **fields: str) -> Note:
-    """A line about a step of a pod."""
     about = {"pod": queued.pod.key, "uid": queued.uid, "attempt": str(queued.attempt or "")}
     return Note(message=message, fields={**about, **fields})

@@ -1,4 +1,4 @@
-"""What carries out the effects of the watcher's core: its answers are events."""
+"""Carries out the effects of the watcher's core, and answers with events."""
 
 from __future__ import annotations
 
@@ -58,15 +58,13 @@ from berth_watcher.takeover import holds, last_decision
 
 log = get_logger()
 
+# The health condition of a leader that has taken over. Set from the start, so that a process that does not wait for its
+# Lease yet is not ready.
 TAKEOVER: Final = "takeover"
-"""The health condition of a leader that has taken over. It is there from the start, so that a process which does not
-wait for its Lease yet is not ready."""
-FULL_SECONDS: Final = 1.0
-"""Before a key is written again for which NATS had no room."""
-RETRY_SECONDS: Final = 0.2
-"""Before a request is repeated that got no answer."""
+FULL_SECONDS: Final = 1.0  # until a key that NATS had no room for is written again
+RETRY_SECONDS: Final = 0.2  # until a request without an answer is repeated
+# The streams that hold an attempt's messages, in the order in which they move.
 WORK_QUEUES: Final[Mapping[WorkQueue, str]] = {"pending": PENDING, "ranked": RANKED}
-"""The streams that hold the messages of an attempt, in the order in which they move."""
 
 
 class EffectRunner:
@@ -86,11 +84,11 @@ class EffectRunner:
         self._leadership = leadership
         self._process = process
         self._inbox = inbox
+        # Called with the sequence of each own write of cluster.
         self.on_own_entry: Callable[[int], None] = lambda _sequence: None
-        """Called with the sequence of each entry of ``cluster`` that was written."""
 
     def carry_out(self, effect: Effect) -> Coroutine[Any, Any, None] | None:  # noqa: C901, PLR0911 - one case an effect
-        """Begin an effect. Returns the rest of one that waits for an answer in a task."""
+        """Begin an effect. Returns the rest of it if it needs a task."""
         match effect:
             case PublishPending():
                 return self._publish(effect)
@@ -119,28 +117,28 @@ class EffectRunner:
         return None
 
     def _export_whole(self, scheduled: CountScheduled) -> None:
-        """The span that has all others of the pod."""
+        """Export the span that contains all other spans of the pod."""
         if self._process.tracing.is_exporting:
             pod = scheduled.pod
             notes: dict[str, str | int] = {"pod": pod.key, "node": pod.spec.node_name, "attempts": scheduled.attempts}
             self._process.tracing.whole("schedule", trace_of_pod(pod.uid), seconds=scheduled.seconds, notes=notes)
 
     async def _confirm_lead(self, effect: StepDown) -> None:
-        """Somebody wrote a term above the own: that alone proves nothing, so Lease and ``control`` are asked."""
+        """Ask Lease and ``control`` whether a higher term leads: a message with such a term is no proof."""
         while True:
             try:
                 await self._leadership.confirm()
             except (BusLostError, NoLongerLeadingError):
                 return
             except TemporaryError as error:
-                log.warning("a higher term, and no answer whether it leads", term=effect.term, reason=str(error))
+                log.warning("cannot confirm a higher term", term=effect.term, error=str(error))
                 await self._process.clock.sleep(RETRY_SECONDS)
             else:
                 log.warning("ignoring a term that no watcher has", term=effect.term, seen_in=effect.reason)
                 return
 
     def _publish(self, effect: PublishPending) -> Coroutine[Any, Any, None] | None:
-        """Not repeated if there is no answer: a repeat could replace a newer attempt of the pod in PENDING."""
+        """Publish once: a repeat without an answer could replace a newer attempt of the pod in PENDING."""
         if self._process.tracing.is_exporting:
             return self._publish_traced(effect)
         self._publish_soon(effect, UnexportedSpan(trace_of_pod(effect.message.pod.uid)), lambda: None)
@@ -175,7 +173,7 @@ class EffectRunner:
             case BusLostError():
                 return  # the session's end is the term's
             case TemporaryError() if not isinstance(answer, MissingError):
-                # that NATS stores nothing is said once, for all pods
+                # the session reports a full NATS once for all pods
                 self._inbox.put(PublishNotStored(attempt=Attempt.parse(message.attempt)))
             case PermanentError():
                 self._inbox.put(PublishRefused(attempt=Attempt.parse(message.attempt), reason=str(answer)))
@@ -183,7 +181,7 @@ class EffectRunner:
                 self._inbox.fail(answer)
 
     def _write(self, effect: WriteKey) -> None:
-        """Without a task: a start writes tens of thousands."""
+        # Without a task, because a start writes tens of thousands.
 
         def on_answer(answer: int | BerthError) -> None:
             if isinstance(answer, int):
@@ -224,7 +222,7 @@ class EffectRunner:
                 return
 
     async def _look_up_attempt(self, effect: LookUpAttempt) -> None:
-        """In the order in which a message moves. Without an answer the core asks again after ``look_up_seconds``."""
+        # In the order in which a message moves. Without an answer the core asks again after look_up_seconds.
         try:
             for stage, stream in WORK_QUEUES.items():
                 if await holds(self._session, stream, effect.subject(stage), effect.attempt):
@@ -237,11 +235,13 @@ class EffectRunner:
         self._inbox.put(AttemptLookedUp(attempt=effect.attempt, decision=decision, time=time))
 
     async def _read_pod(self, effect: ReadPod) -> None:
-        """Without an answer the core asks again after ``WATCH_SECONDS``."""
+        # Without an answer the core asks again after WATCH_SECONDS.
         try:
             pod = await get_pod(self._client, effect.namespace, effect.name)
         except BerthError as error:
-            log.warning("reading a pod", pod=f"{effect.namespace}/{effect.name}", uid=effect.uid, reason=str(error))
+            log.warning(
+                "cannot read the pod", pod=f"{effect.namespace}/{effect.name}", uid=effect.uid, error=str(error)
+            )
             return
         same = pod is not None and pod.metadata.uid == effect.uid
         self._inbox.put(PodRead(uid=effect.uid, pod=pod if same else None))
@@ -260,6 +260,6 @@ class EffectRunner:
 
 
 def with_trace(fields: Mapping[str, str]) -> Mapping[str, str]:
-    """The fields of a log line; of one about a pod with the trace that its messages are in."""
+    """The fields of a log line, and if they name a pod, the trace of the pod's messages."""
     uid = fields.get("uid")
     return {**fields, "trace_id": trace_id_of({TRACEPARENT: trace_of_pod(uid)})} if uid else fields

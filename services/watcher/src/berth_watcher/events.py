@@ -1,7 +1,7 @@
-"""What goes into the watcher's core and what comes out of it.
+"""Events and effects of the watcher's core.
 
-Events go in: those of the reflectors (``berth.kube.listwatch``), and those of the bus and the API, which are defined
-here. Effects come out. ``berth_watcher.effects`` carries them out and answers with events.
+``berth.kube.listwatch`` defines the events of reflectors; the events of bus and API are here.
+``berth_watcher.effects`` carries out the effects and answers with events.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from berth.messages.subjects import Attempt, PodSubject, Uid
 
 
 class DecisionReceived(msgspec.Struct, frozen=True, kw_only=True):
-    """A Decision was read from DECISIONS. ``time`` is when the stream stored it."""
+    """A Decision was read from DECISIONS, which stored it at ``time``."""
 
     decision: DecisionSummary
     sequence: int
@@ -31,14 +31,12 @@ class DecisionReceived(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class BucketEntryRead(msgspec.Struct, frozen=True, kw_only=True):
-    """An entry of the bucket ``cluster`` was read back."""
-
     entry: Entry
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BucketComplete:
-    """Everything that the bucket held at the start of the takeover has been read. ``position`` is its last sequence."""
+    """The bucket ``cluster`` has been read up to ``position``, its last sequence at the start of the takeover."""
 
     position: int
 
@@ -52,14 +50,14 @@ class KeyWritten(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeyWriteFailed:
-    """A write of a key was rejected because the key had changed, or got no answer and may be stored or not."""
+    """A write of a key failed because the key had changed, or had no answer and may be stored or not."""
 
     key: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeyTooLarge:
-    """A write of a key is larger than the bus takes; nothing was sent."""
+    """A write of a key exceeds the bus's maximum payload and was not sent."""
 
     key: str
     reason: str
@@ -67,7 +65,7 @@ class KeyTooLarge:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeyLookedUp:
-    """A key after a failed write. ``entry`` is ``None`` when there is nothing, not even a delete marker."""
+    """A key after a failed write. ``entry`` is ``None`` without a value or delete marker."""
 
     key: str
     entry: Entry | None
@@ -75,7 +73,7 @@ class KeyLookedUp:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PodRead:
-    """The API's answer about a pod. ``pod`` is ``None`` when there is none of that name with that uid."""
+    """The API's answer about a pod. ``pod`` is ``None`` if no pod has this name and uid."""
 
     uid: Uid
     pod: Pod | None
@@ -83,8 +81,7 @@ class PodRead:
 
 WorkQueue = Literal["pending", "ranked"]
 Service = Literal["scorer", "binder"]
-CONSUMERS: Final[Mapping[WorkQueue, Service]] = {"pending": "scorer", "ranked": "binder"}
-"""The service that takes the messages of each work queue."""
+CONSUMERS: Final[Mapping[WorkQueue, Service]] = {"pending": "scorer", "ranked": "binder"}  # who takes the messages
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,10 +90,8 @@ class AttemptLookedUp:
 
     attempt: Attempt
     held_by: WorkQueue | None = None
-    decision: DecisionSummary | None = None
-    """The last one of the pod's subject, which may be about another attempt."""
-    time: datetime | None = None
-    """When the stream stored that Decision."""
+    decision: DecisionSummary | None = None  # the last one of the subject; perhaps of another attempt
+    time: datetime | None = None  # when the stream stored it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,17 +106,16 @@ class LiveDataReceived:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FoundInFlight:
-    """A message that a takeover found in PENDING or RANKED: the attempt, and the pod as it was published."""
+    """A message that a takeover found in PENDING or RANKED: its attempt, and the pod as published."""
 
     attempt: Attempt
     pod: Pod
-    failures: int = 0
-    """Consecutive attempts before it that ended in back-off."""
+    failures: int = 0  # consecutive attempts before it that ended in back-off
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FoundDecision:
-    """The last Decision that a takeover found for a subject. ``age_seconds`` is the time since the stream stored it."""
+    """The last Decision of a subject, ``age_seconds`` after the stream stored it."""
 
     decision: DecisionSummary
     time: datetime
@@ -138,7 +132,7 @@ class StreamsRead:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PublishRefused:
-    """The bus will never store this attempt's message, for example because it is larger than the server allows."""
+    """The bus will never store this attempt's message, for example because it exceeds the maximum payload."""
 
     attempt: Attempt
     reason: str
@@ -153,7 +147,7 @@ class PublishNotStored:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DrainRead:
-    """The key ``drain`` of ``control`` was read: whether no pod is to be published. A later sequence counts more."""
+    """The key ``drain`` of ``control``: if draining, no pod is published. A higher sequence wins."""
 
     is_draining: bool
     sequence: int
@@ -161,7 +155,7 @@ class DrainRead:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RetryRequested:
-    """A person wants a pod to be tried now that backs off or is unschedulable."""
+    """A person requeues a pod that backs off or is unschedulable."""
 
     uid: Uid
 
@@ -189,15 +183,14 @@ Event = (
 
 
 class PublishPending(msgspec.Struct, frozen=True, kw_only=True):
-    """Publish an attempt. Answered if it is refused or unanswered; one that is lost is found by the look-up."""
+    """Publish an attempt. Answered only if it is refused or not stored; a look-up finds lost ones."""
 
     message: Pending
-    waited_seconds: float | None = None
-    """How long the pod was active; ``None`` when the attempt replaces one in flight."""
+    waited_seconds: float | None = None  # in the active queue; None if it replaces an attempt in flight
 
 
 class WriteKey(msgspec.Struct, frozen=True, kw_only=True):
-    """Write a key of ``cluster`` whose last sequence is ``expected``.
+    """Write a key of ``cluster`` if its last sequence is ``expected``.
 
     Answered by KeyWritten, KeyWriteFailed or KeyTooLarge.
     """
@@ -209,7 +202,7 @@ class WriteKey(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PurgeKey:
-    """Remove a key of ``cluster`` whose last sequence is ``expected``. Answered by KeyWritten or KeyWriteFailed."""
+    """Remove a key of ``cluster`` if its last sequence is ``expected``. Answered by KeyWritten or KeyWriteFailed."""
 
     key: str
     expected: int
@@ -232,7 +225,6 @@ class LookUpAttempt:
     pod: str
 
     def subject(self, stage: str) -> PodSubject:
-        """The pod's subject at ``pending``, ``ranked`` or ``decision``."""
         return PodSubject(stage=stage, profile=self.profile, namespace=self.namespace, pod=self.pod)
 
 
@@ -247,8 +239,6 @@ class ReadPod:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PublishDeadLetter:
-    """Publish to ``dead`` what failed, with the reason."""
-
     dead_letter: DeadLetter
 
 
@@ -262,24 +252,23 @@ class Warn:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Note:
-    """Log what is no warning."""
+    """Log at level info."""
 
     message: str
     fields: Mapping[str, str] = field(default_factory=dict)
 
 
 class CountScheduled(msgspec.Struct, frozen=True, kw_only=True):
-    """The watch shows a pod on a node after an attempt of ours."""
+    """Count a pod that the watch shows on a node after an attempt of berth's."""
 
     pod: Pod
     attempts: int
-    seconds: float
-    """Since it was first active."""
+    seconds: float  # since it was first active
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepDown:
-    """A higher term was seen: when Lease or ``control`` has it too, another watcher leads and this one starts anew."""
+    """A higher term was seen: the term ends if Lease or ``control`` confirm it."""
 
     reason: str
     term: int

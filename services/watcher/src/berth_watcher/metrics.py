@@ -1,7 +1,4 @@
-"""The watcher's metrics: what is counted as it happens, and the gauges that only the leader sets.
-
-Names and meanings are in ``berth.observability.metrics``.
-"""
+"""The watcher's counters, and the gauges that only the leader sets. ``berth.observability.metrics`` documents them."""
 
 from __future__ import annotations
 
@@ -25,40 +22,33 @@ GAUGES: Final[tuple[GaugeName, ...]] = (
     "berth_in_flight_pods",
     "berth_window_pods",
     "berth_stalled_pods",
-)
-"""Only the leader has values for these."""
+)  # only the leader has values
 
-MANY_ATTEMPTS: Final = 15
-"""From this number on, all pods have the same ``attempts`` label."""
+MANY_ATTEMPTS: Final = 15  # pods with at least this many share one `attempts` label
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Figures:
     """The state of the core, for metrics."""
 
-    pending: Mapping[str, int]
-    """Pods by queue, named as in kube-scheduler."""
+    pending: Mapping[str, int]  # pods by kube-scheduler's queue
+    # Rejected pods not tried again since, by plugin and profile: once per plugin, and once for all names that are not
+    # plugins of the profile.
     unschedulable: Mapping[tuple[str, str], int]
-    """Pods that were rejected and not tried again since, by plugin and profile. A pod counts for each plugin, and once
-    for all names that are no plugin's of its profile."""
-    incoming: Mapping[tuple[str, str], int]
-    """Pods that entered a queue in this term, by queue and event, named as in kube-scheduler."""
-    in_flight: Mapping[str, int]
-    """Slots of the window in use, by profile."""
+    incoming: Mapping[tuple[str, str], int]  # pods that entered a queue in this term, by queue and event
+    in_flight: Mapping[str, int]  # used slots of the window, by profile
     window_size: Mapping[str, int]
     is_draining: bool
+    # Pods in flight that wait for a service for longer than an attempt takes, by profile and service.
     stalled: Mapping[tuple[str, Service], int]
-    """Pods in flight that wait for a service for longer than an attempt takes, by profile and service."""
-    objects: Mapping[str, int]
-    """Objects known, by kind."""
-    unsettled_keys: int
-    """Keys of ``cluster`` whose latest change is not stored yet."""
+    objects: Mapping[str, int]  # by kind
+    unsettled_keys: int  # keys of `cluster` whose latest change is not stored
+    # Objects too large for the bus, in cluster in a smaller form or not at all, by kind.
     reduced: Mapping[str, int]
-    """Objects that are too large for the bus and in ``cluster`` in a smaller form or not at all, by kind."""
 
 
 def stats_of(figures: Figures) -> dict[str, object]:
-    """What ``nats micro stats`` and ``berth top`` show of the leader: its queues, and who waits for whom."""
+    """The leader's queues and stalled pods, as ``nats micro stats`` and ``berth top`` show them."""
     return {
         "queues": dict(figures.pending),
         "in_flight": dict(figures.in_flight),
@@ -73,7 +63,7 @@ def stats_of(figures: Figures) -> dict[str, object]:
 
 
 class Gauges:
-    """The gauges of one term. ``clear`` them when it ends."""
+    """The gauges of one term; ``clear`` them when it ends."""
 
     def __init__(self, metrics: Meter) -> None:
         self._metrics = metrics
@@ -99,7 +89,7 @@ class Gauges:
             metrics.set("berth_stalled_pods", pods, profile=profile, waits_for=service)
 
     def clear(self) -> None:
-        """Remove the gauges: after the term their values are outdated, and the next leader shows its own."""
+        """Remove the gauges: the next leader sets its own."""
         for name in GAUGES:
             self._metrics.clear(name)
 
@@ -119,7 +109,7 @@ class Gauges:
 
 
 def count_published(metrics: Meter, published: PublishPending) -> None:
-    """Count an attempt that PENDING has stored, and the time that its pod was active."""
+    """Count an attempt that PENDING has stored, and the time for which its pod was active."""
     metrics.count("berth_messages_published_total", stream=PENDING)
     if published.waited_seconds is not None:
         metrics.observe("berth_stage_duration_seconds", published.waited_seconds, stage="queue")
@@ -133,7 +123,7 @@ def count_scheduled(metrics: Meter, scheduled: CountScheduled) -> None:
 
 
 def count_decision(metrics: Meter, decision: DecisionSummary, stored: StoredMessage) -> None:
-    """Observe how long an attempt took. All times are those at which NATS stored a message, so one clock is used."""
+    """Observe the durations of an attempt, between times at which NATS stored messages, so that one clock is used."""
     if not decision.outcome.final or decision.asked_at is None:
         return
     result = result_of(decision.outcome)
@@ -147,5 +137,4 @@ def count_decision(metrics: Meter, decision: DecisionSummary, stored: StoredMess
 
 
 def count_received(metrics: Meter, decisions: int) -> None:
-    """Count messages read from DECISIONS."""
     metrics.count("berth_messages_received_total", decisions, stream=DECISIONS)

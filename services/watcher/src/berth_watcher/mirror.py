@@ -1,13 +1,13 @@
-"""The mirror: keeps the bucket ``cluster`` equal to the cluster, as far as plugins read it.
+"""The mirror: keeps the bucket ``cluster`` equal to the parts of the cluster that plugins read.
 
-For each key there is a desired value and the value that the bucket is known to hold, and at most one write in flight.
-Changes that come while a key waits for its write are written together. Whatever is read back that differs from the
-desired value is overwritten: writes of a lower term, and own writes that timed out and were stored late
-(docs/protocol.md, 3). A value of a higher term ends this watcher's term.
+Each key has a desired value, the value that the bucket is known to hold, and at most one write in flight. Changes that
+come while a key waits for its write are written together. An entry read back that differs from the desired value is
+overwritten: a write of a lower term, or an own write that timed out and was stored late (docs/protocol.md, 3). An entry
+of a higher term ends this watcher's term.
 
-Large objects are written in a smaller form (``berth.api.trimming``), so that whoever may create pods does not fill the
-bucket with some hundred. A pod above LARGE_POD_BYTES lacks what no plugin reads of a placed pod. One that is above
-MOST_POD_BYTES even so, and any object that is larger than the bus takes, lacks more and is reported once by its name.
+Large objects are written in a smaller form (``berth.api.trimming``), so that a user who may create pods cannot fill the
+bucket with a few hundred. A pod above LARGE_POD_BYTES loses the fields that no plugin reads of a placed pod. If it
+stays above MOST_POD_BYTES, or any object exceeds the bus's maximum payload, it loses more, with one warning.
 """
 
 from __future__ import annotations
@@ -33,42 +33,39 @@ from berth_watcher.store.objects import nominated_node, without_version
 
 NO_CHANGE: Final = 0
 
+# As JSON: four times the size of a large ordinary pod. 512 MiB hold 32,000 pods of this size.
 LARGE_POD_BYTES: Final = 16 * 1024
-"""As JSON: four times what an ordinary pod has at most, so nothing is done for those. 512 MiB hold 32,000 of it."""
 
+# Of a pod as written: the limit of a waiting pod, plus its node and the fields that a pod gets there.
 MOST_POD_BYTES: Final = MOST_BYTES + 4096
-"""Of a pod as it is written: what it may have while it waits, its node, and what a pod gets there."""
 
+# Compact the heap above this many unstored changes per key. Two per key are enough.
 MAX_CHANGES: Final = 4
-"""Unstored changes of a key, on average, above which those that follow from others are dropped. Two are enough."""
 
-MIN_COMPACTED: Final = 1024
-"""Fewer changes that are not stored are not worth counting again."""
+MIN_COMPACTED: Final = 1024  # smaller heaps are not compacted
 
 _encode: Final = msgspec.json.Encoder().encode
 
 
 class DesiredEntry(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """The desired value of a key: an object, of which the trimmed form is written, or a watermark.
+    """The desired value of a key: an object, written in trimmed form, or a watermark.
 
-    It refers to the object as the store has it, and is trimmed whenever it is written or compared: a second form of
-    each of 150,000 bound pods took 28 MiB.
+    Refers to the store's object and trims it for each write or comparison, because a second form of each of 150,000
+    bound pods took 28 MiB.
     """
 
     object: KubernetesObject | None = None
-    smaller: KubernetesObject | None = None
-    """The form to write in place of the trimmed one, which is too large."""
-    watermark: str = ""
-    """The resourceVersion, for a key that is a watermark."""
+    smaller: KubernetesObject | None = None  # written in place of the trimmed form, which is too large
+    watermark: str = ""  # the resourceVersion, if the key is a watermark
 
     @property
     def form(self) -> KubernetesObject | None:
-        """What is written of the object."""
+        """The form of the object to write."""
         return self.smaller or (trimmed(self.object) if self.object is not None else None)
 
     @property
     def bound_at(self) -> str | None:
-        """When the API server took the Binding of a pod."""
+        """When the API server stored the pod's Binding."""
         return bound_at_text(self.object) if isinstance(self.object, Pod) and is_bound(self.object) else None
 
     def is_value_of(self, entry: MirrorEntry) -> bool:
@@ -76,10 +73,7 @@ class DesiredEntry(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         return not self.watermark and bytes(entry.object) == self._object and entry.bound_at == self.bound_at
 
     def writes_the_same_as(self, other: DesiredEntry) -> bool:
-        """Whether another object, or another version of it, is the same to the mirror.
-
-        The time of a pod's binding is in its form too.
-        """
+        """Whether both write the same. The time of a pod's binding is in its form too."""
         return self.watermark == other.watermark and self.form == other.form
 
     def encoded(self, term: Term) -> bytes:
@@ -89,7 +83,7 @@ class DesiredEntry(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
     @property
     def _object(self) -> bytes:
-        """The form as JSON. Its size is known when it is encoded: a large pod is encoded twice, any other once."""
+        """The form as JSON. Only a large pod is encoded twice."""
         form = self.form
         data = _encode(form)
         if len(data) <= LARGE_POD_BYTES or self.smaller is not None or not isinstance(form, Pod):
@@ -97,55 +91,42 @@ class DesiredEntry(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         return _encode(as_placed(form))
 
 
+# Any other value in the bucket, or an unknown one. Never equal to a desired value.
 FOREIGN: Final = DesiredEntry()
-"""Stands for any other value in the bucket, or one that is not known. It never equals the desired one."""
 
 
 class _Key(msgspec.Struct, kw_only=True, gc=False, eq=False):
     key: str
-    desired: DesiredEntry | None = None
-    """``None``: the key must not be there."""
-    change: int = NO_CHANGE
-    """The number of the latest change of ``desired``."""
-    stored: DesiredEntry | None
-    """What the bucket is known to hold."""
-    stored_change: int = NO_CHANGE
-    """The latest change that the bucket is known to hold."""
-    sequence: int = 0
-    """The key's last sequence in the bucket, as far as known; 0 for a key that is not there."""
-    busy: bool = False
-    """A write or a look-up is in flight."""
-    due: bool = False
-    """It waits to be compared with the bucket, and written if it differs."""
-    sent: DesiredEntry | None = None
-    """What the write in flight writes."""
-    sent_change: int = NO_CHANGE
-    """The change that the write in flight contains."""
-    read: Entry | None = None
-    """The newest entry that was read back and not yet compared."""
+    desired: DesiredEntry | None = None  # None: the key must be absent
+    change: int = NO_CHANGE  # number of the latest change of `desired`
+    stored: DesiredEntry | None  # value that the bucket is known to hold
+    stored_change: int = NO_CHANGE  # latest change that the bucket is known to hold
+    sequence: int = 0  # last known sequence of the key in the bucket; 0 if absent
+    busy: bool = False  # a write or a look-up is in flight
+    due: bool = False  # to be compared with the bucket, and written if it differs
+    sent: DesiredEntry | None = None  # value of the write in flight
+    sent_change: int = NO_CHANGE  # change that the write in flight contains
+    read: Entry | None = None  # newest entry read back and not yet compared
 
 
+# Keys compared per call: a few milliseconds. A takeover compares tens of thousands.
 MAX_COMPARED: Final = 1000
-"""Keys compared in one call: some milliseconds, of the tens of thousands that a takeover compares."""
 
 
 @dataclass(slots=True, kw_only=True)
 class _Reduced:
-    """An object that is larger than the bus takes, or a pod that is larger than one may be."""
+    """An object above the bus's maximum payload, or a pod above MOST_POD_BYTES."""
 
+    # The object; None after a change, until the new version is found too large too.
     whole: DesiredEntry | None = None
-    """The object; ``None`` after a change, until that has been found too large as well."""
-    smaller: Iterator[tuple[str, KubernetesObject]] = field(default_factory=lambda: iter(()))
-    """The forms that were not tried yet."""
-    left_out: str = ""
-    """What the form lacks that is tried; empty when there is none."""
+    smaller: Iterator[tuple[str, KubernetesObject]] = field(default_factory=lambda: iter(()))  # forms not tried yet
+    left_out: str = ""  # parts that the tried form lacks; empty without a form
     reason: str = ""
-    reported: str | None = None
-    """What was last reported to be left out."""
+    reported: str | None = None  # `left_out` of the last report
 
 
 class Mirror:
-    """Changes are numbered from 1. ``settled`` is the change up to which all are stored."""
+    """Changes are numbered from 1. All changes up to ``settled`` are stored."""
 
     def __init__(self, term: Term, *, max_writes: int) -> None:
         self._term = term
@@ -158,40 +139,37 @@ class Mirror:
         self._busy_keys = 0
         self._reduced: dict[str, _Reduced] = {}
         self._writes_enabled = False
-        self.position = 0
-        """The highest sequence of the bucket that is known."""
+        self.position = 0  # highest known sequence of the bucket
 
     @property
     def changes(self) -> int:
-        """The number of the latest change."""
         return self._changes
 
     @property
     def settled(self) -> int:
-        """Every change up to this one is stored."""
         while self._unsettled and self._is_stored(*self._unsettled[0]):
             heapq.heappop(self._unsettled)
         return self._unsettled[0][0] - 1 if self._unsettled else self._changes
 
     @property
     def unsettled_keys(self) -> int:
-        """Keys whose latest change is not stored yet."""
+        """Keys whose latest change is not stored."""
         return len(self._unsettled_names)
 
     @property
     def may_write(self) -> bool:
-        """Whether :meth:`take_writes` has something to do."""
+        """Whether :meth:`take_writes` has work."""
         return self._writes_enabled and bool(self._due) and self._busy_keys < self._max_writes
 
     @property
     def entries(self) -> int:
-        """How much is kept of changes that are not stored."""
+        """Entries kept for changes that are not stored."""
         return len(self._unsettled)
 
     def set_desired(self, name: str, desired: DesiredEntry | None, *, numbered: bool = True) -> int:
-        """Set the desired value of a key; ``None`` removes it. Returns the change's number.
+        """Set the desired value of a key; ``None`` removes it. Returns the number of the change.
 
-        It is NO_CHANGE when the desired value was the same. A watermark is not numbered: nothing waits for it.
+        Returns NO_CHANGE if the value is unchanged. A watermark is not numbered, because no pod waits for it.
         """
         key = self._keys.get(name)
         if desired is None:
@@ -200,9 +178,9 @@ class Mirror:
             if desired is None or (name in self._reduced and _is_same(self._reduced[name].whole, desired)):
                 return NO_CHANGE
             key = self._add(name)
-        elif numbered and _is_same(self._whole(key), desired):  # of an equal watermark the time is what is new
+        elif numbered and _is_same(self._whole(key), desired):  # of an equal watermark, the time is new
             if key.desired is key.stored and not key.busy and key.read is None and name not in self._reduced:
-                # the store has let go of the former version of the object
+                # the store no longer refers to the former version of the object
                 key.desired = key.stored = key.sent = desired
             return NO_CHANGE
         key.desired = desired
@@ -214,9 +192,9 @@ class Mirror:
         return key.change
 
     def start_writing(self, position: int) -> None:
-        """The bucket has been read to its end, at ``position``: from here on differences are written.
+        """Write differences from now on: the bucket has been read to its end, at ``position``.
 
-        What must be removed is numbered too, so that ``settled`` covers every difference of a takeover.
+        Removals are numbered too, so that ``settled`` covers every difference of a takeover.
         """
         self._writes_enabled = True
         self.position = max(self.position, position)
@@ -226,7 +204,7 @@ class Mirror:
             self._schedule(key)
 
     def take_writes(self) -> list[Effect]:
-        """The next writes: keys that differ from the bucket, while fewer than ``max_writes`` are in flight."""
+        """The next writes, of keys that differ from the bucket, while fewer than ``max_writes`` are in flight."""
         effects: list[Effect] = []
         for _ in range(MAX_COMPARED):
             if not self.may_write:
@@ -245,7 +223,7 @@ class Mirror:
         self.position = max(self.position, sequence)
         key.sequence, key.stored_change, key.stored = sequence, key.sent_change, key.sent
         if key.read is not None and key.read.sequence <= sequence and key.desired is not None:
-            key.read = None  # the copy of this write, which may come before the answer to it, or of what it replaced
+            key.read = None  # the copy of this write, perhaps before its answer, or of the entry that it replaced
         if key.desired is not key.stored or key.read is not None:
             self._schedule(key)
         else:
@@ -253,11 +231,11 @@ class Mirror:
         return self._report_reduced(key)
 
     def on_write_failed(self, name: str) -> list[Effect]:
-        """The write in flight failed: read the key, then write it again."""
+        """Read the key after its write failed, to write it again."""
         return [LookUpKey(key=name)] if name in self._keys else []
 
     def on_too_large(self, name: str, reason: str) -> list[Effect]:
-        """The write in flight is larger than the bus takes: write a smaller form, or remove the key if none is left."""
+        """The write in flight is too large for the bus: write a smaller form, or remove the key without one."""
         key = self._answered(name)
         if key is None:
             return []
@@ -268,7 +246,7 @@ class Mirror:
         return self._report_reduced(key) if key.desired is None else []
 
     def _reduce(self, key: _Key, thing: KubernetesObject, reason: str) -> None:
-        """Have the key hold the next smaller form of its object, or nothing if none is left."""
+        """Set the key's desired value to the next smaller form of its object, or remove it without one."""
         reduced = self._reduced.setdefault(key.key, _Reduced())
         if reduced.whole is None:
             reduced.whole, reduced.smaller, reduced.reason = key.desired, smaller_forms(trimmed(thing)), reason
@@ -276,7 +254,7 @@ class Mirror:
         key.desired = DesiredEntry(object=thing, smaller=smaller) if smaller is not None else None
 
     def reduced(self) -> Mapping[str, int]:
-        """How many objects are too large, and in the bucket without parts that count, or not at all; by kind."""
+        """By kind, the number of objects that are too large: in the bucket without parts that count, or not at all."""
         return Counter(name.partition(".")[0] for name, each in self._reduced.items() if each.whole is not None)
 
     def on_looked_up(self, name: str, entry: Entry | None) -> None:
@@ -307,11 +285,12 @@ class Mirror:
         self._schedule(key)
 
     def _add(self, name: str) -> _Key:
-        """A key that was not kept: what the bucket holds is not known until it is written, read or looked up.
+        """Keep a new key, whose value in the bucket is unknown until it is written, read or looked up.
 
-        So an object that goes before it was written is removed all the same: scorers know a bound pod from DECISIONS
-        too, and would count it on its node until the next watermark. A bucket that is full refuses this; the look-up
-        after it finds nothing, and nothing waits for it. If the key was kept before, its changes of then are stored.
+        Unknown, so that an object deleted before its write is removed all the same: scorers know a bound pod from
+        DECISIONS too, and would count it on its node until the next watermark. A full bucket refuses the removal; the
+        look-up after it finds the key absent, and no pod waits for it. If the key was kept before, its changes of then
+        are stored.
         """
         key = _Key(key=name, stored=FOREIGN, change=self._changes, stored_change=self._changes)
         self._keys[name] = key
@@ -326,28 +305,28 @@ class Mirror:
         return key
 
     def _whole(self, key: _Key) -> DesiredEntry | None:
-        """What the key was last asked to hold."""
+        """The desired value of the key before any reduction."""
         reduced = self._reduced.get(key.key)
         return key.desired if reduced is None or reduced.whole is None else reduced.whole
 
     def _report_reduced(self, key: _Key) -> list[Effect]:
-        """Report what is left out, unless that was the last report about the object."""
+        """Warn about an object that is reduced, once per form."""
         reduced = self._reduced.get(key.key)
         if reduced is None:
             return []
         whole = reduced.whole
         if whole is None or whole.object is None:
             if key.sent is key.desired:
-                del self._reduced[key.key]  # it fits again, or is gone
+                del self._reduced[key.key]  # it fits again, or is deleted
             return []
         if reduced.reported == reduced.left_out:
             return []
         reduced.reported = reduced.left_out
         kind, metadata = key.key.partition(".")[0], whole.object.metadata
         name = f"{metadata.namespace}/{metadata.name}" if metadata.namespace else metadata.name
-        seen = f"see it without {reduced.left_out}" if reduced.left_out else "do not see it"
-        message = f"{kind} {name!r} is too large for the mirror, scorers {seen}"
-        return [Warn(message=message, fields={"uid": metadata.uid, "reason": reduced.reason})]
+        left_out = reduced.left_out or "the whole object"
+        fields = {"kind": kind, "name": name, "uid": metadata.uid, "left_out": left_out, "reason": reduced.reason}
+        return [Warn(message="object is too large for the mirror", fields=fields)]
 
     def _number(self, key: _Key) -> None:
         self._changes += 1
@@ -358,10 +337,10 @@ class Mirror:
             self._compact()
 
     def _compact(self) -> None:
-        """Keep of each key the earliest change that is not stored, and the earliest after its write in flight.
+        """Per key, keep the oldest unstored change and the oldest one after the write in flight.
 
-        The others are stored with one of these. A bucket that is full keeps a change from being stored for hours, and
-        all later ones from leaving the heap.
+        The rest are redundant: they are stored with one of these.
+        A full bucket keeps a change unstored for hours, and all later ones in the heap.
         """
         latest: dict[str, int] = {}
         kept = []
@@ -372,7 +351,7 @@ class Mirror:
             if before is None or (key is not None and key.busy and before <= key.sent_change < change):
                 latest[name] = change
                 kept.append((change, name))
-        self._unsettled = kept  # in order, so a heap
+        self._unsettled = kept  # sorted, so a heap
 
     def _on_stored(self, key: _Key, change: int) -> None:
         key.stored_change = change
@@ -384,13 +363,13 @@ class Mirror:
         return key is None or key.stored_change >= change
 
     def _schedule(self, key: _Key) -> None:
-        """Have the key compared with the bucket, after its write in flight if there is one."""
+        """Compare the key with the bucket, after its write in flight if there is one."""
         if self._writes_enabled and not key.due and not key.busy:
             key.due = True
             self._due.append(key)
 
     def _compare(self, key: _Key) -> list[Effect]:
-        """Compare what was read back with the desired value, and write if they differ."""
+        """Compare the entry read back with the desired value, and write if they differ."""
         entry, key.read = key.read, None
         if entry is not None and entry.sequence >= key.sequence:
             is_own_write = entry.sequence == key.sequence and key.stored is not FOREIGN
@@ -402,7 +381,7 @@ class Mirror:
                 key.stored = key.desired if _equal(stored, key.desired) else FOREIGN
         effects = self._write(key)
         if key.desired is None and key.stored is None and not key.busy:
-            del self._keys[key.key]  # its delete marker was read, or a look-up found nothing: what comes is of others
+            del self._keys[key.key]  # its delete marker was read, or a look-up found it absent
         return effects
 
     def _write(self, key: _Key) -> list[Effect]:
@@ -419,7 +398,7 @@ class Mirror:
         return [WriteKey(key=key.key, data=data, expected=key.sequence)]
 
     def _encoded(self, key: _Key) -> bytes | None:
-        """What to write; ``None`` for a removal. Of a pod the first form that is no larger than a pod may be."""
+        """The value to write; ``None`` for a removal. A pod is reduced until it is no larger than MOST_POD_BYTES."""
         while key.desired is not None:
             data, thing = key.desired.encoded(self._term), key.desired.object
             if len(data) <= MOST_POD_BYTES or not isinstance(thing, Pod):
@@ -433,7 +412,7 @@ def _is_watermark(key: _Key) -> bool:
 
 
 def _decoded(entry: Entry) -> MirrorEntry | None:
-    """The value of a key; ``None`` for a removal. A value that berth did not write has term 0."""
+    """The value of an entry; ``None`` for a removal. A value that berth did not write has term 0."""
     if entry.data is None:
         return None
     try:
@@ -454,39 +433,37 @@ def _is_same(known: DesiredEntry | None, desired: DesiredEntry | None) -> bool:
     return known.writes_the_same_as(desired)
 
 
+# Between two watermarks of a kind. Ages are shown in seconds, and a busy kind must not double the writes.
 WATERMARK_INTERVAL_SECONDS: Final = 1.0
-"""Between two watermarks of a kind. Ages are shown in seconds, and a busy kind must not double the writes."""
 
 
 @dataclass(slots=True, kw_only=True)
 class _Mark:
     newest_version: str = ""
-    newest_change: int = 0
-    """The newest version, and the change that must be stored before it may be written."""
+    newest_change: int = 0  # must be stored before newest_version is written
     next_version: str = ""
+    # Of the version to write next. Later events do not move it, so that a busy kind gets a watermark.
     next_change: int = 0
-    """The version to write next, and its change. New events do not move it, so that a busy kind gets a watermark."""
     written_at: float = float("-inf")
 
     @property
     def due_at(self) -> float:
-        """When the next one may be written."""
+        """Monotonic time from which the next one may be written."""
         return self.written_at + WATERMARK_INTERVAL_SECONDS
 
 
 class Watermarks:
-    """Up to which resourceVersion each kind is complete in the bucket.
+    """The resourceVersion up to which each kind is complete in the bucket.
 
     A watermark promises that everything before it is stored, so it is written after the changes that it includes.
     """
 
     def __init__(self, kinds: Iterable[str]) -> None:
         self._marks = {kind: _Mark() for kind in kinds}
-        self._open: dict[str, _Mark] = {}
-        """The marks with a version that is to be written."""
+        self._open: dict[str, _Mark] = {}  # marks with a version to write
 
     def on_version(self, kind: str, version: str, change: int) -> None:
-        """A reflector has reached a version. The mirror's changes up to ``change`` belong to it."""
+        """A reflector has reached a version, which includes the mirror's changes up to ``change``."""
         mark = self._marks[kind]
         if not mark.next_version and version:
             mark.next_version, mark.next_change = version, change
@@ -509,27 +486,27 @@ class Watermarks:
         return version
 
     def next_due(self, settled: int) -> float | None:
-        """When the next one may be written; ``None`` if there is none or its changes must be stored first."""
+        """Monotonic time of the next write; ``None`` if there is none, or its changes must be stored first."""
         return min((mark.due_at for mark in self._open.values() if mark.next_change <= settled), default=None)
 
 
 def desired_entry(thing: KubernetesObject | None) -> DesiredEntry | None:
-    """What the mirror must hold of an object; ``None`` for nothing."""
+    """The mirror's desired value of an object; ``None`` if the mirror does not hold it."""
     if thing is None or (isinstance(thing, Pod) and not is_bound(thing) and not nominated_node(thing)):
         return None
     return DesiredEntry(object=thing)
 
 
 def left_out(thing: KubernetesObject | None) -> list[Effect]:
-    """A warning about a part of a pod that plugins would read and that has too much of something."""
+    """A warning about an affinity beyond the limits, which plugins do not read."""
     if not isinstance(thing, Pod) or thing.spec.affinity is None or pod_affinity_counts(thing.spec.affinity):
         return []
-    message = f"the affinity of pod {thing.key!r} on a node counts for nobody"
-    return [Warn(message=message, fields={"pod": thing.key, "uid": thing.uid, "reason": refusal(thing)})]
+    fields = {"pod": thing.key, "uid": thing.uid, "reason": refusal(thing)}
+    return [Warn(message="ignoring the affinity of a placed pod", fields=fields)]
 
 
 def trimmed(thing: KubernetesObject) -> KubernetesObject:
-    """The parts of an object that plugins read, so that a heartbeat writes nothing. A pod is bound or nominated."""
+    """The parts of an object that plugins read, so that a heartbeat causes no write. A pod is bound or nominated."""
     return _trimmed_pod(thing) if isinstance(thing, Pod) else without_version(thing)
 
 

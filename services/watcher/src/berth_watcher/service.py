@@ -1,7 +1,7 @@
-"""The watcher's service: the informers run as long as the process, and a term of the watcher as often as it leads.
+"""The watcher's service: informers run as long as the process, the core only while it leads.
 
 A term begins with the takeover (docs/protocol.md, 3): LIST every kind, read the bucket ``cluster`` and write the
-differences, and find each pod's messages on the bus. The queue runs when every difference is stored.
+differences, and find each pod's messages on the bus. The queue runs once every difference is stored.
 """
 
 from __future__ import annotations
@@ -70,38 +70,35 @@ from berth_watcher.takeover import read_streams
 
 log = get_logger()
 
+# A takeover reads DECISIONS from this long ago, more than the clocks of this machine and of NATS may differ. Earlier
+# Decisions are found by the subjects of the pods.
 DECISIONS_BEFORE: Final = timedelta(seconds=10)
-"""How far back DECISIONS is read from at a takeover: more than the clocks of this machine and of NATS may differ.
-Earlier Decisions are found by the subjects of the pods."""
+# Events are gathered this long while pods wait for a slot of the window, otherwise handled at once: a call of the core
+# costs 30 µs for one event or twenty, and pods published together stay together in scorer and binder (ADR 33). Filling
+# a slot that much later delays no pod.
 GATHER_SECONDS: Final = 0.02
-"""How long events are gathered while pods wait for a slot of the window: a call of the core costs 30 µs whether it has
-one event or twenty, and pods that are published together stay together in scorer and binder (ADR 33). A slot that is
-filled so much later delays no pod. Otherwise every event is handled at once."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WatcherParts:
-    """What lives as long as the process and is used in every term."""
+    """The parts that every term of this process uses."""
 
     process: Process
     client: KubeClient
     informers: Informers
-    store: ObjectStore
-    """Written by the informers in standby, and by the core during a term."""
+    store: ObjectStore  # written by the informers in standby, by the core in a term
     progress: Progress
     profiles: Mapping[str, Profile]
     settings: WatcherSettings
-    stats: dict[str, object] = field(default_factory=dict)
-    """What NATS's service protocol shows of this watcher; empty while it does not lead."""
-    answers: dict[str, Answer] = field(default_factory=dict)
-    """What the leader answers to people, by endpoint; empty while it does not lead."""
+    stats: dict[str, object] = field(default_factory=dict)  # shown by `nats micro stats`; empty while it does not lead
+    answers: dict[str, Answer] = field(default_factory=dict)  # by endpoint; empty while it does not lead
 
 
 Answer = Callable[[bytes], QueueAnswer]
 
 
 def endpoints(parts: WatcherParts) -> list[Endpoint]:
-    """What this watcher answers beside its statistics, while it leads."""
+    """The endpoints of this watcher beside its statistics, which answer while it leads."""
 
     def answering(name: str) -> Callable[[bytes], QueueAnswer]:
         def answer(request: bytes) -> QueueAnswer:
@@ -126,7 +123,6 @@ def endpoints(parts: WatcherParts) -> list[Endpoint]:
 async def serve(
     bus: Bus, client: KubeClient, process: Process, configuration: KubeSchedulerConfiguration, settings: WatcherSettings
 ) -> None:
-    """Run the watcher until the process stops."""
     process.health.condition("leadership", "waiting to lead as watcher")
     process.health.condition(TAKEOVER).standby("not leading")
     store = ObjectStore(kind.name for kind in WATCHED_KINDS)
@@ -163,7 +159,7 @@ async def serve(
 
 
 async def count_waiting(parts: WatcherParts) -> None:
-    """Count the pods that wait while NATS stores nothing and nobody can take a term, so that no queue exists."""
+    """Count waiting pods while NATS stores no message: then no watcher can begin a term, and no queue exists."""
     process, counted = parts.process, False
     seconds = parts.settings.gauge_interval.total_seconds()
     while True:
@@ -241,7 +237,7 @@ class WatcherTerm:
             stack.push_async_callback(loop.tasks.settle, 0)
             for begun in core.begin(self._now()):
                 loop.start(begun)
-                await asyncio.sleep(0)  # the Lease is renewed in between
+                await asyncio.sleep(0)  # lets the Lease be renewed
                 self._leadership.check()
             control = await stack.enter_async_context(self._session.read_bucket(CONTROL, filters=(DRAIN_KEY,)))
             tasks.create_task(self._read_drain(control), name="drain")
@@ -264,7 +260,7 @@ class WatcherTerm:
             self._parts.progress,
             lambda: f"{core.waiting} pods wait",
             waiting=lambda: core.waiting,
-            begun=lambda: core.looked_at,
+            begun=lambda: core.progress,
         )
         tasks.create_task(progress, name="progress")
         orphans = OrphanCheck(self._session, PENDING, SCORER)
@@ -285,8 +281,8 @@ class WatcherTerm:
         log.info("read the bus", term=self._leadership.number, pending=len(subjects), in_flight=len(streams.in_flight))
 
     async def _renew_consumer(self, problem: str) -> None:
-        """Make the consumer of PENDING anew, which does not deliver what PENDING holds, or is missing."""
-        log.warning("making the consumer of PENDING anew: everything is delivered again", reason=problem)
+        """Recreate the consumer of PENDING, which is missing or does not deliver the messages that PENDING holds."""
+        log.warning("recreating the consumer of PENDING, its messages are redelivered", reason=problem)
         self._leadership.check()
         await self._session.delete_consumer(PENDING, SCORER)
         await self._session.create_consumer(PENDING, SCORER)
@@ -325,7 +321,7 @@ class WatcherTerm:
                 if decision is not None:
                     self._inbox.put(DecisionReceived(decision=decision, sequence=stored.sequence, time=stored.time))
                     peers.read("binder", decision.config, decision.profile, self._now())
-                    if is_new:  # Decisions from before this term were counted by the former leader
+                    if is_new:  # the former leader counted Decisions from before this term
                         count_decision(metrics, decision, stored)
             count_received(metrics, len(batch))
             is_new = reader.caught_up.is_set()
@@ -340,7 +336,7 @@ class WatcherTerm:
             queued, answer = core.answers.find(asked), core.answers.pod(asked, self._now())
             if queued is None or queued.stage not in RETRIED_FROM:
                 return answer
-            log.info("a person has the pod tried again", pod=queued.pod.key, uid=queued.uid)
+            log.info("a person requeued the pod", pod=queued.pod.key, uid=queued.uid)
             self._inbox.put(RetryRequested(uid=queued.uid))
             return msgspec.structs.replace(answer, retried=True)
 
@@ -359,7 +355,7 @@ class WatcherTerm:
 
 
 def gather_seconds(core: WatcherCore) -> float:
-    """How long to let events gather before the core's next call."""
+    """Seconds for which events gather before the core's next call."""
     return GATHER_SECONDS if core.is_queue_running and core.waiting else 0.0
 
 
@@ -371,5 +367,5 @@ def _decoded(stored: StoredMessage) -> DecisionSummary | None:
     try:
         return decode(stored.data, DecisionSummary)
     except DecodeError as error:
-        log.warning("leaving out a decision", subject=stored.subject, reason=str(error))
+        log.warning("cannot decode a Decision, it is left out", subject=stored.subject, error=str(error))
         return None

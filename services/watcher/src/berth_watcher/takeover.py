@@ -1,7 +1,7 @@
-"""What a new leader reads from the bus, and each pod's state that follows: never tried, in flight, or decided.
+"""Reads the bus for a new leader, and derives each pod's former state: never tried, in flight, or decided.
 
-PENDING is read first, then RANKED, then DECISIONS (docs/protocol.md, 3): a message that moves on meanwhile is found at
-a later stage and not missed. The caller must follow DECISIONS before it begins.
+PENDING is read before RANKED and RANKED before DECISIONS (docs/protocol.md, 3), so that a message that moves meanwhile
+is found at its later stage. The caller must follow DECISIONS before it begins.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from berth_watcher.queue.queuedpod import QueuedPod
 
 
 async def read_streams(session: Session, subjects: Mapping[str, PodSubject]) -> StreamsRead:
-    """Find the messages of these pods. ``subjects`` are those of their Decisions, by uid.
+    """Find the messages of these pods. ``subjects`` are their decision subjects, by uid.
 
     Raises:
         TemporaryError: the bus does not answer.
@@ -37,14 +37,14 @@ async def read_streams(session: Session, subjects: Mapping[str, PodSubject]) -> 
 
 
 async def last_decision(session: Session, subject: PodSubject) -> tuple[DecisionSummary, StoredMessage] | None:
-    """The last Decision of a subject, decoded and as stored; ``None`` if there is none or it cannot be decoded."""
+    """The last Decision of a subject, decoded and as stored; ``None`` if it is missing or cannot be decoded."""
     stored = await session.last(DECISIONS, str(subject))
     decision = _decision(stored) if stored is not None else None
     return (decision, stored) if stored is not None and decision is not None else None
 
 
 async def holds(session: Session, stream: str, subject: PodSubject, attempt: Attempt) -> bool:
-    """Whether PENDING or RANKED holds this attempt."""
+    """Whether a stream holds this attempt."""
     stored = await session.last(stream, str(subject))
     found = _decoded(stored) if stored else None
     return found is not None and found.attempt == attempt
@@ -52,18 +52,13 @@ async def holds(session: Session, stream: str, subject: PodSubject, attempt: Att
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FormerState:
-    """What the former leader left of a pod. If several attempts were found, the highest counts."""
+    """A pod's state under the former leader, by its highest attempt."""
 
-    attempt: Attempt | None = None
-    """The latest one; ``None`` for a pod that was never tried."""
-    in_flight: Pod | None = None
-    """The pod as the message of that attempt carries it; ``None`` without a message or after a final Decision."""
-    failures: int = 0
-    """Consecutive attempts before it that ended in back-off."""
-    has_slot: bool = True
-    """Whether it uses a slot of the window. After ``waiting`` it does not."""
-    final_decision: FoundDecision | None = None
-    """Of that attempt."""
+    attempt: Attempt | None = None  # the latest one; None if the pod was never tried
+    in_flight: Pod | None = None  # as that attempt's message has it; None without message, or if it is decided
+    failures: int = 0  # consecutive attempts before it that ended in back-off
+    has_slot: bool = True  # whether it uses a slot of the window: not after `waiting`
+    final_decision: FoundDecision | None = None  # of that attempt
 
 
 def former_state(uid: str, found: FoundInFlight | None, last: FoundDecision | None) -> FormerState:
@@ -82,32 +77,29 @@ def former_state(uid: str, found: FoundInFlight | None, last: FoundDecision | No
 
 @dataclass(slots=True)
 class TakeoverState:
-    """What the beginning of a term waits for, and what arrived meanwhile."""
+    """Progress of a takeover, and Decisions received meanwhile."""
 
-    last_difference: int | None = None
-    """The mirror's change up to which the queue waits; ``None`` before the bucket has been read."""
+    last_difference: int | None = None  # mirror change that the queue waits for; None until the bucket is read
     streams: StreamsRead | None = None
-    streams_read_at: float = 0.0
-    """Monotonic seconds."""
+    streams_read_at: float = 0.0  # monotonic
     decisions: list[DecisionReceived] = field(default_factory=list)
-    left: deque[QueuedPod] = field(default_factory=deque)
-    """The pods that are still to be continued: a slice is not enough for 200,000."""
+    left: deque[QueuedPod] = field(default_factory=deque)  # pods not yet continued: one slice is too short for 200,000
 
     def may_start_queue(self, settled: int) -> bool:
         """Whether the bus has been read and every difference is stored (docs/protocol.md, 3).
 
-        Otherwise pods would be ranked on a part of the cluster: rejected, or at the cost of others, though a node fits.
+        Earlier, pods would be ranked on a part of the cluster: rejected, or placed at the cost of others, though a node
+        fits.
         """
         return self.streams is not None and self.last_difference is not None and self.last_difference <= settled
 
     def former_state(self, uid: str) -> FormerState:
-        """What the former leader left of a pod."""
         streams = self.streams or StreamsRead()
         return former_state(uid, streams.in_flight.get(uid), streams.decisions.get(uid))
 
 
 def _attempt_of(uid: str, last: FoundDecision | None) -> Attempt | None:
-    """The attempt of a Decision; ``None`` if it was about another pod of the same name."""
+    """The attempt of a Decision; ``None`` if the Decision is about another pod of the same name."""
     if last is None or last.decision.uid != uid:
         return None
     try:
@@ -135,7 +127,7 @@ def _keep_newest(newest: dict[str, FoundInFlight], found: FoundInFlight | None) 
 
 
 async def _last_decisions(session: Session, subjects: Mapping[str, PodSubject]) -> dict[str, FoundDecision]:
-    """By uid. Not all of DECISIONS is read: the stream holds the Decisions of all pods of the last hour."""
+    # By uid, with one request per subject: the stream holds the Decisions of all pods of the last hour.
     decisions: dict[str, FoundDecision] = {}
     uids = {str(subject): uid for uid, subject in subjects.items()}
     async for stored in session.last_of_each(DECISIONS, list(uids)):

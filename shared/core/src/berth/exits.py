@@ -48,8 +48,7 @@ def open_closed_streams() -> None:
 class ReadyFileError(OSError):
     """The ready file cannot be written.
 
-    No BerthError: those end a leadership, which is then tried again. This one ends the process, and whoever waits for
-    the file sees that.
+    Not a BerthError: those end a leadership, which is then tried again. This one ends the process, as its starter sees.
     """
 
 

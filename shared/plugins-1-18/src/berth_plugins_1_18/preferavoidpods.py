@@ -47,7 +47,7 @@ class NodePreferAvoidPods(VectorScorePlugin):
 
 
 class AvoidingNodes:
-    """The annotated nodes of one Snapshot by row, updated with its changes; most clusters have none."""
+    """The annotated nodes of one Snapshot by row, updated with its changes; usually empty."""
 
     def __init__(self, snapshot: Snapshot) -> None:
         self._snapshot = snapshot

@@ -117,7 +117,7 @@ class SpreadSelectors:
 
 
 def _fewest_first(counts: npt.NDArray[np.generic]) -> npt.NDArray[np.float64]:
-    """100 for none, 0 for the most; divided first, then times 100, as in kube-scheduler."""
+    """100 for 0 pods, 0 for the most; divided first, then times 100, as in kube-scheduler."""
     numbers = counts.astype(np.float64)
     most = numbers.max(initial=0.0)
     return np.full(len(numbers), float(MAX_SCORE)) if most == 0 else MAX_SCORE * ((most - numbers) / most)

@@ -1,7 +1,7 @@
-"""What the leader answers about the pods that wait: pages of its queue, and one pod in full (``berth.messages.queue``).
+"""The leader's answers about waiting pods: pages of its queue, and one pod in full (``berth.messages.queue``).
 
-Nothing here changes anything. Among 200,000 pods a page takes up to 3 ms, which is the way to its first pod, and one
-pod 0.01 ms (docs/adr/0023-an-admin-asks-where-people-may-not.md).
+Read-only. Among 200,000 pods a page takes up to 3 ms, mostly to reach its first pod, and one pod 0.01 ms
+(docs/adr/0023-an-admin-asks-where-people-may-not.md).
 """
 
 from __future__ import annotations
@@ -30,36 +30,27 @@ from berth_watcher.queue.queuedpod import QUEUES, WAITING_FOR_EVENT, EventClock,
 from berth_watcher.queue.schedulingqueue import SchedulingQueue
 from berth_watcher.store.clusterevents import label_of
 
-PODS_LOOKED_AT: Final = 2000
-"""Of one request, so that it takes no longer where few match."""
+PODS_SCANNED: Final = 2000  # per request: bounds its time when few pods match
 PODS_ON_A_PAGE: Final = 100
-MESSAGE_CHARACTERS: Final = 300
-"""Of a message on a page, so that 100 pods fit into the smallest message that a server may be set to."""
+MESSAGE_CHARACTERS: Final = 300  # per message on a page: 100 pods fit into the smallest max_payload that berth allows
 PLUGINS_ON_A_PAGE: Final = 16
-POD_BYTES: Final = 32 * 1024
-"""Of a pod in an answer, for the same reason; one with a hundred containers has less."""
+POD_BYTES: Final = 32 * 1024  # a larger object is left out of an answer, for the same reason
+# Stages that a person may end. In the others the pod is being tried, or another object must change first.
 RETRIED_FROM: Final = frozenset({Stage.BACKOFF, Stage.UNSCHEDULABLE, Stage.AWAITING_VERSIONS})
-"""The stages that a person may end. In the others the pod is being tried, or another object must change first."""
 
 
 class InFlight(Protocol):
-    """What the attempts tell."""
+    """The part of ``Attempts`` that the answers read."""
 
     @property
     def is_draining(self) -> bool: ...
 
-    def slots(self, profile: str, now: float) -> tuple[int, int]:
-        """Of the profile's window: those in use, and all."""
-        ...
+    def slots(self, profile: str, now: float) -> tuple[int, int]: ...
 
-    def waits_for(self, uid: str) -> str:
-        """The service that should have taken the pod's message; empty for none."""
-        ...
+    def waits_for(self, uid: str) -> str: ...
 
 
 class QueueAnswers:
-    """Answers about one term's queue."""
-
     def __init__(
         self, queue: SchedulingQueue, attempts: InFlight, profiles: Mapping[str, Profile], clock: EventClock
     ) -> None:
@@ -69,11 +60,11 @@ class QueueAnswers:
         self._clock = clock
 
     def page(self, request: PageRequest, now: float) -> QueueAnswer:
-        """The next pods of a queue, in the order in which they came. Pods that come and go meanwhile may shift it."""
+        """The next pods of a queue, oldest entry first. Pods that come and go between two pages may shift it."""
         pods: list[WaitingPod] = []
-        start, looked_at = request.start, 0
-        for queued in islice(self._queue.pods(), start, start + PODS_LOOKED_AT):
-            looked_at += 1
+        start, scanned = request.start, 0
+        for queued in islice(self._queue.pods(), start, start + PODS_SCANNED):
+            scanned += 1
             if request.namespace not in {"", queued.pod.metadata.namespace}:
                 continue
             if request.queue not in {"", _queue_of(queued)}:
@@ -81,16 +72,14 @@ class QueueAnswers:
             pods.append(self._line(queued, now, whole=False))
             if len(pods) == PODS_ON_A_PAGE:
                 break
-        following = start + looked_at
+        following = start + scanned
         return self._answer(now, pods=pods, next_start=following if following < len(self._queue) else None)
 
     def pod(self, request: PodRequest, now: float) -> QueueAnswer:
-        """Everything about one pod."""
         queued = self.find(request)
         return self._answer(now, detail=None if queued is None else self._detail(queued, now))
 
     def find(self, request: PodRequest) -> QueuedPod | None:
-        """The pod of this name."""
         return self._queue.named(request.namespace, request.name)
 
     def _answer(
@@ -148,7 +137,7 @@ class QueueAnswers:
         )
 
     def _helping(self, queued: QueuedPod) -> Iterator[Helping]:
-        """As ``QueuePlugins.may_help`` decides."""
+        # The same decision as QueueingHints.may_help.
         if queued.outcome is Outcome.PREEMPTING:
             yield Helping(plugin="DefaultPreemption", events=_labels(VICTIM_DELETED))
         profile = self._profiles[queued.profile]
@@ -164,13 +153,13 @@ def _queue_of(queued: QueuedPod) -> str:
 
 
 def _until_tried_again(queued: QueuedPod, now: float) -> float | None:
-    """None: without an event it is not, or its turn has come."""
+    """Seconds until the pod's timer; ``None`` if it waits for an event, or is active."""
     if queued.due is None or queued.stage not in RETRIED_FROM:
         return None
     return round(max(0.0, queued.due - now), 1)
 
 
 def _labels(event: ClusterEvent) -> list[str]:
-    """kube-scheduler's name of each of the event's actions; updates are those of any pod, the waiting one too."""
+    """kube-scheduler's name of each of the event's actions. Pod updates include updates of the waiting pod."""
     labels = (label_of(ClusterEvent(event.resource, action)) for action in event.action)
     return [label.replace("AssignedPodUpdate", "PodUpdate", 1) for label in labels]

@@ -1,10 +1,9 @@
-"""Queueing hints: which of the pods that wait an event may help.
+"""Queueing hints: the waiting pods that an event may help.
 
-Unschedulable pods are kept by what could help them, so that an event costs nothing for the others. Each pod is in the
-index of every plugin that rejected it, under the key of each of that plugin's hints (``berth.framework.events``). An
-event asks a hint once for each key that the hint's index finds, whatever the number of pods with that key. 3,000 pods
-that no node fits, and an update of a node's allocatable: 18 us, where asking the hint for every pod takes 10 ms
-(``bench.requeue``).
+Each unschedulable pod is in the index of every plugin that rejected it, by the key of each of the plugin's hints
+(``berth.framework.events``). An event runs a hint once per key that the hint's index finds, however many pods share the
+key; other pods cost nothing. For 3,000 unschedulable pods and an update of a node's allocatable this takes 18 us, where
+running the hint per pod takes 10 ms (``bench.requeue``).
 """
 
 from __future__ import annotations
@@ -43,20 +42,20 @@ from berth_watcher.queue.queuedpod import QueuedPod
 
 R = TypeVar("R")
 
+# Awaited by a pod whose victims were evicted, in addition to the events of its unschedulable plugins.
 VICTIM_DELETED: Final = ClusterEvent(Resource.POD, Action.DELETE)
-"""A pod whose victims were evicted waits for this, whatever its unschedulable plugins registered for."""
 
 
 class QueueingHints:
-    """Asks the queueing hints of the plugins that rejected a pod. One that fails counts as yes."""
+    """Runs the queueing hints of the plugins that rejected a pod. A hint that fails counts as true."""
 
     def __init__(self, profiles: Mapping[str, Profile], plugins: QueuePlugins) -> None:
         self._profiles = profiles
         self._plugins = plugins
-        self._of_interest: dict[ClusterEvent, bool] = {}
+        self._registered_events: dict[ClusterEvent, bool] = {}
 
     def may_help(self, pod: QueuedPod, event: ClusterEvent, old: object, new: object) -> bool:
-        """Whether an event may help a pod: one that no plugin rejected, or one without events, is helped by any."""
+        """Whether an event may help a pod. Any may if no plugin rejected it, or if one of them registered no events."""
         if pod.outcome is Outcome.PREEMPTING and VICTIM_DELETED.matches(event):
             return not isinstance(old, Pod) or not pod.node or old.spec.node_name == pod.node
         profile = self._profiles[pod.profile]
@@ -72,39 +71,38 @@ class QueueingHints:
         return False
 
     def awaits(self, pod: QueuedPod, event: ClusterEvent) -> bool:
-        """Whether a plugin that rejected the pod registered for the event, whatever its hint would say."""
+        """Whether a plugin that rejected the pod registered the event; hints are not run."""
         hints_of = self._profiles[pod.profile].event_hints
         registered = (hints_of.get(name) for name in pod.unschedulable_plugins)
         return any(is_registered(hints, event) for hints in registered)
 
     def ask(self, plugin: Plugin, hint: EventHint, pod: Pod, old: object, new: object) -> bool:
-        """Whether one hint says that an event may help a pod."""
         try:
             return self._plugins.call(plugin, pod, partial(run_hint, plugin, hint, pod, old, new))
         except PluginFailure:
             return True
 
-    def is_event_of_interest(self, event: ClusterEvent) -> bool:
-        """Whether any plugin of any profile registered for the event, so that it has to be remembered."""
-        answer = self._of_interest.get(event)
+    def is_event_registered(self, event: ClusterEvent) -> bool:
+        """Whether a plugin of any profile registered the event, so that it must be logged."""
+        answer = self._registered_events.get(event)
         if answer is None:
             registered = (hints for profile in self._profiles.values() for hints in profile.event_hints.values())
             answer = VICTIM_DELETED.matches(event) or any(is_registered(hints, event) for hints in registered)
-            self._of_interest[event] = answer
+            self._registered_events[event] = answer
         return answer
 
 
+# A pod that an event may help, or None after some work without one: work can be interrupted between two steps.
 Step = QueuedPod | None
-"""A pod that an event may help, or None after some work without one: between two steps the work can be interrupted."""
 
 
 class UnschedulablePods:
-    """The unschedulable and gated pods. An event never changes them: the core does, when it tries a pod again."""
+    """The unschedulable and gated pods. Events never change them; the core does, when it tries a pod again."""
 
     def __init__(
         self, profiles: Mapping[str, Profile], calls: QueueingHints, room_of: RoomOf = lambda _node: None
     ) -> None:
-        """``room_of``: what is free on a node now."""
+        """``room_of``: the free resources of a node now."""
         self._calls = calls
         self._pods: dict[str, QueuedPod] = {}
         self._groups_of: dict[str, list[_Group]] = {}
@@ -114,14 +112,12 @@ class UnschedulablePods:
             for preempting in (False, True)
         }
         self._preempting: dict[str, _Group] = {}
-        self.last_added = 0
-        """The generation of the last pod that began to wait."""
+        self.last_added = 0  # generation of the last pod added
 
     def __len__(self) -> int:
         return len(self._pods)
 
     def add(self, pod: QueuedPod) -> None:
-        """A pod begins to wait for an event."""
         preempting = pod.outcome is Outcome.PREEMPTING
         groups = self._rejected[pod.profile, preempting].groups_for(pod.unschedulable_plugins)
         if preempting:
@@ -131,7 +127,7 @@ class UnschedulablePods:
             group.add(pod)
 
     def discard(self, pod: QueuedPod) -> None:
-        """A pod does not wait for an event any more, if it did."""
+        """Remove a pod that no longer waits for an event; no error if it never did."""
         if self._pods.pop(pod.uid, None) is None:
             return
         for group in self._groups_of.pop(pod.uid):
@@ -140,7 +136,7 @@ class UnschedulablePods:
                 del self._preempting[pod.node]
 
     def helped_by(self, event: ClusterEvent, old: object, new: object) -> Iterator[Step]:
-        """The pods that an event may help, some perhaps twice. Pods may be added and removed between the steps."""
+        """Pods that an event may help, some perhaps twice. Pods may be added and removed between steps."""
         itself = {each.uid for each in (old, new) if isinstance(each, Pod)}
         for uid in itself & self._pods.keys():
             if self._calls.may_help(self._pods[uid], event, old, new):
@@ -152,13 +148,13 @@ class UnschedulablePods:
                 yield from rejected.helped_by(event, old, new, itself)
 
     def waiting_for(self, event: ClusterEvent) -> Iterator[Step]:
-        """The pods that a plugin rejected which registered the event, without asking any hint."""
+        """Pods that a plugin rejected which registered the event, without running hints."""
         for rejected in self._rejected.values():
             yield from rejected.waiting_for(event)
         yield from self._awaiting_victim(None)
 
     def _awaiting_victim(self, victim: object) -> Iterator[Step]:
-        """Pods whose victims are on the node of a pod that is gone; a pod whose node is not known waits for any."""
+        """Pods with victims on the node of the deleted pod; a pod whose node is unknown waits for any."""
         nodes = (victim.spec.node_name, "") if isinstance(victim, Pod) else tuple(self._preempting)
         for node in nodes:
             group = self._preempting.get(node)
@@ -166,7 +162,7 @@ class UnschedulablePods:
 
 
 class _Group:
-    """Pods in the order in which they began to wait."""
+    """Pods in the order in which they were added."""
 
     def __init__(self) -> None:
         self.pods: dict[str, QueuedPod] = {}
@@ -182,7 +178,7 @@ class _Group:
 
 
 class _KeyedGroup(_Group):
-    """Pods that one plugin rejected, by the key of one or more of its hints. Without ``key`` each pod has its own."""
+    """Pods that one plugin rejected, by hint key. Without ``key`` each pod has a key of its own."""
 
     def __init__(self, plugin: Plugin, key: PodKey | None) -> None:
         super().__init__()
@@ -220,7 +216,7 @@ class _KeyedGroup(_Group):
         self._indexes.append(index)
 
     def find(self, index: HintIndex | None, old: object, new: object) -> Sequence[Hashable]:
-        """The keys that an event can concern; all of them without an index, and when the index has failed."""
+        """The keys that an event can concern; all keys without an index, or after the index failed."""
         if index is None or not self._is_indexed or not self.pods:
             return self.keys
         try:
@@ -233,7 +229,7 @@ class _KeyedGroup(_Group):
             try:
                 update_index(self._plugin, partial(update, index))
             except PluginFailure:
-                self._is_indexed = False  # it may lack pods now
+                self._is_indexed = False  # the index may lack pods now
 
     def _key_of(self, pod: QueuedPod) -> Hashable:
         if self._key is None:
@@ -269,13 +265,13 @@ class _RejectedPods:
                 self._groups[name] = self._index_hints(profile.requeueing[name], registered)
 
     def groups_for(self, plugins: frozenset[str]) -> list[_Group]:
-        """Where a pod belongs that these plugins rejected. Any event may help it if one of them registers none."""
+        """The groups of a pod that these plugins rejected. Any event may help if one of them registered no events."""
         if not plugins or not plugins <= self._groups.keys():
             return [self._by_any_event]
         return [group for plugin in sorted(plugins) for group in self._groups[plugin]]
 
     def helped_by(self, event: ClusterEvent, old: object, new: object, itself: set[str]) -> Iterator[Step]:
-        """The pods that an event may help, without those that it is about itself."""
+        """Pods that an event may help, except those that the event is about."""
         yield from self._by_any_event.all()
         for indexed in self._registered(event):
             for key in indexed.group.find(indexed.index, old, new):

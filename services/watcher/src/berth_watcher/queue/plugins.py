@@ -1,8 +1,8 @@
 """Calls of the profiles' QueueSort and PreEnqueue plugins.
 
-An exception of a plugin, and a call that takes too long, is the failure of one pod: the pod is published with the
-reason, which the binder records for its owner. A plugin that takes too long for several pods in a row is not called for
-a minute, so that it does not delay the pods of other plugins.
+An exception or a timeout of a plugin is a failure of one pod: the pod is published with the reason, which the binder
+records for its owner. A plugin that times out for several pods in a row is not called for a minute, so that it does not
+delay pods of other plugins.
 """
 
 from __future__ import annotations
@@ -31,23 +31,19 @@ from berth_watcher.queue.queuedpod import EventClock, QueuedPod
 
 R = TypeVar("R")
 
-MAX_TIMEOUTS: Final = 3
-"""Consecutive calls of a plugin that took too long, after which it is not called for some time."""
-SUSPENDED_SECONDS: Final = 60.0
-"""How long it is not called. Also the time between two warnings about a plugin, which may fail for every pod."""
+MAX_TIMEOUTS: Final = 3  # consecutive timeouts of a plugin after which it is suspended
+SUSPENDED_SECONDS: Final = 60.0  # also the interval between two warnings about a plugin, which may fail for every pod
 
 
 class Place(NamedTuple):
     """A pod's place among the active pods, by the QueueSort plugin."""
 
-    rank: SortKey
-    """Equal for pods that are at one place but for their time."""
-    key: SortKey
-    """Within its namespace."""
+    rank: SortKey  # its sort key at a fixed timestamp: equal for pods that only their age separates
+    key: SortKey  # orders pods within their namespace
 
 
 class QueuePlugins:
-    """Calls plugins for one pod at a time, and keeps warnings about their failures until ``take_warnings``."""
+    """Calls plugins for one pod at a time, and keeps warnings about failures until ``take_warnings``."""
 
     def __init__(self, profiles: Mapping[str, Profile], clock: EventClock) -> None:
         self._profiles = profiles
@@ -58,7 +54,7 @@ class QueuePlugins:
         self._warned: dict[str, float] = {}
 
     def place(self, pod: QueuedPod) -> Place:
-        """The pod's place in the queue. Where the plugin fails for the pod, it is the default plugin's."""
+        """The pod's place in the queue; the default plugin's if its own fails."""
         if not pod.failure:
             try:
                 return Place(self.sort_key(pod.pod, ONE_TIME), self.sort_key(pod.pod, pod.timestamp))
@@ -67,7 +63,7 @@ class QueuePlugins:
         return Place(default_sort_key(pod.pod, ONE_TIME), default_sort_key(pod.pod, pod.timestamp))
 
     def sort_key(self, pod: Pod, since: datetime) -> SortKey:
-        """The pod's place if it had waited since then.
+        """The pod's sort key with ``since`` as its timestamp.
 
         Raises:
             PluginFailure: the plugin failed for this pod.
@@ -76,7 +72,7 @@ class QueuePlugins:
         return self.call(plugin, pod, partial(run_sort_key, plugin, pod, since))
 
     def pre_enqueue(self, pod: Pod) -> Status:
-        """Whether the PreEnqueue plugins let the pod into the queue.
+        """Run the PreEnqueue plugins until one rejects the pod.
 
         Raises:
             PluginFailure: one of them failed for this pod.
@@ -88,7 +84,7 @@ class QueuePlugins:
         return SUCCESS
 
     def take_warnings(self) -> list[Warn]:
-        """Warnings about plugins that have failed since the last call, one a minute for each plugin."""
+        """Warnings about failures since the last call, at most one per plugin and minute."""
         warnings, self._warnings = self._warnings, []
         return warnings
 
@@ -96,7 +92,7 @@ class QueuePlugins:
         """Do this work of the plugin for the pod.
 
         Raises:
-            PluginFailure: the plugin failed for this pod, or is left alone.
+            PluginFailure: the plugin failed for this pod, or is suspended.
         """
         if self._suspended and self._clock.now < self._suspended.get(plugin.name, 0.0):
             raise PluginTimeout(f'plugin "{plugin.name}" is not called, since it took too long for several pods')
@@ -119,4 +115,4 @@ class QueuePlugins:
     def _report(self, plugin: Plugin, pod: Pod, failure: PluginFailure) -> None:
         if self._clock.now >= self._warned.get(plugin.name, 0.0):
             self._warned[plugin.name] = self._clock.now + SUSPENDED_SECONDS
-            self._warnings.append(Warn(message=str(failure), fields={"pod": pod.key}))
+            self._warnings.append(Warn(message="a plugin failed", fields={"pod": pod.key, "error": str(failure)}))

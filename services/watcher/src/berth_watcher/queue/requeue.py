@@ -1,12 +1,12 @@
-"""When a pod is tried again whose attempt ended without a Binding, and which waiting pods an event may help.
+"""When a pod is tried again after an attempt without a Binding, and which waiting pods an event may help.
 
-The core hands in what happened, and gets back what the pod waits for next: a ``Wait``, or ``None`` when it is to be
-tried at once. ``changes`` is the number of the mirror's latest change, which the pod's next ranking must see.
+The core passes in what happened and gets a ``Wait``, or ``None`` if the pod is to be tried at once. ``changes`` is the
+number of the mirror's latest change, which the pod's next ranking must see.
 
-Decisions name the positions at which they were made. An event counts as seen by the scorer if the mirror's write of it
-is known to be at or below the position, and as missed otherwise. An object that was rewritten after the position may be
-missing in the view, or be any older one, since the bucket keeps only its newest version: it counts as new. Whatever is
-not known counts as missed: one attempt too many is better than a pod that waits for an event of the past.
+A Decision has the positions at which it was made. An event counts as seen by the scorer if the mirror's write of it is
+known to be stored at or below that position. An object rewritten after the position counts as new, because the bucket
+keeps only its newest version: the scorer may have seen any older one, or the object not at all. Unknown counts as
+missed, because an attempt too many is better than a pod that waits for an event of the past.
 """
 
 from __future__ import annotations
@@ -32,38 +32,33 @@ ATTEMPT_FAILED: Final = "ScheduleAttemptFailure"
 BACKOFF_COMPLETE: Final = "BackoffComplete"
 FORCE_ACTIVATE: Final = "ForceActivate"
 POP_FROM_BACKOFF: Final = "PopFromBackoffQ"
+# kube-scheduler's names of the reasons, beside cluster events, that bring a pod to a queue.
 UNSCHEDULABLE_TIMEOUT: Final = "UnschedulableTimeout"
-"""kube-scheduler's names for what brings a pod to a queue, beside cluster events."""
 
+# Consecutive conflicts after which a pod backs off, because each conflict puts it before other pods.
 MAX_CONFLICTS: Final = 3
-"""Consecutive conflicts after which a pod backs off: one that loses so often is in the way of others."""
 
+# Events kept per log: more than a busy cluster has in a second. A Decision made before the oldest counts as having
+# missed an event. If more events than this await their hints, hints are skipped and the oldest event counts as helping.
 MAX_EVENTS: Final = 2048
-"""Events that a log keeps: more than a busy cluster has in a second. A Decision made before the oldest of them counts
-as having missed something. Also the events whose hints may be asked later: with more, hints are not asked any more, and
-the oldest event counts as one that may help."""
 
+# Events that a Decision is always compared with. Further ones only while the slice has time, else it counts as having
+# missed one: the hints of a pod with thousands of terms take milliseconds each.
 EVENTS_AT_ONCE: Final = 16
-"""Events that a Decision is compared with whatever the time. If the slice has none left for the rest, it counts as
-having missed one: the hints of a pod with thousands of terms take milliseconds each."""
 
+# Pods requeued by one event between two looks at the clock: about 5 ms.
 PODS_AT_ONCE: Final = 256
-"""Pods that one event wakes between two looks at the clock: about 5 ms."""
 
 
 class Wait(NamedTuple):
-    """What a pod waits for next."""
+    """The stage in which a pod waits next, and until when."""
 
     stage: Stage
-    due: float
-    """Monotonic seconds: when its timer goes off."""
-    early: bool = False
-    """Its back-off may end before that."""
+    due: float  # monotonic time of its timer
+    early: bool = False  # its back-off may end before `due`
 
 
 class Requeue:
-    """Decides when pods whose attempt failed are tried again, and which of them an event may help."""
-
     def __init__(
         self,
         *,
@@ -84,13 +79,13 @@ class Requeue:
         self._unchecked_nodes: dict[str, _UncheckedEvent] = {}
 
     def begin(self, changes: int, position: int) -> None:
-        """Events up to now are not in the log: those below a position of the bucket, and those not yet stored."""
+        """The log lacks events up to now: those below a position of the bucket, and changes not stored yet."""
         self._cluster_log.begin(changes, position)
 
-    # --- what a pod waits for
+    # --- the next stage of a pod
 
     def on_unschedulable(self, pod: QueuedPod, decision: DecisionSummary, decided_at: Timestamp, changes: int) -> Wait:
-        """No node fits, or the victims are leaving: the pod waits for an event, unless its ranking missed one."""
+        """No node fits, or the victims are terminating: the pod waits for an event, unless its ranking missed one."""
         self._fail(pod, decided_at)
         missed = self._missed_change(pod, decision.positions, changes)
         if missed is not None:
@@ -101,22 +96,21 @@ class Requeue:
         return Wait(Stage.UNSCHEDULABLE, decided_at.monotonic + wait)
 
     def on_error(self, pod: QueuedPod, failed_at: Timestamp) -> Wait:
-        """The pod backs off. No event ends that."""
+        """Back off; no event ends this."""
         self._fail(pod, failed_at)
         return self.back_off(pod)
 
     def back_off(self, pod: QueuedPod) -> Wait:
-        """Wait for the end of the back-off, or until a plugin may be asked about the pod again."""
+        """Wait until the back-off ends and plugins may be called for the pod again."""
         return Wait(Stage.BACKOFF, max(pod.backoff_until, pod.do_not_ask_until))
 
     def on_conflict(
         self, pod: QueuedPod, decision: DecisionSummary, decided_at: Timestamp, changes: int
     ) -> Wait | None:
-        """Other pods took the nodes: to the front of its priority once everything named is seen, or back-off.
+        """Other pods took the nodes: go to the front of the priority once the named versions are seen, or back off.
 
-        Where others' proposals are all that keeps it out it backs off at once: they are about to be bound, and a pod
-        that nothing is known to help does not go before others
-        (docs/adr/0028-a-pod-that-proposals-keep-out-backs-off.md).
+        If only proposals of other pods keep it out, it backs off at once: they are about to be bound, and a pod that no
+        known event helps does not go before others (docs/adr/0028-a-pod-that-proposals-keep-out-backs-off.md).
         """
         if decision.reason == Reason.PROPOSALS:
             self._fail(pod, decided_at)
@@ -126,16 +120,16 @@ class Requeue:
         return self._retry_soon(pod, decided_at, changes)
 
     def on_still_unbound(self, pod: QueuedPod, changes: int) -> Wait | None:
-        """The binder decided that it is gone or bound, but the API shows it unbound: a conflict without versions."""
+        """The binder decided ``gone`` or ``bound``, but the API shows the pod unbound: a conflict without versions."""
         pod.awaited_versions = {}
         return self._retry_soon(pod, self._clock.timestamp(), changes)
 
     def on_helped(self, pod: QueuedPod) -> Wait | None:
-        """An event may help the pod: it is tried again, after its back-off or when nothing else is to be done."""
+        """An event may help the pod: try it again, after its back-off or when no other pod is active."""
         return self._back_off_after_event(pod) if self._clock.now < pod.backoff_until else None
 
     def on_timer(self, pod: QueuedPod, changes: int) -> Wait | None:
-        """The timer of a pod that waits here has gone off."""
+        """Handle the timer of a pod that waits here."""
         if pod.stage is Stage.AWAITING_VERSIONS:
             self._versions.end(pod.uid)
             pod.mirror_change = changes
@@ -146,29 +140,29 @@ class Requeue:
         return None
 
     def end_back_off(self, pod: QueuedPod) -> None:
-        """The back-off of a pod ends early, since nothing else is to be done."""
+        """End the pod's back-off early, because no other pod is active."""
         pod.ended_early_at, pod.incoming_event = self._clock.now, POP_FROM_BACKOFF
 
     def on_retry_requested(self, pod: QueuedPod) -> None:
-        """A person has mended what was wrong: the pod's failures do not count any more."""
+        """A person fixed the cause: forget the pod's failures and its plugins' timeouts."""
         self._versions.end(pod.uid)
         pod.failures = pod.conflicts = pod.lost_attempts = 0
         pod.backoff_until = pod.do_not_ask_until = 0.0
         pod.awaited_versions, pod.at_front, pod.incoming_event = {}, False, FORCE_ACTIVATE
 
     def on_version(self, kind: str, version: int, *, listed: bool) -> list[str]:
-        """A reflector has reached a version. Returns the uids of the pods that waited for it."""
+        """A kind has reached a version. Returns the uids of pods that waited for it."""
         return self._versions.on_list(kind, version) if listed else self._versions.on_version(kind, version)
 
     def passes_or_awaits_versions(self, pod: QueuedPod, changes: int) -> bool:
-        """Whether the reflectors have shown what the conflict was about. The scorer must read it from the mirror."""
+        """Whether the reflectors have reached the conflict's versions; the pod's next ranking must see them too."""
         if not self._versions.pass_or_wait(pod.uid, pod.awaited_versions):
             return False
         pod.mirror_change = changes
         return True
 
     def on_moved(self, pod: QueuedPod) -> None:
-        """The pod is in another stage: it may begin to wait for an event, or end."""
+        """Add the pod to those that wait for an event, or remove it, after it moved to another stage."""
         self._waiting.discard(pod)
         if pod.stage in WAITING_FOR_EVENT:
             self._waiting.add(pod)
@@ -181,28 +175,28 @@ class Requeue:
     # --- which pods an event may help
 
     def on_cluster_event(self, event: ClusterEvent, old: object, new: object, change: int) -> None:
-        """Record an event that the mirror is storing. ``helped`` has the pods that it may help."""
-        if self._hints.is_event_of_interest(event):
+        """Record an event of a change that the mirror is storing."""
+        if self._hints.is_event_registered(event):
             self._cluster_log.record(event, old, new, change=change)
             self._check_later(event, old, new, change)
 
     def on_rewritten(self, event: ClusterEvent, old: object, new: object, change: int) -> None:
-        """Record what an object is to a scorer that has not read its former version. It concerns no pod that waits."""
-        if self._hints.is_event_of_interest(event):
+        """Record an object as new, for scorers that have not read its former version. It helps no waiting pod."""
+        if self._hints.is_event_registered(event):
             self._cluster_log.record(event, old, new, change=change)
 
     def on_live_data(self, event: ClusterEvent, news: LiveDataUpdate, sequence: int) -> None:
-        """The same for live data, which is already stored."""
-        if self._hints.is_event_of_interest(event):
+        """Record an event of live data, which is stored already."""
+        if self._hints.is_event_registered(event):
             self._live_logs[news.source.bucket].record(event, None, news, sequence=sequence)
             self._check_later(event, None, news, 0)
 
     def on_settled(self, change: int, position: int) -> None:
-        """The mirror has stored everything up to a change, at or below a position."""
+        """The mirror has stored every change up to ``change``, at or below ``position``."""
         self._cluster_log.on_settled(change, position)
 
     def helped(self) -> Iterator[QueuedPod]:
-        """The waiting pods that an event may help, as many as this slice has time for; the caller must move each."""
+        """Waiting pods that an event may help, while the slice has time. The caller must move each."""
         while self._unchecked:
             unchecked = self._unchecked[0]
             if len(self._unchecked) > MAX_EVENTS:
@@ -216,13 +210,13 @@ class Requeue:
 
     @property
     def has_more(self) -> bool:
-        """Whether this slice had no time for all pods that an event may help."""
+        """Whether pods that an event may help are left for the next slice."""
         return bool(self._unchecked)
 
     def _check_later(self, event: ClusterEvent, old: object, new: object, change: int) -> None:
-        """Check an event at the end of the slice, or later. Updates of a node that have not been checked become one.
+        """Queue an event whose hints run at the end of the slice, or later. Updates of one node merge.
 
-        Not if pods began to wait between two of them, since these have seen the first and not the second.
+        They do not merge if a pod began to wait in between, because that pod has seen the first and not the second.
         """
         if not len(self._waiting):
             return
@@ -237,26 +231,26 @@ class Requeue:
             self._unchecked_nodes[new.metadata.name] = unchecked
 
     def _helped_by(self, unchecked: _UncheckedEvent) -> Iterator[list[QueuedPod]]:
-        """The pods that an event may help, in parts of at most PODS_AT_ONCE, each in the order of waiting."""
+        """Pods that an event may help, in parts of at most PODS_AT_ONCE, each oldest first."""
         found: dict[str, QueuedPod] = {}
         if unchecked.steps is None:
             unchecked.steps = self._waiting.helped_by(unchecked.event, unchecked.old, unchecked.new)
         for pod in unchecked.steps:
-            # A pod that began to wait after the event was rejected with the event in view, or is checked with the log.
+            # A later generation was rejected with the event in view, or has been compared with the log.
             if pod is not None and pod.stage in WAITING_FOR_EVENT and pod.generation <= unchecked.last_waiting:
                 found[pod.uid] = pod
             if len(found) >= PODS_AT_ONCE or not self._clock.may_continue():
-                yield self._woken(found, unchecked)
+                yield self._requeued(found, unchecked)
                 found = {}
         unchecked.is_done = True
-        yield self._woken(found, unchecked)
+        yield self._requeued(found, unchecked)
 
     def _forget(self, unchecked: _UncheckedEvent) -> None:
         self._unchecked.popleft()
         if self._unchecked_nodes.get(unchecked.node) is unchecked:
             del self._unchecked_nodes[unchecked.node]
 
-    def _woken(self, found: Mapping[str, QueuedPod], unchecked: _UncheckedEvent) -> list[QueuedPod]:
+    def _requeued(self, found: Mapping[str, QueuedPod], unchecked: _UncheckedEvent) -> list[QueuedPod]:
         pods = sorted(found.values(), key=lambda pod: pod.timestamp)
         for pod in pods:
             pod.mirror_change = max(pod.mirror_change, unchecked.change)
@@ -282,16 +276,16 @@ class Requeue:
         pod.backoff_until = failed_at.monotonic + self._settings.backoff.after(pod.failures)
 
     def _back_off_after_event(self, pod: QueuedPod) -> Wait:
-        """The back-off of a pod that an event may help: it may end early, at most once in each initial back-off."""
+        """The back-off of a pod that an event may help may end early, at most once per initial back-off."""
         early_from = pod.ended_early_at + self._settings.backoff.initial.total_seconds()
         if self._clock.now >= early_from:
             return Wait(Stage.BACKOFF, pod.backoff_until, early=True)
         return Wait(Stage.BACKOFF, min(early_from, pod.backoff_until))
 
     def _missed_change(self, pod: QueuedPod, positions: Positions, changes: int) -> _MissedChange | None:
-        """The mirror's change of an event that may help and that the ranking had not seen; ``None`` for no event.
+        """The mirror's change of a helping event that the ranking had not seen; ``None`` if there is no such event.
 
-        A pod that no plugin rejected always counts as having missed something, since any event may help it.
+        A pod that no plugin rejected always counts as having missed one, because any event may help it.
         """
         unknown = _MissedChange(change=changes, is_known=False)
         if not pod.unschedulable_plugins or self._cluster_log.may_lack_events_since(positions.cluster):
@@ -310,12 +304,11 @@ class Requeue:
         return None
 
     def _may_lack_live_data(self, pod: QueuedPod, positions: Positions) -> bool:
-        """Whether a sample or fact that could help has been dropped from its log since the pod's ranking.
+        """Whether a sample or fact that could help may have left its log since the pod's ranking.
 
-        One pass of a collector may write more than a log keeps. It can help only where a plugin that rejected the pod
-        registered for such data; a scorer that reads none has no position there. Pods that wait already are not asked
-        about, so that a pass costs at most one attempt more, after its back-off, of each such pod that is decided while
-        the pass is written.
+        One pass of a collector may write more than a log keeps. This matters only if a plugin that rejected the pod
+        registered such data; a scorer that reads no live data has position 0. Pods that already wait are not checked,
+        so that a pass costs each pod decided during it at most one more attempt, after its back-off.
         """
         return any(
             position > 0 and log.may_lack_events_since(position) and self._hints.awaits(pod, event)
@@ -323,14 +316,14 @@ class Requeue:
         )
 
     def _live_logs_since(self, positions: Positions) -> Iterator[tuple[ClusterEvent, EventLog, int]]:
-        """The logs of live data: the event that each has, and up to where the ranking has read its bucket."""
+        """The logs of live data, each with its event and the position up to which the ranking has read its bucket."""
         yield LIVE_DATA_EVENTS[BANDWIDTH], self._live_logs[BANDWIDTH], positions.bandwidth
         yield LIVE_DATA_EVENTS[FACTS], self._live_logs[FACTS], positions.facts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _MissedChange:
-    """The mirror's change that the next ranking must see. Not known: perhaps there was no event that may help."""
+    """The mirror's change that the next ranking must see. Not ``is_known``: perhaps no event helps."""
 
     change: int
     is_known: bool
@@ -338,16 +331,14 @@ class _MissedChange:
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class _UncheckedEvent:
-    """An event whose hints have not all been asked. ``change`` is 0 for what is stored already."""
+    """An event whose hints have not all run. ``change`` is 0 if it is stored already."""
 
     event: ClusterEvent
     old: object
     new: object
     change: int
-    last_waiting: int
-    """The generation of the last pod that had begun to wait when it happened: later ones do not wait for this event."""
-    steps: Iterator[Step] | None = None
-    """What is left to do; None before the first step."""
+    last_waiting: int  # generation of the last waiting pod then; later pods do not wait for it
+    steps: Iterator[Step] | None = None  # work left; None before the first step
     is_done: bool = False
 
     @property
@@ -355,7 +346,7 @@ class _UncheckedEvent:
         return self.new.metadata.name if isinstance(self.new, Node) else ""
 
     def merge(self, new: Node, change: int) -> bool:
-        """Make one update of two, unless hints have been asked about the first."""
+        """Merge a later update of the node into this one, unless its hints have begun to run."""
         if self.steps is not None or not isinstance(self.old, Node):
             return False
         self.event = ClusterEvent(self.event.resource, node_update_actions(self.old, new))
@@ -364,7 +355,7 @@ class _UncheckedEvent:
 
 
 def _versions(decision: DecisionSummary) -> dict[str, int]:
-    """The resourceVersions that a conflict names. One that is not a number is not waited for."""
+    """The resourceVersions that a conflict names, without those that are not numbers."""
     versions = {kind: version_number(text) for kind, text in decision.resource_versions.items()}
     return {kind: version for kind, version in versions.items() if version}
 
@@ -375,8 +366,7 @@ class _LoggedEvent:
     old: object
     new: object
     change: int
-    stored_by: int | None
-    """A sequence of the bucket at or below which the event is stored; ``None`` while that is not known."""
+    stored_by: int | None  # it is stored at or below this sequence; None if unknown
 
 
 class EventLog:
@@ -386,19 +376,18 @@ class EventLog:
         self._max_events = max_events
         self._events: deque[_LoggedEvent] = deque()
         self._unstored: deque[_LoggedEvent] = deque()
+        # The log lacks the events up to this change, which is not stored yet, so their positions are unknown.
         self._begins_after_change: int | None = None
-        """A change that is not stored yet. The log lacks the events up to it, at positions not known yet."""
-        self._begins_at_position = 0
-        """The log may lack events below this position."""
+        self._begins_at_position = 0  # it may lack events below this position
 
     def begin(self, change: int, position: int) -> None:
-        """The log lacks all events up to now: those below a position, and those up to a change that is not stored."""
+        """The log lacks events below a position, and up to a change that is not stored."""
         self._begins_after_change, self._begins_at_position = change, position
 
     def record(
         self, event: ClusterEvent, old: object, new: object, *, change: int = 0, sequence: int | None = None
     ) -> None:
-        """Add an event: of a change that the mirror is storing, or one that is stored at a sequence already."""
+        """Add an event: of a change that the mirror is storing, or stored at ``sequence`` already."""
         logged = _LoggedEvent(event=event, old=old, new=new, change=change, stored_by=sequence)
         self._events.append(logged)
         if sequence is None:
@@ -407,16 +396,16 @@ class EventLog:
             self._drop_oldest()
 
     def _drop_oldest(self) -> None:
-        """Also one that is not stored yet: a bucket that is full may store nothing for hours."""
+        # Unstored events go too, because a full bucket may refuse writes for hours.
         oldest = self._events.popleft()
         if oldest.stored_by is not None:
             self._begins_at_position = max(self._begins_at_position, oldest.stored_by)
         else:
-            self._unstored.popleft()  # the same: both are in order
+            self._unstored.popleft()  # the same one: both are in order
             self._begins_after_change = max(self._begins_after_change or 0, oldest.change)
 
     def on_settled(self, change: int, position: int) -> None:
-        """Everything up to a change is stored, at or below a position."""
+        """Every change up to ``change`` is stored, at or below ``position``."""
         while self._unstored and self._unstored[0].change <= change:
             self._unstored.popleft().stored_by = position
         if self._begins_after_change is not None and self._begins_after_change <= change:
@@ -428,22 +417,21 @@ class EventLog:
         return self._begins_after_change is not None or position < self._begins_at_position
 
     def since(self, position: int) -> Iterator[tuple[ClusterEvent, object, object, int]]:
-        """The events that are not known to be stored at or below a position, newest first, with their change."""
+        """Events not known to be stored at or below a position, newest first, with their change."""
         for logged in reversed(self._events):
             if logged.stored_by is not None and logged.stored_by <= position:
                 return
             yield logged.event, logged.old, logged.new, logged.change
 
 
-MIN_ENDED_WAITS: Final = 64
-"""Ended waits that are worth removing."""
+MIN_ENDED_WAITS: Final = 64  # a heap is compacted above this many ended waits
 
 
 class VersionGate:
-    """Which version each kind has reached, and which pods wait for more.
+    """The version that each kind has reached, and the pods that wait for more.
 
-    A wait costs O(log n); an event that no pod waits for costs O(1). A pod waits for one version at a time; waits that
-    have ended are removed when they are more than half of a heap.
+    A wait costs O(log n), an event that no pod waits for O(1). A pod waits for one version at a time. Ended waits are
+    removed when they are more than half of a heap.
     """
 
     def __init__(self, kinds: Iterable[str]) -> None:
@@ -453,11 +441,11 @@ class VersionGate:
         self._waits = itertools.count()
 
     def __len__(self) -> int:
-        """How much is kept."""
+        """Entries kept, ended ones included."""
         return len(self._wait_of) + sum(len(waiting) for waiting in self._waiting.values())
 
     def pass_or_wait(self, uid: str, versions: Mapping[str, int]) -> bool:
-        """True if all versions are reached; otherwise a later call returns the uid. Unknown kinds are ignored."""
+        """Whether all versions are reached; if not, a later call returns the uid. Unknown kinds are ignored."""
         for kind, version in versions.items():
             if self._reached.get(kind, version) < version:
                 self._wait_of[uid] = wait = next(self._waits)
@@ -468,7 +456,7 @@ class VersionGate:
         return True
 
     def end(self, uid: str) -> None:
-        """The pod waits no longer."""
+        """The pod no longer waits."""
         self._wait_of.pop(uid, None)
 
     def on_version(self, kind: str, version: int) -> list[str]:
@@ -484,7 +472,7 @@ class VersionGate:
         return ready
 
     def on_list(self, kind: str, version: int) -> list[str]:
-        """The same after a LIST, whose version may be lower: then the API server has another store that counts anew."""
+        """The same after a LIST, whose version may be lower if the API server has a new store."""
         ready = self.on_version(kind, version)
         self._reached[kind] = version
         return ready

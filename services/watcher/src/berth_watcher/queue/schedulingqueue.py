@@ -1,11 +1,10 @@
-"""The scheduling queue: every pod that waits for a node, whose turn it is, and when its timer goes off.
+"""The scheduling queue: all waiting pods, their order, and their timers.
 
-Active pods are tried in the order of the profile's QueueSort plugin, in turns of namespaces. Pods that the plugin puts
-at one place but for their time are of one rank: with PrioritySort, of one priority. Within a rank first those that lost
-a conflict, then one pod of each namespace after the other, so that thousands of pods of one namespace hold up those of
-others by one pod and not by thousands (docs/adr/0020-namespaces-take-turns.md). Within a namespace the plugin's order
-counts. Pods that an event woke, and that only wait for the end of their back-off, may go on before it when nothing else
-is to be done.
+Active pods are ordered by the profile's QueueSort plugin. Pods whose sort keys are equal at a fixed timestamp have the
+same rank (with PrioritySort: the same priority). Within a rank, pods that lost a conflict go first; then namespaces
+take turns, so that thousands of pods of one namespace delay others by one pod (docs/adr/0020-namespaces-take-turns.md).
+Within a namespace the plugin's order counts. A pod whose back-off only has to end, because an event may help it, may go
+earlier when no other pod is active.
 """
 
 from __future__ import annotations
@@ -23,12 +22,11 @@ from berth.messages.subjects import Uid
 from berth_watcher.queue.plugins import Place
 from berth_watcher.queue.queuedpod import INCOMING_QUEUES, QUEUES, EventClock, QueuedPod, Stage
 
-UNKNOWN_PLUGIN: Final = "(unknown)"
-"""In place of the names in Decisions that are no plugin's of the profile."""
+UNKNOWN_PLUGIN: Final = "(unknown)"  # in place of names in Decisions that are not plugins of the profile
 
 
 class ActiveEntry(NamedTuple):
-    """An active pod at its place. No two have the same generation, so that uids are never compared."""
+    """An active pod at its place. Generations differ, so that comparisons never reach the uids."""
 
     key: SortKey
     timestamp: datetime
@@ -36,15 +34,13 @@ class ActiveEntry(NamedTuple):
     uid: str
 
 
-IsCurrent = Callable[[ActiveEntry], bool]
-"""Whether the pod has not moved since: entries of pods that have are dropped when they are met."""
+IsCurrent = Callable[[ActiveEntry], bool]  # false for the stale entry of a pod that moved since
 
-FRONT: Final = ""
-"""In place of a namespace: the pods that go before all others of their rank."""
+FRONT: Final = ""  # in place of a namespace: before all other pods of the rank
 
 
 class ActivePods:
-    """The active pods of a profile. Adding and taking one costs O(log n)."""
+    """The active pods of a profile. Adding and removing one costs O(log n)."""
 
     def __init__(self, is_current: IsCurrent) -> None:
         self._is_current = is_current
@@ -66,7 +62,7 @@ class ActivePods:
         self._size += 1
 
     def first(self) -> tuple[SortKey, ActiveEntry] | None:
-        """The rank and the entry of the pod whose turn it is."""
+        """The rank and entry of the pod whose turn it is."""
         while self._order:
             rank = self._order[0]
             of_rank = self._ranks[rank]
@@ -80,7 +76,11 @@ class ActivePods:
         return None
 
     def pop(self) -> ActiveEntry:
-        """Remove and return the entry of the pod whose turn it is. Raises LookupError when there is none."""
+        """Remove and return the entry of the pod whose turn it is.
+
+        Raises:
+            LookupError: there is no active pod.
+        """
         found = self.first()
         if found is None:
             raise LookupError("there is no active pod")
@@ -90,22 +90,20 @@ class ActivePods:
         return entry
 
     def compact(self) -> None:
-        """Drop all stale entries."""
         self._size = sum(rank.compact(self._is_current) for rank in self._ranks.values())
 
 
 class _Rank:
-    """Pods of one rank. A namespace that comes has its turn after those of the present round."""
+    """Pods of one rank. A namespace that is added gets its turn at the end of the present round."""
 
     def __init__(self) -> None:
         self._front: list[ActiveEntry] = []
         self._by_namespace: dict[str, list[ActiveEntry]] = {}
-        self._turns: list[tuple[int, int, str]] = []
-        """Round, number and namespace, once for each that has entries."""
+        self._turns: list[tuple[int, int, str]] = []  # round, number and namespace, one per namespace with entries
         self._numbers = count()
         self._round = 0
+        # The last round in which a namespace had its turn, cleared with each new round.
         self._last_round: dict[str, int] = {}
-        """The last round in which a namespace had its turn; those before the present one are forgotten."""
 
     def add(self, namespace: str, entry: ActiveEntry) -> None:
         if namespace == FRONT:
@@ -123,7 +121,7 @@ class _Rank:
         return self._by_namespace[self._turns[0][2]][0] if self._turns else None
 
     def take(self) -> None:
-        """Remove the first entry: its namespace has had its turn."""
+        """Remove the first entry and end its namespace's turn."""
         if self._front:
             heapq.heappop(self._front)
             return
@@ -136,7 +134,7 @@ class _Rank:
         self._line_up_again(namespace)
 
     def drop(self) -> None:
-        """Remove the first entry, which is stale: its namespace keeps its turn unless it has no other pod."""
+        """Remove the first entry, which is stale: its namespace keeps its turn while it has other pods."""
         if self._front:
             heapq.heappop(self._front)
             return
@@ -147,7 +145,7 @@ class _Rank:
             del self._by_namespace[namespace]
 
     def compact(self, is_current: IsCurrent) -> int:
-        """Drop stale entries; returns how many are left."""
+        """Drop stale entries. Returns the number of entries left."""
         for entries in self._lists():
             entries[:] = filter(is_current, entries)
             heapq.heapify(entries)
@@ -171,31 +169,26 @@ class _Rank:
             del self._by_namespace[namespace]
 
 
+# Compact a heap above this many entries per pod: the rest is stale. A pod requeued every ten seconds would leave thirty
+# timers of five minutes behind, a gigabyte for 200,000 pods.
 MAX_STALE: Final = 3
-"""Entries of a heap per pod: more are mostly stale and are dropped. A pod that wakes every ten seconds would leave
-thirty timers of five minutes behind, a gigabyte for 200,000 pods."""
-MIN_COMPACTED: Final = 1024
-"""Fewer entries are not worth it."""
+MIN_COMPACTED: Final = 1024  # smaller heaps are not compacted
 
 
 class SchedulingQueue:
-    """All pods that wait. A move costs O(log n), whatever the number of pods that wait."""
+    """All waiting pods. A move costs O(log n)."""
 
     def __init__(self, profiles: Iterable[str], clock: EventClock) -> None:
-        self.incoming: Counter[tuple[str, str]] = Counter()
-        """Pods that entered a queue so far, by queue and event in kube-scheduler's words."""
+        self.incoming: Counter[tuple[str, str]] = Counter()  # by kube-scheduler's queue and event
         self._clock = clock
         self._pods: dict[str, QueuedPod] = {}
-        self._names: dict[str, dict[str, Uid]] = {}
-        """The uid of each pod, by namespace and name: people ask by name."""
+        self._names: dict[str, dict[str, Uid]] = {}  # uids by namespace and name
         self._active = {profile: ActivePods(self._is_current_entry) for profile in profiles}
+        # Pods whose back-off may end early.
         self._early = {profile: ActivePods(self._is_current_entry) for profile in self._active}
-        """Pods in back-off that may go on before its end."""
         self._timers: list[tuple[float, int, str]] = []
-        self._awaiting_mirror: list[tuple[int, int, str]] = []
-        """Pods by the mirror's change that they wait for."""
-        self._generation = 0
-        """Of the last move."""
+        self._awaiting_mirror: list[tuple[int, int, str]] = []  # by the mirror's change that they wait for
+        self._generation = 0  # of the last move
         self._stage_sizes: Counter[Stage] = Counter()
         self._rejected: Counter[tuple[str, frozenset[str]]] = Counter()
         self._rejected_as: dict[str, tuple[str, frozenset[str]]] = {}
@@ -205,7 +198,7 @@ class SchedulingQueue:
 
     @property
     def entries(self) -> int:
-        """How much the heaps hold, stale entries included."""
+        """Entries in all heaps, stale ones included."""
         return len(self._timers) + sum(map(len, (*self._active.values(), *self._early.values())))
 
     def get(self, uid: str) -> QueuedPod | None:
@@ -222,9 +215,9 @@ class SchedulingQueue:
         return sizes
 
     def unschedulable(self, known: Mapping[str, Container[str]]) -> dict[tuple[str, str], int]:
-        """Pods that were rejected and not tried again since, by plugin that rejected them and profile.
+        """Rejected pods not tried again since, by plugin and profile.
 
-        ``known``: the plugins of each profile. Names come from messages, so that others count as one.
+        ``known``: the plugins of each profile. Others count as one, because their names come from messages.
         """
         pods_by_plugin: Counter[tuple[str, str]] = Counter()
         for (profile, plugins), pods in self._rejected.items():
@@ -233,7 +226,7 @@ class SchedulingQueue:
         return pods_by_plugin
 
     def named(self, namespace: str, name: str) -> QueuedPod | None:
-        """The pod of this name; of two, while one is being replaced, the later one."""
+        """The pod of this name; the later one while a pod is being replaced."""
         return self._pods.get(self._names.get(namespace, {}).get(name, ""))
 
     def add(self, pod: QueuedPod) -> None:
@@ -253,7 +246,7 @@ class SchedulingQueue:
     def move(self, pod: QueuedPod, stage: Stage, *, due: float | None = None, place: Place | None = None) -> None:
         """Put a pod into a stage, with a timer if ``due`` is given.
 
-        ``place``: of a pod that becomes active, and of one whose back-off may end early.
+        ``place`` is needed if the pod becomes active or its back-off may end early.
         """
         self._stage_sizes[pod.stage] -= 1
         self._update_metrics(pod, stage)
@@ -278,11 +271,11 @@ class SchedulingQueue:
         active = by_profile[pod.profile]
         namespace = FRONT if pod.at_front else pod.pod.metadata.namespace
         active.add(place.rank, namespace, ActiveEntry(place.key, pod.timestamp, pod.generation, pod.uid))
-        if self._is_mostly_stale(active):  # pods that come and go while the window is full
+        if self._is_mostly_stale(active):  # pods come and go while the window is full
             active.compact()
 
     def set_timer(self, pod: QueuedPod, due: float) -> None:
-        """Set the timer of the pod's stage, in monotonic seconds. It is dropped when the pod moves."""
+        """Set the stage's timer, in monotonic seconds. The next move drops it."""
         pod.due = due
         heapq.heappush(self._timers, (due, pod.generation, pod.uid))
         if self._is_mostly_stale(self._timers):
@@ -290,7 +283,7 @@ class SchedulingQueue:
             heapq.heapify(self._timers)
 
     def pop(self, free: Mapping[str, int]) -> QueuedPod | None:
-        """The active pod whose turn it is, of the profiles that have free slots. The caller must move it."""
+        """The active pod whose turn it is, of profiles with free slots. The caller must move it."""
         heads = [
             (*found, active)
             for profile, active in self._active.items()
@@ -302,9 +295,9 @@ class SchedulingQueue:
         return self._pods[active.pop().uid]
 
     def pop_early(self, room: Mapping[str, int], settled: int) -> QueuedPod | None:
-        """A pod whose back-off may end early, of a profile that has room and no active pod. The caller must move it.
+        """A pod whose back-off may end early, of a profile with room and without active pods. The caller must move it.
 
-        Its next ranking must see no change of the mirror above ``settled``.
+        Only pods whose next ranking needs no change of the mirror above ``settled``.
         """
         for profile, early in self._early.items():
             if room[profile] > 0 and self._active[profile].first() is None and (found := early.first()) is not None:
@@ -315,7 +308,7 @@ class SchedulingQueue:
         return None
 
     def pop_stored(self, settled: int) -> Iterator[QueuedPod]:
-        """The pods that wait for a change up to ``settled``, as many as this slice has time for, at least one.
+        """Pods that wait for a change up to ``settled``: at least one, then while the slice has time.
 
         The caller must move each before it takes the next.
         """
@@ -328,11 +321,11 @@ class SchedulingQueue:
                 return
 
     def has_stored(self, settled: int) -> bool:
-        """Whether :meth:`pop_stored` has something to do."""
+        """Whether :meth:`pop_stored` yields a pod."""
         return bool(self._awaiting_mirror) and self._awaiting_mirror[0][0] <= settled
 
     def pop_due(self) -> Iterator[QueuedPod]:
-        """The pods whose timer has gone off. The caller must move each, or set its timer, before it takes the next."""
+        """Pods whose timer is due. The caller must move each, or set its timer, before it takes the next."""
         while self._timers and self._timers[0][0] <= self._clock.now:
             _, generation, uid = heapq.heappop(self._timers)
             pod = self._current(generation, uid)
@@ -340,7 +333,7 @@ class SchedulingQueue:
                 yield pod
 
     def next_due(self) -> float | None:
-        """When the next timer goes off, in monotonic seconds."""
+        """Monotonic time of the next timer; ``None`` if no pod has one."""
         while self._timers and self._current(self._timers[0][1], self._timers[0][2]) is None:
             heapq.heappop(self._timers)
         return self._timers[0][0] if self._timers else None
@@ -356,7 +349,7 @@ class SchedulingQueue:
         return self._generation
 
     def _current(self, generation: int, uid: str) -> QueuedPod | None:
-        """The pod of a heap entry; None if the entry is stale."""
+        """The pod of a heap entry; ``None`` if the entry is stale."""
         pod = self._pods.get(uid)
         return pod if pod is not None and pod.generation == generation else None
 

@@ -1,1 +1,1 @@
-"""The cluster as the reflectors show it: objects, what their changes are as cluster events, undecodable ones."""
+"""The cluster as the reflectors show it: objects, the cluster events of their changes, undecodable objects."""

@@ -1,7 +1,4 @@
-"""Which cluster events a change of an object is. Queueing hints are asked about them; metrics use their labels.
-
-The labels are kube-scheduler's.
-"""
+"""The cluster events of a changed object, for queueing hints, and kube-scheduler's labels of them, for metrics."""
 
 from __future__ import annotations
 
@@ -30,8 +27,7 @@ from berth.messages.subjects import parse_key
 from berth_watcher.events import LiveDataReceived
 from berth_watcher.store.objects import ObjectChange, nominated_node, without_version
 
-EventWithObjects = tuple[ClusterEvent, object, object]
-"""An event with the object before and after it."""
+EventWithObjects = tuple[ClusterEvent, object, object]  # the object before and after
 
 RESOURCES: Final = {
     "pod": Resource.POD,
@@ -42,7 +38,7 @@ RESOURCES: Final = {
 
 
 def cluster_events(change: ObjectChange) -> Iterator[EventWithObjects]:
-    """The events of a change; none when nothing that scheduling reads is different."""
+    """The events of a change; empty if no field that scheduling reads has changed."""
     if change.kind == "pod":
         yield from _pod_events(change.old, change.new)
         return
@@ -56,14 +52,14 @@ def cluster_events(change: ObjectChange) -> Iterator[EventWithObjects]:
 
 
 def _update_action(old: KubernetesObject, new: KubernetesObject) -> Action:
-    """NO_ACTION when only the resourceVersion differs, as after every LIST."""
+    """NO_ACTION if only the resourceVersion differs, as after every LIST."""
     if isinstance(old, Node) and isinstance(new, Node):
         return node_update_actions(old, new)
     return NO_ACTION if without_version(old) == without_version(new) else Action.UPDATE
 
 
 def _pod_events(old: object, new: object) -> Iterator[EventWithObjects]:
-    """Only bound pods count as there: binding is ADD, and leaving the node is DELETE."""
+    """Only bound pods count: binding is ADD, leaving the node is DELETE."""
     before = old if isinstance(old, Pod) else None
     after = new if isinstance(new, Pod) else None
     was_bound, is_now_bound = before is not None and is_bound(before), after is not None and is_bound(after)
@@ -80,20 +76,20 @@ def _pod_events(old: object, new: object) -> Iterator[EventWithObjects]:
 
 
 def as_new(change: ObjectChange) -> EventWithObjects | None:
-    """The event for a scorer that has not read the object as it was before. ``None``: it was not, or is no more.
+    """The event for a scorer that has not read the former version; ``None`` for an added or deleted object.
 
-    The mirror keeps one version of an object: who has not read the former one when it is rewritten reads it no more.
+    The mirror keeps one version of an object, so that scorer can never read the former one.
     """
     old, new = change.old, change.new
     if old is None or new is None:
         return None
     if isinstance(old, Pod) and isinstance(new, Pod) and not (is_bound(old) and is_bound(new)):
-        return None  # binding is ADD already, and pods without a node count only where they are nominated
+        return None  # binding is ADD already, and unbound pods count only where they are nominated
     return ClusterEvent(RESOURCES[change.kind], Action.ADD), None, new
 
 
 def _nomination_ended(before: Pod, after: Pod | None) -> EventWithObjects:
-    """Plugins see it as if the pod had left the node that it was nominated for: its resources are free for others."""
+    """To plugins, the pod left the node that it was nominated to: its resources are free."""
     spec = msgspec.structs.replace(before.spec, node_name=nominated_node(before))
     return ClusterEvent(Resource.NOMINATION, Action.DELETE), msgspec.structs.replace(before, spec=spec), after
 
@@ -105,7 +101,7 @@ LIVE_DATA_EVENTS: Final[Mapping[LiveBucket, ClusterEvent]] = {
 
 
 def live_data_event(received: LiveDataReceived) -> tuple[ClusterEvent, LiveDataUpdate] | None:
-    """The event of live data; ``None`` for what no plugin reads: any client may put facts."""
+    """The event of live data; ``None`` for an entry that no plugin reads, because any client may put facts."""
     try:
         name, node = parse_key(received.key)
         if received.data is not None:
@@ -116,6 +112,7 @@ def live_data_event(received: LiveDataReceived) -> tuple[ClusterEvent, LiveDataU
     return LIVE_DATA_EVENTS[received.bucket], LiveDataUpdate(source=source, node=node, data=received.data)
 
 
+# kube-scheduler's labels that differ from the kind. Plugins get events of assigned pods only.
 _RESOURCE_LABELS: Final = {
     Resource.POD: "AssignedPod",
     Resource.CSI_NODE: "storage.k8s.io/CSINode",
@@ -124,18 +121,17 @@ _RESOURCE_LABELS: Final = {
     Resource.STORAGE_CLASS: "storage.k8s.io/StorageClass",
     Resource.VOLUME_ATTACHMENT: "storage.k8s.io/VolumeAttachment",
 }
-"""kube-scheduler's labels that are not just the kind. The only pods that plugins get events of are assigned ones."""
 
 _ACTION_LABELS: Final = {Action.UPDATE_POD_TOLERATIONS: "UpdatePodToleration"}
 
 
 def label_of(event: ClusterEvent) -> str:
-    """kube-scheduler's name of the event in metrics. When several parts changed at once it names the first."""
+    """kube-scheduler's name of the event in metrics. If several parts changed at once, it names the first."""
     return f"{_RESOURCE_LABELS.get(event.resource, event.resource.value)}{_action_label(event.action)}"
 
 
 def label_of_own_update(action: Action) -> str:
-    """The same for a change of the waiting pod itself."""
+    """The same for a change of the waiting pod."""
     return f"UnschedulablePod{_action_label(action) or 'Update'}"
 
 

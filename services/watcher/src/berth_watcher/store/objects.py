@@ -1,4 +1,4 @@
-"""The newest state of every object, and the room on each node. A standby keeps both current."""
+"""The newest state of every object, and the free resources of each node. A standby keeps both current too."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from berth.framework.events import (
 )
 from berth.kube.listwatch import Deleted, Listed, ListedPart, ReflectorEvent, Undecodable, Upserted
 
+# Kinds whose key on the bus is the name. Other objects are stored by uid, because names are reused.
 BY_NAME = frozenset(kind.name for kind in WATCHED_KINDS if not kind.is_namespaced)
-"""Kinds whose key on the bus is the name. Others are stored by uid, since another object may take the same name."""
 
 
 class ObjectChange(msgspec.Struct, frozen=True, kw_only=True):
@@ -32,14 +32,13 @@ class ObjectChange(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ObjectStore:
-    """By kind, every object's newest state."""
+    """The newest state of every object, by kind."""
 
     def __init__(self, kinds: Iterable[str]) -> None:
         self._objects: dict[str, dict[str, KubernetesObject]] = {kind: {} for kind in kinds}
+        # By kind, the resourceVersion that its reflector has reached.
         self.versions: dict[str, int] = dict.fromkeys(self._objects, 0)
-        """By kind, the resourceVersion that its reflector has reached."""
-        self.undecodable: dict[tuple[str, str, str], Undecodable] = {}
-        """Objects that could not be decoded, by kind, namespace and name."""
+        self.undecodable: dict[tuple[str, str, str], Undecodable] = {}  # by kind, namespace and name
         self._rooms = NodeRooms()
 
     @property
@@ -51,12 +50,12 @@ class ObjectStore:
         return self._objects[kind]
 
     def room_of(self, node: str) -> NodeRoom | None:
-        """The room on a node beside its bound pods; None for a node that is not known."""
+        """The node's resources beside its bound pods; ``None`` if the node is unknown."""
         there = self._objects.get(NODE.name, {}).get(node)
         return self._rooms.of(there) if isinstance(there, Node) else None
 
     def apply(self, event: ReflectorEvent[KubernetesObject]) -> list[ObjectChange]:
-        """Store what a reflector shows, and return what it changed, in order."""
+        """Store a reflector's event. Returns its changes, in order."""
         if isinstance(event, ListedPart):
             return [self._set(event.kind, thing) for thing in event.objects]
         metadata = event.object.metadata if isinstance(event, Upserted | Deleted) else event
@@ -73,7 +72,7 @@ class ObjectStore:
         return []
 
     def _apply_undecodable(self, event: Undecodable) -> list[ObjectChange]:
-        """An earlier version that could be decoded stays in the store until the object is deleted."""
+        """Keep the last decodable version of the object until it is deleted."""
         key = (event.kind, event.namespace, event.name)
         if not event.deleted:
             self.undecodable[key] = event
@@ -106,14 +105,14 @@ class ObjectStore:
 
 
 class NodeRooms:
-    """The bound pods of each node, and what those of a priority request: added up when a node is asked for first."""
+    """The bound pods of each node and their requests by priority, added up on the first call for the node."""
 
     def __init__(self) -> None:
         self._pods: dict[str, dict[str, Pod]] = {}
         self._requested: dict[str, dict[int, Counter[str]]] = {}
 
     def update(self, old: KubernetesObject | None, new: KubernetesObject | None) -> None:
-        """An object has changed; only bound pods count."""
+        """Take in a changed object; only bound pods count."""
         if isinstance(old, Node) and new is None:
             self._requested.pop(old.metadata.name, None)
         before = old if isinstance(old, Pod) and is_bound(old) else None
@@ -127,7 +126,6 @@ class NodeRooms:
             self._count(after, 1)
 
     def of(self, node: Node) -> NodeRoom:
-        """The room on a node now."""
         name = node.metadata.name
         requested = self._requested.get(name)
         if requested is None:
@@ -171,13 +169,13 @@ def _key(kind: str, thing: KubernetesObject) -> str:
 
 
 def without_version(thing: KubernetesObject) -> KubernetesObject:
-    """A copy without resourceVersion and generation, which change also with what is not kept of the object."""
+    """A copy without resourceVersion and generation, which also change with fields that are not kept."""
     metadata = msgspec.structs.replace(thing.metadata, resource_version="", generation=0)
     return msgspec.structs.replace(thing, metadata=metadata)  # type: ignore[type-var]  # all kinds are Structs
 
 
 def nominated_node(pod: Pod) -> str:
-    """The node whose resources are kept for an unbound pod; empty for none."""
+    """The node that an unbound pod is nominated to; empty for none."""
     if pod.spec.node_name or pod.metadata.deletion_timestamp is not None or is_finished(pod):
         return ""
     return pod.status.nominated_node_name

@@ -1,4 +1,4 @@
-"""Objects that cannot be decoded: they are left out, with a warning, and a pod of berth's with a dead letter."""
+"""Objects that cannot be decoded: left out with a warning, and if they are pods of berth's, with a dead letter."""
 
 from __future__ import annotations
 
@@ -14,14 +14,13 @@ from berth.messages.attempts import DeadLetter
 from berth.messages.subjects import PodSubject
 from berth_watcher.events import Effect, PublishDeadLetter, Warn
 
-PAYLOAD_CHARACTERS: Final = 4096
-"""Of an undecodable object, in its dead letter: enough to find what is wrong with it."""
+PAYLOAD_CHARACTERS: Final = 4096  # of the object in its dead letter: enough to find the error
 
 
 class UndecodableObjects:
-    """Reports objects that cannot be decoded: a warning and, for an unbound pod of ours, a dead letter.
+    """Reports undecodable objects: a warning and, for an unbound pod of berth's, a dead letter.
 
-    Each version is reported once, since every LIST brings the object again.
+    Reports each version once, because every LIST brings the object again.
     """
 
     def __init__(self, profiles: Container[str]) -> None:
@@ -40,7 +39,7 @@ class UndecodableObjects:
         return [_warning(thing), *([_dead_letter(thing, profile)] if profile else [])]
 
     def _profile_of(self, thing: Undecodable) -> str:
-        """The profile of ours that an unbound pod names, if that can be decoded; empty for none."""
+        """The profile of berth's that an unbound pod names, if its spec can be decoded; otherwise empty."""
         if thing.kind != "pod":
             return ""
         try:
@@ -63,13 +62,19 @@ _partial_pod: Final = msgspec.json.Decoder(_PartialPod)
 
 
 def _warning(thing: Undecodable) -> Warn:
-    message = f"{thing.kind} {_full_name(thing)!r} cannot be decoded and is left out: {thing.reason}"
-    return Warn(message=message, fields={"uid": thing.uid, "resource_version": thing.resource_version})
+    fields = {
+        "kind": thing.kind,
+        "name": _full_name(thing),
+        "uid": thing.uid,
+        "resource_version": thing.resource_version,
+        "reason": thing.reason,
+    }
+    return Warn(message="object cannot be decoded and is left out", fields=fields)
 
 
 def _dead_letter(thing: Undecodable, profile: str) -> PublishDeadLetter:
     subject = PodSubject(stage="pending", profile=profile, namespace=thing.namespace, pod=thing.name)
-    payload = structure_of(thing.raw)[:PAYLOAD_CHARACTERS]  # people may read it, and not the values of its environment
+    payload = structure_of(thing.raw)[:PAYLOAD_CHARACTERS]  # people read it: no values of variables
     reason = f"pod {_full_name(thing)!r} cannot be decoded and is not scheduled: {thing.reason}"
     dead_letter = DeadLetter(subject=str(subject), reason=reason, service="watcher", payload=payload)
     return PublishDeadLetter(dead_letter=dead_letter)

@@ -1,9 +1,9 @@
-"""Who may do what on the bus, declared once: NATS accounts, their users, and what each may send and read.
+"""Rights on the bus, declared once: NATS accounts, their users, and the subjects of each.
 
-Users of one account are no boundary. JetStream sends its answers to any reply subject without asking whether the asker
-may publish there, so a user who may store a message and read it back could have the server publish it anywhere in the
-account. So each level of trust has an account of its own, and reaches berth's account only by imports, which rewrite
-replies (docs/protocol.md, 8; docs/adr/0014-accounts-are-the-boundary.md).
+Users of one account are no boundary: JetStream answers to any reply subject without checking whether the requester may
+publish there, so a user who may store a message and read it back could make the server publish it anywhere in the
+account. Each level of trust therefore has an account of its own and reaches berth's account only by imports, which
+rewrite replies (docs/protocol.md, 8; docs/adr/0014-accounts-are-the-boundary.md).
 
 The server's configuration and the tables of docs/security.md are generated from this declaration.
 """
@@ -40,14 +40,14 @@ from berth.bus.topology import (
 from berth.messages.subjects import PREFIX
 
 API: Final = "$JS.API"
+# The account that has the streams; only for services that write on behalf of the cluster.
 OWN: Final = "BERTH"
-"""The account that has the streams. Only services that write on behalf of the cluster are in it."""
+# The admin's user. It is in the account of the streams, which it creates.
 ADMIN: Final = "apply"
-"""The admin's user. It is in the account of the streams, which it creates."""
 PEOPLE: Final = "PEOPLE"
 DOMAIN: Final = IMPORTED_DOMAIN
+# Replies to requests from other accounts, as the server rewrites them.
 REWRITTEN_REPLIES: Final = "_R_.>"
-"""Replies to requests from other accounts, as the server rewrites them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,32 +55,26 @@ class Path:
     """A subject that a user may publish to."""
 
     subject: str
+    # The answer is several messages: a pull, a batched Direct Get, a request to all services.
     many: bool = False
-    """The answer is several messages: a pull, a batched Direct Get, a question to all services."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class User:
-    """A user of NATS, its account, and everything that it may do."""
+    """A user of NATS, its account, and all its rights."""
 
     name: str
     account: str
     about: str
     sends: tuple[Path, ...]
-    reads: tuple[str, ...] = ()
-    """Subjects under which streams republish what they have stored."""
-    service: str = ""
-    """Its name in NATS's service protocol; it may answer there."""
-    announces: bool = True
-    """Its service publishes its configuration to the others, and receives theirs."""
-    broadcasts: tuple[str, ...] = ()
-    """What it publishes for people besides; no stream has it."""
-    answers_admins: bool = False
-    """It has endpoints that change something, which only the admin's user may ask."""
+    reads: tuple[str, ...] = ()  # subjects under which streams republish stored messages
+    service: str = ""  # its name in NATS's service protocol; it may answer there
+    announces: bool = True  # its service publishes its configuration to the others, and receives theirs
+    broadcasts: tuple[str, ...] = ()  # for people; no stream stores them
+    answers_admins: bool = False  # it has endpoints with side effects, for the admin's user only
+    # The prefix of its inboxes, its own, so that no user receives the replies to another.
     inbox: str
-    """The prefix of its inboxes. One of its own, so that no user receives the replies to another."""
-    names: Names
-    """The names of its berth."""
+    names: Names  # the names of its berth
 
     @property
     def is_own(self) -> bool:
@@ -127,22 +121,22 @@ class _Subjects:
     def direct(self, stream: str) -> Iterator[Path]:
         """Direct Get of one subject, and of many messages.
 
-        They are apart: the server remembers a request with many answers until the asker's inbox has gone.
+        They are separate: the server remembers a request with many answers until the requester's inbox has gone.
         """
         there = self.names.stream(stream)
         yield from self.api(f"DIRECT.GET.{there}.>")
         yield from self.api(f"DIRECT.GET.{there}", many=True)
 
     def stored(self, stream: str) -> Iterator[Path]:
-        """Everything that an ordered reader asks for."""
+        """Every request of an ordered reader."""
         there = self.names.stream(stream)
         yield from self.direct(stream)
         yield from self.api(f"STREAM.MSG.GET.{there}")
         yield from self.api(f"STREAM.INFO.{there}")
 
 
+# The subjects that a user may publish to, given the subjects of its berth.
 Right = Callable[[_Subjects], Iterable[Path]]
-"""What a user may send, given the subjects of its berth."""
 
 
 def _publish(*subjects: str) -> Right:
@@ -158,7 +152,7 @@ def _api(*requests: str, many: bool = False) -> Right:
 
 
 def _request(*subjects: str, many: bool = False) -> Right:
-    """NATS's own subjects, which have no prefix but in the names in them."""
+    # NATS's own subjects, which have a prefix only in the names inside them.
     return lambda of: [Path(subject=of.named(subject), many=many) for subject in subjects]
 
 
@@ -177,8 +171,8 @@ class _Declared:
     account: str
     about: str
     sends: tuple[Right, ...]
+    # Subjects without prefix whose republished copies it reads.
     reads: tuple[str, ...] = ()
-    """Subjects without prefix of which it reads the copies that streams republish."""
     service: str = ""
     announces: bool = True
     broadcasts: tuple[str, ...] = ()
@@ -193,10 +187,11 @@ def _buckets(*buckets: str) -> tuple[str, ...]:
     return tuple(map(bucket_stream, buckets))
 
 
+# Requests of every service: whether the streams exist and the drain is over.
 _LOOK: Final = (_api("STREAM.INFO.{each}", "CONSUMER.INFO.{pending}.{scorer}"), _get(bucket_stream(CONTROL)))
-"""What every service asks: whether the streams are there and the drain is over."""
+# The subjects that a ranking depends on.
 _RANKINGS: Final = (f"{PREFIX}.ranked.>", f"{PREFIX}.decision.>", *_keys(CLUSTER, BANDWIDTH, FACTS))
-"""What a ranking depends on."""
+# In the order of the generated configuration.
 _USERS: Final[Mapping[str, _Declared]] = {
     ADMIN: _Declared(
         account=OWN,
@@ -296,7 +291,6 @@ _USERS: Final[Mapping[str, _Declared]] = {
         reads=(">",),
     ),
 }
-"""Every user, by name, in the order of the generated configuration."""
 
 
 def users(prefix: str = "") -> tuple[User, ...]:
@@ -323,7 +317,7 @@ def _user_of(name: str, declared: _Declared, of: _Subjects) -> User:
 
 
 def _inbox(names: Names, user: str) -> str:
-    """The people of the berth without prefix have the inboxes of NATS's own clients, so that those work unset."""
+    # The people of the berth without prefix use the inboxes of NATS's own clients, so that those need no setting.
     if user == "people":
         return f"{DEFAULT_INBOX_PREFIX}_{names.word(user)}" if names.prefix else DEFAULT_INBOX_PREFIX
     return f"_INBOX_{names.word(user)}"
@@ -352,7 +346,7 @@ def subscribes(user: User) -> list[str]:
 
 
 def _answers(user: User) -> list[str]:
-    """The subjects of NATS's service protocol on which the user's service answers."""
+    # NATS's service protocol, on which the user's service answers.
     if not user.service:
         return []
     verbs = [f"$SRV.{verb}" for verb in ("PING", "INFO", "STATS")]
@@ -368,5 +362,5 @@ def announcements(user: User) -> str:
 
 
 def asked(user: User) -> str:
-    """Where people ask the user's service."""
+    """The subject on which people ask the user's service."""
     return user.names.subject(f"{PREFIX}.service.{user.service}.>")

@@ -40,8 +40,7 @@ class TopologySettings:
 
     binder_ack_wait: timedelta = timedelta(seconds=30)
     """Time without progress after which a ranked pod is redelivered. From 0.1 s; at least three times the 10 s between
-    two
-    ``in_progress``."""
+    two ``in_progress``."""
 
     duplicate_window: timedelta = timedelta(minutes=2)
     """How long a message id is remembered. From 0.1 s; longer than a proposal (30 s), so that a late repeat is a
@@ -49,9 +48,8 @@ class TopologySettings:
 
     marker_ttl: timedelta = timedelta(minutes=10)
     """How long the marker of a removed key stays. Whole seconds, from 1 s. Longer than the 6 min after which nats-
-    server
-    closes a silent client's connection: a new connection reads the bucket from its beginning, so no reader misses a
-    removal. Not much longer, because each deleted pod leaves one."""
+    server closes a silent client's connection: a new connection reads the bucket from its beginning, so no reader
+    misses a removal. Not much longer, because each deleted pod leaves one."""
 
     decisions_age: timedelta = timedelta(hours=1)
     """How long Decisions are kept, for people and for a new leading watcher. From 1 min: longer than a back-off, and as
@@ -216,8 +214,7 @@ class BusSettings:
 
     reader_check: timedelta = timedelta(seconds=5)
     """How often an ordered reader compares its position with the stream's end. From 0.1 s; a lost copy without a later
-    one
-    is read after this time."""
+    one is read after this time."""
 
     @property
     def addresses(self) -> str:

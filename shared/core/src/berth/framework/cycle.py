@@ -397,7 +397,7 @@ def _none_feasible(cycle: _Cycle, diagnosis: Diagnosis, message: str, columns: M
         evaluated=cycle.snapshot.node_count,
         nodes=cycle.snapshot.node_count,
         rejections=diagnosis.rejections(cycle.snapshot.rows.names),
-        unschedulable_plugins=tuple(sorted({*diagnosis.unschedulable_plugins(), *result.blockers})),
+        unschedulable_plugins=tuple(sorted({*diagnosis.unschedulable_plugins(), *result.unschedulable_plugins})),
         message=f"{message} {result.message}" if result.message else message,
         nomination=result.nomination,
         clears_nomination=result.clears_nomination,

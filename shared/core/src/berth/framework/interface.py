@@ -180,7 +180,7 @@ class PreFilterExtensions(PreFilterPlugin):
     def remove_pod(self, state: CycleState, pod: Pod, removed: Pod, node: NodeInfo) -> Status:
         """``removed`` is not counted on the node any more."""
 
-    def refused_without(self, state: CycleState, pod: Pod, nodes: Nodes, removed: RemovedPods) -> Verdicts | None:
+    def rejected_without(self, state: CycleState, pod: Pod, nodes: Nodes, removed: RemovedPods) -> Verdicts | None:
         """Filter's verdict for each node as if these pods were removed from that node only.
 
         It may accept a node that Filter rejects, but never the reverse. None (the default): each node must be tried.
@@ -278,15 +278,15 @@ class PostFilterResult:
 
     ``nomination``: the node to preempt on; without victims, the node where victims are terminating already. ``message``
     is appended to the reasons of the nodes. ``clears_nomination``: the pod's nominated node does not help it.
-    ``is_last_word``: later PostFilter plugins are not run. ``blockers``: plugins without whose rejections evictions
-    would help; their registered events may help the pod too.
+    ``is_last_word``: later PostFilter plugins are not run. ``unschedulable_plugins``: evictions would help without
+    these plugins' rejections, so their registered events may help the pod too.
     """
 
     nomination: Nomination | None = None
     message: str = ""
     clears_nomination: bool = False
     is_last_word: bool = False
-    blockers: tuple[str, ...] = ()
+    unschedulable_plugins: tuple[str, ...] = ()
 
 
 class DryRunNode(Protocol):
@@ -321,10 +321,10 @@ class DryRun(Protocol):
         """The node without these pods, until the context ends."""
         ...
 
-    def refused_without(self, rows: RowIndex, removed: RemovedPods, diagnosis: Diagnosis) -> tuple[Mask, Mask]:
+    def rejected_without(self, rows: RowIndex, removed: RemovedPods, diagnosis: Diagnosis) -> tuple[Mask, Mask]:
         """Rows that are certainly rejected once these pods are removed, evaluated for all rows at once.
 
-        Evaluates filters that read no pods or only sums, and others by their own ``refused_without``. A row is added to
+        Evaluates filters that read no pods or only sums, and others by their own ``rejected_without``. A row enters
         ``diagnosis`` if its first rejecting filter is known. Returns bool[rows]: the rejected rows, and the rejected
         rows without a reason in ``diagnosis``.
         """

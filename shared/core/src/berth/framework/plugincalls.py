@@ -154,7 +154,7 @@ def run_refused_without(
     plugin: PreFilterExtensions, state: CycleState, pod: Pod, nodes: Nodes, removed: RemovedPods
 ) -> Verdicts | None:
     """Nodes that the plugin certainly rejects without some pods; None if not computable for all nodes at once."""
-    answer = call(plugin, "Filter", plugin.refused_without, object, state, pod, nodes, removed)
+    answer = call(plugin, "Filter", plugin.rejected_without, object, state, pod, nodes, removed)
     return answer if isinstance(answer, Verdicts) else None
 
 

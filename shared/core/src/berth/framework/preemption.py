@@ -59,7 +59,7 @@ def post_filter(  # noqa: PLR0913 - the parts of one cycle
     """
     dry_run = FilterDryRun(pod, snapshot, profile, found, columns)
     messages: list[str] = []
-    blockers: set[str] = set()
+    unschedulable: set[str] = set()
     clears = not profile.post_filters
     for plugin in profile.post_filters:
         arguments = (found.state, pod, snapshot, diagnosis, dry_run)
@@ -72,11 +72,11 @@ def post_filter(  # noqa: PLR0913 - the parts of one cycle
             if nomination.victims and evictions is not None:
                 return _of_those_left(plugin, pod, dry_run, evictions)
             return PostFilterResult(nomination, ", ".join(messages))
-        blockers.update(answer.blockers)
+        unschedulable.update(answer.unschedulable_plugins)
         clears = clears or answer.clears_nomination
         if answer.is_last_word:
             break
-    return PostFilterResult(None, ", ".join(messages), clears, blockers=tuple(blockers))
+    return PostFilterResult(None, ", ".join(messages), clears, unschedulable_plugins=tuple(unschedulable))
 
 
 def _of_those_left(plugin: PostFilterPlugin, pod: Pod, dry_run: FilterDryRun, evictions: Evictions) -> PostFilterResult:
@@ -85,7 +85,9 @@ def _of_those_left(plugin: PostFilterPlugin, pod: Pod, dry_run: FilterDryRun, ev
         found = call(plugin, "PostFilter", plugin.confirm, object, pod, node, dry_run)
         if isinstance(found, Nomination) and victims == frozenset(found.victims):
             return PostFilterResult(found)
-    return PostFilterResult(message=f"preemption: {evictions.message}", blockers=(EXTENDER,))  # any event may help
+    return PostFilterResult(
+        message=f"preemption: {evictions.message}", unschedulable_plugins=(EXTENDER,)
+    )  # any event may help
 
 
 def confirm(pod: Pod, node: str, snapshot: Snapshot, profile: Profile) -> Nomination | None:
@@ -145,7 +147,7 @@ class FilterDryRun:
                 self.run_remove_pod(state, each.pod, node)
             yield FilterDryRunNode(self, node, state)
 
-    def refused_without(self, rows: RowIndex, removed: RemovedPods, diagnosis: Diagnosis) -> tuple[Mask, Mask]:
+    def rejected_without(self, rows: RowIndex, removed: RemovedPods, diagnosis: Diagnosis) -> tuple[Mask, Mask]:
         if self._found.rejection is not None:
             diagnosis.add(self._found.rejection, rows)
             return np.ones(len(rows), dtype=np.bool_), np.zeros(len(rows), dtype=np.bool_)

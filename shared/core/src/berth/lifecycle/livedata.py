@@ -15,7 +15,7 @@ from berth.lifecycle.sessions import UndecodableReporter
 Reached = Callable[[str, int], None]
 
 
-async def follow_live(  # noqa: PLR0913, PLR0917 - what is read, where to, in which tasks, and who is told
+async def follow_live(  # noqa: PLR0913, PLR0917 - what is read, where to, in which tasks, and what it calls
     session: Session,
     live: LiveDataReader,
     stack: AsyncExitStack,

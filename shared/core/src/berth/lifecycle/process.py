@@ -176,9 +176,9 @@ async def _set_up(
 async def _serve(service_main: ServiceMain, process: Process) -> None:
     """Run the service. If it does not return after the signal, cancel it early enough to close its clients."""
     work = asyncio.ensure_future(service_main(process))
-    told = asyncio.ensure_future(process.stopping.wait())
-    await asyncio.wait([work, told], return_when=asyncio.FIRST_COMPLETED)
-    told.cancel()
+    stopping = asyncio.ensure_future(process.stopping.wait())
+    await asyncio.wait([work, stopping], return_when=asyncio.FIRST_COMPLETED)
+    stopping.cancel()
     grace = seconds_left(process.settings.stop_deadline) * CANCEL_SHARE
     _, late = await asyncio.wait([work], timeout=grace)
     if late:

@@ -87,7 +87,7 @@ def _flag(name: str, path: str, value: str, about: str, note: str = "") -> Flag:
 
 
 # Instead of delegated authentication and authorization, which kube-scheduler has for /metrics and /configz.
-_ANYBODY: Final = "whoever reaches the health port reads it: limit that by --bind-address or a NetworkPolicy"
+_ANYBODY: Final = "anybody who reaches the health port can read it: limit that by --bind-address or a NetworkPolicy"
 
 # Every service has all flags, so that one command line works for all; the last ones concern the API server, and
 # kubeadm's manifest of kube-scheduler.

@@ -103,7 +103,7 @@ def _message_first(_logger: WrappedLogger, _method: str, event: EventDict) -> Ev
 
 
 def _for_people(logger: WrappedLogger, method: str, event: EventDict) -> str:
-    # Coloured. The short identity tells scorer-1 from scorer-2 in a terminal with both.
+    # Coloured. The short identity distinguishes scorer-1 from scorer-2 in a terminal with both.
     service, identity = str(event.pop("service", "")), str(event.pop("identity", ""))
     event["service"] = process_label(service, short_identity(identity))
     event["timestamp"] = event.pop("time", "")

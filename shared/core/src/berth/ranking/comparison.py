@@ -47,10 +47,10 @@ def skip_reason(live: Ranked, profile: Profile | None) -> SkipReason | None:
     return None
 
 
-def compare(live: Ranked, own: Ranked, *, shadow: str, refusal: Status | None = None) -> ShadowComparison:
-    """Compare two rankings of one attempt. ``refusal``: the shadow's filter Status for the live best node."""
+def compare(live: Ranked, own: Ranked, *, shadow: str, rejection: Status | None = None) -> ShadowComparison:
+    """Compare two rankings of one attempt. ``rejection``: the shadow's filter Status for the live best node."""
     apart, place = _points_apart(live, own)
-    refused = refusal is not None and not refusal.is_success
+    refused = rejection is not None and not rejection.is_success
     metadata = live.pod.metadata
     return ShadowComparison(
         config=own.config,
@@ -63,8 +63,8 @@ def compare(live: Ranked, own: Ranked, *, shadow: str, refusal: Status | None = 
         result=result_of(live, own),
         points_apart=apart,
         place=place,
-        refused_by=refusal.plugin[:NAME_CHARACTERS] if refused and refusal is not None else "",
-        reason=_cut(", ".join(refusal.reasons)) if refused and refusal is not None else "",
+        refused_by=rejection.plugin[:NAME_CHARACTERS] if refused and rejection is not None else "",
+        reason=_cut(", ".join(rejection.reasons)) if refused and rejection is not None else "",
         live=_shown(live, besides=best_node(own)),
         own=_shown(own, besides=best_node(live)),
     )

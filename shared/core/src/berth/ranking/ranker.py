@@ -185,8 +185,8 @@ class Ranker:
         without = self._rank_without_proposals(pending, view, bound=True, may_preempt=may_preempt, extension=extension)
         if without.candidates or without.nomination is not None:
             return ranking, True
-        blockers = {*ranking.unschedulable_plugins, *without.unschedulable_plugins}
-        return msgspec.structs.replace(ranking, unschedulable_plugins=tuple(sorted(blockers))), False
+        rejecting = {*ranking.unschedulable_plugins, *without.unschedulable_plugins}
+        return msgspec.structs.replace(ranking, unschedulable_plugins=tuple(sorted(rejecting))), False
 
     def _rank_without_proposals(
         self,

@@ -138,7 +138,7 @@ def _extender(extender: ExtenderConfiguration) -> dict[str, Any]:
 
 
 def _ref(ref: PluginRef, point: Point) -> dict[str, Any]:
-    """A weight of 0 or none is 1, and counts for scores only."""
+    """A missing or zero weight is 1. Weights count for scores only."""
     return {"name": ref.name, "weight": ref.weight or 1} if point is Point.SCORE else {"name": ref.name}
 
 

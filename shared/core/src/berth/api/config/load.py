@@ -121,7 +121,7 @@ def _complete(file: File, plugged: PluginSetting, problems: Problems) -> KubeSch
 
 
 def _digest(document: dict[str, object], preset: Plugins) -> str:
-    """Files of equal content have equal digests, whatever their layout."""
+    """Files of equal content have equal digests in any layout."""
     return hashlib.sha256(msgspec.json.encode((document, preset), order="deterministic")).hexdigest()[:12]
 
 

@@ -75,7 +75,7 @@ class NetworkTrafficArgs(Args, frozen=True, kw_only=True):
     scoring: str = RELATIVE
     """Relative (to the busiest node) or Capacity (of the node's own link)."""
     capacity: str = ""
-    """Capacity of links that report none; unset: such nodes count as unknown under Capacity."""
+    """Capacity of links that do not report theirs; unset: such nodes count as unknown under Capacity."""
     unknown_score: int = 0
     """Score of nodes without a recent sample, 0..100."""
     maximum_age: timedelta | None = None

@@ -164,7 +164,7 @@ class Preset:
         release: the Kubernetes release of the plugins' formulas.
         gates: the feature gates that add plugins.
         appended: plugins appended after the gates' plugins.
-        deprecation: the warning at a start with it; empty for none.
+        deprecation: the warning at a start with it; may be empty.
     """
 
     plugins: Plugins

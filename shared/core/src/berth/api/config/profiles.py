@@ -121,7 +121,7 @@ def _check_names(
         for index, ref in enumerate(chosen.enabled or ()):
             where = f"{path}.{place}.enabled[{index}]"
             if not names.allows_at(ref, place, chosen):
-                problems.append(names.refusal(f"{where}.name", ref.name))
+                problems.append(names.problem_of(f"{where}.name", ref.name))
             elif place != MULTI_POINT and Point(place) not in known[ref.name].points:
                 offered = ", ".join(known[ref.name].points)
                 problems.append(f"{where}.name: plugin {ref.name!r} has no {place}; it has {offered}")
@@ -137,7 +137,7 @@ def _check_disabled_and_repeated(
         problems.append(f"{path}.enabled: {name!r} is listed more than once")
     for index, ref in enumerate(chosen.disabled or ()):
         if ref.name not in (EVERYTHING, *NOT_HERE) and ref.name not in known:
-            problems.append(names.refusal(f"{path}.disabled[{index}].name", ref.name))
+            problems.append(names.problem_of(f"{path}.disabled[{index}].name", ref.name))
 
 
 def _check_lists(lists: PluginLists, path: str, problems: Problems) -> None:
@@ -224,7 +224,7 @@ def _args(  # noqa: PLR0913, PLR0917 - what is given, where, what it is checked 
         if config.name in made:
             problems.append(f"{place}.name: {config.name!r} is listed more than once")
         elif not names.allows(config.name):
-            problems.append(names.refusal(f"{place}.name", config.name))
+            problems.append(names.problem_of(f"{place}.name", config.name))
         else:
             made[config.name] = _read_args(
                 config.args or {}, config.name, f"{place}.args", known[config.name], problems
@@ -295,7 +295,7 @@ class PluginNames:
             ref.name in self.known and _is_whole(written) and _read(ref) in self._of_preset(place)
         )
 
-    def refusal(self, path: str, name: str) -> str:
+    def problem_of(self, path: str, name: str) -> str:
         """The problem with the name at this path."""
         if name in GONE_PLUGINS:
             return f"{path}: {name!r} was invalid in version {API_VERSION!r}; {GONE_PLUGINS[name]}"
@@ -328,7 +328,7 @@ def _is_whole(written: PluginSet) -> bool:
 
 
 def _read(ref: PluginRef) -> tuple[str, int]:
-    """A weight of 0 or none is 1."""
+    """A missing or zero weight is 1."""
     return ref.name, ref.weight or 1
 
 

@@ -78,7 +78,7 @@ class DefaultPreemption(PostFilterPlugin):
             return PostFilterResult(
                 message=f"preemption: {why_not.message()}",
                 clears_nomination=True,
-                blockers=why_not.unschedulable_plugins(),
+                unschedulable_plugins=why_not.unschedulable_plugins(),
             )
         return PostFilterResult(_nomination(best, snapshot))
 
@@ -148,7 +148,7 @@ class _CandidateSearch:
         if not len(rows):  # in a full cluster of pods of one priority for every pod that is tried
             return iter(())
         every = LowerPriorityPods(self._pods, rows, self._snapshot.size, priority)
-        rejected, unexplained = self._dry_run.refused_without(rows, every.removed(), self._diagnosis)
+        rejected, unexplained = self._dry_run.rejected_without(rows, every.removed(), self._diagnosis)
         self._unexplained, rows = rows[unexplained], rows[~rejected]
         if not len(rows):
             return iter(())

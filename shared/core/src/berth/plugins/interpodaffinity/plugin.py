@@ -110,7 +110,7 @@ class InterPodAffinity(
         state.read(AFFINITY_COUNTS).update(pod, removed, node.row, -1, node.snapshot)
         return SUCCESS
 
-    def refused_without(self, state: CycleState, pod: Pod, nodes: Nodes, removed: RemovedPods) -> Verdicts | None:
+    def rejected_without(self, state: CycleState, pod: Pod, nodes: Nodes, removed: RemovedPods) -> Verdicts | None:
         """By the remaining anti-affinity. With affinity terms each node must be tried: victims may match them."""
         counts = state.read(AFFINITY_COUNTS)
         if counts.terms.required_affinity:

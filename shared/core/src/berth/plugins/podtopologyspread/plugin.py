@@ -119,7 +119,7 @@ class PodTopologySpread(
         state.read(SPREAD_COUNTS).update(removed, node, -1)
         return SUCCESS
 
-    def refused_without(self, state: CycleState, pod: Pod, nodes: Nodes, removed: RemovedPods) -> Verdicts | None:
+    def rejected_without(self, state: CycleState, pod: Pod, nodes: Nodes, removed: RemovedPods) -> Verdicts | None:
         """By the present minimum. Removing pods may lower the minimum, so nodes may pass here that Filter rejects."""
         rejected = np.zeros(len(nodes), dtype=np.bool_)
         for counts in state.read(SPREAD_COUNTS).constraints:

@@ -74,7 +74,7 @@ class _UnboundClaim:
 
     Attributes:
         node_sets: nodes where the claim may be bound at all, in the topology of its class, and with enough capacity.
-        prebound: volumes reserved for this claim: the first free one is taken, or none.
+        prebound: volumes reserved for this claim: only the first free one is taken.
         others: the other suitable volumes by group.
     """
 
