@@ -158,7 +158,6 @@ class ApiRequests:
         return answer
 
     async def _logged_answer_to(self, request: ApiRequest) -> Answer:
-        """Log the request and its answer."""
         about = {"pod": request.pod.key, "uid": request.pod.uid, "request": type(request).__name__}
         about["node"] = _node_of(request)
         log.info("request sent", **about)

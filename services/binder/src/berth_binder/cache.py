@@ -95,7 +95,6 @@ class Cache:
     # Watch events.
 
     def observe(self, event: ReflectorEvent[Any]) -> None:
-        """Apply one event of a reflector."""
         match event:
             case Upserted():
                 self._apply(event.kind, event.object)
@@ -292,13 +291,11 @@ class Cache:
         return self.snapshot.node_of(uid) if uid in self._bound else None
 
     def unbound_pods(self, scheduler_names: Iterable[str]) -> Iterator[Pod]:
-        """Every unbound pod of these schedulers."""
         names = frozenset(scheduler_names)
         return (pod for pod in self._unbound.values() if pod.spec.scheduler_name in names)
 
     @property
     def pod_count(self) -> int:
-        """Number of pods that the watch shows, bound or not."""
         return len(self._unbound) + len(self._bound)
 
     # Assumed pods.
@@ -308,7 +305,6 @@ class Cache:
 
     @property
     def assumed_pods(self) -> Mapping[str, AssumedPod]:
-        """Assumed pods by uid."""
         return self._assumed
 
     def assume(self, pod: Pod, node: str) -> None:
@@ -409,7 +405,6 @@ class NominatedPods:
         self._snapshot.nominate(pod, node)
 
     def written(self, uid: str, version: int) -> None:
-        """The API server has written the nomination; the pod now has this resourceVersion."""
         own = self._own.get(uid)
         if own is not None:
             own.version = version
@@ -433,15 +428,12 @@ class NominatedPods:
         return pod.status.nominated_node_name
 
     def victims_of(self, uid: str) -> frozenset[str]:
-        """Uids of the pods that this binder has evicted for the pod."""
         own = self._own.get(uid)
         return frozenset() if own is None else own.victims
 
 
 @dataclass(slots=True, kw_only=True)
 class _OwnNomination:
-    """A node that this binder has nominated for a pod."""
-
     node: str
     victims: frozenset[str]  # uids
     # The pod's resourceVersion with the nomination; 0 until the API server has answered.

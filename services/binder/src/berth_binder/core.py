@@ -146,7 +146,6 @@ class BinderCore:
 
     @property
     def in_flight(self) -> int:
-        """Number of requests to the API server in flight."""
         return len(self._in_flight)
 
     @property
@@ -338,7 +337,6 @@ class BinderCore:
         return []
 
     def _end_wait_for_watch(self, uid: str) -> None:
-        """Examine the attempt at once, because the watch has shown its pod."""
         attempt = self._attempts.get(uid)
         if attempt is not None:
             self._queue.paused.end_pause(attempt)
@@ -352,7 +350,6 @@ class BinderCore:
         ]
 
     def _assume(self, attempt: BindingAttempt, placement: Placement, now: float) -> list[Effect]:
-        """Assume the pod on the node, and begin the plugins' steps there."""
         attempt.unreserve()
         attempt.take(placement)
         self._cache.assume(placement.pod, placement.node)
@@ -500,7 +497,6 @@ class BinderCore:
     # Pauses.
 
     def _back_off(self, attempt: BindingAttempt, answer: RequestAnswer | None, now: float) -> list[Effect]:
-        """Pause after an answer without a verdict, or (``None``) after an exception."""
         aside = self._queue.back_off(attempt, answer, now)
         return [*self._suspects.clear(attempt.uid), *aside]
 

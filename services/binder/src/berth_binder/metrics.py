@@ -84,6 +84,6 @@ def set_gauges(metrics: Meter, cache: Cache, *, in_flight: int) -> None:
 
 
 def clear_gauges(metrics: Meter) -> None:
-    """Clear the gauges at the end of a leadership, because this binder no longer knows them."""
+    """Clear the gauges at the end of a leadership, because another binder may lead."""
     for name in GAUGES:
         metrics.clear(name)

@@ -99,7 +99,6 @@ class BinderParts:
 async def serve(
     clients: Clients, process: Process, configuration: KubeSchedulerConfiguration, settings: BinderSettings
 ) -> None:
-    """Run the binder until the process stops."""
     process.health.condition("leadership", "waiting to lead as binder")  # before the bus alone makes it ready
     profiles = dict(profiles_of(configuration, process.settings.numbers.plugin_deadline))
     cache, client = Cache(schedulers=profiles.keys()), clients.api
@@ -266,7 +265,6 @@ class BinderEpoch:
         yield "orphans", checks.check_orphans(self._session, orphans, self._end_for_orphans)
 
     def _live_data(self) -> LiveDataReader:
-        """The reader of the live data that filters use."""
         sources = frozenset[LiveSource]().union(*(p.live_sources_of_filters for p in self._parts.profiles.values()))
         return LiveDataReader(self._parts.cache.snapshot.live, sources)
 
@@ -375,7 +373,6 @@ class BinderEpoch:
         return self._parts.process.tracing.span("check", parent=held.delivery.headers.get(TRACEPARENT))
 
     def _traceparent_of(self, uid: str) -> str | None:
-        """The trace of the pod's message."""
         held = self._core.latest(uid) if self._parts.process.tracing.is_exporting else None
         return held.delivery.headers.get(TRACEPARENT) if held is not None else None
 

@@ -73,7 +73,7 @@ class BinderSettings:
     slice: timedelta = timedelta(milliseconds=20)
     """Work of the core before other tasks run, such as the renewal of the Lease: about 64 messages are examined."""
     max_unacked: int = 1024
-    """Messages held at once, waiting pods excluded: far more than in flight, so that the core never waits for NATS."""
+    """Messages held at once, waiting pods excluded: far more than in flight, so that no place in flight stays free."""
     keep_alive: timedelta = timedelta(seconds=10)
     """Between two ``in_progress`` for held messages: a third of the ack_wait, so that two may be lost."""
     binding_timeout: timedelta = timedelta(seconds=10)

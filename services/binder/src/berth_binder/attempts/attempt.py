@@ -121,7 +121,6 @@ class BindingAttempt:
         return surplus
 
     def holds(self, sequence: int) -> bool:
-        """Whether the message with this sequence is held."""
         return any(each.sequence == sequence for each in self.deliveries)
 
     def decided_deliveries(self) -> list[RankedDelivery]:
@@ -130,7 +129,6 @@ class BindingAttempt:
         return [] if decided is None else [delivery for delivery in self.deliveries if settles(decided, delivery)]
 
     def undecided_deliveries(self) -> list[RankedDelivery]:
-        """Messages of a later attempt, or stored later (see ``settles``)."""
         decided = self.decided
         return [delivery for delivery in self.deliveries if decided is None or not settles(decided, delivery)]
 
@@ -140,7 +138,6 @@ class BindingAttempt:
         self.is_posted, self.awaited_versions = False, {}
 
     def unreserve(self) -> None:
-        """Undo the plugins' reservations on the node."""
         steps, self.steps = self.steps, None
         if steps is not None:
             steps.undo()
@@ -185,7 +182,6 @@ class BindingAttempt:
         self.decision, self.decided = decision, self.latest
 
     def lost_answer(self) -> None:
-        """The last POST has no answer: it may still land."""
         self.lost_version = self.posted_version
 
     @property
@@ -237,7 +233,6 @@ class DecidedAttempts:
         self._by_uid: OrderedDict[str, _Decided] = OrderedDict()
 
     def add(self, delivery: RankedDelivery, now: float) -> None:
-        """Add a message that has its final Decision."""
         self._forget_old(now)
         attempt, sequence = delivery.attempt, delivery.sequence
         known = self._by_uid.pop(attempt.uid, None)

@@ -118,7 +118,6 @@ class PluginSteps:
         return waits
 
     def _collect_writes(self, _now: float) -> Status:
-        """Collect the writes of the PreBind plugins, once."""
         if not self._has_asked_for_writes:
             plugins = self.profile.pre_binds
             found = [call(p, "PreBind", p.writes, tuple, self.state, self.pod, self.node) for p in plugins]

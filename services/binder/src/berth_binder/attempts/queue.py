@@ -65,7 +65,6 @@ class Deadlines:
         self._entries.pop(uid, None)
 
     def first(self) -> float | None:
-        """The earliest due time; ``None`` if empty."""
         while self._heap and self._entries.get(self._heap[0][2].uid) is not self._heap[0]:
             heapq.heappop(self._heap)
         return self._heap[0][0] if self._heap else None
@@ -95,17 +94,14 @@ class PausedAttempts:
         self._arrivals = count()
 
     def add(self, attempt: BindingAttempt) -> None:
-        """Pause the attempt until its ``due``."""
         self._pauses.set(attempt, attempt.due)
 
     def end_pause(self, attempt: BindingAttempt) -> None:
-        """End the attempt's pause early, if it is paused."""
         if attempt.uid in self._pauses:
             self._pauses.remove(attempt.uid)
             self._go_on(attempt)
 
     def end_pauses(self, now: float) -> None:
-        """Move the attempts whose pause is over to those that go on."""
         while (attempt := self._pauses.pop(now)) is not None:
             self._go_on(attempt)
 
@@ -208,7 +204,6 @@ class BindingQueue:
     # Pauses.
 
     def wait_for_watch(self, attempt: BindingAttempt, now: float) -> None:
-        """Give the watch some time to show the pod, once."""
         attempt.has_waited_for_watch = True
         attempt.due = now + self._settings.unseen_wait.total_seconds()
         self.paused.add(attempt)
@@ -231,7 +226,6 @@ class BindingQueue:
         return self._pause(attempt, due, f"waiting for {status.plugin}: {reasons}")
 
     def published_waiting(self, attempt: BindingAttempt, now: float) -> None:
-        """Set when ``waiting`` is due again, after it was published."""
         attempt.repeats += 1
         attempt.is_waiting = True
         self.waiting.set(attempt, now + self._settings.waiting_interval.total_seconds())

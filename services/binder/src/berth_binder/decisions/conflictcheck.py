@@ -92,6 +92,11 @@ class ConflictCheck:
         return self._nodes.choose(ranked, pod, self._profiles[ranked.profile])
 
     def passes(self, ranked: Ranked, pod: Pod, node: str) -> bool:
+        """Whether the pod passes every filter on the node.
+
+        Raises:
+            RecheckError: a filter could not answer.
+        """
         return self._nodes.status(pod, node, self._profiles[ranked.profile]).is_success
 
     def _is_behind(self, shown: Pod, ranked: Pod) -> bool:

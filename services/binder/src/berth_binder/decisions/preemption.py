@@ -73,6 +73,7 @@ class PreemptionCheck:
 
     def _without_eviction(self, pod: Pod, profile: Profile) -> Verdict | None:
         """A conflict if a node fits without an eviction."""
+        # Extenders may have rejected every node that passes the filters, so a passing node proves no fit.
         if profile.is_extended(pod):
             return None
         try:

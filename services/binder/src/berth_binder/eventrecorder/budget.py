@@ -65,7 +65,6 @@ class EventBudget:
         return self._counted(record, now) if isinstance(record, EventRecord) else record
 
     def done(self) -> None:
-        """A request was answered, or failed."""
         self._in_flight -= 1
 
     def end_series(self, event: EventRecord) -> None:
@@ -83,7 +82,6 @@ class EventBudget:
 
     @property
     def is_busy(self) -> bool:
-        """Whether a record is pending or in flight."""
         return bool(self.waiting) or self._in_flight > 0
 
     @property
@@ -116,8 +114,6 @@ class EventBudget:
 
 @dataclass(frozen=True, slots=True)
 class _EventSeries:
-    """The Event in which repeats are counted."""
-
     name: str
     count: int
     counted_at: float

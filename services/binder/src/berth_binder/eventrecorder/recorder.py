@@ -81,7 +81,6 @@ class EventRecorder:
                     await self._answered.wait()
 
     def _send_more(self) -> None:
-        """Start a sender for each record that may be sent now."""
         while self._tasks is not None and (record := self._next()) is not None:
             self._tasks.create_task(self._send_one_after_the_other(record))
 

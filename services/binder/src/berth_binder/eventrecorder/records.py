@@ -43,7 +43,6 @@ class EventRecord:
 
     @property
     def key(self) -> tuple[str, str, str]:
-        """The key that an Event and its repeats share."""
         return (self.pod.uid, self.reason, self.note)
 
 
@@ -107,7 +106,6 @@ def event_of(decision: Decision, pod: Pod) -> EventRecord | None:
 
 
 def events_of_victims(decision: Decision, pod: Pod) -> list[EventRecord]:
-    """The Events of the pods that were evicted for this one."""
     if decision.preemption is None:
         return []
     note = f"Preempted by pod {decision.uid} on node {decision.preemption.node}"
@@ -133,7 +131,6 @@ def condition_of(decision: Decision, pod: Pod) -> ConditionRecord | None:
 
 
 def event_body(event: EventRecord, *, instance: str, wall: datetime) -> dict[str, Any]:
-    """The Event as the API server takes it."""
     related = {} if event.related is None else {"related": _reference(event.related)}
     return {
         **related,
