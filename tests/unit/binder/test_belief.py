@@ -42,7 +42,7 @@ def test_other_pods_that_the_watch_shows_end_no_wait(bench):
     assert bench.core.due() == bench.now + 0.1
 
 
-def test_pod_is_told_of_once_and_not_after_its_wait(bench):
+def test_pod_is_notified_of_once_and_not_after_its_wait(bench):
     pod = make_pod("web", version=30)
     bench.take(ranked(pod, "n1"))
     bench.wait(0.1)

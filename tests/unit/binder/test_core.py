@@ -18,7 +18,7 @@ from berth_binder.decisions.conflictcheck import NodeChoice
 from berth_binder.events import (
     Ack,
     BindingAnswer,
-    LogError,
+    LogMissingRight,
     Nak,
     PodAnswer,
     PublishDecision,
@@ -131,7 +131,7 @@ HUGE = 10**18 - 1
 """The number of an attempt that no watcher has published."""
 
 
-def test_attempts_stored_after_one_with_a_huge_number_are_heard(bench):
+def test_attempts_stored_after_one_with_a_huge_number_are_examined(bench):
     pod = bench.show(make_pod("web", cpu="9"))
     bench.take(ranked(pod, "n1", n=HUGE))
     assert bench.outcomes == ["conflict"]
@@ -349,7 +349,7 @@ def test_missing_right_is_logged_too(bench):
     pod = bench.show(make_pod("web"))
     bench.take(ranked(pod, "n1"))
     effects = bench.answer(pod, 403, message="forbidden", missing_right="add to the ClusterRole: create pods/binding")
-    assert [each.text for each in effects if isinstance(each, LogError)] == [
+    assert [each.text for each in effects if isinstance(each, LogMissingRight)] == [
         "add to the ClusterRole: create pods/binding"
     ]
     assert "add to the ClusterRole" in bench.decisions[0].message

@@ -96,10 +96,10 @@ def test_condition_names_the_generation_that_was_tried_and_is_written_again_for_
     assert condition.observed_generation == 2
     assert json.loads(condition_patch(condition))["status"]["conditions"][0]["observedGeneration"] == 2
 
-    told = PodStatus(conditions=[condition])
-    assert not replace(record, pod=msgspec.structs.replace(tried, status=told)).changes_anything
+    shown = PodStatus(conditions=[condition])
+    assert not replace(record, pod=msgspec.structs.replace(tried, status=shown)).changes_anything
     later = msgspec.structs.replace(tried.metadata, generation=3)
-    assert replace(record, pod=msgspec.structs.replace(tried, metadata=later, status=told)).changes_anything
+    assert replace(record, pod=msgspec.structs.replace(tried, metadata=later, status=shown)).changes_anything
 
 
 # Evictions.
@@ -335,7 +335,7 @@ def test_the_oldest_of_the_namespace_with_the_most_is_dropped():
     assert names(drain(budget)) == ["b1", "a2", "a3"]
 
 
-def test_of_a_pod_that_is_bound_meanwhile_nobody_is_told_that_it_fits_nowhere():
+def test_pending_failure_records_of_a_bound_pod_are_dropped():
     budget = EventBudget()
     offer(budget, "web", Outcome.UNSCHEDULABLE, message="no room")
     offer(budget, "web", node="n1")

@@ -73,7 +73,7 @@ def test_volume_is_provisioned_before_the_pod_is_bound(world):
     world.show_storage(selected("n1"))
     world.wait(1)
     assert (world.outcomes, world.posts) == (["waiting"], [])
-    unseen = "waiting for the API server: what was written before the Binding is not seen yet"
+    unseen = "waiting for the API server: the watch has not shown the writes before the Binding yet"
     assert world.decisions[0].message == unseen
     world.wait(10)
     assert world.decisions[-1].message == "waiting for VolumeBinding: its claims are not bound yet"
@@ -168,7 +168,7 @@ def test_rejected_write_is_an_error_with_the_apis_message(world):
     world.take(ranked(pod, "n1"))
     world.written(pod, 403)
     assert world.decisions[-1].outcome is Outcome.ERROR
-    assert world.decisions[-1].message == "what comes before the Binding was rejected by the API server: 403: so it is"
+    assert world.decisions[-1].message == "writes before the Binding were rejected by the API server: 403: so it is"
 
 
 def test_write_without_an_answer_is_retried_on_the_same_node(world):

@@ -1,1 +1,1 @@
-"""The binder: commits placements in order; the one service that writes Bindings."""
+"""The binder commits placements in order. It is the only service that writes Bindings."""

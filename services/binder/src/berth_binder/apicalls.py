@@ -1,7 +1,6 @@
-"""The core's requests to the API server; the answer to each is an event of the core.
+"""Sends the core's requests to the API server; each answer is an event of the core.
 
-Every request may be repeated: after a kill or without an answer the binder starts over and does what is left.
-``ApiRequests`` has those of one leadership.
+Every request may be repeated: after a kill or a missing answer the binder starts over and completes the rest.
 """
 
 from __future__ import annotations
@@ -67,16 +66,16 @@ from berth_binder.takeover import HigherFences
 
 log = get_logger()
 
+# Seconds to wait at the end of a leadership for answers of the API server. A fence of 20,000 pods takes at least 36 s,
+# and a silent API server binds nothing meanwhile.
 SETTLE_SECONDS: Final = 5.0
-"""How long the end of a leadership waits for answers of the API server. A fence of 20,000 pods takes 36 s and more, and
-an API server that does not answer binds nothing meanwhile."""
+# Pauses between reads of a pod that an extender reports as bound, while the API still shows it unbound.
 SLOW_BINDING_SECONDS: Final = (0.1, 0.4, 1.0)
-"""How long a pod that an extender says it has bound is looked at again."""
 VOLUMES: Final = "pv"
 CLAIMS: Final = "pvc"
 
+# Answers to a request with a victim's uid if the victim is deleted or another pod has its name.
 _NOT_THERE: Final = frozenset({HTTPStatus.NOT_FOUND, HTTPStatus.CONFLICT, HTTPStatus.UNPROCESSABLE_ENTITY})
-"""Answers to a request with a victim's uid when the victim is deleted, or another pod has its name."""
 
 A = TypeVar("A", bound=RequestAnswer)
 
@@ -89,12 +88,13 @@ _decoder = msgspec.json.Decoder(_Object)
 
 
 class ApiRequests:
-    """The requests of one leadership: each is a task, whose answer goes into the inbox, or whose error ends the loop.
+    """Sends the requests of one leadership, each in a task; answers go into the inbox, errors end the loop.
 
-    The tasks belong to no group, so that a lost connection to NATS does not cancel what the API server will answer.
+    The tasks are in no task group, so that a lost connection to NATS does not cancel requests that the API server will
+    answer.
     """
 
-    def __init__(  # noqa: PLR0913 - the client, the leadership, what it knows, and where answers go
+    def __init__(  # noqa: PLR0913 - the clients, the parts that requests need, and the inbox
         self,
         client: KubeClient,
         process: Process,
@@ -106,7 +106,7 @@ class ApiRequests:
         binding_timeout: timedelta,
         inbox: Inbox[Event],
     ) -> None:
-        """``client`` checks by itself before each request that the leadership lasts."""
+        """``client`` checks before each request that the leadership lasts."""
         self._client = client
         self._process = process
         self._leadership = leadership
@@ -122,14 +122,14 @@ class ApiRequests:
         return len(self._tasks)
 
     def start(self, request: ApiRequest, traceparent: str | None) -> None:
-        """Send a request. ``traceparent``: the trace that the pod's message is in."""
+        """Send a request. ``traceparent``: the trace of the pod's message."""
         is_traced = self._process.tracing.is_exporting
         self._tasks.start(self._send_traced(request, traceparent) if is_traced else self._send(request))
 
     async def settle(self) -> bool:
-        """Wait for the answers to requests on the wire. Returns whether all were answered.
+        """Wait for the answers to sent requests. Returns whether all were answered.
 
-        A request that was not sent, since the leadership was over, needs no answer.
+        Requests that were not sent because the leadership was over need no answer.
         """
         results = await self._tasks.settle(SETTLE_SECONDS)
         return not any(isinstance(result, asyncio.CancelledError) for result in results)
@@ -144,21 +144,21 @@ class ApiRequests:
                 span.note("http.response.status_code", answer.status)
 
     async def _send(self, request: ApiRequest) -> Answer | RequestFailed:
-        """Send a request. Every one ends in an event of the core: else its place would never be free again."""
+        """Send a request. Each ends in an event of the core, because otherwise its place would never be free again."""
         answer: Answer | RequestFailed
         try:
             await self._fences.confirm(request.pod)
             answer = await (self._logged_answer_to(request) if verbose(V_STEP) else self._answer_to(request))
         except BerthError:
             raise  # the leadership is over
-        except Exception as exc:  # an answer of another shape, or a bug: a failure of this pod only
-            log.exception("a request failed", pod=request.pod.key, uid=request.pod.uid)
+        except Exception as exc:  # an answer of another shape, or a bug: only this pod fails
+            log.exception("request failed", pod=request.pod.key, uid=request.pod.uid)
             answer = RequestFailed(uid=request.pod.uid, error=f"{type(exc).__name__}: {exc}")
         self._inbox.put(answer)
         return answer
 
     async def _logged_answer_to(self, request: ApiRequest) -> Answer:
-        """The same with a line for the request, and one for the answer."""
+        """Log the request and its answer."""
         about = {"pod": request.pod.key, "uid": request.pod.uid, "request": type(request).__name__}
         about["node"] = _node_of(request)
         log.info("request sent", **about)
@@ -202,12 +202,12 @@ class ApiRequests:
         if answer.pod is not None:
             log.info("evicted pods", **about, status=answer.status)
         else:
-            log.warning("could not evict pods", **about, status=answer.status, reason=answer.message)
+            log.warning("cannot evict pods", **about, status=answer.status, reason=answer.message)
         return answer
 
 
 def _node_of(request: ApiRequest) -> str:
-    """Empty for a request that concerns no single node."""
+    """The node of the request, empty if it concerns no single node."""
     node: str = getattr(request, "node", "")
     return node
 
@@ -232,9 +232,9 @@ async def post_binding(client: KubeClient, effect: PostBinding, timeout: timedel
 async def bind_by_extender(
     client: KubeClient, effect: PostBinding, extender: HttpExtender, check: Callable[[], None], clock: Clock
 ) -> BindingAnswer | None:
-    """Have the extender bind the pod, and read the pod, whatever the extender has answered.
+    """Have the extender bind the pod, then read the pod, even if the extender failed.
 
-    ``None``: it has failed and may be ignored, and the pod is not bound.
+    ``None``: the extender failed and is ignorable, and the pod is unbound.
     """
     failure = ""
     try:
@@ -249,14 +249,12 @@ async def bind_by_extender(
         answer = await _bound_by_extender(client, effect)
     if answer is not None or (failure and extender.configuration.ignorable):
         return answer
-    said = (
-        f'extender "{extender.configuration.name}" says that it has bound the pod to {effect.node!r}, and it is unbound'
-    )
-    return BindingAnswer(uid=effect.pod.uid, status=HTTPStatus.FAILED_DEPENDENCY, failure=failure or said)
+    unbound = f'extender "{extender.configuration.name}" reported a Binding to {effect.node!r}, but the pod is unbound'
+    return BindingAnswer(uid=effect.pod.uid, status=HTTPStatus.FAILED_DEPENDENCY, failure=failure or unbound)
 
 
 async def _bound_by_extender(client: KubeClient, effect: PostBinding) -> BindingAnswer | None:
-    """What the pod shows, as if it were the answer to a Binding; ``None``: it is unbound."""
+    """The pod's state as if it were the answer to a Binding; ``None``: the pod is unbound."""
     uid = effect.pod.uid
     found = await get_pod(client, GetPod(pod=effect.pod))
     if found.pod is None:
@@ -268,7 +266,7 @@ async def _bound_by_extender(client: KubeClient, effect: PostBinding) -> Binding
 
 
 async def get_pod(client: KubeClient, effect: GetPod) -> PodAnswer:
-    """GET the pod. One that cannot be decoded counts as rejected: a retry would fail too."""
+    """GET the pod. An undecodable pod counts as rejected, because a retry would fail too."""
     metadata = effect.pod.metadata
     try:
         response = await client.call("GET", pod_path(metadata.namespace, metadata.name))
@@ -278,7 +276,7 @@ async def get_pod(client: KubeClient, effect: GetPod) -> PodAnswer:
 
 
 async def void_bindings(client: KubeClient, effect: VoidBindings, epoch: int) -> PodAnswer:
-    """Fence the pod, so that no Binding of before can land."""
+    """Fence the pod, so that no earlier Binding can land."""
     uid = effect.pod.uid
     try:
         return _pod_answer(uid, await fence(client, effect.pod, epoch))
@@ -289,8 +287,8 @@ async def void_bindings(client: KubeClient, effect: VoidBindings, epoch: int) ->
 async def evict_pods(client: KubeClient, effect: EvictPods, is_needed: Callable[[], bool]) -> EvictionAnswer:
     """Evict one victim after another, then nominate the node.
 
-    ``is_needed`` is asked right before each deletion: the preemptor may have gone while a victim before was evicted, or
-    marked. Then no further one is deleted, and the answer is that the pod is gone.
+    ``is_needed`` is called right before each deletion, because the preemptor may be deleted or bound meanwhile. Then no
+    further victim is deleted, and the answer is 404.
     """
     preemptor = effect.pod
     try:
@@ -319,7 +317,7 @@ class _NotNeededError(Exception):
 async def _evict(
     client: KubeClient, victim: Pod, scheduler_name: str, is_needed: Callable[[], bool]
 ) -> Response | None:
-    """Mark and delete the victim; returns the response that failed, ``None`` when the pod terminates or is gone."""
+    """Mark and delete the victim. Returns the failed response, or ``None`` if the victim terminates or is gone."""
     if victim.metadata.deletion_timestamp is not None:
         return None
     if not is_marked_for_preemption(victim):
@@ -334,13 +332,13 @@ async def _evict(
     if deleted.succeeded or deleted.status in _NOT_THERE:
         return None
     if not leaves_open(deleted.status):
-        # It stays: no pod must wait for it.
+        # the victim stays: no pod may wait for it
         await unmark_victim(client, victim, why="the eviction was refused", time=datetime.now(UTC))
     return deleted
 
 
 async def clear_nomination(client: KubeClient, effect: ClearNomination) -> NominationCleared:
-    """Clear the pod's nominated node. If the request is lost, the pod's next attempt sends it again."""
+    """Clear the pod's nominated node. If the request is lost, the pod's next attempt repeats it."""
     uid = effect.pod.uid
     try:
         return _answer(NominationCleared, uid, await nominate(client, effect.pod, None))
@@ -379,7 +377,6 @@ def _pod_answer(uid: str, response: Response) -> PodAnswer:
 
 
 def _answer(kind: type[A], uid: str, response: Response) -> A:
-    """The response as an event, with the reason where it is a rejection."""
     if response.succeeded:
         return kind(uid=uid, status=response.status)
     failure = response.failure()

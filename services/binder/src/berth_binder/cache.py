@@ -1,8 +1,8 @@
-"""The binder's view of the cluster: what its own watches have shown, and the pods that it has assumed on a node.
+"""The binder's view of the cluster: the objects that its own watches show, and its assumed pods.
 
 The Snapshot counts a pod once, by uid: on the node where the API shows it, or else on the node where it is assumed. A
 pod stops being assumed when the watch shows it on a node, finished or deleted, when a later LIST lacks it, or when its
-attempt has failed for good (docs/protocol.md, 5). Pure: nothing here waits or does I/O.
+attempt has failed for good (docs/protocol.md, 5). Pure: no I/O, no waiting.
 """
 
 from __future__ import annotations
@@ -38,26 +38,23 @@ NAMESPACES: Final = "namespace"
 
 @dataclass(slots=True, kw_only=True)
 class AssumedPod:
-    """A pod that counts on a node though no watch has shown it there."""
+    """A pod that counts on a node before a watch shows it there."""
 
     pod: Pod
     node: str
-    is_bound: bool = False
-    """Whether the API has answered 201 to its Binding."""
+    is_bound: bool = False  # the API answered its Binding with 201
 
 
 @dataclass(slots=True)
 class ForeignBindings:
-    """Pods of berth's profiles that the watch has shown on a node on which this binder had not assumed them.
+    """Pods of berth's profiles that the watch shows on a node where this binder had not assumed them.
 
-    While this binder leads, somebody else has bound them: after the takeover no Binding of a former leader can land. A
-    standby counts what the leader binds.
+    While this binder leads, another client has bound them, because after the takeover no Binding of a former leader can
+    land. A standby counts the leader's Bindings too.
     """
 
-    counts: Counter[str] = field(default_factory=Counter)
-    """By profile."""
-    last: tuple[str, str] = ("", "")
-    """Pod and node of the last one."""
+    counts: Counter[str] = field(default_factory=Counter)  # by profile
+    last: tuple[str, str] = ("", "")  # pod and node of the last one
 
     def note(self, pod: Pod) -> None:
         self.counts[pod.spec.scheduler_name] += 1
@@ -65,10 +62,10 @@ class ForeignBindings:
 
 
 class Cache:
-    """Takes the reflectors' events in order; every check and decision reads it."""
+    """Applies the reflectors' events in order; every check and decision reads it."""
 
     def __init__(self, snapshot: Snapshot | None = None, *, schedulers: Collection[str] = ()) -> None:
-        """``schedulers``: the names of the profiles, on whose pods alone a fence counts."""
+        """``schedulers``: names of the profiles. Fences count on their pods only."""
         self.snapshot = Snapshot() if snapshot is None else snapshot
         self._schedulers = frozenset(schedulers)
         self.nominated_pods = NominatedPods(self.snapshot)
@@ -81,8 +78,9 @@ class Cache:
         self._reached: dict[str, int] = {}
         self._awaited: set[str] = set()
         self._on_shown: Callable[[str], None] | None = None
+        # The highest epoch of a fence on a pod of these schedulers. If it is above the binder's own, the binder checks
+        # whether it still leads.
         self.highest_fence = 0
-        """The highest epoch in a fence on a pod of these schedulers: one above the binder's own is a reason to ask."""
         self._upsert: Mapping[str, Callable[[Any], None]] = {
             PODS: self._set_pod,
             NODES: self._set_node,
@@ -105,7 +103,7 @@ class Cache:
             case Deleted():
                 self._remove_object(event.kind, event.object)
                 self._saw_version(event.kind, event.object.metadata.resource_version)
-            case ListedPart():  # others of their age are still to come: nothing is complete up to them
+            case ListedPart():  # objects of the same age are still to come: the kind is not complete up to them
                 for present in event.objects:
                     self._apply(event.kind, present)
             case Listed():
@@ -120,14 +118,11 @@ class Cache:
         return self._reached.get(kind, 0)
 
     def newest_resource_versions(self) -> dict[str, str]:
-        """Per kind the highest resourceVersion of an object or event, never that of a LIST or bookmark.
-
-        The rule: docs/protocol.md, 3.
-        """
+        """By kind, the highest resourceVersion of an object or event, not of a LIST (docs/protocol.md, 3)."""
         return {kind: str(version) for kind, version in self._newest_versions.items()}
 
     def _apply(self, kind: str, item: Any) -> None:
-        """Set an object. An object that raises an exception is reported and does not stop the others."""
+        """Set an object. If it raises an exception, report it and go on with the others."""
         try:
             self._set(kind, item)
         except Exception as exc:  # noqa: BLE001 - an odd object may raise anything
@@ -159,7 +154,7 @@ class Cache:
             self._reached[kind] = version
 
     def _replace(self, listed: Listed[Any]) -> None:
-        """Apply a LIST and remove what it lacks. Its version may go back: then the API server has another store."""
+        """Apply a LIST and remove objects that it lacks. Its version may go back: the API server has a new store."""
         version = version_number(listed.resource_version)
         for present in listed.rest:
             self._apply(listed.kind, present)
@@ -174,7 +169,7 @@ class Cache:
             self._newest_versions[listed.kind] = min(self._newest_versions[listed.kind], version)
 
     def _remove_pods_lacking(self, present: set[str], version: int) -> None:
-        """Remove pods that were seen up to the LIST's version and are not in it: uids never come back."""
+        """Remove pods that were seen up to the LIST's version and are not in it, because uids never come back."""
         for uid in [*(self._unbound.keys() - present), *(self._bound - present)]:
             self._remove_pod(uid)
         for uid, assumed in list(self._assumed.items()):
@@ -228,7 +223,7 @@ class Cache:
             self._update_nomination(pod)
 
     def _set_bound(self, pod: Pod) -> None:
-        """The API shows the pod on a node: it counts there and nowhere else (the Snapshot keeps the pod)."""
+        """The API shows the pod on a node: count it only there. The Snapshot keeps the pod."""
         uid = pod.metadata.uid
         waited, assumed = self._unbound.pop(uid, None), self._assumed.pop(uid, None)
         self._bound.add(uid)
@@ -269,16 +264,15 @@ class Cache:
         return self._unbound.get(uid)
 
     def notify(self, on_shown: Callable[[str], None] | None) -> None:
-        """Call ``on_shown`` with the uid of each awaited pod once the watch shows it, or its end; None: do not."""
+        """Call ``on_shown`` with the uid of each awaited pod once the watch shows it or its end; ``None`` stops."""
         self._on_shown = on_shown
         self._awaited.clear()
 
     def await_pod(self, uid: str) -> None:
-        """Notify of the pod when the watch shows it next."""
+        """Notify once when the watch shows the pod next."""
         self._awaited.add(uid)
 
     def stop_awaiting(self, uid: str) -> None:
-        """Do not notify of the pod any more."""
         self._awaited.discard(uid)
 
     def _notify_of(self, uid: str) -> None:
@@ -287,7 +281,7 @@ class Cache:
             self._on_shown(uid)
 
     def needs_node(self, pod: Pod) -> bool:
-        """Whether a pod that was known to wait still does: the watch has shown it neither bound nor going, nor gone."""
+        """Whether a pending pod still needs a node: the watch has not shown it bound, terminating or deleted."""
         shown = self._unbound.get(pod.uid)
         if shown is not None:
             return shown.metadata.deletion_timestamp is None
@@ -298,13 +292,13 @@ class Cache:
         return self.snapshot.node_of(uid) if uid in self._bound else None
 
     def unbound_pods(self, scheduler_names: Iterable[str]) -> Iterator[Pod]:
-        """Every pod of these schedulers that has no node yet."""
+        """Every unbound pod of these schedulers."""
         names = frozenset(scheduler_names)
         return (pod for pod in self._unbound.values() if pod.spec.scheduler_name in names)
 
     @property
     def pod_count(self) -> int:
-        """How many pods the watch shows, bound or not."""
+        """Number of pods that the watch shows, bound or not."""
         return len(self._unbound) + len(self._bound)
 
     # Assumed pods.
@@ -314,14 +308,14 @@ class Cache:
 
     @property
     def assumed_pods(self) -> Mapping[str, AssumedPod]:
-        """All assumed pods, by uid."""
+        """Assumed pods by uid."""
         return self._assumed
 
     def assume(self, pod: Pod, node: str) -> None:
-        """Count the pod on the node before the API shows it there, and no longer where it was assumed before."""
+        """Count the pod on the node before the API shows it there, and no longer on an earlier node."""
         uid = pod.metadata.uid
         if uid in self._bound:
-            return  # the watch has shown it on a node already: it counts there
+            return  # the watch shows it on a node already: it counts there
         self._assumed[uid] = AssumedPod(pod=pod, node=node)
         self.snapshot.end_nomination(uid)
         self.snapshot.place(pod, node)
@@ -340,9 +334,10 @@ class Cache:
         self._restore_nomination(uid)
 
     def forget_former_epochs(self) -> None:
-        """Forget the assumed pods and nominations of a former epoch that the API has not confirmed.
+        """Forget assumed pods and nominations of former epochs that the API has not confirmed.
 
-        Only once this epoch's fence is written and the watch has shown it: then no POST of theirs can land any more.
+        Call it only after the watch has shown this epoch's fence, because until then a POST of a former epoch could
+        land.
         """
         for uid in [uid for uid, assumed in self._assumed.items() if not assumed.is_bound]:
             self.forget(uid)
@@ -354,22 +349,22 @@ class Cache:
     # Nominated pods.
 
     def nominate(self, pod: Pod, node: str, victims: frozenset[str]) -> None:
-        """Nominate the node for the pod; these are the uids of the pods that are about to be evicted for it."""
+        """Nominate the node for the pod; ``victims``: uids of the pods to be evicted for it."""
         self.nominated_pods.nominate(pod, node, victims)
 
     def nomination_written(self, uid: str, version: int) -> None:
-        """The API server has written the nomination; the pod has this resourceVersion now."""
+        """The API server has written the nomination; the pod now has this resourceVersion."""
         self.nominated_pods.written(uid, version)
         self._restore_nomination(uid)
 
     def withdraw_nomination(self, uid: str) -> None:
-        """Drop a nomination that was not written: what the API shows counts again."""
+        """Drop an unwritten nomination: the pod's status in the API counts again."""
         if self.nominated_pods.is_unwritten(uid):
             self.nominated_pods.withdraw(uid)
             self._restore_nomination(uid)
 
     def victims_left(self, uid: str) -> frozenset[str]:
-        """Of the pods that were evicted for this one, those that the watch still shows."""
+        """Pods evicted for this one that the watch still shows."""
         return self.nominated_pods.victims_of(uid) & self._bound
 
     def _restore_nomination(self, uid: str) -> None:
@@ -378,7 +373,7 @@ class Cache:
             self._update_nomination(pod)
 
     def _update_nomination(self, pod: Pod) -> None:
-        """A pod that is going can never be bound: it keeps no node from others, here as in the mirror."""
+        """Update the nomination. A terminating unbound pod loses it, as in the mirror: it can never be bound."""
         if is_gone_while_unbound(pod):
             self.nominated_pods.remove(pod.uid)
         else:
@@ -386,14 +381,14 @@ class Cache:
 
 
 class NominatedPods:
-    """Which node is nominated for which pod: by the API, or by this binder where no watch has shown it yet."""
+    """The nominated node of each pod: from the API, or from this binder until a watch shows it."""
 
     def __init__(self, snapshot: Snapshot) -> None:
         self._snapshot = snapshot
         self._own: dict[str, _OwnNomination] = {}
 
     def update(self, pod: Pod, version: int) -> None:
-        """The API shows the pod unbound, at this resourceVersion. Our own nomination counts until it is shown."""
+        """The API shows the pod unbound at this version. Our own nomination counts until the watch reaches it."""
         own = self._own.get(pod.uid)
         if own is not None and not own.is_shown:
             own.is_shown = 0 < own.version <= version
@@ -405,7 +400,7 @@ class NominatedPods:
             self._snapshot.end_nomination(pod.uid)
 
     def remove(self, uid: str) -> None:
-        """The pod is on a node, is going, or is deleted."""
+        """Drop the nomination: the pod is bound, terminating or deleted."""
         self._own.pop(uid, None)
         self._snapshot.end_nomination(uid)
 
@@ -414,7 +409,7 @@ class NominatedPods:
         self._snapshot.nominate(pod, node)
 
     def written(self, uid: str, version: int) -> None:
-        """The API server has written it; the pod has this resourceVersion now."""
+        """The API server has written the nomination; the pod now has this resourceVersion."""
         own = self._own.get(uid)
         if own is not None:
             own.version = version
@@ -423,7 +418,7 @@ class NominatedPods:
         self._own.pop(uid, None)
 
     def is_unwritten(self, uid: str) -> bool:
-        """Whether this binder has nominated a node for the pod and no answer of the API server has confirmed it."""
+        """Whether this binder has nominated a node for the pod that the API server has not confirmed."""
         own = self._own.get(uid)
         return own is not None and not own.version
 
@@ -431,7 +426,7 @@ class NominatedPods:
         return [uid for uid in self._own if self.is_unwritten(uid)]
 
     def node_of(self, pod: Pod) -> str:
-        """The pod's nominated node as the API server has it; empty for none."""
+        """The pod's nominated node in the API; may be empty."""
         own = self._own.get(pod.uid)
         if own is not None and own.version and not own.is_shown:
             return own.node
@@ -448,16 +443,14 @@ class _OwnNomination:
     """A node that this binder has nominated for a pod."""
 
     node: str
-    victims: frozenset[str]
-    """Uids of the pods that are evicted for it."""
+    victims: frozenset[str]  # uids
+    # The pod's resourceVersion with the nomination; 0 until the API server has answered.
     version: int = 0
-    """The pod's resourceVersion from which on its status has the node; 0 as long as the API server has not answered."""
-    is_shown: bool = False
-    """Whether the watch has reached that version."""
+    is_shown: bool = False  # whether the watch has reached that version
 
 
 def fence_epoch(pod: Pod) -> int:
-    """The epoch of the fence that the pod carries; 0 without one, or when its message is not a number."""
+    """The epoch of the pod's fence; 0 if it has no fence, or one whose message is not a number."""
     for condition in pod.status.conditions or ():
         if condition.type == CONDITION_FENCE:
             return version_number(condition.message)
@@ -465,7 +458,7 @@ def fence_epoch(pod: Pod) -> int:
 
 
 def _as_mirrored(pod: Pod) -> Pod:
-    """The pod with the start time that scorers see, when it was bound, so that both choose the same victims."""
+    """The pod with the start time that scorers see (when it was bound), so that both choose the same victims."""
     since = bound_at_text(pod)
     if since == pod.status.start_time:
         return pod

@@ -1,13 +1,13 @@
-"""The binder's core: every event in, every effect out, the clock handed in. No I/O and no log.
+"""The binder's core: events in, effects out, the clock injected. No I/O and no log.
 
-A RANKED message is checked for conflicts, its pod assumed on a node, taken through Reserve, Permit and PreBind, and
-posted; the API's answer becomes a Decision, and the message is acknowledged once that is stored (docs/protocol.md, 5
-and 6).
+A RANKED message passes the conflict check; its pod is assumed on a node, goes through Reserve, Permit and PreBind, and
+its Binding is posted. The API's answer becomes a Decision, and the message is acknowledged once the Decision is stored
+(docs/protocol.md, 5 and 6).
 
-Messages are examined in stream order, each when one more request may be in flight, so that the check sees the newest
-state. A pod whose Binding was left open stays assumed on its node and pauses without counting as in flight; pods behind
-it go on, and take turns with pauses that are over. When the API server answers nothing at all, messages are examined
-one at a time, with pauses between them.
+Messages are examined in stream order, each when another request may be in flight, so that the check sees the newest
+state. A pod whose Binding has no answer stays assumed on its node and pauses, without counting as in flight; the pods
+behind it go on, in turns with attempts whose pause is over. While the API server does not answer at all, messages are
+examined one at a time, with pauses between them.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ from berth_binder.events import (
     Effect,
     Event,
     EvictionAnswer,
-    LogError,
+    LogMissingRight,
     Nak,
     NominationCleared,
     PodAnswer,
@@ -73,7 +73,7 @@ from berth_binder.events import (
 )
 from berth_binder.settings import CoreSettings
 
-UNSEEN: Final = Status(Code.WAIT, ("what was written before the Binding is not seen yet",), "the API server")
+UNSEEN: Final = Status(Code.WAIT, ("the watch has not shown the writes before the Binding yet",), "the API server")
 
 A = TypeVar("A", bound=RequestAnswer)
 
@@ -81,7 +81,7 @@ A = TypeVar("A", bound=RequestAnswer)
 class BinderCore:
     """Makes every decision of one epoch. All events go through ``handle``."""
 
-    def __init__(  # noqa: PLR0913 - what an epoch begins with
+    def __init__(  # noqa: PLR0913 - an epoch begins with these
         self,
         *,
         cache: Cache,
@@ -91,7 +91,7 @@ class BinderCore:
         settings: CoreSettings | None = None,
         checking: Callable[[RankedDelivery], AbstractContextManager[object]] = nullcontext,
     ) -> None:
-        """``config`` is the digest of the configuration. ``checking`` is entered while a node is looked for."""
+        """``config``: digest of the configuration. ``checking`` is entered while a node is chosen."""
         self._settings = settings or CoreSettings()
         self._cache = cache
         self._profiles = profiles
@@ -103,22 +103,20 @@ class BinderCore:
         self._preemption = PreemptionCheck(cache=cache, max_view_age=age)
         self._queue = BindingQueue(self._settings)
         self._attempts: dict[str, BindingAttempt] = {}
-        self._in_flight: set[str] = set()
-        """Uids of the pods with a request to the API server under way. A pod has one at most."""
+        self._in_flight: set[str] = set()  # uids of pods with a request in flight, at most one a pod
+        # Pods in flight that an extender binds. They take no place, so that a slow extender delays no other Binding.
         self._at_extender: set[str] = set()
-        """Those of them that an extender is to bind: a slow one must not hold up Bindings of other pods."""
         self._decided = DecidedAttempts()
         self._suspects = Suspects()
-        self.examined = 0
-        """Messages examined so far."""
+        self.examined = 0  # number of messages
         self._is_closed = False
 
     def handle(
         self, events: Iterable[Event], now: float, may_continue: Callable[[], bool] = lambda: True
     ) -> list[Effect]:
-        """Apply events in order, then start whatever may be started by now.
+        """Apply events in order, then start all messages and attempts that may start.
 
-        Once ``may_continue`` is false, no more is started: ``due`` asks for the next call.
+        Once ``may_continue`` returns false, no more is started: ``due`` asks for the next call.
         """
         effects: list[Effect] = []
         for event in events:
@@ -128,42 +126,42 @@ class BinderCore:
         return effects
 
     def close(self) -> None:
-        """Start nothing new; answers to requests in flight are still handled."""
+        """Start no more requests; answers to requests in flight are still handled."""
         self._is_closed = True
 
     def due(self) -> float | None:
-        """When to call ``handle`` without an event; ``None``: not before the next one."""
+        """When to call ``handle`` without an event; ``None``: not before the next event."""
         return None if self._is_closed else self._queue.due(may_start=self._may_start)
 
     def held(self) -> Iterator[RankedDelivery]:
-        """Every message that is not settled; each needs ``in_progress``."""
+        """Every unsettled message; each needs ``in_progress``."""
         for attempt in self._attempts.values():
             yield from attempt.deliveries
         yield from self._queue.ranked
 
     def latest(self, uid: str) -> RankedDelivery | None:
-        """The message of the pod's highest attempt, while one is held."""
+        """The message of the pod's highest attempt, if one is held."""
         attempt = self._attempts.get(uid)
         return attempt.latest if attempt is not None else None
 
     @property
     def in_flight(self) -> int:
-        """Requests to the API server under way."""
+        """Number of requests to the API server in flight."""
         return len(self._in_flight)
 
     @property
     def has_open_requests(self) -> bool:
-        """Whether a request was left without an answer, so that it may still be carried out."""
+        """Whether a request has no answer, so that it may still be carried out."""
         return any(attempt.failures for attempt in self._attempts.values())
 
     @property
     def backlog(self) -> int:
-        """Messages that are not examined yet."""
+        """Number of messages not examined yet."""
         return len(self._queue.ranked)
 
     @property
     def is_api_silent(self) -> bool:
-        """Whether as many requests in a row as may be in flight were left open."""
+        """Whether as many requests in a row as may be in flight have no answer."""
         return self._queue.silence.is_silent
 
     @property
@@ -188,7 +186,7 @@ class BinderCore:
             case TryCounted():
                 return self._on_counted(event, now)
             case NominationCleared():
-                return [LogError(text=event.missing_right)] if event.missing_right else []
+                return [LogMissingRight(text=event.missing_right)] if event.missing_right else []
             case DecisionStored():
                 return self._settle(event.decision, now)
             case DecisionNotStored():
@@ -198,7 +196,7 @@ class BinderCore:
                 return []
 
     def _start(self, now: float, may_continue: Callable[[], bool]) -> list[Effect]:
-        """Publish ``waiting`` where it is due; then resume pauses that are over and examine messages, in turns."""
+        """Publish ``waiting`` where due; then resume attempts whose pause is over and examine messages, in turns."""
         effects: list[Effect] = []
         while (attempt := self._queue.waiting.pop(now)) is not None:
             effects.append(self._publish_waiting(attempt, now))
@@ -241,12 +239,12 @@ class BinderCore:
         return []
 
     def _join(self, attempt: BindingAttempt, delivery: RankedDelivery, now: float) -> list[Effect]:
-        """A later attempt takes over; where the former was waiting, ``waiting`` is published for it at once."""
+        """Join a message to its pod's attempt. For a later one of a waiting pod, publish ``waiting`` at once."""
         was_waiting = attempt.is_waiting
         is_later = attempt.join(delivery)
         effects: list[Effect] = [SetAside(held=delivery)] if attempt.has_paused else []
         surplus = attempt.take_surplus()
-        if surplus is not None:  # a message that was delivered twice stays in the stream as long as one of them is held
+        if surplus is not None:  # a message delivered twice is acknowledged only once no delivery is held
             effects.append((SetAside if attempt.holds(surplus.sequence) else Ack)(held=surplus))
         if is_later and was_waiting and attempt.phase is not AttemptPhase.DECIDING:
             effects.append(self._publish_waiting(attempt, now))
@@ -265,7 +263,7 @@ class BinderCore:
         return self._go_on(attempt, now)
 
     def _go_on(self, attempt: BindingAttempt, now: float) -> list[Effect]:
-        """Begin the attempt, or resume it after a pause; a suspect once that is counted."""
+        """Begin the attempt, or resume it after a pause; a suspect only after its count is stored."""
         if not attempt.is_suspect or self._suspects.is_counted(attempt.uid):
             return self._proceed(attempt, now)
         attempt.phase = AttemptPhase.COUNTING
@@ -295,7 +293,7 @@ class BinderCore:
     # From the conflict check to the Binding.
 
     def _examine(self, attempt: BindingAttempt, now: float) -> list[Effect]:
-        """Decide on the pod as it is now; where a node is chosen and still passes, go on with the plugins' steps."""
+        """Decide on the pod's current state; if the chosen node still passes, go on with the plugins' steps."""
         latest, steps = attempt.latest, attempt.steps
         pod = self._check.current_pod(latest.ranked, latest.attempt, attempt.read)
         if pod is None:
@@ -312,7 +310,7 @@ class BinderCore:
         return self._go_to(found, attempt, now)
 
     def _find(self, ranked: Ranked, pod: Pod) -> Verdict | Placement | EvictionPlan:
-        """A node, pods to evict, or the verdict that there is neither."""
+        """A node, pods to evict, or the verdict that there is no node."""
         found = self._check.examine(ranked, pod)
         is_rejected = isinstance(found, Verdict) and found.outcome is Outcome.UNSCHEDULABLE
         if is_rejected and ranked.preemption is not None:
@@ -323,14 +321,14 @@ class BinderCore:
         if isinstance(found, Verdict):
             return self._decide(attempt, found)
         if isinstance(found, EvictionPlan):
-            # A pod that is gone or has changed since must not cost others their place: the API's word, not a watch's.
+            # A pod that was deleted or changed must not cost others their place: ask the API server, not a watch.
             return self._evict(attempt, found) if attempt.read is not None else self._read(attempt)
         return self._assume(attempt, found, now)
 
     def _wait_for_watch(self, attempt: BindingAttempt, now: float) -> list[Effect]:
-        """Give the watch some time to show the pod; then read it, at once where others wait for one that is counted.
+        """Give the watch some time to show the pod, then read it; a counted suspect at once, because others wait.
 
-        It is never taken from the message.
+        The pod is never taken from the message.
         """
         if attempt.has_waited_for_watch or self._suspects.is_counted(attempt.uid):
             self._cache.stop_awaiting(attempt.uid)
@@ -340,7 +338,7 @@ class BinderCore:
         return []
 
     def _end_wait_for_watch(self, uid: str) -> None:
-        """Examine the attempt at once: what it waits for is there."""
+        """Examine the attempt at once, because the watch has shown its pod."""
         attempt = self._attempts.get(uid)
         if attempt is not None:
             self._queue.paused.end_pause(attempt)
@@ -409,10 +407,10 @@ class BinderCore:
         self._at_extender.discard(answer.uid)
         self._queue.silence.answered(now, is_open=answer.is_open)
         effects = self._guard(attempt, lambda: then(attempt, answer, now), now)
-        return [LogError(text=answer.missing_right), *effects] if answer.missing_right else effects
+        return [LogMissingRight(text=answer.missing_right), *effects] if answer.missing_right else effects
 
     def _on_failure(self, failure: RequestFailed, now: float) -> list[Effect]:
-        """It may have been carried out all the same: the attempt goes on as after an answer that was lost."""
+        """Go on as after a lost answer, because the request may have been carried out."""
         attempt = self._attempts.get(failure.uid)
         if attempt is None or failure.uid not in self._in_flight:
             return []
@@ -447,7 +445,7 @@ class BinderCore:
         return self._after_reading(attempt, answer.pod, now)
 
     def _after_voiding(self, attempt: BindingAttempt, answer: PodAnswer, now: float) -> list[Effect]:
-        """Give the verdict that was put off, or choose a node anew; the Binding may have landed meanwhile."""
+        """Give the postponed verdict, or choose a new node, unless the Binding has landed meanwhile."""
         if answer.status in (HTTPStatus.NOT_FOUND, HTTPStatus.CONFLICT, HTTPStatus.UNPROCESSABLE_ENTITY):
             return self._decide(attempt, GONE)
         if answer.pod is None:
@@ -460,10 +458,10 @@ class BinderCore:
         return self._decide(attempt, landed or verdict, dead_letter=dead_letter and landed is None)
 
     def _after_reading(self, attempt: BindingAttempt, pod: Pod, now: float) -> list[Effect]:
-        """Try the same node again as long as it passes, since a lost POST may still land.
+        """Retry the same node as long as it passes, since a lost POST may still land.
 
-        A node that does not pass any more (it was deleted, or is full) gets no further POST. Those without an answer
-        are made void; only then another node is chosen (docs/adr/0017-no-second-post-to-a-node-that-is-gone.md).
+        A node that no longer passes (deleted or full) gets no further POST. POSTs without an answer are voided; only
+        then another node is chosen (docs/adr/0017-no-second-post-to-a-node-that-is-gone.md).
         """
         latest, steps = attempt.latest, attempt.steps
         verdict = verdict_on(pod, latest.ranked.pod, attempt.node)
@@ -494,7 +492,7 @@ class BinderCore:
             verdict = Verdict(outcome=Outcome.CONFLICT, reason=Reason.VOLUMES, message=answer.message)
             return self._decide(attempt, verdict)
         if not answer.succeeded:
-            return self._decide(attempt, refused("what comes before the Binding was", answer.status, answer.reason))
+            return self._decide(attempt, refused("writes before the Binding were", answer.status, answer.reason))
         steps.unwritten = ()
         attempt.awaited_versions = answer.versions
         return self._examine(attempt, now)  # meanwhile the node may be gone, or full
@@ -502,15 +500,15 @@ class BinderCore:
     # Pauses.
 
     def _back_off(self, attempt: BindingAttempt, answer: RequestAnswer | None, now: float) -> list[Effect]:
-        """Pause after an answer that decides nothing, or (``None``) after an exception."""
+        """Pause after an answer without a verdict, or (``None``) after an exception."""
         aside = self._queue.back_off(attempt, answer, now)
         return [*self._suspects.clear(attempt.uid), *aside]
 
     def _wait_for_plugin(self, attempt: BindingAttempt, steps: PluginSteps, status: Status, now: float) -> list[Effect]:
-        """A plugin answered WAIT: the pod stays assumed, and another may be in flight in its place."""
+        """Pause after a plugin's WAIT: the pod stays assumed, and another pod may be in flight instead."""
         aside = self._queue.wait_for_plugin(attempt, steps, status, now)
-        told: list[Effect] = [] if attempt.is_waiting else [self._publish_waiting(attempt, now)]
-        return [*self._suspects.clear(attempt.uid), *aside, *told]
+        published: list[Effect] = [] if attempt.is_waiting else [self._publish_waiting(attempt, now)]
+        return [*self._suspects.clear(attempt.uid), *aside, *published]
 
     def _resume(self, attempt: BindingAttempt, now: float) -> list[Effect]:
         attempt.conflicts = 0
@@ -528,7 +526,7 @@ class BinderCore:
         """Count an exception against its pod; it never stops the process (docs/protocol.md, 6)."""
         try:
             return step()
-        except Exception as exc:  # noqa: BLE001 - whatever a plugin raises must not stop the queue
+        except Exception as exc:  # noqa: BLE001 - an exception of a plugin must not stop the queue
             return self._count_exception(attempt, f"{type(exc).__name__}: {exc}", now)
 
     def _count_exception(self, attempt: BindingAttempt, error: str, now: float) -> list[Effect]:
@@ -540,9 +538,9 @@ class BinderCore:
         return self._decide(attempt, verdict, dead_letter=True)
 
     def _decide(self, attempt: BindingAttempt, verdict: Verdict, *, dead_letter: bool = False) -> list[Effect]:
-        """Publish the final Decision; unless the pod is bound, free the node and what plugins have reserved.
+        """Publish the final Decision; unless the pod is bound, free the node and the plugins' reservations.
 
-        While a POST without an answer may still land, first make it void; that of a pod that is gone cannot land.
+        If a POST without an answer may still land, void it first, unless the pod is gone.
         """
         if attempt.may_still_land and verdict.outcome not in {Outcome.BOUND, Outcome.GONE}:
             attempt.undecided = (verdict, dead_letter)
@@ -565,7 +563,7 @@ class BinderCore:
         return [publish]
 
     def _settle(self, decision: Decision, now: float) -> list[Effect]:
-        """The Decision is stored: acknowledge the messages that it decides, and record its Event."""
+        """The Decision is stored: acknowledge the messages that it settles, and record its Event."""
         attempt = self._attempts.get(decision.uid)
         if attempt is None or attempt.decision is not decision or attempt.decided is None:
             return []

@@ -1,4 +1,4 @@
-"""What carries out the effects of the binder's core: its answers are events."""
+"""Carries out the effects of the binder's core; answers are events."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ from berth_binder.events import (
     Event,
     EvictPods,
     GetPod,
-    LogError,
+    LogMissingRight,
     Nak,
     PostBinding,
     PublishDecision,
@@ -54,17 +54,17 @@ log = get_logger()
 
 T = TypeVar("T")
 
+# Pause before a publish without an answer is repeated; its message id prevents duplicates.
 RETRY_SECONDS: Final = 0.2
-"""Before a publish without an answer is repeated; its message id prevents duplicates."""
+# Pause before a count of tries without an answer is repeated.
 TRIES_RETRY_SECONDS: Final = 1.0
-"""Before a count of tries without an answer is repeated."""
 PLACED_NOWHERE: Final = frozenset({Outcome.UNSCHEDULABLE, Outcome.PREEMPTING, Outcome.ERROR})
 
 
 class BinderEffects:
     """Carries out the effects of one leadership. Answers go into the inbox."""
 
-    def __init__(  # noqa: PLR0913 - what effects need, and where answers go
+    def __init__(  # noqa: PLR0913 - the parts that carry out effects, and the inbox
         self,
         process: Process,
         leadership: LeaderSession,
@@ -85,11 +85,11 @@ class BinderEffects:
         self._cache = cache
         self._inbox = inbox
         self._logged: set[str] = set()
+        # By uid, the trace of the pod's message.
         self.traceparent_of: Callable[[str], str | None] = lambda _uid: None
-        """The trace that the message of the pod with this uid is in."""
 
     def carry_out(self, effect: Effect) -> Coroutine[Any, Any, None] | None:  # noqa: C901 - one case an effect
-        """Begin an effect. Returns the rest of one that waits for an answer in a task."""
+        """Begin an effect. Returns a coroutine if the effect waits for an answer."""
         match effect:
             case PostBinding() | GetPod() | VoidBindings() | EvictPods() | ClearNomination() | WriteVolumes():
                 self._requests.start(effect, self.traceparent_of(effect.pod.uid))
@@ -105,8 +105,8 @@ class BinderEffects:
                 return self._publisher.reject_unusable(effect.held.delivery, effect.reason)
             case RecordEvent():
                 self._recorder.record(effect.decision, self._cache.pod(effect.pod.uid) or effect.pod)
-            case LogError():
-                self._log_once(effect.text)
+            case LogMissingRight():
+                self._log_missing_right(effect.text)
             case CountTry():
                 return self._count_try(effect)
             case ClearTries():
@@ -120,7 +120,7 @@ class BinderEffects:
         return None
 
     def _on_published(self, effect: PublishDecision, error: BerthError | None) -> None:
-        """Called from the connection's reader, where nothing may raise."""
+        """Runs in the connection's reader, where no exception may be raised."""
         is_stored = error is None
         self._inbox.put(DecisionStored(decision=effect.decision) if is_stored else DecisionNotStored(publish=effect))
 
@@ -135,38 +135,41 @@ class BinderEffects:
         self._inbox.put(TryCounted(uid=effect.uid, tries=tries))
 
     async def _clear_tries(self, effect: ClearTries) -> None:
-        """Not after the leadership: what has held up this loop for so long that the Lease was lost counts."""
+        """Only while leading: if this loop was blocked until the Lease was lost, the try counts."""
         self._leadership.check()
         await self._until_answered(lambda: clear_tries(self._session, COMMITS, key("pod", effect.uid)))
 
     async def _until_answered(self, work: Callable[[], Awaitable[T]]) -> T:
-        """Try again while NATS does not answer. Raises BusLostError: the leadership is over."""
+        """Try again while NATS does not answer.
+
+        Raises:
+            BusLostError: the leadership is over.
+        """
         while True:
             try:
                 return await work()
             except (BusLostError, MissingError):
                 raise
             except TemporaryError as error:
-                log.warning("counting what is begun again later", reason=str(error))
+                log.warning("cannot count a begun pod, trying again", reason=str(error))
                 await self._process.clock.sleep(TRIES_RETRY_SECONDS)
 
-    def _log_once(self, text: str) -> None:
+    def _log_missing_right(self, text: str) -> None:
         if text not in self._logged:
             self._logged.add(text)
-            log.error(text)
+            log.error("berth's account lacks a right", reason=text)
 
 
 class DecisionPublisher:
-    """Publishes on one session: when that is lost the leadership ends, and the message is delivered again."""
+    """Publishes on one session. If the session is lost, the leadership ends and the message is redelivered."""
 
     def __init__(self, session: Session, metrics: Meter) -> None:
         self._session = session
         self._metrics = metrics
-        self.under_way = 0
-        """Decisions whose PubAck is awaited."""
+        self.under_way = 0  # Decisions without a PubAck yet
 
     def publish_soon(self, effect: PublishDecision, on_end: Callable[[BerthError | None], None]) -> None:
-        """Publish a Decision; ``on_end`` is called once, when it is stored or with why it is not known to be."""
+        """Publish a Decision. ``on_end`` is called once: with None when it is stored, or with the error."""
 
         def on_answer(answer: PubAck | BerthError) -> None:
             self.under_way -= 1
@@ -185,7 +188,7 @@ class DecisionPublisher:
             staged.publish_soon(self._session, on_answer)
 
     async def publish(self, effect: PublishDecision) -> None:
-        """Publish a Decision, after a dead letter if it has one, and wait until both are stored.
+        """Publish a Decision, after its dead letter if it has one, and wait until both are stored.
 
         Raises:
             BusLostError, MissingError: the connection or the stream is lost.
@@ -197,12 +200,12 @@ class DecisionPublisher:
         self._on_stored(effect)
 
     async def reject_unusable(self, delivery: Delivery, reason: str) -> None:
-        """Publish a dead letter of a message that cannot be used, then acknowledge it.
+        """Publish a dead letter of an unusable message, then acknowledge it.
 
         Raises:
             BusLostError, MissingError: the connection or the stream is lost.
         """
-        log.warning("cannot use a message, wrote a dead letter", subject=delivery.subject, reason=reason)
+        log.warning("wrote a dead letter of an unusable message", subject=delivery.subject, reason=reason)
         await self._publish_dead_letter(delivery, reason, cause="undecodable")
         delivery.ack()
 
@@ -229,14 +232,14 @@ async def _until_stored(publish: Callable[[], Awaitable[object]]) -> None:
             await publish()
         except (BusLostError, MissingError):
             raise
-        except TemporaryError:  # that NATS stores nothing is said once, for all pods
+        except TemporaryError:  # a stream that stores no messages is logged once, for all pods
             await asyncio.sleep(RETRY_SECONDS)
         else:
             return
 
 
 def log_decision(decision: Decision, headers: Mapping[str, str]) -> None:
-    """One line about a stored Decision: at V_RESULT when the pod is bound or cannot be placed, else at V_STEP."""
+    """Log a stored Decision: at V_RESULT if the pod is bound or cannot be placed, else at V_STEP."""
     about = {
         "pod": f"{decision.namespace}/{decision.pod}",
         "uid": decision.uid,

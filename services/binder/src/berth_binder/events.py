@@ -1,8 +1,7 @@
-"""What goes into the binder's core and what comes out: events, and effects that the runner carries out.
+"""The core's events and effects.
 
-A request to the API server is an effect; its answer comes back as an event. An answer is an HTTP status with the
-server's message; no answer at all is status 0. Structs, because several are made for each pod: a frozen dataclass takes
-five times as long.
+A request to the API server is an effect; its answer is an event with an HTTP status and the server's message. Structs,
+because several are made for each pod and a frozen dataclass takes five times as long.
 """
 
 from __future__ import annotations
@@ -19,8 +18,7 @@ from berth.framework.interface import Write
 from berth.messages.attempts import Decision, Ranked
 from berth.messages.subjects import Attempt
 
-NO_ANSWER: Final = 0
-"""The status of a request that was not answered."""
+NO_ANSWER: Final = 0  # status of a request without an answer
 _OPEN: Final = frozenset({NO_ANSWER, HTTPStatus.UNAUTHORIZED, HTTPStatus.REQUEST_TIMEOUT, HTTPStatus.TOO_MANY_REQUESTS})
 
 
@@ -30,7 +28,7 @@ def leaves_open(status: int) -> bool:
 
 
 def may_have_been_executed(status: int) -> bool:
-    """Whether the API server may execute a request, now or later, that it answered so."""
+    """Whether the API server may carry out a request, now or later, after this answer."""
     return status in {NO_ANSWER, HTTPStatus.REQUEST_TIMEOUT} or status >= HTTPStatus.INTERNAL_SERVER_ERROR
 
 
@@ -38,16 +36,14 @@ def may_have_been_executed(status: int) -> bool:
 
 
 class RankedDelivery(msgspec.Struct, frozen=True, kw_only=True, eq=False):
-    """A RANKED message was delivered. It is held until its effect is durable."""
+    """A delivered RANKED message, held until its effect is durable."""
 
     ranked: Ranked
     attempt: Attempt
-    sequence: int
-    """The message's sequence in the stream. Bindings are started in this order."""
-    delivery: Any
-    """The bus's object for the message; the core only passes it back."""
+    sequence: int  # in the stream; Bindings are started in this order
+    delivery: Any  # the bus's Delivery, which the core only passes back
+    # Whether a former binder left the message when it crashed: it may have crashed on this pod.
     is_suspect: bool = False
-    """Whether a former binder may have ended while it bound this pod: it left the message, and not in good order."""
 
 
 class RequestAnswer(msgspec.Struct, frozen=True, kw_only=True):
@@ -57,8 +53,7 @@ class RequestAnswer(msgspec.Struct, frozen=True, kw_only=True):
     status: int
     message: str = ""
     retry_after: timedelta | None = None
-    missing_right: str = ""
-    """The RBAC rule to add, if berth's account lacks one."""
+    missing_right: str = ""  # the RBAC rule to add, if berth's account lacks one
 
     @property
     def is_open(self) -> bool:
@@ -67,7 +62,7 @@ class RequestAnswer(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def reason(self) -> str:
-        """Why the API server has refused it, for users."""
+        """The reason of the API server's rejection, for users."""
         return self.missing_right or self.message or "no reason given"
 
     @property
@@ -76,31 +71,27 @@ class RequestAnswer(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class BindingAnswer(RequestAnswer, frozen=True, kw_only=True):
-    """The answer to the POST of a Binding, or what the API server shows after an extender was to bind the pod."""
+    """The answer to a Binding, or the pod's state after an extender was to bind it."""
 
-    failure: str = ""
-    """Why the extender has not bound it, for users."""
+    failure: str = ""  # of the extender, for users
 
 
 class PodAnswer(RequestAnswer, frozen=True, kw_only=True):
     """The answer to the GET of a pod, or to ``VoidBindings``."""
 
-    pod: Pod | None = None
-    """The pod of that name, when there is one."""
+    pod: Pod | None = None  # the pod of that name, if it exists
 
 
 class EvictionAnswer(RequestAnswer, frozen=True, kw_only=True):
-    """The answer to evictions and the nomination after them: to the first request that failed, or else to the last."""
+    """The answer to evictions and the nomination after them: to the first failed request, or else to the last."""
 
-    pod: Pod | None = None
-    """The preemptor with its nominated node, when all succeeded."""
+    pod: Pod | None = None  # the preemptor with its nominated node, if all succeeded
 
 
 class VolumesAnswer(RequestAnswer, frozen=True, kw_only=True):
-    """The answer to the writes before a Binding: to the first that failed, or else to the last."""
+    """The answer to the writes before a Binding: to the first failed one, or else to the last."""
 
-    versions: Mapping[str, int] = msgspec.field(default_factory=dict)
-    """The highest resourceVersion that was written, by kind."""
+    versions: Mapping[str, int] = msgspec.field(default_factory=dict)  # highest written resourceVersion by kind
 
 
 class NominationCleared(RequestAnswer, frozen=True, kw_only=True):
@@ -108,14 +99,14 @@ class NominationCleared(RequestAnswer, frozen=True, kw_only=True):
 
 
 class RequestFailed(msgspec.Struct, frozen=True, kw_only=True):
-    """A request for the pod of this uid ended in an exception: a bug, or an answer that cannot be read."""
+    """A request for the pod of this uid raised an exception: a bug, or an unreadable answer."""
 
     uid: str
     error: str
 
 
 class TryCounted(msgspec.Struct, frozen=True, kw_only=True):
-    """The bus has stored that the pod of this uid is begun: ``tries`` times by binders that have not finished it."""
+    """The bus has stored the count of binders that began the pod of this uid and did not finish it."""
 
     uid: str
     tries: int
@@ -128,17 +119,16 @@ class DecisionStored(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PodShown(msgspec.Struct, frozen=True, kw_only=True):
-    """The watch shows a pod, or its end, for which an attempt waits."""
+    """The watch shows an awaited pod, or its end."""
 
     uid: str
 
 
-Answer = BindingAnswer | PodAnswer | EvictionAnswer | VolumesAnswer | NominationCleared
-"""The answers of the API server."""
+Answer = BindingAnswer | PodAnswer | EvictionAnswer | VolumesAnswer | NominationCleared  # of the API server
 
 
 class DecisionNotStored(msgspec.Struct, frozen=True, kw_only=True):
-    """The stream has not acknowledged a Decision in time, or has refused it for now."""
+    """The stream has not acknowledged a Decision in time, or has rejected it for now."""
 
     publish: PublishDecision
 
@@ -154,8 +144,7 @@ class PostBinding(msgspec.Struct, frozen=True, kw_only=True):
 
     pod: Pod
     node: str
-    by_extender: bool = False
-    """Whether an extender binds it, without these preconditions."""
+    by_extender: bool = False  # then without these preconditions
 
 
 class GetPod(msgspec.Struct, frozen=True, kw_only=True):
@@ -165,7 +154,7 @@ class GetPod(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class VoidBindings(msgspec.Struct, frozen=True, kw_only=True):
-    """Write the pod's status, so that no Binding that was sent before can land any more. -> PodAnswer."""
+    """Write the pod's status, so that no earlier Binding can land any more. -> PodAnswer."""
 
     pod: Pod
 
@@ -192,26 +181,24 @@ class WriteVolumes(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CountTry(msgspec.Struct, frozen=True, kw_only=True):
-    """Store that the pod of this uid is begun once more, where it outlives the process. -> TryCounted."""
+    """Store in a bucket that a binder begins the pod of this uid once more. -> TryCounted."""
 
     uid: str
 
 
 class ClearTries(msgspec.Struct, frozen=True, kw_only=True):
-    """Remove the count: this binder goes on without the pod. There is no answer."""
+    """Remove the count: this binder has survived the pod. Has no answer."""
 
     uid: str
 
 
 class PublishDecision(msgspec.Struct, frozen=True, kw_only=True):
-    """Publish a Decision about the held message. -> DecisionStored, DecisionNotStored."""
+    """Publish a Decision on the held message. -> DecisionStored, DecisionNotStored."""
 
     decision: Decision
     held: RankedDelivery
-    dead_letter: bool = False
-    """Whether to copy the message to ``dead`` before: it has failed too often."""
-    is_repeat: bool = False
-    """Whether it was published before: after a pause then."""
+    dead_letter: bool = False  # whether to copy the message to dead before, after too many failures
+    is_repeat: bool = False  # whether it was published before; then after a pause
 
 
 class Ack(msgspec.Struct, frozen=True, kw_only=True):
@@ -221,21 +208,21 @@ class Ack(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Nak(msgspec.Struct, frozen=True, kw_only=True):
-    """Have the message delivered again after the delay: another binder may be able to use it."""
+    """Have the message redelivered after the delay, because another binder may be able to use it."""
 
     held: RankedDelivery
     delay: timedelta
 
 
 class RejectRanked(msgspec.Struct, frozen=True, kw_only=True):
-    """Copy the message to ``dead`` and acknowledge it: it can never be used."""
+    """Copy an unusable message to ``dead`` and acknowledge it."""
 
     held: RankedDelivery
     reason: str
 
 
 class SetAside(msgspec.Struct, frozen=True, kw_only=True):
-    """Keep the message without counting it among those that may be held: its pod waits (docs/protocol.md, 5)."""
+    """Keep the message of a waiting pod without counting it against ``max_unacked`` (docs/protocol.md, 5)."""
 
     held: RankedDelivery
 
@@ -247,15 +234,23 @@ class RecordEvent(msgspec.Struct, frozen=True, kw_only=True):
     pod: Pod
 
 
-class LogError(msgspec.Struct, frozen=True, kw_only=True):
-    """Log what an operator must change; the runner logs each text once."""
+class LogMissingRight(msgspec.Struct, frozen=True, kw_only=True):
+    """Log once, by text, the RBAC rule to add."""
 
     text: str
 
 
-ApiRequest = PostBinding | GetPod | VoidBindings | EvictPods | ClearNomination | WriteVolumes
-"""The requests to the API server."""
+ApiRequest = PostBinding | GetPod | VoidBindings | EvictPods | ClearNomination | WriteVolumes  # to the API server
 
 Effect = (
-    ApiRequest | CountTry | ClearTries | PublishDecision | Ack | Nak | RejectRanked | SetAside | RecordEvent | LogError
+    ApiRequest
+    | CountTry
+    | ClearTries
+    | PublishDecision
+    | Ack
+    | Nak
+    | RejectRanked
+    | SetAside
+    | RecordEvent
+    | LogMissingRight
 )

@@ -1,4 +1,4 @@
-"""The binder's metrics: Bindings and Decisions as they happen, Bindings of others, and the gauges of the leader.
+"""The binder's metrics: Bindings, Decisions, foreign Bindings, and the leader's gauges.
 
 Names and meanings are in ``berth.observability.metrics``.
 """
@@ -17,16 +17,16 @@ from berth_binder.events import BindingAnswer
 
 log = get_logger()
 
+# Interval between updates of the gauges; Prometheus scrapes less often.
 GAUGES_SECONDS: Final = 1.0
-"""Between two updates of the gauges; Prometheus scrapes less often."""
+# Minimum interval between warnings about foreign Bindings.
 FOREIGN_SECONDS: Final = 60.0
-"""Between two warnings about Bindings of others."""
+# Set by the leader only.
 GAUGES: Final[tuple[GaugeName, ...]] = ("berth_reservations", "berth_bindings_in_flight", "scheduler_cache_size")
-"""Set by the leader only."""
 
 
 def count_binding(metrics: Meter, answer: BindingAnswer, seconds: float, *, profile: str) -> None:
-    """Count the answer to a Binding and its duration, which is also that of the extension point Bind."""
+    """Count the answer to a Binding and its duration, which is also the duration of the extension point Bind."""
     metrics.observe(
         "scheduler_framework_extension_point_duration_seconds",
         seconds,
@@ -39,7 +39,7 @@ def count_binding(metrics: Meter, answer: BindingAnswer, seconds: float, *, prof
 
 
 def count_decision(metrics: Meter, decision: Decision) -> None:
-    """Count a stored Decision; the outcomes that kube-scheduler has also under its own metric names."""
+    """Count a stored Decision; the outcomes of kube-scheduler also under its metric names."""
     metrics.count("berth_decisions_total", outcome=decision.outcome.value, profile=decision.profile)
     metrics.count("berth_messages_published_total", stream="DECISIONS")
     if decision.outcome is Outcome.CONFLICT:
@@ -52,9 +52,9 @@ def count_decision(metrics: Meter, decision: Decision) -> None:
 
 
 async def report_foreign_bindings(seen: ForeignBindings, profiles: Iterable[str], process: Process) -> None:
-    """Count what others bind from now on, and warn about it, at most once a minute.
+    """Count Bindings of other clients from now on, and warn at most once a minute.
 
-    It stops nothing: a tenant may be allowed to bind the pods of a namespace (docs/adr/0027).
+    Only a warning, because a tenant may have the right to bind the pods of a namespace (docs/adr/0027).
     """
     counted, warned, warned_at = seen.counts.copy(), seen.counts.total(), -FOREIGN_SECONDS
     for profile in profiles:
@@ -66,7 +66,7 @@ async def report_foreign_bindings(seen: ForeignBindings, profiles: Iterable[str]
         if counted.total() > warned and now - warned_at >= FOREIGN_SECONDS:
             pod, node = seen.last
             log.warning(
-                "others bind pods of berth's profiles: two schedulers of the same pods give the same room away",
+                "another client binds pods of berth's profiles: both may use the same free resources",
                 pods=counted.total() - warned,
                 pod=pod,
                 node=node,
@@ -84,6 +84,6 @@ def set_gauges(metrics: Meter, cache: Cache, *, in_flight: int) -> None:
 
 
 def clear_gauges(metrics: Meter) -> None:
-    """Clear them at the end of a leadership: another binder leads, or none."""
+    """Clear the gauges at the end of a leadership, because this binder no longer knows them."""
     for name in GAUGES:
         metrics.clear(name)

@@ -1,4 +1,4 @@
-"""The binder's service: its cache is current as long as the process runs, and it binds pods whenever it leads."""
+"""The binder's service. Its cache is current as long as the process runs; it binds pods while it leads."""
 
 from __future__ import annotations
 
@@ -62,10 +62,10 @@ from berth_binder.takeover import HigherFences, Takeover
 
 log = get_logger()
 
+# Seconds in which pending Events are still sent at the stop; the rest is dropped.
 LAST_EVENTS_SECONDS: Final = 1.0
-"""How long queued Events are still sent while stopping; the rest is dropped."""
+# Interval of the check for fences of higher epochs.
 FENCES_SECONDS: Final = 1.0
-"""Between two looks for fences of higher epochs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,13 +74,13 @@ class Clients:
 
     bus: Bus
     api: KubeClient
+    # For Events and conditions, with connections and a rate (qps) of their own, so that they delay no Binding.
     events: KubeClient
-    """For Events and conditions: connections and a rate (qps) of their own, so that no Binding waits behind them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BinderParts:
-    """What lives as long as the process and is used by every leadership."""
+    """The parts that live as long as the process and are used by every leadership."""
 
     process: Process
     client: KubeClient
@@ -89,12 +89,11 @@ class BinderParts:
     recorder: EventRecorder
     progress: Progress
     profiles: dict[str, Profile]
-    config: str
-    """Digest of the configuration."""
+    config: str  # digest of the configuration
     settings: BinderSettings
     extenders: Extenders
+    # The leader's figures for NATS's service protocol; empty on a standby.
     stats: dict[str, object] = field(default_factory=dict)
-    """The leader's figures for NATS's service protocol; empty while it does not lead."""
 
 
 async def serve(
@@ -137,11 +136,11 @@ async def serve(
 
 
 def observe(cache: Cache, event: ReflectorEvent[Any]) -> None:
-    """Pass an informer's event to the cache, and log objects that cannot be read."""
+    """Pass an informer's event to the cache, and log unreadable objects."""
     cache.observe(event)
     problems = cache.snapshot.problems
     while problems:
-        log.warning("cannot use an object as it is", reason=problems.popleft())
+        log.warning("an object has unusable values", reason=problems.popleft())
     if isinstance(event, Undecodable):
         log.warning("cannot decode an object", kind=event.kind, object=event.name, reason=event.reason)
 
@@ -194,10 +193,10 @@ class BinderEpoch:
             slice_seconds=parts.settings.slice.total_seconds(),
             inbox=self._inbox,
         )
+        # Sequence of the last message of RANKED that a crashed former leader left.
         self._left = 0
-        """The last message of RANKED that a former leader left when it ended."""
+        # The highest term of a watcher seen in ``control``.
         self._watchers_term = 0
-        """The highest term of a watcher that ``control`` was seen to have."""
 
     async def run(self) -> None:
         """Lead until the leadership is lost or the process stops.
@@ -249,7 +248,7 @@ class BinderEpoch:
                 task.cancel()
 
     def _lasting(self, consumer: str) -> Iterable[tuple[str, Coroutine[Any, Any, None]]]:
-        """What runs as long as this binder leads, by the name of its task."""
+        """The tasks that run as long as this binder leads, with their names."""
         parts, core = self._parts, self._core
         checks = LeaderChecks(process=parts.process, leadership=self._leadership, role="binder")
         yield "core", self._loop.run()
@@ -267,24 +266,24 @@ class BinderEpoch:
         yield "orphans", checks.check_orphans(self._session, orphans, self._end_for_orphans)
 
     def _live_data(self) -> LiveDataReader:
-        """The reader of the live data that filters use beside the cluster's objects."""
+        """The reader of the live data that filters use."""
         sources = frozenset[LiveSource]().union(*(p.live_sources_of_filters for p in self._parts.profiles.values()))
         return LiveDataReader(self._parts.cache.snapshot.live, sources)
 
     async def _finish(self) -> None:
-        """Start nothing new, and wait for what is under way as long as the settings allow."""
+        """Start no more requests, and wait for those in flight as long as the settings allow."""
         self._core.close()
         try:
             async with asyncio.timeout(self._parts.settings.finish.total_seconds()):
                 await self._loop.until(self._is_idle)
         except TimeoutError:
-            log.warning("stopping with requests under way: the next binder reads their results")
+            log.warning("stopping with unanswered requests: the next binder reads their results")
 
     def _is_idle(self) -> bool:
         return not (self._requests.under_way or self._publisher.under_way or self._loop.tasks or self._inbox)
 
     async def _settle(self) -> None:
-        """Wait for the answers of the API server. When no request is left open, the next leader need not fence."""
+        """Wait for the answers of the API server. If no request is left open, the next leader need not fence."""
         all_answered = await self._requests.settle()
         if all_answered and not self._core.has_open_requests and not any(map(_leaves_open, self._inbox.drain())):
             self._leadership.settled()
@@ -309,7 +308,7 @@ class BinderEpoch:
             await self._take_attempt(ranked, attempt, delivery)
 
     async def _take_attempt(self, ranked: Ranked, attempt: Attempt, delivery: Delivery) -> None:
-        """An attempt of a term that no watcher has had is nobody's: the pod's real ones would look older than it."""
+        """Reject an attempt of a term that no watcher has had, because the pod's real attempts would look older."""
         try:
             is_known = attempt.term <= self._watchers_term or await self._is_known(attempt.term)
         except UnansweredError:
@@ -333,13 +332,13 @@ class BinderEpoch:
             self._inbox.put(event)
 
     async def _is_known(self, term: int) -> bool:
-        """Whether a watcher has that term: it is in ``control`` before anything is published in it."""
+        """Whether a watcher has had the term: ``control`` has it before any message of the term is published."""
         entry = await self._session.get(CONTROL, term_key("watcher"))
         if entry is None:  # a new store, in which no watcher has led yet
             return True
         try:
             self._watchers_term = number_in_control(entry, "watcher")
-        except DecodeError:  # the watcher says so, and cannot lead until it is mended
+        except DecodeError:  # the watcher logs it, and cannot lead before it is repaired
             return True
         return term <= self._watchers_term
 
@@ -365,7 +364,7 @@ class BinderEpoch:
             await self._fences.ask()
 
     async def _end_for_orphans(self, problem: str) -> None:
-        """Give up the Lease when the consumer does not deliver what RANKED holds: the next epoch has a new one."""
+        """Give up the Lease if the consumer does not deliver stored messages: the next epoch creates a new one."""
         self._leadership.end(problem)
 
     def _describe_stall(self) -> str:
@@ -376,11 +375,11 @@ class BinderEpoch:
         return self._parts.process.tracing.span("check", parent=held.delivery.headers.get(TRACEPARENT))
 
     def _traceparent_of(self, uid: str) -> str | None:
-        """The trace that the pod's message is in."""
+        """The trace of the pod's message."""
         held = self._core.latest(uid) if self._parts.process.tracing.is_exporting else None
         return held.delivery.headers.get(TRACEPARENT) if held is not None else None
 
 
 def _leaves_open(event: Event) -> bool:
-    """Whether an answer that the core has not had leaves open whether its request is carried out."""
+    """Whether an answer still in the inbox leaves open if its request is carried out."""
     return isinstance(event, RequestFailed) or (isinstance(event, RequestAnswer) and event.is_open)

@@ -1,14 +1,13 @@
-"""The takeover of a new epoch. After it no POST of a former epoch can land, and the watch has shown what they did.
+"""The takeover by a new epoch. After it, no POST of a former epoch can land, and the watch has shown their results.
 
-In this order (docs/protocol.md, 5): delete the consumers of former epochs; fence every unbound pod for which a POST
-could be under way; wait until the own watch has reached the versions that the fence gave; create the epoch's own
-consumer.
+In this order (docs/protocol.md, 5): delete the consumers of former epochs; fence every unbound pod that may have a POST
+in flight; wait until the own watch has reached the fences' versions; create the epoch's own consumer.
 
 The fence is a status condition whose message is the epoch (docs/protocol.md, 5, *Fence*). Writing it changes the pod's
-resourceVersion, which every Binding names, so the API server rejects the Bindings of former leaders. Where the former
-leader has released its Lease with every request answered, there is nothing to fence.
+resourceVersion, which every Binding names, so the API server rejects the Bindings of former leaders. If the former
+leader has released its Lease with every request answered, no fence is needed.
 
-A fence of a higher epoch that a leader sees later may be its successor's, or anybody's: ``HigherFences`` asks.
+A later fence of a higher epoch may come from a successor or from any client: ``HigherFences`` checks which.
 """
 
 from __future__ import annotations
@@ -40,20 +39,19 @@ from berth_binder.events import leaves_open
 
 log = get_logger()
 
+# Key of ``control``: the last epoch that has taken over on this store. Missing on a new store.
 FENCED_KEY: Final = "fence.binder"
-"""Key of ``control``: the last epoch that has taken over on this store. Missing on a new one."""
+# Pause before a rejected or unanswered request is repeated.
 RETRY_SECONDS: Final = 0.5
-"""Between two tries of a request that was rejected or not answered."""
+# Pause before asking again whether a fence's epoch leads, while there is no answer.
 ASK_SECONDS: Final = 1.0
-"""Between two questions whether the epoch of a fence leads, while there is no answer."""
-MAX_IN_FLIGHT: Final = 32
-"""Fence patches under way at once: 300 take 0.6 s."""
+MAX_IN_FLIGHT: Final = 32  # fence patches in flight: 300 take 0.6 s
 CONSUMER_PREFIX: Final = "binder-"
 RANKED_PODS: Final = all_of("ranked")
 
 
 class _RankedPod(Message, frozen=True, kw_only=True):
-    """The pod of a message of RANKED. A former leader, of another version, may have taken what this one does not."""
+    """The pod of a RANKED message. A former leader of another version may accept messages that this one rejects."""
 
     pod: Pod
 
@@ -62,11 +60,9 @@ class _RankedPod(Message, frozen=True, kw_only=True):
 class TakenOver:
     """The result of a takeover."""
 
-    consumer: str
-    """The consumer to read from."""
+    consumer: str  # to read from
+    # Sequence of the last message that a crashed former leader left, because one of them may have crashed it; 0: none.
     left: int
-    """The sequence of the last message that a former leader left when it ended in any other way than by a clean stop:
-    one of those may be what ended it. 0 when there is none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,12 +74,10 @@ class Takeover:
     client: KubeClient
     cache: Cache
     informers: Informers
-    schedulers: Collection[str]
-    """The profiles' names."""
+    schedulers: Collection[str]  # names of the profiles
 
     @property
     def epoch(self) -> Epoch:
-        """The number of this leadership."""
         return Epoch(self.leadership.number)
 
     async def run(self) -> TakenOver:
@@ -98,7 +92,7 @@ class Takeover:
         while True:
             await self._delete_former_consumers()
             fenced, left = await self._fence()
-            # A former leader that was paused may have created its consumer again: then start over.
+            # A paused former leader may have created its consumer again: then start over.
             if await self._create_consumer(consumer):
                 break
             await asyncio.sleep(RETRY_SECONDS)
@@ -119,9 +113,9 @@ class Takeover:
         return True
 
     async def _fence(self) -> tuple[int, int]:
-        """Fence, and wait until the watch has shown all that former epochs did.
+        """Fence pods, and wait until the watch has shown the results of former epochs.
 
-        Returns how many pods were fenced, and the last message that a former leader left.
+        Returns the number of fenced pods, and the last message that a former leader left.
         """
         if self.cache.highest_fence > self.epoch:
             await self.leadership.confirm()
@@ -140,7 +134,7 @@ class Takeover:
         return list({pod.uid: pod for pod in candidates if needs_fence(pod)}.values()), left
 
     async def _fence_all(self, pods: Iterable[Pod]) -> int:
-        """Fence them, a bounded number at once; returns the highest resourceVersion that the patches gave."""
+        """Fence the pods, a bounded number at once. Returns the highest resourceVersion after the patches."""
         left = iter(pods)
 
         async def fence_next() -> int:
@@ -151,14 +145,14 @@ class Takeover:
         return max(worker.result() for worker in workers)
 
     def _one_unbound(self) -> list[Pod]:
-        """Any unbound pod. Without a fence there is no version that the watch must reach."""
+        """Any unbound pod, to be fenced for a version that the watch must reach."""
         return list(islice(filter(needs_fence, self.cache.unbound_pods(self.schedulers)), 1))
 
     async def _become_current(self) -> None:
         await self.informers.become_current(POD, self.cache.pod_count)
 
     async def _pods_in_ranked(self) -> tuple[list[Pod], int]:
-        """The unbound pods of messages in RANKED, each in its newest known state, and the last message's sequence."""
+        """The unbound pods of RANKED messages in their newest known state, and the last message's sequence."""
         messages = [(self._newest(each.data), each.sequence) async for each in self.session.scan(RANKED, RANKED_PODS)]
         pods = [pod for pod, _ in messages if pod is not None]
         return pods, max((sequence for _, sequence in messages), default=0)
@@ -168,7 +162,7 @@ class Takeover:
             pod = decode(data, _RankedPod).pod
             check_names(pod.metadata)
         except DecodeError:
-            return None  # it becomes a dead letter when it is delivered
+            return None  # its delivery makes it a dead letter
         is_bound = self.cache.bound_node(pod.uid) is not None
         shown = self.cache.pod(pod.uid)
         if is_bound or shown is not None:
@@ -176,7 +170,7 @@ class Takeover:
         return pod if version_number(pod.metadata.resource_version) > self.cache.reached(PODS) else None
 
     async def _further_pods(self) -> list[Pod]:
-        """Pods that are not in RANKED although a POST for them may be under way.
+        """Pods outside RANKED that may have a POST in flight.
 
         These are the Bindings that this process itself has left open, and on a new store, where the old messages are
         lost, all unbound pods.
@@ -188,11 +182,11 @@ class Takeover:
         return left
 
     async def _is_new_store(self) -> bool:
-        """Whether binders have led before, but none on this store."""
+        """Whether binders have led before, but not on this store."""
         return self.epoch > 1 and await self.session.get(CONTROL, FENCED_KEY) is None
 
     async def _fence_pod(self, pod: Pod) -> int:
-        """Patch until the API confirms it; returns the pod's new resourceVersion, 0 when the pod is gone."""
+        """Patch until the API confirms it. Returns the pod's new resourceVersion, 0 if the pod is gone."""
         while True:
             version = await self._patch(pod)
             if version is not None:
@@ -212,7 +206,7 @@ class Takeover:
         return self._after_rejection(pod, response)
 
     async def _after_conflict(self, pod: Pod) -> int | None:
-        """0 when another pod has the name by now; else the pod was written meanwhile: try again."""
+        """0 if another pod has the name now; ``None`` (try again) if the pod was written meanwhile."""
         now = await get_pod(self.client, pod.metadata.namespace, pod.metadata.name)
         return 0 if now is None or now.uid != pod.uid else None
 
@@ -224,30 +218,29 @@ class Takeover:
         problem = refusal(f"fencing pod {pod.key!r}", response)
         if missing_right(response.failure()):
             raise problem
-        # One pod must not keep all others from being bound; its own Binding is guarded by its uid and version.
+        # One pod must not block all others; its own Binding is guarded by its uid and version.
         log.warning("cannot fence a pod", pod=pod.key, reason=str(problem))
         return 0
 
 
 class HigherFences:
-    """Fences of epochs above the own, which anybody may write who may write a pod's status.
+    """Fences of epochs above the own. Every client with the right to write a pod's status can write one.
 
-    Only the Lease and ``control`` tell whether such an epoch leads.
+    Only the Lease and ``control`` show whether such an epoch leads.
     """
 
     def __init__(self, leadership: LeaderSession, cache: Cache, clock: Clock) -> None:
         self._leadership = leadership
         self._cache = cache
         self._clock = clock
-        self._asked_about = 0
-        """The highest epoch that was found to lead nowhere."""
+        self._asked_about = 0  # the highest epoch found not to lead
         self._has_logged = False
 
     async def confirm(self, pod: Pod) -> None:
         """Before a request for a pod with such a fence, make sure that its epoch does not lead.
 
         Raises:
-            NoLongerLeadingError: it does.
+            NoLongerLeadingError: it leads.
             BusLostError: the session is lost.
         """
         shown = self._cache.pod(pod.uid) or pod
@@ -256,36 +249,35 @@ class HigherFences:
             await self._clock.sleep(ASK_SECONDS)
 
     async def ask(self) -> None:
-        """Ask once about such a fence on any pod: its epoch may be known to nobody else yet. Raises as ``confirm``."""
+        """Check such a fence on any pod once. Raises as ``confirm``."""
         highest = self._cache.highest_fence
         if highest > max(self._asked_about, self._leadership.number) and await self._disproves(highest):
             self._asked_about = highest
 
     async def _disproves(self, epoch: int) -> bool:
-        """Whether Lease and ``control`` have answered that no such epoch leads."""
+        """Whether Lease and ``control`` show that the epoch does not lead."""
         try:
             await self._leadership.confirm()
         except (BusLostError, NoLongerLeadingError):
             raise
         except TemporaryError as error:
-            log.warning("a fence of a higher epoch, and no answer whether it leads", epoch=epoch, reason=str(error))
+            log.warning("cannot check whether the epoch of a fence leads", epoch=epoch, reason=str(error))
             return False
         if not self._has_logged:
             self._has_logged = True
-            log.error("ignoring fences of epochs above the own, which no binder leads with: somebody else writes them")
+            log.error("ignoring a fence of a higher epoch: no binder leads in it, another client wrote it", epoch=epoch)
         return True
 
 
 def needs_fence(pod: Pod) -> bool:
-    """Whether a former leader's POST for the pod could still land: it is unbound, and not going."""
+    """Whether a former leader's POST for the pod could still land: it is unbound, and not terminating."""
     return not pod.spec.node_name and not is_gone_while_unbound(pod)
 
 
 def consumer_of(epoch: Epoch) -> str:
-    """The name of an epoch's consumer of RANKED."""
     return f"{CONSUMER_PREFIX}{epoch}"
 
 
 def former_consumers(names: Iterable[str], epoch: Epoch) -> list[str]:
-    """Those of lower epochs: a former leader that was paused must not delete its successor's."""
+    """Consumers of lower epochs: a paused former leader must not delete its successor's."""
     return [name for name in names if 0 < version_number(name.removeprefix(CONSUMER_PREFIX)) < epoch]

@@ -1,1 +1,1 @@
-"""Attempts to bind a pod: the state of one, what is decided, and which message or attempt goes on next."""
+"""Attempts to bind a pod: the state of one, its steps through the plugins, suspects, and the order of all attempts."""

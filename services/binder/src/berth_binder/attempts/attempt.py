@@ -1,6 +1,6 @@
-"""An attempt to bind a pod, from its first RANKED message to the PubAck of its Decision, and what is decided.
+"""An attempt to bind a pod, from its first RANKED message to the PubAck of its Decision, and the decided attempts.
 
-There is one per uid: messages of later attempts of the same uid join it. Pure, the clock handed in.
+A pod has one attempt: messages of later attempts of the same uid join it. Pure, the clock is injected.
 """
 
 from __future__ import annotations
@@ -26,19 +26,19 @@ from berth_binder.events import (
     WriteVolumes,
 )
 
+# Messages held for one pod. A pod may wait for its volume for hours, while its owner or a scorer causes messages at any
+# rate.
 MOST_HELD: Final = 8
-"""Messages that are held for one pod. A pod may wait for its volume for hours, and messages for it may come as quickly
-as its owner changes it, or as a scorer likes to write them."""
 
 
 class AttemptPhase(Enum):
-    """What an attempt waits for."""
+    """The event for which an attempt waits."""
 
     POSTING = "the answer to a Binding"
     READING = "the answer to the reading of the pod"
     VOIDING = "the answer to the write that makes its Bindings void"
     EVICTING = "the answers to the evictions for it"
-    WRITING = "the answers to what is written before the Binding"
+    WRITING = "the answers to the writes before the Binding"
     PAUSED = "the end of a back-off"
     COUNTING = "the count of how often it was begun"
     DECIDING = "the PubAck of its Decision"
@@ -46,57 +46,40 @@ class AttemptPhase(Enum):
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class BindingAttempt:
-    """The state of one uid. The core changes it, and ``BindingQueue`` what says when it goes on."""
+    """The state of one uid. ``BinderCore`` changes it; ``BindingQueue`` changes the fields that say when it goes on."""
 
-    latest: RankedDelivery
-    """The message of the highest attempt."""
-    deliveries: list[RankedDelivery]
-    """The messages that are held for the pod, in the order in which they came: ``MOST_HELD`` at most."""
+    latest: RankedDelivery  # of the highest attempt
+    deliveries: list[RankedDelivery]  # at most MOST_HELD, in order of arrival
     phase: AttemptPhase
-    pod: Pod
-    """The newest known state; its resourceVersion is the Binding's precondition."""
-    node: str = ""
-    """Where the pod is assumed; empty as long as no node was chosen."""
+    pod: Pod  # newest known state; its resourceVersion is the Binding's precondition
+    node: str = ""  # where the pod is assumed; empty before a node is chosen
+    # The nodes from which it was chosen, with their newcomers, of the latest attempt at that time.
     candidates: list[Candidate] = field(default_factory=list)
-    """The nodes among which it was chosen, with their newcomers; of the attempt that was the latest then."""
     eviction: EvictionPlan | None = None
-    """What is being evicted for the pod."""
-    steps: PluginSteps | None = None
-    """The plugins' steps towards that node."""
+    steps: PluginSteps | None = None  # on the chosen node
+    # By kind, the resourceVersions written for the pod; the watches must reach them before the Binding.
     awaited_versions: Mapping[str, int] = field(default_factory=dict)
-    """The resourceVersions, by kind, of what was written for the pod: the watches must have reached them."""
-    is_posted: bool = False
-    """Whether a Binding to that node has ever been sent."""
+    is_posted: bool = False  # whether a Binding to that node was ever sent
+    # The highest resourceVersion of a POST: once the pod's own is higher, no POST can land any more.
     posted_version: int = 0
-    """The highest resourceVersion that a POST has named: once the pod's is higher, none of them can land any more."""
+    # The same for POSTs without an answer: their node is kept until the pod's own resourceVersion is higher.
     lost_version: int = 0
-    """The same of the POSTs without an answer: until the pod's version is higher, the node must be kept for it."""
-    read: Pod | None = None
-    """The pod as the API server has just shown it; ``None`` again after a pause."""
-    has_waited_for_watch: bool = False
-    """Whether it has had its wait for a watch that has not shown the pod yet."""
+    read: Pod | None = None  # the API server's answer; None again after a pause
+    has_waited_for_watch: bool = False  # for a watch that has not shown the pod yet
+    # A verdict that waits until no POST of the pod can land any more, and whether it has a dead letter.
     undecided: tuple[Verdict, bool] | None = None
-    """A verdict, and whether with a dead letter, that must wait until no POST of the pod can land any more."""
+    # Requests that were not answered or must be repeated; each lengthens the next pause.
     failures: int = 0
-    """Requests for this pod that were not answered or have to be repeated: each makes the next pause longer."""
-    conflicts: int = 0
-    """409 answers since the last pause."""
-    exceptions: int = 0
-    """Exceptions in the binder."""
-    due: float = 0.0
-    """When the pause ends, on the caller's clock."""
+    conflicts: int = 0  # 409 answers since the last pause
+    exceptions: int = 0  # raised in the binder
+    due: float = 0.0  # end of the pause, on the caller's clock
+    # Whether it was ever paused: then its messages do not count against ``max_unacked``.
     has_paused: bool = False
-    """Whether it was ever paused: its messages do not count among those that may be held."""
-    is_waiting: bool = False
-    """Whether ``waiting`` was published."""
-    waits_for: str = ""
-    """What it waits for, as text for users."""
-    repeats: int = 0
-    """How often ``waiting`` was published for the latest attempt."""
-    decision: Decision | None = None
-    """The final one, while its PubAck is awaited."""
-    decided: RankedDelivery | None = None
-    """The message that it decides: one of a later attempt may join meanwhile."""
+    is_waiting: bool = False  # whether ``waiting`` was published
+    waits_for: str = ""  # text for users
+    repeats: int = 0  # how often ``waiting`` was published for the latest attempt
+    decision: Decision | None = None  # the final one, until its PubAck
+    decided: RankedDelivery | None = None  # the decided message: a later attempt may join meanwhile
 
     @property
     def uid(self) -> str:
@@ -109,11 +92,11 @@ class BindingAttempt:
 
     @property
     def sequence(self) -> int:
-        """The pod's place in the order of POSTs: that of its first message."""
+        """The pod's place in the order of POSTs: the sequence of its first message."""
         return self.deliveries[0].sequence
 
     def join(self, delivery: RankedDelivery) -> bool:
-        """Hold one more message for the pod; returns whether it is of a later attempt, which is decided instead."""
+        """Hold another message of the pod. Returns whether it is of a later attempt, which is then the latest."""
         self.deliveries.append(delivery)
         if delivery.attempt.order <= self.latest.attempt.order:
             return False
@@ -122,12 +105,12 @@ class BindingAttempt:
         return True
 
     def take_surplus(self) -> RankedDelivery | None:
-        """Stop holding one message where there are too many, and return it.
+        """Release one message if more than MOST_HELD are held, and return it.
 
-        The first stays, which is the pod's place; the latest and the one that is being decided; and the newest in the
-        stream. That one is not always the latest, as a scorer can write any number, and as long as it is there the pod
-        is: a next leader fences the pod and examines it, and a watcher publishes no further attempt. Of the others the
-        oldest goes: whatever is decided, the watcher has asked again since.
+        Four stay: the first (the pod's place), the latest, the decided one, and the newest in the stream. The newest
+        may differ from the latest, because a scorer can write any number. As long as it is stored, a next leader fences
+        and examines the pod, and the watcher publishes no further attempt. Of the others the oldest goes, because the
+        watcher has published a newer attempt since.
         """
         if len(self.deliveries) <= MOST_HELD:
             return None
@@ -138,34 +121,34 @@ class BindingAttempt:
         return surplus
 
     def holds(self, sequence: int) -> bool:
-        """Whether the message of this place in the stream is held."""
+        """Whether the message with this sequence is held."""
         return any(each.sequence == sequence for each in self.deliveries)
 
     def decided_deliveries(self) -> list[RankedDelivery]:
-        """The messages that the Decision settles: of its attempt, and of earlier ones that were stored before it."""
+        """Messages that the Decision settles (see ``settles``)."""
         decided = self.decided
         return [] if decided is None else [delivery for delivery in self.deliveries if settles(decided, delivery)]
 
     def undecided_deliveries(self) -> list[RankedDelivery]:
-        """The other messages: of a later attempt, or stored later (see ``settles``)."""
+        """Messages of a later attempt, or stored later (see ``settles``)."""
         decided = self.decided
         return [delivery for delivery in self.deliveries if decided is None or not settles(decided, delivery)]
 
     def take(self, placement: Placement) -> None:
-        """Go to the node: nothing was written or posted for it yet."""
+        """Go to the node, for which no object was written or posted yet."""
         self.pod, self.node, self.candidates = placement.pod, placement.node, placement.candidates
         self.is_posted, self.awaited_versions = False, {}
 
     def unreserve(self) -> None:
-        """Undo what plugins have reserved on the node."""
+        """Undo the plugins' reservations on the node."""
         steps, self.steps = self.steps, None
         if steps is not None:
             steps.undo()
 
-    # One request of a pod is under way at most; each of these begins one.
+    # A pod has at most one request in flight; each of these methods begins one.
 
     def begin_posting(self, node: str, *, by_extender: bool = False) -> PostBinding:
-        """Send a Binding with the present resourceVersion, or have an extender bind the pod."""
+        """Send a Binding with the current resourceVersion, or have an extender bind the pod."""
         self.phase = AttemptPhase.POSTING
         self.is_posted = True
         self.posted_version = max(self.posted_version, version_number(self.pod.metadata.resource_version))
@@ -176,7 +159,7 @@ class BindingAttempt:
         return GetPod(pod=self.pod)
 
     def begin_voiding(self) -> VoidBindings:
-        """Make the pod's Bindings void before its node is free for others: one of them has no answer yet."""
+        """Void the pod's Bindings before its node is free for others, because one of them has no answer yet."""
         self.phase = AttemptPhase.VOIDING
         return VoidBindings(pod=self.pod)
 
@@ -188,7 +171,7 @@ class BindingAttempt:
         self.pod, self.eviction, self.phase = plan.pod, plan, AttemptPhase.EVICTING
 
     def pause(self, due: float, waits_for: str) -> list[SetAside]:
-        """Pause until then. From the first pause on, its messages do not count among those that may be held."""
+        """Pause until ``due``. After the first pause, the attempt's messages do not count against ``max_unacked``."""
         self.phase = AttemptPhase.PAUSED
         self.due, self.waits_for = due, waits_for
         if self.has_paused:
@@ -197,7 +180,7 @@ class BindingAttempt:
         return [SetAside(held=delivery) for delivery in self.deliveries]
 
     def decide(self, decision: Decision) -> None:
-        """The Decision is being published: it settles the messages that are held by now."""
+        """The Decision is being published; it settles the messages held now."""
         self.phase = AttemptPhase.DECIDING
         self.decision, self.decided = decision, self.latest
 
@@ -216,11 +199,11 @@ def _sequence(delivery: RankedDelivery) -> int:
 
 
 def settles(decided: RankedDelivery, delivery: RankedDelivery) -> bool:
-    """Whether the final Decision on one message leaves nothing to decide on another of the same uid.
+    """Whether the final Decision on one message also settles another message of the same uid.
 
-    A lower number alone does not say that a message is older: a scorer can write any number within a real term, and all
-    of the pod's own attempts would be below it. What is stored later was published later, so it is examined. Terms are
-    the watcher's: one above the last is refused before.
+    A lower number alone does not make a message older: a scorer can write any number within a real term, and all real
+    attempts of the pod would be below it. A message stored later was published later, so it is examined. Terms come
+    from the watcher: a term above the last one was rejected before.
     """
     mine, other = decided.attempt, delivery.attempt
     if other.term != mine.term:
@@ -230,25 +213,21 @@ def settles(decided: RankedDelivery, delivery: RankedDelivery) -> bool:
 
 @dataclass(slots=True, kw_only=True)
 class _Decided:
-    """What is remembered of a uid's final Decisions in its last term."""
+    """The final Decisions of a uid in its last term."""
 
     term: Term
-    last: int
-    """The number of the attempt that was decided last."""
-    highest: int
-    """The highest number of a decided attempt."""
-    sequence: int
-    """The highest sequence of a decided message."""
-    at: float
-    """When the last Decision was stored, in monotonic seconds."""
+    last: int  # number of the last decided attempt
+    highest: int  # highest number of a decided attempt
+    sequence: int  # highest sequence of a decided message
+    at: float  # monotonic seconds of the last Decision
 
 
 class DecidedAttempts:
-    """What has a final Decision, so that a redelivery is only acknowledged. Bounded in time and number.
+    """Attempts with a final Decision, whose redeliveries are only acknowledged. Bounded in time and number.
 
-    A redelivery comes within ack_wait (30 s), of which ``REMEMBERED_SECONDS`` is four; the limit holds more than that
-    at 800 pods a second. One that comes later is examined again, and gets the same outcome (bound, gone) from what the
-    API shows.
+    A redelivery comes within ack_wait (30 s); ``REMEMBERED_SECONDS`` is four times that, and the limit holds more at
+    800 pods a second. A later redelivery is examined again, with the same outcome (bound or gone), because the API
+    shows it.
     """
 
     REMEMBERED_SECONDS: Final = 120.0
@@ -258,7 +237,7 @@ class DecidedAttempts:
         self._by_uid: OrderedDict[str, _Decided] = OrderedDict()
 
     def add(self, delivery: RankedDelivery, now: float) -> None:
-        """The message has its final Decision."""
+        """Add a message that has its final Decision."""
         self._forget_old(now)
         attempt, sequence = delivery.attempt, delivery.sequence
         known = self._by_uid.pop(attempt.uid, None)

@@ -1,6 +1,6 @@
-"""The extension points after the choice of a node: Reserve, Permit, PreBind, Bind, PostBind.
+"""The extension points after the choice of a node: Reserve, Permit, PreBind, Bind, PostBind; Unreserve after a failure.
 
-And Unreserve after a failure. Pure: the core sends the requests.
+Pure: the core sends the requests.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ class PluginSteps:
     state: CycleState
     pod: Pod
     node: str
+    # Deadline on the caller's clock: a pod whose Permit plugins still answer WAIT is rejected then.
     waits_until: float = field(default=NO_DEADLINE)
-    """When the pod is rejected if a Permit plugin still answers WAIT, on the caller's clock."""
+    # Writes to send before PreBind; the core empties it once all are written.
     unwritten: tuple[Write, ...] = field(default=())
-    """What has to be written before PreBind runs. The core empties it once everything is written."""
     _has_asked_for_writes: bool = field(default=False)
     _is_permitted: bool = field(default=False)
     _is_reserved: bool = field(default=False)
@@ -37,13 +37,13 @@ class PluginSteps:
 
     @classmethod
     def on(cls, node: str, pod: Pod, snapshot: Snapshot, profile: Profile) -> PluginSteps:
-        """The steps of a pod that has just been assumed on the node, with a CycleState of their own."""
+        """Steps with a new CycleState for a pod that was just assumed on the node."""
         state = CycleState(snapshot.class_of(pod))
         state.write(SNAPSHOT, snapshot)
         return cls(profile=profile, state=state, pod=pod, node=node)
 
     def before_binding(self, now: float) -> Status:
-        """Run the steps before the Binding that have not succeeded yet. WAIT: call again; else the pod is rejected.
+        """Run the remaining steps before the Binding. On WAIT call again; any other failure rejects the pod.
 
         Raises:
             PluginFailure: a plugin could not answer.
@@ -69,13 +69,13 @@ class PluginSteps:
         )
 
     def after_binding(self) -> None:
-        """Run PostBind: the API has confirmed the Binding."""
+        """Run PostBind after the API has confirmed the Binding."""
         for plugin in self.profile.post_binds:
             with suppress(PluginFailure):  # the pod is bound: a plugin's failure changes nothing
                 call(plugin, "PostBind", plugin.post_bind, object, self.state, self.pod, self.node)
 
     def undo(self) -> None:
-        """Run Unreserve of every Reserve plugin, the last one first, when the pod is not bound to the node."""
+        """Run Unreserve of all Reserve plugins in reverse order, because the pod was not bound to the node."""
         if not self._is_reserved:
             return
         self._is_reserved = False
@@ -84,7 +84,7 @@ class PluginSteps:
                 call(plugin, "Unreserve", plugin.unreserve, object, self.state, self.pod, self.node)
 
     def _reserve(self, _now: float) -> Status:
-        """Reserve with all plugins, or with none: what one that fails has left is undone before it is asked again."""
+        """Run all Reserve plugins. If one fails, undo the reservations, so that the next try starts anew."""
         if self._is_reserved:
             return SUCCESS
         self._is_reserved = True
@@ -100,7 +100,7 @@ class PluginSteps:
         return SUCCESS
 
     def _permit(self, now: float) -> Status:
-        """Run all plugins again while one answers WAIT; the shortest deadline counts, from the first WAIT on."""
+        """Run all plugins again while one answers WAIT. The earliest deadline counts, from the first WAIT on."""
         if self._is_permitted:
             return SUCCESS
         waits = SUCCESS
@@ -124,10 +124,10 @@ class PluginSteps:
             found = [call(p, "PreBind", p.writes, tuple, self.state, self.pod, self.node) for p in plugins]
             self.unwritten = tuple(write for writes in found for write in writes)
             self._has_asked_for_writes = True
-        return Status(Code.WAIT, ("what comes before the Binding is being written",)) if self.unwritten else SUCCESS
+        return Status(Code.WAIT, ("writes before the Binding are under way",)) if self.unwritten else SUCCESS
 
     def _pre_bind(self, now: float) -> Status:
-        """Run all plugins again while one answers WAIT; each has its ``wait_seconds`` from its first WAIT on."""
+        """Run all plugins again while one answers WAIT. Each has ``wait_seconds`` from its first WAIT on."""
         for plugin in self.profile.pre_binds:
             answer = call(plugin, "PreBind", plugin.pre_bind, Status, self.state, self.pod, self.node)
             status = with_plugin_name(plugin, "PreBind", answer)

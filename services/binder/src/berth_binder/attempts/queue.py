@@ -1,6 +1,6 @@
-"""Which message or attempt goes on next: stream order, pauses, and an API server that does not answer.
+"""The order of messages and attempts: by stream, with pauses, one at a time while the API server does not answer.
 
-Every pause has an end on the clock, so that nothing waits for an event that may never come. Pure, the clock handed in.
+Every pause ends by the clock, so that no attempt depends on an event that may never come. Pure, the clock is injected.
 """
 
 from __future__ import annotations
@@ -23,12 +23,11 @@ from berth_binder.settings import CoreSettings
 
 UNANSWERED: Final = "the API server has not answered yet"
 AFTER_EXCEPTION: Final = "trying again after an exception"
-LONG_AGO: Final = 0.0
-"""As a time at which something is due: now."""
+LONG_AGO: Final = 0.0  # a due time that means now
 
 
 class RankedQueue:
-    """Messages in stream order: a redelivered one takes its old place; of one sequence the first to arrive is first."""
+    """Messages in stream order. A redelivered message takes its old place; equal sequences stay in order of arrival."""
 
     def __init__(self) -> None:
         self._heap: list[tuple[int, int, RankedDelivery]] = []
@@ -38,7 +37,7 @@ class RankedQueue:
         heapq.heappush(self._heap, (delivery.sequence, next(self._arrivals), delivery))
 
     def pop(self) -> RankedDelivery:
-        """Remove and return the first message. Raises IndexError when there is none."""
+        """Remove and return the first message. Raises IndexError if the queue is empty."""
         return heapq.heappop(self._heap)[2]
 
     def __len__(self) -> int:
@@ -49,7 +48,7 @@ class RankedQueue:
 
 
 class Deadlines:
-    """Attempts by the time at which something is due for each. The first is found at once, also among thousands."""
+    """Attempts by due time. Finding the first is fast among thousands."""
 
     def __init__(self) -> None:
         self._entries: dict[str, tuple[float, int, BindingAttempt]] = {}
@@ -57,7 +56,7 @@ class Deadlines:
         self._arrivals = count()
 
     def set(self, attempt: BindingAttempt, time: float) -> None:
-        """Set the time of an attempt; a former one of its uid no longer counts."""
+        """Set the due time of an attempt; it replaces an earlier one of its uid."""
         entry = (time, next(self._arrivals), attempt)
         self._entries[attempt.uid] = entry
         heapq.heappush(self._heap, entry)
@@ -66,13 +65,13 @@ class Deadlines:
         self._entries.pop(uid, None)
 
     def first(self) -> float | None:
-        """The earliest time; ``None`` when nothing is due."""
+        """The earliest due time; ``None`` if empty."""
         while self._heap and self._entries.get(self._heap[0][2].uid) is not self._heap[0]:
             heapq.heappop(self._heap)
         return self._heap[0][0] if self._heap else None
 
     def pop(self, now: float) -> BindingAttempt | None:
-        """Remove and return an attempt whose time has come, the earliest first."""
+        """Remove and return the earliest attempt that is due."""
         first = self.first()
         if first is None or first > now:
             return None
@@ -88,7 +87,7 @@ class Deadlines:
 
 
 class PausedAttempts:
-    """Attempts that are paused. Of those whose pause is over, the first in the stream goes on first."""
+    """Paused attempts. When several pauses are over, the first in the stream goes on first."""
 
     def __init__(self) -> None:
         self._pauses = Deadlines()
@@ -100,13 +99,13 @@ class PausedAttempts:
         self._pauses.set(attempt, attempt.due)
 
     def end_pause(self, attempt: BindingAttempt) -> None:
-        """End the attempt's pause before its time; nothing when it is not paused."""
+        """End the attempt's pause early, if it is paused."""
         if attempt.uid in self._pauses:
             self._pauses.remove(attempt.uid)
             self._go_on(attempt)
 
     def end_pauses(self, now: float) -> None:
-        """Note whose pause is over."""
+        """Move the attempts whose pause is over to those that go on."""
         while (attempt := self._pauses.pop(now)) is not None:
             self._go_on(attempt)
 
@@ -115,15 +114,15 @@ class PausedAttempts:
 
     @property
     def any_over(self) -> bool:
-        """Whether the pause of an attempt is over that has not gone on yet."""
+        """Whether an attempt's pause is over and the attempt has not gone on yet."""
         return bool(self._over)
 
     def pop(self) -> BindingAttempt:
-        """Remove and return the first whose pause is over. Raises IndexError when there is none."""
+        """Remove and return the first attempt whose pause is over. Raises IndexError if there is no such attempt."""
         return heapq.heappop(self._over)[2]
 
     def first(self) -> float | None:
-        """When the next pause ends, of those that are not over."""
+        """End of the next pause that is not over."""
         return self._pauses.first()
 
     def __len__(self) -> int:
@@ -131,14 +130,14 @@ class PausedAttempts:
 
 
 class ApiSilence:
-    """Whether the API server answers. While it does not, messages are examined one at a time, after a back-off each.
+    """Whether the API server answers. If not, messages are examined one at a time, with a back-off after each.
 
-    The back-off is a time and never a wait for an answer: what is paused may settle without any request, and then no
-    answer would come.
+    The back-off is a time, never a wait for an answer: paused attempts may settle without a request, and then no answer
+    would come.
     """
 
     def __init__(self, limit: int, backoff: Backoff) -> None:
-        """``limit``: so many requests in a row left open are a silence."""
+        """``limit``: the API server is silent after this many requests in a row without a usable answer."""
         self._limit = limit
         self._backoff = backoff
         self._open_in_a_row = 0
@@ -150,7 +149,7 @@ class ApiSilence:
         return self._open_in_a_row >= self._limit
 
     def answered(self, now: float, *, is_open: bool) -> None:
-        """A request was answered, or left open."""
+        """Count an answer; ``is_open``: it was missing, or the pod is still undecided."""
         if not is_open:
             self._open_in_a_row = self._probes = 0
             return
@@ -159,31 +158,31 @@ class ApiSilence:
             self.probed(now)
 
     def probed(self, now: float) -> None:
-        """A message that was examined during the silence has led to a request."""
+        """A message examined during the silence has led to a request."""
         self._probes += 1
         self._next_probe = now + self._backoff.after(self._probes)
 
     @property
     def may_examine_from(self) -> float:
-        """The time from which on a message may be examined; in the past while the API server answers."""
+        """The time from which a message may be examined; 0 while the API server answers."""
         return self._next_probe if self.is_silent else 0.0
 
 
 class BindingQueue:
-    """What goes on next: messages in stream order, and attempts whose pause is over, which take turns with them."""
+    """The next turn: messages in stream order, alternating with attempts whose pause is over."""
 
     def __init__(self, settings: CoreSettings) -> None:
         self._settings = settings
         self.ranked = RankedQueue()
         self.paused = PausedAttempts()
         self.silence = ApiSilence(settings.max_in_flight, settings.backoff)
+        # By attempt that has ever paused and is undecided, when ``waiting`` is published next.
         self.waiting = Deadlines()
-        """When ``waiting`` is published next, for each attempt that has ever paused, until it is decided."""
+        # Whether the last turn was a paused attempt's; then a message is next.
         self._has_resumed_last = False
-        """Whether the last turn was that of a pause; then a message has the next one."""
 
     def next(self, now: float) -> RankedDelivery | BindingAttempt | None:
-        """Remove and return what goes on; call ``end_pauses`` of ``paused`` before."""
+        """Remove and return the next message or attempt. Call ``paused.end_pauses`` before."""
         may_examine = bool(self.ranked) and now >= self.silence.may_examine_from
         if self.paused.any_over and not (may_examine and self._has_resumed_last):
             self._has_resumed_last = True
@@ -194,7 +193,7 @@ class BindingQueue:
         return None
 
     def due(self, *, may_start: bool) -> float | None:
-        """When something goes on, or ``waiting`` is to be published; ``None``: not before the next event."""
+        """When the next turn or ``waiting`` is due; ``None``: not before the next event."""
         due = self.waiting.first()
         if not may_start:
             return due
@@ -215,7 +214,7 @@ class BindingQueue:
         self.paused.add(attempt)
 
     def back_off(self, attempt: BindingAttempt, answer: RequestAnswer | None, now: float) -> list[SetAside]:
-        """Pause after an answer that decides nothing, or (``None``) after an exception."""
+        """Pause after an answer without a verdict, or (``None``) after an exception."""
         attempt.failures += 1
         pause = self._settings.backoff.after(attempt.failures, None if answer is None else answer.retry_after)
         if attempt.uid not in self.waiting:
@@ -225,14 +224,14 @@ class BindingQueue:
     def wait_for_plugin(
         self, attempt: BindingAttempt, steps: PluginSteps, status: Status, now: float
     ) -> list[SetAside]:
-        """Pause until the plugin that answered WAIT is called again: the later, the more attempts pause."""
+        """Pause until the plugin is called again; the interval grows with the number of paused attempts."""
         interval = max(self._settings.plugin_interval, self._settings.plugin_step * len(self.paused))
         due = min(now + interval.total_seconds(), steps.waits_until)
         reasons = ", ".join(status.reasons) or "no reason given"
         return self._pause(attempt, due, f"waiting for {status.plugin}: {reasons}")
 
     def published_waiting(self, attempt: BindingAttempt, now: float) -> None:
-        """``waiting`` is published once more, and is due again later."""
+        """Set when ``waiting`` is due again, after it was published."""
         attempt.repeats += 1
         attempt.is_waiting = True
         self.waiting.set(attempt, now + self._settings.waiting_interval.total_seconds())

@@ -1,8 +1,8 @@
-"""Pods that a former binder left when it ended: one of them may be what ended it (docs/protocol.md, 6).
+"""Pods that a former binder left when it ended: one of them may have ended it (docs/protocol.md, 6).
 
-Each is counted where the count outlives the process, before it goes on. One that was counted before goes on alone, so
-that the next end is its own; one that has ended several binders is given up. A binder that goes on without the pod
-takes the count back. Pure.
+Each suspect is counted in a bucket that outlives the process, before it goes on. A suspect with an earlier count goes
+on alone, so that the next crash is certainly its own; after several crashes it is given up. A binder that survives the
+pod removes the count. Pure.
 """
 
 from __future__ import annotations
@@ -13,30 +13,29 @@ from berth_binder.events import ClearTries, CountTry, TryCounted
 
 
 class Suspects:
-    """Which suspects are counted, and whether others may be started beside them; by uid."""
+    """Which suspects are counted, and whether other pods may be started beside them; by uid."""
 
     def __init__(self) -> None:
         self._counting: str | None = None
-        self._counted: set[str] = set()
-        """Those of which the bus has stored that they are begun."""
+        self._counted: set[str] = set()  # their counts are stored
         self._next_alone: str | None = None
         self._alone: str | None = None
 
     @property
     def hold_up_others(self) -> bool:
-        """Whether nothing else may be started now."""
+        """Whether no other pod may be started now."""
         return self._counting is not None or self._next_alone is not None or self._alone is not None
 
     def is_counted(self, uid: str) -> bool:
         return uid in self._counted
 
     def count(self, uid: str) -> CountTry:
-        """Count the pod; nothing is started before that is stored."""
+        """Count the pod; no pod is started before the count is stored."""
         self._counting = uid
         return CountTry(uid=uid)
 
     def counted(self, event: TryCounted) -> bool:
-        """The count is stored. Returns whether that was awaited."""
+        """The count is stored. Returns whether it was awaited."""
         if self._counting != event.uid:
             return False
         self._counting = None
@@ -44,17 +43,17 @@ class Suspects:
         return True
 
     def put_off(self, uid: str) -> None:
-        """The pod goes on when nothing else is under way."""
+        """The pod goes on once no other request is in flight."""
         self._next_alone = uid
 
     def take_alone(self) -> str | None:
-        """Remove and return the pod that was put off: nothing else is under way. It is alone until it is cleared."""
+        """Remove and return the postponed pod, alone until it is cleared. Call it with no request in flight."""
         uid, self._next_alone = self._next_alone, None
         self._alone = uid or self._alone
         return uid
 
     def clear(self, uid: str) -> list[ClearTries]:
-        """The pod is decided, or pauses: this binder goes on, and nothing that comes after counts."""
+        """The pod is decided or paused, so this binder has survived it: remove the count."""
         if self._alone == uid:
             self._alone = None
         if uid not in self._counted:

@@ -1,1 +1,1 @@
-"""What to do with a RANKED message: the checks on the binder's cache, and the verdict that they lead to."""
+"""How a RANKED message is decided: the checks on the binder's cache, and the verdict."""

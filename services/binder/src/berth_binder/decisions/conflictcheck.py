@@ -1,8 +1,8 @@
-"""The conflict check: decides on a RANKED message before anything is sent (docs/protocol.md, 5).
+"""The conflict check of a RANKED message, before any request (docs/protocol.md, 5). It reads the cache only.
 
-It reads the cache only. ``ConflictCheck`` first looks at the pod: bound, gone, changed, or still to be placed.
-``NodeChoice`` then takes, of the K nodes that pass every filter, the one with the best estimate. Where the verdict is
-that the pod fits nowhere, ``berth_binder.decisions.preemption`` checks the proposal to evict pods.
+``ConflictCheck`` looks at the pod: bound, gone, changed, or pending. ``NodeChoice`` takes the node with the best
+estimate of the K candidates that pass every filter. If the verdict is that the pod is unschedulable,
+``berth_binder.decisions.preemption`` checks the proposal to evict pods.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from berth_binder.decisions.verdict import (
 
 
 class ConflictCheck:
-    """The checks in docs/protocol.md, 5's order."""
+    """Runs the checks in the order of docs/protocol.md, 5."""
 
     def __init__(self, *, cache: Cache, profiles: Mapping[str, Profile]) -> None:
         self._cache = cache
@@ -45,9 +45,9 @@ class ConflictCheck:
         self._nodes = NodeChoice(cache=cache)
 
     def examine(self, ranked: Ranked, pod: Pod) -> Verdict | Placement:
-        """The verdict (an error, no candidate), or else a node for the pod.
+        """The verdict (an error, no candidate), or a node for the pod.
 
-        A pod of which a cycle cannot take so much is an error whatever the message says.
+        A pod above the limits of a cycle is an error, even with candidates.
 
         Raises:
             RecheckError: a plugin could not answer.
@@ -57,9 +57,9 @@ class ConflictCheck:
         return self.choose(ranked, pod) if verdict is None else verdict
 
     def current_pod(self, ranked: Ranked, attempt: Attempt, read: Pod | None) -> Verdict | Pod | None:
-        """The verdict (bound, gone or changed), or else the pod; ``None``: its own watch has not shown it yet.
+        """The verdict (bound, gone or changed), or the pod; ``None``: the watch has not shown the pod yet.
 
-        ``read`` is what the API server has just answered. The pod of the message is compared, and never used itself.
+        ``read`` is the pod as the API server has just returned it. The message's pod is only compared, never used.
         """
         node = self._cache.bound_node(attempt.uid)
         if node is not None:
@@ -71,7 +71,7 @@ class ConflictCheck:
         return GONE if pod.uid != attempt.uid else self._unless_over(pod, ranked)
 
     def _unless_over(self, pod: Pod, ranked: Ranked) -> Verdict | Pod:
-        """The pod; or the verdict when it is bound or gone, or is not as it was ranked."""
+        """The pod, or the verdict if it is bound, gone, or changed since it was ranked."""
         assumed = self._cache.assumed_pod(pod.uid)
         if assumed is not None and assumed.is_bound:
             return bound(assumed.node)
@@ -84,7 +84,7 @@ class ConflictCheck:
         return CHANGED if is_gated(pod) or changed(ranked.pod, pod) else pod
 
     def choose(self, ranked: Ranked, pod: Pod) -> Verdict | Placement:
-        """One of the K nodes, or a conflict when none passes.
+        """One of the K candidates, or a conflict if all are rejected.
 
         Raises:
             RecheckError: a plugin could not answer.
@@ -92,11 +92,6 @@ class ConflictCheck:
         return self._nodes.choose(ranked, pod, self._profiles[ranked.profile])
 
     def passes(self, ranked: Ranked, pod: Pod, node: str) -> bool:
-        """Whether the pod passes every filter on the node.
-
-        Raises:
-            RecheckError: a filter could not answer.
-        """
         return self._nodes.status(pod, node, self._profiles[ranked.profile]).is_success
 
     def _is_behind(self, shown: Pod, ranked: Pod) -> bool:
@@ -127,10 +122,10 @@ def _scorers_verdict(ranked: Ranked) -> Verdict | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeChoice:
-    """Which of the K nodes the pod gets: the best estimate of those that pass (docs/protocol.md, 5).
+    """Chooses among the K candidates that pass: the best estimate gets the pod (docs/protocol.md, 5).
 
-    The filters are the scorer's, run on single nodes of the binder's own cache. Where more or fewer pods are on a node
-    than the scorer counted, its total is corrected by what each of them costs there.
+    The filters are the scorer's, run on single nodes of the binder's cache. If the node has more or fewer pods than the
+    scorer counted, its total is corrected by the measured score loss per pod.
     """
 
     cache: Cache
@@ -147,7 +142,7 @@ class NodeChoice:
         return status
 
     def choose(self, ranked: Ranked, pod: Pod, profile: Profile) -> Placement | Verdict:
-        """One of the K nodes, or a conflict with the filter that rejected each node.
+        """One of the K candidates, or a conflict with the filter that rejected each.
 
         Raises:
             RecheckError: a plugin could not answer.
@@ -165,7 +160,7 @@ class NodeChoice:
         return Verdict(outcome=Outcome.CONFLICT, reason=Reason.NO_CANDIDATE, rejections=tuple(rejections))
 
     def _with_newcomers(self, candidates: list[Candidate], pod: Pod, profile: Profile) -> list[Candidate]:
-        """The candidates in the scorer's order, each with the pods that came or went since it was ranked."""
+        """The candidates in the scorer's order, with the number of pods added or removed since the ranking."""
         names = [candidate.node for candidate in candidates]
         try:
             present = counted_pods_of(pod, names, self.cache.snapshot, profile)

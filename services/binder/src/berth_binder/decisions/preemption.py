@@ -1,8 +1,8 @@
-"""Preemption in the binder: is it still needed, with which victims, and what its answers mean (docs/protocol.md, 5).
+"""Checks the scorer's proposal to evict pods, and gives the verdict after the evictions (docs/protocol.md, 5).
 
-A scorer proposes to evict pods. The binder takes only the node from the proposal: it repeats the dry run on its own
-cache, and evicts nobody when the pod fits without, when others than the proposed victims would be needed, or when the
-scorer knew too little.
+The binder takes only the node from the proposal: it repeats the dry run on its own cache. It evicts no pod if the pod
+fits without an eviction, if it would need victims beyond the proposed ones, or if the scorer's view was incomplete or
+old.
 """
 
 from __future__ import annotations
@@ -29,17 +29,13 @@ NOT_AS_PROPOSED: Final = "the victims that the pod needs have changed since it w
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PreemptionCheck:
-    """Checks a proposal to evict pods: no other way may exist by the binder's own cache, and the same victims.
-
-    A scorer whose view lacks nodes, or is old, proposes what one scheduler with full knowledge would not.
-    """
+    """Checks a proposal against the cache: no node fits without an eviction, and the victims are the proposed ones."""
 
     cache: Cache
-    max_view_age: float
-    """Seconds."""
+    max_view_age: float  # seconds
 
     def plan(self, ranked: Ranked, proposed: Preemption, pod: Pod, profile: Profile) -> Verdict | EvictionPlan:
-        """The pods to evict; or a verdict: victims still terminate, or (a conflict) other victims are needed by now.
+        """The pods to evict; or a verdict: victims still terminate, or other victims are needed now (a conflict).
 
         Raises:
             RecheckError: a plugin could not answer.
@@ -76,7 +72,7 @@ class PreemptionCheck:
         return None
 
     def _without_eviction(self, pod: Pod, profile: Profile) -> Verdict | None:
-        """Extenders may have rejected every node that passes the filters: then nothing follows from one that does."""
+        """A conflict if a node fits without an eviction."""
         if profile.is_extended(pod):
             return None
         try:
@@ -89,7 +85,7 @@ class PreemptionCheck:
         return Verdict(outcome=Outcome.CONFLICT, reason=Reason.FITS, message=message)
 
     def _is_being_vacated(self, pod: Pod, node: str, profile: Profile) -> bool:
-        """Whether victims still terminate on a node that the pod can use afterwards: then no other pod is evicted."""
+        """Whether victims still terminate on a node that the pod can use then, so that no other pod is evicted."""
         info = node_info(self.cache.snapshot, node)
         if info is None or check(pod, node, self.cache.snapshot, profile).code is Code.UNSCHEDULABLE_AND_UNRESOLVABLE:
             return False
@@ -99,7 +95,7 @@ class PreemptionCheck:
         return any(is_being_preempted(other) and priority_of(other) < priority_of(pod) for other in others)
 
     def _under_way(self, node: str, proposed: Preemption) -> Preemption:
-        """The proposed victims that are evicted already: by a binder that was killed before its Decision."""
+        """The proposed victims that a former binder, killed before its Decision, has already evicted."""
         placed = (self.cache.snapshot.placed(victim.uid) for victim in proposed.victims)
         going = [_victim(found.pod) for found in placed if found is not None and is_being_preempted(found.pod)]
         return Preemption(node=node, victims=going, violations=proposed.violations)
@@ -111,7 +107,7 @@ class PreemptionCheck:
             raise RecheckError(f"choosing victims for {pod.key!r} on {node!r}: {failure}") from failure
 
     def _is_as_proposed(self, needed: Nomination, proposed: Preemption) -> bool:
-        """Whether no other victim is needed, no more budgets are violated, and no victim is only assumed."""
+        """Whether it needs no other victim, violates no more budgets, and every victim is bound."""
         uids = {victim.uid for victim in proposed.victims}
         all_bound = not any(uid in self.cache.assumed_pods for uid in needed.victims)
         return uids.issuperset(needed.victims) and needed.violations <= proposed.violations and all_bound
@@ -126,13 +122,13 @@ def _victim(pod: Pod) -> Victim:
 
 
 def evictions(plan: EvictionPlan) -> list[ApiRequest]:
-    """What carries out a plan: less important pods lose their nomination for the node first."""
+    """The requests of a plan. Less important pods lose their nomination for the node first."""
     demoted = [ClearNomination(pod=pod) for pod in plan.demoted]
     return [*demoted, EvictPods(pod=plan.pod, node=plan.node, victims=plan.victims)]
 
 
 def verdict_after_evicting(plan: EvictionPlan, answer: EvictionAnswer, message: str) -> Verdict:
-    """The verdict on the pod by the API server's answer, which decides; ``message`` is the scorer's for users."""
+    """The verdict after the API server's answer. ``message``: the scorer's text for users."""
     if answer.pod is not None:
         return Verdict(outcome=Outcome.PREEMPTING, node=plan.node, message=message, preemption=plan.preemption)
     if answer.status in (HTTPStatus.NOT_FOUND, HTTPStatus.CONFLICT):
@@ -141,6 +137,6 @@ def verdict_after_evicting(plan: EvictionPlan, answer: EvictionAnswer, message: 
 
 
 def nomination_is_useless(verdict: Verdict, ranked: Ranked, pod: Pod) -> bool:
-    """Whether a node is nominated for a pod that would not fit there even after a preemption."""
+    """Whether the pod has a nominated node on which it would not fit even after a preemption."""
     is_useless = verdict.outcome is Outcome.UNSCHEDULABLE and ranked.clears_nomination
     return is_useless and bool(pod.status.nominated_node_name)

@@ -1,6 +1,6 @@
-"""What is decided about an attempt: the verdict that ends it or lets it wait, a node for the pod, or pods to evict.
+"""Results of a check: a verdict that ends the attempt or lets it wait, a node, or pods to evict; and the Decision.
 
-And the Decision, the message that tells everybody of a verdict. Pure.
+Pure.
 """
 
 from __future__ import annotations
@@ -16,26 +16,21 @@ from berth.messages.subjects import Epoch
 
 
 class Verdict(msgspec.Struct, frozen=True, kw_only=True):
-    """The outcome of an attempt and what explains it; a Decision is built from it."""
+    """The outcome of an attempt with its explanation; a Decision is built from it."""
 
     outcome: Outcome
     node: str = ""
-    reason: str = ""
-    """In one word."""
-    message: str = ""
-    """For users."""
-    rejections: tuple[Rejection, ...] = ()
-    """They replace the scorer's: on a conflict the binder has rejected the nodes."""
-    blockers: tuple[str, ...] = ()
-    """The plugins that rejected the pod; they replace the scorer's."""
-    preemption: Preemption | None = None
-    """The pods evicted for this one."""
+    reason: str = ""  # one word
+    message: str = ""  # for users
+    rejections: tuple[Rejection, ...] = ()  # replace the scorer's: on a conflict the binder has rejected the nodes
+    blockers: tuple[str, ...] = ()  # plugins that rejected the pod; replace the scorer's
+    preemption: Preemption | None = None  # the pods evicted for this one
 
 
 class Placement(msgspec.Struct, frozen=True, kw_only=True):
-    """A node for the pod. ``pod`` is its newest known state: its resourceVersion goes into the Binding.
+    """A node for the pod. ``pod`` is its newest known state, whose resourceVersion goes into the Binding.
 
-    ``candidates`` are those of RANKED that explain the choice, with the newcomers that the binder counted.
+    ``candidates`` are the candidates of RANKED that explain the choice, with the newcomers that the binder counted.
     """
 
     pod: Pod
@@ -49,8 +44,7 @@ class EvictionPlan(msgspec.Struct, frozen=True, kw_only=True):
     pod: Pod
     node: str
     victims: tuple[Pod, ...]
-    demoted: tuple[Pod, ...]
-    """Less important pods for which the node is nominated; they lose the nomination."""
+    demoted: tuple[Pod, ...]  # less important pods that lose their nomination for the node
     preemption: Preemption
 
 
@@ -71,7 +65,7 @@ def bound(node: str) -> Verdict:
 
 
 def bound_or_gone(node: str, candidates: frozenset[str]) -> Verdict:
-    """The API shows the pod on a node: bound on one of the candidates, otherwise bound by another client."""
+    """The API shows the pod on a node: bound if the node is a candidate, else bound by another client."""
     if node in candidates:
         return bound(node)
     return Verdict(outcome=Outcome.GONE, node=node, message=f"the pod was bound to {node} by another client")
@@ -83,7 +77,7 @@ def failed(message: str, reason: str = "") -> Verdict:
 
 
 def refused(request: str, status: int, reason: str) -> Verdict:
-    """The API server has refused a request for good."""
+    """The API server has rejected a request for good."""
     return failed(f"{request} rejected by the API server: {status}: {reason}", reason=str(status))
 
 
@@ -100,7 +94,7 @@ def waiting(node: str, message: str) -> Verdict:
 
 
 def verdict_on(pod: Pod, ranked: Pod, node: str) -> Verdict | None:
-    """The verdict on an attempt for the node, given the pod as the API shows it now; ``None``: try again."""
+    """The verdict on an attempt for the node, given the pod's state in the API; ``None``: try again."""
     if pod.uid != ranked.uid:
         return GONE
     if pod.spec.node_name:
@@ -110,7 +104,7 @@ def verdict_on(pod: Pod, ranked: Pod, node: str) -> Verdict | None:
     return CHANGED if changed(ranked, pod) or is_gated(pod) else None
 
 
-def decision_on(  # noqa: PLR0913 - the message has what explains the verdict, which is known in several places
+def decision_on(  # noqa: PLR0913 - the explanation of a verdict comes from several places
     verdict: Verdict,
     ranked: Ranked,
     pod: Pod,
@@ -121,7 +115,7 @@ def decision_on(  # noqa: PLR0913 - the message has what explains the verdict, w
     resource_versions: dict[str, str],
     repeat: int,
 ) -> Decision:
-    """The message of a verdict, with everything that explains it. ``pod`` is its newest known state."""
+    """The message of a verdict, with its explanation. ``pod`` is its newest known state."""
     decision = Decision(
         config=config,
         attempt=ranked.attempt,
@@ -154,7 +148,7 @@ def decision_on(  # noqa: PLR0913 - the message has what explains the verdict, w
 
 
 def explaining_candidates(candidates: Sequence[Candidate], needed: Sequence[Candidate]) -> list[Candidate]:
-    """The candidates that a Decision repeats, in RANKED's order: those with scores, and the ``needed`` ones.
+    """The candidates that a Decision repeats, in RANKED's order: the scored and the ``needed`` ones.
 
     ``berth why`` shows exactly these; a candidate after a gap has its place in RANKED.
     """

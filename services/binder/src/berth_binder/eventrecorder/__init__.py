@@ -1,1 +1,1 @@
-"""Events and PodScheduled conditions: what a Decision records on its pod, when it is sent, and the requests."""
+"""Events and PodScheduled conditions: the records of a Decision, their budget, and the requests."""

@@ -1,6 +1,6 @@
-"""Which record is sent next: a rate of requests, a lower one for pods that are not bound, namespaces in turns.
+"""The order and rate of records: a lower rate for unbound pods, namespaces in turns.
 
-Pure: the clock is handed in.
+Pure: the clock is injected.
 """
 
 from __future__ import annotations
@@ -14,31 +14,28 @@ from berth.messages.attempts import Decision, Outcome
 from berth_binder.eventrecorder.records import FAILED, EventRecord, Record, condition_of, event_of, events_of_victims
 from berth_binder.settings import EventSettings
 
+# A series ends after this time without a repeat, as in client-go. An unschedulable pod is tried again after 300 s at
+# the latest.
 SERIES_SECONDS: Final = 360.0
-"""A series that has not been counted in for so long has ended, as in client-go. A pod that fits nowhere is tried again
-after five minutes at the latest."""
 
-Key = tuple[str, str]
-"""A pod's uid and what is said about it."""
+Key = tuple[str, str]  # a pod's uid, and the Event's reason or CONDITION
 CONDITION: Final = "condition"
 
 
 class EventBudget:
-    """The records that wait, and whether one may be sent. Pure: the clock is handed in."""
+    """The pending records, and whether one may be sent. Pure: the clock is injected."""
 
     def __init__(self, settings: EventSettings | None = None) -> None:
         self._settings = settings = settings or EventSettings()
         self._refusals, self._others = WaitingRecords(), WaitingRecords()
         self._rate = Rate(settings.per_second, settings.burst)
         self._refusal_rate = Rate(settings.refusals_per_second, settings.refusals_burst)
-        self._series: OrderedDict[tuple[str, str, str], _EventSeries] = OrderedDict()
-        """Those counted longest ago first."""
+        self._series: OrderedDict[tuple[str, str, str], _EventSeries] = OrderedDict()  # longest ago counted first
         self._in_flight = 0
-        self.dropped = 0
-        """How many records were dropped because too many waited."""
+        self.dropped = 0  # records dropped because too many were pending
 
     def add(self, decision: Decision, pod: Pod) -> None:
-        """Queue the Decision's records. A newer record of a pod replaces the one that still waits."""
+        """Queue the Decision's records. A newer record of a pod replaces its pending one."""
         condition, event = condition_of(decision, pod), event_of(decision, pod)
         if condition is not None and condition.changes_anything:
             self._queue(self._refusals, (pod.uid, CONDITION), condition)
@@ -72,11 +69,11 @@ class EventBudget:
         self._in_flight -= 1
 
     def end_series(self, event: EventRecord) -> None:
-        """The API has no such Event (any more): create the next of its kind instead of counting it."""
+        """The API has no such Event: create the next of its kind instead of counting it."""
         self._series.pop(event.key, None)
 
     def due(self, now: float) -> float | None:
-        """When the rates allow the next one; ``None`` when nothing waits for that."""
+        """When the rates allow the next record; ``None`` if no record waits for that."""
         waits = []
         if len(self._others):
             waits.append(self._rate.wait)
@@ -86,7 +83,7 @@ class EventBudget:
 
     @property
     def is_busy(self) -> bool:
-        """Whether anything waits or is in flight."""
+        """Whether a record is pending or in flight."""
         return bool(self.waiting) or self._in_flight > 0
 
     @property
@@ -113,14 +110,13 @@ class EventBudget:
         return event
 
     def _end_series_before(self, time: float) -> None:
-        """Most are of pods that are bound or gone by now."""
         while self._series and next(iter(self._series.values())).counted_at < time:
             self._series.popitem(last=False)
 
 
 @dataclass(frozen=True, slots=True)
 class _EventSeries:
-    """The Event that repeats are counted in."""
+    """The Event in which repeats are counted."""
 
     name: str
     count: int
@@ -128,7 +124,7 @@ class _EventSeries:
 
 
 class WaitingRecords:
-    """Records that wait: one of each namespace in turn, the oldest of it."""
+    """Pending records: the oldest of each namespace, in turns."""
 
     def __init__(self) -> None:
         self._by_namespace: OrderedDict[str, OrderedDict[Key, Record]] = OrderedDict()
@@ -141,12 +137,12 @@ class WaitingRecords:
         return key in self._namespaces
 
     def put(self, key: Key, record: Record) -> None:
-        """Add a record, or put it into the place of the one with its key."""
+        """Add a record, or replace the one with its key, which keeps its place."""
         namespace = self._namespaces[key] = record.pod.metadata.namespace
         self._by_namespace.setdefault(namespace, OrderedDict())[key] = record
 
     def pop(self) -> Record:
-        """Remove and return the record whose turn it is. Raises StopIteration when there is none."""
+        """Remove and return the next record. Raises StopIteration if empty."""
         namespace = next(iter(self._by_namespace))
         record = self._take_oldest(namespace)
         if namespace in self._by_namespace:
@@ -158,7 +154,7 @@ class WaitingRecords:
         self._take_oldest(max(self._by_namespace, key=lambda namespace: len(self._by_namespace[namespace])))
 
     def discard(self, pod: Pod) -> None:
-        """Remove what waits about a pod."""
+        """Remove the pod's condition and failure Event."""
         for key in ((pod.uid, CONDITION), (pod.uid, FAILED)):
             namespace = self._namespaces.pop(key, None)
             if namespace is not None:
@@ -178,7 +174,7 @@ class WaitingRecords:
 
 
 class Rate:
-    """A token bucket: so many a second, and so many at once after a quiet time."""
+    """A token bucket with a rate per second and a burst."""
 
     def __init__(self, per_second: float, burst: int) -> None:
         self._per_second = per_second
@@ -200,5 +196,5 @@ class Rate:
 
     @property
     def wait(self) -> float:
-        """Seconds from the last ``fill`` until there is one."""
+        """Seconds from the last ``fill`` until a token is there."""
         return max(0.0, (1 - self._tokens) / self._per_second)

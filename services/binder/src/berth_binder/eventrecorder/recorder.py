@@ -1,8 +1,8 @@
-"""Sends Events and PodScheduled conditions of Decisions, in tasks of their own that delay no Binding.
+"""Sends Events and PodScheduled conditions of Decisions, in tasks that delay no Binding.
 
-A budget limits how many are sent a second and at once, and the oldest is dropped when too many wait (docs/protocol.md,
-5). For each pod that fits nowhere the API server has two requests to carry out, so records of pods that are not bound
-have a rate of their own, and namespaces take turns.
+A budget limits the rate and the requests in flight; if too many records are pending, the oldest is dropped
+(docs/protocol.md, 5). An unschedulable pod costs the API server two requests, so records of unbound pods have a rate of
+their own, and namespaces take turns.
 """
 
 from __future__ import annotations
@@ -31,28 +31,26 @@ log = get_logger()
 
 _encoder = msgspec.json.Encoder()
 
+# Patches of a condition if the pod changes at the same time, for example by a nomination.
 CONDITION_TRIES: Final = 3
-"""How often a condition is patched when the pod changes at the same time, as by a nomination."""
 
 
 class EventRecorder:
-    """Records Decisions on pods. It lives as long as the process: Decisions are recorded after the leadership too."""
+    """Records Decisions on pods. It lives as long as the process: the leadership may end before the last record."""
 
     def __init__(self, client: KubeClient, process: Process, budget: EventBudget | None = None) -> None:
         self._client = client
         self._process = process
         self._budget = budget or EventBudget()
-        self._tasks: asyncio.TaskGroup | None = None
-        """Of the senders, while ``run`` runs."""
-        self._timer: asyncio.TimerHandle | None = None
-        """For the time from which on the budget allows another record."""
+        self._tasks: asyncio.TaskGroup | None = None  # the senders, while run() runs
+        self._timer: asyncio.TimerHandle | None = None  # until the budget allows another record
         self._answered = asyncio.Event()
         self._dropped = 0
         self._logged: set[str] = set()
         self._bindings_wait: Callable[[], bool] | None = None
 
     def defer_to(self, bindings_wait: Callable[[], bool] | None) -> None:
-        """Send fewer requests at once while ``bindings_wait`` says that pods wait to be examined; None: never."""
+        """Send fewer requests at once while ``bindings_wait`` is true: pods wait to be examined. ``None``: never."""
         self._bindings_wait = bindings_wait
 
     def record(self, decision: Decision, pod: Pod) -> None:
@@ -65,7 +63,6 @@ class EventRecorder:
         self._send_more()
 
     async def run(self) -> None:
-        """Send until cancelled."""
         async with asyncio.TaskGroup() as tasks:
             self._tasks = tasks
             try:
@@ -76,7 +73,7 @@ class EventRecorder:
                 self._set_timer(None)
 
     async def finish(self, seconds: float) -> None:
-        """Wait until everything is sent, at most so long."""
+        """Wait until every record is sent, at most this long."""
         with suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 while self._budget.is_busy:
@@ -89,14 +86,14 @@ class EventRecorder:
             self._tasks.create_task(self._send_one_after_the_other(record))
 
     async def _send_one_after_the_other(self, record: Record) -> None:
-        """Send a record, then whatever may be sent then: no task is made and woken for each."""
+        """Send a record and its successors in one task, which is cheaper than a task for each."""
         following: Record | None = record
         while following is not None:
             await self._send(following)
             following = self._next() if self._tasks is not None else None
 
     def _next(self) -> Record | None:
-        """The record that may be sent now; if there is none, the timer is set for the next one."""
+        """The record that may be sent now; if there is no such record, set the timer for the next one."""
         now = self._process.clock.now()
         bindings_wait = self._bindings_wait is not None and self._bindings_wait()
         record = self._budget.next(now, bindings_wait=bindings_wait)
@@ -126,11 +123,11 @@ class EventRecorder:
         self._process.metrics.count("berth_api_events_total", result="sent" if sent else "failed")
 
     def _log_missing_right(self, response: Response) -> None:
-        """Log once which rule berth's account lacks: without it no pod shows why it waits."""
+        """Log each missing right once: without it no pod shows why it is pending."""
         text = missing_right(response.failure()) if response.status == HTTPStatus.FORBIDDEN else None
         if text is not None and text not in self._logged:
             self._logged.add(text)
-            log.error(text)
+            log.error("berth's account lacks a right", reason=text)
 
     async def _request(self, record: Record) -> Response:
         """Create an Event, count it in its series, or patch the condition.
@@ -149,7 +146,7 @@ class EventRecorder:
         return await patch_event(self._client, metadata.namespace, record.name, series)
 
     async def _patch_condition(self, record: ConditionRecord, wall: datetime) -> Response:
-        """Only while the pod is unbound: a patch that arrives after its Binding would say that it is unschedulable.
+        """Patch only an unbound pod: after its Binding, the condition would be false.
 
         Raises:
             ApiUnreachableError: no answer.

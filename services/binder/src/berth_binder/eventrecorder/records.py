@@ -13,13 +13,10 @@ from berth.clock import micro_time, whole_seconds
 from berth.kube.writes import cut
 from berth.messages.attempts import Decision, Outcome
 
-NAME_LIMIT: Final = 253
-"""Characters of an object's name."""
-INSTANCE_LIMIT: Final = 128
-"""Characters of ``reportingInstance``."""
+NAME_LIMIT: Final = 253  # characters of an object's name
+INSTANCE_LIMIT: Final = 128  # characters of reportingInstance
 
-FAILED: Final = "FailedScheduling"
-"""The reason of an Event that says why a pod is not bound."""
+FAILED: Final = "FailedScheduling"  # reason of the Event of an unbound pod
 
 _SCHEDULED: Final = "PodScheduled"
 _FALSE: Final = "False"
@@ -32,18 +29,16 @@ _REASONS: Final = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EventRecord:
-    """An Event to create, or to count in its series when it was created before."""
+    """An Event to create, or to count in its series if it exists."""
 
     pod: Pod
     name: str
-    controller: str
-    """The profile's schedulerName, as kube-scheduler reports itself."""
+    controller: str  # the profile's schedulerName, as kube-scheduler reports itself
     type: str
     reason: str
     action: str
     note: str
-    related: Pod | None = None
-    """The pod for which this one was evicted."""
+    related: Pod | None = None  # the pod for which this one was evicted
     count: int = 1
 
     @property
@@ -54,7 +49,7 @@ class EventRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConditionRecord:
-    """The PodScheduled condition that gives the reason why the pod is not bound."""
+    """The PodScheduled condition with the reason why the pod is not bound."""
 
     pod: Pod
     reason: str
@@ -62,16 +57,16 @@ class ConditionRecord:
 
     @property
     def changes_anything(self) -> bool:
-        """Whether the pod does not have this condition already."""
+        """Whether the pod has another condition, or the same of another generation."""
         present = self._present()
         if present is None:
             return True
-        said = (present.status, present.reason, present.message)
-        kept = present.observed_generation  # 0 where the API server is older than the field
-        return said != (_FALSE, self.reason, self.message) or kept not in {0, self.pod.metadata.generation}
+        shown = (present.status, present.reason, present.message)
+        kept = present.observed_generation  # 0 if the API server is older than the field
+        return shown != (_FALSE, self.reason, self.message) or kept not in {0, self.pod.metadata.generation}
 
     def condition(self, wall: datetime) -> PodCondition:
-        """The condition as the API server takes it. Its time is that of the last change of its status."""
+        """The condition as the API server takes it. Its time is the last change of its status."""
         present = self._present()
         since = present.last_transition_time if present is not None and present.status == _FALSE else None
         return PodCondition(
@@ -132,7 +127,7 @@ def events_of_victims(decision: Decision, pod: Pod) -> list[EventRecord]:
 
 
 def condition_of(decision: Decision, pod: Pod) -> ConditionRecord | None:
-    """The condition of a Decision; ``None`` when it has none (a Binding sets PodScheduled itself)."""
+    """The condition of a Decision; ``None`` if it has none (a Binding sets PodScheduled itself)."""
     reason = _REASONS.get(decision.outcome)
     return None if reason is None else ConditionRecord(pod=pod, reason=reason, message=cut(decision.message))
 
@@ -162,7 +157,7 @@ def series_body(event: EventRecord, wall: datetime) -> dict[str, Any]:
 
 
 def _name(decision: Decision, note: str) -> str:
-    """A name made from the content: recording it twice (a redelivery, another epoch) makes one Event."""
+    """A name from the content: an Event recorded twice (a redelivery, another epoch) is created once."""
     about = decision.node if decision.outcome is Outcome.BOUND else f"{decision.attempt} {note}"
     return _name_from(decision.pod, f"{decision.uid} {decision.outcome} {about}")
 
