@@ -105,6 +105,15 @@ def test_a_summary_has_what_the_whole_message_says(message):
         assert [each.node for each in found.candidates] == [each.node for each in message.candidates]
 
 
+def test_pending_of_a_ranking_has_all_that_the_ranking_repeats():
+    pod = Pod(metadata=ObjectMeta(name="web", namespace="default", uid="u"), spec=PodSpec())
+    repeated = {"config": "digest", "attempt": "u.1.1", "profile": "berth", "pod": pod, "failures": 3}
+    both = set(Pending.__struct_fields__) & set(Ranked.__struct_fields__)
+    assert both - {"schema", "error"} == set(repeated), "a new field: give it a value in this test"
+    behind = Positions(cluster=7)
+    assert Ranked(**repeated).pending(after=behind) == Pending(**repeated, after=behind)
+
+
 @pytest.mark.parametrize(("summary", "whole"), [(RankedSummary, Ranked), (DecisionSummary, Decision)])
 def test_a_summary_bounds_what_the_whole_message_bounds(summary, whole):
     of_whole = {field.name: field.type for field in msgspec.structs.fields(whole)}
