@@ -270,7 +270,7 @@ def test_watermark_is_written_at_most_once_a_second():
 
 
 def test_watermark_is_due_when_it_says_it_is():
-    """Where ``t + 1`` is rounded, ``(t + 1) - t`` may be less than 1: the core would wake in vain, again and again."""
+    """Where ``t + 1`` is rounded, ``(t + 1) - t`` may be below 1: the core would be called in vain without end."""
     chance = random.Random(1)
     for _ in range(1000):
         watermarks = Watermarks(["node"])

@@ -1,4 +1,4 @@
-"""A plugin that fails in the watcher costs the pod it fails for: its owner is told, all others go on."""
+"""A plugin that fails in the watcher is a failure of its pod: the owner sees the reason, other pods go on."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def watcher_with(**points: Any) -> WatcherUnderTest:
 
 
 def errors(watcher: WatcherUnderTest) -> dict[str, str]:
-    """The reasons that the owners of pods are told."""
+    """The reasons published for the owners of pods."""
     found = (each.message for each in watcher.published)
     return {message.pod.metadata.name: message.error for message in found if message.error}
 

@@ -1,4 +1,4 @@
-"""What tells a watcher that is stuck from one whose pods wait for others (docs/protocol.md, 3)."""
+"""A stuck watcher differs from one whose pods wait for other services (docs/protocol.md, 3)."""
 
 from berth_watcher.events import AttemptLookedUp, KeyWriteFailed
 from berth_watcher.settings import AttemptSettings

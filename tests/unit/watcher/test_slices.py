@@ -1,4 +1,4 @@
-"""Long work on waiting pods is done in slices, of which none is lost; and who goes first when many wake at once."""
+"""Long work on waiting pods is done in slices and no pod is lost; the order of pods requeued at once."""
 
 from __future__ import annotations
 

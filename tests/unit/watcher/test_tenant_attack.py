@@ -53,7 +53,7 @@ def test_another_tenants_pod_waits_for_the_window_and_one_turn_only():
     for number in range(ROUNDS):
         gone = noisy(f"gone-{number}", node="n1")
         attack.watcher.show(gone, noisy(f"new-{number}"))
-        attack.watcher.delete(gone)  # room, for which the waiting pods are woken
+        attack.watcher.delete(gone)  # free resources, for which the waiting pods are requeued
         attack.watcher.show(a_pod(f"quiet-{number}", age_seconds=-number))
         before, in_flight = attack.decided, len(attack.watcher.published) - attack.decided
         while attack.decide_next() != f"quiet-{number}":

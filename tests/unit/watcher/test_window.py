@@ -1,4 +1,4 @@
-"""The window is counted per profile, and what holds published pods up is said."""
+"""The window is counted per profile, and a service that holds up published pods is reported."""
 
 from berth.messages.attempts import Outcome
 from berth.messages.subjects import Attempt

@@ -51,12 +51,12 @@ from berth_watcher.events import (
     StreamsRead,
 )
 from berth_watcher.metrics import Figures
-from berth_watcher.mirror import NO_CHANGE, DesiredEntry, Mirror, Watermarks, desired_entry, left_out
+from berth_watcher.mirror import NO_CHANGE, DesiredEntry, Mirror, Watermarks, affinity_warnings, desired_entry
 from berth_watcher.queue.answers import RETRIED_FROM, QueueAnswers
 from berth_watcher.queue.hints import QueueingHints, UnschedulablePods
 from berth_watcher.queue.plugins import QueuePlugins
 from berth_watcher.queue.queuedpod import (
-    DO_NOT_ASK_SECONDS,
+    NO_RETRY_SECONDS,
     WAITING_FOR_EVENT,
     EventClock,
     QueuedPod,
@@ -288,7 +288,7 @@ class WatcherCore:
         """Set the mirror's desired value of an object. Returns the change's number, and warnings about the object."""
         desired = desired_entry(thing)
         number = self._mirror.set_desired(key(kind, name), desired)
-        return number, left_out(thing) if number != NO_CHANGE and desired is not None else ()
+        return number, affinity_warnings(thing) if number != NO_CHANGE and desired is not None else ()
 
     def _on_entry_read(self, event: BucketEntryRead) -> Sequence[Effect]:
         self._mirror.on_read(event.entry)
@@ -375,7 +375,7 @@ class WatcherCore:
         """Make a pod active unless a PreEnqueue plugin rejects it."""
         queued.failure, status = queued.refusal, SUCCESS
         if queued.failure:
-            queued.do_not_ask_until = self._clock.now + DO_NOT_ASK_SECONDS
+            queued.no_retry_until = self._clock.now + NO_RETRY_SECONDS
         else:
             status = self._pre_enqueue(queued)
         if status.is_success:
@@ -394,7 +394,7 @@ class WatcherCore:
     def _update(self, queued: QueuedPod, pod: Pod) -> Sequence[Effect]:
         before, queued.pod = queued.pod, pod
         if queued.failure and changed(before, pod):
-            queued.do_not_ask_until = 0.0
+            queued.no_retry_until = 0.0
         if queued.stage in WAITING_FOR_EVENT:
             queued.incoming_event = label_of_own_update(pod_update_actions(before, pod))
         if queued.stage is Stage.GATED:
@@ -411,7 +411,7 @@ class WatcherCore:
         effects = self._attempts.end(queued)
         self._requeue.on_removed(queued)
         self._queue.remove(queued)
-        return [*effects, note_on(queued, "pod left", node=queued.node)] if self._settings.notes_stages else effects
+        return [*effects, note_on(queued, "pod left", node=queued.node)] if self._settings.logs_stages else effects
 
     # --- a pod goes into flight, and its attempt ends
 
@@ -624,7 +624,7 @@ class WatcherCore:
         place = self._plugins.place(queued) if early or stage is Stage.ACTIVE else None
         self._queue.move(queued, stage, due=due, place=place)
         self._requeue.on_moved(queued)
-        if not self._settings.notes_stages:
+        if not self._settings.logs_stages:
             return ()
         return [note_on(queued, "pod moved", stage=stage.value, reason=queued.message)]
 

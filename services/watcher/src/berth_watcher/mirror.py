@@ -497,7 +497,7 @@ def desired_entry(thing: KubernetesObject | None) -> DesiredEntry | None:
     return DesiredEntry(object=thing)
 
 
-def left_out(thing: KubernetesObject | None) -> list[Effect]:
+def affinity_warnings(thing: KubernetesObject | None) -> list[Effect]:
     """A warning about an affinity beyond the limits, which plugins do not read."""
     if not isinstance(thing, Pod) or thing.spec.affinity is None or pod_affinity_counts(thing.spec.affinity):
         return []

@@ -38,7 +38,7 @@ class AttemptSettings:
     look_up_seconds: float = 10.0
     """Until an attempt without a Decision is looked up on the bus, and between two look-ups."""
     requeue: RequeueSettings = field(default_factory=RequeueSettings)
-    notes_stages: bool = False
+    logs_stages: bool = False
     """If true, log each stage of a pod (at V_STEP)."""
 
 
@@ -74,6 +74,6 @@ def watcher_settings(settings: Settings, configuration: KubeSchedulerConfigurati
         window_floor=numbers.window_floor,
         look_up_seconds=numbers.silent_attempt.total_seconds(),
         requeue=RequeueSettings(backoff=backoff),
-        notes_stages=settings.log.verbosity >= V_STEP,
+        logs_stages=settings.log.verbosity >= V_STEP,
     )
     return WatcherSettings(attempts=attempts)

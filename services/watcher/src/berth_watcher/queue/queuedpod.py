@@ -66,7 +66,7 @@ INCOMING_QUEUES: Final[Mapping[Stage, str]] = {
 
 # Seconds without a try, unless the pod changes, after a plugin timed out for it or if it exceeds a limit: as long as an
 # unschedulable pod waits.
-DO_NOT_ASK_SECONDS: Final = 300.0
+NO_RETRY_SECONDS: Final = 300.0
 
 
 NEVER: Final = float("-inf")  # as a time in the past
@@ -113,7 +113,7 @@ class QueuedPod:
     failure: str = ""
     # Monotonic time before which an unchanged pod is not tried: after a plugin timed out for it, which may take as long
     # again, or if it exceeds a limit.
-    do_not_ask_until: float = 0.0
+    no_retry_until: float = 0.0
     # By kind, the resourceVersion that the reflectors must have reached.
     awaited_versions: Mapping[str, int] = field(default_factory=lambda: _NO_VERSIONS)
     mirror_change: int = 0  # the mirror's change that its next ranking must see; 0 for none
@@ -156,7 +156,7 @@ class QueuedPod:
     def record_failure(self, failure: PluginFailure, now: float) -> None:
         self.failure = str(failure)
         if isinstance(failure, PluginTimeout):
-            self.do_not_ask_until = now + DO_NOT_ASK_SECONDS
+            self.no_retry_until = now + NO_RETRY_SECONDS
 
     def subject(self, stage: str) -> PodSubject:
         """Its subject at ``pending``, ``ranked`` or ``decision``."""

@@ -28,11 +28,11 @@ from berth_watcher.queue.queuedpod import WAITING_FOR_EVENT, EventClock, QueuedP
 from berth_watcher.settings import RequeueSettings
 from berth_watcher.store.clusterevents import LIVE_DATA_EVENTS, label_of
 
+# kube-scheduler's names of the reasons, beside cluster events, that bring a pod to a queue.
 ATTEMPT_FAILED: Final = "ScheduleAttemptFailure"
 BACKOFF_COMPLETE: Final = "BackoffComplete"
 FORCE_ACTIVATE: Final = "ForceActivate"
 POP_FROM_BACKOFF: Final = "PopFromBackoffQ"
-# kube-scheduler's names of the reasons, beside cluster events, that bring a pod to a queue.
 UNSCHEDULABLE_TIMEOUT: Final = "UnschedulableTimeout"
 
 # Consecutive conflicts after which a pod backs off, because each conflict puts it before other pods.
@@ -102,7 +102,7 @@ class Requeue:
 
     def back_off(self, pod: QueuedPod) -> Wait:
         """Wait until the back-off ends and plugins may be called for the pod again."""
-        return Wait(Stage.BACKOFF, max(pod.backoff_until, pod.do_not_ask_until))
+        return Wait(Stage.BACKOFF, max(pod.backoff_until, pod.no_retry_until))
 
     def on_conflict(
         self, pod: QueuedPod, decision: DecisionSummary, decided_at: Timestamp, changes: int
@@ -147,7 +147,7 @@ class Requeue:
         """A person fixed the cause: forget the pod's failures and its plugins' timeouts."""
         self._versions.end(pod.uid)
         pod.failures = pod.conflicts = pod.lost_attempts = 0
-        pod.backoff_until = pod.do_not_ask_until = 0.0
+        pod.backoff_until = pod.no_retry_until = 0.0
         pod.awaited_versions, pod.at_front, pod.incoming_event = {}, False, FORCE_ACTIVATE
 
     def on_version(self, kind: str, version: int, *, listed: bool) -> list[str]:
