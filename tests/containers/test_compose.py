@@ -6,6 +6,7 @@ import asyncio
 import json
 import os
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -180,16 +181,16 @@ async def _the_recorder_keeps_over_a_restart_and_a_kill(up: ComposeProject, pods
     assert "web-0" in await decided()
     await compose(up, "restart", "recorder")
     await pods.all_bound(await pods.add_pods(1, "restarted"), SECONDS)
+
+    async def is_kept(pod: str) -> bool:
+        return pod in await decided()
+
+    await eventually(partial(is_kept, "restarted-0"), "a Decision in the folder", SECONDS)
     (container,) = await asyncio.to_thread(up.containers, "recorder")
-    await asyncio.sleep(2)  # a recorder writes every second
     await asyncio.to_thread(docker, "kill", container)
     await compose(up, "up", "--wait", "--no-build", "recorder")
     await pods.all_bound(await pods.add_pods(1, "killed"), SECONDS)
-
-    async def is_kept() -> bool:
-        return "killed-0" in await decided()
-
-    await eventually(is_kept, "a Decision in the folder", SECONDS)
+    await eventually(partial(is_kept, "killed-0"), "a Decision in the folder", SECONDS)
     copy = "cd /var/lib/berth/recordings; mkdir before; ls | grep 'berth$' | head -n -1 | xargs cp -t before"
     await compose(up, "exec", "-T", "recorder", "sh", "-c", copy)
     assert "restarted-0" in await decided("/var/lib/berth/recordings/before")

@@ -7,6 +7,7 @@ import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from http import HTTPStatus
 
 import aiohttp
 
@@ -141,7 +142,16 @@ class KubernetesApi:
             "metadata": {"name": name, **metadata},
             "target": {"apiVersion": "v1", "kind": "Node", "name": node},
         }
-        return await self.post(f"{self.pods}/{name}/binding", binding)
+        answer = await self.post(f"{self.pods}/{name}/binding", binding)
+        if answer.code == HTTPStatus.CREATED:
+            await self._seen_on_a_node(name)
+        return answer
+
+    async def _seen_on_a_node(self, name: str) -> None:
+        """Wait until the API server's own cache has the Binding: a deletion before that is one of an unbound pod."""
+        cached = f"{self.pods}/{name}?resourceVersion=0"
+        while not (await self.get(cached)).body.get("spec", {}).get("nodeName"):  # noqa: ASYNC110 - a server's state
+            await asyncio.sleep(0.01)
 
 
 def minimal_pod(name: str, *, labels: dict | None = None, **spec: object) -> dict:
