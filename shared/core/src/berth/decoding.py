@@ -1,4 +1,4 @@
-"""The guard of everything that comes in as bytes or text: whatever a decoder raises is that message's ``DecodeError``.
+"""The guard of all decoding of foreign bytes and text: any exception becomes that message's ``DecodeError``.
 
 Messages, buckets and facts may be written by others, so numbers are bounded in digits, values in bytes and nesting.
 """
@@ -27,7 +27,7 @@ REASON_CHARACTERS: Final = 300
 
 
 class decoding(AbstractContextManager[None]):  # noqa: N801 - reads as a statement: ``with decoding("a fact"):``
-    """Turns every exception of the block into a DecodeError that names what was decoded."""
+    """Turns every exception of the block into a DecodeError that names the decoded value."""
 
     __slots__ = ("_what",)
 
@@ -51,7 +51,7 @@ def decode_json(decoder: msgspec.json.Decoder[R], data: bytes | msgspec.Raw, wha
     """The decoded value.
 
     Raises:
-        DecodeError: whatever the decoder raised: malformed or of another type, not UTF-8, nested too deep.
+        DecodeError: any exception of the decoder: malformed or of another type, not UTF-8, nested too deep.
     """
     with decoding(what):
         return decoder.decode(data)

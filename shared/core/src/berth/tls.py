@@ -1,4 +1,4 @@
-"""How berth checks the certificate of a server, as kubectl and other programs in Go do, whatever the Python.
+"""Checks a server's certificate as kubectl and other programs in Go do, with any version of Python.
 
 Python 3.13 sets VERIFY_X509_STRICT in its contexts. It refuses authorities without a keyUsage, and certificates without
 the key identifier of their authority. EKS, MicroK8s and many older clusters have such, and Go takes them. The chain,
@@ -31,7 +31,7 @@ def without_strict_checks(context: ssl.SSLContext) -> ssl.SSLContext:
 
 
 def requests_adapter(**options: Any) -> HTTPAdapter:
-    """How a session of ``requests``, which libraries bring along, connects; ``options`` are those of HTTPAdapter."""
+    """How a session of ``requests``, which libraries bring along, connects; ``options``: HTTPAdapter's."""
     from requests.adapters import HTTPAdapter  # noqa: PLC0415 - 0.1 s, and most programs ask nobody by it
     from urllib3.util.ssl_ import create_urllib3_context  # noqa: PLC0415
 

@@ -8,7 +8,7 @@
     {"action": "compact"}
     {"action": "clear"}
 
-Verbs are those of RBAC: get, list, watch, create, update, patch, delete, deletecollection; `*` is any.
+Verbs are RBAC's: get, list, watch, create, update, patch, delete, deletecollection; `*` is any.
 """
 
 import asyncio

@@ -22,7 +22,7 @@ POD_ADDED: Final = "UnschedulablePodAdd"
 
 
 class Stage(StrEnum):
-    """Where a pod waits. The stage decides what the pod's timer does."""
+    """Where a pod waits. The stage decides the effect of the pod's timer."""
 
     # A takeover has not found out yet whether the pod is in flight. No timer.
     RECOVERING = "recovering"

@@ -324,7 +324,7 @@ def _inbox(names: Names, user: str) -> str:
 
 
 def local(user: User, subject: str) -> str:
-    """A subject as the user's account has it: JetStream's API is imported as that of a domain.
+    """A subject as the user's account has it: JetStream's API is imported as a domain's.
 
     Each account has an API of its own under ``$JS.API``, which would answer that it has no JetStream.
     """

@@ -1,4 +1,4 @@
-"""Makes every ranking of a recording again, from what its scorer had read, and compares.
+"""Repeats every ranking of a recording from the data that its scorer had read, and compares.
 
 Each scorer of the recording has a view again (:class:`berth.ranking.view.View`). Before a ranking it reads what that
 scorer had read: the mirror, Decisions and live data up to the message's ``positions``, and its peers' rankings up to

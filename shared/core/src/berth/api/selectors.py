@@ -132,7 +132,7 @@ def compile_node_selector(selector: NodeSelector) -> NodeTerms:
 
 
 def compile_preferred(terms: list[PreferredNodeTerm] | None) -> tuple[WeightedNodeTerm, ...]:
-    """Preferred terms without empty ones and those of weight 0, which have no effect."""
+    """Preferred terms, except empty ones and ones of weight 0, which have no effect."""
     return tuple(
         WeightedNodeTerm(t.weight, _node_term(t.preference))
         for t in terms or ()

@@ -426,7 +426,7 @@ class Connection:
             listener()
 
     async def close(self) -> None:
-        """Send what is written, and disconnect. Takes at most a second."""
+        """Send the written data, and disconnect. Takes at most a second."""
         with contextlib.suppress(BusLostError, UnansweredError):
             await self.flush(timedelta(seconds=CLOSE_SECONDS))
         await self._end()

@@ -364,7 +364,7 @@ class HostPort(NamedTuple):
 
 
 def host_ports(spec: PodSpec) -> tuple[HostPort, ...]:
-    """The host ports of a running pod: those of its containers and sidecars."""
+    """The host ports of a running pod's containers and sidecars."""
     sidecars = [container for container in spec.init_containers or () if container.restart_policy == "Always"]
     return tuple(
         HostPort(port.protocol or "TCP", port.host_port, port.host_ip or EVERY_ADDRESS)

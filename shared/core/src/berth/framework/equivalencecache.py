@@ -189,7 +189,7 @@ class ClassResults:
 
         The mean over up to ``SEVERAL`` more pods that fit beside the incoming one; exactly one where scores are
         normalized. Kept like the scores, but evaluated only for requested rows: the best nodes of one cycle are mostly
-        those of the previous one.
+        the previous one's.
         """
         columns = self._columns_of_pods
         if not columns:

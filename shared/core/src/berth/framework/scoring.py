@@ -75,7 +75,7 @@ _MAX_PODS = (1 << _POD_BITS) - 1
 @dataclass(slots=True)
 class Scored:
     """``totals``: int64[nodes]. ``parts``: what each plugin that did not skip adds to them, weighted. ``raw``: the same
-    before NormalizeScore and without the weight. ``keys``: those of the totals, if they are known. The arrays are read
+    before NormalizeScore and without the weight. ``keys``: the totals' sort keys, if known. The arrays are read
     in this cycle only.
     """  # noqa: D205 - one paragraph
 
@@ -276,7 +276,7 @@ _DECIMALS: Final = 3
 def counted_pods(pod: Pod, nodes: Nodes, profile: Profile) -> Scores:
     """int64[nodes]: the pods on each node that count for the pod; itself and nominated pods never do.
 
-    All pods count, unless the profile keeps pods of a kind apart (``Profile.spreading``): then only those of its kind.
+    All pods count, unless the profile keeps pods of a kind apart (``Profile.spreading``): then only pods of its kind.
 
     Raises:
         PluginFailure: a plugin failed.

@@ -87,7 +87,7 @@ class LibraryClient:
         self._all: set[_Connected] = set()
 
     async def call(self, access: Access, headers: Mapping[str, str], call: LibraryCall) -> Response:
-        """Send a request and read the whole answer, whatever its status. Redirects are not followed.
+        """Send a request and read the whole answer of any status. Redirects are not followed.
 
         Raises:
             NoAnswerError: no valid answer in time.

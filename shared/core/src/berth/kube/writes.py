@@ -35,7 +35,7 @@ _encoder = msgspec.json.Encoder()
 
 
 def pod_path(namespace: str, name: str, *below: str) -> str:
-    """Path of a pod, or of a subresource. A name stays one segment, whatever its characters."""
+    """Path of a pod, or of a subresource. A name stays one segment with any characters."""
     return "/".join(("/api/v1/namespaces", quote(namespace, safe=""), "pods", quote(name, safe=""), *below))
 
 

@@ -216,7 +216,7 @@ class Pending(Message, frozen=True, kw_only=True):
 class AttemptReport(Message, frozen=True, kw_only=True):
     """The part common to RANKED and DECISIONS: the attempt and the result of its ranking.
 
-    ``positions`` and ``view_age_seconds`` are those of the scorer's view. ``blockers`` are the plugins that rejected
+    ``positions`` and ``view_age_seconds`` describe the scorer's view. ``blockers`` are the plugins that rejected
     nodes, as they are or after evictions: their registered events may help the pod. ``asked_at`` is the time at which
     NATS stored PENDING. ``evaluated`` is the number of tried nodes of the scorer's ``nodes``: fewer if
     percentageOfNodesToScore was reached, and one if the pod's nominated node, which is tried first, passed

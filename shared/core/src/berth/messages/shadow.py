@@ -73,9 +73,9 @@ class ShownRanking(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
 class ShadowComparison(Message, frozen=True, kw_only=True):
     """Two rankings of an attempt. ``config`` is the digest of the shadow's configuration.
 
-    ``points_apart``: the shadow's points of its best node minus those of the live one; ``place``: the live best node's
-    place among the shadow's nodes. Both are ``None`` if the shadow has not scored that node; then ``refused_by`` is the
-    plugin that rejects it, if any, for ``reason``. ``outcome`` and ``node`` are the Decision's.
+    ``points_apart``: the shadow's points of its best node minus its points of the live one; ``place``: the live best
+    node's place among the shadow's nodes. Both are ``None`` if the shadow has not scored that node; then ``refused_by``
+    is the plugin that rejects it, if any, for ``reason``. ``outcome`` and ``node`` are the Decision's.
     """
 
     shadow: _Name

@@ -1,4 +1,4 @@
-"""The installed plugins: the built-in ones and those of other distributions.
+"""The installed plugins: built-in ones and other distributions' ones.
 
 A plugin package that cannot be loaded is an error only for a configuration that uses it. Each call of a plugin of
 another distribution has a deadline: a timer signal raises an exception in the main thread. This ends calls that hang in
@@ -101,7 +101,7 @@ def installed_plugins(
     release: str = CURRENT_RELEASE,
     points: Iterable[EntryPoint] | None = None,
 ) -> InstalledPlugins:
-    """The built-in plugins and those of other distributions, whose calls fail the pod after ``deadline``.
+    """The built-in plugins and other distributions' plugins, whose calls fail the pod after ``deadline``.
 
     An entry point named NAME@RELEASE replaces the plugin NAME for that release and is loaded for no other.
 
@@ -129,7 +129,7 @@ def installed_plugins(
 
 
 def known_plugins(deadline: timedelta = PLUGIN_DEADLINE, release: str = CURRENT_RELEASE) -> Mapping[str, PluginFactory]:
-    """The plugins of a release, and those of other distributions with a deadline for each call.
+    """The plugins of a release, and other distributions' plugins with a deadline for each call.
 
     Raises:
         RegistryError: one of them has the name of another plugin.

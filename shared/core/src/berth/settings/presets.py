@@ -1,4 +1,4 @@
-"""Finds presets by name: built-in ones, and those of installed distributions."""
+"""Finds presets by name: built-in ones, and ones of installed distributions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""VolumeZone: the zone and region labels of bound volumes must match those of the node.
+"""VolumeZone: the zone and region labels of bound volumes must match the node's.
 
 Nodes without any zone or region label pass. As kube-scheduler's plugin of that name.
 """
