@@ -193,9 +193,9 @@ async def record(of: BerthUp, folder: Path) -> RunRecordings:
             await asyncio.sleep(1.5)  # a recorder writes every second
             assert killed.end(signal.SIGKILL)[0] == -signal.SIGKILL
             assert masked.end(signal.SIGTERM)[0] == 0
+            await asyncio.to_thread(keeping.wait_until, lambda: len(keeping.segments()) > 2, "a third segment")
             take(keeping.folder, names["kept"])
             take(keeping.folder, names["kept_masked"], "--anonymise")
-            assert len(keeping.segments()) > 2
             code, printed = whole.end(signal.SIGINT)
         assert code == 0
         assert re.fullmatch(rf"recorded \d+ messages in .* to {whole.file}, .*: it was stopped\n", printed)
