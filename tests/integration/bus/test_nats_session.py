@@ -301,10 +301,13 @@ async def test_a_subject_that_breaks_the_protocol_is_refused_and_the_session_sta
     "head",
     [
         b"NATS/1.0 503\r\n\r\n",
+        b"NATS/1.0 409 Consumer Deleted\r\n\r\n",
+        b"NATS/1.0 204 EOB\r\nNats-Num-Pending: 0\r\nNats-Last-Sequence: 99\r\n\r\n",
+        b"NATS/1.0 408 Request Timeout\r\nNats-Pending-Messages: 999999999\r\nNats-Pending-Bytes: 1\r\n\r\n",
         b"NATS/1.0 100 Idle Heartbeat\r\nNats-Last-Consumer: x\r\n\r\n",
         b"NATS/1.0\r\n\xff\xfe: \xff\r\nno colon\r\n: empty\r\nNats-Time-Stamp: never\r\nNats-Sequence: x\r\n\r\n",
     ],
-    ids=range(3),
+    ids=range(6),
 )
 async def test_malformed_headers_do_not_end_the_session(session, own_nats_server, head):
     heard = asyncio.Event()
