@@ -1,4 +1,4 @@
-"""The logger of bus and kube, which lie below the configuration of logs (``berth.observability.logging``)."""
+"""The logger of modules that commands run too, and of bus and kube, which lie below the configuration of logs."""
 
 from __future__ import annotations
 

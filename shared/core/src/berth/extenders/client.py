@@ -38,7 +38,7 @@ from berth.framework.cycle import ToExtend
 from berth.framework.extending import Evictions, Extension, binds, is_interested
 from berth.framework.interface import Nomination
 from berth.framework.status import Status
-from berth.observability.logging import get_logger
+from berth.log import get_logger
 from berth.observability.metrics import Meter
 from berth.tls import client_context
 

@@ -13,7 +13,7 @@ from berth.kube.client import KubeClient
 from berth.kube.errors import ApiRefusedError
 from berth.leader.lease import LeaseObject, LeaseObservations, is_live
 from berth.leader.samepods import LeaseName
-from berth.observability.logging import get_logger
+from berth.log import get_logger
 
 log = get_logger()
 

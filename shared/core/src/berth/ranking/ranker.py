@@ -15,10 +15,10 @@ from berth.framework.extending import Extension
 from berth.framework.interface import Nomination
 from berth.framework.plugincalls import Timing
 from berth.framework.profile import Profile
+from berth.log import get_logger
 from berth.messages.attempts import Pending, Preemption, Ranked, Victim, within_bounds
 from berth.messages.livedata import LiveSource
 from berth.messages.subjects import Attempt
-from berth.observability.logging import get_logger
 from berth.ranking.view import View
 
 log = get_logger()
