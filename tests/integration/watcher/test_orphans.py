@@ -74,4 +74,4 @@ async def test_pods_are_bound_after_somebody_has_deleted_the_consumer(
         await world.add_pod("web")
         await world.until(world.all_bound)
         await session.close()
-        assert watcher.leads
+        await world.until(lambda: watcher.leads)
