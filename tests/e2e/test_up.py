@@ -133,7 +133,7 @@ def test_a_ready_file_on_a_full_disk_is_one_line(tmp_path: Path):
 def test_kill_of_the_parent_ends_every_child_and_the_next_runs_leave_no_file(tmp_path: Path):
     with berth_up("--nodes", 3, "--scorers", 2, folder=tmp_path) as berth:
         berth.wait_until_ready()
-        assert len(berth.living()) == len(CHILDREN) + 2  # a second scorer and the parent
+        assert len(berth.living()) == len(CHILDREN) + 3  # a second scorer, the parent, and what forks the services
         berth.kill_itself()
         berth.wait_until_nothing_lives(ORPHANS_SECONDS)
         assert berth.files_left() != []
