@@ -75,7 +75,8 @@ class Collector:
         self._settings = settings
         self._nodes = MirroredNodes()
         self._stores = {query.token: SampleStore(query.token) for query in queries}
-        self._sampled = {query.token: asyncio.Event() for query in queries}  # set once its nodes have samples
+        self._unsampled = set(self._stores)
+        self._sampled = asyncio.Event()  # the nodes of every query have samples
         self._write_slots = asyncio.Semaphore(CONCURRENT_WRITES)
         self._written = 0
 
@@ -104,18 +105,8 @@ class Collector:
             for query in self._queries:
                 tasks.create_task(self._collect(query), name=query.token)
             condition.waiting("waiting for the first samples from Prometheus")
-            await self._first_samples()
+            await run_until(self._process.clock.sleep(FIRST_SAMPLES_SECONDS), self._sampled)
             condition.ready()
-
-    async def _first_samples(self) -> None:
-        """Wait for the samples of each query, ``FIRST_SAMPLES_SECONDS`` at most."""
-        sampled = asyncio.gather(*(event.wait() for event in self._sampled.values()))
-        limit = asyncio.ensure_future(self._process.clock.sleep(FIRST_SAMPLES_SECONDS))
-        try:
-            await asyncio.wait([sampled, limit], return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            sampled.cancel()
-            limit.cancel()
 
     async def _read_nodes(self, reader: BucketReader) -> None:
         async for batch in reader.batches():
@@ -141,7 +132,9 @@ class Collector:
             before, known = known, store.count()
             # Some nodes may have no exporter: the others are complete when no more have come.
             if known and (known >= len(self._nodes.names.names) or known == before):
-                self._sampled[query.token].set()
+                self._unsampled.discard(query.token)
+            if not self._unsampled:
+                self._sampled.set()
             newest = store.newest()
             reporter.age(None if newest is None else datetime.now(UTC) - newest)
             rest = max(0.0, self._settings.interval.total_seconds() - (self._process.clock.now() - began))
