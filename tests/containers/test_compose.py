@@ -169,7 +169,7 @@ async def _a_person_asks(up: ComposeProject, pods: ClusterUser, folder: Path) ->
 
 
 async def _the_first_pod_is_explained_with_traffic(up: ComposeProject, pods: ClusterUser) -> None:
-    """Right after `up --wait` every node has a sample, scorers are called by name, and nothing warns of kube-scheduler."""
+    """Right after `up --wait` every node has a sample, scorers have names, and no kube-scheduler is warned of."""
     (name,) = await pods.add_pods(1, "at-once")
     await pods.all_bound([name], SECONDS)
     told = await compose(up, "exec", "-T", "console", "berth", "why", f"{pods.namespace}/{name}")
