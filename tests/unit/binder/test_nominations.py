@@ -119,6 +119,24 @@ def test_pod_that_is_deleted_while_it_waits_needs_no_request(bench):
     assert (nominations(bench), bench.outcomes[-1]) == ([("web", "+n1")], "gone")
 
 
+def test_room_of_a_waiting_pod_is_free_as_soon_as_the_watch_shows_its_end(bench):
+    pod = waiting_pod(bench)
+    bench.tell_of_shown()
+    bench.delete(pod, version=30)
+    bench.tell_of_shown()
+    assert bench.outcomes == ["waiting", "gone"]
+    assert bench.cache.assumed_pod(pod.uid) is None
+
+
+def test_writes_to_a_waiting_pod_do_not_ask_its_plugins_more_often(bench, recording):
+    pod = waiting_pod(bench)
+    recording.permission = Permission()
+    for version in range(20, 30):
+        bench.show(nominated(pod, "n1", version))
+        assert bench.tell_of_shown() == []
+    assert posts(bench.wait(1)) == [("web", "n1", "29")]
+
+
 @pytest.mark.parametrize("node", ["", "n3"], ids=["cleared", "elsewhere"])
 def test_nomination_that_another_client_changed_is_left_alone(bench, recording, node):
     pod = waiting_pod(bench)
