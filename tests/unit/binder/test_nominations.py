@@ -3,6 +3,7 @@
 A more important pod may take its room, and a pod at an extender for longer than a moment is reported as waiting.
 """
 
+import msgspec
 import pytest
 
 from berth.framework.interface import Permission
@@ -222,7 +223,7 @@ def test_waiting_pod_gives_its_room_to_a_more_important_one_and_is_not_deleted(o
     assert [each.victims for each in effects if isinstance(each, EvictPods)] == [()]
     assert nominations(one_node) == [("web", "+n1"), ("web", "-")]
     given_up = one_node.decisions[-1]
-    assert (given_up.pod, given_up.outcome) == ("web", Outcome.UNSCHEDULABLE)
+    assert (given_up.pod, given_up.outcome, given_up.reason) == ("web", Outcome.UNSCHEDULABLE, Reason.PREEMPTED)
     assert given_up.message == "preempted by default/vip while it waited"
     one_node.evicted(vip, "n1")
     assert (one_node.decisions[-1].pod, one_node.decisions[-1].outcome) == ("vip", Outcome.PREEMPTING)
@@ -230,6 +231,17 @@ def test_waiting_pod_gives_its_room_to_a_more_important_one_and_is_not_deleted(o
     assert posts(one_node.wait(20)) == []  # the attempt of the pod that gave up is over
     again = one_node.show(nominated(vip, "n1", version=60))
     assert posts(one_node.take(ranked(again, "n1", n=2))) == [("vip", "n1", "60")]
+
+
+def test_pod_that_gave_up_and_is_bound_all_the_same_is_no_victim_to_wait_for(one_node, recording):
+    web = waiting_pod(one_node)
+    vip, message = proposing(one_node, "web")
+    one_node.take(message)
+    one_node.evicted(vip, "n1")
+    one_node.show(on_node(web, "n1", version=70))
+    one_node.show(nominated(vip, "n1", version=71))
+    effects = one_node.take(msgspec.structs.replace(message, attempt=f"{vip.uid}.1.2"))
+    assert [[victim.uid for victim in each.victims] for each in effects if isinstance(each, EvictPods)] == [[web.uid]]
 
 
 def test_pod_whose_binding_is_under_way_is_not_preempted(one_node, recording):

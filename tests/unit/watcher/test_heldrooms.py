@@ -5,7 +5,7 @@ import pytest
 
 from berth.api.node import Node, Taint
 from berth.api.pod import Affinity, PodAffinity, PodAffinityTerm
-from berth.messages.attempts import Decision, Outcome, Positions
+from berth.messages.attempts import Decision, Outcome, Positions, Reason
 from berth_watcher.events import FoundDecision, FoundInFlight, StreamsRead
 from harness.builders import objects
 from harness.worlds.watcher_world import EPOCH, WatcherUnderTest, a_node, a_pod, attempt
@@ -134,6 +134,16 @@ def test_end_of_its_own_wait_does_not_try_a_pod_again():
     rejected(watcher, "first", decisions=0)
     watcher.advance(20)
     assert tries(watcher, "first") == 1
+
+
+def test_pod_that_gave_up_its_room_to_another_comes_after_it(watcher):
+    """An event that may help ends neither its back-off early nor the wait for one."""
+    watcher.decide("first", Outcome.UNSCHEDULABLE, node="n1", reason=Reason.PREEMPTED)
+    watcher.show(a_node("n3", cpu="4"))
+    watcher.advance(0.9)
+    assert tries(watcher, "first") == 1
+    watcher.advance(0.1)
+    assert tries(watcher, "first") == 2
 
 
 def test_decision_on_an_earlier_attempt_ends_no_wait(watcher):

@@ -400,18 +400,15 @@ class BinderCore:
         Victims that wait are not deleted: their attempts end, and they are tried again.
         """
         attempt.begin_evicting(plan)
-        self._cache.nominate(plan.pod, plan.node, frozenset(victim.uid for victim in plan.victims))
+        waiting_ones = [self._attempts[victim.uid] for victim in plan.victims if self._may_give_up(victim.uid)]
+        given_up = {each.uid for each in waiting_ones}
+        victims = [victim for victim in plan.victims if victim.uid not in given_up]
+        self._cache.nominate(plan.pod, plan.node, frozenset(victim.uid for victim in victims))
         effects: list[Effect] = []
-        bound_victims = []
-        plugins = tuple(plugin.name for plugin in self._profiles[attempt.latest.ranked.profile].post_filters)
-        for victim in plan.victims:
-            waiting_one = self._attempts.get(victim.uid)
-            if waiting_one is None or not waiting_one.may_give_up:
-                bound_victims.append(victim)
-                continue
-            self._queue.paused.remove(waiting_one)
-            effects += self._decide(waiting_one, preempted(waiting_one.node, plan.pod, plugins))
-        return [*effects, *self._request(attempt, *evictions(plan, bound_victims))]
+        for each in waiting_ones:
+            self._queue.paused.remove(each)
+            effects += self._decide(each, preempted(each.node, plan.pod))
+        return [*effects, *self._request(attempt, *evictions(plan, victims))]
 
     def _post(self, attempt: BindingAttempt, steps: PluginSteps, now: float) -> list[Effect]:
         by_extender = steps.profile.is_bound_by_extender(attempt.pod)
