@@ -263,6 +263,17 @@ def test_pod_whose_lost_binding_may_land_is_not_preempted(one_node, recording):
     assert one_node.decisions[-1].reason == Reason.VICTIMS
 
 
+def test_waiting_pod_keeps_its_room_when_another_is_nominated_beside_it(one_node, recording):
+    """The victim that makes room for both has not gone yet."""
+    one_node.show(make_pod("low", cpu="1", node="n1", spec={"priority": -1}))
+    waiting_pod(one_node)
+    one_node.show(nominated(make_pod("other", cpu="1", spec={"priority": 0}), "n1"))
+    one_node.wait(1)
+    assert one_node.outcomes == ["waiting"]
+    recording.permission = Permission()
+    assert posts(one_node.wait(1)) == [("web", "n1", "11")]
+
+
 # Victims whose node fills up.
 
 
