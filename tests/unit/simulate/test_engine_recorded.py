@@ -1,6 +1,7 @@
 """berth simulate decides as a real kube-scheduler 1.36.3 decided (tests/data/oracle)."""
 
 from functools import cache
+from pathlib import Path
 
 import msgspec
 import pytest
@@ -22,6 +23,7 @@ from harness.worlds.oracle import (
     written,
 )
 
+RESIZE = Path(__file__).parents[2] / "data" / "cases" / "resize-in-place"
 CASES, PREEMPTIONS = 2_000, 80
 TIES = {26, 59}
 """Seeds of preemptions with two nodes that are equal by every criterion: kube-scheduler chose by chance."""
@@ -78,6 +80,15 @@ def test_preemption_has_the_recorded_victims_and_message(tmp_path):
         if simulated != (bool(recorded["bound"]), recorded["nominated"], recorded["victims"], message_of(recorded)):
             wrong.add(recorded["seed"])
     assert (count, wrong) == (PREEMPTIONS, TIES)
+
+
+def test_a_pod_in_the_middle_of_a_resize_counts_with_the_most_that_may_be_in_use():
+    """Six nodes of 4 cpu; 2 fit only beside the pod whose raise its kubelet has called infeasible."""
+    default = dict(profiles_of(read_configuration(None)))
+    question = read_inputs([str(RESIZE / "cluster.yaml")], [str(RESIZE / "pods.yaml")], default)
+    decided = Simulation(snapshot=question.snapshot, profiles=default).independently(question.pods)
+    assert {line.pod: line.bound for line in decided if line.bound} == {"default/on-infeasible": "infeasible"}
+    assert (len(question.pods), question.notes) == (6, ())
 
 
 @pytest.mark.slow

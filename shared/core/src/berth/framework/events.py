@@ -154,8 +154,12 @@ def pod_update_actions(old: Pod, new: Pod) -> Action:
     )
 
 
+# Fields of the spec that a resize changes.
+_WITH_REQUESTS: Final = ("containers", "init_containers", "resources")
+
+
 def is_scaled_down(old: Pod, new: Pod) -> bool:
-    if (old.spec.containers, old.spec.resources) == (new.spec.containers, new.spec.resources):
+    if all(getattr(old.spec, field) == getattr(new.spec, field) for field in _WITH_REQUESTS):
         return False
     before, now = pod_requests(old.spec).amounts, pod_requests(new.spec).amounts
     return any(now.get(resource, 0) < amount for resource, amount in before.items())
