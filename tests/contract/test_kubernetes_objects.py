@@ -63,6 +63,27 @@ async def test_unknown_priority_class_is_forbidden(kubernetes_api: KubernetesApi
     assert refused.body["message"] == 'pods "web" is forbidden: no PriorityClass with name none was found'
 
 
+async def test_selectors_get_the_labels_that_match_label_keys_name(kubernetes_api: KubernetesApi):
+    """An empty selector too: without keys of its labels it stays empty, and selects every pod."""
+    term = {
+        "topologyKey": "zone",
+        "labelSelector": {},
+        "matchLabelKeys": ["app", "absent"],
+        "mismatchLabelKeys": ["of"],
+    }
+    spread = {"topologyKey": "zone", "labelSelector": {}, "maxSkew": 1, "whenUnsatisfiable": "ScheduleAnyway"}
+    apart = {"requiredDuringSchedulingIgnoredDuringExecution": [term]}
+    spreads = [{**spread, "matchLabelKeys": ["app"]}, {**spread, "topologyKey": "rack", "matchLabelKeys": ["absent"]}]
+    wanted = {"affinity": {"podAntiAffinity": apart}, "topologySpreadConstraints": spreads}
+    spec = (await kubernetes_api.add_pod("web", labels={"app": "web", "of": "one"}, **wanted)).body["spec"]
+    [stored] = spec["affinity"]["podAntiAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
+    same = {"key": "app", "operator": "In", "values": ["web"]}
+    other = {"key": "of", "operator": "NotIn", "values": ["one"]}
+    assert stored["labelSelector"] == {"matchExpressions": [same, other]}
+    selectors = [constraint["labelSelector"] for constraint in spec["topologySpreadConstraints"]]
+    assert selectors == [{"matchExpressions": [same]}, {}]
+
+
 async def test_gated_pod_has_a_condition(kubernetes_api: KubernetesApi):
     created = await kubernetes_api.add_pod("web", schedulingGates=[{"name": "example.com/wait"}])
     (condition,) = created.body["status"]["conditions"]

@@ -96,7 +96,10 @@ async def report_actual(seen: ClusterUser, name: str, **requests: str) -> None:
     pod = (await seen.pods())[name]
     status = {
         "name": pod["spec"]["containers"][0]["name"],
-        **{"image": "pause", "imageID": "", "ready": True, "restartCount": 0},
+        "image": "pause",
+        "imageID": "",
+        "ready": True,
+        "restartCount": 0,
         "allocatedResources": pod["spec"]["containers"][0]["resources"]["requests"],
         "resources": {"requests": requests},
     }

@@ -63,7 +63,10 @@ cpu = st.sampled_from(["0", "100m", "1", "1500m", "2", "64"])
 memory = st.sampled_from(["0", "128Mi", "1Gi", "3G", "1e9", "256Gi"])
 taints = st.lists(
     st.builds(
-        Taint, key=st.sampled_from(["k", "l"]), value=st.sampled_from(["", "v"]), effect=st.sampled_from(_EFFECTS)
+        Taint,
+        key=st.sampled_from(["k", "l"]),
+        value=st.sampled_from(["", "v", "7", "-3"]),
+        effect=st.sampled_from(_EFFECTS),
     ),
     max_size=2,
 )
@@ -71,8 +74,8 @@ tolerations = st.lists(
     st.builds(
         Toleration,
         key=st.sampled_from(["", "k", "l", "node.kubernetes.io/unschedulable"]),
-        operator=st.sampled_from(["", "Equal", "Exists"]),
-        value=st.sampled_from(["", "v"]),
+        operator=st.sampled_from(["", "Equal", "Exists", "Gt", "Lt"]),
+        value=st.sampled_from(["", "v", "5"]),
         effect=st.sampled_from(["", *_EFFECTS]),
     ),
     max_size=2,

@@ -11,13 +11,21 @@ from typing import Any
 
 DATA = Path(__file__).parents[2] / "data" / "oracle"
 PROFILES = DATA / "profiles.yaml"
+CYCLE, RESIZE = "cycle.jsonl.xz", "resize.jsonl.xz"
 Json = dict[str, Any]
 
 
-def clusters(count: int | None = None) -> Iterator[Json]:
-    """The recorded clusters with their cases."""
-    with lzma.open(DATA / "cycle.jsonl.xz", "rt") as lines:
-        yield from map(json.loads, islice(lines, count))
+def clusters(count: int | None = None, *, file: str = CYCLE) -> Iterator[Json]:
+    """The recorded clusters, with the cases that berth decides as kube-scheduler 1.36.3."""
+    with lzma.open(DATA / file, "rt") as lines:
+        for cluster in map(json.loads, islice(lines, count)):
+            yield {**cluster, "cases": [case for case in cluster["cases"] if not _spreads_all_pods(case["pod"])]}
+
+
+def _spreads_all_pods(pod: Json) -> bool:
+    """Whether a spread constraint has an empty selector: kube-scheduler 1.36.3 counts no pods (ADR 48)."""
+    selectors = (each.get("labelSelector") for each in pod["spec"].get("topologySpreadConstraints") or ())
+    return any(selector is not None and not any(selector.values()) for selector in selectors)
 
 
 def preemptions() -> Iterator[Json]:

@@ -95,6 +95,26 @@ async def test_a_port_that_is_taken_is_wrong_usage_said_in_a_sentence(asked):
     assert exit_for(caught.value) is Exit.USAGE
 
 
+@pytest.mark.parametrize(
+    "sent",
+    [
+        pytest.param(b"GET / HTTP/9.9.9\r\n\r\n", id="version"),
+        pytest.param(b"G\x00T / HTTP/1.1\r\n\r\n", id="method"),
+        pytest.param(b"GET /livez HTTP/1.1\r\nno colon\r\n\r\n", id="header"),
+        pytest.param(b"GET http://[ HTTP/1.1\r\nHost: n\r\n\r\n", id="URL"),
+        pytest.param(b"GET / HTTP/1.1\r\nContent-Length: x\r\n\r\n", id="length"),
+        pytest.param(b"GET /" + b"x" * 9000 + b" HTTP/1.1\r\n\r\n", id="long line"),
+        pytest.param(b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03\r\n\r\n", id="TLS"),
+    ],
+)
+async def test_a_malformed_request_is_answered_and_not_logged(asked, caplog: pytest.LogCaptureFixture, sent: bytes):
+    reader, writer = await asyncio.open_connection("127.0.0.1", asked.port)
+    writer.write(sent)
+    assert (await reader.read()).startswith(b"HTTP/1.0 400")
+    writer.close()
+    assert caplog.records == []
+
+
 async def test_half_open_requests_silence_nobody(asked):
     waiting = [await asyncio.open_connection("127.0.0.1", asked.port) for _ in range(3 * MOST_CONNECTIONS)]
     for _, writer in waiting:

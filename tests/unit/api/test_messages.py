@@ -253,6 +253,26 @@ def test_text_and_lists_of_a_decision_are_bounded(parts):
         decode(encode(msgspec.structs.replace(DECISION, **parts)), Decision)
 
 
+@pytest.mark.parametrize("number", [-(2**63), -1, 2**53, 2**63 - 1])
+@pytest.mark.parametrize(
+    "parts",
+    [
+        lambda number: {"failures": number},
+        lambda number: {"evaluated": number},
+        lambda number: {"feasible": number},
+        lambda number: {"nodes": number},
+        lambda number: {"preemption": Preemption(node="n", violations=number)},
+        lambda number: {"rejections": [Rejection(plugin="Fit", reason="full", nodes=number)]},
+        lambda number: {"candidates": [Candidate(node="n", total=1, pods=number)]},
+        lambda number: {"candidates": [Candidate(node="n", total=1, place=number)]},
+    ],
+)
+@pytest.mark.parametrize("message", [RANKED, DECISION], ids=["ranking", "decision"])
+def test_numbers_of_pods_nodes_and_attempts_are_bounded(message, parts, number):
+    with pytest.raises(DecodeError, match=r"Expected `int`"):
+        decode(encode(msgspec.structs.replace(message, **parts(number))), type(message))
+
+
 @pytest.mark.parametrize("report", [RANKED, DECISION], ids=["ranking", "decision"])
 def test_what_plugins_say_is_cut_to_what_readers_take(report):
     given = msgspec.structs.replace(

@@ -19,11 +19,39 @@ TAINT = Taint(key="k", value="v", effect="NoSchedule")
         pytest.param(Toleration(key="k", value="w"), False, id="another value"),
         pytest.param(Toleration(key="l", operator="Exists"), False, id="another key"),
         pytest.param(Toleration(key="k", value="v", effect="NoExecute"), False, id="another effect"),
-        pytest.param(Toleration(key="k", operator="Gt", value="v"), False, id="no such operator"),
+        pytest.param(Toleration(key="k", operator="Gt", value="1"), False, id="compared, but the taint is no number"),
+        pytest.param(Toleration(key="k", operator="In", value="v"), False, id="no such operator"),
     ],
 )
 def test_toleration(toleration, tolerated):
     assert tolerates(toleration, TAINT) is tolerated
+
+
+@pytest.mark.parametrize(
+    ("operator", "bound", "value", "tolerated"),
+    [
+        pytest.param("Gt", "10", "11", True, id="more"),
+        pytest.param("Gt", "10", "10", False, id="not more"),
+        pytest.param("Gt", "9", "10", True, id="numbers, not texts"),
+        pytest.param("Lt", "10", "9", True, id="less"),
+        pytest.param("Lt", "10", "10", False, id="not less"),
+        pytest.param("Lt", "0", "-5", True, id="negative"),
+        pytest.param("Gt", "9223372036854775806", "9223372036854775807", True, id="the largest of 64 bits"),
+        pytest.param("Lt", "9223372036854775807", "-9223372036854775808", True, id="the smallest of 64 bits"),
+        pytest.param("Gt", "1", "9223372036854775808", False, id="beyond 64 bits"),
+        pytest.param("Gt", "1", "007", False, id="leading zeros"),
+        pytest.param("Gt", "1", "+7", False, id="a plus sign"),
+        pytest.param("Lt", "1", "-0", False, id="minus zero"),
+        pytest.param("Lt", "1", "-", False, id="a minus sign alone"),
+        pytest.param("Gt", "1", "7.5", False, id="a fraction"),
+        pytest.param("Gt", "1", "", False, id="no value"),
+        pytest.param("Gt", "1", "\u0667", False, id="a digit of another script"),
+        pytest.param("Lt", "01", "0", False, id="a toleration that the API server rejects"),
+    ],
+)
+def test_gt_and_lt_compare_the_value_of_the_taint_as_a_number(operator, bound, value, tolerated):
+    taint = Taint(key="k", value=value, effect="NoSchedule")
+    assert tolerates(Toleration(key="k", operator=operator, value=bound), taint) is tolerated
 
 
 def test_prefer_no_schedule_taints_exclude_no_pod():

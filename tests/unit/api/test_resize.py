@@ -85,7 +85,9 @@ def test_of_init_containers_only_sidecars_count_with_their_status():
     ("status", "conditions", "expected"),
     [
         pytest.param({"allocatedResources": {"cpu": "3"}}, [], {"cpu": 2250, "memory": MIB}, id="no actual ones"),
-        pytest.param({"resources": {}, "allocatedResources": {"cpu": "3"}}, [], {"cpu": 3250, "memory": MIB}, id="both"),
+        pytest.param(
+            {"resources": {}, "allocatedResources": {"cpu": "3"}}, [], {"cpu": 3250, "memory": MIB}, id="more"
+        ),
         pytest.param(
             {"resources": {"requests": {"cpu": "4", "memory": "9Gi"}}},
             [],

@@ -70,6 +70,13 @@ def test_long_notes_and_messages_are_cut():
     assert condition_of(unschedulable, make_pod("web")).message.endswith("...")
 
 
+def test_a_scorers_text_cannot_steer_the_terminal_of_who_reads_it():
+    failed = decision(Outcome.ERROR, message="boom \x1b[31m\x07\n\u202e\u2028")
+    shown = r"boom \x1b[31m\x07\n\u202e\u2028"
+    assert event_of(failed, make_pod("web")).note == shown
+    assert condition_of(failed, make_pod("web")).message == shown
+
+
 def test_repeat_is_a_patch_of_the_series():
     event = replace(event_of(decision(Outcome.UNSCHEDULABLE, message="no"), make_pod("web")), count=2)
     assert series_body(event, WALL) == {"series": {"count": 2, "lastObservedTime": "2026-01-02T03:04:05.678900Z"}}

@@ -305,6 +305,17 @@ def test_pods_that_it_wants_beside_it_or_not_are_told():
     ]
 
 
+def test_affinity_term_without_a_selector_is_told_as_one():
+    required = [PodAffinityTerm(topology_key=HOST)]
+    affinity = Affinity(pod_affinity=PodAffinity(required_during_scheduling_ignored_during_execution=required))
+    assert told(a_pod(affinity=affinity), cluster(a_node("n1", labels={HOST: "n1"}))) == [
+        (
+            "InterPodAffinity: asks to be beside pods with labels that no labelSelector names, of which there is none, "
+            "on 1 node (n1); nothing else refuses it there"
+        )
+    ]
+
+
 def test_placed_pods_that_want_to_be_apart_from_it_are_told():
     keeps_away = Affinity(pod_anti_affinity=PodAffinity(**term({"app": "web"})))
     snapshot = cluster(a_node("n1", labels={HOST: "n1"}), placed=[(a_pod("shy", affinity=keeps_away), "n1")])

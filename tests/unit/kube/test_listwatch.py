@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from berth.api.kinds import POD
 from berth.api.trimming import LAST_APPLIED
 from berth.errors import DecodeError
+from berth.kube import listwatch
 from berth.kube.errors import StatusObject
 from berth.kube.listwatch import Current, Deleted, LineSplitter, ObjectDecoder, Undecodable, Upserted
 
@@ -37,6 +38,16 @@ def test_lines_are_the_same_however_the_bytes_are_cut(lines: list[bytes], cuts: 
 def test_line_without_its_end_is_not_given_out():
     splitter = LineSplitter()
     assert splitter.feed(b'{"type": "ADD') == []
+
+
+def test_line_without_end_is_given_up(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(listwatch, "MOST_LINE_BYTES", 8)
+    splitter = LineSplitter()
+    assert splitter.feed(b"12345678\n12345\n123") == [b"12345678", b"12345"]
+    assert splitter.feed(b"45678\n") == [b"12345678"]
+    assert splitter.feed(b"12345678") == []
+    with pytest.raises(DecodeError, match="want lines of at most 8 bytes, got more"):
+        splitter.feed(b"9")
 
 
 @pytest.mark.parametrize("kind", ["ADDED", "MODIFIED"])

@@ -137,15 +137,6 @@ def test_an_already_counted_disruption_is_not_protected():
     assert evicted(important(), snapshot) == ("n", ["a"])
 
 
-def test_a_budget_without_a_selector_protects_no_pod():
-    snapshot = cluster(n=[running("a", labels={"app": "web"}), running("b", priority=5)])
-    empty = PodDisruptionBudget(
-        metadata=ObjectMeta(name="all", namespace="default", uid="all"), spec=SelectorSpec(selector=LabelSelector())
-    )
-    snapshot.objects(PodDisruptionBudget).set("all", empty)
-    assert evicted(important(), snapshot) == ("n", ["a"])
-
-
 def test_a_pod_with_anti_affinity_to_the_preemptor_is_evicted():
     apart = PodAffinityTerm(topology_key=HOSTNAME, label_selector=LabelSelector(match_labels={"app": "noisy"}))
     affinity = Affinity(pod_anti_affinity=PodAffinity(required_during_scheduling_ignored_during_execution=[apart]))

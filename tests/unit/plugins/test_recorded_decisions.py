@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import json
-import lzma
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -28,11 +25,10 @@ from berth.messages.attempts import Candidate
 from berth.plugins.registry import BUILT_IN
 from harness.builders.objects import first_attempt
 from harness.builders.profiles import feasible_nodes
+from harness.worlds.oracle import PROFILES, RESIZE, clusters
 
-CASES, REFUSED, SEVERAL, SCORES, WHOLE = 2_240, 967, 758, 11_302, 42
-"""Pods; of these, pods that fit nowhere and pods that fit more than one node; scores; pods with requests as a whole."""
-FILES = ("cycle.jsonl.xz", "resize.jsonl.xz")
-DATA = Path(__file__).parents[2] / "data" / "oracle"
+CASES, REFUSED, SEVERAL, SCORES = 2_141, 915, 771, 11_290
+"""Pods; of these, pods that fit nowhere and pods that fit more than one node; and scores."""
 
 
 @dataclass(frozen=True)
@@ -66,36 +62,17 @@ def test_messages_are_those_of_kube_scheduler():
 
 
 def test_every_score_is_that_of_kube_scheduler():
-    several = [case for case in cases() if len(case.feasible) > 1 and not requests_as_a_whole(case)]
+    several = [case for case in cases() if len(case.feasible) > 1]
     wrong = [case.pod.key for case in several if scores_of(case) != recorded_scores(case)]
     scores = sum(len(by_node) for case in several for by_node in recorded_scores(case).values())
     assert (scores, wrong) == (SCORES, [])
 
 
 def test_totals_are_kube_schedulers_and_its_choice_is_among_the_best():
-    several = [case for case in cases() if len(case.feasible) > 1 and not requests_as_a_whole(case)]
+    several = [case for case in cases() if len(case.feasible) > 1]
     wrong = [case.pod.key for case in several if totals_of(case) != case.answer["totals"]]
     assert (len(several), wrong) == (SEVERAL, [])
     assert all(case.answer["bound"] in best_nodes(case) for case in several)
-
-
-def test_only_node_resources_fit_scores_otherwise_and_only_pods_with_requests_as_a_whole():
-    """kube-scheduler's strategies of that plugin leave out what the pod requests as a whole (docs/comparison.md)."""
-    several = [case for case in cases() if len(case.feasible) > 1 and requests_as_a_whole(case)]
-    wrong = []
-    for case in several:
-        containers = msgspec.structs.replace(case.pod.spec, resources=None)
-        by_containers = replace(case, pod=msgspec.structs.replace(case.pod, spec=containers))
-        expected, fit = recorded_scores(case), "NodeResourcesFit"
-        if fit in expected:
-            assert {node: scores_of(by_containers)[fit][node] for node in expected[fit]} == expected[fit]
-        if {**scores_of(case), fit: None} != {**expected, fit: None}:
-            wrong.append(case.pod.key)
-    assert (len(several), wrong) == (WHOLE, [])
-
-
-def requests_as_a_whole(case: Case) -> bool:
-    return case.pod.spec.resources is not None
 
 
 def candidates_of(case: Case) -> tuple[Candidate, ...]:
@@ -155,11 +132,7 @@ def recorded_scores(case: Case) -> dict[str, dict[str, int]]:
 @cache
 def cases() -> list[Case]:
     profiles = recorded_profiles()
-    found = []
-    for file in FILES:
-        with lzma.open(DATA / file, "rt") as lines:
-            found += [case for line in lines for case in cases_of(json.loads(line), profiles)]
-    return found
+    return [case for cluster in [*clusters(), *clusters(file=RESIZE)] for case in cases_of(cluster, profiles)]
 
 
 def cases_of(cluster: dict[str, Any], profiles: dict[str, Profile]) -> Iterator[Case]:
@@ -182,5 +155,5 @@ def cases_of(cluster: dict[str, Any], profiles: dict[str, Profile]) -> Iterator[
 
 
 def recorded_profiles() -> dict[str, Profile]:
-    text = (DATA / "profiles.yaml").read_text()
+    text = PROFILES.read_text()
     return build_profiles(load(text, known=BUILT_IN, preset=DEFAULT), BUILT_IN)

@@ -235,6 +235,14 @@ def test_a_frame_that_expands_without_end_is_refused_before_it_is_held(tmp_path:
         read_recording(tmp_path / "r")
 
 
+def test_a_header_of_many_values_is_refused_before_they_are_built(tmp_path: Path):
+    head = msgspec.json.encode(a_header())
+    many = head[:-1] + b',"more":[' + b"[]," * 400_000 + b"[]]}"
+    (tmp_path / "r").write_bytes(gzip.compress(many + b"\n"))
+    with pytest.raises(RecordingError, match="want a header of at most 1048576 bytes, got 1200"):
+        read_recording(tmp_path / "r")
+
+
 def test_a_well_compressed_frame_is_read_to_its_end(tmp_path: Path):
     """What a frame expands to can be more than the buffer when its last byte has been read."""
     (tmp_path / "r").write_bytes(lines_of(HEAD, line({**MESSAGE, "data": "x" * (5 << 20)})))

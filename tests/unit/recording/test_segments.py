@@ -6,7 +6,7 @@ import errno
 import fcntl
 import gzip
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -342,6 +342,53 @@ def test_a_lock_is_free_again_when_the_recorder_has_ended(tmp_path: Path):
             locked_folder(tmp_path / "kept", keep=timedelta(hours=1), most_bytes=1),
         ):
             pass
+
+
+def _link(victim: Path, lock: Path) -> None:
+    lock.symlink_to(victim)
+
+
+def _second_name(victim: Path, lock: Path) -> None:
+    lock.hardlink_to(victim)
+
+
+def _pipe(_victim: Path, lock: Path) -> None:
+    os.mkfifo(lock)
+
+
+def _others_file(_victim: Path, lock: Path) -> None:
+    lock.touch()
+    os.chown(lock, 1, -1)
+
+
+@pytest.mark.parametrize(
+    ("put", "problem"),
+    [
+        pytest.param(_link, "recorder.lock is a link: remove it, or name a folder of your own", id="link"),
+        pytest.param(_second_name, "recorder.lock is not this user's own file: remove it", id="second name"),
+        pytest.param(_pipe, "recorder.lock is not this user's own file: remove it", id="pipe"),
+        pytest.param(
+            _others_file,
+            "recorder.lock is not this user's own file: remove it",
+            id="other owner",
+            marks=pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file away"),
+        ),
+    ],
+)
+def test_a_lock_that_somebody_else_put_there_is_left_alone(
+    tmp_path: Path, put: Callable[[Path, Path], None], problem: str
+):
+    victim = tmp_path / "victim"
+    victim.write_text("kept")
+    shared = tmp_path / "shared"
+    shared.mkdir()
+    put(victim, shared / "recorder.lock")
+    with (
+        pytest.raises(UsageError, match=problem),
+        locked_folder(shared, keep=timedelta(hours=1), most_bytes=1),
+    ):
+        pass
+    assert victim.read_text() == "kept"
 
 
 def test_a_disk_without_locks_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+from berth_cli.simulate import workloads
 from berth_cli.simulate.documents import documents
 from berth_cli.simulate.workloads import with_pods
 
@@ -144,3 +145,32 @@ def test_a_workload_that_cannot_be_decoded_is_reported(thing, problem):
 
 def test_a_workload_without_a_selector_has_pods_and_no_owner_to_read():
     assert [kind for kind, _ in made(workload(selector=None))] == ["Pod"]
+
+
+@pytest.mark.parametrize(
+    ("thing", "problem"),
+    [
+        pytest.param(workload(replicas=2**31 - 1), "got 2147483647 more: lower spec.replicas", id="a Deployment"),
+        pytest.param(
+            workload("StatefulSet", replicas=150_001, ordinals={"start": 2**31 - 1}),
+            "got 150001 more: lower spec.replicas",
+            id="a StatefulSet",
+        ),
+        pytest.param(workload("Job", parallelism=2**31 - 1), "lower spec.parallelism", id="a Job"),
+        pytest.param(
+            workload(template={"hostname": "x" * 40_000}, replicas=15_000), "and 536870912 bytes together", id="bytes"
+        ),
+    ],
+)
+def test_too_many_pods_are_refused_before_they_are_made(thing, problem):
+    (found,) = problems_of(thing)
+    assert problem in found
+    assert found.startswith("f")
+
+
+def test_workloads_are_counted_together(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(workloads, "_MOST_PODS", 3)
+    two = workload(metadata={"name": "two"}, replicas=2)
+    (found,) = problems_of({"kind": "List", "items": [workload(replicas=2), two, workload(replicas=1)]})
+    assert "shop/two" in found
+    assert "want workloads of at most 3 pods and 536870912 bytes together, got 2 more: lower spec.replicas" in found

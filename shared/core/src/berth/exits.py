@@ -60,7 +60,9 @@ def write_ready_file(path: Path) -> None:
     """
     draft = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        draft.write_text("ready\n", encoding="utf-8")
+        draft.unlink(missing_ok=True)
+        with draft.open("x", encoding="utf-8") as file:  # in a shared folder, somebody may have put a link there
+            file.write("ready\n")
         draft.replace(path)
     except OSError as error:
         with suppress(OSError):

@@ -6,14 +6,13 @@
 - TaintToleration: PreScore selects the tolerations of PreferNoSchedule; 1.18 lists it as a point of the plugin.
 - PodTopologySpread: raw is the number of pods in the node's domains, added up over the constraints. With the sum and
   the least over the feasible nodes that have all topology keys: ``100 * (sum - raw) / (sum - least)`` in whole numbers,
-  0 for other nodes, 100 for all if the divisor is 0. An empty selector matches every pod of the namespace, and the
-  default constraints are empty.
+  0 for other nodes, 100 for all if the divisor is 0. The default constraints are empty.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import replace
 from typing import Final
 
 import numpy as np
@@ -27,8 +26,6 @@ from berth.api.selectors import (
 )
 from berth.cluster.nodes import NodeInfo, Nodes
 from berth.cluster.pods import EquivalenceClass
-from berth.cluster.snapshot import Snapshot
-from berth.cluster.topologycounts import Counts
 from berth.framework.interface import MAX_SCORE, PreScorePlugin, Scores
 from berth.framework.status import SKIP, SUCCESS, CycleState, StateKey, Status
 from berth.plugins import imagelocality, nodeaffinity, tainttoleration
@@ -117,24 +114,6 @@ class PodTopologySpreadV118(podtopologyspread.PodTopologySpread):
             return np.full(len(scores), MAX_SCORE, dtype=np.int64)
         points = (MAX_SCORE * ((total - scores) / float(total - least))).astype(np.int64)
         return np.where(ignored, 0, points)
-
-    def constraints(self, pod: Pod, action: str, snapshot: Snapshot) -> tuple[Constraint, ...]:
-        return tuple(_v1_18(constraint) for constraint in super().constraints(pod, action, snapshot))
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ConstraintV118(Constraint):
-    """A constraint whose empty selector matches every pod of the namespace."""
-
-    def counts(self, snapshot: Snapshot) -> Counts:
-        return snapshot.groups.count_pods(self.pods).counts
-
-    def counts_pod(self, pod: Pod) -> bool:
-        return pod.metadata.deletion_timestamp is None and self.selects(pod)
-
-
-def _v1_18(constraint: Constraint) -> ConstraintV118:
-    return ConstraintV118(**{field.name: getattr(constraint, field.name) for field in fields(Constraint)})
 
 
 def _spread_scores(

@@ -228,7 +228,9 @@ class SimulatedCluster:
             self._wanted_kubeconfig_path = Path(folder) / "kubeconfig"
         path = self._wanted_kubeconfig_path
         draft = path.with_name(f".{path.name}.{os.getpid()}")
-        draft.write_text(json.dumps(kubeconfig(self.url), indent=2))
+        draft.unlink(missing_ok=True)
+        with draft.open("x", encoding="utf-8") as file:  # in a shared folder, somebody may have put a link there
+            json.dump(kubeconfig(self.url), file, indent=2)
         draft.replace(path)  # complete as soon as it exists, because others wait for it
 
 

@@ -12,6 +12,7 @@ from berth.api.pod import Pod, PodCondition
 from berth.clock import micro_time, whole_seconds
 from berth.kube.writes import cut
 from berth.messages.attempts import Decision, Outcome
+from berth.safetext import one_line
 
 NAME_LIMIT: Final = 253  # characters of an object's name
 INSTANCE_LIMIT: Final = 128  # characters of reportingInstance
@@ -101,7 +102,7 @@ def event_of(decision: Decision, pod: Pod) -> EventRecord | None:
         type=type_,
         reason=reason,
         action=action,
-        note=cut(note),
+        note=_text(note),
     )
 
 
@@ -127,7 +128,12 @@ def events_of_victims(decision: Decision, pod: Pod) -> list[EventRecord]:
 def condition_of(decision: Decision, pod: Pod) -> ConditionRecord | None:
     """The condition of a Decision; ``None`` if it has none (a Binding sets PodScheduled itself)."""
     reason = _REASONS.get(decision.outcome)
-    return None if reason is None else ConditionRecord(pod=pod, reason=reason, message=cut(decision.message))
+    return None if reason is None else ConditionRecord(pod=pod, reason=reason, message=_text(decision.message))
+
+
+def _text(message: str) -> str:
+    # kubectl prints it as it is, and a scorer's text is part of it.
+    return cut(one_line(message))
 
 
 def event_body(event: EventRecord, *, instance: str, wall: datetime) -> dict[str, Any]:

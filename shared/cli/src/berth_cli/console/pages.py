@@ -17,7 +17,7 @@ from aiohttp import web
 
 from berth.errors import BerthError, TemporaryError
 from berth.exits import UsageError
-from berth.observability.health import BoundedConnection
+from berth.observability.health import BoundedConnection, ServerLogger
 from berth.safetext import in_json, one_line, without_passwords
 from berth_cli.console.guard import COOKIE, HEADERS, LONGEST_TOKEN, SESSION, Guard, is_loopback
 from berth_cli.options import NotFoundError, PodName, parse_pod
@@ -161,7 +161,11 @@ async def serving(application: web.Application, host: str, port: int) -> AsyncIt
         UsageError: it is not possible to listen there.
     """
     runner = web.AppRunner(
-        application, access_log=None, shutdown_timeout=SHUTDOWN_SECONDS, keepalive_timeout=IDLE_SECONDS
+        application,
+        logger=ServerLogger(),
+        access_log=None,
+        shutdown_timeout=SHUTDOWN_SECONDS,
+        keepalive_timeout=IDLE_SECONDS,
     )
     await runner.setup()
     try:

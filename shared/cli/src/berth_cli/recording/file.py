@@ -45,6 +45,8 @@ _OTHER_RECORDS: Final = 1000
 FRAME_BYTES: Final = 1 << 20
 # A frame has at most one message more than FRAME_BYTES, and NATS takes none above 64 MiB.
 MOST_FRAME_BYTES: Final = 96 << 20
+# Bytes of the header, whose configuration is decoded as it stands: 30 million empty lists compress to 85 KiB.
+_MOST_HEADER_BYTES: Final = 1 << 20
 _MOST_PODS: Final = 10_000  # of one record of waiting pods; a recorder writes a hundred
 _READ_BYTES: Final = 1 << 18
 # A third of the time of gzip's default for a file larger by a tenth.
@@ -507,6 +509,8 @@ _COPY_AGAIN: Final = "copy the file again, or record again"
 
 
 def _header(name: str, line: bytes) -> Header:
+    if len(line) > _MOST_HEADER_BYTES:
+        raise RecordingError(f"{name}: want a header of at most {_MOST_HEADER_BYTES} bytes, got {len(line)}")
     try:
         version = decode_json(_version_decoder, line, "its first line")
         if version.kind != KIND:

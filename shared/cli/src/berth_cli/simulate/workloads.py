@@ -23,6 +23,9 @@ VERSIONS: Final[Mapping[str, str]] = {
     "Job": "batch/v1",
 }  # by kind
 _HASH_LENGTH: Final = 10
+# All workloads together. Kubernetes supports 150,000 pods in a cluster; as bytes, the size of a file with pods.
+_MOST_PODS: Final = 150_000
+_MOST_BYTES: Final = 1 << 29
 Count = Annotated[int, msgspec.Meta(ge=0, le=2**31 - 1)]  # the API server refuses negative numbers
 
 
@@ -66,6 +69,7 @@ Labels = dict[str, str]
 
 def with_pods(documents: Iterable[Document], problems: list[str]) -> Iterator[Document]:
     """The documents, with workloads replaced by their pods; errors in workloads are added to ``problems``."""
+    pods = size = 0
     for document in documents:
         if document.kind not in VERSIONS or document.api_version not in ("", VERSIONS[document.kind]):
             yield document
@@ -77,7 +81,14 @@ def with_pods(documents: Iterable[Document], problems: list[str]) -> Iterator[Do
             continue
         namespace = workload.metadata.namespace or DEFAULT_NAMESPACE
         where = f"{document.where} ({document.kind} {namespace}/{workload.metadata.name})"
-        yield from _Controller(where=where, kind=document.kind, workload=workload, namespace=namespace).documents()
+        controller = _Controller(where=where, kind=document.kind, workload=workload, namespace=namespace)
+        count = controller.pod_count
+        if pods + count > _MOST_PODS or size + count * len(document.raw) > _MOST_BYTES:
+            wanted = f"want workloads of at most {_MOST_PODS} pods and {_MOST_BYTES} bytes together"
+            problems.append(f"{where}: {wanted}, got {count} more: lower spec.{controller.count_field}")
+            continue
+        pods, size = pods + count, size + count * len(document.raw)
+        yield from controller.documents()
 
 
 def _read(raw: bytes) -> Workload:
@@ -115,6 +126,14 @@ class _Controller(msgspec.Struct, frozen=True, kw_only=True):
         return any(
             owner.kind == "Deployment" and owner.controller for owner in self.workload.metadata.owner_references or ()
         )
+
+    @property
+    def pod_count(self) -> int:
+        return 0 if self._is_of_a_deployment else len(self._numbers())
+
+    @property
+    def count_field(self) -> str:
+        return "parallelism" if self.kind == "Job" else "replicas"
 
     @property
     def _owner_kind(self) -> str:

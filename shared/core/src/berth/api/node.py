@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from typing import Final
 
@@ -90,15 +91,35 @@ NO_SCHEDULE_EFFECTS: Final = frozenset({NO_SCHEDULE, NO_EXECUTE})
 UNSCHEDULABLE_TAINT: Final = Taint(key="node.kubernetes.io/unschedulable", effect=NO_SCHEDULE)
 
 
+# As the API server accepts it in a toleration with Gt or Lt: no plus sign, no leading zeros.
+_DECIMAL_INTEGER: Final = re.compile(r"0|-?[1-9][0-9]{0,18}")
+
+
 def tolerates(toleration: Toleration, taint: Taint) -> bool:
-    """Whether one toleration matches the taint. No effect matches every effect; no key with Exists every taint."""
-    if toleration.effect and toleration.effect != taint.effect:
+    """Whether one toleration matches the taint. No effect matches every effect; no key with Exists every taint.
+
+    Gt and Lt compare the taint's value with the toleration's as decimal integers of 64 bits; other values do not match.
+    They always count, because the API server decides whether a pod may have them.
+    """
+    if toleration.effect not in ("", taint.effect) or toleration.key not in ("", taint.key):
         return False
-    if toleration.key and toleration.key != taint.key:
+    match toleration.operator:
+        case "Exists":
+            return True
+        case "" | "Equal":
+            return toleration.value == taint.value
+        case "Gt":
+            return _is_less(toleration.value, taint.value)
+        case "Lt":
+            return _is_less(taint.value, toleration.value)
+    return False
+
+
+def _is_less(one: str, other: str) -> bool:
+    """Whether both are decimal integers of 64 bits, the first below the second."""
+    if _DECIMAL_INTEGER.fullmatch(one) is None or _DECIMAL_INTEGER.fullmatch(other) is None:
         return False
-    if toleration.operator == "Exists":
-        return True
-    return toleration.operator in ("", "Equal") and toleration.value == taint.value
+    return -(2**63) <= int(one) < int(other) < 2**63
 
 
 def is_tolerated(taint: Taint, tolerations: Iterable[Toleration]) -> bool:

@@ -237,18 +237,31 @@ def _metadata_text(raw: bytes | msgspec.Raw) -> dict[str, str]:
     return {key: value for key, value in metadata.items() if isinstance(value, str)}
 
 
+# Bytes of a line of a watch. etcd stores objects of at most 1.5 MiB by default, and JSON may escape each character.
+MOST_LINE_BYTES: Final = 32 << 20
+
+
 class LineSplitter:
     """Splits chunks into lines. A pod's line can exceed a megabyte, too long for asyncio's readline."""
 
     def __init__(self) -> None:
         self._begun: list[bytes] = []
+        self._size = 0
 
     def feed(self, chunk: bytes) -> list[bytes]:
-        """Return the lines that this chunk completes; keep the rest for the next chunk."""
+        """Return the lines that this chunk completes; keep the rest for the next chunk.
+
+        Raises:
+            DecodeError: a line without end.
+        """
         first, *others = chunk.split(b"\n")
+        self._size += len(first)
+        if self._size > MOST_LINE_BYTES:
+            raise DecodeError(f"reading a watch: want lines of at most {MOST_LINE_BYTES} bytes, got more")
         self._begun.append(first)
         if not others:
             return []
+        self._size = len(others[-1])
         lines = [b"".join(self._begun), *others[:-1]]
         self._begun = [others[-1]]
         return [line for line in lines if line]

@@ -44,6 +44,8 @@ MOST_VICTIMS: Final = 4096  # more pods than a node has
 Name = Annotated[str, msgspec.Meta(max_length=NAME_CHARACTERS)]
 Sentence = Annotated[str, msgspec.Meta(max_length=SENTENCE_CHARACTERS)]
 Text = Annotated[str, msgspec.Meta(max_length=MESSAGE_CHARACTERS)]
+# A number of pods, nodes or attempts. Bounded, so that differences and sums of such numbers can be decoded as well.
+Count = Annotated[int, msgspec.Meta(ge=0, lt=2**53)]
 AttemptText = Annotated[str, msgspec.Meta(max_length=NAME_CHARACTERS + 2 * (MAX_DIGITS + 1))]  # the uid and two numbers
 
 
@@ -152,10 +154,10 @@ class Candidate(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, g
     node: Name
     total: Int64
     scores: Annotated[dict[Name, Int64], msgspec.Meta(max_length=MOST_PLUGINS)] = {}
-    pods: Int64 = 0
+    pods: Count = 0
     loss: Annotated[float, msgspec.Meta(ge=-_MOST, le=_MOST)] = 0
     newcomers: Int64 = 0
-    place: Int64 = 0
+    place: Count = 0
     details: Annotated[dict[Name, Sentence], msgspec.Meta(max_length=MOST_PLUGINS)] = {}
 
     @property
@@ -172,7 +174,7 @@ class Rejection(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     plugin: Sentence
     reason: Sentence
-    nodes: int
+    nodes: Count
     examples: Annotated[list[Name], msgspec.Meta(max_length=16)] = []
     resolvable: bool = True
 
@@ -194,7 +196,7 @@ class Preemption(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     node: Name
     victims: Annotated[list[Victim], msgspec.Meta(max_length=MOST_VICTIMS)] = []
-    violations: int = 0
+    violations: Count = 0
 
 
 class Pending(Message, frozen=True, kw_only=True):
@@ -208,7 +210,7 @@ class Pending(Message, frozen=True, kw_only=True):
     attempt: str
     profile: str
     pod: Pod
-    failures: int = 0
+    failures: Count = 0
     after: Positions = Positions()
     error: str = ""
 
@@ -225,14 +227,14 @@ class AttemptReport(Message, frozen=True, kw_only=True):
 
     attempt: AttemptText
     profile: Name
-    failures: int = 0
+    failures: Count = 0
     scorer: Name = ""
     asked_at: Time | None = None
     positions: Positions = Positions()
     view_age_seconds: float | None = None
-    evaluated: int = 0
-    feasible: int = 0
-    nodes: int | None = None
+    evaluated: Count = 0
+    feasible: Count = 0
+    nodes: Count | None = None
     nominated_first: bool = False
     candidates: Annotated[list[Candidate], msgspec.Meta(max_length=256)] = []
     rejections: Annotated[list[Rejection], msgspec.Meta(max_length=MOST_REJECTIONS)] = []
@@ -284,7 +286,7 @@ class Decision(AttemptReport, frozen=True, kw_only=True):
     uid: Name
     node: Name = ""
     reason: Name = ""
-    repeat: int = 0
+    repeat: Count = 0
     resource_versions: Annotated[dict[Name, Name], msgspec.Meta(max_length=256)] = {}
     ranked_at: Time | None = None
 
@@ -379,7 +381,7 @@ class DecisionSummary(Message, frozen=True, kw_only=True):
     uid: Name
     node: Name = ""
     reason: Name = ""
-    failures: int = 0
+    failures: Count = 0
     message: Text = ""
     asked_at: Time | None = None
     ranked_at: Time | None = None

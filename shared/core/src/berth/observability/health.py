@@ -7,6 +7,7 @@ Access to the port can cost no more than that: connections are few, short, and f
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from datetime import timedelta
@@ -15,6 +16,7 @@ from typing import Any, Final, cast
 
 import msgspec
 from aiohttp import web
+from aiohttp.http_exceptions import HttpProcessingError
 
 from berth.clock import Clock
 from berth.exits import UsageError, write_ready_file
@@ -223,9 +225,8 @@ async def health_server(
     Raises:
         HealthPortError: the port is in use.
     """
-    runner = web.AppRunner(
-        _application(health, meter, configuration or {}), access_log=None, shutdown_timeout=SHUTDOWN_SECONDS
-    )
+    application = _application(health, meter, configuration or {})
+    runner = web.AppRunner(application, logger=ServerLogger(), access_log=None, shutdown_timeout=SHUTDOWN_SECONDS)
     await runner.setup()
     try:
         server = await _listen(runner, settings)
@@ -248,6 +249,17 @@ async def _listen(runner: web.AppRunner, settings: HealthSettings) -> asyncio.Se
     except OSError as exc:
         where = f"listening on health.port {settings.port} of {settings.host!r}"
         raise HealthPortError(f"{where}: {exc.strerror}: choose another with --health-port") from exc
+
+
+class ServerLogger(logging.LoggerAdapter[logging.Logger]):
+    """aiohttp's log without malformed requests, because any client could fill the log with their tracebacks."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.getLogger("aiohttp.server"))
+
+    def log(self, level: int, msg: object, *args: object, **options: Any) -> None:
+        if not isinstance(options.get("exc_info"), HttpProcessingError):
+            super().log(level, msg, *args, **options)
 
 
 class BoundedConnection(asyncio.Protocol):

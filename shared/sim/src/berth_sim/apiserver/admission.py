@@ -91,6 +91,8 @@ _CONDITION_TIMES = {PODS: ("lastProbeTime", "lastTransitionTime"), NODES: ("last
 
 _COMPUTE = ("cpu", "memory")
 
+_SELECTOR = "labelSelector"
+
 
 def check_metadata(kind: SimulatedKind, value: JsonObject) -> None:
     """Check the name and the shape of the metadata.
@@ -188,6 +190,9 @@ def _admit_pod(store: Store, value: JsonObject, default_scheduler: str) -> JsonO
         if spec.get(group):
             spec[group] = [_container(item, name, f"spec.{group}[{at}]") for at, item in enumerate(spec[group])]
     spec["tolerations"] = _tolerations(spec.get("tolerations") or [])
+    for field in ("affinity", "topologySpreadConstraints"):
+        if spec.get(field):
+            spec[field] = _with_label_keys(spec[field], value["metadata"].get("labels") or {})
     return {"metadata": value["metadata"], "spec": {**spec, **_priority(store, name, spec)}, "status": _status(spec)}
 
 
@@ -212,6 +217,24 @@ def _tolerations(given: list[JsonObject]) -> list[JsonObject]:
     if any(not toleration.get("key") and toleration.get("operator") == "Exists" for toleration in given):
         return given
     return [*given, *(default for default in _DEFAULT_TOLERATIONS if default["key"] not in tolerated)]
+
+
+def _with_label_keys(value: Any, labels: JsonObject) -> Any:
+    """Complete each selector by the pod's labels that matchLabelKeys and mismatchLabelKeys beside it name."""
+    if isinstance(value, list):
+        return [_with_label_keys(each, labels) for each in value]
+    if not isinstance(value, dict):
+        return value
+    completed, selector = {name: _with_label_keys(inner, labels) for name, inner in value.items()}, value.get(_SELECTOR)
+    added = [
+        {"key": key, "operator": operator, "values": [labels[key]]}
+        for field, operator in (("matchLabelKeys", "In"), ("mismatchLabelKeys", "NotIn"))
+        for key in value.get(field) or ()
+        if key in labels
+    ]
+    if added and selector is not None:  # an absent selector selects nothing, whatever is added
+        completed[_SELECTOR] = {**selector, "matchExpressions": [*(selector.get("matchExpressions") or ()), *added]}
+    return completed
 
 
 def _priority(store: Store, pod: str, spec: JsonObject) -> JsonObject:

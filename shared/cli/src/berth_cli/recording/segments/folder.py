@@ -6,10 +6,12 @@ holds the folder's lock, which ends with its process.
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import re
 import socket
+import stat
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -105,9 +107,13 @@ class SegmentFolder:
 
 def _size(segment: SegmentFile) -> int:
     try:
-        return segment.path.stat().st_size
-    except OSError:  # A link without a target, or a file removed since.
+        return segment.path.lstat().st_size
+    except OSError:  # It was removed since.
         return 0
+
+
+def _is_own_file(there: os.stat_result) -> bool:
+    return stat.S_ISREG(there.st_mode) and there.st_uid == os.geteuid() and there.st_nlink == 1
 
 
 @contextmanager
@@ -120,10 +126,15 @@ def locked_folder(path: Path, *, keep: timedelta, most_bytes: int) -> Iterator[S
     what = f"keeping segments in {str(path)!r}"
     try:
         path.mkdir(mode=0o700, exist_ok=True)
-        descriptor = os.open(path / LOCK, os.O_RDWR | os.O_CREAT, 0o600)
+        # The folder may be shared: its other users may put a link or a pipe in place of the lock.
+        descriptor = os.open(path / LOCK, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK, 0o600)
     except OSError as exc:
+        if exc.errno == errno.ELOOP:
+            raise UsageError(f"{what}: {LOCK} is a link: remove it, or name a folder of your own") from exc
         raise UsageError(f"{what}: {exc.strerror}: name a folder that can be written to") from exc
     try:
+        if not _is_own_file(os.fstat(descriptor)):
+            raise UsageError(f"{what}: {LOCK} is not this user's own file: remove it, or name another folder")
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as exc:

@@ -118,15 +118,13 @@ class DisruptionBudgets:
 
     def forbids(self, group: PodGroup) -> bool:
         """Whether evicting any pod of the group violates a budget on its own."""
-        return bool(group.labels) and any(
+        return any(
             budget.allowed <= 0 and not budget.disrupted and budget.pods.matches(group.labels)
             for budget in self._in_namespace(group.namespace)
         )
 
     def _violates(self, pod: Pod, left: dict[int, int]) -> bool:
         """Count the pod against all its budgets; ``left``: evictions still allowed, by budget."""
-        if not pod.metadata.labels:
-            return False
         violates = False
         for budget in self._in_namespace(pod.metadata.namespace):
             if budget.covers(pod):
@@ -140,13 +138,10 @@ class DisruptionBudgets:
         known = self._by_namespace.get(namespace)
         if known is None:
             there = self._objects.in_namespace(namespace)
-            known = self._by_namespace[namespace] = [budget for each in there if (budget := _compiled(each))]
+            known = self._by_namespace[namespace] = [_compiled(each) for each in there]
         return known
 
 
-def _compiled(budget: PodDisruptionBudget) -> DisruptionBudget | None:
-    """None for a budget without or with an empty selector, which selects no pods."""
-    pods = compile_label_selector(budget.spec.selector)
-    if not pods.requirements:
-        return None
-    return DisruptionBudget(pods, budget.status.disruptions_allowed, frozenset(budget.status.disrupted_pods or ()))
+def _compiled(budget: PodDisruptionBudget) -> DisruptionBudget:
+    pods, status = compile_label_selector(budget.spec.selector), budget.status
+    return DisruptionBudget(pods, status.disruptions_allowed, frozenset(status.disrupted_pods or ()))

@@ -17,7 +17,14 @@ from berth.api.config.types import Point
 from berth.api.meta import LabelSelector
 from berth.api.node import Node
 from berth.api.pod import Affinity, Pod, PodAffinity, PodAffinityTerm
-from berth.api.selectors import AffinityTerm, AffinityTermKind, AffinityTerms, compile_affinity_terms, in_words
+from berth.api.selectors import (
+    MATCHES_NOTHING,
+    AffinityTerm,
+    AffinityTermKind,
+    AffinityTerms,
+    compile_affinity_terms,
+    in_words,
+)
 from berth.cluster.nodes import NodeInfo, Nodes, NodesWithAnother, RejectedNodes, RemovedPods
 from berth.cluster.snapshot import Snapshot
 from berth.framework.events import Action, ClusterEvent, EventHint, IdentityCache, Resource, ValueIndex, Values, encoded
@@ -192,6 +199,8 @@ class InterPodAffinity(
 
 
 def _pods(term: AffinityTerm) -> str:
+    if term.selector.labels == MATCHES_NOTHING:
+        return "labels that no labelSelector names"
     return in_words(term.selector.labels.requirements) or "any labels"
 
 

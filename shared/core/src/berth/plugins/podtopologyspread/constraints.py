@@ -11,7 +11,7 @@ from typing import Final, Generic, TypeVar
 
 import numpy as np
 
-from berth.api.meta import OwnerReference
+from berth.api.meta import LabelSelector, OwnerReference
 from berth.api.node import first_untolerated
 from berth.api.pod import Pod, TopologySpreadConstraint
 from berth.api.selectors import MATCHES_NOTHING, LabelMatcher, PodSelector, Requirement, compile_label_selector
@@ -50,14 +50,12 @@ class Constraint:
     honors_taints: bool
 
     def counts(self, snapshot: Snapshot) -> Counts:
-        """int32[capacity]: the matching pods on each row. An empty selector counts no pods, as in kube-scheduler."""
-        if not self.labels.requirements:
-            return np.zeros(snapshot.columns.capacity, dtype=np.int32)
+        """int32[capacity]: the matching pods on each row."""
         return snapshot.groups.count_pods(self.pods).counts
 
     def counts_pod(self, pod: Pod) -> bool:
         """Whether the pod is counted: it matches and is not being deleted."""
-        return bool(self.labels.requirements) and pod.metadata.deletion_timestamp is None and self.selects(pod)
+        return pod.metadata.deletion_timestamp is None and self.selects(pod)
 
     def selects(self, pod: Pod) -> bool:
         (selector,) = self.pods.selectors
@@ -186,4 +184,5 @@ class DefaultConstraints:
             found = self._snapshot.objects(ReplicaSet).named(owner.name, namespace)
         elif owner.kind == "StatefulSet":
             found = self._snapshot.objects(StatefulSet).named(owner.name, namespace)
-        return compile_label_selector(found.spec.selector).requirements if found else ()
+        # Neither an absent nor an empty selector adds a requirement, as in kube-scheduler; no API server stores one.
+        return compile_label_selector(found.spec.selector or LabelSelector()).requirements if found else ()
