@@ -10,13 +10,15 @@ from berth.api.config.encode import as_document
 from berth.api.config.load import ConfigurationError, default_configuration, load
 from berth.api.config.presets import DEFAULT
 from berth.plugins.registry import BUILT_IN
+from berth.profiles.configuration import problems_in_services
 
 DATA = Path(__file__).parents[3] / "data" / "configuration"
 VERDICTS = [json.loads(line) for line in (DATA / "verdicts.jsonl").read_text().splitlines()]
 DEFAULTS = yaml.safe_load((DATA / "defaults.yaml").read_text())["profiles"][0]
 
 STRICTER = (
-    "retryPeriod: want less than renewDeadline",
+    "retryPeriod: want more than 0s and 1.2 times it less than leaderElection.renewDeadline",
+    "leaderElection.resourceName: want a DNS name",
     "resources[0].name: want cpu, memory, ephemeral-storage or an extended resource",
     "matchFields[0]: want metadata.name with In or NotIn and one value, got 'foo'",
     "weight: want 1..100, got 0",
@@ -27,16 +29,15 @@ STRICTER = (
     "pluginConfig[0].name: required",
 )
 """What kube-scheduler accepts, or fails on only once it leads, and berth rejects (docs/configuration.md)."""
-NOT_HERE = {"NodeDeclaredFeatures"}
 WITHOUT_ARGUMENTS = {"DynamicResources"}
 
 
 def problems(text: str) -> tuple[str, ...]:
     try:
-        load(text, known=BUILT_IN, preset=DEFAULT)
+        configuration = load(text, known=BUILT_IN, preset=DEFAULT)
     except ConfigurationError as error:
         return error.problems
-    return ()
+    return tuple(problems_in_services(configuration, {}))
 
 
 def names(verdicts: list) -> list[str]:
@@ -66,7 +67,7 @@ def test_default_plugins_have_the_order_and_weights_of_kube_scheduler():
     theirs = DEFAULTS["plugins"]["multiPoint"]["enabled"]
     mine = [(ref.name, ref.weight or 0) for ref in DEFAULT.multi_point.enabled or ()]
     scoring = {ref["name"] for ref in theirs if ref["weight"]} - WITHOUT_ARGUMENTS
-    assert [name for name, _ in mine] == [ref["name"] for ref in theirs if ref["name"] not in NOT_HERE]
+    assert [name for name, _ in mine] == [ref["name"] for ref in theirs]
     assert {name: weight for name, weight in mine if name in scoring} == {
         ref["name"]: ref["weight"] for ref in theirs if ref["name"] in scoring
     }

@@ -27,6 +27,7 @@ from berth_cli.bus import apply_bus
 from berth_cli.pipeline import access
 from berth_cli.pipeline.natsserver import LOOPBACK
 from berth_cli.pipeline.programs import (
+    SERVICE_MODULES,
     ServiceOptions,
     ShadowOptions,
     ready_file,
@@ -127,7 +128,7 @@ async def pipeline(options: PipelineOptions, report: Report) -> AsyncIterator[Pi
     with working_folder() as folder:
         if options.nats is None:
             want_room(folder)
-        async with watched_room(folder, report), Supervisor(report) as supervisor:
+        async with watched_room(folder, report), Supervisor(report, forked=SERVICE_MODULES) as supervisor:
             yield await _start(options, folder, supervisor, report)
 
 
@@ -187,12 +188,11 @@ def _service_options(options: PipelineOptions, nats: str, kubeconfig: Path, fold
         identity=f"{socket.gethostname()}_{uuid.uuid4()}",
         ready=ready,
         users=None if options.nats else folder,
-        extra=tuple(_flags_of_leaders(options)),
+        extra=tuple(_further_flags(options)),
     )
 
 
-def _flags_of_leaders(options: PipelineOptions) -> Iterator[str]:
-    """Further flags of the services that use the API server."""
+def _further_flags(options: PipelineOptions) -> Iterator[str]:
     if options.leader_elect is not None:
         yield f"--leader-elect={options.leader_elect}"
     if options.allow_other_scheduler:
