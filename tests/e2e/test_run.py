@@ -101,5 +101,5 @@ def test_an_invalid_setting_is_reported_on_one_line():
     answer = run("--pods", 5, "--nodes", 2, BERTH_LEADER_ELECTION_LEASE_DURATION="nonsense")
     assert (answer.returncode, answer.stderr) == (
         2,
-        "berth: leaderElection.leaseDuration: want a duration such as 15s, 1m30s or 500ms, got 'nonsense'\n",
+        "berth: BERTH_LEADER_ELECTION_LEASE_DURATION: want a duration such as 15s, 1m30s or 500ms, got 'nonsense'\n",
     )

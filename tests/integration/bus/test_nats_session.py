@@ -262,6 +262,14 @@ async def test_differences_are_named_with_both_values_and_applied(session, own_n
     await stranger.close()
 
 
+async def test_decisions_may_be_kept_for_less_than_message_ids_are_remembered(session, own_nats_server):
+    settings = replace(TEST_TOPOLOGY, decisions_age=timedelta(minutes=1), duplicate_window=timedelta(hours=1))
+    stranger = await NatsBus(settings_for(own_nats_server, topology=settings)).connect(name="other")
+    await stranger.apply()
+    await stranger.verify()
+    await stranger.close()
+
+
 async def test_what_the_server_cannot_change_is_refused_with_its_reason(session, own_nats_server):
     in_memory = replace(TEST_TOPOLOGY, storage="memory")
     stranger = await NatsBus(settings_for(own_nats_server, topology=in_memory)).connect(name="other")

@@ -200,7 +200,7 @@ def test_a_command_without_words_prints_its_help(words):
         pytest.param(
             ("top", "--nats", "ws://127.0.0.1:1"),
             2,
-            "nats.url: want nats:// or tls:// and HOST[:PORT], got 'ws://127.0.0.1:1'",
+            "--nats: want nats:// or tls:// and HOST[:PORT], got 'ws://127.0.0.1:1'",
             id="WebSockets",
         ),
         pytest.param(

@@ -468,7 +468,9 @@ async def test_elector_says_why_it_does_not_lead(simulated_cluster: Cluster):
 
 def test_settings_that_would_let_two_lead_are_refused(simulated_cluster: Cluster):
     settings = LeaseSettings(renew_deadline=timedelta(seconds=15))
-    with pytest.raises(ValueError, match=r"leaderElection\.renewDeadline: want less than leaseDuration"):
+    with pytest.raises(
+        ValueError, match=r"leaderElection\.renewDeadline: want less than leaderElection\.leaseDuration"
+    ):
         Elector(simulated_cluster.client, "default", NAME, "me", settings)
 
 

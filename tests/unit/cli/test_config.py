@@ -74,7 +74,20 @@ def test_errors_of_the_services_are_reported_too(written):
     done = typed("check", path)
     assert done.exit_code == 2
     assert done.stderr.splitlines() == [
-        f"berth: {path}: leaderElection.renewDeadline: want less than leaseDuration (11 s) - 2 s, got 10 s"
+        f"berth: {path}: leaderElection.renewDeadline: want less than leaderElection.leaseDuration (11s) - 2s, got 10s"
+    ]
+
+
+def test_the_variables_of_the_services_are_checked_together_with_the_file(written, monkeypatch):
+    path = written(HEAD + "leaderElection: {leaseDuration: 137s, renewDeadline: 107s, retryPeriod: 26s}\n")
+    assert typed("check", path).exit_code == 0
+    monkeypatch.setenv("BERTH_NUMBERS_PROPOSAL", "150s")
+    assert typed("check", path).exit_code == 0
+    monkeypatch.setenv("BERTH_NUMBERS_PROPOSAL", "100s")
+    done = typed("check", path)
+    assert done.exit_code == 2
+    assert done.stderr.splitlines() == [
+        "berth: BERTH_NUMBERS_PROPOSAL: want more than leaderElection.leaseDuration (137s), got 100s"
     ]
 
 

@@ -49,13 +49,13 @@ def test_the_bus_is_told_where_who_and_with_which_numbers(tmp_path: Path):
 
 @pytest.mark.parametrize("prefix", ["_INBOX.>", "a..b", "", "a b"])
 def test_an_inbox_prefix_that_is_no_part_of_a_subject_is_refused(prefix: str):
-    with pytest.raises(SettingsError, match=r"nats\.inboxPrefix: want tokens"):
+    with pytest.raises(SettingsError, match="BERTH_NATS_INBOX_PREFIX: want tokens"):
         read_settings(environment={"BERTH_NATS_INBOX_PREFIX": prefix})
 
 
 @pytest.mark.parametrize("prefix", ["berth", "stored", "a.b", "-a", "_INBOX", "$JS", "a" * 33, "a b", "a>"])
 def test_a_prefix_that_another_berths_names_begin_with_or_no_token_is_refused(prefix: str):
-    with pytest.raises(SettingsError, match=r"nats\.prefix: want 1 to 32 letters"):
+    with pytest.raises(SettingsError, match="BERTH_NATS_PREFIX: want 1 to 32 letters"):
         read_settings(environment={"BERTH_NATS_PREFIX": prefix})
 
 
@@ -70,7 +70,9 @@ def test_seed_of_an_nkey_is_a_way_to_log_in_of_its_own(tmp_path: Path):
     seed.touch()
     named = {"BERTH_NATS_NKEY_SEED_FILE": str(seed)}
     assert nats_bus(read_settings(environment=named)).settings.credentials.nkey_seed_file == seed
-    with pytest.raises(SettingsError, match=r"want one way to log in, got nats\.token and nats\.nkeySeedFile"):
+    with pytest.raises(
+        SettingsError, match="want one way to log in, got BERTH_NATS_TOKEN and BERTH_NATS_NKEY_SEED_FILE"
+    ):
         read_settings(environment={**named, "BERTH_NATS_TOKEN": "t"})
 
 

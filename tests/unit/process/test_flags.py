@@ -134,7 +134,7 @@ def test_flags_that_mean_less_than_kube_schedulers_say_so_once_each(monkeypatch,
     ]
     assert "HTTP without TLS" in notes[1]
     assert all("anybody who reaches the health port" in note for note in (notes[0], *notes[2:]))
-    assert problem.startswith("berth-test: log.verbosity: ")
+    assert problem.startswith("berth-test: --v: want 0..10, got 11")
 
 
 def test_a_boolean_that_is_none_is_said_with_its_path(typed):

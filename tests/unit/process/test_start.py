@@ -86,20 +86,42 @@ def test_errors_of_file_flags_and_variables_are_said_together(written):
     with pytest.raises(SettingsError) as caught:
         read_all({"config": config, "log.verbosity": "loud"}, {"BERTH_HEALTH_PORT": "-1"}, read_configuration)
     text = "\n".join(caught.value.problems)
-    for path in ("clientConnection.qps", "log.verbosity", "health.port"):
+    for path in ("clientConnection.qps", "--v", "BERTH_HEALTH_PORT"):
         assert f"{path}: want " in text
     assert f"{config}: clientConnection.qps: want " in text  # the file is named where it is the file's error
 
 
-def test_numbers_that_only_services_refuse_are_known_from_the_file_alone(written):
-    def problems(text: str) -> tuple[str, ...]:
-        return problems_in_services(read_configuration(Path(written(text))))
+LEASES = Path(__file__).parents[2] / "data" / "long-lease"  # OpenShift's own file, and one of a minute
 
-    assert problems("leaderElection: {leaseDuration: 40s}\n") == (
-        "numbers.proposal: want > leaderElection.leaseDuration (40s), got 30s",
+
+@pytest.mark.parametrize("environment", [{}, {"BERTH_NUMBERS_PROPOSAL": "150s"}])
+@pytest.mark.parametrize("path", sorted(LEASES.glob("*.yaml")), ids=lambda path: path.stem)
+def test_files_of_kube_scheduler_with_a_long_lease_are_taken_as_they_are(path, environment):
+    assert list(problems_in_services(read_configuration(path), environment)) == []
+    settings, _ = read_all({"config": str(path)}, environment, read_configuration)
+    assert settings.numbers.proposal > settings.leader_election.lease_duration > timedelta(seconds=30)
+
+
+def problems(written, text: str, environment: dict, flags: dict | None = None) -> list[str]:
+    configuration = read_configuration(Path(written(text)))
+    return list(problems_in_services(configuration, environment, flags, source="f.yaml"))
+
+
+def test_what_only_services_refuse_is_known_from_file_and_environment(written):
+    forty, proposal = "leaderElection: {leaseDuration: 40s}\n", {"BERTH_NUMBERS_PROPOSAL": "35s"}
+    assert problems(written, forty, proposal) == [
+        "BERTH_NUMBERS_PROPOSAL: want more than leaderElection.leaseDuration (40s), got 35s",
+    ]
+    assert problems(written, forty, {**proposal, "BERTH_LEADER_ELECTION_LEASE_DURATION": "20s"}) == []
+    assert problems(written, forty, proposal, {"leader_election.leader_elect": "false"}) == []
+    assert problems(written, "leaderElection: {leaderElect: false, retryPeriod: 39s}\n", {}) == []
+    assert problems(written, "leaderElection: {renewDeadline: 20s}\n", {}) == [
+        "f.yaml: leaderElection.renewDeadline: want less than leaderElection.leaseDuration (15s) - 2s, got 20s"
+    ]
+    assert (
+        problems(written, "leaderElection: {renewDeadline: 20s}\n", {"BERTH_LEADER_ELECTION_LEASE_DURATION": "1m"})
+        == []
     )
-    assert problems("leaderElection: {leaderElect: false, leaseDuration: 40s, retryPeriod: 39s}\n") == ()
-    assert problems("") == ()
 
 
 def test_how_an_older_file_was_read_is_said(tmp_path):
@@ -135,4 +157,4 @@ def test_wrong_usage_is_exit_code_2_and_one_line_per_problem(capsys):
     assert [line for line in lines if "/nowhere.yaml" in line] == [
         "berth-watcher: /nowhere.yaml: reading: No such file or directory"
     ]
-    assert any("nats.url" in line for line in lines)
+    assert any(line.startswith("berth-watcher: --nats: want ") for line in lines)

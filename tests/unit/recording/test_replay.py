@@ -248,7 +248,7 @@ def test_rankings_after_one_that_the_recorder_missed_are_left_out():
     del world.recording.messages["RANKED"][30]
     found = counts(world)
     assert found.different == 0
-    assert set(found.left_out) == {"ranked within a minute of rankings that the recorder missed"}
+    assert set(found.left_out) == {"ranked soon after rankings that the recorder missed"}
     assert found.equal.total() >= 30
 
 

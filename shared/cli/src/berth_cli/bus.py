@@ -114,7 +114,8 @@ async def connect_bus(  # noqa: PLR0913 - which server, and which user
     """
     try:
         flags = {**(context_settings(context) if context else {}), **({"nats.url": url} if url else {})}
-        settings = read_settings(flags=flags, environment=_without_nats() if context else None)
+        environment = _without_nats() if context else None
+        settings = read_settings(flags=flags, environment=environment, flag_names={"nats.url": "--nats"})
         folder = None if context else access.find_folder(settings.nats.url, place)
         if folder is not None and (is_own or is_anonymous(settings.nats)):
             own = {"BERTH_NATS_URL": settings.nats.url, **access.environment(folder, user, settings.nats.prefix)}

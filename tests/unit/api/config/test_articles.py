@@ -97,7 +97,7 @@ def test_services_read_the_preset_from_flag_or_variable():
     assert names(configuration, Point.SCORE) == ["FreeCapacity"]
     with pytest.raises(SettingsError) as caught:
         read_all({}, {"BERTH_ALGORITHM_PROVIDER": "Scratch"}, read_configuration)
-    assert caught.value.problems == (f"algorithmProvider: want one of {', '.join(presets())}, got 'Scratch'",)
+    assert caught.value.problems == (f"BERTH_ALGORITHM_PROVIDER: want one of {', '.join(presets())}, got 'Scratch'",)
 
 
 def test_configurations_of_different_presets_have_different_digests():

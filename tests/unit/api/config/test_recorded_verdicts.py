@@ -10,13 +10,15 @@ from berth.api.config.encode import as_document
 from berth.api.config.load import ConfigurationError, default_configuration, load
 from berth.api.config.presets import DEFAULT
 from berth.plugins.registry import BUILT_IN
+from berth.profiles.configuration import problems_in_services
 
 DATA = Path(__file__).parents[3] / "data" / "configuration"
 VERDICTS = [json.loads(line) for line in (DATA / "verdicts.jsonl").read_text().splitlines()]
 DEFAULTS = yaml.safe_load((DATA / "defaults.yaml").read_text())["profiles"][0]
 
 STRICTER = (
-    "retryPeriod: want less than renewDeadline",
+    "retryPeriod: want more than 0s and 1.2 times it less than leaderElection.renewDeadline",
+    "leaderElection.resourceName: want a DNS name",
     "resources[0].name: want cpu, memory, ephemeral-storage or an extended resource",
     "matchFields[0]: want metadata.name with In or NotIn and one value, got 'foo'",
     "weight: want 1..100, got 0",
@@ -33,10 +35,10 @@ WITHOUT_ARGUMENTS = {"DynamicResources"}
 
 def problems(text: str) -> tuple[str, ...]:
     try:
-        load(text, known=BUILT_IN, preset=DEFAULT)
+        configuration = load(text, known=BUILT_IN, preset=DEFAULT)
     except ConfigurationError as error:
         return error.problems
-    return ()
+    return tuple(problems_in_services(configuration, {}))
 
 
 def names(verdicts: list) -> list[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterable, Mapping
 from enum import StrEnum
 from pathlib import Path
@@ -102,6 +103,7 @@ def check(file: File, algorithm_provider: Provider = None, feature_gates: Gates 
     """Print all errors of a file, or that it has no errors.
 
     With errors the exit code is 2. Also prints ignored fields, and a warning about a file written for kube-scheduler.
+    The file is checked together with the variables BERTH_*, as services started here would.
     """
     configuration = configured_for_services(file, algorithm_provider, feature_gates)
     name = shown(file)
@@ -109,7 +111,7 @@ def check(file: File, algorithm_provider: Provider = None, feature_gates: Gates 
         print_line(f"{name}: {sentence}")
     for path in configuration.ignored:
         print_line(f"{name}: {path}: ignored by berth")
-    election = read_settings(environment={}, file=file_values(configuration)).leader_election
+    election = read_settings(file=file_values(configuration)).leader_election
     warning = warning_about(election, configuration.scheduler_names)
     if warning is not None:
         print_line(f"{name}: warning: {warning}")
@@ -153,13 +155,13 @@ def extenders_not_asked(configuration: KubeSchedulerConfiguration) -> list[str]:
 
 
 def configured_for_services(
-    file: Path | None, provider: str | None, gates: str | None = None
+    file: Path | None, provider: str | None, gates: str | None = None, flags: Mapping[str, str] | None = None
 ) -> KubeSchedulerConfiguration:
-    """As :func:`configured`; also checks that the services accept the configuration."""
+    """As :func:`configured`; also checks that services with this environment and these flags accept it."""
     configuration = configured(file, provider, gates)
-    problems = problems_in_services(configuration)
+    problems = list(problems_in_services(configuration, os.environ, flags, source=shown(file) if file else ""))
     if problems:
-        _refuse(file, problems)
+        _refuse(None, problems)
     return configuration
 
 

@@ -18,6 +18,7 @@ from berth.exits import Exit, UsageError
 from berth.framework.profile import Profile
 from berth.messages.subjects import Attempt
 from berth.profiles.configuration import profiles_of
+from berth.settings.file import file_values
 from berth.settings.settings import short_identity
 from berth.settings.sources import read_settings
 from berth_cli.commands.config import STANDARD_INPUT, configured, extenders_not_asked, named_file, shown
@@ -130,7 +131,7 @@ class _Opened:
     profiles: Mapping[str, Profile]
 
     def replay(self) -> Replay:
-        numbers = read_settings().numbers
+        numbers = read_settings(file=file_values(self.configuration)).numbers
         return Replay(self.recording, self.profiles, best=numbers.best, lifetime=numbers.proposal)
 
 

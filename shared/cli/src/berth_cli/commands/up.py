@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Final
@@ -115,15 +115,15 @@ def up(  # noqa: PLR0913, PLR0917 - one parameter a flag, given by name
 
     Prints `ready` when it schedules. Ctrl-C ends every process.
     """
-    configuration = configured_for_services(config, algorithm_provider, feature_gates)
+    flags = {"allow_other_scheduler": allow_other_scheduler, "leader_election.leader_elect": leader_elect}
+    given = {path: text for path, text in flags.items() if text is not None}
+    configuration = configured_for_services(config, algorithm_provider, feature_gates, given)
     for sentence in configuration.converted:
         note(f"{config}: {sentence}")
     for sentence in misspelt(os.environ):
         note(sentence)
-    shadows = _shadows(shadow or (), configuration, algorithm_provider, feature_gates)
-    given = {} if allow_other_scheduler is None else {"allow_other_scheduler": allow_other_scheduler}
-    with reporting_errors():
-        settings = read_settings(flags=given, file=file_values(configuration))
+    shadows = _shadows(shadow or (), configuration, algorithm_provider, feature_gates, given)
+    settings = read_settings(flags=given, file=file_values(configuration))
     cluster = kubeconfig or kubeconfig_of(configuration)
     with reporting_errors():
         _want_simulation(nodes, cluster, kubeconfig)
@@ -150,7 +150,11 @@ def up(  # noqa: PLR0913, PLR0917 - one parameter a flag, given by name
 
 
 def _shadows(
-    given: Sequence[str], live: KubeSchedulerConfiguration, provider: str | None, gates: str | None
+    given: Sequence[str],
+    live: KubeSchedulerConfiguration,
+    provider: str | None,
+    gates: str | None,
+    flags: Mapping[str, str],
 ) -> tuple[ShadowOptions, ...]:
     """The shadows of the flags; each has at least one profile of the live configuration."""
     found: dict[str, ShadowOptions] = {}
@@ -159,7 +163,7 @@ def _shadows(
             shadow = _shadow_of(text)
             if shadow.name in found:
                 raise UsageError(f"--shadow {text!r}: there are two shadows called {shadow.name!r}: rename one of them")
-        configuration = configured_for_services(shadow.config, provider, gates)
+        configuration = configured_for_services(shadow.config, provider, gates, flags)
         with reporting_errors():
             if not set(configuration.scheduler_names) & set(live.scheduler_names):
                 names = ", ".join(live.scheduler_names)

@@ -187,12 +187,11 @@ def _service_options(options: PipelineOptions, nats: str, kubeconfig: Path, fold
         identity=f"{socket.gethostname()}_{uuid.uuid4()}",
         ready=ready,
         users=None if options.nats else folder,
-        extra=tuple(_flags_of_leaders(options)),
+        extra=tuple(_further_flags(options)),
     )
 
 
-def _flags_of_leaders(options: PipelineOptions) -> Iterator[str]:
-    """Further flags of the services that use the API server."""
+def _further_flags(options: PipelineOptions) -> Iterator[str]:
     if options.leader_elect is not None:
         yield f"--leader-elect={options.leader_elect}"
     if options.allow_other_scheduler:

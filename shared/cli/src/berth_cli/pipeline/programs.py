@@ -65,7 +65,7 @@ class ServiceOptions:
     # allowed only after its former process has ended.
     identity: str
     ready: Path  # the folder of the services' ready files
-    extra: tuple[str, ...] = ()  # further flags of the services that use the API server
+    extra: tuple[str, ...] = ()  # further flags of all services
     # The working folder with the passwords of an embedded NATS server; None for a given server.
     users: Path | None = None
     prefix: str = ""  # of this berth's names on the bus
@@ -94,7 +94,7 @@ def _service(module: str, name: str, options: ServiceOptions, *, user: str = "",
         *("-v", str(options.verbosity)),
         *("--identity", f"{options.identity}_{name}"),
         *("--ready-file", str(options.ready / name)),
-        *(options.extra if module in _NEED_THE_API else ()),
+        *options.extra,
         *flags,
     )
     user = user or _USERS[module]

@@ -113,7 +113,7 @@ class Replay:
         self._views: dict[str, ScorersView] = {}
         # By scorer, the number of nodes it named when more were feasible: its maximum.
         self._named: dict[str, set[int]] = {}
-        self._gaps = RecordingGaps(recording)
+        self._gaps = RecordingGaps(recording, 2 * lifetime)
         self._read(recording.of(RANKED))
         self._sources = RecordedSources(recording, self.rankings)
 
@@ -192,8 +192,9 @@ class Replay:
 class RecordingGaps:
     """Missing parts of a scorer's input: before the begin of the recording, or after its end."""
 
-    def __init__(self, recording: Recording) -> None:
+    def __init__(self, recording: Recording, uncertain: timedelta) -> None:
         self._begun = recording.begun
+        self._uncertain = uncertain  # time after which a proposal of an unknown ranking counts nowhere any more
         self._ends = {
             source: max(recording.position(source), recording.of(source)[-1].sequence if recording.of(source) else 0)
             for source in POSITIONED
@@ -211,10 +212,10 @@ class RecordingGaps:
             return _BEFORE
         if any(getattr(positions, name) > self._ends[source] for source, name in POSITIONED.items()):
             return "ranked on what was not recorded any more"
-        if any(timedelta(0) <= ranking.at - at <= 2 * LIFETIME for at in self._missed):
-            return "ranked within a minute of rankings that the recorder missed"
+        if any(timedelta(0) <= ranking.at - at <= self._uncertain for at in self._missed):
+            return "ranked soon after rankings that the recorder missed"
         for uid, (mirrored, since) in list(self._unknown.items()):
-            if ranking.at - since > 2 * LIFETIME:
+            if ranking.at - since > self._uncertain:
                 del self._unknown[uid]
             elif positions.cluster < mirrored:
                 return _BEFORE

@@ -303,7 +303,8 @@ def stream_config(stream: StreamSpec, settings: TopologySettings) -> dict[str, o
         "max_bytes": stream.max_bytes,
         "max_age": nanoseconds(stream.max_age),
         "max_msg_size": settings.message_bytes,
-        "duplicate_window": nanoseconds(settings.duplicate_window),
+        # NATS refuses a window above the age at which messages are dropped.
+        "duplicate_window": nanoseconds(min(settings.duplicate_window, stream.max_age or settings.duplicate_window)),
         "allow_direct": True,
         "allow_rollup_hdrs": False,
         "allow_msg_ttl": stream.key_value,

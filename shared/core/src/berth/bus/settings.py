@@ -43,8 +43,8 @@ class TopologySettings:
     two ``in_progress``."""
 
     duplicate_window: timedelta = timedelta(minutes=2)
-    """How long a message id is remembered. From 0.1 s; longer than a proposal (30 s), so that a late repeat is a
-    duplicate."""
+    """How long a message id is remembered. From 0.1 s; far longer than the seconds after which an unanswered publish is
+    repeated. At most the age at which a stream drops its messages."""
 
     marker_ttl: timedelta = timedelta(minutes=10)
     """How long the marker of a removed key stays. Whole seconds, from 1 s. Longer than the 6 min after which nats-

@@ -32,7 +32,7 @@ from berth.leader.lease import (
 )
 from berth.lifecycle.process import in_background, run_until
 from berth.observability.logging import get_logger
-from berth.settings.settings import LeaseSettings
+from berth.settings.settings import LeaseSettings, written_path
 
 log = get_logger()
 
@@ -62,7 +62,7 @@ class Elector:
         self._lease = LeaseObject(client, namespace, name)
         self._identity = identity
         self._settings = settings or LeaseSettings()
-        problems = self._settings.problems()
+        problems = [f"{written_path(path)}: {problem}" for path, problem in self._settings.problems()]
         if problems:
             raise ValueError("; ".join(problems))
         self._clock = clock or SteadyClock()

@@ -155,6 +155,9 @@ FLAGS: Final = (
 )
 
 
+_FLAG_NAMES: Final = {flag.path: flag.names[-1] for flag in reversed(FLAGS)}  # of two flags of a setting, the first
+
+
 def service_command(name: str, *, about: str, read: ReadConfiguration, serve: Serve) -> Callable[[], None]:
     """The ``main`` of the service ``berth-<name>``: parse the flags, run it, end the process with its exit code."""
 
@@ -257,10 +260,18 @@ def read_all(
         configuration = read(readers.path(named) if named else None, provider=provider, gates=gates)
     except ConfigurationError as error:
         problems += [f"{named}: {problem}" for problem in error.problems]
-    except (UnknownPresetError, GateError) as error:
+    except UnknownPresetError:
+        pass  # the reader of the setting says so
+    except GateError as error:
         problems.append(str(error))
     try:
-        settings = read_settings(flags=flags, environment=environment, file=file_values(configuration))
+        settings = read_settings(
+            flags=flags,
+            environment=environment,
+            file=file_values(configuration),
+            flag_names=_FLAG_NAMES,
+            file_name=named or "",
+        )
     except SettingsError as error:
         problems += error.problems
     if problems or configuration is None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
@@ -39,19 +39,26 @@ def read_configuration(
     return replace(read, built_in=frozenset(BUILT_IN))
 
 
-def problems_in_services(configuration: KubeSchedulerConfiguration) -> tuple[str, ...]:
-    """Problems that services find in a valid file: its numbers must fit theirs, and each plugin must be creatable.
+def problems_in_services(
+    configuration: KubeSchedulerConfiguration,
+    environment: Mapping[str, str],
+    flags: Mapping[str, str] | None = None,
+    *,
+    source: str = "",
+) -> Iterator[str]:
+    """Problems that services with this environment and these flags find in a valid file, ``source``.
 
-    The rule: docs/protocol.md, 7.
+    Its times and theirs must fit (docs/protocol.md, 7), and each plugin must be creatable.
     """
+    values = file_values(configuration)
     try:
-        read_settings(environment={}, file=file_values(configuration))
-        profiles_of(configuration)
+        read_settings(flags=flags, environment=environment, file=values, file_name=source)
     except SettingsError as error:
-        return error.problems
+        yield from error.problems
+    try:
+        profiles_of(configuration)
     except PluginBuildError as error:
-        return (str(error),)
-    return ()
+        yield f"{source}: {error}" if source else str(error)
 
 
 def profiles_of(

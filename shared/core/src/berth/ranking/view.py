@@ -34,7 +34,7 @@ from berth.messages.attempts import (
 )
 from berth.messages.subjects import Attempt
 
-# Life of a proposal after its last message: longer than a Lease (15 s), so that it outlives a takeover.
+# Life of a proposal after its last message with the default Lease: longer than that, so that it outlives a takeover.
 LIFETIME: Final = timedelta(seconds=30)
 
 # Minimum distance of the watermark of pods to a `bound` Decision before the pod's absence counts.
@@ -140,7 +140,7 @@ class Proposals:
 
     def complete_up_to(self, watermark: datetime) -> None:
         """End bound proposals that the mirror, complete up to this time, does not show."""
-        while self._removed and watermark - next(iter(self._removed.values())) > LIFETIME:
+        while self._removed and (watermark - next(iter(self._removed.values()))).total_seconds() > self._lifetime:
             self._removed.popitem(last=False)
         missing = [
             uid

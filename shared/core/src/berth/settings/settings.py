@@ -1,7 +1,7 @@
 """The settings of a service, by concern. :mod:`berth.settings.sources` reads their values.
 
-Every field documents its unit, its range and the reason of its default. Errors name a field by its path
-(``leaderElection.renewDeadline``); its variable is the path in capitals (``BERTH_LEADER_ELECTION_RENEW_DEADLINE``).
+Every field documents its unit, its range and the reason of its default. A field's variable is its path in capitals
+(``BERTH_LEADER_ELECTION_RENEW_DEADLINE``).
 """
 
 from __future__ import annotations
@@ -10,8 +10,10 @@ import os
 import re
 import socket
 import uuid
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
+from operator import attrgetter
 from pathlib import Path
 from typing import Annotated, Final, Literal
 
@@ -39,12 +41,28 @@ V_SCORE: Final = 10  # a line per plugin and node, as in kube-scheduler
 JITTER_RATIO = 1.2
 
 
+Naming = Callable[[str], str]  # from a setting's path in code to the name under which a person can change it
+BrokenRule = tuple[str, str]  # the path in code of the setting to change, and what is wanted
+
+
+def written_path(path: str) -> str:
+    """A path in the form of configuration files: ``leaderElection.renewDeadline``."""
+    head, *rest = path.split("_")
+    return head + "".join(word.capitalize() for word in rest)
+
+
+_LEASE_DURATION: Final = "leader_election.lease_duration"
+_RENEW_DEADLINE: Final = "leader_election.renew_deadline"
+_RETRY_PERIOD: Final = "leader_election.retry_period"
+PROPOSAL: Final = "numbers.proposal"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeaseSettings:
     """The times of a Lease. Required: retry period < renew deadline < duration."""
 
-    # Time without a change after which others take the Lease. Whole seconds, as in the API. Shorter than the 30 s of a
-    # proposal (docs/protocol.md, 7); longer values delay the replacement of a dead leader.
+    # Time without a change after which others take the Lease. Whole seconds, as in the API. Longer values delay the
+    # replacement of a dead leader.
     duration: timedelta = timedelta(seconds=15)
     # Time that a leader leads after its last renewal. The rest of the duration is for requests under way.
     renew_deadline: timedelta = timedelta(seconds=10)
@@ -54,24 +72,17 @@ class LeaseSettings:
     # Largest drift of two machines' clocks within one duration, pauses of a process included.
     clock_slack: timedelta = timedelta(seconds=2)
 
-    def problems(self, path: str = "leaderElection") -> list[str]:
-        """All errors, each with path and value."""
-        found = []
+    def problems(self, name: Naming = written_path) -> Iterator[BrokenRule]:
+        """All errors, each with the path of its setting."""
+        written = readers.written
         if self.duration < timedelta(seconds=1) or self.duration % timedelta(seconds=1):
-            found.append(f"{path}.leaseDuration: want whole seconds, 1 or more, got {_seconds(self.duration)}")
+            yield _LEASE_DURATION, f"want whole seconds, 1 or more, got {written(self.duration)}"
         if self.renew_deadline + self.clock_slack >= self.duration:
-            want = f"want less than leaseDuration ({_seconds(self.duration)}) - {_seconds(self.clock_slack)}"
-            found.append(f"{path}.renewDeadline: {want}, got {_seconds(self.renew_deadline)}")
+            want = f"want less than {name(_LEASE_DURATION)} ({written(self.duration)}) - {written(self.clock_slack)}"
+            yield _RENEW_DEADLINE, f"{want}, got {written(self.renew_deadline)}"
         if self.retry_period <= timedelta() or self.retry_period * JITTER_RATIO >= self.renew_deadline:
-            want = f"want more than 0 s and {JITTER_RATIO} times it less than renewDeadline"
-            found.append(
-                f"{path}.retryPeriod: {want} ({_seconds(self.renew_deadline)}), got {_seconds(self.retry_period)}"
-            )
-        return found
-
-
-def _seconds(duration: timedelta) -> str:
-    return f"{duration.total_seconds():g} s"
+            want = f"want more than 0s and {JITTER_RATIO} times it less than {name(_RENEW_DEADLINE)}"
+            yield _RETRY_PERIOD, f"{want} ({written(self.renew_deadline)}), got {written(self.retry_period)}"
 
 
 def own_identity() -> str:
@@ -224,11 +235,12 @@ class Numbers:
     """Pods in flight that are always allowed, 1-65536; above it, pods for a quarter second of work."""
     proposal: Annotated[timedelta, readers.duration(5, 3600)] = timedelta(seconds=30)
     """Life of a proposal after its last message, 5 s to 1 h; longer than a Lease, so that a new leader does not free
-    the resources of pods about to be bound."""
+    the resources of pods about to be bound. Default: two Leases, at least 30 s."""
     position_wait: Annotated[timedelta, readers.duration(0, 60)] = timedelta(seconds=1)
     """Extra wait of a scorer, 0-60 s, for positions towards which it reads no more."""
     duplicate_window: Annotated[timedelta, readers.duration(10, 3600)] = timedelta(seconds=120)
-    """Time that NATS remembers message ids, 10 s to 1 h; longer than any message is published again."""
+    """Time that NATS remembers message ids, 10 s to 1 h; far longer than the seconds after which an unanswered publish
+    is repeated. A later repeat costs a message, because services drop what they know by its attempt."""
     plugin_deadline: Annotated[timedelta, readers.duration(0.01, 60)] = PLUGIN_DEADLINE
     """Longest call of one extension point of another distribution's plugin, over all nodes, 10 ms to 1 min. Beyond it
     the pod's attempt fails with an error that names the plugin. Less than an ack_wait, because the call blocks the
@@ -274,44 +286,59 @@ class Settings:
     """From SIGTERM to the end of the process, even if it hangs, 1 s to 1 h; a third of a pod's usual grace period."""
 
 
-def broken_rules(settings: Settings) -> list[str]:
-    """Broken rules between settings (docs/protocol.md, 7, *they must keep*), each with its path."""
-    elects = settings.leader_election.leader_elect
-    election = settings.leader_election.election.problems("leaderElection") if elects else []
-    return [*election, *_broken_numbers(settings), *_broken_nats(settings.nats)]
+def with_proposal_of_the_lease(settings: Settings) -> Settings:
+    """The default of ``numbers.proposal``, which depends on the Lease of these settings."""
+    proposal = max(Numbers().proposal, 2 * _awaited_lease(settings))
+    return replace(settings, numbers=replace(settings.numbers, proposal=proposal))
 
 
-def _broken_numbers(settings: Settings) -> list[str]:
-    lease, numbers = settings.leader_election.lease_duration, settings.numbers
-    longest = lease if settings.leader_election.leader_elect else timedelta()  # without election, no Lease is awaited
-    rules = (
-        ("proposal", numbers.proposal, "leaderElection.leaseDuration", longest),
-        ("duplicateWindow", numbers.duplicate_window, "numbers.proposal", numbers.proposal),
-        ("scorerAckWait", numbers.scorer_ack_wait, "numbers.pluginDeadline", numbers.plugin_deadline),
-    )
-    return [
-        f"numbers.{name}: want > {other} ({readers.written(least)}), got {readers.written(value)}"
-        for name, value, other, least in rules
-        if not value > least
-    ]
+def _awaited_lease(settings: Settings) -> timedelta:
+    """The longest time for which no leader may act; without election, none."""
+    election = settings.leader_election
+    return election.lease_duration if election.leader_elect else timedelta()
 
 
-def _broken_nats(nats: NatsSettings) -> list[str]:
-    problems = []
+def broken_rules(settings: Settings, name: Naming = written_path, *, knows_file: bool = True) -> Iterator[BrokenRule]:
+    """Broken rules between settings (docs/protocol.md, 7, *they must keep*).
+
+    ``knows_file``: false leaves out the rules of settings that the configuration file may contain too.
+    """
+    if knows_file:
+        if settings.leader_election.leader_elect:
+            yield from settings.leader_election.election.problems(name)
+        yield from _too_short(settings, ((PROPOSAL, _LEASE_DURATION, _awaited_lease(settings)),), name)
+    deadline = settings.numbers.plugin_deadline
+    waits = ("numbers.scorer_ack_wait", "numbers.binder_ack_wait")
+    yield from _too_short(settings, [(path, "numbers.plugin_deadline", deadline) for path in waits], name)
+    yield from _broken_nats(settings.nats, name)
+
+
+def _too_short(settings: Settings, rules: Iterable[tuple[str, str, timedelta]], name: Naming) -> Iterator[BrokenRule]:
+    """Rules: the duration of the first path is more than the given one of the second."""
+    for path, other, least in rules:
+        value = attrgetter(path)(settings)
+        if not value > least:
+            yield path, f"want more than {name(other)} ({readers.written(least)}), got {readers.written(value)}"
+
+
+def _broken_nats(nats: NatsSettings, name: Naming) -> Iterator[BrokenRule]:
     ways = {
-        "user": nats.user,
-        "token": nats.token,
-        "credentialsFile": nats.credentials_file,
-        "nkeySeedFile": nats.nkey_seed_file,
+        "nats.user": nats.user,
+        "nats.token": nats.token,
+        "nats.credentials_file": nats.credentials_file,
+        "nats.nkey_seed_file": nats.nkey_seed_file,
     }
-    given = [f"nats.{name}" for name, value in ways.items() if value is not None]
+    given = [path for path, value in ways.items() if value is not None]
     if len(given) > 1:
-        problems.append(f"{given[0]}: want one way to log in, got {' and '.join(given)}")
-    if (nats.user is None) != (nats.password is None):
-        problems.append("nats.password: want user and password together, got one without the other")
-    if (nats.cert_file is None) != (nats.key_file is None):
-        problems.append("nats.certFile: want certFile and keyFile together, got one without the other")
-    return problems
+        yield given[0], f"want one way to log in, got {' and '.join(map(name, given))}"
+    pairs = (
+        ("nats.user", nats.user, "nats.password", nats.password),
+        ("nats.cert_file", nats.cert_file, "nats.key_file", nats.key_file),
+    )
+    for one, first, other, second in pairs:
+        if (first is None) != (second is None):
+            missing, there = (one, other) if first is None else (other, one)
+            yield missing, f"want {name(one)} and {name(other)} together, got {name(there)} alone"
 
 
 def is_terminal() -> bool:

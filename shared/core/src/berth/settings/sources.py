@@ -20,7 +20,14 @@ import typer
 from berth.exits import UsageError
 from berth.settings import readers
 from berth.settings.readers import Reader, Secret
-from berth.settings.settings import Settings, broken_rules
+from berth.settings.settings import (
+    PROPOSAL,
+    BrokenRule,
+    Settings,
+    broken_rules,
+    with_proposal_of_the_lease,
+    written_path,
+)
 
 PREFIX: Final = "BERTH"
 
@@ -28,7 +35,7 @@ FILE_SUFFIX: Final = "_FILE"
 
 
 class SettingsError(UsageError):
-    """Invalid settings: every problem, each with its path."""
+    """Invalid settings: every problem, each with the name of its setting."""
 
     def __init__(self, problems: list[str]) -> None:
         super().__init__("\n".join(problems))
@@ -44,10 +51,9 @@ class Leaf:
     variable: str
 
     @property
-    def written_path(self) -> str:
-        """The path in the form of configuration files: ``leaderElection.renewDeadline``."""
-        head, *rest = self.path.split("_")
-        return head + "".join(word.capitalize() for word in rest)
+    def file_variable(self) -> str:
+        """For secrets, the variable that names a file with the value; else empty."""
+        return self.variable + FILE_SUFFIX if self.read is readers.secret else ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,7 +63,13 @@ class _Sources:
     flags: Mapping[str, str]
     environment: Mapping[str, str]
     file: Mapping[str, object]
-    problems: list[str] = field(default_factory=list)
+    flag_names: Mapping[str, str]
+    # Filled by reading: by path, the name under which a person can change the setting; the paths of the file's values,
+    # and those without a value.
+    names: dict[str, str] = field(default_factory=dict)
+    of_file: set[str] = field(default_factory=set)
+    defaults: set[str] = field(default_factory=set)
+    problems: list[BrokenRule] = field(default_factory=list)
 
 
 def read_settings(
@@ -65,18 +77,36 @@ def read_settings(
     flags: Mapping[str, str] | None = None,
     environment: Mapping[str, str] | None = None,
     file: Mapping[str, object] | None = None,
+    flag_names: Mapping[str, str] | None = None,
+    file_name: str = "",
 ) -> Settings:
-    """The settings of this process; ``flags`` and ``file`` are by path (``leader_election.renew_deadline``).
+    """The settings of this process; flags and ``file`` are by path (``leader_election.renew_deadline``).
+
+    Errors name the flag, the variable or the field of the file that has the value, and for a default the variable.
+
+    ``file``: None where the configuration file is not known; rules between it and the environment are not checked then.
+    ``file_name`` is written before its fields.
 
     Raises:
         SettingsError: with every problem of every source.
     """
-    given = _Sources(flags=flags or {}, environment=os.environ if environment is None else environment, file=file or {})
+    given = _Sources(
+        flags=flags or {},
+        environment=os.environ if environment is None else environment,
+        file=file or {},
+        flag_names=flag_names or {},
+    )
     settings: Settings = _build(Settings, "", given)
-    read = [problem.partition(":")[0] for problem in given.problems]
-    rules = [problem for problem in broken_rules(settings) if problem.partition(":")[0] not in read]
-    if problems := [*given.problems, *rules]:  # an unreadable setting is not also missing
-        raise SettingsError(problems)
+    if PROPOSAL in given.defaults:
+        settings = with_proposal_of_the_lease(settings)
+    unread = {path for path, _ in given.problems}
+    rules = broken_rules(settings, given.names.__getitem__, knows_file=file is not None)
+    problems = [*given.problems, *(rule for rule in rules if rule[0] not in unread)]  # unread is not also missing
+    if problems:
+        before = f"{file_name}: " if file_name else ""
+        raise SettingsError(
+            [f"{before if path in given.of_file else ''}{given.names[path]}: {problem}" for path, problem in problems]
+        )
     return settings
 
 
@@ -108,23 +138,33 @@ def _build(kind: type[Any], prefix: str, given: _Sources) -> Any:
             values[name] = _build(of, f"{prefix}{name}.", given)
             continue
         leaf = _leaf(prefix + name, marks)
+        given.names[leaf.path] = leaf.variable
         try:
             found = _find(leaf, given)
-            if found is not None:
+            if found is None:
+                given.defaults.add(leaf.path)
+            else:
                 values[name] = leaf.read(found) if isinstance(found, str) else found
         except ValueError as exc:
-            given.problems.append(f"{leaf.written_path}: {exc}")
+            given.problems.append((leaf.path, str(exc)))
     return kind(**values)
 
 
 def _find(leaf: Leaf, given: _Sources) -> object | None:
+    """The setting's value in the first source that has it; its name there is noted."""
     if leaf.path in given.flags:
+        given.names[leaf.path] = given.flag_names.get(leaf.path, written_path(leaf.path))
         return given.flags[leaf.path]
     if leaf.variable in given.environment:
         return given.environment[leaf.variable]
-    if leaf.read is readers.secret and leaf.variable + FILE_SUFFIX in given.environment:
-        return _text_of(given.environment[leaf.variable + FILE_SUFFIX])
-    return given.file.get(leaf.path)
+    if leaf.file_variable in given.environment:
+        given.names[leaf.path] = leaf.file_variable
+        return _text_of(given.environment[leaf.file_variable])
+    found = given.file.get(leaf.path)
+    if found is not None:
+        given.names[leaf.path] = written_path(leaf.path)
+        given.of_file.add(leaf.path)
+    return found
 
 
 def _text_of(name: str) -> str:
@@ -168,8 +208,7 @@ def variables() -> Iterator[Variable]:
     settings = Settings()
     for leaf in leaves():
         value = "" if leaf.path in _OWN else _written(attrgetter(leaf.path)(settings))
-        file = leaf.variable + FILE_SUFFIX if leaf.read is readers.secret else ""
-        yield Variable(name=leaf.variable, path=leaf.written_path, default=value, file=file)
+        yield Variable(name=leaf.variable, path=written_path(leaf.path), default=value, file=leaf.file_variable)
 
 
 def help_text() -> str:

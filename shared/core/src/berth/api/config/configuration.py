@@ -23,7 +23,7 @@ class LeaderElection:
 
     # False: this process leads at once and must be the only one; its Lease is written for the annotations only.
     leader_elect: bool = True
-    # A standby waits this long after the last renewal it saw. Less than a proposal (30 s).
+    # A standby waits this long after the last renewal it saw.
     lease_duration: timedelta = timedelta(seconds=15)
     # Shorter than the duration, so that a leader stops before another starts.
     renew_deadline: timedelta = timedelta(seconds=10)

@@ -16,7 +16,6 @@ from berth.api.config.configuration import (
     LeaderElection,
 )
 from berth.api.config.decode import Problems, parse_yaml, read_struct
-from berth.api.config.encode import go_duration
 from berth.api.config.extenders import complete_extenders, without_ignored_resources
 from berth.api.config.profiles import KnownPlugin, PluginSetting, complete_profiles
 from berth.api.config.types import (
@@ -35,7 +34,6 @@ from berth.errors import BerthError
 
 _IGNORED = ("parallelism", "enableProfiling", "enableContentionProfiling", "delayCacheUntilActive")
 _IGNORED_CONNECTION = ("acceptContentTypes", "contentType")
-_JITTER = 1.2  # client-go may lengthen the retry period by this factor; a retry must precede the deadline
 
 
 class ConfigurationError(BerthError):
@@ -154,23 +152,9 @@ def _leader_election(given: FileLeaderElection, problems: Problems) -> LeaderEle
         resource_name=given.resource_name or default.resource_name,
         resource_namespace=given.resource_namespace or default.resource_namespace,
     )
-    if made.leader_elect:
-        _check_election(made, given.resource_lock, problems)
-    return made
-
-
-def _check_election(made: LeaderElection, lock: str | None, problems: Problems) -> None:
-    """Check the times. Without election they are not checked, as in kube-scheduler."""
-    if lock not in (None, "", "leases"):
-        problems.add("leaderElection.resourceLock", "'leases'", lock)
-    if made.renew_deadline >= made.lease_duration:
-        limit, got = go_duration(made.lease_duration), go_duration(made.renew_deadline)
-        problems.append(f"leaderElection.renewDeadline: want less than leaseDuration ({limit}), got {got}")
-    if made.renew_deadline <= made.retry_period * _JITTER:
-        limit, got = go_duration(made.renew_deadline), go_duration(made.retry_period)
-        problems.append(
-            f"leaderElection.retryPeriod: want less than renewDeadline ({limit}) divided by {_JITTER}, got {got}"
-        )
+    if made.leader_elect and given.resource_lock not in (None, "", "leases"):
+        problems.add("leaderElection.resourceLock", "'leases'", given.resource_lock)
+    return made  # its times are checked together with flags and variables, which may change one of them
 
 
 def _client_connection(given: FileClientConnection, problems: Problems) -> ClientConnection:

@@ -129,7 +129,7 @@ class FileLeaderElection(FileType, frozen=True, kw_only=True):
     leader_elect: bool | None = None
     """False: one watcher and one binder without standby; the times do not count then."""
     lease_duration: timedelta | None = None
-    """Time without a renewal after which others take the Lease; less than ``BERTH_NUMBERS_PROPOSAL``."""
+    """Time without a renewal after which others take the Lease; less than ``BERTH_NUMBERS_PROPOSAL`` if that is set."""
     renew_deadline: timedelta | None = None
     """Time that a leader leads after its last renewal; more than 2 s below the duration."""
     retry_period: timedelta | None = None
