@@ -85,7 +85,7 @@ class BinderEffects:
         # By uid, the trace of the pod's message.
         self.traceparent_of: Callable[[str], str | None] = lambda _uid: None
 
-    def carry_out(self, effect: Effect) -> Coroutine[Any, Any, None] | None:  # noqa: C901 - one case an effect
+    def carry_out(self, effect: Effect) -> Coroutine[Any, Any, None] | None:  # noqa: C901, PLR0911 - one case an effect
         """Begin an effect. Returns a coroutine if the effect waits for an answer."""
         if isinstance(effect, ApiRequest):
             self._requests.start(effect, self.traceparent_of(effect.pod.uid))
