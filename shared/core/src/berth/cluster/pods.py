@@ -100,6 +100,11 @@ class EquivalenceClass:
     def requests(self) -> Requests:
         return pod_requests(self.spec)
 
+    @cached_property
+    def has_large_requests(self) -> bool:
+        """Whether some amount is too large for columns."""
+        return self.requests.is_large
+
     @property
     def tolerations(self) -> tuple[Toleration, ...]:
         """Tolerated taints."""
