@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import lzma
+import re
 from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
@@ -71,7 +72,15 @@ def decision_of(case: Json) -> Json:
 
 def message_of(case: Json) -> str:
     """The reason for having no node; empty when there is one."""
-    return (case.get("message") or "").replace("no new claims to deallocate, ", "")
+    return without_dynamic_resources(case.get("message") or "")
+
+
+def without_dynamic_resources(message: str) -> str:
+    """kube-scheduler's message without the text of DynamicResources' PostFilter, which berth does not have.
+
+    "not found" is that plugin's error where another plugin's PreFilter has rejected the pod.
+    """
+    return re.sub(r"(?<=\.) not found$", "", message.replace("no new claims to deallocate, ", ""))
 
 
 def simulated_of(line: Json) -> Json:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
@@ -24,10 +25,12 @@ from berth.messages.attempts import Candidate
 from berth.plugins.registry import BUILT_IN
 from harness.builders.objects import first_attempt
 from harness.builders.profiles import feasible_nodes
-from harness.worlds.oracle import PROFILES, clusters
+from harness.worlds.oracle import PROFILES, clusters, without_dynamic_resources
 
 REFUSED, SEVERAL, SCORES = 878, 619, 9_500
 """Pods that fit nowhere and pods that fit more than one node; and scores."""
+DOUBLED = re.compile(r"(\b[a-z][a-z' ]*[a-z]\b)\W+\1\b|\.\.")
+"""Words that come twice in a row, and two full stops."""
 
 
 @dataclass(frozen=True)
@@ -56,8 +59,10 @@ def test_one_node_is_checked_as_all_nodes_are_ranked():
 
 def test_messages_are_those_of_kube_scheduler():
     refused = [case for case in cases() if not case.feasible and not is_gated(case)]
-    wrong = {case.pod.key: message for case in refused if (message := rank_of(case).message) != refusal_of(case)}
+    messages = {case.pod.key: (rank_of(case).message, refusal_of(case)) for case in refused}
+    wrong = {pod: ours for pod, (ours, theirs) in messages.items() if ours != theirs}
     assert (len(refused), wrong) == (REFUSED, {})
+    assert [ours for ours, _ in messages.values() if DOUBLED.search(ours)] == []
 
 
 def test_every_score_is_that_of_kube_scheduler():
@@ -98,7 +103,7 @@ def rank_of(case: Case):
 
 
 def refusal_of(case: Case) -> str:
-    return case.answer["message"].replace("no new claims to deallocate, ", "")
+    return without_dynamic_resources(case.answer["message"])
 
 
 def names_of_feasible_nodes(case: Case) -> set[str]:

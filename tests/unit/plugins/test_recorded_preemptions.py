@@ -22,6 +22,7 @@ from berth.framework.preemption import confirm
 from berth.plugins.defaultpreemption.victims import Cost, DisruptionBudgets, Victims
 from harness.builders.objects import first_attempt
 from harness.builders.profiles import default_profile
+from harness.worlds.oracle import without_dynamic_resources
 
 DATA = Path(__file__).parents[2] / "data" / "oracle"
 FILES = ("preemption.jsonl.xz", "preemption-wider.jsonl.xz")
@@ -48,7 +49,7 @@ class Case:
     @property
     def message(self) -> str | None:
         message = self.answer["message"]
-        return message and message.replace("no new claims to deallocate, ", "")
+        return message and without_dynamic_resources(message)
 
 
 @cache

@@ -27,6 +27,7 @@ from berth_cli.bus import apply_bus
 from berth_cli.pipeline import access
 from berth_cli.pipeline.natsserver import LOOPBACK
 from berth_cli.pipeline.programs import (
+    SERVICE_MODULES,
     ServiceOptions,
     ShadowOptions,
     ready_file,
@@ -127,7 +128,7 @@ async def pipeline(options: PipelineOptions, report: Report) -> AsyncIterator[Pi
     with working_folder() as folder:
         if options.nats is None:
             want_room(folder)
-        async with watched_room(folder, report), Supervisor(report) as supervisor:
+        async with watched_room(folder, report), Supervisor(report, forked=SERVICE_MODULES) as supervisor:
             yield await _start(options, folder, supervisor, report)
 
 
@@ -217,17 +218,5 @@ def working_folder() -> Iterator[Path]:
 
 def _remove_abandoned(place: Path) -> None:
     for folder in place.glob(f"{access.FOLDER_PREFIX}*-*"):
-        owner = folder.name.removeprefix(access.FOLDER_PREFIX).partition("-")[0]
-        if owner.isdigit() and not is_running(int(owner)) and folder.is_dir() and not folder.is_symlink():
+        if access.is_abandoned(folder) and folder.is_dir() and not folder.is_symlink():
             shutil.rmtree(folder, ignore_errors=True)
-
-
-def is_running(pid: int) -> bool:
-    """Whether the process exists, also another user's."""
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
-    return True
