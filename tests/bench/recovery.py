@@ -135,7 +135,7 @@ async def measure(assets: Path, folder: Path, sizes: Sizes, *, scorers: int, imp
             arguments = ("--kubeconfig", plane.kubeconfig_path, "--nats", nats.address, "--scorers", scorers)
             with berth_up(*arguments, folder=folder) as berth:
                 await _until(judge, 1)
-                own = {"berth up": berth.pid, **berth.pids}
+                own = {"berth up": berth.pid, "fork server": berth.fork_server, **berth.pids}
                 spent = _spent({**own, **servers}, before)
                 first = judge.binding_times[0] - started
                 console.print(f"new to the cluster: first Binding {first:.1f} s after its start; {spent}")

@@ -160,7 +160,7 @@ def test_a_signal_before_it_is_ready_ends_every_process(tmp_path: Path, number: 
 def test_kill_of_the_parent_ends_every_child_and_the_next_run_removes_its_files(tmp_path: Path):
     with berth_up("--nodes", 3, "--scorers", 2, folder=tmp_path) as berth:
         berth.wait_until_ready()
-        assert len(berth.living()) == len(CHILDREN) + 2  # a second scorer and the parent
+        assert len(berth.living()) == len(CHILDREN) + 3  # a second scorer, the parent, and what forks the services
         berth.kill_itself()
         berth.wait_until_nothing_lives(ORPHANS_SECONDS)
         assert berth.files_left() != []

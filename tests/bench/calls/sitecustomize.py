@@ -17,7 +17,7 @@ names: dict[CodeType, bytes] = {}
 
 
 def begin() -> None:
-    """Profile this process from here on."""
+    """Profile this process from here on. Called again in a process that was forked."""
     written = os.open(FOLDER / str(os.getpid()), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
 
     def on_event(frame: FrameType, event: str, _argument: object) -> None:
@@ -35,4 +35,5 @@ def begin() -> None:
     sys.setprofile(on_event)
 
 
+os.register_at_fork(after_in_child=begin)
 begin()

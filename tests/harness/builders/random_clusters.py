@@ -17,6 +17,7 @@ from berth.api.pod import (
     Affinity,
     Container,
     ContainerPort,
+    ContainerRestartRule,
     NodeAffinity,
     NodeSelector,
     Pod,
@@ -33,6 +34,7 @@ from berth.api.workloads import Namespace
 from berth.cluster.columns import EVERY_ADDRESS
 from berth.cluster.snapshot import Snapshot
 from berth.messages.livedata import Bandwidth
+from berth.plugins.nodedeclaredfeatures import RESTART_ALL, USERS_WITH_HOST_NETWORK
 from harness.builders.random_objects import (
     HOSTNAME,
     NODE_NAMES,
@@ -100,6 +102,10 @@ def quantities(**more: st.SearchStrategy[Any]) -> st.SearchStrategy[dict[str, An
     return st.fixed_dictionaries({}, optional={**optional, **more})
 
 
+declared_features = st.sampled_from([None, [RESTART_ALL], [RESTART_ALL, USERS_WITH_HOST_NETWORK], ["Other"]])
+restart_rules = st.lists(
+    st.builds(ContainerRestartRule, action=st.sampled_from(["Restart", "RestartAllContainers"])), max_size=2
+)
 allocatable = st.one_of(
     st.fixed_dictionaries({"cpu": cpu, "memory": memory, "pods": st.just("110"), _GPU: st.sampled_from(["0", "4"])}),
     st.fixed_dictionaries({"cpu": cpu, "memory": memory, "pods": st.just("110")}),
@@ -116,13 +122,14 @@ node_annotations = st.sampled_from(
     ]
 )
 nodes = st.builds(
-    lambda name, given, annotations, taint_list, cordoned, allocatable, ready, images: Node(
+    lambda name, given, annotations, taint_list, cordoned, allocatable, ready, images, features: Node(
         metadata=ObjectMeta(name=name, labels=given, annotations=annotations),
         spec=NodeSpec(unschedulable=cordoned, taints=taint_list or None),
         status=NodeStatus(
             allocatable=allocatable,
             conditions=[NodeCondition(type="Ready", status=ready)] if ready else None,
             images=images,
+            declared_features=features,
         ),
     ),
     st.sampled_from(NODE_NAMES),
@@ -133,6 +140,7 @@ nodes = st.builds(
     allocatable,
     st.sampled_from(["", "True", "False", "Unknown"]),
     st.none() | st.lists(node_images, min_size=1, max_size=2),
+    declared_features,
 )
 node_affinities = st.builds(
     NodeAffinity,
@@ -217,6 +225,13 @@ def _with(**spec: st.SearchStrategy[Any]) -> st.SearchStrategy[PodSpec]:
 any_specs = st.one_of(
     specs,
     _with(containers=st.lists(st.builds(Container, ports=st.lists(ports, min_size=1)), min_size=1, max_size=1)),
+    _with(
+        containers=st.lists(
+            st.builds(Container, restart_policy_rules=st.none() | restart_rules), min_size=1, max_size=2
+        ),
+        host_network=st.booleans(),
+        host_users=st.sampled_from([None, True, False]),
+    ),
     _with(volumes=pod_volumes),
     _with(volumes=disks_of_a_kind),
     _with(volumes=the_claim),

@@ -11,6 +11,7 @@ import msgspec
 from berth.api.node import Node
 from berth.api.pod import Pod, PodStatus
 from berth.clock import Backoff
+from berth.decoding import version_number
 from berth.kube.listwatch import Deleted, ReflectorEvent, Upserted
 from berth.messages.attempts import Candidate, Decision, Ranked
 from berth.messages.subjects import Attempt, Epoch, Term, Uid
@@ -26,6 +27,8 @@ from berth_binder.events import (
     Event,
     EvictionAnswer,
     GetPod,
+    Nominate,
+    NominationAnswer,
     PodAnswer,
     PodShown,
     PostBinding,
@@ -110,6 +113,8 @@ class Bench:
     settings: CoreSettings = field(default_factory=lambda: CoreSettings(backoff=BACKOFF))
     reads_preemptors: bool = True
     """Whether a pod that is read before an eviction is answered as the watch shows it."""
+    writes_nominations: bool = True
+    """Whether the API server writes the nomination of a pod that waits. The watch does not show it by itself."""
     epoch: int = 7
     now: float = 1000.0
     decisions: list[Decision] = field(default_factory=list)
@@ -220,6 +225,10 @@ class Bench:
                 shown = self.cache.pod(effect.pod.uid)
                 done.remove(effect)
                 done += self.reading(effect.pod, shown)
+            elif isinstance(effect, Nominate) and self.writes_nominations:
+                version = version_number(effect.pod.metadata.resource_version) + 1
+                shown = nominated(effect.pod, effect.node, version)
+                done += self.handle(NominationAnswer(uid=effect.pod.uid, status=200, pod=shown))
             elif isinstance(effect, Ack):
                 self.acked.append(effect.held.sequence)
         self.effects += [effect for effect in done if effect not in self.effects]

@@ -34,6 +34,7 @@ END_SECONDS = 20.0
 """`berth up` promises to have ended its children after 12 s."""
 MARK = "BERTH_TEST_PIPELINE"
 """Inherited by every descendant, so that a process is found after its parent has ended."""
+FORK_SERVER = "berth_cli.pipeline.forkserver"
 SHOWN = 3_000
 """Characters of the output that the error of a failed wait shows."""
 _NATS = re.compile(r"NATS at (\S+), cluster of (\S+)$", re.MULTILINE)
@@ -109,8 +110,13 @@ class BerthUp:
         return {name: pid for pid in self.living() if pid != self.pid and (name := _name(pid))}
 
     def pid_of(self, identity: str) -> int | None:
-        """The process that has this identity, such as the holder of a Lease."""
-        return next((pid for pid in self.living() if identity in _command(pid)), None)
+        """The process that has this identity, such as the holder of a Lease. It ends with the name of the child."""
+        return self.pids.get(identity.rpartition("_")[2]) if identity in self.said else None
+
+    @property
+    def fork_server(self) -> int:
+        """The process that has imported the services and forks them."""
+        return next(pid for pid in self.living() if _command(pid)[2:3] == [FORK_SERVER] and not _service(pid))
 
     def living(self) -> list[int]:
         """Every living process of this run, itself included, also those whose parent has ended."""
@@ -202,7 +208,7 @@ def berth_up(*arguments: object, folder: Path, environment: Mapping[str, str] | 
         berth.end()
 
 
-PACKAGES = ("berth", "berth_watcher", "berth_scorer", "berth_binder", "berth_metrics_collector")
+PACKAGES = ("berth", "berth_cli", "berth_watcher", "berth_scorer", "berth_binder", "berth_metrics_collector")
 
 
 @functools.cache
@@ -250,11 +256,17 @@ def _command(pid: int) -> list[str]:
 
 
 def _name(pid: int) -> str:
-    """The name that `berth up` gives a child, read from its command line."""
+    """The name that `berth up` gives a child."""
     command = _command(pid)
     if Path(command[0] if command else "").name == "nats-server":
         return "nats-server"
-    module = command[2] if command[1:2] == ["-m"] else ""
-    if module == "berth_sim":
-        return "cluster"
-    return command[command.index("--identity") + 1].rpartition("_")[2] if "--identity" in command else ""
+    return "cluster" if command[1:3] == ["-m", "berth_sim"] else _service(pid)
+
+
+def _service(pid: int) -> str:
+    """The name of a service, which is the name of its process; that has room for 15 bytes."""
+    try:
+        name = (PROC / str(pid) / "comm").read_text().strip()
+    except (FileNotFoundError, ProcessLookupError):
+        return ""
+    return "metrics-collector" if name == "berth-metrics-c" else name.removeprefix("berth-") * name.startswith("berth-")

@@ -43,6 +43,7 @@ def test_without_a_file_there_is_one_profile_of_the_default_plugins():
         "VolumeZone",
         "PodTopologySpread",
         "InterPodAffinity",
+        "NodeDeclaredFeatures",
     ]
     assert profile.weights == {
         "TaintToleration": 3,

@@ -51,6 +51,8 @@ from berth_binder.events import (
     EvictionAnswer,
     EvictPods,
     GetPod,
+    Nominate,
+    NominationAnswer,
     NominationCleared,
     PodAnswer,
     PostBinding,
@@ -165,7 +167,7 @@ class ApiRequests:
         log.info("request answered", **about, status=answer.status, reason=answer.message)
         return answer
 
-    def _answer_to(self, request: ApiRequest) -> Coroutine[Any, Any, Answer]:
+    def _answer_to(self, request: ApiRequest) -> Coroutine[Any, Any, Answer]:  # noqa: PLR0911 - one for each request
         match request:
             case PostBinding():
                 return self._post_binding(request)
@@ -175,6 +177,8 @@ class ApiRequests:
                 return void_bindings(self._client, request, self._leadership.number)
             case EvictPods():
                 return self._evict_pods(request)
+            case Nominate():
+                return write_nomination(self._client, request)
             case ClearNomination():
                 return clear_nomination(self._client, request)
             case WriteVolumes():
@@ -334,6 +338,19 @@ async def _evict(
         # the victim stays: no pod may wait for it
         await unmark_victim(client, victim, why="the eviction was refused", time=datetime.now(UTC))
     return deleted
+
+
+async def write_nomination(client: KubeClient, effect: Nominate) -> NominationAnswer:
+    uid = effect.pod.uid
+    try:
+        response = await nominate(client, effect.pod, effect.node)
+        if not response.succeeded:
+            return _answer(NominationAnswer, uid, response)
+        return NominationAnswer(uid=uid, status=response.status, pod=decode_pod(response.body))
+    except ApiUnreachableError as error:
+        return NominationAnswer(uid=uid, status=NO_ANSWER, message=str(error))
+    except DecodeError as error:
+        return NominationAnswer(uid=uid, status=HTTPStatus.UNPROCESSABLE_ENTITY, message=str(error))
 
 
 async def clear_nomination(client: KubeClient, effect: ClearNomination) -> NominationCleared:

@@ -27,7 +27,7 @@ from berth.messages.attempts import Decision, Outcome, Ranked, Reason
 from berth.messages.subjects import Epoch
 from berth_binder.attempts.attempt import AttemptPhase, BindingAttempt, DecidedAttempts
 from berth_binder.attempts.pluginsteps import PluginSteps
-from berth_binder.attempts.queue import BindingQueue
+from berth_binder.attempts.queue import BindingQueue, waits_for
 from berth_binder.attempts.suspects import Suspects, given_up
 from berth_binder.cache import Cache
 from berth_binder.decisions.conflictcheck import ConflictCheck
@@ -40,6 +40,7 @@ from berth_binder.decisions.verdict import (
     bound,
     decision_on,
     failed,
+    preempted,
     refused,
     rejected,
     verdict_on,
@@ -57,6 +58,7 @@ from berth_binder.events import (
     EvictionAnswer,
     LogMissingRight,
     Nak,
+    NominationAnswer,
     NominationCleared,
     PodAnswer,
     PodShown,
@@ -100,7 +102,7 @@ class BinderCore:
         self._checking = checking
         age = self._settings.max_view_age.total_seconds()
         self._check = ConflictCheck(cache=cache, profiles=profiles)
-        self._preemption = PreemptionCheck(cache=cache, max_view_age=age)
+        self._preemption = PreemptionCheck(cache=cache, max_view_age=age, may_give_up=self._may_give_up)
         self._queue = BindingQueue(self._settings)
         self._attempts: dict[str, BindingAttempt] = {}
         self._in_flight: set[str] = set()  # uids of pods with a request in flight, at most one a pod
@@ -180,6 +182,8 @@ class BinderCore:
                 return self._on_answer(event, self._after_evicting, now)
             case VolumesAnswer():
                 return self._on_answer(event, self._after_writing, now)
+            case NominationAnswer():
+                return self._on_answer(event, self._after_nominating, now)
             case RequestFailed():
                 return self._on_failure(event, now)
             case TryCounted():
@@ -363,23 +367,53 @@ class BinderCore:
             return self._wait_for_plugin(attempt, steps, UNSEEN, now)
         status = steps.before_binding(now)
         if status.is_success:
-            return self._post(attempt, steps)
+            return self._post(attempt, steps, now)
         if steps.unwritten:
             return self._request(attempt, attempt.begin_writing(steps))
         if status.code is Code.WAIT:
-            return self._wait_for_plugin(attempt, steps, status, now)
+            return self._nominate_and_wait(attempt, steps, status, now)
         return self._decide(attempt, rejected(attempt.node, status))
 
+    def _nominate_and_wait(
+        self, attempt: BindingAttempt, steps: PluginSteps, status: Status, now: float
+    ) -> list[Effect]:
+        """Nominate the node once, so that other schedulers and autoscalers see what the pod waits for."""
+        if attempt.pod.status.nominated_node_name == attempt.node:
+            attempt.nominated = attempt.node
+        if attempt.nominated != attempt.node:
+            attempt.waits_for = waits_for(status)
+            published: list[Effect] = [] if attempt.is_waiting else [self._publish_waiting(attempt, now)]
+            return [*published, *self._request(attempt, attempt.begin_nominating())]
+        return self._wait_for_plugin(attempt, steps, status, now)
+
+    def _may_give_up(self, uid: str) -> bool:
+        attempt = self._attempts.get(uid)
+        return attempt is not None and attempt.may_give_up
+
     def _evict(self, attempt: BindingAttempt, plan: EvictionPlan) -> list[Effect]:
-        """Nominate the node before the victims are evicted, so that no other pod takes the freed resources."""
+        """Nominate the node before the victims are evicted, so that no other pod takes the freed resources.
+
+        Victims that wait are not deleted: their attempts end, and they are tried again.
+        """
         attempt.begin_evicting(plan)
         self._cache.nominate(plan.pod, plan.node, frozenset(victim.uid for victim in plan.victims))
-        return self._request(attempt, *evictions(plan))
+        effects: list[Effect] = []
+        bound_victims = []
+        plugins = tuple(plugin.name for plugin in self._profiles[attempt.latest.ranked.profile].post_filters)
+        for victim in plan.victims:
+            waiting_one = self._attempts.get(victim.uid)
+            if waiting_one is None or not waiting_one.may_give_up:
+                bound_victims.append(victim)
+                continue
+            self._queue.paused.remove(waiting_one)
+            effects += self._decide(waiting_one, preempted(waiting_one.node, plan.pod, plugins))
+        return [*effects, *self._request(attempt, *evictions(plan, bound_victims))]
 
-    def _post(self, attempt: BindingAttempt, steps: PluginSteps) -> list[Effect]:
+    def _post(self, attempt: BindingAttempt, steps: PluginSteps, now: float) -> list[Effect]:
         by_extender = steps.profile.is_bound_by_extender(attempt.pod)
         if by_extender:
             self._at_extender.add(attempt.uid)
+            self._queue.wait_for_extender(attempt, now)
         return self._request(attempt, attempt.begin_posting(steps.binding().node, by_extender=by_extender))
 
     def _read(self, attempt: BindingAttempt) -> list[Effect]:
@@ -466,7 +500,7 @@ class BinderCore:
             return self._decide(attempt, verdict)
         attempt.pod = pod
         if steps is not None and self._check.passes(latest.ranked, pod, attempt.node):
-            return self._post(attempt, steps)
+            return self._post(attempt, steps, now)
         if attempt.may_still_land:
             return self._void(attempt)
         return self._go_to(self._check.choose(latest.ranked, pod), attempt, now)
@@ -493,6 +527,17 @@ class BinderCore:
         steps.unwritten = ()
         attempt.awaited_versions = answer.versions
         return self._examine(attempt, now)  # meanwhile the node may be gone, or full
+
+    def _after_nominating(self, attempt: BindingAttempt, answer: NominationAnswer, now: float) -> list[Effect]:
+        """Go on with the wait, also after a rejection: the nomination only informs others."""
+        steps = attempt.steps
+        if answer.is_open or steps is None:
+            return self._back_off(attempt, answer, now)
+        attempt.nominated = attempt.node
+        if answer.pod is not None:
+            attempt.pod = answer.pod
+            attempt.nominated_version = version_number(answer.pod.metadata.resource_version)
+        return self._before_binding(attempt, steps, now)
 
     # Pauses.
 
@@ -554,7 +599,9 @@ class BinderCore:
         decision = self._decision(attempt, verdict)
         attempt.decide(decision)
         publish = PublishDecision(decision=decision, held=attempt.latest, dead_letter=dead_letter)
-        if nomination_is_useless(verdict, attempt.latest.ranked, attempt.pod):
+        is_useless = nomination_is_useless(verdict, attempt.latest.ranked, attempt.pod)
+        needs_none = verdict.outcome in {Outcome.BOUND, Outcome.GONE}
+        if is_useless or (not needs_none and attempt.is_nominated(self._cache.pod(attempt.uid) or attempt.pod)):
             return [publish, ClearNomination(pod=attempt.pod)]
         return [publish]
 

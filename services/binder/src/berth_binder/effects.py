@@ -28,25 +28,20 @@ from berth_binder.cache import Cache
 from berth_binder.eventrecorder.recorder import EventRecorder
 from berth_binder.events import (
     Ack,
-    ClearNomination,
+    ApiRequest,
     ClearTries,
     CountTry,
     DecisionNotStored,
     DecisionStored,
     Effect,
     Event,
-    EvictPods,
-    GetPod,
     LogMissingRight,
     Nak,
-    PostBinding,
     PublishDecision,
     RecordEvent,
     RejectRanked,
     SetAside,
     TryCounted,
-    VoidBindings,
-    WriteVolumes,
 )
 from berth_binder.metrics import count_decision
 
@@ -90,9 +85,10 @@ class BinderEffects:
 
     def carry_out(self, effect: Effect) -> Coroutine[Any, Any, None] | None:  # noqa: C901 - one case an effect
         """Begin an effect. Returns a coroutine if the effect waits for an answer."""
+        if isinstance(effect, ApiRequest):
+            self._requests.start(effect, self.traceparent_of(effect.pod.uid))
+            return None
         match effect:
-            case PostBinding() | GetPod() | VoidBindings() | EvictPods() | ClearNomination() | WriteVolumes():
-                self._requests.start(effect, self.traceparent_of(effect.pod.uid))
             case PublishDecision():
                 return self._publish(effect)
             case Ack():

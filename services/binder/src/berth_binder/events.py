@@ -94,6 +94,12 @@ class VolumesAnswer(RequestAnswer, frozen=True, kw_only=True):
     versions: Mapping[str, int] = msgspec.field(default_factory=dict)  # highest written resourceVersion by kind
 
 
+class NominationAnswer(RequestAnswer, frozen=True, kw_only=True):
+    """The answer to ``Nominate``."""
+
+    pod: Pod | None = None  # with its nominated node, if it was written
+
+
 class NominationCleared(RequestAnswer, frozen=True, kw_only=True):
     """The answer to ``ClearNomination``."""
 
@@ -124,7 +130,8 @@ class PodShown(msgspec.Struct, frozen=True, kw_only=True):
     uid: str
 
 
-Answer = BindingAnswer | PodAnswer | EvictionAnswer | VolumesAnswer | NominationCleared  # of the API server
+# Of the API server.
+Answer = BindingAnswer | PodAnswer | EvictionAnswer | VolumesAnswer | NominationAnswer | NominationCleared
 
 
 class DecisionNotStored(msgspec.Struct, frozen=True, kw_only=True):
@@ -165,6 +172,13 @@ class EvictPods(msgspec.Struct, frozen=True, kw_only=True):
     pod: Pod
     node: str
     victims: tuple[Pod, ...]
+
+
+class Nominate(msgspec.Struct, frozen=True, kw_only=True):
+    """Write the pod's nominated node before a wait, for other schedulers and autoscalers. -> NominationAnswer."""
+
+    pod: Pod
+    node: str
 
 
 class ClearNomination(msgspec.Struct, frozen=True, kw_only=True):
@@ -240,7 +254,8 @@ class LogMissingRight(msgspec.Struct, frozen=True, kw_only=True):
     text: str
 
 
-ApiRequest = PostBinding | GetPod | VoidBindings | EvictPods | ClearNomination | WriteVolumes  # to the API server
+# To the API server.
+ApiRequest = PostBinding | GetPod | VoidBindings | EvictPods | Nominate | ClearNomination | WriteVolumes
 
 Effect = (
     ApiRequest

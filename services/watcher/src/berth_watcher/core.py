@@ -76,6 +76,7 @@ from berth_watcher.store.clusterevents import (
     label_of_own_update,
     live_data_event,
 )
+from berth_watcher.store.heldrooms import HeldRooms
 from berth_watcher.store.objects import ObjectChange, ObjectStore
 from berth_watcher.store.undecodable import UndecodableObjects
 from berth_watcher.takeover import FormerState, TakeoverState
@@ -125,6 +126,7 @@ class WatcherCore:
             settings=settings.requeue,
         )
         self.answers: Final = QueueAnswers(self._queue, self._attempts, profiles, clock)
+        self._held_rooms = HeldRooms()
         self._takeover = TakeoverState()
         self._running = False
         self._drain_read = -1  # sequence of the last entry read from the key drain
@@ -278,6 +280,8 @@ class WatcherCore:
                 self._requeue.on_cluster_event(event, old, new, number)
             if (rewritten := as_new(change)) is not None:
                 self._requeue.on_rewritten(*rewritten, number)
+        if change.kind == "pod":
+            self._free(self._held_rooms.shown(change.name, change.new if isinstance(change.new, Pod) else None))
         if isinstance(change.new, Pod):
             return [*effects, *self._on_pod(change.new)]
         if change.kind == "pod" and (queued := self._queue.get(change.name)) is not None:
@@ -341,6 +345,8 @@ class WatcherCore:
     def _continue(self, queued: QueuedPod) -> Sequence[Effect]:
         """Continue the pod in flight (after ``waiting`` without a slot in the window), or handle its Decision."""
         state = self._takeover.former_state(queued.uid)
+        if (last := self._takeover.last_decision(queued.uid)) is not None:
+            self._held_rooms.decided(last.decision, queued.pod)
         return [*self._attempts.restore(queued, state), *self._go_on_from(queued, state)]
 
     def _go_on_from(self, queued: QueuedPod, state: FormerState) -> Sequence[Effect]:
@@ -455,9 +461,15 @@ class WatcherCore:
             self._attempts.window.count_decision(event.decision.profile, self._clock.now)
         return self._decide(event)
 
+    def _free(self, pod: Pod | None) -> None:
+        """The binder no longer holds the room of a pod that waited."""
+        if pod is not None:
+            self._requeue.on_room_freed(pod, self._last_decision, self._mirror.changes)
+
     def _decide(self, event: DecisionReceived) -> Sequence[Effect]:
         decision = event.decision
         queued = self._queue.get(decision.uid)
+        self._free(self._held_rooms.decided(decision, None if queued is None else queued.pod))
         if queued is None or not is_news(queued, decision):
             return ()
         if decision.outcome.final:

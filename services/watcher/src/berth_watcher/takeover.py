@@ -93,6 +93,11 @@ class TakeoverState:
         """
         return self.streams is not None and self.last_difference is not None and self.last_difference <= settled
 
+    def last_decision(self, uid: str) -> FoundDecision | None:
+        """The last Decision about the pod, of any attempt."""
+        found = self.streams.decisions.get(uid) if self.streams is not None else None
+        return found if found is not None and found.decision.uid == uid else None
+
     def former_state(self, uid: str) -> FormerState:
         streams = self.streams or StreamsRead()
         return former_state(uid, streams.in_flight.get(uid), streams.decisions.get(uid))

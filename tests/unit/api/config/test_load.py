@@ -301,10 +301,10 @@ def test_a_rate_of_zero_or_less_is_no_limit(qps):
 
 
 def test_disabling_an_unsupported_kube_scheduler_plugin_is_reported():
-    body = "profiles: [{plugins: {multiPoint: {disabled: [{name: NodeDeclaredFeatures}, {name: Taint}]}}}]"
+    body = "profiles: [{plugins: {multiPoint: {disabled: [{name: GangScheduling}, {name: Taint}]}}}]"
     configuration = loaded(body)
     assert names(configuration, Point.FILTER) == [("Fit", 1)]
-    assert configuration.ignored == ("profiles[0].plugins.multiPoint.disabled[0] (NodeDeclaredFeatures)",)
+    assert configuration.ignored == ("profiles[0].plugins.multiPoint.disabled[0] (GangScheduling)",)
 
 
 def test_a_whole_number_may_be_written_with_a_point():

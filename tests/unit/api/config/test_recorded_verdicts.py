@@ -29,7 +29,6 @@ STRICTER = (
     "pluginConfig[0].name: required",
 )
 """What kube-scheduler accepts, or fails on only once it leads, and berth rejects (docs/configuration.md)."""
-NOT_HERE = {"NodeDeclaredFeatures"}
 WITHOUT_ARGUMENTS = {"DynamicResources"}
 
 
@@ -68,7 +67,7 @@ def test_default_plugins_have_the_order_and_weights_of_kube_scheduler():
     theirs = DEFAULTS["plugins"]["multiPoint"]["enabled"]
     mine = [(ref.name, ref.weight or 0) for ref in DEFAULT.multi_point.enabled or ()]
     scoring = {ref["name"] for ref in theirs if ref["weight"]} - WITHOUT_ARGUMENTS
-    assert [name for name, _ in mine] == [ref["name"] for ref in theirs if ref["name"] not in NOT_HERE]
+    assert [name for name, _ in mine] == [ref["name"] for ref in theirs]
     assert {name: weight for name, weight in mine if name in scoring} == {
         ref["name"]: ref["weight"] for ref in theirs if ref["name"] in scoring
     }

@@ -19,6 +19,7 @@ from berth_binder.attempts.pluginsteps import PluginSteps
 from berth_binder.decisions.verdict import EvictionPlan, Placement, Verdict
 from berth_binder.events import (
     GetPod,
+    Nominate,
     PostBinding,
     RankedDelivery,
     SetAside,
@@ -39,6 +40,7 @@ class AttemptPhase(Enum):
     VOIDING = "the answer to the write that makes its Bindings void"
     EVICTING = "the answers to the evictions for it"
     WRITING = "the answers to the writes before the Binding"
+    NOMINATING = "the answer to the nomination before a wait"
     PAUSED = "the end of a back-off"
     COUNTING = "the count of how often it was begun"
     DECIDING = "the PubAck of its Decision"
@@ -59,6 +61,8 @@ class BindingAttempt:
     steps: PluginSteps | None = None  # on the chosen node
     # By kind, the resourceVersions written for the pod; the watches must reach them before the Binding.
     awaited_versions: Mapping[str, int] = field(default_factory=dict)
+    nominated: str = ""  # the node that the pod is nominated to while it waits; cleared unless it is bound
+    nominated_version: int = 0  # the resourceVersion of that write
     is_posted: bool = False  # whether a Binding to that node was ever sent
     # The highest resourceVersion of a POST: once the pod's own is higher, no POST can land any more.
     posted_version: int = 0
@@ -164,6 +168,10 @@ class BindingAttempt:
         self.phase = AttemptPhase.WRITING
         return WriteVolumes(pod=self.pod, requests=steps.unwritten)
 
+    def begin_nominating(self) -> Nominate:
+        self.phase = AttemptPhase.NOMINATING
+        return Nominate(pod=self.pod, node=self.node)
+
     def begin_evicting(self, plan: EvictionPlan) -> None:
         self.pod, self.eviction, self.phase = plan.pod, plan, AttemptPhase.EVICTING
 
@@ -183,6 +191,16 @@ class BindingAttempt:
 
     def lost_answer(self) -> None:
         self.lost_version = self.posted_version
+
+    def is_nominated(self, shown: Pod) -> bool:
+        """Whether the nomination for the wait is in place: another client may have changed it since it was written."""
+        is_unseen = version_number(shown.metadata.resource_version) < self.nominated_version
+        return bool(self.nominated) and (is_unseen or shown.status.nominated_node_name == self.nominated)
+
+    @property
+    def may_give_up(self) -> bool:
+        """Whether it waits, and no Binding was sent: then its room may be given to a more important pod."""
+        return self.is_waiting and self.phase is AttemptPhase.PAUSED and not self.is_posted
 
     @property
     def may_still_land(self) -> bool:

@@ -22,8 +22,14 @@ from berth_binder.events import (
 from berth_binder.settings import CoreSettings
 
 UNANSWERED: Final = "the API server has not answered yet"
+BY_EXTENDER: Final = "waiting for an extender to bind it"
 AFTER_EXCEPTION: Final = "trying again after an exception"
 LONG_AGO: Final = 0.0  # a due time that means now
+
+
+def waits_for(status: Status) -> str:
+    """What a plugin that answered WAIT waits for, for users."""
+    return f"waiting for {status.plugin}: {', '.join(status.reasons) or 'no reason given'}"
 
 
 class RankedQueue:
@@ -100,6 +106,12 @@ class PausedAttempts:
         if attempt.uid in self._pauses:
             self._pauses.remove(attempt.uid)
             self._go_on(attempt)
+
+    def remove(self, attempt: BindingAttempt) -> None:
+        """The attempt ends while it is paused."""
+        self._pauses.remove(attempt.uid)
+        self._over = [entry for entry in self._over if entry[2] is not attempt]
+        heapq.heapify(self._over)
 
     def end_pauses(self, now: float) -> None:
         while (attempt := self._pauses.pop(now)) is not None:
@@ -222,8 +234,13 @@ class BindingQueue:
         """Pause until the plugin is called again; the interval grows with the number of paused attempts."""
         interval = max(self._settings.plugin_interval, self._settings.plugin_step * len(self.paused))
         due = min(now + interval.total_seconds(), steps.waits_until)
-        reasons = ", ".join(status.reasons) or "no reason given"
-        return self._pause(attempt, due, f"waiting for {status.plugin}: {reasons}")
+        return self._pause(attempt, due, waits_for(status))
+
+    def wait_for_extender(self, attempt: BindingAttempt, now: float) -> None:
+        """Publish ``waiting`` if the extender that binds the pod takes longer than a moment."""
+        attempt.waits_for = BY_EXTENDER
+        if attempt.uid not in self.waiting:
+            self.waiting.set(attempt, now + self._settings.plugin_interval.total_seconds())
 
     def published_waiting(self, attempt: BindingAttempt, now: float) -> None:
         attempt.repeats += 1

@@ -154,6 +154,8 @@ class NodeChoice:
         """
         candidates = self._with_newcomers(ranked.candidates, pod, profile)
         order = by_best_estimate(candidates)
+        # A former binder may have nominated the pod to a node and waited there: others have kept off that room since.
+        order.sort(key=lambda candidate: candidate.node != pod.status.nominated_node_name)
         rejections: list[Rejection] = []
         for place, candidate in enumerate(order):
             status = self.status(pod, candidate.node, profile)

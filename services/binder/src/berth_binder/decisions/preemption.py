@@ -7,18 +7,18 @@ old.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Final
 
 from berth.api.pod import Pod, is_being_preempted, priority_of
 from berth.cluster.nodes import node_info
-from berth.framework.cycle import any_feasible_node, check
+from berth.framework.cycle import any_feasible_node
 from berth.framework.interface import Nomination
 from berth.framework.plugincalls import PluginFailure
-from berth.framework.preemption import confirm
+from berth.framework.preemption import confirm, dry_run_of
 from berth.framework.profile import Profile
-from berth.framework.status import Code
 from berth.messages.attempts import Outcome, Preemption, Ranked, Reason, Victim
 from berth_binder.cache import Cache
 from berth_binder.decisions.verdict import GONE, EvictionPlan, RecheckError, Verdict, refused
@@ -33,6 +33,7 @@ class PreemptionCheck:
 
     cache: Cache
     max_view_age: float  # seconds
+    may_give_up: Callable[[str], bool]  # whether an assumed pod waits and can give up its room; by uid
 
     def plan(self, ranked: Ranked, proposed: Preemption, pod: Pod, profile: Profile) -> Verdict | EvictionPlan:
         """The pods to evict; or a verdict: victims still terminate, or other victims are needed now (a conflict).
@@ -87,13 +88,16 @@ class PreemptionCheck:
 
     def _is_being_vacated(self, pod: Pod, node: str, profile: Profile) -> bool:
         """Whether victims still terminate on a node that the pod can use then, so that no other pod is evicted."""
-        info = node_info(self.cache.snapshot, node)
-        if info is None or check(pod, node, self.cache.snapshot, profile).code is Code.UNSCHEDULABLE_AND_UNRESOLVABLE:
+        info, left = node_info(self.cache.snapshot, node), self.cache.victims_left(pod.uid)
+        if info is None:
             return False
-        if self.cache.victims_left(pod.uid):
-            return True
-        others = (placed.pod for placed in info.placed())
-        return any(is_being_preempted(other) and priority_of(other) < priority_of(pod) for other in others)
+        lower = [placed for placed in info.placed() if priority_of(placed.pod) < priority_of(pod)]
+        victims = [placed for placed in lower if placed.pod.uid in left or is_being_preempted(placed.pod)]
+        try:
+            with dry_run_of(pod, self.cache.snapshot, profile).removing(info, victims) as vacated:
+                return bool(victims) and vacated.status().is_success
+        except PluginFailure as failure:
+            raise RecheckError(f"looking at {node!r} without its victims for {pod.key!r}: {failure}") from failure
 
     def _under_way(self, node: str, proposed: Preemption) -> Preemption:
         """The proposed victims that a former binder, killed before its Decision, has already evicted."""
@@ -108,10 +112,11 @@ class PreemptionCheck:
             raise RecheckError(f"choosing victims for {pod.key!r} on {node!r}: {failure}") from failure
 
     def _is_as_proposed(self, needed: Nomination, proposed: Preemption) -> bool:
-        """Whether it needs no other victim, violates no more budgets, and every victim is bound."""
+        """Whether it needs no other victim, violates no more budgets, and every victim is bound or waits."""
         uids = {victim.uid for victim in proposed.victims}
-        all_bound = not any(uid in self.cache.assumed_pods for uid in needed.victims)
-        return uids.issuperset(needed.victims) and needed.violations <= proposed.violations and all_bound
+        assumed = (uid for uid in needed.victims if uid in self.cache.assumed_pods)
+        can_leave = all(self.may_give_up(uid) for uid in assumed)
+        return uids.issuperset(needed.victims) and needed.violations <= proposed.violations and can_leave
 
     def _less_important_nominees(self, pod: Pod, node: str) -> tuple[Pod, ...]:
         nominees = (each.pod for each in self.cache.snapshot.nominations_to(node))
@@ -122,10 +127,10 @@ def _victim(pod: Pod) -> Victim:
     return Victim(uid=pod.uid, namespace=pod.metadata.namespace, name=pod.metadata.name)
 
 
-def evictions(plan: EvictionPlan) -> list[ApiRequest]:
-    """The requests of a plan. Less important pods lose their nomination for the node first."""
+def evictions(plan: EvictionPlan, victims: Iterable[Pod]) -> list[ApiRequest]:
+    """The requests to evict these victims of a plan. Less important pods lose their nomination for the node first."""
     demoted = [ClearNomination(pod=pod) for pod in plan.demoted]
-    return [*demoted, EvictPods(pod=plan.pod, node=plan.node, victims=plan.victims)]
+    return [*demoted, EvictPods(pod=plan.pod, node=plan.node, victims=tuple(victims))]
 
 
 def verdict_after_evicting(plan: EvictionPlan, answer: EvictionAnswer, message: str) -> Verdict:

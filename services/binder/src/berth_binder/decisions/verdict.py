@@ -88,6 +88,12 @@ def rejected(node: str, status: Status) -> Verdict:
     return Verdict(outcome=Outcome.UNSCHEDULABLE, message=reasons, rejections=(rejection,), blockers=(status.plugin,))
 
 
+def preempted(node: str, preemptor: Pod, plugins: tuple[str, ...]) -> Verdict:
+    """A pod that waits gives its room to a more important one. Any event may help it: ``plugins`` register none."""
+    message = f"preempted by {preemptor.key} while it waited"
+    return Verdict(outcome=Outcome.UNSCHEDULABLE, node=node, message=message, blockers=plugins)
+
+
 def waiting(node: str, message: str) -> Verdict:
     """Not decided yet: the pod stays assumed on the node."""
     return Verdict(outcome=Outcome.WAITING, node=node, message=message)

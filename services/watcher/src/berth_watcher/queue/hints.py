@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Final, TypeVar
 
+from berth.api.node import Node
 from berth.api.pod import Pod
 from berth.framework.events import (
     Action,
@@ -44,6 +45,14 @@ R = TypeVar("R")
 
 # Awaited by a pod whose victims were evicted, in addition to the events of its unschedulable plugins.
 VICTIM_DELETED: Final = ClusterEvent(Resource.POD, Action.DELETE)
+# Of its nominated node: events that may make the node impossible for it, so that it looks for another one at once.
+NODE_LOST: Final = ClusterEvent(
+    Resource.NODE,
+    Action.DELETE | Action.UPDATE_NODE_ALLOCATABLE | Action.UPDATE_NODE_LABEL | Action.UPDATE_NODE_TAINT,
+)
+# Another pod takes room, or is in the way of an affinity or spread constraint, there or in the node's topology domain.
+ROOM_TAKEN: Final = ClusterEvent(Resource.POD, Action.ADD)
+NOMINATION_EVENTS: Final = (VICTIM_DELETED, NODE_LOST, ROOM_TAKEN)
 
 
 class QueueingHints:
@@ -58,6 +67,8 @@ class QueueingHints:
         """Whether an event may help a pod. Any may if no plugin rejected it, or if one of them registered no events."""
         if pod.outcome is Outcome.PREEMPTING and VICTIM_DELETED.matches(event):
             return not isinstance(old, Pod) or not pod.node or old.spec.node_name == pod.node
+        if pod.outcome is Outcome.PREEMPTING and _may_end_nomination(pod, event, old, new):
+            return True
         profile = self._profiles[pod.profile]
         if not pod.unschedulable_plugins:
             return True
@@ -87,9 +98,26 @@ class QueueingHints:
         answer = self._registered_events.get(event)
         if answer is None:
             registered = (hints for profile in self._profiles.values() for hints in profile.event_hints.values())
-            answer = VICTIM_DELETED.matches(event) or any(is_registered(hints, event) for hints in registered)
+            awaited = any(each.matches(event) for each in NOMINATION_EVENTS)
+            answer = awaited or any(is_registered(hints, event) for hints in registered)
             self._registered_events[event] = answer
         return answer
+
+
+def _may_end_nomination(pod: QueuedPod, event: ClusterEvent, old: object, new: object) -> bool:
+    """Whether the node on which the pod's victims are may have become impossible."""
+    if NODE_LOST.matches(event):
+        return isinstance(old, Node) and old.metadata.name == pod.node
+    if not ROOM_TAKEN.matches(event) or not isinstance(new, Pod):
+        return False
+    return new.spec.node_name == pod.node or _depends_on_other_nodes(pod.pod)
+
+
+def _depends_on_other_nodes(pod: Pod) -> bool:
+    """Whether pods on other nodes of a topology domain may keep the pod off a node."""
+    affinity = pod.spec.affinity
+    terms = affinity is not None and (affinity.pod_affinity is not None or affinity.pod_anti_affinity is not None)
+    return terms or bool(pod.spec.topology_spread_constraints)
 
 
 # A pod that an event may help, or None after some work without one: work can be interrupted between two steps.
@@ -111,7 +139,8 @@ class UnschedulablePods:
             for name, profile in profiles.items()
             for preempting in (False, True)
         }
-        self._preempting: dict[str, _Group] = {}
+        self._preempting: dict[str, _Group] = {}  # by the node of the victims
+        self._preempting_in_domains = _Group()  # those that pods on other nodes may keep off their node
         self.last_added = 0  # generation of the last pod added
 
     def __len__(self) -> int:
@@ -122,6 +151,7 @@ class UnschedulablePods:
         groups = self._rejected[pod.profile, preempting].groups_for(pod.unschedulable_plugins)
         if preempting:
             groups = [*groups, self._preempting.setdefault(pod.node, _Group())]
+            groups += [self._preempting_in_domains] if _depends_on_other_nodes(pod.pod) else []
         self._pods[pod.uid], self._groups_of[pod.uid], self.last_added = pod, list(groups), pod.generation
         for group in groups:
             group.add(pod)
@@ -143,6 +173,7 @@ class UnschedulablePods:
                 yield self._pods.get(uid)
         if VICTIM_DELETED.matches(event):
             yield from self._awaiting_victim(old)
+        yield from self._losing_node(event, old, new)
         for (_, preempting), rejected in self._rejected.items():
             if not (preempting and VICTIM_DELETED.matches(event)):
                 yield from rejected.helped_by(event, old, new, itself)
@@ -153,12 +184,23 @@ class UnschedulablePods:
             yield from rejected.waiting_for(event)
         yield from self._awaiting_victim(None)
 
+    def _losing_node(self, event: ClusterEvent, old: object, new: object) -> Iterator[Step]:
+        """Pods whose nominated node the event may make impossible."""
+        if NODE_LOST.matches(event) and isinstance(old, Node):
+            yield from self._preempting_on(old.metadata.name)
+        elif ROOM_TAKEN.matches(event) and isinstance(new, Pod):
+            yield from self._preempting_on(new.spec.node_name)
+            yield from self._preempting_in_domains.all()
+
     def _awaiting_victim(self, victim: object) -> Iterator[Step]:
         """Pods with victims on the node of the deleted pod; a pod whose node is unknown waits for any."""
         nodes = (victim.spec.node_name, "") if isinstance(victim, Pod) else tuple(self._preempting)
         for node in nodes:
-            group = self._preempting.get(node)
-            yield from group.all() if group is not None else ()
+            yield from self._preempting_on(node)
+
+    def _preempting_on(self, node: str) -> Iterator[QueuedPod]:
+        group = self._preempting.get(node)
+        return group.all() if group is not None else iter(())
 
 
 class _Group:

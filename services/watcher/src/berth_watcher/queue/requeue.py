@@ -19,8 +19,9 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from berth.api.node import Node
+from berth.api.pod import Pod
 from berth.decoding import version_number
-from berth.framework.events import ClusterEvent, LiveDataUpdate, node_update_actions
+from berth.framework.events import Action, ClusterEvent, LiveDataUpdate, Resource, node_update_actions
 from berth.messages.attempts import DecisionSummary, Outcome, Positions, Reason
 from berth.messages.livedata import BANDWIDTH, FACTS
 from berth_watcher.queue.hints import QueueingHints, Step, UnschedulablePods
@@ -45,6 +46,9 @@ MAX_EVENTS: Final = 2048
 # Events that a Decision is always compared with. Further ones only while the slice has time, else it counts as having
 # missed one: the hints of a pod with thousands of terms take milliseconds each.
 EVENTS_AT_ONCE: Final = 16
+
+# Of a pod whose wait ended without a Binding. As kube-scheduler, which reports the end of an assumption so.
+ROOM_FREED: Final = ClusterEvent(Resource.POD, Action.DELETE)
 
 # Pods requeued by one event between two looks at the clock: about 5 ms.
 PODS_AT_ONCE: Final = 256
@@ -75,6 +79,7 @@ class Requeue:
         self._versions = VersionGate(kinds)
         self._cluster_log = EventLog()
         self._live_logs = {BANDWIDTH: EventLog(), FACTS: EventLog()}
+        self._freed_log = EventLog()
         self._unchecked: deque[_UncheckedEvent] = deque()
         self._unchecked_nodes: dict[str, _UncheckedEvent] = {}
 
@@ -109,8 +114,8 @@ class Requeue:
     ) -> Wait | None:
         """Other pods took the nodes: go to the front of the priority once the named versions are seen, or back off.
 
-        If only proposals of other pods keep it out, it backs off at once: they are about to be bound, and a pod that no
-        known event helps does not go before others (docs/adr/0028-a-pod-that-proposals-keep-out-backs-off.md).
+        If only proposals of other pods keep it out, it backs off at once: they end within milliseconds, and a pod that
+        no known event helps does not go before others (docs/adr/0028-a-pod-that-proposals-keep-out-backs-off.md).
         """
         if decision.reason == Reason.PROPOSALS:
             self._fail(pod, decided_at)
@@ -184,6 +189,14 @@ class Requeue:
         """Record an object as new, for scorers that have not read its former version. It helps no waiting pod."""
         if self._hints.is_event_registered(event):
             self._cluster_log.record(event, old, new, change=change)
+
+    def on_room_freed(self, pod: Pod, sequence: int, changes: int) -> None:
+        """Record the end of a wait, stored in DECISIONS: to plugins, the pod left the node that it was to be bound to.
+
+        ``changes``: the next ranking of a pod that it helps must have read DECISIONS, so it names its positions.
+        """
+        self._freed_log.record(ROOM_FREED, pod, None, change=changes, sequence=sequence)
+        self._check_later(ROOM_FREED, pod, None, changes)
 
     def on_live_data(self, event: ClusterEvent, news: LiveDataUpdate, sequence: int) -> None:
         """Record an event of live data, which is stored already."""
@@ -290,13 +303,18 @@ class Requeue:
         unknown = _MissedChange(change=changes, is_known=False)
         if not pod.unschedulable_plugins or self._cluster_log.may_lack_events_since(positions.cluster):
             return unknown
+        if self._freed_log.may_lack_events_since(positions.decisions):
+            return unknown
         if self._may_lack_live_data(pod, positions):
             return _MissedChange(change=0, is_known=False)
         live = ((log, position) for _, log, position in self._live_logs_since(positions))
         checked = 0
-        for log, position in ((self._cluster_log, positions.cluster), *live):
+        stored = ((self._cluster_log, positions.cluster), (self._freed_log, positions.decisions))
+        for log, position in (*stored, *live):
             for event, old, new, change in log.since(position):
                 checked += 1
+                if event is ROOM_FREED and isinstance(old, Pod) and old.uid == pod.uid:
+                    continue  # the end of its own wait
                 if checked > EVENTS_AT_ONCE and not self._clock.may_continue():
                     return unknown
                 if self._hints.may_help(pod, event, old, new):
@@ -370,7 +388,7 @@ class _LoggedEvent:
 
 
 class EventLog:
-    """The latest events of one bucket (``cluster``, ``bandwidth`` or ``facts``), in order."""
+    """The latest events of one source (``cluster``, ``bandwidth``, ``facts`` or DECISIONS), in order."""
 
     def __init__(self, *, max_events: int = MAX_EVENTS) -> None:
         self._max_events = max_events

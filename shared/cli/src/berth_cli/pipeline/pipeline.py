@@ -27,6 +27,7 @@ from berth_cli.bus import apply_bus
 from berth_cli.pipeline import access
 from berth_cli.pipeline.natsserver import LOOPBACK
 from berth_cli.pipeline.programs import (
+    SERVICE_MODULES,
     ServiceOptions,
     ShadowOptions,
     ready_file,
@@ -127,7 +128,7 @@ async def pipeline(options: PipelineOptions, report: Report) -> AsyncIterator[Pi
     with working_folder() as folder:
         if options.nats is None:
             want_room(folder)
-        async with watched_room(folder, report), Supervisor(report) as supervisor:
+        async with watched_room(folder, report), Supervisor(report, forked=SERVICE_MODULES) as supervisor:
             yield await _start(options, folder, supervisor, report)
 
 

@@ -27,6 +27,7 @@ _USERS: Final = {
     "berth_metrics_collector": "collector",
 }
 _SHADOW: Final = "shadow"
+SERVICE_MODULES: Final = tuple(_USERS)
 _TRAFFIC_CONFIGURATION: Final = """\
 apiVersion: kubescheduler.config.k8s.io/v1
 kind: KubeSchedulerConfiguration
@@ -99,7 +100,7 @@ def _service(module: str, name: str, options: ServiceOptions, *, user: str = "",
     )
     user = user or _USERS[module]
     environment = access.environment(options.users, user, options.prefix) if options.users is not None else {}
-    return Program(name=name, command=command, environment=environment)
+    return Program(name=name, command=command, environment=environment, module=module)
 
 
 def ready_file(options: ServiceOptions, program: Program) -> Path:

@@ -7,7 +7,7 @@ watch their parent too (``BERTH_PARENT_PID``).
 from __future__ import annotations
 
 import asyncio
-import ctypes
+import contextlib
 import os
 import signal
 import sys
@@ -16,17 +16,17 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
 from types import TracebackType
-from typing import Final, Self
+from typing import Final, Protocol, Self
 
 from berth.clock import Backoff
 from berth.exits import UsageError
+from berth_cli.pipeline.forkserver import ForkRequest, ForkServer, NotForkedError, die_with_parent
 
 # Short at first, so that a killed child restarts soon; then longer, to save CPU.
 BACKOFF: Final = Backoff(initial=timedelta(seconds=0.5), maximum=timedelta(seconds=10), jitter_ratio=0)
 SETTLED: Final = timedelta(seconds=30)  # running time that resets the back-off
 GRACE: Final = timedelta(seconds=12)  # from SIGTERM to SIGKILL; a service ends within 10 s
 USAGE: Final = 2  # exit code for wrong settings: a restart does not help
-_PR_SET_PDEATHSIG: Final = 1  # prctl(2)
 LAST_BYTES: Final = 16 * 1024
 LAST_LINES: Final = 20  # lines of the log printed when a program has ended: enough for a traceback
 
@@ -44,24 +44,44 @@ class Program:
     name: str
     command: Sequence[str]
     environment: Mapping[str, str] = field(default_factory=dict)
+    module: str = ""  # of a Python program: it is forked if the supervisor forks this module
     log: Path | None = None  # for its output; None: the parent's output
     stops_last: bool = False  # stops last, because the others need it while they stop
+
+
+class Child(Protocol):
+    """A process that was started, of whatever kind."""
+
+    @property
+    def pid(self) -> int: ...
+    @property
+    def returncode(self) -> int | None: ...
+    async def wait(self) -> int: ...
+    def send_signal(self, number: int, /) -> None: ...
+    def kill(self) -> None: ...
 
 
 class Supervisor:
     """Keeps programs running inside its block; leaving the block stops them all.
 
+    Programs of the modules ``forked`` are forked from a process that imports these at once. Where that is impossible,
+    they are started by their command line as all others.
+
     The block ends with :class:`ChildRefusedError` (in a group) when a child rejects its settings.
     """
 
-    def __init__(self, report: Report) -> None:
+    def __init__(self, report: Report, *, forked: Sequence[str] = ()) -> None:
         self._report = report
-        self._running: dict[str, asyncio.subprocess.Process] = {}
+        self._forked = forked if sys.platform == "linux" else ()
+        self._fork_server: ForkServer | None = None
+        self._running: dict[str, Child] = {}
         self._group = asyncio.TaskGroup()
         self._keepers: dict[bool, list[asyncio.Task[None]]] = {False: [], True: []}
         self.restarts = 0
 
     async def __aenter__(self) -> Self:
+        if self._forked:
+            self._fork_server = await ForkServer.start(self._forked)
         await self._group.__aenter__()
         return self
 
@@ -73,7 +93,11 @@ class Supervisor:
         finally:
             for keeper in self._keepers[True]:
                 keeper.cancel()
-            await self._group.__aexit__(kind, error, trace)
+            try:
+                await self._group.__aexit__(kind, error, trace)
+            finally:
+                if self._fork_server is not None:
+                    await self._fork_server.close()
 
     def start(self, program: Program) -> None:
         """Start the program, and restart it when it ends."""
@@ -111,7 +135,18 @@ class Supervisor:
             del self._running[program.name]
             await _end(process)
 
-    async def _start(self, program: Program) -> asyncio.subprocess.Process:
+    async def _start(self, program: Program) -> Child:
+        if self._fork_server is not None and program.module in self._forked:
+            arguments = program.command[program.command.index(program.module) + 1 :]
+            request = ForkRequest(
+                name=program.name,
+                module=program.module,
+                arguments=arguments,
+                environment=program.environment,
+                log=program.log,
+            )
+            with contextlib.suppress(NotForkedError):
+                return await self._fork_server.fork(request)
         output = program.log.open("ab") if program.log is not None else None
         try:
             return await asyncio.create_subprocess_exec(
@@ -121,16 +156,11 @@ class Supervisor:
                 stderr=output,
                 env={**os.environ, **program.environment, "BERTH_PARENT_PID": str(os.getpid())},
                 start_new_session=True,  # Ctrl-C goes to the parent only, which stops the children in order.
-                preexec_fn=_die_with_parent if sys.platform == "linux" else None,
+                preexec_fn=die_with_parent if sys.platform == "linux" else None,
             )
         finally:
             if output is not None:
                 output.close()
-
-
-def _die_with_parent() -> None:
-    """The kernel kills this process when its parent ends, for any reason."""
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 async def _cancelled(tasks: Sequence[asyncio.Task[None]]) -> None:
@@ -139,7 +169,7 @@ async def _cancelled(tasks: Sequence[asyncio.Task[None]]) -> None:
     await asyncio.gather(*tasks, return_exceptions=True)
 
 
-async def _end(process: asyncio.subprocess.Process) -> None:
+async def _end(process: Child) -> None:
     """Send SIGTERM, later SIGKILL, and wait for the end, also when this task is being cancelled."""
     if process.returncode is not None:
         return

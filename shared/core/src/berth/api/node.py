@@ -56,6 +56,7 @@ class NodeStatus(Trimmed, frozen=True, kw_only=True):
     conditions: list[NodeCondition] | None = None
     addresses: list[NodeAddress] | None = None
     images: list[ContainerImage] | None = None
+    declared_features: list[str] | None = None
 
 
 class Node(Trimmed, frozen=True, kw_only=True):

@@ -32,6 +32,12 @@ class ResourceRequirements(Trimmed, frozen=True, kw_only=True):
     limits: Quantities | None = None
 
 
+class ContainerRestartRule(Trimmed, frozen=True, kw_only=True):
+    """What the kubelet does when the container exits in a certain way."""
+
+    action: str = ""
+
+
 class Container(Trimmed, frozen=True, kw_only=True):
     """A container. An init container with restartPolicy Always is a sidecar."""
 
@@ -40,6 +46,7 @@ class Container(Trimmed, frozen=True, kw_only=True):
     resources: ResourceRequirements | None = None
     ports: list[ContainerPort] | None = None
     restart_policy: str | None = None
+    restart_policy_rules: list[ContainerRestartRule] | None = None
 
 
 class Toleration(Trimmed, frozen=True, kw_only=True):
@@ -235,6 +242,7 @@ class PodSpec(Trimmed, frozen=True, kw_only=True):
     resource_claims: list[PodResourceClaim] | None = None
     volumes: list[Volume] | None = None
     host_network: bool = False
+    host_users: bool | None = None
     termination_grace_period_seconds: Int64 | None = None
 
 

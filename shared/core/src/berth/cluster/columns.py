@@ -36,6 +36,8 @@ Amount = npt.NDArray[np.float64]
 
 TaintSet = tuple[Taint, ...]
 
+FeatureSet = frozenset[str]
+
 RowRequests = Callable[[], Iterable[Requests]]
 
 # The code of a row whose node lacks the label.
@@ -110,6 +112,7 @@ class NodeColumns:
         unschedulable: bool[capacity], cordoned.
         ready: bool[capacity], the condition Ready is True or absent.
         taints: int32[capacity], index into ``taint_sets.sets``.
+        declared_features: int32[capacity], index into ``feature_sets.sets``.
         name_hash: uint64[capacity], equal in every process; NO_NODE for a row without a node.
         tie_hash: as ``name_hash``; orders equally good nodes. A replay sets it where names are masked.
         names_written: number of writes to ``name_hash``.
@@ -128,10 +131,12 @@ class NodeColumns:
         self.unschedulable: npt.NDArray[np.bool_] = np.zeros(self.capacity, dtype=np.bool_)
         self.ready: npt.NDArray[np.bool_] = np.zeros(self.capacity, dtype=np.bool_)
         self.taints: npt.NDArray[np.int32] = np.zeros(self.capacity, dtype=np.int32)
+        self.declared_features: npt.NDArray[np.int32] = np.zeros(self.capacity, dtype=np.int32)
         self.name_hash: npt.NDArray[np.uint64] = np.zeros(self.capacity, dtype=np.uint64)
         self.tie_hash: npt.NDArray[np.uint64] = np.zeros(self.capacity, dtype=np.uint64)
         self.names_written = 0
         self.taint_sets = TaintSets()
+        self.feature_sets = FeatureSets()
         self.labels = LabelColumns()
 
     def reserve(self, rows: int) -> None:
@@ -151,6 +156,7 @@ class NodeColumns:
         self.unschedulable[row] = node.spec.unschedulable
         self.ready[row] = is_ready(node)
         self.taints[row] = self.taint_sets.intern(node.spec.taints)
+        self.declared_features[row] = self.feature_sets.intern(node.status.declared_features)
         self.name_hash[row] = self.tie_hash[row] = hash_of(node.metadata.name)
         self.names_written += 1
         self.labels.write(row, node.metadata.labels or {}, rows)
@@ -165,6 +171,7 @@ class NodeColumns:
         self.unschedulable[row] = False
         self.ready[row] = False
         self.taints[row] = 0
+        self.declared_features[row] = 0
         self.labels.write(row, {}, rows)
 
     def count(self, row: int, requests: Requests, by: int, all_requests: RowRequests) -> None:
@@ -214,6 +221,7 @@ class NodeColumns:
         self.unschedulable = grown(self.unschedulable, self.capacity)
         self.ready = grown(self.ready, self.capacity)
         self.taints = grown(self.taints, self.capacity)
+        self.declared_features = grown(self.declared_features, self.capacity)
         self.name_hash = grown(self.name_hash, self.capacity)
         self.tie_hash = grown(self.tie_hash, self.capacity)
         self.labels.grow(self.capacity)
@@ -328,6 +336,22 @@ class TaintSets:
         if number is None:
             number = self._ids[key] = len(self.sets)
             self.sets.append(tuple(taints or ()))
+        return number
+
+
+class FeatureSets:
+    """Interned sets of declared features; number 0 is the empty set."""
+
+    def __init__(self) -> None:
+        self._ids: dict[FeatureSet, int] = {frozenset(): 0}
+        self.sets: list[FeatureSet] = [frozenset()]
+
+    def intern(self, features: list[str] | None) -> int:
+        key = frozenset(features or ())
+        number = self._ids.get(key)
+        if number is None:
+            number = self._ids[key] = len(self.sets)
+            self.sets.append(key)
         return number
 
 

@@ -19,7 +19,7 @@ import numpy.typing as npt
 from berth.api.node import Node
 from berth.api.pod import Pod
 from berth.api.resources import CPU, MEMORY, is_counted
-from berth.cluster.columns import LabelColumn, TaintSet
+from berth.cluster.columns import FeatureSet, LabelColumn, TaintSet
 from berth.cluster.pods import PlacedPod
 from berth.cluster.snapshot import Snapshot
 from berth.cluster.topologycounts import PodGroup
@@ -212,6 +212,16 @@ class Nodes:
     def taint_sets(self) -> list[TaintSet]:
         """Every distinct list of taints, by index."""
         return self._columns.taint_sets.sets
+
+    @property
+    def declared_features(self) -> npt.NDArray[np.int32]:
+        """Each node's declared features, as an index into ``feature_sets``."""
+        return self.take(self._columns.declared_features)
+
+    @property
+    def feature_sets(self) -> list[FeatureSet]:
+        """Every distinct set of declared features, by index."""
+        return self._columns.feature_sets.sets
 
     def label(self, key: str) -> tuple[npt.NDArray[np.int32], LabelColumn]:
         """The label's codes (ABSENT for nodes without it) and the column that decodes them."""

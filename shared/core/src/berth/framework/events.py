@@ -60,6 +60,7 @@ class Action(IntFlag):
     UPDATE_NODE_TAINT = auto()  # taints or unschedulable
     UPDATE_NODE_CONDITION = auto()
     UPDATE_NODE_ANNOTATION = auto()
+    UPDATE_NODE_DECLARED_FEATURE = auto()
     UPDATE_POD_LABEL = auto()
     UPDATE_POD_SCALE_DOWN = auto()  # some request became smaller
     UPDATE_POD_TOLERATIONS = auto()
@@ -141,6 +142,10 @@ def node_update_actions(old: Node, new: Node) -> Action:
         | _when(_taints_of(old) != _taints_of(new), Action.UPDATE_NODE_TAINT)
         | _when(old.status.conditions != new.status.conditions, Action.UPDATE_NODE_CONDITION)
         | _when((before.annotations or {}) != (now.annotations or {}), Action.UPDATE_NODE_ANNOTATION)
+        | _when(
+            (old.status.declared_features or []) != (new.status.declared_features or []),
+            Action.UPDATE_NODE_DECLARED_FEATURE,
+        )
     )
 
 

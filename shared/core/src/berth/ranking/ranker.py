@@ -153,7 +153,7 @@ class Ranker:
         most = self.nodes_named(view)
         if not named or len(named) >= most or named[0].node == pending.pod.status.nominated_node_name:
             return ranking
-        full = {proposal.node for proposal in view.proposals.unbound()} - {each.node for each in named}
+        full = {proposal.node for proposal in view.proposals.unsettled(bound=False)} - {each.node for each in named}
         if ranking.only is not None:
             full &= ranking.only
         if not full:
@@ -174,12 +174,13 @@ class Ranker:
         """Rank a rejected pod without proposals: if that succeeds, the pod is a conflict, not unschedulable.
 
         A fit after evictions succeeds too, because the binder may place the other pod elsewhere, which causes no event.
-        So does the absence of a bound pod that the mirror lacks, because a pod deleted at once is never mirrored. If it
-        does not fit without proposals either, add the plugins that reject it then, so that their events requeue it too.
+        So does the absence of a bound pod that the mirror lacks, because a pod deleted at once is never mirrored. Pods
+        that wait with their room held count in both, because the end of a wait is an event. If it does not fit without
+        proposals either, add the plugins that reject it then, so that their events requeue it too.
         """
         if not _is_rejected(ranking) or not any(rejection.resolvable for rejection in ranking.rejections):
             return ranking, False
-        if not len(view.proposals) and not len(view.proposals.nominations):
+        if not any(view.proposals.unsettled(bound=True)) and not len(view.proposals.nominations):
             return ranking, False
         may_preempt = ranking.nomination is None
         without = self._rank_without_proposals(pending, view, bound=True, may_preempt=may_preempt, extension=extension)

@@ -61,6 +61,8 @@ class Proposal:
     node: str
     expires: float  # monotonic seconds; ignored once bound
     bound_at: datetime | None = None  # time of the ``bound`` Decision in NATS
+    # The binder holds room for the pod while it waits. Like a bound pod's, its end is an event that requeues others.
+    is_held: bool = False
 
 
 @dataclass(slots=True)
@@ -164,8 +166,9 @@ class Proposals:
         if known is not None and known.bound_at is None:
             self._end(uid)
 
-    def unbound(self) -> Iterator[Proposal]:
-        return (proposal for proposal in self._by_uid.values() if proposal.bound_at is None)
+    def unsettled(self, *, bound: bool) -> Iterator[Proposal]:
+        """Proposals that may end without an event: neither held nor bound; with ``bound``, also bound ones."""
+        return (each for each in self._by_uid.values() if not each.is_held and (bound or each.bound_at is None))
 
     def __iter__(self) -> Iterator[Proposal]:
         return iter(self._by_uid.values())
@@ -206,13 +209,13 @@ class Proposals:
             return
         if decision.outcome is Outcome.BOUND:
             self._move(proposal, decision.node)
-            proposal.bound_at = stored_at
+            proposal.bound_at, proposal.is_held = stored_at, False
             removed_at = self._removal_of(attempt.uid)
             if removed_at is not None and removed_at > stored_at:
                 self._end(attempt.uid)
         elif decision.outcome is Outcome.WAITING:
             self._move(proposal, decision.node)
-            proposal.expires = now + self._lifetime
+            proposal.expires, proposal.is_held = now + self._lifetime, proposal.bound_at is None
         elif proposal.bound_at is None:
             self._end(attempt.uid)
 
@@ -414,8 +417,8 @@ class View:
 
     @contextmanager
     def without_proposals(self, *, bound: bool) -> Iterator[None]:
-        """Exclude unbound proposals from the Snapshot; with ``bound``, all."""
-        removed = list(self.proposals if bound else self.proposals.unbound())
+        """Exclude proposals that are neither held nor bound from the Snapshot; with ``bound``, also bound ones."""
+        removed = list(self.proposals.unsettled(bound=bound))
         for proposal in removed:
             self.snapshot.remove_pod(proposal.pod.uid)
         self.proposals.nominations.suspend()

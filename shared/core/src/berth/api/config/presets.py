@@ -99,6 +99,7 @@ DEFAULT: Final = Plugins(
             PluginRef(name="NodeResourcesBalancedAllocation", weight=1),
             PluginRef(name="ImageLocality", weight=1),
             PluginRef(name="DefaultBinder"),
+            PluginRef(name="NodeDeclaredFeatures"),
         ]
     )
 )

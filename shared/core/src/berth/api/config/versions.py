@@ -60,7 +60,6 @@ GONE_PLUGINS: Final[Mapping[str, str]] = {
 NOT_HERE: Final = (
     *GONE_PLUGINS,
     "GangScheduling",
-    "NodeDeclaredFeatures",
     "PodGroupPodsCount",
     "TopologyPlacementGenerator",
 )

@@ -68,7 +68,7 @@ class DefaultPreemption(PostFilterPlugin):
         """A nomination, or the reasons against one. Keeps a nomination with victims that still terminate."""
         if pod.spec.preemption_policy == NEVER:
             return PostFilterResult(message=NOT_ELIGIBLE_BY_POLICY)
-        if _waits_for_victims(pod, snapshot, diagnosis):
+        if _waits_for_victims(pod, snapshot, diagnosis, dry_run):
             return PostFilterResult(Nomination(pod.status.nominated_node_name), NOT_ELIGIBLE_TERMINATING)
         search = _CandidateSearch(snapshot, dry_run)
         rows = diagnosis.resolvable_rows()
@@ -161,15 +161,22 @@ class _CandidateSearch:
         return NOT_HELPFUL if node is None else victims_on(node, self._dry_run, self._budgets)
 
 
-def _waits_for_victims(pod: Pod, snapshot: Snapshot, diagnosis: Diagnosis) -> bool:
-    """Whether victims on the nominated node still terminate, and the node may become feasible."""
+def _waits_for_victims(pod: Pod, snapshot: Snapshot, diagnosis: Diagnosis, dry_run: DryRun) -> bool:
+    """Whether victims on the nominated node still terminate, and the pod fits there once they are gone.
+
+    kube-scheduler waits for them in any case, also when a more important pod has taken the room meanwhile.
+    """
     node = node_info(snapshot, pod.status.nominated_node_name)
     if node is None:
         return False
     refused = diagnosis.status_of(node.row)
     if refused is None or refused.code is Code.UNSCHEDULABLE_AND_UNRESOLVABLE:
         return False
-    return any(is_being_preempted(placed.pod) for placed in lower_priority_pods_on(node, pod))
+    victims = [placed for placed in lower_priority_pods_on(node, pod) if is_being_preempted(placed.pod)]
+    if not victims:
+        return False
+    with dry_run.removing(node, victims) as vacated:
+        return vacated.status().is_success
 
 
 def _budgets_of(snapshot: Snapshot) -> DisruptionBudgets:

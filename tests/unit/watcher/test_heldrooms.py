@@ -1,0 +1,217 @@
+"""Pods that only a waiting pod keeps out are unschedulable: the end of the wait tries them again."""
+
+import msgspec
+import pytest
+
+from berth.api.node import Node, Taint
+from berth.api.pod import Affinity, PodAffinity, PodAffinityTerm
+from berth.messages.attempts import Decision, Outcome, Positions
+from berth_watcher.events import FoundDecision, FoundInFlight, StreamsRead
+from harness.builders import objects
+from harness.worlds.watcher_world import EPOCH, WatcherUnderTest, a_node, a_pod, attempt
+
+ENDS = [Outcome.UNSCHEDULABLE, Outcome.ERROR, Outcome.CONFLICT, Outcome.GONE]
+
+
+def rejected(watcher: WatcherUnderTest, name: str = "second", decisions: int | None = None) -> None:
+    """A ranking that had read everything rejected the pod for lack of resources."""
+    read = watcher.decisions if decisions is None else decisions
+    positions = Positions(cluster=watcher.sequence, decisions=read)
+    watcher.decide(name, Outcome.UNSCHEDULABLE, positions=positions, blockers=["NodeResourcesFit"])
+
+
+@pytest.fixture
+def watcher() -> WatcherUnderTest:
+    """``first`` waits on n1 and fills it; ``second`` has been rejected for it."""
+    watcher = WatcherUnderTest().lead(a_node("n1"), a_node("n2", cpu="0"), a_pod("first", cpu="3"))
+    watcher.decide("first", Outcome.WAITING, node="n1")
+    watcher.show(a_pod("second", cpu="2"))
+    rejected(watcher)
+    watcher.advance(2)
+    assert watcher.stage("second") == "unschedulable"
+    return watcher
+
+
+def tries(watcher: WatcherUnderTest, name: str = "second") -> int:
+    return watcher.pods_published.count(name)
+
+
+def test_pod_kept_out_by_a_waiting_pod_is_not_tried_every_second(watcher):
+    for number in range(1, 30):
+        watcher.advance(10)
+        watcher.decide("first", Outcome.WAITING, node="n1", repeat=number)
+    assert tries(watcher) == 1
+
+
+@pytest.mark.parametrize("outcome", ENDS)
+def test_wait_that_ends_without_a_binding_tries_it_again_on_a_view_that_shows_it(watcher, outcome):
+    watcher.decide("first", outcome, node="n1", blockers=["VolumeBinding"])
+    assert tries(watcher) == 2
+    assert watcher.published[-1].message.after.decisions == watcher.decisions or outcome is Outcome.CONFLICT
+
+
+def test_waiting_pod_that_is_deleted_tries_it_again_once_the_binder_has_let_it_go(watcher):
+    watcher.delete(a_pod("first", cpu="3", version=9))
+    assert tries(watcher) == 1
+    watcher.decide("first", Outcome.GONE)
+    assert tries(watcher) == 2
+
+
+def test_binding_to_another_node_tries_it_again(watcher):
+    watcher.decide("first", Outcome.BOUND, node="n2")
+    assert tries(watcher) == 2
+
+
+def test_wait_that_moves_to_another_node_tries_it_again(watcher):
+    watcher.decide("first", Outcome.WAITING, node="n2")
+    assert tries(watcher) == 2
+
+
+def test_pod_bound_by_another_client_elsewhere_tries_it_again(watcher):
+    watcher.show(a_pod("first", cpu="3", node="n2", version=9))
+    assert tries(watcher) == 2
+
+
+def test_pod_bound_and_deleted_before_the_watch_shows_it_bound_tries_it_again(watcher):
+    watcher.decide("first", Outcome.BOUND, node="n1")
+    assert tries(watcher) == 1
+    watcher.delete(a_pod("first", cpu="3", version=9))
+    assert tries(watcher) == 2
+
+
+def test_binding_to_its_node_is_no_event_of_the_room(watcher):
+    watcher.decide("first", Outcome.BOUND, node="n1")
+    watcher.show(a_pod("first", cpu="3", node="n1", version=9))
+    watcher.advance(60)
+    assert tries(watcher) == 1
+
+
+def test_end_of_the_wait_that_the_ranking_missed_counts():
+    watcher = WatcherUnderTest().lead(a_node("n1"), a_pod("first", cpu="3"), a_pod("second", cpu="2"))
+    watcher.decide("first", Outcome.WAITING, node="n1")
+    read = watcher.decisions
+    watcher.decide("first", Outcome.ERROR, node="n1")
+    rejected(watcher, decisions=read)
+    assert tries(watcher) == 2
+
+
+def test_end_of_the_wait_that_the_ranking_has_seen_does_not_count():
+    watcher = WatcherUnderTest().lead(a_node("n1"), a_pod("first", cpu="3"), a_pod("second", cpu="2"))
+    watcher.decide("first", Outcome.WAITING, node="n1")
+    watcher.decide("first", Outcome.GONE, node="n1")
+    rejected(watcher)
+    watcher.advance(20)
+    assert tries(watcher) == 1
+
+
+def test_end_of_its_own_wait_does_not_try_a_pod_again():
+    watcher = WatcherUnderTest().lead(a_node("n1"), a_pod("first", cpu="3"))
+    watcher.decide("first", Outcome.WAITING, node="n1")
+    rejected(watcher, "first", decisions=0)
+    watcher.advance(20)
+    assert tries(watcher, "first") == 1
+
+
+def test_decision_on_an_earlier_attempt_ends_no_wait(watcher):
+    current = watcher.attempt_of("first")
+    watcher.decide("first", Outcome.WAITING, node="n1", attempt=current.replace(".1", ".2"), epoch=1)
+    watcher.decide("first", Outcome.ERROR, node="n1", attempt=current, epoch=1)
+    assert tries(watcher) == 1
+
+
+def test_new_leader_knows_who_waits():
+    waits = Decision(
+        attempt=str(attempt("first", 6, 1)),
+        epoch=1,
+        outcome=Outcome.WAITING,
+        profile="berth",
+        namespace="default",
+        pod="first",
+        uid="uid-first",
+        node="n1",
+    )
+    streams = StreamsRead(
+        in_flight={"uid-first": FoundInFlight(attempt=attempt("first", 6, 1), pod=a_pod("first", cpu="3"), failures=0)},
+        decisions={"uid-first": FoundDecision(decision=waits, time=EPOCH, age_seconds=0.0)},
+    )
+    watcher = WatcherUnderTest().lead(a_node("n1"), a_pod("first", cpu="3"), a_pod("second", cpu="2"), streams=streams)
+    rejected(watcher)
+    watcher.advance(2)
+    watcher.decide("first", Outcome.GONE, attempt=waits.attempt)
+    assert tries(watcher) == 2
+
+
+# A preemptor whose nominated node becomes impossible.
+
+
+@pytest.fixture
+def preempting() -> WatcherUnderTest:
+    """``vip`` is nominated to n1, where its victim terminates for longer than the test lasts."""
+    watcher = WatcherUnderTest().lead(
+        a_node("n1"), a_node("n2"), a_pod("victim", node="n1", cpu="4"), a_pod("vip", cpu="4", priority=10)
+    )
+    watcher.show(a_pod("vip", cpu="4", priority=10, nominated="n1", version=2))
+    positions = Positions(cluster=watcher.sequence, decisions=watcher.decisions)
+    watcher.decide("vip", Outcome.PREEMPTING, node="n1", positions=positions, blockers=["NodeResourcesFit"])
+    watcher.advance(2)
+    assert watcher.stage("vip") == "unschedulable"
+    return watcher
+
+
+IMPOSSIBLE = {
+    "deleted": lambda watcher: watcher.delete(a_node("n1", version=9)),
+    "cordoned": lambda watcher: watcher.show(changed_node(unschedulable=True)),
+    "tainted": lambda watcher: watcher.show(changed_node(taints=[Taint(key="gpu", effect="NoSchedule")])),
+    "with other labels": lambda watcher: watcher.show(changed_node(labels={"zone": "b"})),
+    "smaller": lambda watcher: watcher.show(changed_node(cpu="2")),
+    "taken by another pod": lambda watcher: watcher.show(a_pod("other", node="n1", cpu="4", priority=20, version=9)),
+    "no longer nominated": lambda watcher: watcher.show(a_pod("vip", cpu="4", priority=10, version=9)),
+    "nominated elsewhere": lambda watcher: watcher.show(a_pod("vip", cpu="4", priority=10, nominated="n2", version=9)),
+}
+
+
+def changed_node(**changes: object) -> Node:
+    return objects.a_node("n1", version=9, **{"cpu": "4", **changes})
+
+
+@pytest.mark.parametrize("event", IMPOSSIBLE)
+def test_preemptor_looks_elsewhere_at_once(preempting, event):
+    IMPOSSIBLE[event](preempting)
+    assert tries(preempting, "vip") == 2
+
+
+OF_OTHERS = {
+    "another node deleted": lambda watcher: watcher.delete(a_node("n2", version=9)),
+    "another node cordoned": lambda watcher: watcher.show(objects.a_node("n2", cpu="4", version=9, unschedulable=True)),
+    "a pod on another node": lambda watcher: watcher.show(a_pod("other", node="n2", cpu="4", version=9)),
+}
+
+
+@pytest.mark.parametrize("event", OF_OTHERS)
+def test_events_of_other_nodes_do_not_try_a_preemptor_again(preempting, event):
+    OF_OTHERS[event](preempting)
+    assert tries(preempting, "vip") == 1
+
+
+def test_event_that_the_preemptors_ranking_missed_tries_it_again():
+    watcher = WatcherUnderTest().lead(a_node("n1"), a_pod("victim", node="n1", cpu="4"), a_pod("vip", cpu="4"))
+    positions = Positions(cluster=watcher.sequence)
+    watcher.delete(a_node("n1", version=9))
+    watcher.decide("vip", Outcome.PREEMPTING, node="n1", positions=positions, blockers=["NodeResourcesFit"])
+    assert tries(watcher, "vip") == 2
+
+
+def test_preemptor_with_affinity_is_tried_again_for_pods_on_any_node():
+    apart = Affinity(
+        pod_anti_affinity=PodAffinity(
+            required_during_scheduling_ignored_during_execution=[PodAffinityTerm(topology_key="zone")]
+        )
+    )
+    vip = a_pod("vip", cpu="4")
+    vip = msgspec.structs.replace(vip, spec=msgspec.structs.replace(vip.spec, affinity=apart))
+    watcher = WatcherUnderTest().lead(a_node("n1"), a_node("n2"), a_pod("victim", node="n1", cpu="4"), vip)
+    positions = Positions(cluster=watcher.sequence)
+    watcher.decide("vip", Outcome.PREEMPTING, node="n1", positions=positions, blockers=["NodeResourcesFit"])
+    watcher.advance(2)
+    watcher.show(a_pod("other", node="n2", version=9))
+    assert tries(watcher, "vip") == 2
