@@ -102,7 +102,7 @@ def _once(chosen: set[str], traffic: Mapping[str, float], facts: Mapping[str, De
 
 
 def _unflagged_members(names: set[str], facts: Mapping[str, DeviceFacts]) -> set[str]:
-    """All other devices, if the bonds have as many members and no flags tell which."""
+    """All other devices, if the bonds have as many members and no flag marks them."""
     bonds = {name: known for name in names if (known := facts.get(name, _NOTHING).members)}
     others = {name for name in names - bonds.keys() if facts.get(name, _NOTHING).flags is None}
     return others if len(others) == sum(bonds.values()) else set()
