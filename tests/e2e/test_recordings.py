@@ -14,6 +14,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Final
 
@@ -94,6 +95,7 @@ def environment(of: BerthUp | None = None) -> dict[str, str]:
     return own | ({"TMPDIR": str(of.temporary), "BERTH_NATS_URL": of.nats} if of else {})
 
 
+@cache  # several tests look at one answer
 def berth(*arguments: object, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
     """Run a command that needs no bus."""
     return subprocess.run(

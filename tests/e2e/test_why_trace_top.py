@@ -23,6 +23,7 @@ from harness.worlds.printed import on_terminal
 pytestmark = [pytest.mark.requires("nats-server"), pytest.mark.timeout(180)]
 
 COMMAND_SECONDS = 60.0
+SOURCE = re.compile(r"cluster [0-9a-f-]{36}, NATS nats://127\.0\.0\.1:\d+")
 NODES = 4
 MIRROR_SECONDS = 60.0
 """A watermark is at most half a minute old."""
@@ -59,9 +60,13 @@ def started(command: list[str], out: IO[bytes], of: BerthUp) -> subprocess.Popen
 
 
 def output(answer: subprocess.CompletedProcess[str]) -> str:
-    """The standard output of a command that succeeded without errors."""
+    """The answer of a command that succeeded without errors, after the line with cluster and NATS; or a document."""
     assert (answer.returncode, answer.stderr) == (0, "")
-    return answer.stdout
+    if "-o" in answer.args:
+        return answer.stdout
+    first, _, rest = answer.stdout.partition("\n")
+    assert SOURCE.fullmatch(first), first
+    return rest
 
 
 def rows(text: str) -> list[list[str]]:
@@ -92,6 +97,7 @@ async def test_why_prints_the_best_nodes_with_all_scores_and_weights(simulated: 
     assert "runner-up: " in text
     document = json.loads(output(berth("why", pod, "-o", "json", of=simulated)))
     assert (document["pod"], document["outcome"], document["node"]) == (pod, "bound", node)
+    assert SOURCE.fullmatch(f"cluster {document['cluster']}, NATS {document['nats']}")
     assert len(document["candidates"]) == NODES
     for candidate in document["candidates"]:
         scores = candidate["scores"].values()
@@ -307,7 +313,7 @@ def test_top_ends_when_q_is_pressed(simulated: BerthUp):
 
 
 def test_top_goes_on_when_nats_has_come_back(own_nats_server: NatsServer):
-    assert output(berth("bus", "apply", "--nats", own_nats_server.address)) == f"applied to {own_nats_server.address}\n"
+    assert berth("bus", "apply", "--nats", own_nats_server.address).stdout == f"applied to {own_nats_server.address}\n"
     command = f"{sys.executable} -m berth_cli top --interval 0.2 --nats {own_nats_server.address}"
     environment = {**os.environ, "COLUMNS": "80", "TERM": "xterm"}
     with subprocess.Popen(
@@ -354,7 +360,8 @@ def test_top_watch_prints_one_json_document_per_line(simulated: BerthUp):
 @pytest.mark.parametrize("verb", ["why", "trace"])
 def test_an_unknown_pod_ends_with_1_and_one_line(verb: str, simulated: BerthUp):
     answer = berth(verb, "default/nobody", of=simulated)
-    assert (answer.returncode, answer.stdout) == (1, "")
+    assert answer.returncode == 1
+    assert SOURCE.fullmatch(answer.stdout.rstrip())
     (line,) = answer.stderr.splitlines()
     assert line.startswith("berth: ")
     assert "'default/nobody'" in line

@@ -165,7 +165,7 @@ class Received:
 
     async def all_of(self, subjects: Iterable[str]) -> None:
         """Wait until something has come on each of them."""
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(30):
             while not set(subjects).issubset(self.subjects):
                 self._changed.clear()
                 await self._changed.wait()
@@ -227,7 +227,7 @@ async def test_people_follow_a_pod_through_every_stage(server, admin):
     await admin.publish("berth.pending.berth.default.web-9", b"{}")
     await scorer.publish("berth.ranked.berth.default.web-9", b"{}")
     await admin.publish("berth.decision.berth.default.web-9", b"{}")
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(30):
         found = [await seen.get() for _ in range(3)]
     assert found == [f"berth.{stage}.berth.default.web-9" for stage in ("pending", "ranked", "decision")]
     await scorer.close()

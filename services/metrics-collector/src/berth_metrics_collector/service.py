@@ -32,6 +32,8 @@ from berth_metrics_collector.settings import CollectorSettings
 
 log = get_logger()
 
+# Seconds until a collector is ready without samples, so that a Prometheus that is away holds up no start.
+FIRST_SAMPLES_SECONDS: Final = 30.0
 SETTLE_SECONDS: Final = 1.0  # wait of a poll for more new nodes: a new cluster adds many at once
 CONCURRENT_WRITES: Final = 64  # writes under way: 5,000 take about a second
 
@@ -73,6 +75,8 @@ class Collector:
         self._settings = settings
         self._nodes = MirroredNodes()
         self._stores = {query.token: SampleStore(query.token) for query in queries}
+        self._unsampled = set(self._stores)
+        self._sampled = asyncio.Event()  # the nodes of every query have samples
         self._write_slots = asyncio.Semaphore(CONCURRENT_WRITES)
         self._written = 0
 
@@ -100,6 +104,8 @@ class Collector:
             await bandwidth.caught_up.wait()
             for query in self._queries:
                 tasks.create_task(self._collect(query), name=query.token)
+            condition.waiting("waiting for the first samples from Prometheus")
+            await run_until(self._process.clock.sleep(FIRST_SAMPLES_SECONDS), self._sampled)
             condition.ready()
 
     async def _read_nodes(self, reader: BucketReader) -> None:
@@ -119,9 +125,16 @@ class Collector:
         poller = Poller(query, server, reporter, inventory_rounds=self._settings.inventory_rounds)
         log.info("collecting", query=query.token, url=query.url, devices=query.devices, range=str(query.time_range))
         await self._nodes.arrived_after(0)
+        known = 0
         while True:
             began, arrivals = self._process.clock.now(), self._nodes.arrivals
             matched = await self._poll(poller, store)
+            before, known = known, store.count()
+            # Some nodes may have no exporter: the others are complete when no more have come.
+            if known and (known >= len(self._nodes.names.names) or known == before):
+                self._unsampled.discard(query.token)
+            if not self._unsampled:
+                self._sampled.set()
             newest = store.newest()
             reporter.age(None if newest is None else datetime.now(UTC) - newest)
             rest = max(0.0, self._settings.interval.total_seconds() - (self._process.clock.now() - began))

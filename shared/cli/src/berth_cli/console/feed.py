@@ -112,7 +112,7 @@ class Feed:
     @asynccontextmanager
     async def _following(self) -> AsyncIterator[None]:
         async with (
-            open_session(self._server, name="console") as session,
+            open_session(self._server, name="console", is_named=False) as session,
             open_mirror(session, sources=self._sources, also=(BANDWIDTH,)) as mirror,
         ):
             await self._read_clock(session)

@@ -120,7 +120,7 @@ def pod_requests(spec: PodSpec) -> Requests:
     problems: list[str] = []
     containers = _requests_of(spec.containers, "spec.containers", problems.append)
     init_containers = _requests_of(spec.init_containers, "spec.initContainers", problems.append)
-    sidecars = [_is_sidecar(container) for container in spec.init_containers or ()]
+    sidecars = [is_sidecar(container) for container in spec.init_containers or ()]
     pod_level = _pod_level(spec.resources, problems.append)
     overhead = read_amounts(spec.overhead, "spec.overhead", problems.append)
 
@@ -137,6 +137,10 @@ def pod_requests(spec: PodSpec) -> Requests:
         nonzero_memory=nonzero.get(MEMORY, 0),
         problems=tuple(problems),
     )
+
+
+def is_sidecar(container: Container) -> bool:
+    return container.restart_policy == "Always"
 
 
 def is_scalar(resource: str) -> bool:
@@ -171,10 +175,6 @@ def read_amounts(quantities: Quantities | None, path: str, report: ReportProblem
             amounts[resource] = 0
             report(f"{path}.{resource}: {exc}")
     return amounts
-
-
-def _is_sidecar(container: Container) -> bool:
-    return container.restart_policy == "Always"
 
 
 def _requests_of(containers: list[Container] | None, path: str, report: ReportProblem) -> list[Amounts]:

@@ -2,7 +2,8 @@
 
 Filter: rejects a node if ``requested + pod > allocatable`` for any resource, or if it has too many pods; each
 insufficient resource is a separate reason. Score: see ``scoringstrategy``. As kube-scheduler 1.36's plugin of that
-name.
+name, which scores a waiting pod by the requests of its containers even if it has pod-level ones: these count in Filter,
+in NodeResourcesBalancedAllocation, and everywhere once the pod is placed.
 """
 
 from __future__ import annotations
@@ -147,7 +148,7 @@ class NodeResourcesFit(PreFilterPlugin, VectorFilterPlugin, RemedyPlugin, Vector
         return RemedySentence(about=resource, text=text, examples=[room.node], amounts=room.amounts())
 
     def score(self, state: CycleState, pod: Pod, node: NodeInfo) -> int:
-        requests = state.pod_class.requests
+        requests = state.pod_class.container_requests
         return self._strategy.of_node(
             [
                 (weight, _used(name, amount, requests, node), node.allocatable(name))
@@ -156,7 +157,7 @@ class NodeResourcesFit(PreFilterPlugin, VectorFilterPlugin, RemedyPlugin, Vector
         )
 
     def score_all(self, state: CycleState, pod: Pod, nodes: Nodes) -> Scores:
-        requests = state.pod_class.requests
+        requests = state.pod_class.container_requests
         return self._strategy.of_nodes(
             (
                 (weight, _used(name, amount, requests, nodes), nodes.allocatable(name))
