@@ -111,9 +111,10 @@ async def test_a_gated_pod_is_bound_when_its_gates_are_removed(pipeline: BerthUp
     await cluster_outside.add_nodes(1)
     await cluster_outside.add_pods(1, "gated", spec={"schedulingGates": [{"name": "example.com/quota"}]})
     await cluster_outside.all_bound(await cluster_outside.add_pods(3, "free"))
+    condition = await eventually(lambda: cluster_outside.condition("gated-0"), "a condition on the gated pod")
+    assert condition["reason"] == "SchedulingGated"
     await asyncio.sleep(A_WHILE_SECONDS)
     assert "gated-0" not in await cluster_outside.placed()
-    assert (await cluster_outside.condition("gated-0"))["reason"] == "SchedulingGated"
     await cluster_outside.ungate("gated-0")
     await cluster_outside.all_bound(["gated-0"])
 

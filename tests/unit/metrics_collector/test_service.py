@@ -264,11 +264,11 @@ class PollerWorld:
         return [line["event"] for line in logs]
 
 
-async def test_a_round_has_five_queries_and_the_inventory_four():
+async def test_a_round_has_five_queries_and_the_inventory_eight():
     world = PollerWorld(FakePrometheus({"a": 1.0}), "a")
     await world.rounds(9)
     inventory = inventory_queries(QUERY)
-    assert len(world.server.asked) == 9 * 5 + 3 * 4
+    assert len(world.server.asked) == 9 * 5 + 3 * 8
     assert world.server.asked.count(inventory.names) == 3
 
 

@@ -24,8 +24,8 @@ from berth.lifecycle.sessions import present, serve_each_session
 from berth.messages.livedata import encode_bandwidth
 from berth.observability.health import Condition
 from berth.observability.logging import get_logger
-from berth_metrics_collector.nodenames import MatchedSamples, MirroredNodes
-from berth_metrics_collector.poller import Poller, Reporter
+from berth_metrics_collector.nodenames import MirroredNodes
+from berth_metrics_collector.poller import MatchedSamples, Poller, Reporter
 from berth_metrics_collector.prometheus import Prometheus
 from berth_metrics_collector.samplestore import SampleRemoval, SampleStore, SampleWrite
 from berth_metrics_collector.settings import CollectorSettings
@@ -159,7 +159,7 @@ class Collector:
     async def _poll(self, poller: Poller, store: SampleStore) -> MatchedSamples:
         """One round: poll, write newer samples, remove deleted nodes' samples."""
         matched = await poller.poll(self._nodes.names)
-        await asyncio.gather(*(self._write(store, write) for write in store.writes(matched.samples)))
+        await asyncio.gather(*(self._write(store, write) for write in store.writes(matched.found.samples)))
         await asyncio.gather(*(self._remove(removal) for removal in store.removals(self._nodes.names.names)))
         return matched
 
