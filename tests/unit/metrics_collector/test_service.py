@@ -132,7 +132,8 @@ async def test_a_prometheus_without_such_series_does_not_keep_it_unready_for_lon
         await until(lambda: readiness(world) == "ok")
 
 
-async def test_a_cluster_without_nodes_does_not_keep_it_unready(prometheus):
+async def test_a_cluster_without_nodes_does_not_keep_it_unready_for_long(prometheus, monkeypatch):
+    monkeypatch.setattr(service, "FIRST_NODES_SECONDS", 0.05)
     async with collecting(QUERY, interval=QUICKLY) as world:
         await until(lambda: readiness(world) == "ok")
 
