@@ -68,7 +68,7 @@ def _has_its_spec(spec: PodSpec, reported: ReportedStatus) -> bool:
     statuses = (reported.container_statuses or []) + (reported.init_container_statuses or [])
     if statuses:
         containers = (spec.containers or []) + (spec.init_containers or [])
-        own = {each.name: each.resources and each.resources.requests for each in containers}
+        own = {each.name: each.resources.requests if each.resources is not None else None for each in containers}
         for status in statuses:
             if not _repeats(own.get(status.name), status.resources, status.allocated_resources):
                 return False
