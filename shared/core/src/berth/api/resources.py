@@ -33,6 +33,9 @@ ReportProblem = Callable[[str], None]
 # Kubernetes keeps values in an int64 and cuts larger ones.
 MAX_VALUE: Final = 2**63 - 1
 
+# From here on float64 columns are not exact: a score's hundredfold of it must stay below 2**53. 64 TiB.
+LARGE: Final = 2**46
+
 _DECIMAL: Final = {"n": -9, "u": -6, "m": -3, "": 0, "k": 3, "M": 6, "G": 9, "T": 12, "P": 15, "E": 18}
 _BINARY: Final = {"Ki": 10, "Mi": 20, "Gi": 30, "Ti": 40, "Pi": 50, "Ei": 60}
 # Beyond it every value is 0, one unit, or cut: the number need not be built.
@@ -113,6 +116,11 @@ class Requests:
     nonzero_cpu: int = 0
     nonzero_memory: int = 0
     problems: tuple[str, ...] = ()
+
+    @property
+    def is_large(self) -> bool:
+        """Whether some amount is too large for columns."""
+        return max(self.nonzero_cpu, self.nonzero_memory, *self.amounts.values()) >= LARGE
 
 
 def pod_requests(spec: PodSpec) -> Requests:

@@ -83,6 +83,7 @@ class NodeResourcesFit(PreFilterPlugin, VectorFilterPlugin, RemedyPlugin, Vector
 
     name: ClassVar[str] = NAME
     reads = Reads.NODE | Reads.PODS
+    reads_amounts = True
     sums_only = True
 
     def __init__(self, args: NodeResourcesFitArgs) -> None:
@@ -131,6 +132,10 @@ class NodeResourcesFit(PreFilterPlugin, VectorFilterPlugin, RemedyPlugin, Vector
     def remedy(self, state: CycleState, pod: Pod, nodes: RejectedNodes) -> Iterable[RemedySentence]:
         wanted = state.find(WANTED) or ()
         short = [amount > nodes.allocatable(name) - nodes.requested(name) for name, amount in wanted]
+        large = nodes.with_large_amounts(state.pod_class)
+        for position, info in zip(large.tolist(), nodes.infos_at(large), strict=True):
+            for (name, amount), mask in zip(wanted, short, strict=True):
+                mask[position] = info is not None and amount > info.allocatable(name) - info.requested(name)
         full = nodes.pods + 1 > nodes.allowed_pods
         only = nodes.alone & (np.sum([*short, full], axis=0) == 1)
         for (resource, amount), mask in zip(wanted, short, strict=True):
