@@ -1,7 +1,7 @@
 # Commands for development. They need Python 3.11 or newer (with pip and venv) and make; the rest is installed into .venv.
 # ARGS is passed to the target's command: make run ARGS="--pods 200", make test ARGS="tests/unit -k queue".
 # WORKERS is the number of test processes, each of which runs one file at a time; 0 runs all files in one process. Slow
-# tests have one more than there are cores, since they wait for half of their time.
+# tests have three on two cores, since they wait for much of their time.
 # DIST is the folder of what a release has.
 
 PYTHON ?= python3

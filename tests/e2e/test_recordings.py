@@ -38,7 +38,7 @@ pytestmark = [pytest.mark.requires("nats-server"), pytest.mark.timeout(240)]
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs/recordings.md").read_text()
 COMMANDS = re.findall(r"^\$ berth (.*)$", PAGE, re.MULTILINE)
-SECONDS = 60.0
+SECONDS = 120.0
 WEB, LOW, VIP, CLAIMS, NODES, SHOPS = 120, 56, 6, 4, 8, 24
 RACK, TEAM = "acme.example/rack", {"acme.example/team": "ledger"}
 APART = {"labelSelector": {"matchLabels": TEAM}, "topologyKey": HOSTNAME}
@@ -177,8 +177,8 @@ async def record(of: BerthUp, folder: Path) -> RunRecordings:
             recorder(of, names["whole"]) as whole,
             recorder(of, names["masked"], "--anonymise") as masked,
             recorder(of, names["killed"]) as killed,
-            keeping_recorder(folder / "whole", keep="45s", settings=settings) as keeping,
-            keeping_recorder(folder / "segments", keep="10s", settings=settings) as killed_keeping,
+            keeping_recorder(folder / "whole", keep="2m", settings=settings) as keeping,
+            keeping_recorder(folder / "segments", keep="1m", settings=settings) as killed_keeping,
         ):
             for each in (keeping, killed_keeping):
                 await asyncio.to_thread(each.wait_until_says, "keeping the last")
@@ -205,11 +205,11 @@ async def record(of: BerthUp, folder: Path) -> RunRecordings:
 
 
 @pytest.fixture(scope="module")
-def run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunRecordings]:
+def run(tmp_path_factory: pytest.TempPathFactory) -> RunRecordings:
     folder = tmp_path_factory.mktemp("recordings")
     with berth_up("--nodes", 4, "--scorers", 2, folder=folder) as up:
         up.wait_until_ready()
-        yield asyncio.run(record(up, folder))
+        return asyncio.run(record(up, folder))  # and ends it: nothing runs while the tests replay
 
 
 def replayed(file: Path) -> dict:

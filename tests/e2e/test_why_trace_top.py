@@ -80,6 +80,22 @@ async def add(cluster: ClusterUser, name: str, cpu: str = "100m") -> str:
     return f"{cluster.namespace}/{name}"
 
 
+async def bound(of: BerthUp, cluster: ClusterUser, name: str) -> str:
+    """The node of a pod once its Decision is stored: the API server shows a pod bound before."""
+    node = (await cluster.all_bound([name]))[name]
+    session = await of.session()
+
+    async def is_decided() -> bool:
+        found = await session.last("DECISIONS", f"berth.decision.berth.{cluster.namespace}.{name}")
+        return found is not None and json.loads(found.data)["outcome"] == "bound"
+
+    try:
+        await eventually(is_decided, f"the Decision on {name}")
+    finally:
+        await session.close()
+    return node
+
+
 async def refused(cluster: ClusterUser, name: str) -> str:
     """Create a pod that fits nowhere, and wait for its condition."""
     pod = await add(cluster, name, cpu="1000")
@@ -89,7 +105,7 @@ async def refused(cluster: ClusterUser, name: str) -> str:
 
 async def test_why_prints_the_best_nodes_with_all_scores_and_weights(simulated: BerthUp, seen: ClusterUser):
     pod = await add(seen, "web")
-    node = (await seen.all_bound(["web"]))["web"]
+    node = await bound(simulated, seen, "web")
     text = output(berth("why", pod, of=simulated))
     assert text.startswith(f"{pod} is on {node}\n")
     assert f"{NODES} of {NODES} nodes were possible" in text
@@ -108,7 +124,7 @@ async def test_why_prints_the_best_nodes_with_all_scores_and_weights(simulated: 
 
 async def test_why_says_of_a_deleted_pod_where_it_was(simulated: BerthUp, seen: ClusterUser):
     pod = await add(seen, "short-lived")
-    node = (await seen.all_bound(["short-lived"]))["short-lived"]
+    node = await bound(simulated, seen, "short-lived")
     await seen.delete_pod("short-lived")
 
     async def said() -> bool:
@@ -153,7 +169,7 @@ async def test_why_prints_what_a_pod_asks_for_beside_the_nodes(simulated: BerthU
 
 async def test_why_now_ranks_a_bound_pod_without_access_to_the_cluster(simulated: BerthUp, seen: ClusterUser):
     pod = await add(seen, "again")
-    node = (await seen.all_bound(["again"]))["again"]
+    node = await bound(simulated, seen, "again")
 
     async def mirrored() -> bool:
         return berth("why", pod, "--now", of=simulated).returncode == 0
@@ -208,7 +224,8 @@ async def test_why_prints_the_gates_of_a_gated_pod(simulated: BerthUp, seen: Clu
 async def test_why_prints_the_victims_of_a_pod_and_the_preemptor_of_a_victim(simulated: BerthUp, seen: ClusterUser):
     (node,) = await seen.add_nodes(1, cpu="1")
     await seen.all_bound(await seen.add_pods(1, "low", cpu="1"))
-    await seen.all_bound(await seen.add_pods(1, "vip", cpu="1", spec=CRITICAL))
+    await seen.add_pods(1, "vip", cpu="1", spec=CRITICAL)
+    await bound(simulated, seen, "vip-0")
     vip, low = f"{seen.namespace}/vip-0", f"{seen.namespace}/low-0"
     assert f" ago: {low}\n" in output(berth("why", vip, of=simulated))
     document = json.loads(output(berth("why", vip, "-o", "json", of=simulated)))
@@ -218,7 +235,7 @@ async def test_why_prints_the_victims_of_a_pod_and_the_preemptor_of_a_victim(sim
 
 async def test_trace_prints_all_stages_of_a_bound_pod(simulated: BerthUp, seen: ClusterUser):
     pod = await add(seen, "traced")
-    node = (await seen.all_bound(["traced"]))["traced"]
+    node = await bound(simulated, seen, "traced")
     lines = rows(output(berth("trace", pod, of=simulated)))
     assert [line[1] for line in lines[1:2]] == ["pending"]
     assert [line[3] for line in lines[2:]] == ["ranked", "decision"]
@@ -263,16 +280,16 @@ def test_top_prints_queues_services_and_nodes_once_without_a_terminal(simulated:
 
 async def test_on_a_terminal_of_80_columns_no_line_is_longer(simulated: BerthUp, seen: ClusterUser):
     waiting = await refused(seen, "web-5d59d67564")
-    bound = await add(seen, "bound-5d59d67564-x2x4z")
-    await seen.all_bound(["bound-5d59d67564-x2x4z"])
+    placed = await add(seen, "bound-5d59d67564-x2x4z")
+    await bound(simulated, seen, "bound-5d59d67564-x2x4z")
     environment = {**os.environ, "TMPDIR": str(simulated.temporary), "BERTH_NATS_URL": simulated.nats}
     for words, whole in (
         (("top", "--once"), {"scorer-1", "metrics-collector"}),
         (("queue",), {waiting, "NodeResourcesFit"}),
         (("queue", "why", waiting), {waiting, "NodeUpdateNodeAllocatable*,"}),
         (("why", waiting), {waiting, "NodeResourcesFit"}),
-        (("why", bound), {bound}),
-        (("trace", bound), {"pending", "ranked", "decision"}),
+        (("why", placed), {placed}),
+        (("trace", placed), {"pending", "ranked", "decision"}),
     ):
         lines = on_terminal(words, 80, environment)
         assert [line for line in lines if len(line) > 80] == [], words

@@ -12,12 +12,13 @@ from typing import Any
 
 DATA = Path(__file__).parents[2] / "data" / "oracle"
 PROFILES = DATA / "profiles.yaml"
+CYCLE, RESIZE = "cycle.jsonl.xz", "resize.jsonl.xz"
 Json = dict[str, Any]
 
 
-def clusters(count: int | None = None) -> Iterator[Json]:
+def clusters(count: int | None = None, *, file: str = CYCLE) -> Iterator[Json]:
     """The recorded clusters, with the cases that berth decides as kube-scheduler 1.36.3."""
-    with lzma.open(DATA / "cycle.jsonl.xz", "rt") as lines:
+    with lzma.open(DATA / file, "rt") as lines:
         for cluster in map(json.loads, islice(lines, count)):
             yield {**cluster, "cases": [case for case in cluster["cases"] if not _spreads_all_pods(case["pod"])]}
 

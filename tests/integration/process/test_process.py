@@ -86,7 +86,7 @@ class Service:
     def stop(self) -> int:
         """SIGTERM; returns the exit code."""
         self.process.send_signal(signal.SIGTERM)
-        return self.process.wait(timeout=30)
+        return self.process.wait(timeout=60)
 
     @property
     def lines(self) -> list[dict]:
@@ -98,7 +98,7 @@ class Service:
         return self.lines[-1]
 
 
-def wait_for(holds, within: float = 30) -> None:
+def wait_for(holds, within: float = 60) -> None:
     end = time.monotonic() + within
     while not holds():
         assert time.monotonic() < end, f"did not happen within {within} s"
@@ -161,7 +161,7 @@ def test_a_second_interrupt_ends_it_at_once(service):
     hanging.process.send_signal(signal.SIGINT)
     wait_for(lambda: any(line["msg"] == "stopping" for line in hanging.lines))
     hanging.process.send_signal(signal.SIGINT)
-    assert hanging.process.wait(timeout=30) == 1
+    assert hanging.process.wait(timeout=60) == 1
     assert hanging.last["msg"] == "ending at once: interrupted a second time"
 
 
@@ -175,7 +175,7 @@ def test_ctrl_c_and_the_word_of_whoever_started_it_are_one_wish(service):
 
 def test_an_unforeseen_exception_is_one_line_and_exit_code_1(service):
     broken = service("breaks")
-    assert broken.process.wait(timeout=30) == 1
+    assert broken.process.wait(timeout=60) == 1
     assert broken.last["msg"] == "ZeroDivisionError: division by zero in the core"
     assert "in broken" in broken.last["exception"]
 
@@ -186,7 +186,7 @@ def test_a_ready_file_on_a_full_disk_is_one_line_and_exit_code_1(service, tmp_pa
         disk.fill()
         ready_file = disk.folder / "ready"
         full = service("polite", BERTH_READY_FILE=str(ready_file))
-        assert full.process.wait(timeout=30) == 1
+        assert full.process.wait(timeout=60) == 1
         assert full.last["msg"] == f"writing the ready file '{ready_file}': No space left on device"
         assert "exception" not in full.last
         assert [each.name for each in disk.folder.iterdir()] == [FILLER]
@@ -194,7 +194,7 @@ def test_a_ready_file_on_a_full_disk_is_one_line_and_exit_code_1(service, tmp_pa
 
 def test_something_that_is_not_reachable_is_exit_code_3_without_a_traceback(service):
     lost = service("cannot_reach")
-    assert lost.process.wait(timeout=30) == 3
+    assert lost.process.wait(timeout=60) == 3
     assert lost.last["msg"] == "reading the lease: no answer"
     assert "exception" not in lost.last
 
@@ -244,5 +244,5 @@ def is_alive(pid: int) -> bool:
 
 def test_a_child_whose_parent_has_gone_before_it_looks_ends(service):
     orphan = service("polite", BERTH_PARENT_PID="1")
-    assert orphan.process.wait(timeout=30) == 1
+    assert orphan.process.wait(timeout=60) == 1
     assert "ending with parent 1" in orphan.last["msg"]

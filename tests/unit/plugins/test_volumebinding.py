@@ -239,7 +239,7 @@ CLAIM, VOLUME = Resource.PERSISTENT_VOLUME_CLAIM, Resource.PERSISTENT_VOLUME
         pytest.param(VOLUME, ADD, None, a_volume("v"), True, id="any volume"),
         pytest.param(Resource.STORAGE_CLASS, ADD, None, a_class(), True, id="a class"),
         pytest.param(Resource.STORAGE_CLASS, UPDATE, a_class(), a_class(zones=["a"]), True, id="other topologies"),
-        pytest.param(Resource.STORAGE_CLASS, UPDATE, a_class(), a_class("other"), False, id="else of a class"),
+        pytest.param(Resource.STORAGE_CLASS, UPDATE, a_class(), a_class("other"), True, id="another class of the name"),
         pytest.param(
             Resource.CSI_STORAGE_CAPACITY,
             UPDATE,
