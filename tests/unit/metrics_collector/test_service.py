@@ -119,10 +119,21 @@ async def test_a_node_without_an_exporter_does_not_keep_it_unready(prometheus):
         assert await world.sample("c") is None
 
 
-async def test_a_prometheus_that_is_away_does_not_keep_it_unready(prometheus, monkeypatch):
-    monkeypatch.setattr(service, "FIRST_SAMPLES_SECONDS", 0.05)
+async def test_a_prometheus_that_is_away_does_not_keep_it_unready(prometheus):
     prometheus.failure = PrometheusError("nobody there", cause="unreachable")
     async with collecting(QUERY, node_at("a"), interval=QUICKLY) as world:
+        await until(lambda: readiness(world) == "ok")
+
+
+async def test_a_prometheus_without_such_series_does_not_keep_it_unready_for_long(prometheus, monkeypatch):
+    monkeypatch.setattr(service, "FIRST_SAMPLES_SECONDS", 0.05)
+    prometheus.rates = {}
+    async with collecting(QUERY, node_at("a"), interval=QUICKLY) as world:
+        await until(lambda: readiness(world) == "ok")
+
+
+async def test_a_cluster_without_nodes_does_not_keep_it_unready(prometheus):
+    async with collecting(QUERY, interval=QUICKLY) as world:
         await until(lambda: readiness(world) == "ok")
 
 

@@ -136,6 +136,11 @@ class Reporter:
         self._meter = meter
         self._reported: dict[str, object] = {}
 
+    @property
+    def is_failing(self) -> bool:
+        """Whether the last round failed."""
+        return self._reported.get("failure") is not None
+
     def answered(self) -> None:
         """Prometheus has answered all queries of a round."""
         self._meter.count("berth_prometheus_rounds_total", query=self._query.token, result="ok")

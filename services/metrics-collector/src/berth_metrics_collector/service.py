@@ -32,8 +32,8 @@ from berth_metrics_collector.settings import CollectorSettings
 
 log = get_logger()
 
-# Seconds until a collector is ready without samples, so that a Prometheus that is away holds up no start.
-FIRST_SAMPLES_SECONDS: Final = 30.0
+# Seconds until a collector is ready without samples: a rate needs two scrapes, and Prometheus may have no such series.
+FIRST_SAMPLES_SECONDS: Final = 60.0
 SETTLE_SECONDS: Final = 1.0  # wait of a poll for more new nodes: a new cluster adds many at once
 CONCURRENT_WRITES: Final = 64  # writes under way: 5,000 take about a second
 
@@ -76,7 +76,7 @@ class Collector:
         self._nodes = MirroredNodes()
         self._stores = {query.token: SampleStore(query.token) for query in queries}
         self._unsampled = set(self._stores)
-        self._sampled = asyncio.Event()  # the nodes of every query have samples
+        self._sampled = asyncio.Event()  # the nodes of every query have samples, or its Prometheus is away
         self._write_slots = asyncio.Semaphore(CONCURRENT_WRITES)
         self._written = 0
 
@@ -104,8 +104,9 @@ class Collector:
             await bandwidth.caught_up.wait()
             for query in self._queries:
                 tasks.create_task(self._collect(query), name=query.token)
-            condition.waiting("waiting for the first samples from Prometheus")
-            await run_until(self._process.clock.sleep(FIRST_SAMPLES_SECONDS), self._sampled)
+            if self._nodes.arrivals:  # a cluster without nodes, or a mirror that is just begun, holds up no start
+                condition.waiting("waiting for the first samples from Prometheus")
+                await run_until(self._process.clock.sleep(FIRST_SAMPLES_SECONDS), self._sampled)
             condition.ready()
 
     async def _read_nodes(self, reader: BucketReader) -> None:
@@ -131,7 +132,7 @@ class Collector:
             matched = await self._poll(poller, store)
             before, known = known, store.count()
             # Some nodes may have no exporter: the others are complete when no more have come.
-            if known and (known >= len(self._nodes.names.names) or known == before):
+            if reporter.is_failing or (known and (known >= len(self._nodes.names.names) or known == before)):
                 self._unsampled.discard(query.token)
             if not self._unsampled:
                 self._sampled.set()
