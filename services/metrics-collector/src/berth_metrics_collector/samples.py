@@ -204,11 +204,7 @@ def _differing_labels(readings: Sequence[_Reading]) -> Iterator[str]:
 def values_by_device(rows: Iterable[SampleRow], node_label: str) -> dict[Device, float]:
     """Values by device, without negative and infinite ones."""
     found = ((row, parse_value(row.value[1])) for row in rows)
-    return {
-        _device_of(frozenset(row.metric.items()), node_label): value
-        for row, value in found
-        if value is not None
-    }
+    return {_device_of(frozenset(row.metric.items()), node_label): value for row, value in found if value is not None}
 
 
 # The queries of a round have the same series: at 5,000 nodes with two devices this saves 0.5 of 1 s of CPU.
