@@ -170,9 +170,9 @@ async def _a_person_asks(up: ComposeProject, pods: ClusterUser, folder: Path) ->
 
 async def _the_first_pod_is_explained_with_traffic(up: ComposeProject, pods: ClusterUser) -> None:
     """Right after `up --wait` every node has a sample, scorers have names, and no kube-scheduler is warned of."""
-    (name,) = await pods.add_pods(1, "at-once")
-    await pods.all_bound([name], SECONDS)
-    told = await compose(up, "exec", "-T", "console", "berth", "why", f"{pods.namespace}/{name}")
+    await pods.create([pods.pod("at-once", spec={"nodeSelector": {}})])  # on the nodes that compose has
+    await pods.all_bound(["at-once"], SECONDS)
+    told = await compose(up, "exec", "-T", "console", "berth", "why", f"{pods.namespace}/at-once")
     assert re.search(r"attempt 1 by scorer-\d\n", told), told
     assert ("MB/s" in told, "unknown" in told) == (True, False), told
     top = await compose(up, "exec", "-T", "console", "berth", "top", "--once")

@@ -61,7 +61,7 @@ class ToldConsole:
         placed = pods or {}
         self.first = {
             "whole": True,
-            "bus": {"connected": True},
+            "bus": {"connected": True, "source": "cluster uid-1, NATS nats://there:4222"},
             "nodes": [[row, f"n{row}", "", 4000, 2**33, 110, 0, []] for row in range(2)],
             "loads": [[0, sum(placed.values()), 500, 2**30, placed], [1, 0, 0, 0, {}]],
             "figures": FIGURES,
@@ -261,6 +261,7 @@ async def test_ask_again_now_marks_the_two_best_nodes_and_the_present_one(
     told.answer(f"{POD}/queue", {"pod": "default/web", "queued": None, "sentences": []})
     told.answer(f"{POD}/now", ranked(node=present, view_is_current=True))
     await go(driver, f"{told.url}#/pod/default/web")
+    await see(driver, "footer", "cluster uid-1, NATS nats://there:4222")
     await click(driver, ".now button", "Ask again now")
     await see(driver, ".now .headline", "it would go to n0")
     assert await badges(driver, ".now") == {"n0": "best", "n1": "runner-up", **more}

@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from berth.api.kinds import POD
-from berth.api.pod import Pod
+from berth.api.pod import Pod, PodStatus
 from berth.api.resources import pod_requests
 from berth.framework.events import NO_ACTION, Action, pod_update_actions
 from berth.kube.listwatch import ObjectDecoder
@@ -113,8 +114,18 @@ def test_a_waiting_pod_requests_its_spec():
 
 
 def test_a_pod_that_is_not_resized_is_kept_as_if_nothing_were_reported():
-    told = reported({"cpu": "1"}, {"cpu": "1"})
-    assert read(told) == read()
+    told, summed = reported({"cpu": "1"}, {"cpu": "1"}), {"allocatedResources": {"cpu": "9"}, "resources": {}}
+    assert read(told) == read(told, **summed) == read()
+    whole = {"resources": {"requests": {"cpu": "2"}}, "containers": [container(cpu="1")]}
+    both = {"allocatedResources": {"cpu": "2"}, "resources": {"requests": {"cpu": "2"}}}
+    assert read(told, spec=whole, **both) == read(spec=whole)
+
+
+def test_the_rest_of_the_status_is_kept():
+    status = {"phase": "Running", "nominatedNodeName": "n2", "startTime": "2026-11-26T10:00:00Z"}
+    status["conditions"] = [{"type": "Ready"}]
+    assert status.keys() == {field.encode_name for field in msgspec.structs.fields(PodStatus)}
+    assert msgspec.to_builtins(read(reported({"cpu": "3"}, {"cpu": "3"}), **status).status) == status
 
 
 def test_a_resize_that_frees_room_is_an_event():

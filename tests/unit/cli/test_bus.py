@@ -61,20 +61,22 @@ async def asked(monkeypatch: pytest.MonkeyPatch, server: NatsServer = ANY) -> st
 
 
 async def test_a_server_on_natss_port_is_not_asked_when_no_pipeline_of_this_user_runs(monkeypatch):
-    with pytest.raises(BusLostError, match="no `berth up` of yours runs here, and no address is given: start it, name"):
+    with pytest.raises(
+        BusLostError, match="no address is given, and no `berth up` of yours runs with this TMPDIR: start it, name"
+    ):
         await asked(monkeypatch)
 
 
 async def test_a_pipeline_that_has_ended_leaves_its_port_to_others(place, monkeypatch):
     a_pipeline(place, DEFAULT, pid=ENDED)
-    with pytest.raises(BusLostError, match="no `berth up` of yours runs here"):
+    with pytest.raises(BusLostError, match="no `berth up` of yours runs"):
         await asked(monkeypatch)
 
 
 async def test_the_pipeline_of_another_user_is_not_asked(place, monkeypatch):
     owner = a_pipeline(place, DEFAULT).stat().st_uid
     monkeypatch.setattr("os.getuid", lambda: owner + 1)
-    with pytest.raises(BusLostError, match="no `berth up` of yours runs here"):
+    with pytest.raises(BusLostError, match="no `berth up` of yours runs"):
         await asked(monkeypatch)
 
 

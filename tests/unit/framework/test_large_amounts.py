@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 from typing import Final
 
 import msgspec
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -36,7 +37,7 @@ from berth_binder.cache import NODES
 from berth_binder.events import PostBinding
 from berth_cli.remedies.rejections import remedies_of
 from berth_cli.simulate.engine import Simulation
-from harness.builders.objects import a_node, first_attempt, pod_requesting
+from harness.builders.objects import a_container, a_node, a_pod, first_attempt, pod_requesting
 from harness.builders.plugin_arguments import arguments_of
 from harness.builders.profiles import default_profile
 from harness.plugins.long_runs import often
@@ -187,6 +188,17 @@ def test_vector_forms_answer_as_scalar_forms(nodes, placed, pod):
         if isinstance(plugin, VectorScorePlugin):
             scores = run_score_on_all(plugin, state, waiting, Nodes(snapshot))
             assert scores.tolist() == [plugin.score(state, waiting, info) for info in infos], plugin.name
+
+
+@pytest.mark.parametrize(("asked", "victims"), [(EXACT + 1, ("uid-low",)), (EXACT + 2, ())])
+def test_a_large_pod_is_evicted_only_where_that_makes_room(asked, victims):
+    snapshot = Snapshot()
+    snapshot.set_node(a_node("n1", memory=str(EXACT + 1)))
+    requests = [a_container(memory=str(EXACT + 1))]
+    snapshot.place(a_pod("low", priority=0, containers=requests), "n1")
+    pod = a_pod("vip", priority=9, containers=[a_container(memory=str(asked))])
+    ranking = rank(pod, snapshot, default_profile(), attempt=first_attempt(pod))
+    assert (ranking.nomination.victims if ranking.nomination else ()) == victims
 
 
 def test_a_shortage_of_one_byte_has_a_remedy():

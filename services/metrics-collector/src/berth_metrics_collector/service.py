@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from datetime import UTC, datetime
 from typing import Final
 
@@ -24,16 +24,17 @@ from berth.lifecycle.sessions import present, serve_each_session
 from berth.messages.livedata import encode_bandwidth
 from berth.observability.health import Condition
 from berth.observability.logging import get_logger
-from berth_metrics_collector.nodenames import MatchedSamples, MirroredNodes
-from berth_metrics_collector.poller import Poller, Reporter
+from berth_metrics_collector.nodenames import MirroredNodes
+from berth_metrics_collector.poller import MatchedSamples, Poller, Reporter
 from berth_metrics_collector.prometheus import Prometheus
 from berth_metrics_collector.samplestore import SampleRemoval, SampleStore, SampleWrite
 from berth_metrics_collector.settings import CollectorSettings
 
 log = get_logger()
 
-# Seconds until a collector is ready without samples, so that a Prometheus that is away holds up no start.
-FIRST_SAMPLES_SECONDS: Final = 30.0
+# Seconds until a collector is ready without samples: a rate needs two scrapes, and Prometheus may have no such series.
+FIRST_SAMPLES_SECONDS: Final = 60.0
+FIRST_NODES_SECONDS: Final = 5.0  # until it is ready without nodes: a watcher that starts beside it needs about two
 SETTLE_SECONDS: Final = 1.0  # wait of a poll for more new nodes: a new cluster adds many at once
 CONCURRENT_WRITES: Final = 64  # writes under way: 5,000 take about a second
 
@@ -76,7 +77,7 @@ class Collector:
         self._nodes = MirroredNodes()
         self._stores = {query.token: SampleStore(query.token) for query in queries}
         self._unsampled = set(self._stores)
-        self._sampled = asyncio.Event()  # the nodes of every query have samples
+        self._sampled = asyncio.Event()  # the nodes of every query have samples, or its Prometheus is away
         self._write_slots = asyncio.Semaphore(CONCURRENT_WRITES)
         self._written = 0
 
@@ -104,8 +105,12 @@ class Collector:
             await bandwidth.caught_up.wait()
             for query in self._queries:
                 tasks.create_task(self._collect(query), name=query.token)
-            condition.waiting("waiting for the first samples from Prometheus")
-            await run_until(self._process.clock.sleep(FIRST_SAMPLES_SECONDS), self._sampled)
+            condition.waiting("waiting for nodes in the mirror")
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._nodes.arrived_after(0), FIRST_NODES_SECONDS)
+            if self._nodes.arrivals:
+                condition.waiting("waiting for the first samples from Prometheus")
+                await run_until(self._process.clock.sleep(FIRST_SAMPLES_SECONDS), self._sampled)
             condition.ready()
 
     async def _read_nodes(self, reader: BucketReader) -> None:
@@ -131,7 +136,7 @@ class Collector:
             matched = await self._poll(poller, store)
             before, known = known, store.count()
             # Some nodes may have no exporter: the others are complete when no more have come.
-            if known and (known >= len(self._nodes.names.names) or known == before):
+            if reporter.is_failing or (known and (known >= len(self._nodes.names.names) or known == before)):
                 self._unsampled.discard(query.token)
             if not self._unsampled:
                 self._sampled.set()
@@ -158,7 +163,7 @@ class Collector:
     async def _poll(self, poller: Poller, store: SampleStore) -> MatchedSamples:
         """One round: poll, write newer samples, remove deleted nodes' samples."""
         matched = await poller.poll(self._nodes.names)
-        await asyncio.gather(*(self._write(store, write) for write in store.writes(matched.samples)))
+        await asyncio.gather(*(self._write(store, write) for write in store.writes(matched.found.samples)))
         await asyncio.gather(*(self._remove(removal) for removal in store.removals(self._nodes.names.names)))
         return matched
 

@@ -7,6 +7,7 @@ another person's cluster, is never asked.
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, replace
@@ -15,7 +16,7 @@ from typing import Annotated, Final
 
 import typer
 
-from berth.bus.interface import BusLostError, BusRefusedError, MissingError, Session, UnansweredError
+from berth.bus.interface import Bus, BusLostError, BusRefusedError, MissingError, Session, UnansweredError
 from berth.bus.settings import IMPORTED_DOMAIN
 from berth.bus.topology import CLUSTER_ID_KEY, CONTROL
 from berth.errors import BerthError
@@ -174,8 +175,8 @@ def _own_address(place: Path | None) -> str:
 
 
 _NO_ADDRESS: Final = (
-    f"choosing NATS: no `berth up` of yours runs here, and no address is given: start it, name the server with --nats "
-    f"or {URL_VARIABLE}, or with compose type `. deploy/compose/people.sh`"
+    "choosing NATS: no address is given, and no `berth up` of yours runs with this TMPDIR: start it, name the server "
+    f"with --nats or {URL_VARIABLE}, or with compose type `. deploy/compose/people.sh`"
 )
 
 
@@ -189,24 +190,34 @@ async def served_cluster(session: Session) -> str:
 
 
 async def _connect(settings: Settings, *, name: str) -> Session:
-    from berth.lifecycle.clients import nats_bus  # noqa: PLC0415 - 0.3 s, in which `berth up` has servers to start
-
     try:
-        return await nats_bus(settings).connect(name=name)
+        return await bus_of(settings).connect(name=name)
     except BusRefusedError as exc:
         if (domain := await _domain_of(settings, name)) is not None:
             raise UsageError(_wrong_domain(settings, domain)) from exc
         raise UsageError(str(exc)) from exc
 
 
+def bus_of(settings: Settings) -> Bus:
+    """The bus. The first call imports the NATS client, 0.25 s of CPU: until then `berth up` has servers to start."""
+    # nats-py imports aiohttp, 0.12 s more, if it is there. It needs it for WebSocket addresses, which berth refuses.
+    has_http = "aiohttp" in sys.modules
+    if not has_http:
+        sys.modules["aiohttp"] = None  # type: ignore[assignment]  # import then raises ImportError
+    try:
+        from berth.lifecycle.clients import nats_bus  # noqa: PLC0415 - see above
+    finally:
+        if not has_http:
+            del sys.modules["aiohttp"]
+    return nats_bus(settings)
+
+
 async def _domain_of(settings: Settings, name: str) -> str | None:
     """Another JetStream domain than the configured one, in which this user finds berth's streams."""
-    from berth.lifecycle.clients import nats_bus  # noqa: PLC0415 - as in connect_bus
-
     for domain in {"", IMPORTED_DOMAIN} - {settings.nats.domain}:
         nats = replace(settings.nats, domain=domain)
         try:
-            session = await nats_bus(replace(settings, nats=nats)).connect(name=name)
+            session = await bus_of(replace(settings, nats=nats)).connect(name=name)
         except BerthError:
             continue
         await session.close()

@@ -64,16 +64,20 @@ def with_effective_requests(pod: Pod) -> Pod:
 
 
 def _has_its_spec(spec: PodSpec, reported: ReportedStatus) -> bool:
-    """Whether everything reported equals the spec, as written. The hot path: nearly all pods of a cluster."""
+    """Whether everything reported repeats the spec, as written. The hot path: nearly all pods of a cluster."""
     statuses = (reported.container_statuses or []) + (reported.init_container_statuses or [])
     if statuses:
         containers = (spec.containers or []) + (spec.init_containers or [])
-        own = {each.name: each.resources and each.resources.requests for each in containers}
+        own = {each.name: each.resources.requests if each.resources is not None else None for each in containers}
         for status in statuses:
-            requests, actual, allocated = own.get(status.name), status.resources, status.allocated_resources
-            if actual is not None and not (actual.requests == requests and allocated in (None, requests)):
+            if not _repeats(own.get(status.name), status.resources, status.allocated_resources):
                 return False
-    return reported.resources is None
+    whole = spec.resources
+    return whole is None or _repeats(whole.requests, reported.resources, reported.allocated_resources)
+
+
+def _repeats(requests: Quantities | None, actual: _Actual | None, allocated: Quantities | None) -> bool:
+    return actual is None or (actual.requests == requests and allocated in (None, requests))
 
 
 def _effective_spec(spec: PodSpec, reported: ReportedStatus) -> PodSpec:

@@ -194,8 +194,8 @@ class Verdicts:
     def with_others(self, positions: RowIndex, others: Verdicts) -> Verdicts:
         """With other verdicts at some positions, one for each."""
         codes = self.codes.copy()
-        codes[positions] = others.codes + len(self.statuses)
-        return Verdicts(codes, (*self.statuses, *others.statuses))
+        codes[positions] = np.where(others.codes, others.codes + len(self.statuses) - 1, 0)
+        return Verdicts(codes, (*self.statuses, *others.statuses[1:]))
 
 
 class FilterColumn:
