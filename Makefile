@@ -1,6 +1,7 @@
 # Commands for development. They need Python 3.11 or newer (with pip and venv) and make; the rest is installed into .venv.
 # ARGS is passed to the target's command: make run ARGS="--pods 200", make test ARGS="tests/unit -k queue".
-# WORKERS is the number of test processes, each of which runs one file at a time; 0 runs all files in one process.
+# WORKERS is the number of test processes, each of which runs one file at a time; 0 runs all files in one process. Slow
+# tests have three on two cores, since they wait for much of their time.
 # DIST is the folder of what a release has.
 
 PYTHON ?= python3
@@ -52,6 +53,7 @@ test: setup  ## run the fast tests: no process, no socket, no waiting; a minute
 	$(PYTEST) -m "not slow" $(ARGS)
 
 .PHONY: test-all test-slow test-long
+test-all test-slow: WORKERS = 3
 test-all: setup  ## run every test that this machine can run, and list what is left out with the reason; 26 minutes
 	$(PYTEST) $(ARGS)
 
@@ -125,20 +127,17 @@ docs: setup .venv-docs/.installed  ## build the site of docs/ into dist/site; a 
 	@touch $@
 
 .PHONY: dist wheels image
-dist: wheels image  ## build what a release has: the wheels and the images
+dist: wheels image  ## build what a release has: the wheels and the image
 
 wheels: setup  ## build the wheels of berth's parts into dist/wheels
 	$(BIN)/uv build --quiet --wheel --all-packages --no-build-isolation --clear --out-dir $(DIST)/wheels
 	@ls $(DIST)/wheels/*.whl
 
-image: setup  ## build the images berth:VERSION and berth-tools:VERSION; ARGS="--build-arg BUILD_PYTHON=IMAGE" behind a mirror
+image: setup  ## build the image berth:VERSION; ARGS="--build-arg BUILD_PYTHON=IMAGE" behind a mirror
 	@command -v docker >/dev/null || { echo "make image: Docker builds it, and there is no docker on the PATH"; exit 2; }
 	version=$$($(BIN)/python -c 'import berth; print(berth.__version__)') && \
-	  for image in services:berth tools:berth-tools; do \
-	    docker build --quiet --file deploy/Dockerfile --target $${image%:*} --tag $${image#*:}:$$version \
-	      --build-arg VERSION=$$version --build-arg REVISION=$$(git rev-parse HEAD 2>/dev/null || echo unknown) $(ARGS) . \
-	      && echo $${image#*:}:$$version || exit 1; \
-	  done
+	  docker build --quiet --file deploy/Dockerfile --tag berth:$$version --build-arg VERSION=$$version \
+	    --build-arg REVISION=$$(git rev-parse HEAD 2>/dev/null || echo unknown) $(ARGS) . && echo berth:$$version
 
 krew: setup  ## build kubectl berth for krew in dist/krew; URL=... is where the archives will be
 	@test -n "$(URL)" || { echo "make krew: name the address of the archives: make krew URL=https://..."; exit 2; }

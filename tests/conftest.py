@@ -14,6 +14,7 @@ pytest_plugins = [
     "harness.plugins.tiers",
     "harness.plugins.left_out",
     "harness.plugins.leftover_processes",
+    "harness.plugins.failed_tests",
     "harness.plugins.plain_tracebacks",
     "harness.plugins.fixtures_bus",
     "harness.plugins.fixtures_cluster",

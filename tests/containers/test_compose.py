@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import re
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -89,6 +90,7 @@ async def scaled_and_killed_under_load(project: ComposeProject, pods: ClusterUse
 
 async def test_it_starts_schedules_scales_survives_a_kill_and_is_removed(up, cluster_file):
     async with cluster_user(cluster_file) as pods:
+        await _the_first_pod_is_explained_with_traffic(up, pods)
         await pods.add_nodes(20, cpu="32", memory="128Gi")
         await pods.all_bound(await pods.add_pods(PODS, "first"), SECONDS)
 
@@ -164,6 +166,18 @@ async def _a_person_asks(up: ComposeProject, pods: ClusterUser, folder: Path) ->
     recording = read_recording(folder / "own.berth")
     assert recording.header.config == read_recording(folder / "piped.berth").header.config
     assert (folder / "piped.berth").stat().st_uid == os.getuid()
+
+
+async def _the_first_pod_is_explained_with_traffic(up: ComposeProject, pods: ClusterUser) -> None:
+    """Right after `up --wait` every node has a sample, scorers have names, and no kube-scheduler is warned of."""
+    await pods.create([pods.pod("at-once", spec={"nodeSelector": {}})])  # on the nodes that compose has
+    await pods.all_bound(["at-once"], SECONDS)
+    told = await compose(up, "exec", "-T", "console", "berth", "why", f"{pods.namespace}/at-once")
+    assert re.search(r"attempt 1 by scorer-\d\n", told), told
+    assert ("MB/s" in told, "unknown" in told) == (True, False), told
+    top = await compose(up, "exec", "-T", "console", "berth", "top", "--once")
+    assert {"scorer-1", "scorer-2", "watcher-1", "binder-1"} <= set(top.split()), top
+    assert "kube-scheduler" not in await compose(up, "logs", "watcher")
 
 
 async def _the_recorder_keeps_over_a_restart_and_a_kill(up: ComposeProject, pods: ClusterUser, folder: Path) -> None:

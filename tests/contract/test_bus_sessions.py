@@ -58,7 +58,7 @@ async def test_after_closing_everything_is_refused(on):
 async def test_closing_sends_what_was_acknowledged(on):
     session, other = await on.session("one"), await on.session("two")
     await session.publish("berth.pending.berth.default.web", b"")
-    async with asyncio.timeout(10), session.consume("PENDING", "scorer", max_unacked=1) as consumption:
+    async with asyncio.timeout(30), session.consume("PENDING", "scorer", max_unacked=1) as consumption:
         async for delivery in consumption:
             delivery.ack()
             await session.close()
@@ -73,7 +73,7 @@ async def test_a_plain_subscription_receives_new_messages(on):
     await session.subscribe_stored("berth.ranked.>", received.put_nowait)
     await other.publish("berth.pending.berth.default.web", b"not this")
     ack = await other.publish("berth.ranked.berth.default.web", b"this", message_id="u.1.1")
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(30):
         stored = await received.get()
     assert (stored.subject, stored.sequence, stored.data) == ("berth.ranked.berth.default.web", ack.sequence, b"this")
     assert dict(stored.headers) == {"Nats-Msg-Id": "u.1.1"}

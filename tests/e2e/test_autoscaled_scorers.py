@@ -3,7 +3,7 @@
 Real are the API server, NATS, Prometheus and every process of berth; a scorer that goes gets SIGTERM. Time runs ten
 times as fast, and a core is a tenth of one (harness.worlds.scaled_scorers). What pods count is not scaled: 64 pods in
 flight and 500 in the queue are what the manifests say. `tests/integration/deploy/test_autoscaling.py` has the same
-formulas over hours of other loads, by a model. `make test-long` has `hpa` too.
+formulas over hours of other loads, by a model. Both autoscalers decide in `make test-long`, for minutes each.
 """
 
 from __future__ import annotations
@@ -20,12 +20,11 @@ import pytest
 
 from berth.messages.attempts import Decision, Outcome, decode
 from berth.messages.subjects import Attempt
-from harness.plugins.long_runs import IS_LONG
 from harness.servers.control_plane import ControlPlane
 from harness.worlds.audit import audit, successful_bindings
 from harness.worlds.autoscalers import SYNC_SECONDS, Autoscaler, of_hpa, of_keda
 from harness.worlds.cluster_user import ClusterUser, eventually
-from harness.worlds.scaled_scorers import ScaledPipeline, Sync, follow, scaled_pipeline
+from harness.worlds.scaled_scorers import FASTER, ScaledPipeline, Sync, follow, scaled_pipeline
 
 pytestmark = [pytest.mark.requires("kubebuilder_assets", "nats-server", "prometheus"), pytest.mark.timeout(600)]
 
@@ -37,6 +36,8 @@ STREAM: Final = 30
 STREAM_SECONDS: Final = 10
 TRICKLE: Final = 1
 """Pods per second from then on."""
+SMALL_BACKLOG: Final = 400
+"""Pods that wait for longer than Prometheus takes to see them."""
 HELD: Final = 8
 """Pods that come just before a scorer goes, so that it has some."""
 BOUND_SECONDS: Final = 180.0
@@ -65,13 +66,43 @@ class Load:
             await asyncio.sleep(0.2)
 
 
-@pytest.fixture(params=[of_keda, of_hpa] if IS_LONG else [of_keda], ids=lambda of: of.__name__)  # each takes minutes
+@pytest.fixture(params=[of_keda, of_hpa], ids=lambda of: of.__name__)
 def autoscaler(request: pytest.FixtureRequest) -> Autoscaler:
     made: Autoscaler = request.param()
     return made
 
 
-@pytest.mark.long
+async def test_each_metric_of_keda_is_there_and_a_scorer_that_ends_loses_no_pod(
+    own_control_plane: ControlPlane, cluster_outside: ClusterUser, tmp_path: Path
+):
+    autoscaler, load, shown = of_keda(), Load(cluster_outside), set[str]()
+    await cluster_outside.add_nodes(NODES, cpu="32", pods=500)
+    bindings = await successful_bindings(cluster_outside)
+    async with audit(cluster_outside) as audited:
+        await load.add(SMALL_BACKLOG)
+        async with scaled_pipeline(own_control_plane, tmp_path, autoscaler.least) as pipeline:
+
+            async def metrics_are_shown() -> bool:
+                await asyncio.sleep(SYNC_SECONDS / FASTER)
+                shown.update(name for name, total in (await pipeline.of_keda()).items() if total > 0)
+                return shown == autoscaler.targets.keys()
+
+            async def all_bound() -> bool:
+                return audited.placements == len(load.names)
+
+            await eventually(metrics_are_shown, "every metric to be there", BOUND_SECONDS)
+            await load.add(HELD)
+            pipeline.resize(autoscaler.least - 1)
+            await eventually(all_bound, "the pods to be bound", BOUND_SECONDS)
+            codes = await pipeline.exit_codes()
+            attempts = await attempts_of(pipeline)
+    assert codes == [0]
+    assert audited.problems == []
+    assert await successful_bindings(cluster_outside) - bindings == len(load.names)
+    each_pod_had_few_attempts(attempts, load)
+
+
+@pytest.mark.long(only=True)
 async def test_scorers_come_and_go_with_the_load_and_no_pod_is_lost(
     autoscaler: Autoscaler, own_control_plane: ControlPlane, cluster_outside: ClusterUser, tmp_path: Path
 ):
@@ -106,6 +137,10 @@ async def test_scorers_come_and_go_with_the_load_and_no_pod_is_lost(
     assert set(codes) == {0}
     assert audited.problems == []
     assert await successful_bindings(cluster_outside) - bindings == len(load.names)
+    each_pod_had_few_attempts(attempts, load)
+
+
+def each_pod_had_few_attempts(attempts: dict[str, int], load: Load) -> None:
     assert attempts.keys() == set(load.names)
     repeats = sum(n - 1 for n in attempts.values())
     assert repeats <= REPEATS_PER_100 * len(attempts) / 100

@@ -187,6 +187,7 @@ def test_unreachable_nats_is_waited_for_and_reported_in_one_line(tmp_path: Path)
         waiting, error = error_output(berth, about=NO_NATS).splitlines()
         assert waiting.startswith(f"berth: waiting for NATS at {NO_NATS}: ")
         assert "waiting" not in error
+        assert error.endswith("name another server with --nats, or none to run one here")
 
 
 @pytest.mark.requires("kubebuilder_assets")

@@ -54,14 +54,14 @@ class ToldConsole:
 
     def application(self) -> web.Application:
         page = GuardedPage(Guard.of("127.0.0.1", names=(), token=None, proxy=None), "index.html")
-        return page.application([web.get("/api/stream", self._stream), web.get("/api/{rest:.*}", self._answer)])
+        return page.application([web.get("/api/stream", self._stream), web.route("*", "/api/{rest:.*}", self._answer)])
 
     def begin(self, *, pods: dict[str, int] | None = None, **frame: object) -> None:
         """What a page is sent first: two nodes, of which one has pods, by profile."""
         placed = pods or {}
         self.first = {
             "whole": True,
-            "bus": {"connected": True},
+            "bus": {"connected": True, "source": "cluster uid-1, NATS nats://there:4222"},
             "nodes": [[row, f"n{row}", "", 4000, 2**33, 110, 0, []] for row in range(2)],
             "loads": [[0, sum(placed.values()), 500, 2**30, placed], [1, 0, 0, 0, {}]],
             "figures": FIGURES,
@@ -218,6 +218,54 @@ async def test_what_became_of_a_pod_is_read_out_when_it_is_another(told: ToldCon
     told.answer(f"{POD}/why", {**DECIDED, "outcome": "bound", "node": "n0", "sentences": ["default/web is on n0"]})
     await see(driver, ".verdict", "bound Is on n0")
     assert await run(driver, "return window.announced.length") > 0
+
+
+def ranked(**more: object) -> dict[str, object]:
+    """What a ranking found: four nodes, n0 the best."""
+    scored = [
+        {"node": f"n{at}", "total": 90 - at, "estimate": 90 - at, "scores": {}, "pods": 0, "loss": 0, "newcomers": 0}
+        for at in range(4)
+    ]
+    counts = {"evaluated": 4, "feasible": 4}
+    return {"node": "", "candidates": scored, "refused": [], "rejections": [], "notes": [], **counts, **more}
+
+
+BADGES = """
+const line = (each) => [each.querySelector("a"), ...each.querySelectorAll("em")].map((part) => part.textContent);
+return [...document.querySelectorAll(`${arguments[0]} .candidates li`)].map(line)
+  .map(([node, ...badges]) => [node, badges.join(" ")]);
+"""
+
+
+async def badges(driver: WebDriver, place: str) -> dict[str, str]:
+    """The badges of each candidate that has one."""
+    return {node: badge for node, badge in await run(driver, BADGES, place) if badge}
+
+
+@pytest.mark.parametrize(
+    ("present", "more"),
+    [
+        pytest.param("", {}, id="on no node"),
+        pytest.param("n0", {"n0": "best present"}, id="on the best"),
+        pytest.param("n1", {"n1": "runner-up present"}, id="on the second"),
+        pytest.param("n3", {"n3": "present"}, id="on the last"),
+        pytest.param("n9", {}, id="on one that is not possible"),
+    ],
+)
+async def test_ask_again_now_marks_the_two_best_nodes_and_the_present_one(
+    told: ToldConsole, driver: WebDriver, present: str, more: dict[str, str]
+):
+    decided = {**DECIDED, **ranked(node="n2"), "outcome": "bound", "sentences": ["default/web is on n2"]}
+    told.answer(f"{POD}/why", decided)
+    told.answer(f"{POD}/trace", {"messages": []})
+    told.answer(f"{POD}/queue", {"pod": "default/web", "queued": None, "sentences": []})
+    told.answer(f"{POD}/now", ranked(node=present, view_is_current=True))
+    await go(driver, f"{told.url}#/pod/default/web")
+    await see(driver, "footer", "cluster uid-1, NATS nats://there:4222")
+    await click(driver, ".now button", "Ask again now")
+    await see(driver, ".now .headline", "it would go to n0")
+    assert await badges(driver, ".now") == {"n0": "best", "n1": "runner-up", **more}
+    assert await badges(driver, ".card:not(.now)") == {"n2": "chosen", "n3": "runner-up"}
 
 
 # --- the queue

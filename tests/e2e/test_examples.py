@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import subprocess
+import sys
 from collections import Counter
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
@@ -18,6 +21,7 @@ from harness.worlds.plugin_site import installed_plugin
 pytestmark = [pytest.mark.requires("nats-server"), pytest.mark.timeout(180)]
 
 EXAMPLES = Path(__file__).parents[2] / "docs" / "examples"
+FLAGS = {"cluster": "cluster", "pods": "pods", "config": "scheduler"}
 PODS = "/api/v1/namespaces/default/pods"
 
 
@@ -57,21 +61,25 @@ async def place(cluster: ClusterUser, name: str) -> str:
     return node_of((await cluster.api.get(f"{PODS}/{name}")).body)
 
 
-async def test_pods_with_a_gpu_are_packed_and_leave_a_node_whole(tmp_path: Path):
-    with berth_of("gpu", tmp_path) as berth:
-        async with cluster_of("gpu", berth) as cluster:
-            nodes = await create(cluster, "gpu", unplaced=frozenset({"train-huge"}))
-            assert nodes["train-1"] == nodes["train-2"]
-            assert {nodes["train-1"], nodes["train-whole"]} == {"gpu-1", "gpu-2"}
-            assert nodes["web"] == "plain-1"
-            assert nodes["train-huge"] == ""
+def simulated(example: str) -> dict[str, str]:
+    """The node of each pod, by the page's command."""
+    files = (f"--{flag}={EXAMPLES / example / name}.yaml" for flag, name in FLAGS.items())
+    command = [sys.executable, "-m", "berth_cli", "simulate", *files, "-o", "json"]
+    done = subprocess.run(command, capture_output=True, check=True, timeout=60)
+    found = map(json.loads, done.stdout.splitlines())
+    return {each["pod"].removeprefix("default/"): each["bound"] or "" for each in found if "pod" in each}
 
 
-async def test_pods_are_spread_over_zones_though_one_zone_has_most_of_the_room(tmp_path: Path):
-    with berth_of("zones", tmp_path) as berth:
-        async with cluster_of("zones", berth) as cluster:
-            nodes = await create(cluster, "zones")
-            assert Counter(node.split("-")[1] for node in nodes.values()) == {"a": 2, "b": 2, "c": 2}
+def test_pods_with_a_gpu_are_packed_and_leave_a_node_whole():
+    nodes = simulated("gpu")
+    assert nodes["train-1"] == nodes["train-2"]
+    assert {nodes["train-1"], nodes["train-whole"]} == {"gpu-1", "gpu-2"}
+    assert nodes["web"] == "plain-1"
+    assert nodes["train-huge"] == ""
+
+
+def test_pods_are_spread_over_zones_though_one_zone_has_most_of_the_room():
+    assert Counter(node.split("-")[1] for node in simulated("zones").values()) == {"a": 2, "b": 2, "c": 2}
 
 
 async def test_two_schedulers_place_side_by_side_and_leave_others_pods_alone(tmp_path: Path):

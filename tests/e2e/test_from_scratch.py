@@ -1,10 +1,15 @@
-"""The article about a scheduler written from scratch, in the whole pipeline on the real API server."""
+"""The article about a scheduler written from scratch: by `berth simulate`, and in the whole pipeline for tenants."""
 
+import json
+import subprocess
+import sys
 from collections import Counter, defaultdict
 from pathlib import Path
 
 import pytest
+import yaml
 
+from berth_sim.nodes import node_manifest, node_manifests, pod_manifest
 from harness.plugins.long_runs import IS_LONG
 from harness.servers.control_plane import ControlPlane
 from harness.worlds.cluster_user import ClusterUser, eventually
@@ -20,17 +25,17 @@ MISPLACED_PERCENT = 3.0
 """Of the pods that may be elsewhere than one scorer with the newest state puts them (ADR 22)."""
 
 
-async def test_the_scheduler_from_scratch_takes_the_freest_ready_node(
-    own_control_plane: ControlPlane, cluster_outside: ClusterUser, tmp_path: Path
-):
-    kubeconfig, config = own_control_plane.kubeconfig_path, CONFIG
-    flags = ("--kubeconfig", kubeconfig, "--config", config, "--algorithm-provider", "FromScratch")
-    with berth_up(*flags, folder=tmp_path) as berth:
-        berth.wait_until_ready()
-        await cluster_outside.add_nodes(3, cpu="2")
-        (freest,) = await cluster_outside.add_nodes(1, cpu="16")
-        names = await cluster_outside.add_pods(4, cpu="1", scheduler="my-custom-scheduler")
-        assert set((await cluster_outside.all_bound(names)).values()) == {freest}
+def test_the_scheduler_from_scratch_takes_the_freest_ready_node(tmp_path: Path):
+    nodes = [*node_manifests(3, cpu="2"), node_manifest("freest", cpu="16")]
+    pods = [pod_manifest(f"web-{number}", cpu="1", scheduler="my-custom-scheduler") for number in range(4)]
+    for name, objects in (("nodes", nodes), ("pods", pods)):
+        (tmp_path / f"{name}.yaml").write_text(yaml.safe_dump_all(objects))
+    flags = ("--config", CONFIG, "--algorithm-provider", "FromScratch", "-o", "json")
+    files = ("--cluster", tmp_path / "nodes.yaml", "--pods", tmp_path / "pods.yaml")
+    command = [sys.executable, "-m", "berth_cli", "simulate", *files, *flags]
+    done = subprocess.run(command, capture_output=True, check=True, timeout=60)
+    placed = [each["bound"] for each in map(json.loads, done.stdout.splitlines()) if "pod" in each]
+    assert placed == ["freest"] * 4
 
 
 @pytest.mark.long

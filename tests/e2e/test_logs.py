@@ -36,7 +36,7 @@ def logged(berth: BerthUp) -> list[dict]:
 
 async def lines_of_pods(level: int, folder: Path) -> list[dict]:
     """What is logged while ten pods are bound, and one fits nowhere and is deleted."""
-    flags = ("-v", level, "--scorers", 2, "--nodes", NODES)
+    flags = ("-v", level, "--nodes", NODES)
     with berth_up(*flags, folder=folder, environment={"BERTH_LOG_FORMAT": "json"}) as berth:
         berth.wait_until_ready()
         async with cluster_user(berth.kubeconfig) as seen:
@@ -93,12 +93,3 @@ async def test_each_level_has_the_documented_lines_with_their_keys(level: int, t
         assert on["scorer", "message received", "berth.pending"] == counts["scorer", "pod received"]
         assert on["scorer", "message sent", "berth.ranked"] == counts["scorer", "pod ranked"]
         assert on["binder", "message received", "berth.ranked"] == counts["binder", "pod received"]
-
-
-async def test_text_tells_one_scorer_from_another(tmp_path: Path):
-    environment = {"BERTH_LOG_FORMAT": "text", "NO_COLOR": "1"}
-    with berth_up("--scorers", 2, "--nodes", 1, folder=tmp_path, environment=environment) as berth:
-        berth.wait_until_ready()
-        berth.interrupt()
-        for name in ("watcher", "binder", "metrics-collector", "scorer-1", "scorer-2"):
-            assert re.search(rf"started .*service={name}\b(?!-)", berth.said), name

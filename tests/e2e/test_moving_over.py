@@ -239,13 +239,5 @@ async def test_watcher_leads_when_kube_scheduler_has_ended_and_gives_way_when_it
         await eventually(gave_way, "the watcher to give way", 5 + SLACK_SECONDS)
 
 
-async def test_watcher_leads_beside_kube_scheduler_where_that_is_allowed(
-    world, cluster_outside: ClusterUser, tmp_path: Path
-):
-    with watcher(*world, tmp_path, "--allow-other-scheduler") as log:
-        await eventually(lambda: leads(cluster_outside), "the watcher to lead", 60)
-        await eventually(lambda: said(log, "it binds the same pods as berth"), "the warning")
-
-
 async def said(log: Path, words: str) -> bool:
     return words in await asyncio.to_thread(log.read_text)

@@ -77,13 +77,44 @@ async def test_pods_that_another_scheduler_has_bound_are_counted(pipeline: Berth
     assert list(placed.values()) == [free, free]
 
 
+async def test_a_resize_counts_until_it_is_carried_out_and_its_end_wakes_who_waits(
+    pipeline: BerthUp, cluster_outside: ClusterUser
+):
+    (node,) = await cluster_outside.add_nodes(1, cpu="4")
+    await cluster_outside.add_pods(1, "shrinks", cpu="1", scheduler="somebody-else")
+    assert (await cluster_outside.bind("shrinks-0", node)).code == 201
+    await report_actual(cluster_outside, "shrinks-0", cpu="3")
+    await cluster_outside.add_pods(1, "ours", cpu="2")
+    await eventually(lambda: cluster_outside.events("FailedScheduling"), "the pod to be refused")
+    assert "1 Insufficient cpu" in (await cluster_outside.condition("ours-0"))["message"]
+    await report_actual(cluster_outside, "shrinks-0", cpu="1")
+    await cluster_outside.all_bound(["ours-0"])
+
+
+async def report_actual(seen: ClusterUser, name: str, **requests: str) -> None:
+    """Report the resources with which the pod's container runs, as its kubelet does."""
+    pod = (await seen.pods())[name]
+    status = {
+        "name": pod["spec"]["containers"][0]["name"],
+        "image": "pause",
+        "imageID": "",
+        "ready": True,
+        "restartCount": 0,
+        "allocatedResources": pod["spec"]["containers"][0]["resources"]["requests"],
+        "resources": {"requests": requests},
+    }
+    answer = await seen.api.patch(f"{seen.api.pods}/{name}/status", {"status": {"containerStatuses": [status]}})
+    assert answer.code == 200, answer.body
+
+
 async def test_a_gated_pod_is_bound_when_its_gates_are_removed(pipeline: BerthUp, cluster_outside: ClusterUser):
     await cluster_outside.add_nodes(1)
     await cluster_outside.add_pods(1, "gated", spec={"schedulingGates": [{"name": "example.com/quota"}]})
     await cluster_outside.all_bound(await cluster_outside.add_pods(3, "free"))
+    condition = await eventually(lambda: cluster_outside.condition("gated-0"), "a condition on the gated pod")
+    assert condition["reason"] == "SchedulingGated"
     await asyncio.sleep(A_WHILE_SECONDS)
     assert "gated-0" not in await cluster_outside.placed()
-    assert (await cluster_outside.condition("gated-0"))["reason"] == "SchedulingGated"
     await cluster_outside.ungate("gated-0")
     await cluster_outside.all_bound(["gated-0"])
 

@@ -83,6 +83,22 @@ async def test_a_preemptor_waits_for_its_node_while_the_victims_terminate(
     assert (await cluster_outside.all_bound([vip]))[vip] == node
 
 
+async def test_a_preemptor_whose_node_is_cordoned_gets_another(pipeline: BerthUp, cluster_outside: ClusterUser):
+    before = await full(cluster_outside, nodes=2, each=1, terminationGracePeriodSeconds=3600)
+    vip = await add_important(cluster_outside)
+    cordoned = await nominated(cluster_outside, vip)
+    ((victim, other),) = [(name, where) for name, where in before.items() if where != cordoned]
+    answer = await cluster_outside.api.patch(f"/api/v1/nodes/{cordoned}", {"spec": {"unschedulable": True}})
+    assert answer.code == 200, answer.body
+
+    async def moved() -> bool:
+        return (await pod_of(cluster_outside, vip))["status"].get("nominatedNodeName") == other
+
+    await eventually(moved, "the other node to be nominated")
+    await cluster_outside.delete_pod(victim)
+    assert (await cluster_outside.all_bound([vip]))[vip] == other
+
+
 async def test_no_other_pod_takes_the_resources_of_the_victims(pipeline: BerthUp, cluster_outside: ClusterUser):
     before = await full(cluster_outside, nodes=1, each=2, terminationGracePeriodSeconds=3600)
     vip = await add_important(cluster_outside, cpu="2")

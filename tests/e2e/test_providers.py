@@ -1,10 +1,15 @@
-"""The algorithm providers of 1.18 in the whole pipeline, on the real API server."""
+"""The algorithm providers of 1.18: one in the whole pipeline, on the real API server, the other by `berth simulate`."""
 
+import json
+import subprocess
+import sys
 from collections import Counter
 from pathlib import Path
 
 import pytest
+import yaml
 
+from berth_sim.nodes import node_manifests, pod_manifest
 from harness.servers.control_plane import ControlPlane
 from harness.worlds.cluster_user import ClusterUser, eventually
 from harness.worlds.pipeline import berth_up
@@ -37,23 +42,30 @@ async def test_the_default_provider_spreads_pods_and_counts_the_disks_of_a_cloud
         await cluster_outside.all_bound(["vol-3"])
 
 
-async def test_the_autoscalers_provider_packs_pods_and_without_even_pods_spread_constraints_mean_nothing(
-    own_control_plane: ControlPlane, cluster_outside: ClusterUser, tmp_path: Path
-):
+def test_the_autoscalers_provider_packs_pods_and_without_even_pods_spread_constraints_mean_nothing(tmp_path: Path):
+    constraint = {
+        "maxSkew": 1,
+        "topologyKey": "kubernetes.io/hostname",
+        "whenUnsatisfiable": "DoNotSchedule",
+        "labelSelector": {"matchLabels": {"app": "web"}},
+    }
+    size = {"cpu": "1", "memory": "2Gi"}
+    pods = [
+        *(pod_manifest(f"plain-{number}", **size) for number in range(8)),
+        *(
+            pod_manifest(
+                f"web-{number}", **size, labels={"app": "web"}, spec={"topologySpreadConstraints": [constraint]}
+            )
+            for number in range(6)
+        ),
+    ]
+    for name, objects in (("nodes", node_manifests(3, cpu="16", memory="32Gi")), ("pods", pods)):
+        (tmp_path / f"{name}.yaml").write_text(yaml.safe_dump_all(objects))
     provider = ("--algorithm-provider", "ClusterAutoscalerProvider", "--feature-gates", "EvenPodsSpread=false")
-    with berth_up("--kubeconfig", own_control_plane.kubeconfig_path, *provider, folder=tmp_path) as berth:
-        berth.wait_until_ready()
-        await cluster_outside.add_nodes(3, cpu="16", memory="32Gi")
-        names = await cluster_outside.add_pods(8, "plain", cpu="1", memory="2Gi")
-        assert len(set((await cluster_outside.all_bound(names)).values())) == 1
-        assert berth.said.count(DEPRECATED) == 1
-        constraint = {
-            "maxSkew": 1,
-            "topologyKey": "kubernetes.io/hostname",
-            "whenUnsatisfiable": "DoNotSchedule",
-            "labelSelector": {"matchLabels": {"app": "web"}},
-        }
-        names = await cluster_outside.add_pods(
-            6, cpu="1", memory="2Gi", labels={"app": "web"}, spec={"topologySpreadConstraints": [constraint]}
-        )
-        assert len(set((await cluster_outside.all_bound(names)).values())) == 1
+    files = ("--cluster", tmp_path / "nodes.yaml", "--pods", tmp_path / "pods.yaml")
+    command = [sys.executable, "-m", "berth_cli", "simulate", *files, *provider, "-o", "json"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
+    assert done.stderr.count(DEPRECATED) == 1
+    placed = {each["pod"]: each["bound"] for each in map(json.loads, done.stdout.splitlines()) if "pod" in each}
+    assert len(placed) == len(pods)
+    assert len(set(placed.values())) == 1

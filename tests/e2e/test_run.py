@@ -54,15 +54,14 @@ def test_pods_are_placed_by_the_named_provider():
 
 
 def test_it_ends_with_1_when_pods_do_not_fit():
-    answer = run("--pods", 300, "--nodes", 1, "--scorers", 1, "--deadline", 15)
+    answer = run("--pods", 300, "--nodes", 1, "--scorers", 1, "--deadline", 3)
     assert answer.returncode == 1
     last = LAST_LINE.fullmatch(answer.stdout.splitlines()[-1])
     assert last is not None
     assert int(last[1]) < int(last[2]) == 300
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGHUP])
-def test_it_can_be_stopped_while_it_creates_pods(number: signal.Signals, tmp_path: Path):
+def test_it_can_be_stopped_while_it_creates_pods(tmp_path: Path):
     command = [sys.executable, "-m", "berth_cli", "run", "--pods", "20000", "--nodes", "5"]
     environment = {**os.environ, "TMPDIR": str(tmp_path)}
     with subprocess.Popen(
@@ -71,7 +70,7 @@ def test_it_can_be_stopped_while_it_creates_pods(number: signal.Signals, tmp_pat
         assert running.stdout is not None
         while not running.stdout.readline().startswith("bound"):
             assert running.poll() is None
-        running.send_signal(number)
+        running.send_signal(signal.SIGINT)
         _, errors = running.communicate(timeout=RUN_SECONDS)
     assert (running.returncode, errors) == (0, "berth: stopping\n")
     assert list(tmp_path.iterdir()) == []

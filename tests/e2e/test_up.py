@@ -1,6 +1,7 @@
 """`berth up`: what it prints, which processes it restarts, and that all its processes end with it."""
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -23,13 +24,15 @@ ORPHANS_SECONDS = 5.0
 """The kernel signals the children as soon as their parent ends; then they shut down."""
 
 
-async def test_it_reports_ready_on_a_line_and_in_a_file(tmp_path: Path):
-    with berth_up("--nodes", 3, folder=tmp_path) as berth:
+async def test_it_reports_ready_and_a_prefix_is_on_every_name_and_an_interrupt_ends_every_process(tmp_path: Path):
+    prefix = {"BERTH_NATS_PREFIX": "east"}
+    environment = {**prefix, "BERTH_LOG_FORMAT": "text", "NO_COLOR": "1"}
+    with berth_up("--nodes", 3, "--scorers", 2, folder=tmp_path, environment=environment) as berth:
         berth.wait_until_ready()
         berth.wait_for(lambda: berth.printed, "the line")
         assert berth.printed.splitlines() == ["ready"]
         assert berth.ready_file.read_text() == "ready\n"
-        assert berth.pids.keys() == CHILDREN
+        assert berth.pids.keys() == {*CHILDREN, "scorer-2"}
         async with cluster_user(berth.kubeconfig) as seen:
             leases = (await seen.api.get("/apis/coordination.k8s.io/v1/namespaces/berth/leases")).body["items"]
             assert {lease["metadata"]["name"]: bool(lease["spec"]["holderIdentity"]) for lease in leases} == {
@@ -39,16 +42,7 @@ async def test_it_reports_ready_on_a_line_and_in_a_file(tmp_path: Path):
             named, unnamed = (seen.pod(name, spec={"nodeSelector": {}}) for name in ("first", "without-a-scheduler"))
             del unnamed["spec"]["schedulerName"]
             await seen.create([named, unnamed])
-            await seen.all_bound(["first", "without-a-scheduler"], seconds=10)
-
-
-async def test_with_a_prefix_every_name_on_the_bus_has_it_and_the_commands_find_them(tmp_path: Path):
-    prefix = {"BERTH_NATS_PREFIX": "east"}
-    with berth_up("--nodes", 3, folder=tmp_path, environment=prefix) as berth:
-        berth.wait_until_ready()
-        async with cluster_user(berth.kubeconfig) as seen:
-            await seen.create([seen.pod("first", spec={"nodeSelector": {}})])
-            await seen.all_bound(["first"], seconds=10)
+            await seen.all_bound(["first", "without-a-scheduler"])
         pod = f"{seen.namespace}/first"
         for command in (
             ["why", pod],
@@ -61,6 +55,13 @@ async def test_with_a_prefix_every_name_on_the_bus_has_it_and_the_commands_find_
             answer = told(*command, of=berth, **prefix)
             assert answer.returncode == 0, (command, answer.stderr)
         assert told("why", pod, of=berth).returncode == 2  # a berth without prefix has neither users nor streams there
+        assert berth.interrupt() == 0
+        assert berth.living() == []
+        assert berth.files_left() == []
+        assert not berth.ready_file.exists()
+        assert "Traceback" not in berth.said
+        for name in ("watcher", "binder", "metrics-collector", "scorer-1", "scorer-2"):
+            assert re.search(rf"started .*service={name}\b(?!-)", berth.said), name
 
 
 def told(*arguments: str, of: BerthUp, **variables: str) -> subprocess.CompletedProcess[str]:
@@ -69,14 +70,6 @@ def told(*arguments: str, of: BerthUp, **variables: str) -> subprocess.Completed
     environment |= {"TMPDIR": str(of.temporary), "HOME": str(of.temporary), **variables}
     command = [sys.executable, "-m", "berth_cli", *arguments, "--nats", of.nats]
     return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False, env=environment)
-
-
-def test_a_nats_server_that_is_not_there_is_waited_for_by_name(tmp_path: Path):
-    with berth_up("--nats", "nats://127.0.0.1:1", folder=tmp_path) as berth:
-        assert berth.wait(60) == 3
-        first, *_, last = berth.said.splitlines()
-        assert first.startswith("berth: waiting for NATS at nats://127.0.0.1:1: ")
-        assert last.endswith("name another server with --nats, or none to run one here")
 
 
 @pytest.mark.parametrize(
@@ -101,16 +94,6 @@ def test_credentials_that_the_api_server_refuses_are_one_sentence(own_control_pl
         assert berth.wait(60) == 2
         (line,) = berth.said.splitlines()
         assert f"refuses the credentials of kubeconfig {str(kubeconfig)!r} (401): renew them" in line
-
-
-def test_interrupt_ends_every_process_and_leaves_no_file(tmp_path: Path):
-    with berth_up("--nodes", 3, "--scorers", 2, folder=tmp_path) as berth:
-        berth.wait_until_ready()
-        assert berth.interrupt() == 0
-        assert berth.living() == []
-        assert berth.files_left() == []
-        assert not berth.ready_file.exists()
-        assert "Traceback" not in berth.said
 
 
 @pytest.mark.requires("small-disk")
@@ -147,27 +130,20 @@ def test_a_ready_file_on_a_full_disk_is_one_line(tmp_path: Path):
             assert "Traceback" not in berth.said
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGHUP], ids=["Ctrl-C", "a terminal that is closed"])
-def test_a_signal_before_it_is_ready_ends_every_process(tmp_path: Path, number: int):
-    with berth_up("--nodes", 3, folder=tmp_path) as berth:
-        berth.wait_for(lambda: "watcher" in berth.pids, "a service to be started")
-        os.kill(berth.pid, number)
-        assert berth.wait() == 0
-        assert berth.living() == []
-        assert berth.files_left() == []
-
-
-def test_kill_of_the_parent_ends_every_child_and_the_next_run_removes_its_files(tmp_path: Path):
+def test_kill_of_the_parent_ends_every_child_and_the_next_runs_leave_no_file(tmp_path: Path):
     with berth_up("--nodes", 3, "--scorers", 2, folder=tmp_path) as berth:
         berth.wait_until_ready()
         assert len(berth.living()) == len(CHILDREN) + 3  # a second scorer, the parent, and what forks the services
         berth.kill_itself()
         berth.wait_until_nothing_lives(ORPHANS_SECONDS)
         assert berth.files_left() != []
-    with berth_up("--nodes", 3, folder=tmp_path) as berth:
-        berth.wait_until_ready()
-        assert berth.interrupt() == 0
-        assert berth.files_left() == []
+    for number in (signal.SIGINT, signal.SIGHUP):  # Ctrl-C, and a terminal that is closed
+        with berth_up("--nodes", 3, folder=tmp_path) as berth:
+            berth.wait_for(lambda berth=berth: "watcher" in berth.pids, "a service to be started")
+            os.kill(berth.pid, number)
+            assert berth.wait() == 0
+            assert berth.living() == []
+            assert berth.files_left() == []
 
 
 @pytest.mark.parametrize("name", ["watcher", "binder", "scorer-1", "metrics-collector", "nats-server"])

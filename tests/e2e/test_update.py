@@ -131,7 +131,11 @@ async def replace(services: Services, before: str, after: str, order: tuple[str,
     await services.all_bound()
 
 
-@pytest.mark.parametrize("order", [WATCHER_FIRST, SCORER_FIRST, BINDER_FIRST], ids=lambda order: f"{order[0]} first")
+@pytest.mark.parametrize(
+    "order",
+    [WATCHER_FIRST, BINDER_FIRST, pytest.param(SCORER_FIRST, marks=pytest.mark.long(only=True))],
+    ids=lambda order: f"{order[0]} first",
+)
 async def test_an_update_loses_no_pod(services, nats, order):
     for role in WATCHER_FIRST:
         services.start(role, "before")

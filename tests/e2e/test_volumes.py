@@ -54,3 +54,23 @@ async def test_each_pod_gets_its_own_local_volume_and_that_volumes_node(storage:
     for name in names:
         claim = (await storage.api.get(f"{storage.claims}/{name}")).body
         assert claim["spec"]["volumeName"] == f"local-{node_of(pods[name])}"
+
+
+async def test_a_pod_that_waits_for_its_volume_is_nominated_and_keeps_others_out_like_a_bound_pod(storage: Storage):
+    seen = storage.seen
+    await storage.add_class("silent.example.com")
+    (node,) = await seen.add_nodes(1, cpu="4")
+    await storage.add_claim("data")
+    volume = {"name": "v", "persistentVolumeClaim": {"claimName": "data"}}
+    await seen.create([seen.pod("first", cpu="3", spec={"volumes": [volume]})])
+
+    async def nominated() -> str:
+        return (await seen.pods())["first"]["status"].get("nominatedNodeName", "")
+
+    assert await eventually(nominated, "the waiting pod to be nominated") == node
+    (second,) = await seen.add_pods(1, "second", cpu="2")
+    condition = await eventually(lambda: seen.condition(second), "the second pod to be told")
+    assert (condition["status"], condition["reason"]) == ("False", "Unschedulable")
+    assert condition["message"].startswith("0/1 nodes are available: 1 Insufficient cpu.")
+    await seen.delete_pod("first")
+    assert (await seen.all_bound([second]))[second] == node

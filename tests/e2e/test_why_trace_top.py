@@ -23,6 +23,7 @@ from harness.worlds.printed import on_terminal
 pytestmark = [pytest.mark.requires("nats-server"), pytest.mark.timeout(180)]
 
 COMMAND_SECONDS = 60.0
+SOURCE = re.compile(r"cluster [0-9a-f-]{36}, NATS nats://127\.0\.0\.1:\d+")
 NODES = 4
 MIRROR_SECONDS = 60.0
 """A watermark is at most half a minute old."""
@@ -59,9 +60,13 @@ def started(command: list[str], out: IO[bytes], of: BerthUp) -> subprocess.Popen
 
 
 def output(answer: subprocess.CompletedProcess[str]) -> str:
-    """The standard output of a command that succeeded without errors."""
+    """The answer of a command that succeeded without errors, after the line with cluster and NATS; or a document."""
     assert (answer.returncode, answer.stderr) == (0, "")
-    return answer.stdout
+    if "-o" in answer.args:
+        return answer.stdout
+    first, _, rest = answer.stdout.partition("\n")
+    assert SOURCE.fullmatch(first), first
+    return rest
 
 
 def rows(text: str) -> list[list[str]]:
@@ -75,6 +80,22 @@ async def add(cluster: ClusterUser, name: str, cpu: str = "100m") -> str:
     return f"{cluster.namespace}/{name}"
 
 
+async def bound(of: BerthUp, cluster: ClusterUser, name: str) -> str:
+    """The node of a pod once its Decision is stored: the API server shows a pod bound before."""
+    node = (await cluster.all_bound([name]))[name]
+    session = await of.session()
+
+    async def is_decided() -> bool:
+        found = await session.last("DECISIONS", f"berth.decision.berth.{cluster.namespace}.{name}")
+        return found is not None and json.loads(found.data)["outcome"] == "bound"
+
+    try:
+        await eventually(is_decided, f"the Decision on {name}")
+    finally:
+        await session.close()
+    return node
+
+
 async def refused(cluster: ClusterUser, name: str) -> str:
     """Create a pod that fits nowhere, and wait for its condition."""
     pod = await add(cluster, name, cpu="1000")
@@ -84,7 +105,7 @@ async def refused(cluster: ClusterUser, name: str) -> str:
 
 async def test_why_prints_the_best_nodes_with_all_scores_and_weights(simulated: BerthUp, seen: ClusterUser):
     pod = await add(seen, "web")
-    node = (await seen.all_bound(["web"]))["web"]
+    node = await bound(simulated, seen, "web")
     text = output(berth("why", pod, of=simulated))
     assert text.startswith(f"{pod} is on {node}\n")
     assert f"{NODES} of {NODES} nodes were possible" in text
@@ -92,6 +113,7 @@ async def test_why_prints_the_best_nodes_with_all_scores_and_weights(simulated: 
     assert "runner-up: " in text
     document = json.loads(output(berth("why", pod, "-o", "json", of=simulated)))
     assert (document["pod"], document["outcome"], document["node"]) == (pod, "bound", node)
+    assert SOURCE.fullmatch(f"cluster {document['cluster']}, NATS {document['nats']}")
     assert len(document["candidates"]) == NODES
     for candidate in document["candidates"]:
         scores = candidate["scores"].values()
@@ -102,7 +124,7 @@ async def test_why_prints_the_best_nodes_with_all_scores_and_weights(simulated: 
 
 async def test_why_says_of_a_deleted_pod_where_it_was(simulated: BerthUp, seen: ClusterUser):
     pod = await add(seen, "short-lived")
-    node = (await seen.all_bound(["short-lived"]))["short-lived"]
+    node = await bound(simulated, seen, "short-lived")
     await seen.delete_pod("short-lived")
 
     async def said() -> bool:
@@ -147,7 +169,7 @@ async def test_why_prints_what_a_pod_asks_for_beside_the_nodes(simulated: BerthU
 
 async def test_why_now_ranks_a_bound_pod_without_access_to_the_cluster(simulated: BerthUp, seen: ClusterUser):
     pod = await add(seen, "again")
-    node = (await seen.all_bound(["again"]))["again"]
+    node = await bound(simulated, seen, "again")
 
     async def mirrored() -> bool:
         return berth("why", pod, "--now", of=simulated).returncode == 0
@@ -202,7 +224,8 @@ async def test_why_prints_the_gates_of_a_gated_pod(simulated: BerthUp, seen: Clu
 async def test_why_prints_the_victims_of_a_pod_and_the_preemptor_of_a_victim(simulated: BerthUp, seen: ClusterUser):
     (node,) = await seen.add_nodes(1, cpu="1")
     await seen.all_bound(await seen.add_pods(1, "low", cpu="1"))
-    await seen.all_bound(await seen.add_pods(1, "vip", cpu="1", spec=CRITICAL))
+    await seen.add_pods(1, "vip", cpu="1", spec=CRITICAL)
+    await bound(simulated, seen, "vip-0")
     vip, low = f"{seen.namespace}/vip-0", f"{seen.namespace}/low-0"
     assert f" ago: {low}\n" in output(berth("why", vip, of=simulated))
     document = json.loads(output(berth("why", vip, "-o", "json", of=simulated)))
@@ -212,7 +235,7 @@ async def test_why_prints_the_victims_of_a_pod_and_the_preemptor_of_a_victim(sim
 
 async def test_trace_prints_all_stages_of_a_bound_pod(simulated: BerthUp, seen: ClusterUser):
     pod = await add(seen, "traced")
-    node = (await seen.all_bound(["traced"]))["traced"]
+    node = await bound(simulated, seen, "traced")
     lines = rows(output(berth("trace", pod, of=simulated)))
     assert [line[1] for line in lines[1:2]] == ["pending"]
     assert [line[3] for line in lines[2:]] == ["ranked", "decision"]
@@ -257,16 +280,16 @@ def test_top_prints_queues_services_and_nodes_once_without_a_terminal(simulated:
 
 async def test_on_a_terminal_of_80_columns_no_line_is_longer(simulated: BerthUp, seen: ClusterUser):
     waiting = await refused(seen, "web-5d59d67564")
-    bound = await add(seen, "bound-5d59d67564-x2x4z")
-    await seen.all_bound(["bound-5d59d67564-x2x4z"])
+    placed = await add(seen, "bound-5d59d67564-x2x4z")
+    await bound(simulated, seen, "bound-5d59d67564-x2x4z")
     environment = {**os.environ, "TMPDIR": str(simulated.temporary), "BERTH_NATS_URL": simulated.nats}
     for words, whole in (
         (("top", "--once"), {"scorer-1", "metrics-collector"}),
         (("queue",), {waiting, "NodeResourcesFit"}),
         (("queue", "why", waiting), {waiting, "NodeUpdateNodeAllocatable*,"}),
         (("why", waiting), {waiting, "NodeResourcesFit"}),
-        (("why", bound), {bound}),
-        (("trace", bound), {"pending", "ranked", "decision"}),
+        (("why", placed), {placed}),
+        (("trace", placed), {"pending", "ranked", "decision"}),
     ):
         lines = on_terminal(words, 80, environment)
         assert [line for line in lines if len(line) > 80] == [], words
@@ -307,7 +330,7 @@ def test_top_ends_when_q_is_pressed(simulated: BerthUp):
 
 
 def test_top_goes_on_when_nats_has_come_back(own_nats_server: NatsServer):
-    assert output(berth("bus", "apply", "--nats", own_nats_server.address)) == f"applied to {own_nats_server.address}\n"
+    assert berth("bus", "apply", "--nats", own_nats_server.address).stdout == f"applied to {own_nats_server.address}\n"
     command = f"{sys.executable} -m berth_cli top --interval 0.2 --nats {own_nats_server.address}"
     environment = {**os.environ, "COLUMNS": "80", "TERM": "xterm"}
     with subprocess.Popen(
@@ -354,7 +377,8 @@ def test_top_watch_prints_one_json_document_per_line(simulated: BerthUp):
 @pytest.mark.parametrize("verb", ["why", "trace"])
 def test_an_unknown_pod_ends_with_1_and_one_line(verb: str, simulated: BerthUp):
     answer = berth(verb, "default/nobody", of=simulated)
-    assert (answer.returncode, answer.stdout) == (1, "")
+    assert answer.returncode == 1
+    assert SOURCE.fullmatch(answer.stdout.rstrip())
     (line,) = answer.stderr.splitlines()
     assert line.startswith("berth: ")
     assert "'default/nobody'" in line

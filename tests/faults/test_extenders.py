@@ -80,7 +80,7 @@ async def test_other_pods_are_bound_while_it_hangs_and_its_own_when_it_answers(b
     extender.answers["gpu/filter"] = lambda _: Raw(wait=30)
     slow = await add(cluster, "slow", 20)
     quick = await cluster.add_pods(20, "quick", cpu="100m")
-    await cluster.all_bound(quick, 10)
+    await cluster.all_bound(quick)
     condition = await eventually(lambda: cluster.condition(slow[0]), "an error")
     assert condition["reason"] == "SchedulerError"
     assert condition["message"] == f"calling extender at URL {extender.url}/berth/gpu/filter: no answer within 1 s"

@@ -28,7 +28,7 @@ MANY_VALUES = 800
 """In one that is below the limit for all of it."""
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def bus() -> Iterator[NatsServer]:
     """A server as NATS configures it."""
     with nats_server(max_payload_bytes=MEBIBYTE) as server:

@@ -77,9 +77,17 @@ from berth_cli.recording.file import Begun, Ended, RecordingError, Waiting, head
 from berth_cli.recording.replay import Replay
 from berth_cli.replayed.comparison import RecordedSource, TwoClusters
 from berth_cli.simulate.documents import documents
-from berth_metrics_collector.nodenames import NodeNames, match_samples
+from berth_metrics_collector.devices import counted_devices
+from berth_metrics_collector.nodenames import NodeNames
 from berth_metrics_collector.prometheus import PrometheusError, query_rows
-from berth_metrics_collector.samples import parse_value, scrape_intervals, values_by_device
+from berth_metrics_collector.samples import (
+    DeviceRows,
+    device_facts,
+    host_names,
+    parse_value,
+    scrape_intervals,
+    values_by_device,
+)
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 POD = {
@@ -301,7 +309,10 @@ def answer(data: bytes) -> None:
     rows = query_rows(PrometheusConnect(session=_Answered(data)), "up")
     values_by_device(rows, "instance")
     scrape_intervals(rows)
-    match_samples([], rows, NodeNames([]))
+    facts = device_facts(DeviceRows(flags=rows, info=rows, stacked=rows, named_by=rows, bonds=rows), "instance")
+    for target, host in host_names(rows, "instance").items():
+        NodeNames([]).node_of(target, host)
+        counted_devices(dict.fromkeys(facts.get(target, {}), 1.0), facts.get(target, {}), only_own=True)
     for row in rows:
         parse_value(row.value[1])
 

@@ -20,6 +20,7 @@ from berth.bus.interface import MESSAGE_ID, PubAck, StoredMessage
 from berth.bus.topology import CLUSTER, DEAD, DECISIONS, PENDING, RANKED, bucket_prefix, bucket_stream
 from berth.framework.profile import Profile
 from berth.kube.errors import Response
+from berth.messages.attempts import Outcome, Reason
 from berth_sim.apiserver.kinds import NODES, PERSISTENT_VOLUME_CLAIMS, PERSISTENT_VOLUMES, PODS
 from simulation.api import ApiRequest
 from simulation.configurations import SECOND, SMALL_NOTES, TRAP
@@ -28,6 +29,8 @@ from simulation.world import World
 
 VISIBLE_SECONDS: Final = 1.0
 """What has been so for this long, a scheduler with full knowledge knows."""
+UNTOLD_SECONDS: Final = 5.0
+"""For so long others' proposals may keep a pod out without a condition: each ends within milliseconds, or waits."""
 SELECTED_NODE: Final = "volume.kubernetes.io/selected-node"
 
 
@@ -361,7 +364,8 @@ class Invariants:
 
     def is_done(self) -> bool:
         """Whether nothing is left to do. It ends at the first thing that is, and ranks no pod after it."""
-        return not self._unsettled() and not self._mirror_problems() and not self.could_be_bound()
+        is_settled = not self._unsettled() and not self._mirror_problems() and not self._untold()
+        return is_settled and not self._nomination_problems() and not self.could_be_bound()
 
     def left_to_do(self) -> list[str]:
         """What the services have not done yet, though they could."""
@@ -369,6 +373,32 @@ class Invariants:
             *(f"{pod} is not bound and fits on {node}" for pod, node in self.could_be_bound().items()),
             *(f"nobody has settled {message}" for message in self._unsettled()),
             *(f"the mirror {sentence}" for sentence in self._mirror_problems()),
+            *(f"{pod} is not bound, and its condition does not say why" for pod in self._untold()),
+            *self._nomination_problems(),
+        ]
+
+    def _untold(self) -> list[str]:
+        """Waiting pods without a condition that autoscalers read, where no fault has lost it."""
+        if not self._world.is_calm:
+            return []
+        return [
+            pod.key
+            for pod in self.unbound()
+            if pod.uid not in self.messages.reserved
+            and not _is_large(pod)
+            and not any(each.type == "PodScheduled" and each.status == "False" for each in pod.status.conditions or ())
+        ]
+
+    def _nomination_problems(self) -> list[str]:
+        """Nominations that no pod waits for."""
+        if not self._world.is_calm:
+            return []
+        return [
+            f"{pod.key} is still nominated to {pod.status.nominated_node_name}, and does not wait for it"
+            for pod in self.unbound()
+            if pod.status.nominated_node_name
+            and pod.uid not in self.messages.reserved
+            and self.messages.last.get(pod.uid) != Outcome.PREEMPTING
         ]
 
     def _unsettled(self) -> list[str]:
@@ -430,6 +460,10 @@ class Messages:
         self.reserved: dict[str, str] = {}
         """The nodes of pods that wait with a place taken: the API server shows them on none yet."""
         self.outcomes: dict[str, int] = {}
+        self.last: dict[str, str] = {}
+        """By uid, the outcome of the last Decision."""
+        self._kept_out_since: dict[str, float] = {}
+        """By uid, since when each Decision says that only others' proposals keep the pod out."""
         world.bus.on_stored.append(self._on_stored)
         world.bus.on_settled.append(self._on_settled)
         world.bus.on_wiped.append(self._on_wiped)
@@ -457,12 +491,36 @@ class Messages:
             self._world.note("bus", ack.stream, f"{subject} {attempt} {outcome}")
         if ack.stream == DECISIONS and not ack.duplicate:
             self.outcomes[outcome] = self.outcomes.get(outcome, 0) + 1
+        if ack.stream == DECISIONS and not ack.duplicate:
+            self._check_decision(subject, _read(data))
         if ack.stream == DECISIONS and outcome == "waiting":
             self.reserved[_order(attempt)[0]] = _read(data).node
         elif ack.stream == DECISIONS:
             uid, order = _order(attempt)
             self.reserved.pop(uid, None)
             self._decided[uid] = max(order, self._decided.get(uid, (0, 0)))
+
+    def _check_decision(self, subject: str, decision: _Attempt) -> None:
+        """A pod that others' proposals keep out for long is kept out by one that waits: it must be told.
+
+        One that waits for long must be nominated.
+        """
+        uid, _ = _order(decision.attempt)
+        self.last[uid] = decision.outcome
+        if self._world.is_calm and decision.repeat:
+            self._check_nomination(uid, decision.node)
+        if decision.reason != Reason.PROPOSALS:
+            self._kept_out_since.pop(uid, None)
+            return
+        since = self._kept_out_since.setdefault(uid, self._world.now)
+        if self._world.is_calm and self._world.now - since > UNTOLD_SECONDS:
+            self._world.problem(f"{subject} was kept out by proposals for {UNTOLD_SECONDS:g} s, and not told so")
+
+    def _check_nomination(self, uid: str, node: str) -> None:
+        for pod in self._world.pods():
+            nominated = pod["status"].get("nominatedNodeName", "")
+            if pod["metadata"]["uid"] == uid and not pod["spec"].get("nodeName") and nominated != node:
+                self._world.problem(f"{pod['metadata']['name']} waits on {node}, nominated to {nominated or 'no node'}")
 
     def _on_settled(self, stream: str, stored: StoredMessage) -> None:
         attempt, _ = _attempt_in(stored.data)
@@ -479,6 +537,8 @@ class _Attempt(msgspec.Struct):
     attempt: str = ""
     outcome: str = ""
     node: str = ""
+    reason: str = ""
+    repeat: int = 0
 
 
 def _read(data: bytes) -> _Attempt:

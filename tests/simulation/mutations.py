@@ -34,6 +34,7 @@ from berth_scorer import events as scorer_events
 from berth_watcher import mirror
 from berth_watcher.attempts import Attempts, InFlightWindow
 from berth_watcher.queue.plugins import QueuePlugins
+from berth_watcher.queue.requeue import Requeue
 from berth_watcher.store import clusterevents
 from berth_watcher.takeover import TakeoverState
 from harness.fakes.memory_bus import MemoryStore
@@ -200,6 +201,22 @@ def _waiting_once() -> list[Replacement]:
         return PublishDecision(decision=decision, held=attempt.latest)
 
     return [(core.BinderCore, "_publish_waiting", publish_waiting)]
+
+
+def _held_rooms_are_proposals() -> list[Replacement]:
+    def unsettled(self: Any, *, bound: bool) -> Any:
+        return (each for each in self._by_uid.values() if bound or each.bound_at is None)
+
+    return [(view.Proposals, "unsettled", unsettled)]
+
+
+def _ends_of_waits_unheard() -> list[Replacement]:
+    """The end of the nomination is no event either: it wakes the same pods."""
+    return [(Requeue, "on_room_freed", lambda _self, _pod, _sequence, _changes: None), *_end_of_nomination_unheard()]
+
+
+def _waits_without_nomination() -> list[Replacement]:
+    return [(core.BinderCore, "_nominate_and_wait", core.BinderCore._wait_for_plugin)]
 
 
 def _fences_believed() -> list[Replacement]:
@@ -569,6 +586,15 @@ KEPT_VOLUMES: Final = replace(VOLUMES, acts=(10, 20), pods=(6, 10), nodes=(2, 3)
 """Pods and strangers want the same volumes."""
 STRANGERS: Final = Focus(faults=("strangers' fences",), fault_counts=(2, 3), kinds=("plain", "impossible"), acts=(5,))
 WAITING: Final = Focus(fault_counts=(0,), kinds=("volume",), acts=(0,), nodes=(2, 4), pods=(4, 8), rough=0.0)
+HOLDING: Final = replace(
+    WAITING,
+    kinds=("volume", "volume", "plain"),
+    acts=(5, 10),
+    things=("add_pod", "add_pod", "delete_pod", "touch_pod", "change_node", "remove_node"),
+    nodes=(2, 3),
+    pods=(6, 14),
+)
+"""Pods fill nodes while they wait for their volumes, and are deleted, changed, or lose their node meanwhile."""
 TRAPS: Final = Focus(fault_counts=(0,), kinds=("trapped", "plain"), acts=(5,), pods=(4, 8), variants=("one",))
 FORGOTTEN: Final = Focus(faults=("deliveries forgotten",), fault_counts=(2, 3), kinds=("plain",), acts=(15,))
 POSITIONS_ANEW: Final = Focus(
@@ -672,6 +698,23 @@ MUTATIONS: Final[dict[str, Mutation]] = {
     ),
     "waiting-once": Mutation(
         rule="`waiting` is repeated every 10 s (5)", seeds=20, replace=_waiting_once, focus=WAITING, is_quick=True
+    ),
+    "held-rooms-are-proposals": Mutation(
+        rule="a proposal of a pod that waits counts like a bound pod (4.6)",
+        seeds=20,
+        replace=_held_rooms_are_proposals,
+        focus=HOLDING,
+        is_quick=True,
+    ),
+    "ends-of-waits-unheard": Mutation(
+        rule="the end of a wait is an event (3.10)", seeds=100, replace=_ends_of_waits_unheard, focus=HOLDING
+    ),
+    "waits-without-nomination": Mutation(
+        rule="a pod is nominated before it waits (5.15)",
+        seeds=10,
+        replace=_waits_without_nomination,
+        focus=HOLDING,
+        is_quick=True,
     ),
     "large-objects-whole": Mutation(
         rule="the mirror has a smaller form of what the bus does not take (3; point 7)",
@@ -811,6 +854,9 @@ ELSEWHERE: Final[dict[str, str]] = {
     ),
     "configurations that differ are named (point 12): changes no pod": (
         "unit/process/test_peers.py::test_a_difference_is_named_by_profile"
+    ),
+    "a nomination ends with the wait (5.15): the next attempt, milliseconds later, writes or clears it anyway": (
+        "unit/binder/test_nominations.py::test_wait_that_ends_without_a_binding_clears_the_nomination"
     ),
     "the best estimate (point 13): needs hundreds of nodes": (
         "simulation/test_many_scorers.py::test_many_scorers_place_pods_as_one_does"

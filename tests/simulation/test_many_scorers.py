@@ -14,6 +14,7 @@ import pytest
 
 from berth.framework.profile import Profile
 from berth.profiles.configuration import profiles_of, read_configuration
+from harness.plugins.long_runs import IS_LONG
 from harness.worlds.many_scorers import PROFILE, ManyScorers
 from harness.worlds.placements import Placements, Scenario, per_kind, scenarios
 
@@ -37,7 +38,7 @@ def placed(name: str, scorers: int) -> Placements:
     return ManyScorers(scenario, profile(scenario), scorers).run()
 
 
-@pytest.mark.parametrize("scorers", [2, 8])
+@pytest.mark.parametrize("scorers", [2, 8] if IS_LONG else [8])
 @pytest.mark.parametrize("name", SCENARIOS)
 def test_many_scorers_place_pods_as_one_does(name, scorers):
     by_one, by_many = placed(name, 1), placed(name, scorers)
@@ -49,8 +50,8 @@ def test_many_scorers_place_pods_as_one_does(name, scorers):
         assert by_many.misplaced_percent(by_one) <= MISPLACED_PERCENT, counts
 
 
-@pytest.mark.parametrize("scorers", [4, 8])
-@pytest.mark.parametrize("nodes", [60, 99, 150])
+@pytest.mark.parametrize("scorers", [4, 8] if IS_LONG else [8])
+@pytest.mark.parametrize("nodes", [60, 99, 150] if IS_LONG else [60, 150])
 def test_pods_in_flight_are_a_large_part_of_a_small_cluster(nodes, scorers):
     scenario = next(scenario for scenario in scenarios(nodes) if scenario.name == "three sizes")
     made = profile(scenario)

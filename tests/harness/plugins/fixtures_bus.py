@@ -146,11 +146,21 @@ async def memory_bus_under_test() -> AsyncIterator[BusUnderTest]:
     await under_test.close()
 
 
+ONLY_LONG = [pytest.mark.slow, pytest.mark.long(only=True)]
+
+
 @pytest.fixture(
-    params=["memory", *(pytest.param(name, marks=pytest.mark.slow) for name in ("nats", "prefixed", "container"))]
+    params=[
+        "memory",
+        pytest.param("prefixed", marks=pytest.mark.slow),
+        *(pytest.param(name, marks=ONLY_LONG) for name in ("nats", "container")),
+    ]
 )
 def on(request: pytest.FixtureRequest) -> BusUnderTest:
-    """The bus in memory, then real ones: tests that use this are the contract suite of the bus."""
+    """The bus in memory, then real ones: tests that use this are the contract suite of the bus.
+
+    The suites of the services use a real bus without a prefix. The image's server is the same program.
+    """
     return request.getfixturevalue(f"{request.param}_bus_under_test")
 
 

@@ -4,7 +4,7 @@
     @settings(max_examples=often(40))
 
 `make test-long` runs the tests with the mark `long`. Those with a parameter `seed`, those of hypothesis, and all of
-`tests/fuzz` and `tests/simulation` get it here.
+`tests/fuzz` and `tests/simulation` get it here. Other runs leave out the tests with `long(only=True)`.
 """
 
 import os
@@ -34,15 +34,24 @@ settings.load_profile("berth")
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line(
-        "markers", "long: tries more in `make test-long`; random tests have it (harness.plugins.long_runs)"
+        "markers",
+        "long(only=False): tries more in `make test-long`, or runs only there; random tests have it "
+        "(harness.plugins.long_runs)",
     )
 
 
 @pytest.hookimpl(tryfirst=True)  # before -m chooses
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     for item in items:
         if isinstance(item, pytest.Function) and _is_random(item):
             item.add_marker("long")
+    if not IS_LONG and (only_long := [item for item in items if _is_only_long(item)]):
+        config.hook.pytest_deselected(items=only_long)
+        items[:] = [item for item in items if item not in only_long]
+
+
+def _is_only_long(item: pytest.Item) -> bool:
+    return any(mark.kwargs.get("only") for mark in item.iter_markers("long"))
 
 
 def _is_random(item: pytest.Function) -> bool:

@@ -3,7 +3,7 @@
     project = ComposeProject()
     project.compose("up", "--wait"), project.containers("scorer"), project.down(), project.left()
 
-Its images are built once a run, by `docker compose build`; BUILD_PYTHON and BUILD_NETWORK go through to it.
+Its image is built once a run, by `docker compose build`; BUILD_PYTHON and BUILD_NETWORK go through to it.
 """
 
 from __future__ import annotations
@@ -25,7 +25,6 @@ from harness.servers.docker_engine import DockerError, docker
 
 ROOT: Final = Path(__file__).parents[3]
 IMAGE: Final = "berth:test"
-TOOLS_IMAGE: Final = "berth-tools:test"
 UP_SECONDS: Final = 180.0
 BUILD_SECONDS: Final = 900.0
 PORTS: Final = ("NATS_PORT", "CLUSTER_PORT", "PROMETHEUS_PORT", "GRAFANA_PORT", "JAEGER_PORT", "CONSOLE_PORT")
@@ -71,7 +70,6 @@ class ComposeProject:
             **os.environ,
             "COMPOSE_PROJECT_NAME": self.name,
             "BERTH_IMAGE": IMAGE,
-            "BERTH_TOOLS_IMAGE": TOOLS_IMAGE,
             **ports,
             **self.told,
         }
@@ -141,14 +139,14 @@ def require_project(*profiles: str) -> None:
             require(f"image:{name}")
     require(f"image:{os.environ.get('BUILD_PYTHON', 'python:3.11-slim-bookworm')}")
     if problem := _build():
-        pytest.fail(f"building {IMAGE} and {TOOLS_IMAGE}: {problem}", pytrace=False)
+        pytest.fail(f"building {IMAGE}: {problem}", pytrace=False)
 
 
 @cache
 def _build() -> str:
-    """Build both images; returns the error, empty for none."""
+    """Build the image; returns the error, empty for none."""
     try:
-        ComposeProject().compose("build", "watcher", "bus-apply", seconds=BUILD_SECONDS)
+        ComposeProject().compose("build", "watcher", seconds=BUILD_SECONDS)
     except DockerError as exc:
         return str(exc)
     return ""

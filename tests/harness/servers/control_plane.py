@@ -21,7 +21,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from berth_cli.pipeline.pipeline import is_running
+from berth_cli.pipeline.access import is_running
 from harness.servers.child_processes import free_ports, spawn, stop
 
 ASSETS_VARIABLE = "KUBEBUILDER_ASSETS"

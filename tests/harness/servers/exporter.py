@@ -21,6 +21,7 @@ class Exporter:
     speed: float | None = 125e6
     release: str = "6.1.0-1"
     slaves: tuple[str, ...] = ()
+    repeating: tuple[str, ...] = ()  # interfaces that carry the device's bytes again: VLANs, bridges, pods' own
     _began: float = field(default_factory=time.monotonic)
     _received: float = 0.0
     _sent: float = 0.0
@@ -63,12 +64,16 @@ class Exporter:
             f"node_uname_info{{{uname}}} 1",
             'node_network_receive_bytes_total{device="lo"} 1e12',
         ]
-        for device in (self.device, *self.slaves):
+        for number, device in enumerate((self.device, *self.slaves, *self.repeating), start=2):
             flags = 0x1803 if device in self.slaves else 0x1003
+            is_made = device in self.repeating
             lines += [
                 f'node_network_receive_bytes_total{{device="{device}"}} {self._received:.0f}',
                 f'node_network_transmit_bytes_total{{device="{device}"}} {self._sent:.0f}',
                 f'node_network_flags{{device="{device}"}} {flags}',
+                f'node_network_name_assign_type{{device="{device}"}} {3 if is_made else 4}',
+                f'node_network_iface_id{{device="{device}"}} {number}',
+                f'node_network_iface_link{{device="{device}"}} {2 if is_made else number}',
             ]
             if self.speed is not None:
                 lines.append(f'node_network_speed_bytes{{device="{device}"}} {self.speed:.0f}')

@@ -18,7 +18,7 @@ from pathlib import Path
 from berth_cli.recording.file import Recording, RecordingError, read_recording
 from berth_cli.recording.segments.folder import segments_in
 
-SECONDS = 60.0
+SECONDS = 120.0
 
 
 def record(*arguments: object) -> list[str]:

@@ -60,9 +60,9 @@ class PrometheusServer:
         self._process = spawn(command, self._folder / "prometheus.log")
         self._wait_until_ready()
 
-    def scrape(self, *instances: str) -> None:
-        """Scrape these exporters from now on, and no others."""
-        _replace(self._targets, [{"targets": list(instances)}])
+    def scrape(self, *instances: str, replicas: Iterable[str] = ("a",)) -> None:
+        """Scrape these exporters from now on, and no others: each once for each value of the label `replica`."""
+        _replace(self._targets, [{"targets": list(instances), "labels": {"replica": one}} for one in replicas])
 
     def scrape_services(self, instances: Mapping[str, str]) -> None:
         """Scrape these of berth's processes from now on, by name, and no others."""

@@ -23,7 +23,6 @@ from berth_binder.events import (
     EvictionAnswer,
     EvictPods,
     GetPod,
-    Nak,
     PodAnswer,
     PostBinding,
     PublishDecision,
@@ -127,7 +126,7 @@ class RandomBinderWorld:
     def carry_out(self, effects: list[Effect]) -> None:
         for effect in effects:
             match effect:
-                case Ack() | Nak() | RejectRanked():
+                case Ack() | RejectRanked():
                     self.unsettled.discard(effect.held.sequence)
                 case PublishDecision():
                     self.bench.decisions.append(effect.decision)

@@ -19,7 +19,7 @@ from harness.worlds.kubernetes_api import STRATEGIC_PATCH, Answer, KubernetesApi
 T = TypeVar("T")
 
 AT_ONCE = 16
-BOUND_SECONDS = 30.0
+BOUND_SECONDS = 60.0
 LABEL = "berth.test/of"
 NO_GRACE = {"gracePeriodSeconds": 0}
 NEVER_IDLE = aiohttp.ClientTimeout(total=None, sock_read=None)

@@ -15,7 +15,7 @@ JSON = "application/json"
 MERGE_PATCH = "application/merge-patch+json"
 STRATEGIC_PATCH = "application/strategic-merge-patch+json"
 JSON_PATCH = "application/json-patch+json"
-ANSWER_SECONDS = 20.0
+ANSWER_SECONDS = 60.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

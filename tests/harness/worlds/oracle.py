@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import lzma
+import re
 from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
@@ -11,12 +12,13 @@ from typing import Any
 
 DATA = Path(__file__).parents[2] / "data" / "oracle"
 PROFILES = DATA / "profiles.yaml"
+CYCLE, RESIZE = "cycle.jsonl.xz", "resize.jsonl.xz"
 Json = dict[str, Any]
 
 
-def clusters(count: int | None = None) -> Iterator[Json]:
+def clusters(count: int | None = None, *, file: str = CYCLE) -> Iterator[Json]:
     """The recorded clusters, with the cases that berth decides as kube-scheduler 1.36.3."""
-    with lzma.open(DATA / "cycle.jsonl.xz", "rt") as lines:
+    with lzma.open(DATA / file, "rt") as lines:
         for cluster in map(json.loads, islice(lines, count)):
             yield {**cluster, "cases": [case for case in cluster["cases"] if not _spreads_all_pods(case["pod"])]}
 
@@ -71,7 +73,15 @@ def decision_of(case: Json) -> Json:
 
 def message_of(case: Json) -> str:
     """The reason for having no node; empty when there is one."""
-    return (case.get("message") or "").replace("no new claims to deallocate, ", "")
+    return without_dynamic_resources(case.get("message") or "")
+
+
+def without_dynamic_resources(message: str) -> str:
+    """kube-scheduler's message without the text of DynamicResources' PostFilter, which berth does not have.
+
+    "not found" is that plugin's error where another plugin's PreFilter has rejected the pod.
+    """
+    return re.sub(r"(?<=\.) not found$", "", message.replace("no new claims to deallocate, ", ""))
 
 
 def simulated_of(line: Json) -> Json:

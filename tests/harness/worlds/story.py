@@ -22,6 +22,7 @@ from dataclasses import dataclass, field
 
 from berth_sim.nodes import node_manifest
 from harness.worlds.cluster_user import ClusterUser, node_of
+from harness.worlds.oracle import without_dynamic_resources
 
 ACT_SECONDS = 60.0
 """How long an act may take to reach its state: several back-offs of the longest kind."""
@@ -39,8 +40,6 @@ HOSTNAME = "kubernetes.io/hostname"
 ZONE = "topology.kubernetes.io/zone"
 SELECTED = "volume.kubernetes.io/selected-node"
 STORAGE_CLASS = "slow"
-OF_DYNAMIC_RESOURCES = "no new claims to deallocate, "
-"""What that plugin's PostFilter adds to a message. berth has no such step, and no pod here has such a claim."""
 CLAIM = {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}}
 LOW_PODS = 12
 NEVER = {"preemptionPolicy": "Never"}
@@ -463,6 +462,6 @@ def _state(pod: dict, *, refused: bool) -> PodState:
     condition = _condition(pod)
     told = [condition.get("status", ""), condition.get("reason", ""), str(condition.get("observedGeneration", ""))]
     if refused:
-        told.append(condition.get("message", "").replace(OF_DYNAMIC_RESOURCES, ""))
+        told.append(without_dynamic_resources(condition.get("message", "")))
     nominated = not node_of(pod) and bool(pod["status"].get("nominatedNodeName"))
     return PodState(bound=bool(node_of(pod)), condition=" ".join(filter(None, told)), nominated=nominated)

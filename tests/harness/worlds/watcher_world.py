@@ -6,7 +6,8 @@ from datetime import UTC, datetime, timedelta
 
 import msgspec
 
-from berth.api.meta import ObjectMeta
+from berth.api.kinds import WATCHED_KINDS
+from berth.api.meta import KubernetesObject, ObjectMeta
 from berth.api.node import Node
 from berth.api.pod import Pod, PodSchedulingGate, PodStatus
 from berth.api.workloads import Namespace
@@ -43,6 +44,7 @@ from harness.builders import objects
 EPOCH = datetime(2026, 1, 1, tzinfo=UTC)
 TERM = Term(7)
 KINDS = ("pod", "node", "namespace")
+_NAMES = {kind.struct: kind.name for kind in WATCHED_KINDS}
 
 
 def a_pod(
@@ -111,9 +113,10 @@ class WatcherUnderTest:
     """Whether a slice has time left."""
     max_writes: int = 256
     max_message_bytes: int = 1_000_000
+    kinds: tuple[str, ...] = KINDS
 
     def __post_init__(self) -> None:
-        self.store = ObjectStore(KINDS)
+        self.store = ObjectStore(self.kinds)
         self.bucket: dict[str, Entry] = {}
         self.held_writes: list[Effect] = []
         self.published: list[PublishPending] = []
@@ -124,11 +127,11 @@ class WatcherUnderTest:
 
     # --- the takeover
 
-    def list_objects(self, *things: Pod | Node | Namespace) -> None:
+    def list_objects(self, *things: KubernetesObject) -> None:
         """The reflectors list objects, before the term begins."""
-        for kind, event in _listed(things).items():
-            assert kind in KINDS
-            self.store.apply(event)
+        for kind in self.kinds:
+            listed = [thing for thing in things if _NAMES[type(thing)] == kind]
+            self.store.apply(Listed(kind=kind, objects=listed, resource_version="10"))
 
     def take_over(self, term: Term = TERM) -> None:
         """The term begins. The bus has not been read yet."""
@@ -151,7 +154,7 @@ class WatcherUnderTest:
             self.send(BucketEntryRead(entry=entry))
         self.send(BucketComplete(position=self.sequence))
 
-    def lead(self, *things: Pod | Node | Namespace, streams: StreamsRead | None = None) -> "WatcherUnderTest":
+    def lead(self, *things: KubernetesObject, streams: StreamsRead | None = None) -> "WatcherUnderTest":
         """The whole takeover at once."""
         self.list_objects(*things)
         self.take_over()
@@ -168,18 +171,18 @@ class WatcherUnderTest:
         self.now += seconds
         self.send()
 
-    def show(self, *things: Pod | Node | Namespace) -> None:
+    def show(self, *things: KubernetesObject) -> None:
         """The watch shows objects, added or modified."""
         self.send(*self.upserts(*things))
 
-    def upserts(self, *things: Pod | Node | Namespace) -> list[Event]:
-        return [Upserted(kind=_kind(thing), object=thing) for thing in things]
+    def upserts(self, *things: KubernetesObject) -> list[Event]:
+        return [Upserted(kind=_NAMES[type(thing)], object=thing) for thing in things]
 
     def put_live_data(self, bucket: LiveBucket, key: str, data: bytes | None, sequence: int) -> None:
         self.send(LiveDataReceived(bucket=bucket, key=key, sequence=sequence, data=data))
 
-    def delete(self, thing: Pod | Node | Namespace) -> None:
-        self.send(Deleted(kind=_kind(thing), object=thing))
+    def delete(self, thing: KubernetesObject) -> None:
+        self.send(Deleted(kind=_NAMES[type(thing)], object=thing))
 
     def decide(self, name: str, outcome: Outcome, *, epoch: int = 1, attempt: str = "", **more: object) -> None:
         """The binder decides a pod's latest attempt."""
@@ -283,14 +286,3 @@ class WatcherUnderTest:
 
 def attempt(name: str, term: int, n: int) -> Attempt:
     return Attempt(uid=Uid(f"uid-{name}"), term=Term(term), n=n)
-
-
-def _kind(thing: object) -> str:
-    return {Pod: "pod", Node: "node", Namespace: "namespace"}[type(thing)]
-
-
-def _listed(things: Iterable[Pod | Node | Namespace]) -> dict[str, Listed]:
-    by_kind: dict[str, list] = {kind: [] for kind in KINDS}
-    for thing in things:
-        by_kind[_kind(thing)].append(thing)
-    return {kind: Listed(kind=kind, objects=listed, resource_version="10") for kind, listed in by_kind.items()}

@@ -184,11 +184,11 @@ NEWEST = "9999999999999999999"
 """A version that no watch has reached: the pod may be newer than what the binder was shown."""
 
 
-def forged(**parts: str) -> bytes:
+def forged(scheduler: str = "berth", **parts: str) -> bytes:
     """A RANKED that only a hostile scorer writes: ``parts`` are of the pod's metadata, or of the message."""
     metadata = {"name": "web", "namespace": "default", "uid": "forged-1", "resourceVersion": NEWEST}
     metadata |= {name: text for name, text in parts.items() if name in metadata}
-    pod = {"metadata": metadata, "spec": {"schedulerName": "berth"}}
+    pod = {"metadata": metadata, "spec": {"schedulerName": scheduler}}
     message = {"schema": 1, "attempt": f"{metadata['uid']}.1.1", "profile": "berth", "pod": pod}
     others = {name: text for name, text in parts.items() if name not in metadata}
     return json.dumps({**message, "message": "no room", "scorer": "s", **others}).encode()
@@ -205,6 +205,8 @@ HOSTILE = {
         "berth.ranked.berth.default.odd",
         forged(namespace="default/services?watch=true&x="),
     ),
+    "a profile that the pod does not name": ("berth.ranked.berth.default.odd", forged(profile="another")),
+    "a profile that no pod names": ("berth.ranked.berth.default.odd", forged("another", profile="another")),
     "a time without a zone": ("berth.ranked.berth.default.odd", forged(asked_at="2026-01-01T00:00:00")),
 }
 

@@ -153,7 +153,7 @@ async def test_only_consumers_of_lower_epochs_are_deleted(world, informers):
     assert await world.session.consumers("RANKED") == ["binder-9"]
     assert not work.done()
     await world.session.delete_consumer("RANKED", "binder-9")
-    assert await asyncio.wait_for(work, 10) == TakenOver(consumer="binder-5", left=0)
+    assert await asyncio.wait_for(work, 30) == TakenOver(consumer="binder-5", left=0)
 
 
 async def test_consumer_that_a_former_leader_recreates_is_deleted_again(world, informers, monkeypatch):

@@ -1,5 +1,6 @@
 """The embedded NATS server: on the default port, and never confused with another server."""
 
+import os
 from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
@@ -12,7 +13,7 @@ from berth.bus.settings import BusSettings
 from berth.errors import TemporaryError
 from berth.exits import UsageError
 from berth_cli.bus import connect_bus
-from berth_cli.pipeline.access import find_folder
+from berth_cli.pipeline.access import FOLDER_PREFIX, find_folder
 from berth_cli.pipeline.pipeline import working_folder
 from berth_cli.pipeline.programs import nats_server
 from berth_cli.pipeline.servers import ANY_PORT, check_nats_server, embedded_nats, is_free
@@ -78,18 +79,14 @@ async def test_nobody_gets_in_without_a_password(folder: Path):
             await (await connect_bus(url, user=user)).close()
 
 
-async def test_who_meets_a_server_of_others_hears_of_the_address_that_berth_up_prints(
-    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+async def test_without_an_address_ones_own_pipeline_is_found_on_any_port(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
+    monkeypatch.delenv("BERTH_NATS_URL", raising=False)
+    (folder := tmp_path / f"{FOLDER_PREFIX}{os.getpid()}-own").mkdir(mode=0o700)
     async with Supervisor(print) as supervisor:
-        url = await embedded_nats((ANY_PORT,), folder, supervisor, within=START)
-        (elsewhere := tmp_path / "elsewhere").mkdir()
-        monkeypatch.setenv("BERTH_NATS_URL", url)
-        with pytest.raises(UsageError, match=r"`berth up` that found the port taken prints .*: name it with --nats"):
-            await connect_bus(None, place=elsewhere)
-        with pytest.raises(UsageError) as named:
-            await connect_bus(url, place=elsewhere)
-        assert "berth up" not in str(named.value)
+        await embedded_nats((ANY_PORT,), folder, supervisor, within=START)
+        await (await connect_bus(None, place=tmp_path)).close()
 
 
 async def test_whoever_says_who_they_are_is_not_taken_for_somebody_else(folder: Path, monkeypatch: pytest.MonkeyPatch):

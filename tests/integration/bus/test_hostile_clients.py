@@ -88,7 +88,7 @@ async def test_a_forged_copy_of_a_stored_message_ends_no_reader(own_nats_server,
 
 
 async def test_what_is_published_to_a_consumers_inbox_is_no_delivery(session):
-    async with asyncio.timeout(10), session.consume("PENDING", "scorer", max_unacked=8) as deliveries:
+    async with asyncio.timeout(30), session.consume("PENDING", "scorer", max_unacked=8) as deliveries:
         inbox = deliveries._pull._inbox
         for reply in ("x", "$JS.ACK.a.b.c", "$JS.ACK.a.b." + ".".join(["9" * 5_000] * 5)):
             await session._connection.publish(f"{inbox}.0", b"junk", reply=reply[:3_000])

@@ -15,6 +15,7 @@ from berth_cli.pipeline.accounts import DOMAIN
 from berth_cli.pipeline.natsconf import nats_conf
 from harness.servers.bus_users import USERS, inbox_of, password_of
 from harness.servers.nats_server import NatsServer, nats_server
+from harness.worlds.cluster_user import eventually
 from harness.worlds.hostile_clients import (
     INSIDE,
     OUTSIDE,
@@ -85,9 +86,12 @@ async def test_in_one_account_the_server_publishes_for_whoever_asks(server, admi
     purge = "$JS.API.STREAM.PURGE.dead"
     await client.publish("$JS.API.DIRECT.GET.KV_facts.$KV.facts.empty.key", b"", reply=purge)
     await client.flush()
-    await asyncio.sleep(0.3)
-    assert await admin.last("RANKED", forged) is not None
-    assert (await admin.state("dead")).messages == 0
+    await eventually(lambda: admin.last("RANKED", forged), "the forged message")
+
+    async def is_purged() -> bool:
+        return (await admin.state("dead")).messages == 0
+
+    await eventually(is_purged, "the purge")
     await admin._connection.request("$JS.API.STREAM.PURGE.RANKED")
     await client.close()
 
@@ -165,7 +169,7 @@ class Received:
 
     async def all_of(self, subjects: Iterable[str]) -> None:
         """Wait until something has come on each of them."""
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(30):
             while not set(subjects).issubset(self.subjects):
                 self._changed.clear()
                 await self._changed.wait()
@@ -227,7 +231,7 @@ async def test_people_follow_a_pod_through_every_stage(server, admin):
     await admin.publish("berth.pending.berth.default.web-9", b"{}")
     await scorer.publish("berth.ranked.berth.default.web-9", b"{}")
     await admin.publish("berth.decision.berth.default.web-9", b"{}")
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(30):
         found = [await seen.get() for _ in range(3)]
     assert found == [f"berth.{stage}.berth.default.web-9" for stage in ("pending", "ranked", "decision")]
     await scorer.close()

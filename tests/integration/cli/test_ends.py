@@ -187,6 +187,21 @@ def test_wrong_usage_is_an_error_on_one_line(words, command, named):
     assert line.endswith(f": see {command} --help")
 
 
+@pytest.mark.parametrize("words", [(), ("why",), ("dead", "list")])
+def test_h_is_help(words):
+    short, long = berth(*words, "-h"), berth(*words, "--help")
+    assert (short.returncode, short.stderr, short.stdout) == (0, "", long.stdout)
+    assert "-h, --help" in long.stdout
+
+
+def test_h_is_help_of_a_service_too():
+    done = subprocess.run(
+        [Path(sys.executable).with_name("berth-scorer"), "-h"], capture_output=True, text=True, check=False, timeout=60
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.startswith("Usage: berth-scorer ")
+
+
 @pytest.mark.parametrize("words", [(), ("config",)])
 def test_a_command_without_words_prints_its_help(words):
     done = berth(*words)

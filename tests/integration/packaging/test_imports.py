@@ -39,6 +39,11 @@ def imported(statement: str) -> set[str]:
         pytest.param(command("trace"), {NATS, HTTP, LOGS, ARRAYS}, id="trace, until it connects"),
         pytest.param(command("why", "top", "queue"), {NATS, HTTP, LOGS}, id="why, top and queue, until they connect"),
         pytest.param(command("dead", "drain"), {NATS, HTTP, LOGS, ARRAYS}, id="dead and drain, until they connect"),
+        pytest.param(
+            "from berth_cli.bus import Settings, bus_of; bus_of(Settings())",
+            {HTTP, ARRAYS},
+            id="a command's connection",
+        ),
         pytest.param(command("plugin", "config", "simulate"), {NATS, HTTP, LOGS}, id="commands without a connection"),
     ],
 )

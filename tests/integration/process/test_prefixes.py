@@ -75,8 +75,10 @@ async def decided(session: NatsSession) -> set[str]:
 
 @pytest.mark.parametrize(
     ("prefixes", "users"),
-    [(("", "west"), "without users"), (("east", "west"), "with users")],
-    ids=["one account", "own accounts"],
+    [
+        pytest.param(("east", "west"), "with users", id="own accounts"),
+        pytest.param(("", "west"), "without users", id="one account", marks=pytest.mark.long(only=True)),
+    ],
 )
 async def test_two_berths_on_one_server_schedule_two_clusters(
     clusters: dict[str, Path], prefixes: tuple[str, str], users: str, tmp_path: Path

@@ -299,13 +299,13 @@ async def scorer(bus, *configurations):
     made = Ranker(profiles=profiles_of(configuration), config="c", identity="s1", best=8)
     task = asyncio.create_task(serve(process, bus, made, configurations))
     try:
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(30):
             while not process.health.is_ready:  # noqa: ASYNC110 - readiness has no event
                 await asyncio.sleep(0.005)
         yield process
     finally:
         process.stopping.set()
-        await asyncio.wait_for(task, 5)
+        await asyncio.wait_for(task, 30)
 
 
 async def write_node(session, name: str) -> None:
@@ -319,7 +319,7 @@ async def publish(session, one: Pod, attempt: int = 1) -> None:
 
 async def ranked(session, *names: str) -> dict:
     """The rankings of these pods, once all are there."""
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(30):
         while True:
             stored = [decode(each.data, Ranked) async for each in session.scan("RANKED", "berth.ranked.>")]
             found = {message.pod.metadata.name: message for message in stored}
@@ -338,7 +338,7 @@ def queue_of(session):
 
 
 async def until(holds) -> None:
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(30):
         while not holds():  # noqa: ASYNC110 - the server is in a thread, and the bus has no event for it
             await asyncio.sleep(0.005)
 
@@ -426,7 +426,7 @@ async def test_the_whole_pod_goes_no_further_than_to_the_extender(bus, session, 
         assert message.pod == pod("web")
         monkeypatch.setattr(Ranker, "answer", fail)
         await publish(session, secret, attempt=2)
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(30):
             while not (letters := [each async for each in session.scan("dead", "berth.dead.>")]):  # noqa: ASYNC110 - the bus has no event for it
                 await asyncio.sleep(0.01)
     assert extender.requests[0].body["Pod"]["spec"] == {"env": "hunter2"}

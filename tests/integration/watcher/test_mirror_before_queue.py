@@ -48,7 +48,7 @@ async def running_scorer(bus: MemoryBus) -> AsyncIterator[None]:
     process = Process(name="scorer", metrics=RecordingMeter())
     task = asyncio.create_task(serve(process, bus, ranker))
     try:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(30):
             while not process.health.is_ready:  # noqa: ASYNC110 - health has no event
                 await asyncio.sleep(0.01)
         yield

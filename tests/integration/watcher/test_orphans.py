@@ -1,15 +1,21 @@
 """A message that PENDING holds and its consumer does not deliver: the watcher makes the consumer anew."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
+from datetime import timedelta
+from functools import partial
 
 import pytest
 
+from berth.bus.interface import Delivery, Session
 from berth.leader import checks
-from berth.messages.attempts import Outcome, Pending
+from berth.messages.attempts import Outcome, Pending, decode
+from berth.settings.settings import Numbers
 from harness.fakes.memory_bus import MemoryBus
 from harness.plugins.fixtures_bus import BusUnderTest
 from harness.plugins.fixtures_kube import Cluster
 from harness.worlds.watcher_service import WatcherWorld, bound, watcher_world
+
+Take = Callable[[Session, Delivery], Awaitable[None]]
 
 
 @pytest.fixture
@@ -75,3 +81,24 @@ async def test_pods_are_bound_after_somebody_has_deleted_the_consumer(
         await world.until(world.all_bound)
         await session.close()
         await world.until(lambda: watcher.leads)
+
+
+async def test_a_pod_is_bound_whose_message_a_scorer_has_put_off_for_a_century(
+    simulated_cluster: Cluster, nats_bus_under_test: BusUnderTest
+):
+    put_off: list[str] = []
+
+    async def put_first_off(take: Take, session: Session, delivery: Delivery) -> None:
+        if not put_off:
+            put_off.append(decode(delivery.data, Pending).attempt)
+            delivery.nak(timedelta(days=36500))
+        else:
+            await take(session, delivery)
+
+    async with watcher_world(simulated_cluster, nats_bus_under_test.bus) as world:
+        world._take = partial(put_first_off, world._take)
+        await world.leading_watcher(numbers=Numbers(silent_attempt=timedelta(seconds=1)))
+        await world.add_pod("web")
+        await world.until(world.all_bound)
+        await world.until(lambda: none_is_left(world))
+    assert world.attempts != put_off

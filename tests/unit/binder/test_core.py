@@ -19,10 +19,11 @@ from berth_binder.events import (
     Ack,
     BindingAnswer,
     LogMissingRight,
-    Nak,
     PodAnswer,
     PublishDecision,
+    PutOff,
     RecordEvent,
+    RejectRanked,
     SetAside,
     VoidBindings,
 )
@@ -229,11 +230,25 @@ def test_another_epoch_decides_again(bench):
     assert [(decision.epoch, decision.outcome) for decision in bench.decisions] == [(7, "bound"), (8, "bound")]
 
 
-def test_unknown_profile_is_nacked_with_a_delay(bench):
+def test_unknown_profile_of_a_waiting_pod_is_put_off(bench):
+    pod = bench.show(make_pod("web", spec={"scheduler_name": "other"}))
+    (effect,) = bench.take(msgspec.structs.replace(ranked(pod, "n1"), profile="other"))
+    assert isinstance(effect, PutOff)
+
+
+def test_unknown_profile_of_a_pod_that_names_another_is_a_dead_letter(bench):
     pod = bench.show(make_pod("web"))
     (effect,) = bench.take(msgspec.structs.replace(ranked(pod, "n1"), profile="other"))
-    assert isinstance(effect, Nak)
-    assert effect.delay.total_seconds() > 0
+    assert isinstance(effect, RejectRanked)
+    forged = make_pod("web", spec={"scheduler_name": "other"})
+    (effect,) = bench.take(msgspec.structs.replace(ranked(forged, "n1"), profile="other"))
+    assert isinstance(effect, RejectRanked)
+
+
+def test_unknown_profile_of_a_pod_that_does_not_wait_is_a_dead_letter(bench):
+    pod = make_pod("web", spec={"scheduler_name": "other"})
+    (effect,) = bench.take(msgspec.structs.replace(ranked(pod, "n1"), profile="other"))
+    assert isinstance(effect, RejectRanked)
 
 
 # Answers to the Binding.

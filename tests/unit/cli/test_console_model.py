@@ -45,7 +45,7 @@ class Watched:
         self._sequence = 0
 
     def connect(self) -> None:
-        self.model.connected(self.mirror, at=self.now.timestamp())
+        self.model.connected(self.mirror, source="cluster uid-1, NATS nats://there:4222", at=self.now.timestamp())
 
     def write(self, name: str, data: bytes | None, bucket: str = CLUSTER) -> None:
         self._sequence += 1
@@ -313,6 +313,7 @@ def test_a_bus_that_is_away_is_said_and_what_was_there_stays(watched):
     watched.model.disconnected("connection refused again", at=160.0)
     bus = watched.changes().bus
     assert (bus.connected, bus.reason, bus.since) == (False, "connection refused again", 100.0)
+    assert bus.source == "cluster uid-1, NATS nats://there:4222", "what is shown is from there"
     assert set(rows(watched.whole())) == {"a", "b"}
 
 

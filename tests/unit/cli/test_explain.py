@@ -9,7 +9,7 @@ import pytest
 from berth.messages.attempts import Candidate, Decision, Outcome, Preemption, Reason, Rejection, Victim
 from berth_cli.console.answers import sentences_of
 from berth_cli.options import PodName
-from berth_cli.pods.explain import decision_json, decision_lines
+from berth_cli.pods.explain import candidate_details, decision_json, decision_lines
 from berth_cli.pods.lookup import EvictionRecord, ExplainedDecision
 from harness.worlds.printed import printed, words
 
@@ -258,3 +258,12 @@ def test_json_has_scores_without_weights_and_ages_in_seconds():
         "weight": None,
         "score": None,
     }
+
+
+def test_an_explanation_that_all_nodes_share_is_one_line():
+    unknown = {"NetworkTraffic": "unknown: no sample"}
+    nodes = [msgspec.structs.replace(CANDIDATES[0], node=f"n{number}", details=unknown) for number in range(8)]
+    assert [str(line) for line in candidate_details(nodes)] == ["all 8 nodes  NetworkTraffic: unknown: no sample"]
+    assert [str(line) for line in candidate_details(nodes[:1])] == ["n0  NetworkTraffic: unknown: no sample"]
+    nodes[3] = msgspec.structs.replace(nodes[3], details={"NetworkTraffic": "1 MB/s"})
+    assert len(candidate_details(nodes)) == 8

@@ -1,9 +1,11 @@
 """A pod ranked again on every node, from the buckets."""
 
 import asyncio
+import re
 from datetime import timedelta
 
 import msgspec
+import pytest
 
 from berth.api.meta import ObjectMeta
 from berth.api.node import Node, NodeSpec, NodeStatus, Taint
@@ -24,6 +26,7 @@ from berth_cli.remedies.rejections import remedies_of
 from harness.fakes.memory_bus import MemoryBus
 from harness.worlds.printed import printed, words
 
+IS_NODE = re.compile(r"n\d{3}")
 PROFILE = profiles_of(read_configuration(None))["berth"]
 
 
@@ -78,6 +81,35 @@ def test_the_table_has_a_line_for_every_node():
     rows = words(lines)
     assert ["full", "NodeResourcesFit", "Insufficient", "cpu"] in rows
     assert any(row[:2] == ["1", "roomy"] for row in rows)
+
+
+def many(count, *, cpu="4"):
+    return [node(f"n{number:03}", cpu=cpu) for number in range(count)]
+
+
+@pytest.mark.parametrize("count", [1, 10, 11, 300])
+@pytest.mark.parametrize("cpu", ["4", "1m"], ids=["possible", "rejected"])
+def test_ten_nodes_are_shown_and_the_others_counted(count: int, cpu: str):
+    result = again(nodes=many(count, cpu=cpu))
+    rows = [row for row in words(printed(*ranked_now_lines(result), width=160)) if any(map(IS_NODE.fullmatch, row[:2]))]
+    assert len(rows) == min(count, 10)
+    lines = printed(*ranked_now_lines(result), width=160)
+    assert (f"and {count - 10} more (--all)" in lines) == (count > 10)
+    whole = printed(*ranked_now_lines(result, every_row=True), width=160)
+    assert all(any(f"n{number:03} " in line for line in whole) for number in range(count))
+    assert not [line for line in whole if "--all" in line]
+    found = ranked_now_json(result)
+    assert len(found["candidates"]) + len(found["refused"]) == count
+
+
+@pytest.mark.parametrize("cpu", ["4", "1m"], ids=["possible", "rejected"])
+def test_the_present_node_is_shown_wherever_it_is(cpu: str):
+    nodes = many(30, cpu=cpu)
+    ranked = again(nodes=nodes).every
+    last = ranked.ranking.candidates[-1].node if ranked.ranking.candidates else "n029"
+    rows = words(printed(*ranked_now_lines(again(nodes=nodes, node=last)), width=160))
+    assert [row for row in rows if last in row[:2]]
+    assert ["and", "19" if cpu == "4" else "20", "more", "(--all)"] in rows
 
 
 def test_a_nominated_node_is_tried_first_now_too():

@@ -81,6 +81,7 @@ MESSAGES = [
 ]
 OVERVIEW = Overview(
     now=NOW,
+    source=EVIL,
     streams=[],
     services=[ServiceInstance(service=EVIL, identity=EVIL, version=EVIL, stats={EVIL: 1})],
     watermarks={EVIL: NOW},

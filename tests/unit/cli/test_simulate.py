@@ -1,6 +1,6 @@
 """The table of berth simulate: a line a pod, and a summary."""
 
-from berth_cli.commands.simulate import row_of, summary_of
+from berth_cli.commands.simulate import first_rows, row_of, summary_of
 from berth_cli.commands.simulate import table_of as table_of_rows
 from berth_cli.simulate.engine import NodeRejection, PodReport, ReportCounts
 from harness.worlds.printed import printed, words
@@ -89,5 +89,8 @@ def test_the_summary_counts_pods_with_a_node():
     assert str(summary([BOUND])) == "placed 1 of 1 pod, on 1 node"
 
 
-def test_a_thousand_pods_are_a_line_each():
-    assert len(printed(table_of([BOUND] * 1000), width=160)) == 1001
+def test_of_a_thousand_pods_ten_are_shown_and_those_without_a_node_first():
+    rows = [row_of(one) for one in [*[BOUND] * 990, NOWHERE, *[BOUND] * 9]]
+    assert [row.is_placed for row in first_rows(rows)] == [*[True] * 9, False]
+    assert [row.is_placed for row in first_rows([row_of(NOWHERE)] * 3)] == [False] * 3
+    assert len(printed(table_of_rows(rows), width=160)) == 1001

@@ -34,6 +34,7 @@ NODES = [
 def overview(**changes):
     parts = {
         "now": NOW,
+        "source": "cluster uid-1, NATS nats://there:4222",
         "streams": [state("PENDING", (SCORER,), messages=7, oldest=2.5), state("dead")],
         "services": [
             ServiceInstance(service="berth-scorer", identity="scorer-1", version="0.1.0", stats={"answered": 7})
@@ -95,7 +96,7 @@ def test_traffic_has_columns_only_if_it_is_measured():
 
 
 def test_a_small_terminal_has_the_first_nodes_and_a_count():
-    assert lines(rows=2)[-1] == "and 1 nodes more, with 3 pods or fewer"
+    assert lines(rows=2)[-1] == "and 1 more (--all)"
 
 
 SAME = {"configuration": "aa6fe9f5f519", "profiles": {}, "settings": "s", "readiness": "ok"}

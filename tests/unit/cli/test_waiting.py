@@ -14,6 +14,8 @@ from berth.exits import UsageError
 from berth.messages.attempts import Decision, Outcome, Pending, encode
 from berth.messages.queue import Helping, PageRequest, QueueAnswer, QueuedPodDetail, WaitingPod, decode_page_request
 from berth.profiles.configuration import read_configuration
+from berth_cli.commands.dead import StoredLetter, list_lines
+from berth_cli.commands.queue import pod_lines
 from berth_cli.console.answers import why_json
 from berth_cli.options import NotFoundError, PodName
 from berth_cli.pods.unplaced import (
@@ -25,6 +27,7 @@ from berth_cli.pods.unplaced import (
     whose,
 )
 from berth_cli.pods.waiting import NoLeaderError, detail_lines, leading_watcher, queue_table, queued_pod, read_queue
+from berth_cli.rendering import MOST_ROWS
 from harness.fakes.memory_bus import MemoryBus
 from harness.worlds.printed import printed, words
 
@@ -44,6 +47,34 @@ def answer(*pods: WaitingPod, **more) -> QueueAnswer:
 def told(pod: WaitingPod, *, draining: bool = False, **more) -> list[str]:
     detail = QueuedPodDetail(pod=pod, **more)
     return printed(*detail_lines(answer(draining=draining), detail), width=200)
+
+
+@pytest.mark.parametrize(
+    ("pods", "rows", "complete", "last"),
+    [
+        pytest.param(10, MOST_ROWS, True, "default/p09", id="ten"),
+        pytest.param(1000, MOST_ROWS, True, "and 990 more (--all)", id="a thousand"),
+        pytest.param(1000, MOST_ROWS, False, "and more than 990 more (--all)", id="not all are read"),
+        pytest.param(1000, None, True, "default/p999", id="--all"),
+    ],
+)
+def test_a_list_has_ten_pods_and_the_number_of_the_others(pods: int, rows: int | None, *, complete: bool, last: str):
+    listed = answer(*(waiting(f"p{number:02}") for number in range(pods)))
+    lines = printed(*pod_lines(listed, rows=rows, complete=complete), width=200)
+    assert lines[-1].startswith(last)
+    assert len(lines) == 1 + (pods if rows is None else min(rows, pods)) + (pods > (rows or pods))
+
+
+def test_the_newest_ten_dead_letters_are_listed():
+    letters = [
+        StoredLetter(number=number, at=NOW, subject="berth.dead.x", letter=None, pod=POD) for number in range(1, 13)
+    ]
+    lines = printed(*list_lines(letters, NOW, rows=MOST_ROWS), width=200)
+    assert ([words([line])[0][0] for line in lines[1:-1]], lines[-1]) == (
+        [str(number) for number in range(3, 13)],
+        "and 2 more (--all)",
+    )
+    assert len(printed(*list_lines(letters, NOW, rows=None), width=200)) == 13
 
 
 def test_each_pod_of_the_list_has_its_reason():

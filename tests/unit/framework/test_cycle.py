@@ -261,7 +261,7 @@ def test_only_nodes_that_the_pod_names_can_be_feasible():
 def test_a_rejection_by_pre_filter_applies_to_all_nodes():
     terms = [SelectorRequirement(key="metadata.name", operator="In", values=[name]) for name in ("n0", "n1")]
     ranking = ranked(with_terms([NodeSelectorTerm(match_fields=terms)]), cluster(a_node("n0"), a_node("n1")))
-    assert filter_message(ranking) == "0/2 nodes are available: pod affinity terms conflict. not found"
+    assert filter_message(ranking) == "0/2 nodes are available: pod affinity terms conflict."
     assert [(r.plugin, r.nodes) for r in ranking.rejections] == [("NodeAffinity", 2)]
 
 

@@ -1,32 +1,28 @@
-"""Which node an exporter belongs to: the order of attempts, differing names, duplicates, and what is reported."""
+"""Which node an exporter belongs to: the order of attempts, differing names, addresses, and what is shared."""
 
-from datetime import UTC, datetime, timedelta
+import random
+from ipaddress import IPv6Address
 
 import pytest
 
 from berth.api.bandwidth import LINK_CAPACITY_ANNOTATION
-from berth.messages.livedata import Bandwidth, decode_bandwidth, encode_bandwidth
-from berth_metrics_collector.nodenames import NodeNames, host_of, match_samples
+from berth.api.meta import ObjectMeta
+from berth.api.node import Node, NodeAddress, NodeStatus
+from berth_metrics_collector.nodenames import NodeNames, host_of, nodes_of
 from berth_metrics_collector.prometheus import SampleRow
-from berth_metrics_collector.samples import Target, TargetSample
+from berth_metrics_collector.samples import Target, host_names
 from harness.worlds.collector_world import node_at
 
-T0 = datetime(2026, 1, 1, tzinfo=UTC)
-
-
-def sample(instance="x:9100", *, label="", job="node", receive=1.0, devices=("eth0",), ago=0, capacity=None):
-    return TargetSample(
-        target=Target(instance=instance, job=job, label=label),
-        bandwidth=Bandwidth(receive=receive, sampled_at=T0 - timedelta(seconds=ago), capacity=capacity),
-        devices=frozenset(devices),
-    )
-
-
-def uname(instance: str, nodename: str, *, job="node", seen="1") -> SampleRow:
-    return SampleRow(metric={"instance": instance, "job": job, "nodename": nodename}, value=(0.0, seen))
-
-
 NODES = NodeNames([node_at("node-1.example.com", "10.0.0.1"), node_at("node-2", "10.0.0.2")])
+
+
+def node_with(name: str, labels: dict[str, str] | None = None, **addresses: str) -> Node:
+    made = [NodeAddress(type=kind, address=address) for kind, address in addresses.items()]
+    return Node(metadata=ObjectMeta(name=name, uid=name, labels=labels), status=NodeStatus(addresses=made))
+
+
+def found(nodes: NodeNames, nodename: str = "", instance: str = "", label: str = "") -> str | None:
+    return nodes.node_of(Target(instance=instance, job="j", label=label), nodename)
 
 
 @pytest.mark.parametrize(
@@ -41,6 +37,11 @@ NODES = NodeNames([node_at("node-1.example.com", "10.0.0.1"), node_at("node-2", 
         pytest.param("", "", "node-2:9100", "node-2", id="then the host part as a name"),
         pytest.param("", "", "10.0.0.99:9100", None, id="an unknown address"),
         pytest.param("", "other", "other:9100", None, id="a machine that is not a node"),
+        pytest.param("NODE-2.:9100", "", "", "node-2", id="a label with a port, in capitals, with a final dot"),
+        pytest.param("10.0.0.2:9100", "", "zzz:9100", "node-2", id="a label that is an address"),
+        pytest.param("", "", "http://node-2:9100/metrics", "node-2", id="an instance that is a URL"),
+        pytest.param("", "", "node-1.example.com:9100", "node-1.example.com", id="a full name with a port"),
+        pytest.param("", "node-1.other.net", "zzz:9100", None, id="two full names of different domains"),
     ],
 )
 def test_the_order_of_attempts(label, nodename, instance, expected):
@@ -49,78 +50,103 @@ def test_the_order_of_attempts(label, nodename, instance, expected):
 
 def test_a_short_name_that_two_nodes_share_matches_neither():
     nodes = NodeNames([node_at("node-1.a.net"), node_at("node-1.b.net")])
-    assert nodes.node_of(Target(instance="x:1", job="j"), "node-1") is None
-    assert nodes.node_of(Target(instance="x:1", job="j"), "node-1.b.net") == "node-1.b.net"
+    assert found(nodes, "node-1") is None
+    assert found(nodes, "node-1.b.net") == "node-1.b.net"
+    assert found(NodeNames([node_at("node-1"), node_at("node-1.b.net")]), "node-1") == "node-1"
 
 
 def test_an_address_that_two_nodes_claim_matches_neither():
     nodes = NodeNames([node_at("a", "10.0.0.1"), node_at("b", "10.0.0.1")])
-    assert nodes.node_of(Target(instance="10.0.0.1:9100", job="j"), "") is None
+    assert found(nodes, instance="10.0.0.1:9100") is None
 
 
-def test_unmatched_exporters_and_nodes_are_reported():
-    matched = match_samples([sample("10.0.0.2:9100"), sample("printer:9100")], [], NODES)
-    assert (set(matched.samples), matched.unmatched, matched.missing) == (
-        {"node-2"},
-        ("printer:9100",),
-        ("node-1.example.com",),
-    )
+def test_a_node_is_named_by_its_other_names_too():
+    hostname = {"kubernetes.io/hostname": "rack-7"}
+    nodes = NodeNames([node_with("i-0123", hostname, InternalDNS="ip-10-0-0-1.ec2.internal", ExternalIP="1.2.3.4")])
+    for name in ("rack-7", "ip-10-0-0-1.ec2.internal", "IP-10-0-0-1", "1.2.3.4"):
+        assert found(nodes, name) == "i-0123", name
+    assert found(nodes, instance="1.2.3.4:9100") == "i-0123"
 
 
-def test_the_later_of_two_host_names_counts():
-    names = [uname("x:9100", "node-1", seen="20"), uname("x:9100", "node-2", seen="10")]
-    assert set(match_samples([sample("x:9100")], names, NODES).samples) == {"node-1.example.com"}
-
-
-def test_of_two_exporters_with_the_same_device_the_fresher_counts():
-    stale, fresh = sample(label="node-2", job="a", receive=5.0, ago=9), sample(label="node-2", job="b", receive=7.0)
-    for order in ([stale, fresh], [fresh, stale]):
-        matched = match_samples(order, [], NODES)
-        assert matched.samples["node-2"].receive == 7.0
-        assert matched.duplicates == ("node-2",)
-
-
-def test_two_exporters_with_different_devices_are_added_up():
-    one = sample(label="node-2", job="a", receive=5.0, devices=("eth0",), ago=9, capacity=10.0)
-    two = sample(label="node-2", job="b", receive=7.0, devices=("eth1",), capacity=20.0)
-    matched = match_samples([one, two], [], NODES)
-    assert matched.samples["node-2"] == Bandwidth(receive=12.0, capacity=30.0, sampled_at=T0 - timedelta(seconds=9))
-    assert matched.duplicates == ()
-
-
-def test_an_annotated_link_capacity_takes_precedence():
-    nodes = NodeNames(
-        [
-            node_at("a", annotations={LINK_CAPACITY_ANNOTATION: "10G"}),
-            node_at("b", annotations={LINK_CAPACITY_ANNOTATION: "?"}),
-        ]
-    )
-    matched = match_samples([sample(label="a", capacity=5.0), sample(label="b", capacity=5.0)], [], nodes)
-    # 10 Gbit/s = 1.25e9 byte/s
-    assert (matched.samples["a"].capacity, matched.samples["b"].capacity) == (1.25e9, 5.0)
+def test_the_name_of_a_node_goes_before_the_other_name_of_another():
+    nodes = NodeNames([node_with("a", Hostname="b"), node_with("b", Hostname="a")])
+    assert (found(nodes, "a"), found(nodes, "b")) == ("a", "b")
 
 
 @pytest.mark.parametrize(
-    ("annotated", "reported"),
-    [
-        pytest.param({}, (2e15,), id="of one card"),
-        pytest.param({}, (6e14, 6e14), id="of two exporters together"),
-        pytest.param({LINK_CAPACITY_ANNOTATION: "100P"}, (5.0,), id="annotated"),  # 1e17 bit/s = 1.25e16 byte/s
-    ],
+    "text", ["10.9.9.9:9100", "10", "10.0.0", "10.0.0.1.2", "010.0.0.1", "10.0.0.256", "10.example"]
 )
-def test_a_capacity_that_readers_refuse_is_unknown_and_the_rates_stay(annotated, reported):
-    nodes = NodeNames([node_at("a", annotations=annotated)])
-    samples = [
-        sample(label="a", job=str(n), devices=(f"eth{n}",), capacity=capacity) for n, capacity in enumerate(reported)
+def test_an_address_is_no_host_name_that_ends_at_its_first_dot(text):
+    """Nodes that are named by their addresses, as some providers do."""
+    nodes = NodeNames([node_at("10.0.0.1", "10.0.0.1")])
+    assert [found(nodes, text), found(nodes, instance=text), found(nodes, label=text)] == [None] * 3
+
+
+def test_nodes_named_by_their_addresses_are_found_by_any_of_them():
+    nodes = NodeNames([node_at(f"10.0.0.{number}", f"192.168.0.{number}") for number in range(1, 9)])
+    for number in range(1, 9):
+        name = f"10.0.0.{number}"
+        for text in (name, f"{name}:9100", f"192.168.0.{number}:9100", f"[::ffff:{name}]:9100"):
+            assert {found(nodes, text), found(nodes, instance=text), found(nodes, label=text)} == {name}, text
+
+
+@pytest.mark.parametrize("seed", range(50))
+def test_an_ipv6_address_is_found_in_any_notation(seed):
+    rng = random.Random(seed)
+    addresses = [IPv6Address(0xFD00 << 112 | rng.getrandbits(rng.choice([8, 64, 112]))) for _ in range(5)]
+    addresses = list(dict.fromkeys(addresses))
+
+    def written(address: IPv6Address) -> str:
+        text = rng.choice([address.compressed, address.exploded])
+        return rng.choice([text, text.upper()])
+
+    nodes = NodeNames([node_at(f"n{number}", written(address)) for number, address in enumerate(addresses)])
+    for number, address in enumerate(addresses):
+        for form in ("[{}]:9100", "{}", "[{}]", "http://[{}]:9100/metrics", "{}%eth0"):
+            assert found(nodes, instance=form.format(written(address))) == f"n{number}"
+
+
+def test_exporters_and_nodes_are_joined_by_all_labels():
+    """Two clusters in one server whose exporters have equal addresses: the kernel's names tell them apart."""
+    ours, theirs = (
+        Target(instance="10.0.0.9:9100", job="node", others=frozenset({("cluster", name)})) for name in ("a", "b")
+    )
+    rows = [
+        SampleRow(
+            metric={"instance": ours.instance, "job": "node", "cluster": cluster, "nodename": host, "release": "6"},
+            value=(0, "1"),
+        )
+        for cluster, host in (("a", "node-2"), ("b", "somewhere-else"))
     ]
-    found = match_samples(samples, [], nodes).samples["a"]
-    assert decode_bandwidth(encode_bandwidth(found)) == found
-    assert (found.receive, found.capacity) == (float(len(reported)), None)
+    assert nodes_of([ours, theirs], host_names(rows, "node"), NODES) == {ours: "node-2"}
+
+
+def test_the_later_of_two_host_names_counts():
+    names = [("node-1", "20"), ("node-2", "10")]
+    rows = [
+        SampleRow(metric={"instance": "x", "job": "j", "nodename": name}, value=(0.0, seen)) for name, seen in names
+    ]
+    assert list(host_names(rows, "node").values()) == ["node-1"]
+
+
+def test_an_annotated_link_capacity_is_in_bytes():
+    annotated = (
+        node_at(name, annotations={LINK_CAPACITY_ANNOTATION: text}) for name, text in (("a", "10G"), ("b", "?"))
+    )
+    assert NodeNames(annotated).capacities == {"a": 1.25e9}  # 10 Gbit/s
 
 
 @pytest.mark.parametrize(
     ("instance", "host"),
-    [("10.0.0.1:9100", "10.0.0.1"), ("[fd00::1]:9100", "fd00::1"), ("fd00::1", "fd00::1"), ("host", "host")],
+    [
+        ("10.0.0.1:9100", "10.0.0.1"),
+        ("[fd00::1]:9100", "fd00::1"),
+        ("fd00::1", "fd00::1"),
+        ("host", "host"),
+        ("host.:9100", "host"),
+        ("https://host:9100/metrics?x=1", "host"),
+        ("", ""),
+    ],
 )
 def test_the_host_part_of_an_instance(instance, host):
     assert host_of(instance) == host

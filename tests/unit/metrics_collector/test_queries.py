@@ -14,13 +14,25 @@ def query(*devices: str, seconds: float = 300, **other) -> BandwidthQuery:
 
 
 def test_one_device_is_compared_and_several_are_matched():
-    by = "sum by (instance, job, node, device)"
-    assert traffic_queries(query("eth0")).receive == (
-        f'{by} (rate(node_network_receive_bytes_total{{device="eth0"}}[300s]))'
-    )
+    assert traffic_queries(query("eth0")).receive == 'rate(node_network_receive_bytes_total{device="eth0"}[300s])'
     assert traffic_queries(query("eth.*", "bond0")).transmit == (
-        f'{by} (rate(node_network_transmit_bytes_total{{device=~"eth.*|bond0"}}[300s]))'
+        'rate(node_network_transmit_bytes_total{device=~"eth.*|bond0"}[300s])'
     )
+
+
+def test_by_default_interfaces_of_pods_are_not_asked_for():
+    selector = traffic_queries(query()).scraped_at.removeprefix("timestamp(node_network_receive_bytes_total")
+    assert selector.startswith('{device!~"')
+    assert "|veth.*|eni.*|cali.*|" in selector
+
+
+def test_every_query_selects_series_by_labels():
+    chosen = query("eth0", labels=(("cluster", "east"), ("replica", ".*-0")))
+    both = 'cluster="east",replica=~".*-0"}'
+    for forms in (traffic_queries(chosen), inventory_queries(chosen)):
+        for field in forms.__dataclass_fields__:
+            promql = getattr(forms, field)
+            assert promql.count(both) == promql.count("node_") > 0, promql
 
 
 def test_a_name_with_a_dot_stands_for_itself():
@@ -30,13 +42,6 @@ def test_a_name_with_a_dot_stands_for_itself():
 def test_names_cannot_leave_their_quotes():
     assert r'{device=~"\"}) or vector(1"}' in traffic_queries(query('"}) or vector(1')).count
     assert r'{device=~"\\d+"}' in traffic_queries(query(r"\d+")).count
-
-
-def test_the_label_that_names_nodes_is_kept_once():
-    assert traffic_queries(query(node_label="kubernetes_node")).receive.startswith(
-        "sum by (instance, job, kubernetes_node, device) "
-    )
-    assert traffic_queries(query(node_label="instance")).receive.startswith("sum by (instance, job, device) ")
 
 
 @pytest.mark.parametrize(("seconds", "look"), [(300, "60s"), (60, "60s"), (10, "10s"), (7.5, "7500ms")])
@@ -53,6 +58,8 @@ def test_different_queries_have_different_tokens_and_equal_ones_the_same():
         query("eth0", "eth1"),
         query("eth0", seconds=60),
         query("eth0", node_label="other"),
+        query("eth0", labels=(("cluster", "east"),)),
+        query(),
         BandwidthQuery(url="http://q:9090", devices=("eth0",), time_range=timedelta(minutes=5)),
     ]
     assert len({one.token for one in different}) == len(different)

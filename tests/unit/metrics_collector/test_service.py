@@ -99,6 +99,44 @@ async def test_samples_of_all_nodes_are_written_and_updated(prometheus):
         assert (await world.until(newer(first), "a")).receive == 70.0
 
 
+def readiness(world) -> str:
+    return world.process.health.summary()
+
+
+async def test_it_is_ready_when_the_nodes_have_their_first_samples(prometheus):
+    rates, prometheus.rates = prometheus.rates, {}
+    async with collecting(QUERY, node_at("a"), node_at("b"), interval=QUICKLY) as world:
+        await until(lambda: len(prometheus.asked) > 10)
+        assert readiness(world) == "not ready: waiting for the first samples from Prometheus"
+        prometheus.rates = rates
+        await until(lambda: readiness(world) == "ok")
+        assert [await world.sample(node) is not None for node in rates] == [True, True]
+
+
+async def test_a_node_without_an_exporter_does_not_keep_it_unready(prometheus):
+    async with collecting(QUERY, node_at("a"), node_at("b"), node_at("c"), interval=QUICKLY) as world:
+        await until(lambda: readiness(world) == "ok")
+        assert await world.sample("c") is None
+
+
+async def test_a_prometheus_that_is_away_does_not_keep_it_unready(prometheus):
+    prometheus.failure = PrometheusError("nobody there", cause="unreachable")
+    async with collecting(QUERY, node_at("a"), interval=QUICKLY) as world:
+        await until(lambda: readiness(world) == "ok")
+
+
+async def test_a_prometheus_without_such_series_does_not_keep_it_unready_for_long(prometheus, monkeypatch):
+    monkeypatch.setattr(service, "FIRST_SAMPLES_SECONDS", 0.05)
+    prometheus.rates = {}
+    async with collecting(QUERY, node_at("a"), interval=QUICKLY) as world:
+        await until(lambda: readiness(world) == "ok")
+
+
+async def test_a_cluster_without_nodes_does_not_keep_it_unready(prometheus):
+    async with collecting(QUERY, interval=QUICKLY) as world:
+        await until(lambda: readiness(world) == "ok")
+
+
 async def test_a_sample_is_written_once(prometheus):
     async with collecting(QUERY, node_at("a"), node_at("b"), interval=QUICKLY) as world:
         await world.until(lambda sample: sample is not None, "b")
@@ -226,11 +264,11 @@ class PollerWorld:
         return [line["event"] for line in logs]
 
 
-async def test_a_round_has_five_queries_and_the_inventory_four():
+async def test_a_round_has_five_queries_and_the_inventory_eight():
     world = PollerWorld(FakePrometheus({"a": 1.0}), "a")
     await world.rounds(9)
     inventory = inventory_queries(QUERY)
-    assert len(world.server.asked) == 9 * 5 + 3 * 4
+    assert len(world.server.asked) == 9 * 5 + 3 * 8
     assert world.server.asked.count(inventory.names) == 3
 
 

@@ -4,6 +4,7 @@ import msgspec
 import pytest
 
 from berth.api.config.networktraffic import NetworkTrafficArgs
+from berth.api.meta import ObjectMeta
 from berth.api.node import NodeCondition, Taint
 from berth.api.pod import (
     Affinity,
@@ -14,6 +15,7 @@ from berth.api.pod import (
     Toleration,
     TopologySpreadConstraint,
 )
+from berth.api.workloads import Namespace
 from berth.framework.events import Action, ClusterEvent, Resource
 from berth.framework.interface import EnqueueExtensions
 from berth.framework.profile import POINT_TYPES, REFUSING
@@ -62,6 +64,10 @@ def taking(port: int, name: str = "web", **spec):
     return a_pod(name, containers=[container], **spec)
 
 
+def a_namespace(name: str, **labels: str) -> Namespace:
+    return Namespace(metadata=ObjectMeta(name=name, labels=labels or None))
+
+
 def conditioned(ready: str):
     node = a_node("n")
     status = msgspec.structs.replace(node.status, conditions=[NodeCondition(type="Ready", status=ready)])
@@ -95,6 +101,19 @@ APART = a_pod(
 )
 TOGETHER_ANYWHERE = a_pod(
     affinity=Affinity(pod_affinity=PodAffinity(required_during_scheduling_ignored_during_execution=[ANYWHERE]))
+)
+IN_TEAM = PodAffinityTerm(
+    topology_key="zone", label_selector=WEB, namespace_selector=LabelSelector(match_labels={"team": "x"})
+)
+TOGETHER_IN_TEAM = a_pod(
+    affinity=Affinity(pod_affinity=PodAffinity(required_during_scheduling_ignored_during_execution=[IN_TEAM]))
+)
+TOGETHER_WITH_ITSELF = a_pod(labels={"app": "web"}, affinity=TOGETHER.spec.affinity)
+ON_SSD = a_pod(node_selector={"disk": "ssd"}, topology_spread_constraints=SPREAD.spec.topology_spread_constraints)
+HONORING_TAINTS = a_pod(
+    topology_spread_constraints=[
+        msgspec.structs.replace(each, node_taints_policy="Honor") for each in SPREAD.spec.topology_spread_constraints
+    ]
 )
 OTHER_NAMESPACE = msgspec.structs.replace(
     bound(labels={"app": "web"}),
@@ -281,7 +300,37 @@ LABEL, TAINT = Action.UPDATE_NODE_LABEL, Action.UPDATE_NODE_TAINT
             id="a node of no zone grows",
         ),
         pytest.param(
-            "PodTopologySpread", SPREAD, NODE, TAINT, zoned("a", unschedulable=True), zoned("a"), True, id="uncordoned"
+            "PodTopologySpread", SPREAD, NODE, TAINT, zoned("a", unschedulable=True), zoned("a"), False, id="uncordoned"
+        ),
+        pytest.param(
+            "PodTopologySpread",
+            HONORING_TAINTS,
+            NODE,
+            TAINT,
+            zoned("a", unschedulable=True),
+            zoned("a"),
+            True,
+            id="uncordoned, where the constraint honors taints",
+        ),
+        pytest.param(
+            "PodTopologySpread",
+            ON_SSD,
+            NODE,
+            LABEL,
+            zoned("a"),
+            a_node("n", labels={"zone": "a", "disk": "ssd"}),
+            True,
+            id="a node comes to count by the pod's node selector",
+        ),
+        pytest.param(
+            "PodTopologySpread",
+            SPREAD,
+            POD,
+            Action.UPDATE_POD_TERMINATING,
+            bound(labels={"app": "web"}),
+            bound(labels={"app": "web"}, metadata={"deletion_timestamp": "2026-01-01T00:00:00Z"}),
+            True,
+            id="one of its kind begins to terminate",
         ),
         pytest.param(
             "PodTopologySpread",
@@ -317,7 +366,37 @@ LABEL, TAINT = Action.UPDATE_NODE_LABEL, Action.UPDATE_NODE_TAINT
             "InterPodAffinity", TOGETHER, NODE, LABEL, zoned(None), zoned("a"), True, id="a node comes to a zone"
         ),
         pytest.param(
-            "InterPodAffinity", TOGETHER, NODE, LABEL, zoned("a"), zoned(None), False, id="a node leaves its zone"
+            "InterPodAffinity",
+            TOGETHER,
+            NODE,
+            LABEL,
+            zoned("a"),
+            zoned(None),
+            True,
+            id="a node leaves its zone, which an existing pod may keep from this one",
+        ),
+        pytest.param(
+            "InterPodAffinity", APART, NODE, Action.DELETE, zoned("a"), None, True, id="a node goes with its pods"
+        ),
+        pytest.param(
+            "InterPodAffinity",
+            TOGETHER_WITH_ITSELF,
+            POD,
+            Action.DELETE,
+            bound(labels={"app": "web"}),
+            None,
+            True,
+            id="the last of its kind goes: it may be the first anywhere",
+        ),
+        pytest.param(
+            "InterPodAffinity",
+            TOGETHER,
+            POD,
+            Action.DELETE,
+            bound(labels={"app": "web"}),
+            None,
+            False,
+            id="one that it wants to be with goes",
         ),
         pytest.param(
             "InterPodAffinity",
@@ -367,18 +446,38 @@ LABEL, TAINT = Action.UPDATE_NODE_LABEL, Action.UPDATE_NODE_TAINT
             TOGETHER,
             Resource.NAMESPACE,
             Action.UPDATE,
-            None,
-            None,
+            a_namespace("other", team="x"),
+            a_namespace("other"),
             False,
             id="a namespace that no term looks at",
         ),
         pytest.param(
             "InterPodAffinity",
-            TOGETHER_ANYWHERE,
+            a_pod(),
             Resource.NAMESPACE,
             Action.UPDATE,
-            None,
-            None,
+            a_namespace("default", team="x"),
+            a_namespace("default"),
+            True,
+            id="its own namespace, which an existing pod's anti-affinity may select no more",
+        ),
+        pytest.param(
+            "InterPodAffinity",
+            a_pod(),
+            Resource.NAMESPACE,
+            Action.UPDATE,
+            a_namespace("default", team="x"),
+            a_namespace("default", team="x"),
+            False,
+            id="its own namespace, with the same labels",
+        ),
+        pytest.param(
+            "InterPodAffinity",
+            TOGETHER_IN_TEAM,
+            Resource.NAMESPACE,
+            Action.UPDATE,
+            a_namespace("other"),
+            a_namespace("other", team="x"),
             True,
             id="a namespace that a term may select now",
         ),

@@ -146,7 +146,9 @@ def test_an_untranslatable_disk_of_a_placed_pod_does_not_count():
 @pytest.mark.parametrize(
     ("resource", "action", "old", "new", "helps"),
     [
-        pytest.param(Resource.CSI_NODE, Action.ADD, None, a_csi_node(), True, id="a CSINode"),
+        pytest.param(Resource.CSI_NODE, Action.ADD, None, a_csi_node(), False, id="a CSINode, which only limits"),
+        pytest.param(Resource.CSI_NODE, Action.DELETE, a_csi_node(d=1), None, True, id="a CSINode that limits goes"),
+        pytest.param(Resource.CSI_NODE, Action.UPDATE, a_csi_node(d=1), a_csi_node(), True, id="it no longer limits"),
         pytest.param(Resource.CSI_NODE, Action.UPDATE, a_csi_node(d=1), a_csi_node(d=2), True, id="it allows more"),
         pytest.param(Resource.CSI_NODE, Action.UPDATE, a_csi_node(d=2), a_csi_node(d=1), False, id="it allows less"),
         pytest.param(
@@ -164,7 +166,7 @@ def test_an_untranslatable_disk_of_a_placed_pod_does_not_count():
         pytest.param(
             Resource.VOLUME_ATTACHMENT, Action.DELETE, attached("v", "n0"), None, True, id="a volume is let go"
         ),
-        pytest.param(Resource.NODE, Action.ADD, None, a_node("n"), False, id="a node without CSINode"),
+        pytest.param(Resource.NODE, Action.ADD, None, a_node("n"), True, id="a node without CSINode"),
     ],
 )
 def test_only_events_that_may_free_a_volume_requeue_the_pod(resource, action, old, new, helps):

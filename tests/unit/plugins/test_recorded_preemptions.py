@@ -14,6 +14,7 @@ import pytest
 
 from berth.api.node import Node
 from berth.api.pod import Pod, is_bound
+from berth.api.resize import ReportedPod, with_effective_requests
 from berth.api.workloads import PodDisruptionBudget
 from berth.cluster.snapshot import Snapshot
 from berth.framework.cycle import Ranking, RankOptions, rank
@@ -22,10 +23,11 @@ from berth.framework.preemption import confirm
 from berth.plugins.defaultpreemption.victims import Cost, DisruptionBudgets, Victims
 from harness.builders.objects import first_attempt
 from harness.builders.profiles import default_profile
+from harness.worlds.oracle import without_dynamic_resources
 
 DATA = Path(__file__).parents[2] / "data" / "oracle"
-FILES = ("preemption.jsonl.xz", "preemption-wider.jsonl.xz")
-BOUND, NOMINATED, NEITHER = 73, 137, 170
+FILES = ("preemption.jsonl.xz", "preemption-wider.jsonl.xz", "preemption-resize.jsonl.xz")
+BOUND, NOMINATED, NEITHER = 86, 167, 178
 """The number of pods that fit, of pods for which others were evicted, and of pods for which preemption did not help."""
 TIES = [26, 59]
 """Seeds of cases with two equally good nodes, of which another is chosen here."""
@@ -48,7 +50,7 @@ class Case:
     @property
     def message(self) -> str | None:
         message = self.answer["message"]
-        return message and message.replace("no new claims to deallocate, ", "")
+        return message and without_dynamic_resources(message)
 
 
 @cache
@@ -65,7 +67,7 @@ def case_of(recorded: dict[str, Any]) -> Case:
     snapshot, objects = Snapshot(), recorded["objects"]
     for node in msgspec.convert(objects["nodes"], list[Node]):
         snapshot.set_node(node)
-    for pod in msgspec.convert(objects["pods"], list[Pod]):
+    for pod in map(with_effective_requests, msgspec.convert(objects["pods"], list[ReportedPod])):
         if is_bound(pod):
             snapshot.place(pod, pod.spec.node_name)
     for budget in msgspec.convert(objects["poddisruptionbudgets"], list[PodDisruptionBudget]):

@@ -21,6 +21,7 @@ from berth.framework.cycle import check, rank
 from berth.framework.profile import Profile
 from harness.builders.objects import first_attempt
 from harness.builders.profiles import default_profile
+from harness.worlds.oracle import without_dynamic_resources
 
 CASES, ANSWERS, REFUSALS = 1_968, 8_936, 5_929
 DATA = Path(__file__).parents[2] / "data" / "oracle" / "volumes.jsonl.xz"
@@ -96,4 +97,5 @@ def cases_of(cluster: dict[str, Any]) -> Iterator[Case]:
         if is_bound(pod):
             snapshot.place(pod, pod.spec.node_name)
     for case in cluster["cases"]:
-        yield Case(msgspec.convert(case["pod"], Pod), snapshot, profile, case["message"], case["nodes"])
+        message = without_dynamic_resources(case["message"])
+        yield Case(msgspec.convert(case["pod"], Pod), snapshot, profile, message, case["nodes"])

@@ -131,3 +131,22 @@ def test_password_in_a_url_is_not_logged(said, form):
     )
     assert "canary" not in stream.getvalue()
     assert stream.getvalue().count("***@") == 3
+
+
+def test_repeats_of_a_warning_are_sparse_and_counted(said, monkeypatch):
+    now = [100.0]
+    monkeypatch.setattr(service_logging.time, "monotonic", lambda: now[0])
+    stream = said(format="json")
+    for number in range(1000):
+        structlog.get_logger().warning("a message becomes a dead letter", subject=f"berth.ranked.{number}")
+        structlog.get_logger().info("pod bound", pod=f"default/{number}")
+    structlog.get_logger().warning("another")
+    now[0] += 1
+    structlog.get_logger().warning("a message becomes a dead letter", subject="last")
+
+    found = [json.loads(line) for line in stream.getvalue().splitlines()]
+    dead = [line for line in found if line["msg"] == "a message becomes a dead letter"]
+    assert len(dead) == service_logging.WARNINGS_AT_ONCE + 1
+    assert (dead[-1]["subject"], dead[-1]["left_out"]) == ("last", 950)
+    assert sum(line["msg"] == "pod bound" for line in found) == 1000
+    assert sum(line["msg"] == "another" for line in found) == 1

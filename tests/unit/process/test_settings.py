@@ -204,6 +204,7 @@ def test_rules_of_the_file_are_left_out_where_it_is_not_known():
 def test_durations_are_read_in_gos_form_and_as_plain_seconds(text, seconds):
     settings = read_settings(environment={"BERTH_LEADER_ELECTION_RETRY_PERIOD": "1s", "BERTH_STOP_DEADLINE": "3600"})
     assert settings.stop_deadline == timedelta(hours=1)
+    assert read_settings(environment={}).stop_deadline == timedelta(seconds=10)
     read = next(leaf.read for leaf in leaves() if leaf.path == "numbers.position_wait")
     if seconds <= 60:
         assert read(text) == timedelta(seconds=seconds)

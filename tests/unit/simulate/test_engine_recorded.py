@@ -1,6 +1,7 @@
 """berth simulate decides as a real kube-scheduler 1.36.3 decided (tests/data/oracle)."""
 
 from functools import cache
+from pathlib import Path
 
 import msgspec
 import pytest
@@ -12,6 +13,7 @@ from berth_cli.simulate.engine import Simulation
 from berth_cli.simulate.inputs import read_inputs
 from harness.worlds.oracle import (
     PROFILES,
+    RESIZE,
     clusters,
     decision_of,
     message_of,
@@ -22,7 +24,8 @@ from harness.worlds.oracle import (
     written,
 )
 
-CASES, PREEMPTIONS = 1_901, 80
+SIX_NODES = Path(__file__).parents[2] / "data" / "cases" / "resize-in-place"
+CASES, RESIZE_CASES, PREEMPTIONS = 1_901, 240, 80
 TIES = {26, 59}
 """Seeds of preemptions with two nodes that are equal by every criterion: kube-scheduler chose by chance."""
 
@@ -78,6 +81,26 @@ def test_preemption_has_the_recorded_victims_and_message(tmp_path):
         if simulated != (bool(recorded["bound"]), recorded["nominated"], recorded["victims"], message_of(recorded)):
             wrong.add(recorded["seed"])
     assert (count, wrong) == (PREEMPTIONS, TIES)
+
+
+def test_pods_beside_pods_in_the_middle_of_a_resize_are_decided_as_kube_scheduler_decided(tmp_path):
+    wrong, count = {}, 0
+    for cluster in clusters(file=RESIZE):
+        simulation, pods = simulation_of(tmp_path, objects_of(cluster), pods_of(cluster))
+        for case, line in zip(cluster["cases"], lines_of(simulation.independently(pods)), strict=True):
+            count += 1
+            if decision_of(case) != simulated_of(line):
+                wrong[line["pod"]] = line
+    assert (count, wrong) == (RESIZE_CASES, {})
+
+
+def test_a_pod_in_the_middle_of_a_resize_counts_with_the_most_that_may_be_in_use():
+    """Six nodes of 4 cpu; 2 fit only beside the pod whose raise its kubelet has called infeasible."""
+    default = dict(profiles_of(read_configuration(None)))
+    question = read_inputs([str(SIX_NODES / "cluster.yaml")], [str(SIX_NODES / "pods.yaml")], default)
+    decided = Simulation(snapshot=question.snapshot, profiles=default).independently(question.pods)
+    assert {line.pod: line.bound for line in decided if line.bound} == {"default/on-infeasible": "infeasible"}
+    assert (len(question.pods), question.notes) == (6, ())
 
 
 @pytest.mark.slow

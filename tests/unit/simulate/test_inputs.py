@@ -9,6 +9,7 @@ import yaml
 
 from berth.api.volumes import PersistentVolumeClaim
 from berth.api.workloads import ReplicaSet, Service
+from berth.cluster.nodes import node_info
 from berth.profiles.configuration import profiles_of, read_configuration
 from berth_cli.simulate.inputs import InputError, read_inputs
 
@@ -119,6 +120,14 @@ def test_objects_are_in_the_snapshot(read):
     assert (snapshot.node_names(), snapshot.pods_on("n1")) == (["n1"], 1)
     assert snapshot.labels_of_namespace("team") == {"colour": "red", "kubernetes.io/metadata.name": "team"}
     assert [len(snapshot.objects(kind)) for kind in snapshot._objects] == [1]
+
+
+def test_a_new_pod_on_a_node_gets_its_defaults_before_its_resize_counts(read):
+    limited = {"name": "main", "resources": {"limits": {"cpu": "2", "memory": "1Gi"}}}
+    reported = {"name": "main", "allocatedResources": {"cpu": "1"}, "resources": {"requests": {"memory": "2Gi"}}}
+    there = pod("there", nodeName="n1", containers=[limited], status={"containerStatuses": [reported]})
+    info = node_info(read(cluster=list_of(node(), there)).snapshot, "n1")
+    assert (info.requested("cpu"), info.requested("memory")) == (2000, 2 * 2**30)
 
 
 def test_nominated_pods_of_the_cluster_keep_their_nomination(read):

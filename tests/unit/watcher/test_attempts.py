@@ -2,6 +2,8 @@
 
 from datetime import UTC, datetime
 
+import pytest
+
 from berth.messages.attempts import Outcome
 from berth_watcher.events import (
     AttemptLookedUp,
@@ -11,6 +13,7 @@ from berth_watcher.events import (
     PublishNotStored,
     PublishRefused,
     ReadPod,
+    Warn,
 )
 from berth_watcher.settings import AttemptSettings
 from harness.worlds.watcher_world import WatcherUnderTest, a_node, a_pod, attempt
@@ -102,18 +105,79 @@ def test_pod_too_large_for_the_bus_backs_off_and_frees_its_slot():
     assert watcher.pods_published == ["huge", "next"]
 
 
+def held(watcher: WatcherUnderTest, n: int, held_by: str = "pending") -> None:
+    watcher.send(AttemptLookedUp(attempt=attempt("web", 7, n), held_by=held_by))
+
+
 def test_attempt_without_decision_is_looked_up_every_ten_seconds():
     watcher = WatcherUnderTest().lead(a_pod("web"))
     watcher.advance(9.9)
     assert watcher.of(LookUpAttempt) == []
 
     watcher.advance(0.2)
-    watcher.send(AttemptLookedUp(attempt=attempt("web", 7, 1), held_by="pending"))
     watcher.advance(10)
 
     assert [str(effect.attempt) for effect in watcher.of(LookUpAttempt)] == ["uid-web.7.1"] * 2
     assert str(watcher.of(LookUpAttempt)[0].subject("pending")) == "berth.pending.berth.default.web"
     assert len(watcher.published) == 1
+
+
+@pytest.mark.parametrize("held_by", ["pending", "ranked"])
+def test_attempt_that_a_work_queue_holds_is_followed_by_the_next_each_time_later(held_by: str):
+    watcher = WatcherUnderTest().lead(a_pod("web"))
+    seconds = []
+    for n in range(1, 7):
+        began = watcher.now
+        while watcher.attempt_of("web") == f"uid-web.7.{n}":
+            watcher.advance(10)
+            held(watcher, n, held_by)
+        seconds.append(round(watcher.now - began))
+
+    assert seconds == [10, 20, 40, 80, 80, 80]
+    assert [warning.message for warning in watcher.of(Warn)] == ["pods wait for a service"]
+
+
+def test_attempt_that_a_scorer_puts_off_for_a_century_gives_its_slot_to_others():
+    watcher = WatcherUnderTest(settings=AttemptSettings(window_floor=1)).lead(
+        a_pod("web", age_seconds=9), a_pod("next")
+    )
+    watcher.advance(10)
+    assert watcher.pods_published == ["web"]
+
+    held(watcher, 1)
+
+    assert watcher.pods_published == ["web", "next"]
+    assert watcher.stage("web") == "active"
+    watcher.decide("next", Outcome.BOUND)
+    assert watcher.pods_published == ["web", "next", "web"]
+
+
+def test_decision_of_an_attempt_whose_slot_was_given_back_counts():
+    watcher = WatcherUnderTest(settings=AttemptSettings(window_floor=1)).lead(
+        a_pod("web", age_seconds=9), a_pod("next")
+    )
+    watcher.advance(10)
+    held(watcher, 1)
+
+    watcher.decide("web", Outcome.BOUND)
+
+    assert watcher.stage("web") == "awaiting watch"
+    watcher.decide("next", Outcome.BOUND)
+    assert watcher.pods_published == ["web", "next"]
+
+
+def test_after_a_decision_an_attempt_is_held_for_ten_seconds_again():
+    watcher = WatcherUnderTest().lead(a_pod("web"))
+    watcher.advance(10)
+    held(watcher, 1)
+    watcher.decide("web", Outcome.ERROR)
+    watcher.advance(1)
+    assert watcher.attempt_of("web") == "uid-web.7.3"
+
+    watcher.advance(10)
+    held(watcher, 3)
+
+    assert watcher.attempt_of("web") == "uid-web.7.4"
 
 
 def test_waiting_delays_the_look_up():

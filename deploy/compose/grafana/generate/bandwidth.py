@@ -22,7 +22,7 @@ BANDWIDTH: Final = Dashboard(
             ),
             Panel(
                 title="Nodes by state",
-                about="known: a sample; missing: no sample; duplicate: several exporters; unmatched: no node.",
+                about="known: a sample; missing: no sample; duplicate: several series; unmatched: no node.",
                 unit="short",
                 queries={"{{query}} {{state}}": gauge("berth_bandwidth_nodes", "query", "state", how="max")},
             ),

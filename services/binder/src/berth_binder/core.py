@@ -57,12 +57,12 @@ from berth_binder.events import (
     Event,
     EvictionAnswer,
     LogMissingRight,
-    Nak,
     NominationAnswer,
     NominationCleared,
     PodAnswer,
     PodShown,
     PublishDecision,
+    PutOff,
     RankedDelivery,
     RecordEvent,
     RejectRanked,
@@ -226,11 +226,21 @@ class BinderCore:
     # Messages.
 
     def _receive(self, delivery: RankedDelivery, now: float) -> list[Effect]:
-        if delivery.ranked.profile not in self._profiles:
-            return [Nak(held=delivery, delay=self._settings.nak_delay)]
-        if delivery.ranked.pod.spec.scheduler_name != delivery.ranked.profile:
-            return [RejectRanked(held=delivery, reason=_wrong_profile(delivery, delivery.ranked.pod))]
+        ranked = delivery.ranked
+        if ranked.pod.spec.scheduler_name != ranked.profile:
+            return [RejectRanked(held=delivery, reason=_wrong_profile(delivery, ranked.pod))]
+        if ranked.profile not in self._profiles:
+            return self._receive_of_unknown_profile(delivery)
         return self._admit(delivery, now)
+
+    def _receive_of_unknown_profile(self, delivery: RankedDelivery) -> list[Effect]:
+        """A newer binder may know the profile, if a pod waits for it."""
+        pod, reason = self._cache.pod(delivery.attempt.uid), f"profile {delivery.ranked.profile!r}: not configured here"
+        if pod is None:
+            return [RejectRanked(held=delivery, reason=f"{reason}, and pod {delivery.ranked.pod.key!r} does not wait")]
+        if pod.spec.scheduler_name != delivery.ranked.profile:
+            return [RejectRanked(held=delivery, reason=_wrong_profile(delivery, pod))]
+        return [PutOff(held=delivery, reason=reason)]
 
     def _admit(self, delivery: RankedDelivery, now: float) -> list[Effect]:
         if self._decided.covers(delivery):

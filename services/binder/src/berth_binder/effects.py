@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from datetime import timedelta
 from functools import partial
 from typing import Any, Final, TypeVar
 
 import msgspec
 
 from berth.bus.interface import BusLostError, Delivery, MissingError, PubAck, Session
+from berth.bus.settings import MEBIBYTE
 from berth.bus.stages import StagedMessage, decision_message, publish_dead_letter
 from berth.bus.topology import COMMITS
 from berth.errors import BerthError, TemporaryError
@@ -20,10 +22,10 @@ from berth.lifecycle.tries import clear_tries, count_try
 from berth.messages.attempts import DeadLetter, Decision, Outcome
 from berth.messages.subjects import key
 from berth.observability.logging import get_logger, verbose
-from berth.observability.metrics import Meter
 from berth.observability.traceparent import trace_id_of
 from berth.settings.settings import V_RESULT, V_STEP
 from berth_binder.apicalls import ApiRequests
+from berth_binder.attempts.ahead import REDELIVERY, AheadMessages
 from berth_binder.cache import Cache
 from berth_binder.eventrecorder.recorder import EventRecorder
 from berth_binder.events import (
@@ -36,8 +38,8 @@ from berth_binder.events import (
     Effect,
     Event,
     LogMissingRight,
-    Nak,
     PublishDecision,
+    PutOff,
     RecordEvent,
     RejectRanked,
     SetAside,
@@ -83,7 +85,7 @@ class BinderEffects:
         # By uid, the trace of the pod's message.
         self.traceparent_of: Callable[[str], str | None] = lambda _uid: None
 
-    def carry_out(self, effect: Effect) -> Coroutine[Any, Any, None] | None:  # noqa: C901 - one case an effect
+    def carry_out(self, effect: Effect) -> Coroutine[Any, Any, None] | None:  # noqa: C901, PLR0911 - one case an effect
         """Begin an effect. Returns a coroutine if the effect waits for an answer."""
         if isinstance(effect, ApiRequest):
             self._requests.start(effect, self.traceparent_of(effect.pod.uid))
@@ -93,8 +95,8 @@ class BinderEffects:
                 return self._publish(effect)
             case Ack():
                 effect.held.delivery.ack()
-            case Nak():
-                effect.held.delivery.nak(effect.delay)
+            case PutOff():
+                return self._publisher.put_off(effect.held.delivery, effect.reason)
             case SetAside():
                 effect.held.delivery.set_aside()
             case RejectRanked():
@@ -159,9 +161,12 @@ class BinderEffects:
 class DecisionPublisher:
     """Publishes on one session. If the session is lost, the leadership ends and the message is redelivered."""
 
-    def __init__(self, session: Session, metrics: Meter) -> None:
+    def __init__(self, session: Session, process: Process, cache: Cache) -> None:
         self._session = session
-        self._metrics = metrics
+        self._metrics = process.metrics
+        self._clock = process.clock
+        self._live = cache.snapshot.live
+        self._ahead = AheadMessages(process.settings.nats.ranked_mebibytes * MEBIBYTE)
         self.under_way = 0  # Decisions without a PubAck yet
 
     def publish_soon(self, effect: PublishDecision, on_end: Callable[[BerthError | None], None]) -> None:
@@ -194,6 +199,14 @@ class DecisionPublisher:
             await self._publish_dead_letter(effect.held.delivery, decision.message, decision.attempt, cause="failed")
         await _until_stored(lambda: self._staged(effect).publish(self._session))
         self._on_stored(effect)
+
+    async def put_off(self, delivery: Delivery, reason: str) -> None:
+        """Have a message redelivered that a newer binder may understand, within bounds. Raises as `reject_unusable`."""
+        size, age = len(delivery.data), timedelta(seconds=self._live.now - delivery.time.timestamp())
+        if self._ahead.may_wait(delivery.sequence, size=size, age=age, now=self._clock.now()):
+            delivery.nak(REDELIVERY)
+        else:
+            await self.reject_unusable(delivery, reason)
 
     async def reject_unusable(self, delivery: Delivery, reason: str) -> None:
         """Publish a dead letter of an unusable message, then acknowledge it.

@@ -221,11 +221,11 @@ class Ack(msgspec.Struct, frozen=True, kw_only=True):
     held: RankedDelivery
 
 
-class Nak(msgspec.Struct, frozen=True, kw_only=True):
-    """Have the message redelivered after the delay, because another binder may be able to use it."""
+class PutOff(msgspec.Struct, frozen=True, kw_only=True):
+    """Have the message redelivered, within bounds, because a newer binder may understand it; else reject it."""
 
     held: RankedDelivery
-    delay: timedelta
+    reason: str
 
 
 class RejectRanked(msgspec.Struct, frozen=True, kw_only=True):
@@ -263,7 +263,7 @@ Effect = (
     | ClearTries
     | PublishDecision
     | Ack
-    | Nak
+    | PutOff
     | RejectRanked
     | SetAside
     | RecordEvent

@@ -162,7 +162,7 @@ class BinderEpoch:
             checking=self._traced_check if parts.process.tracing.is_exporting else nullcontext,
         )
         self._inbox = Inbox[Event]()
-        self._publisher = DecisionPublisher(session, self._metrics)
+        self._publisher = DecisionPublisher(session, parts.process, parts.cache)
         self._fences = HigherFences(leadership, parts.cache, parts.process.clock)
         self._requests = ApiRequests(
             self._client,
@@ -298,8 +298,8 @@ class BinderEpoch:
         try:
             ranked = decode(delivery.data, Ranked)
             attempt = attempt_of(ranked)
-        except UnknownSchemaError:
-            delivery.nak(self._parts.settings.unknown_schema_delay)
+        except UnknownSchemaError as error:
+            self._loop.tasks.start(self._publisher.put_off(delivery, str(error)))
         except DecodeError as error:
             self._loop.tasks.start(self._publisher.reject_unusable(delivery, str(error)))
         else:
@@ -310,7 +310,7 @@ class BinderEpoch:
         try:
             is_known = attempt.term <= self._watchers_term or await self._is_known(attempt.term)
         except UnansweredError:
-            delivery.nak(self._parts.settings.unknown_schema_delay)
+            delivery.nak(self._parts.settings.unanswered_delay)
             return
         if not is_known:
             reason = f"attempt {str(attempt)!r}: the last term of a watcher is {self._watchers_term}"

@@ -36,8 +36,6 @@ class CoreSettings:
     plugin_step: timedelta = timedelta(milliseconds=2)
     """Added to that for each waiting pod. So all of them cost a fifth of a core at most (0.3 ms each at 5,000 nodes),
     and thousands of pods whose volumes never come delay no other pod."""
-    nak_delay: timedelta = timedelta(seconds=5)
-    """Redelivery delay of a message of an unknown profile, because a binder that knows it may lead by then."""
     backoff: Backoff = API_BACKOFF
 
 
@@ -84,8 +82,8 @@ class BinderSettings:
     """
     finish: timedelta = timedelta(seconds=5)
     """Time to wait at the stop for requests in flight: half of the 10 s in which the process has to end."""
-    unknown_schema_delay: timedelta = timedelta(seconds=5)
-    """Redelivery delay of a message of an unknown newer schema, because a newer binder may lead by then."""
+    unanswered_delay: timedelta = timedelta(seconds=5)
+    """Redelivery delay of a message whose term could not be looked up, because NATS did not answer."""
 
 
 def binder_settings(settings: Settings) -> BinderSettings:

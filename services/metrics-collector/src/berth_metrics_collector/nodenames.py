@@ -1,17 +1,19 @@
 """Finds the node of an exporter.
 
-By the first match: the node label, the kernel's host name (node_uname_info), the address as a node's InternalIP, the
-address as a node's name. Names may differ in case and domain: they are compared whole, then up to the first dot if
-unambiguous. Exporters without a node and nodes without an exporter are reported.
+By the first match: the node label, the kernel's host name (node_uname_info), the host of the exporter's address. Each
+may be a name or an IP address, with a port or not. Names may differ in case, and one of the two may lack its domain;
+two full names of different domains are different machines. Addresses are compared as addresses, in any notation. What
+two nodes share matches neither. Exporters without a node are reported.
 """
 
 from __future__ import annotations
 
 import asyncio
+import re
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Final
+from collections.abc import Iterable, Iterator, Mapping
+from ipaddress import IPv4Address, IPv6Address, ip_address
+from typing import Final, TypeVar
 
 import msgspec
 
@@ -21,45 +23,24 @@ from berth.bus.interface import Entry
 from berth.decoding import decode_json
 from berth.errors import DecodeError
 from berth.messages.attempts import decode_entry
-from berth.messages.livedata import MAX_RATE, Bandwidth
 from berth.messages.subjects import parse_key
 from berth.observability.logging import get_logger
-from berth_metrics_collector.prometheus import SampleRow
-from berth_metrics_collector.samples import Target, TargetSample, parse_value
+from berth_metrics_collector.samples import Target
 
 log = get_logger()
 
 _nodes: Final = msgspec.json.Decoder(Node)
-_INTERNAL_IP: Final = "InternalIP"
+_NAME_TYPES: Final = ("Hostname", "InternalDNS", "ExternalDNS")
+_HOSTNAME_LABEL: Final = "kubernetes.io/hostname"
+_URL: Final = re.compile(r"(?:\w+://)?([^/]*).*", re.DOTALL)
+
+Address = IPv4Address | IPv6Address
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MatchedSamples:
-    """Samples by node, with unmatched exporters."""
-
-    samples: Mapping[str, Bandwidth] = field(default_factory=dict)
-    unmatched: tuple[str, ...] = ()  # instances of exporters that match no node
-    missing: tuple[str, ...] = ()  # nodes without an exporter
-    duplicates: tuple[str, ...] = ()  # nodes with several exporters of the same devices; the one scraped last counts
-
-
-def match_samples(samples: Iterable[TargetSample], host_rows: Sequence[SampleRow], nodes: NodeNames) -> MatchedSamples:
-    hosts = host_names(host_rows)
-    by_node: dict[str, list[TargetSample]] = {}
-    unmatched: set[str] = set()
-    for sample in samples:
-        target = sample.target
-        node = nodes.node_of(target, hosts.get((target.instance, target.job), ""))
-        if node is None:
-            unmatched.add(target.instance)
-        else:
-            by_node.setdefault(node, []).append(sample)
-    return MatchedSamples(
-        samples={node: _with_capacity(_combine(found), nodes.capacities.get(node)) for node, found in by_node.items()},
-        unmatched=tuple(sorted(unmatched)),
-        missing=tuple(sorted(nodes.names - by_node.keys())),
-        duplicates=tuple(sorted(node for node, found in by_node.items() if not _are_disjoint(found))),
-    )
+def nodes_of(targets: Iterable[Target], hosts: Mapping[Target, str], nodes: NodeNames) -> dict[Target, str]:
+    """The nodes of those exporters that have one; ``hosts``: the kernel's host names."""
+    found = ((target, nodes.node_of(target, hosts.get(target, ""))) for target in targets)
+    return {target: node for target, node in found if node is not None}
 
 
 class MirroredNodes:
@@ -114,94 +95,75 @@ class NodeNames:
             for node in listed
             if (capacity := annotated_rate(node, LINK_CAPACITY_ANNOTATION))  # 0 is like no annotation
         }
-        self._whole = {name.lower(): name for name in self.names}
-        self._short = _unambiguous((_short(name), name) for name in self.names)
-        self._by_address = _unambiguous(
-            (address.address, node.metadata.name)
-            for node in listed
-            for address in node.status.addresses or ()
-            if address.type == _INTERNAL_IP
-        )
+        own = {name.lower(): name for name in self.names}
+        aliases = [(alias.lower(), node.metadata.name) for node in listed for alias in _aliases(node)]
+        self._whole = _unambiguous(aliases) | own
+        # Names without a domain, of all that a node has.
+        self._short = _unambiguous((name.partition(".")[0], node) for name, node in (*own.items(), *aliases))
+        self._without_domain = {name: node for name, node in own.items() if "." not in name}
+        self._by_address = {
+            **_unambiguous(_addresses(listed, "ExternalIP")),
+            **_unambiguous(_addresses(listed, "InternalIP")),
+            **{address: node for name, node in own.items() if (address := _address(name)) is not None},
+        }
 
     def node_of(self, target: Target, nodename: str) -> str | None:
         """The exporter's node; ``None`` if unmatched."""
-        host = host_of(target.instance)
-        return (
-            self._by_name(target.label)
-            or self._by_name(nodename)
-            or self._by_address.get(host)
-            or (None if _is_address(host) else self._by_name(host))
-        )
+        return self._find(target.label) or self._find(nodename) or self._find(target.instance)
 
-    def _by_name(self, name: str) -> str | None:
-        if not name:
-            return None
-        return self._whole.get(name.lower()) or self._short.get(_short(name))
+    def _find(self, text: str) -> str | None:
+        """The node with this name or address."""
+        host = host_of(text).lower()
+        address = _address(host)
+        if address is not None:
+            return self._by_address.get(address)
+        if found := self._whole.get(host):
+            return found
+        first, dot, _ = host.partition(".")
+        if first.isdigit():
+            return None  # of no valid address
+        return (self._without_domain if dot else self._short).get(first)
 
 
-def host_names(rows: Iterable[SampleRow]) -> dict[tuple[str, str], str]:
-    """The kernel's host name by (instance, job); for two names of one exporter, the later."""
-    latest: dict[tuple[str, str], tuple[float, str]] = {}
-    for row in rows:
-        key = (row.metric.get("instance", ""), row.metric.get("job", ""))
-        found = (parse_value(row.value[1]) or 0.0, row.metric.get("nodename", ""))
-        latest[key] = max(latest.get(key, found), found)
-    return {key: name for key, (_, name) in latest.items()}
+def _aliases(node: Node) -> Iterator[str]:
+    """What a node is called beside its name, without addresses."""
+    named = (address.address for address in node.status.addresses or () if address.type in _NAME_TYPES)
+    label = (node.metadata.labels or {}).get(_HOSTNAME_LABEL, "")
+    return (alias for alias in (*named, label) if alias and _address(alias) is None)
+
+
+def _addresses(nodes: Iterable[Node], kind: str) -> Iterator[tuple[Address, str]]:
+    for node in nodes:
+        for found in node.status.addresses or ():
+            if found.type == kind and (address := _address(found.address)) is not None:
+                yield address, node.metadata.name
+
+
+def _address(text: str) -> Address | None:
+    """The address, without a zone; an IPv4 address within IPv6 as IPv4."""
+    try:
+        address = ip_address(text.partition("%")[0])
+    except ValueError:
+        return None
+    mapped = address.ipv4_mapped if isinstance(address, IPv6Address) else None
+    return mapped or address
 
 
 def host_of(instance: str) -> str:
-    """The host part of ``host:port`` or ``[v6]:port``; all of it without a port."""
-    if instance.startswith("["):
-        return instance[1:].partition("]")[0]
-    host, colon, port = instance.rpartition(":")
-    return host if colon and port.isdigit() and ":" not in host else instance
+    """The host part of ``host:port``, ``[v6]:port`` or a URL; all of it without a port. Without a final dot."""
+    found = _URL.fullmatch(instance.strip())
+    text = found[1] if found else instance
+    if text.startswith("["):
+        return text[1:].partition("]")[0]
+    host, colon, port = text.rpartition(":")
+    return (host if colon and port.isdigit() and ":" not in host else text).rstrip(".")
 
 
-def _combine(found: list[TargetSample]) -> Bandwidth:
-    """Sum over exporters with disjoint devices; otherwise the exporter scraped last counts."""
-    if len(found) == 1 or not _are_disjoint(found):
-        return max(found, key=lambda sample: (sample.bandwidth.sampled_at, sample.target.instance)).bandwidth
-    parts = [sample.bandwidth for sample in found]
-    return Bandwidth(
-        receive=_sum(part.receive for part in parts),
-        transmit=_sum(part.transmit for part in parts),
-        capacity=_sum(part.capacity for part in parts),
-        sampled_at=min(part.sampled_at for part in parts),
-    )
+_Key = TypeVar("_Key")
 
 
-def _with_capacity(bandwidth: Bandwidth, announced: float | None) -> Bandwidth:
-    """Set the capacity. One beyond MAX_RATE becomes unknown, because readers would refuse the whole sample."""
-    capacity = bandwidth.capacity if announced is None else announced
-    if capacity is not None and capacity > MAX_RATE:
-        capacity = None
-    return msgspec.structs.replace(bandwidth, capacity=capacity)
-
-
-def _are_disjoint(found: list[TargetSample]) -> bool:
-    return sum(len(sample.devices) for sample in found) == len(frozenset().union(*(s.devices for s in found)))
-
-
-def _sum(amounts: Iterable[float | None]) -> float | None:
-    total = 0.0
-    for amount in amounts:
-        if amount is None:
-            return None
-        total += amount
-    return total
-
-
-def _unambiguous(pairs: Iterable[tuple[str, str]]) -> dict[str, str]:
+def _unambiguous(pairs: Iterable[tuple[_Key, str]]) -> dict[_Key, str]:
     """The keys of exactly one node."""
-    listed = list(pairs)
-    counts = Counter(key for key, _ in set(listed))
+    listed = set(pairs)
+    counts = Counter(key for key, _ in listed)
     return {key: node for key, node in listed if counts[key] == 1}
-
-
-def _short(name: str) -> str:
-    return name.lower().partition(".")[0]
-
-
-def _is_address(host: str) -> bool:
-    """IP addresses have no short name."""
-    return ":" in host or all(part.isdigit() for part in host.split("."))

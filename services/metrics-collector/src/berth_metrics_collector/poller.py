@@ -3,22 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any, Final, Protocol
 
 from berth.api.config.networktraffic import BandwidthQuery
 from berth.observability.logging import get_logger
 from berth.observability.metrics import Meter
-from berth_metrics_collector.nodenames import MatchedSamples, NodeNames, host_names, match_samples
+from berth_metrics_collector.nodenames import NodeNames, nodes_of
 from berth_metrics_collector.prometheus import PrometheusError, SampleRow
 from berth_metrics_collector.queries import inventory_queries, traffic_queries
 from berth_metrics_collector.samples import (
     MIN_SCRAPES,
+    DeviceRows,
     Inventory,
+    NodeSamples,
+    Target,
     TrafficValues,
     Values,
+    device_facts,
+    host_names,
+    node_samples,
     scrape_intervals,
-    target_samples,
     values_by_device,
 )
 
@@ -33,6 +39,15 @@ class QueryServer(Protocol):
     async def query(self, promql: str) -> Sequence[SampleRow]:
         """The rows of an instant query; raises PrometheusError."""
         ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MatchedSamples:
+    """The result of a round."""
+
+    found: NodeSamples = field(default_factory=NodeSamples)
+    unmatched: tuple[str, ...] = ()  # instances of exporters that match no node
+    missing: tuple[str, ...] = ()  # nodes without a current sample
 
 
 class Poller:
@@ -61,11 +76,19 @@ class Poller:
             return MatchedSamples()
         self._reporter.answered()
         self._until_inventory -= 1
-        self._expire_inventory(values)
-        samples = target_samples(values, self._inventory, self._query.time_range)
-        matched = match_samples(samples, self._inventory.names, nodes)
+        self._expire_inventory(values.targets)
+        matched = self._match(values, nodes)
         self._reporter.matched(matched)
         return matched
+
+    def _match(self, values: TrafficValues, nodes: NodeNames) -> MatchedSamples:
+        node_of = nodes_of(values.targets, self._inventory.hosts, nodes)
+        found = node_samples(values, self._inventory, node_of, nodes.capacities, self._query)
+        return MatchedSamples(
+            found=found,
+            unmatched=tuple(sorted({target.instance for target in values.targets - node_of.keys()})),
+            missing=tuple(sorted(nodes.names - found.samples.keys())),
+        )
 
     async def _read_traffic(self) -> TrafficValues:
         queries = self._traffic_queries
@@ -78,22 +101,27 @@ class Poller:
         )
 
     async def _read_inventory(self) -> None:
-        queries = self._inventory_queries
+        queries, ask, label = self._inventory_queries, self._server.query, self._query.node_label
+        rows = DeviceRows(
+            flags=await ask(queries.flags),
+            info=await ask(queries.info),
+            stacked=await ask(queries.stacked),
+            named_by=await ask(queries.named_by),
+            bonds=await ask(queries.bonds),
+        )
         self._inventory = Inventory(
-            names=await self._server.query(queries.names),
-            flags=await self._values(queries.flags),
+            hosts=host_names(await ask(queries.names), label),
+            facts=device_facts(rows, label),
             speed=await self._values(queries.speed),
-            interval=scrape_intervals(await self._server.query(queries.interval)),
+            interval=scrape_intervals(await ask(queries.interval)),
         )
         self._until_inventory = self._inventory_rounds
         self._reporter.scrape_intervals(self._inventory.interval)
 
-    def _expire_inventory(self, values: TrafficValues) -> None:
+    def _expire_inventory(self, targets: frozenset[Target]) -> None:
         """Read the inventory in the next round if it lacks an exporter, which may be new."""
-        named = host_names(self._inventory.names).keys()
-        seen = {(target.instance, target.job) for target, _ in values.scraped_at}
-        jobs = {job for _, job in seen}
-        if (named and not seen <= named) or not jobs <= self._inventory.interval.keys():
+        hosts, jobs = self._inventory.hosts, {target.job for target in targets}
+        if (hosts and not targets <= hosts.keys()) or not jobs <= self._inventory.interval.keys():
             self._until_inventory = 0
 
     async def _values(self, promql: str) -> Values:
@@ -107,6 +135,11 @@ class Reporter:
         self._query = query
         self._meter = meter
         self._reported: dict[str, object] = {}
+
+    @property
+    def is_failing(self) -> bool:
+        """Whether the last round failed."""
+        return self._reported.get("failure") is not None
 
     def answered(self) -> None:
         """Prometheus has answered all queries of a round."""
@@ -128,16 +161,18 @@ class Reporter:
 
     def matched(self, matched: MatchedSamples) -> None:
         counts = {
-            "known": matched.samples,
+            "known": matched.found.samples,
             "missing": matched.missing,
             "unmatched": matched.unmatched,
-            "duplicate": matched.duplicates,
+            "duplicate": matched.found.duplicates,
         }
         for state, found in counts.items():
             self._meter.set("berth_bandwidth_nodes", len(found), query=self._query.token, state=state)
         self._list("nodes without a current sample", "missing", matched.missing)
         self._list("exporters that match no node", "unmatched", matched.unmatched)
-        self._list("nodes with several exporters: the one scraped last counts", "duplicates", matched.duplicates)
+        labels, remedy = list(matched.found.differing), "select one by the argument labels of NetworkTraffic"
+        message = "nodes with several series of one device: the one scraped last counts"
+        self._list(message, "duplicates", matched.found.duplicates, differing_labels=labels, remedy=remedy)
 
     def scrape_intervals(self, intervals: Mapping[str, float]) -> None:
         """Warn about jobs with too few scrapes in the range."""
@@ -161,9 +196,9 @@ class Reporter:
             seconds = max(age.total_seconds(), 0.0)
             self._meter.set("berth_bandwidth_age_seconds", seconds, query=self._query.token)
 
-    def _list(self, message: str, what: str, found: Sequence[str]) -> None:
+    def _list(self, message: str, what: str, found: Sequence[str], **more: object) -> None:
         if self._changed(what, tuple(found)) and found:
-            shown: dict[str, Any] = {"number": len(found), what: list(found[:SHOWN])}
+            shown: dict[str, Any] = {"number": len(found), what: list(found[:SHOWN]), **more}
             log.warning(message, query=self._query.token, **shown)
 
     def _changed(self, what: str, now: object) -> bool:

@@ -1,35 +1,48 @@
-"""From the rows of one query to each exporter's traffic with its time. Pure.
+"""From the rows of one query to each node's traffic with its time. Pure.
 
 ``rate`` divides by the whole range even if a series covers only part of it: a busy node that is new or restarted would
 look quiet (80 MB/s reads 13 after 5 of 30 s). So a rate counts unchanged only if the series existed one range ago; else
-it is multiplied by range / covered part, from MIN_SCRAPES on. A series that has ended gives no sample: its node keeps
-the last one, which ages.
+it is multiplied by range / covered part, from MIN_SCRAPES on. A device without such a rate leaves itself out; a node
+without any keeps its last sample, which ages.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Final
 
+from berth.api.config.networktraffic import BandwidthQuery
+from berth.messages.livedata import MAX_RATE as MAX_CAPACITY
 from berth.messages.livedata import Bandwidth, utc_time
+from berth_metrics_collector.devices import DeviceFacts, counted_devices
 from berth_metrics_collector.prometheus import SampleRow
 
 MIN_SCRAPES: Final = 4  # from here on rate x range / (scrapes x interval) is within 11 % of the truth
-IFF_SLAVE: Final = 0x800  # flag of a device in a bond, which counts its traffic
 MAX_RATE: Final = 1e13  # bytes per second above which a value is invalid: a thousand times the fastest link
 MAX_TIME: Final = 1e10  # Unix seconds above which a time is invalid: the year 2286, far below milliseconds
+# Seconds by which a series may be older than the newest of its exporter: a scrape gives all the same time, so older
+# ones have ended without a marker.
+_SAME_SCRAPE: Final = 1.0
+# Labels of a metric, not of its exporter.
+_OF_METRICS: Final = ("__name__", "device", "address", "broadcast", "duplex", "ifalias", "operstate", "adminstate")
+_OF_UNAME: Final = ("nodename", "domainname", "machine", "release", "sysname", "version", "master")
+_DOWN: Final = frozenset({"down", "lowerlayerdown", "notpresent", "dormant"})  # of RFC 2863
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Target:
-    """One exporter in Prometheus; ``label``: the node label's value, or empty."""
+    """One exporter as one Prometheus has scraped it.
+
+    ``label``: the node label's value, or empty. ``others``: all other labels of its series, such as ``cluster``.
+    """
 
     instance: str
     job: str
     label: str = ""
+    others: frozenset[tuple[str, str]] = frozenset()
 
 
 Device = tuple[Target, str]
@@ -46,69 +59,95 @@ class TrafficValues:
     scraped_at: Values
     scraped_before: Values
 
+    @property
+    def targets(self) -> frozenset[Target]:
+        return frozenset(target for target, _ in self.scraped_at)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Inventory:
-    """Host names, flags and capacities, which seldom change; ``interval``: seconds between scrapes, by job."""
+    """What seldom changes; ``interval``: seconds between scrapes, by job."""
 
-    names: Sequence[SampleRow] = ()
-    flags: Values = field(default_factory=dict)
+    hosts: Mapping[Target, str] = field(default_factory=dict)  # the kernel's host names
+    facts: Mapping[Target, Mapping[str, DeviceFacts]] = field(default_factory=dict)
     speed: Values = field(default_factory=dict)
     interval: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TargetSample:
-    """The traffic of one exporter. ``devices`` decides whether two exporters of a node overlap."""
+class NodeSamples:
+    """Samples by node, with what there is to report."""
+
+    samples: Mapping[str, Bandwidth] = field(default_factory=dict)
+    duplicates: tuple[str, ...] = ()  # nodes with several series of one device; the one scraped last counts
+    differing: tuple[str, ...] = ()  # the labels in which these differ
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Reading:
+    """The traffic of a device by one series per direction."""
 
     target: Target
-    bandwidth: Bandwidth
-    devices: frozenset[str]
+    receive: float | None
+    transmit: float | None
+    scraped_at: float
+
+    @property
+    def total(self) -> float:
+        return (self.receive or 0.0) + (self.transmit or 0.0)
+
+    @property
+    def age_order(self) -> tuple[float, str, str, list[tuple[str, str]]]:
+        """The newest last; of equally new ones always the same."""
+        return self.scraped_at, self.target.instance, self.target.job, sorted(self.target.others)
 
 
-def target_samples(traffic: TrafficValues, inventory: Inventory, time_range: timedelta) -> list[TargetSample]:
-    """One sample per exporter with a current value."""
-    by_target: dict[Target, set[str]] = {}
-    for target, device in traffic.scraped_at:
-        by_target.setdefault(target, set()).add(device)
-    made = (
-        _target_sample(target, _without_slaves(target, devices, inventory), traffic, inventory, time_range)
-        for target, devices in by_target.items()
+def node_samples(
+    traffic: TrafficValues,
+    inventory: Inventory,
+    node_of: Mapping[Target, str],
+    capacities: Mapping[str, float],
+    query: BandwidthQuery,
+) -> NodeSamples:
+    """One sample per node with a current value.
+
+    ``node_of`` has the nodes of exporters; ``capacities``, bytes per second by node, precede the cards' own speed.
+    """
+    by_node: dict[str, dict[str, list[_Reading]]] = {}
+    for device, reading in _readings(traffic, inventory, query.time_range):
+        node = node_of.get(reading.target)
+        if node is not None:
+            by_node.setdefault(node, {}).setdefault(device, []).append(reading)
+    made = {
+        node: _sample(readings, inventory, capacities.get(node), only_own=not query.devices)
+        for node, readings in by_node.items()
+    }
+    repeated = {node: [one for one in readings.values() if len(one) > 1] for node, readings in by_node.items()}
+    differing = {label for devices in repeated.values() for one in devices for label in _differing_labels(one)}
+    return NodeSamples(
+        samples={node: sample for node, sample in made.items() if sample is not None},
+        duplicates=tuple(sorted(node for node, devices in repeated.items() if devices)),
+        differing=tuple(sorted(differing)),
     )
-    return [sample for sample in made if sample is not None]
 
 
-def _target_sample(
-    target: Target, devices: set[str], traffic: TrafficValues, inventory: Inventory, time_range: timedelta
-) -> TargetSample | None:
-    keys = [(target, device) for device in sorted(devices)]
-    interval = inventory.interval.get(target.job)
-    factors = {key: _correction(key, traffic, interval, time_range.total_seconds()) for key in keys}
-    receive = _sum(traffic.receive, factors)
-    transmit = _sum(traffic.transmit, factors)
-    times = [traffic.scraped_at[key] for key in keys]
-    if (receive is None and transmit is None) or max(times) > MAX_TIME:
-        return None
-    capacities = [speed for key in keys if (speed := inventory.speed.get(key))]
-    return TargetSample(
-        target=target,
-        bandwidth=Bandwidth(
-            receive=receive,
-            transmit=transmit,
-            capacity=sum(capacities) if len(capacities) == len(keys) else None,
-            sampled_at=utc_time(min(times)),
-        ),
-        devices=frozenset(devices),
-    )
-
-
-def _without_slaves(target: Target, devices: set[str], inventory: Inventory) -> set[str]:
-    """Leave out slaves, because their bond carries the same traffic. Slaves without a bond in the query count."""
-    return {device for device in devices if not is_slave(inventory.flags.get((target, device)))} or devices
-
-
-def is_slave(flags: float | None) -> bool:
-    return flags is not None and bool(int(flags) & IFF_SLAVE)
+def _readings(traffic: TrafficValues, inventory: Inventory, time_range: timedelta) -> Iterator[tuple[str, _Reading]]:
+    """Devices with a rate that is current."""
+    newest: dict[Target, float] = {}
+    for (target, _), at in traffic.scraped_at.items():
+        if at <= MAX_TIME:
+            newest[target] = max(at, newest.get(target, 0.0))
+    for key, at in traffic.scraped_at.items():
+        target, device = key
+        if at > MAX_TIME or at < newest[target] - _SAME_SCRAPE:
+            continue
+        factor = _correction(key, traffic, inventory.interval.get(target.job), time_range.total_seconds())
+        receive, transmit = (
+            None if factor is None or (rate := rates.get(key)) is None else rate * factor
+            for rates in (traffic.receive, traffic.transmit)
+        )
+        if receive is not None or transmit is not None:
+            yield device, _Reading(target=target, receive=receive, transmit=transmit, scraped_at=at)
 
 
 def _correction(key: Device, traffic: TrafficValues, interval: float | None, range_seconds: float) -> float | None:
@@ -121,27 +160,115 @@ def _correction(key: Device, traffic: TrafficValues, interval: float | None, ran
     return max(1.0, range_seconds / (scrapes * interval))
 
 
-def _sum(rates: Values, factors: Mapping[Device, float | None]) -> float | None:
-    """The sum over an exporter's devices; ``None`` if one has no usable rate."""
-    total = 0.0
-    for key, factor in factors.items():
-        rate = rates.get(key)
-        if rate is None or factor is None:
-            return None
-        total += rate * factor
-    return total if factors and total <= MAX_RATE else None
+def _sample(
+    readings: Mapping[str, list[_Reading]], inventory: Inventory, announced: float | None, *, only_own: bool
+) -> Bandwidth | None:
+    """Add up a node's devices, each by the series that was scraped last."""
+    newest = {device: max(found, key=lambda one: one.age_order) for device, found in readings.items()}
+    facts: dict[str, DeviceFacts] = {}
+    for target in {one.target for found in readings.values() for one in found}:
+        for device, known in inventory.facts.get(target, {}).items():
+            facts[device] = facts[device] | known if device in facts else known
+    counted = counted_devices({device: one.total for device, one in newest.items()}, facts, only_own=only_own)
+    chosen = [newest[device] for device in counted]
+    receive, transmit = _sum(one.receive for one in chosen), _sum(one.transmit for one in chosen)
+    if receive is None and transmit is None:
+        return None
+    speeds = [inventory.speed.get((newest[device].target, device)) for device in counted]
+    capacity = announced or (_sum(speeds) if all(speeds) else None)
+    return Bandwidth(
+        receive=receive,
+        transmit=transmit,
+        # Readers would refuse the whole sample with a capacity beyond this.
+        capacity=capacity if capacity is not None and capacity <= MAX_CAPACITY else None,
+        sampled_at=utc_time(min(one.scraped_at for one in chosen)),
+    )
+
+
+def _sum(amounts: Iterable[float | None]) -> float | None:
+    known = [amount for amount in amounts if amount is not None]
+    return total if known and (total := math.fsum(known)) <= MAX_RATE else None
+
+
+def _differing_labels(readings: Sequence[_Reading]) -> Iterator[str]:
+    labels = [{"instance": one.target.instance, "job": one.target.job, **dict(one.target.others)} for one in readings]
+    for name in {name for one in labels for name in one}:
+        if len({one.get(name) for one in labels}) > 1:
+            yield name
+
+
+# --- from rows
 
 
 def values_by_device(rows: Iterable[SampleRow], node_label: str) -> dict[Device, float]:
     """Values by device, without negative and infinite ones."""
-    found = ((_device(row, node_label), parse_value(row.value[1])) for row in rows)
-    return {device: value for device, value in found if value is not None}
+    found = ((row, parse_value(row.value[1])) for row in rows)
+    return {
+        (target_of(row.metric, node_label), row.metric.get("device", "")): value
+        for row, value in found
+        if value is not None
+    }
 
 
-def _device(row: SampleRow, node_label: str) -> Device:
-    labels = row.metric
-    target = Target(instance=labels.get("instance", ""), job=labels.get("job", ""), label=labels.get(node_label, ""))
-    return target, labels.get("device", "")
+def target_of(labels: Mapping[str, str], node_label: str) -> Target:
+    """The exporter of a series."""
+    others = dict(labels)
+    for name in (*_OF_METRICS, *_OF_UNAME, "instance", "job", node_label):
+        others.pop(name, None)
+    return Target(
+        instance=labels.get("instance", ""),
+        job=labels.get("job", ""),
+        label=labels.get(node_label, ""),
+        others=frozenset(others.items()),
+    )
+
+
+def host_names(rows: Iterable[SampleRow], node_label: str) -> dict[Target, str]:
+    """The kernel's host name by exporter; of two names of one exporter, the later."""
+    latest: dict[Target, tuple[float, str]] = {}
+    for row in rows:
+        target = target_of(row.metric, node_label)
+        found = (parse_value(row.value[1]) or 0.0, row.metric.get("nodename", ""))
+        latest[target] = max(latest.get(target, found), found)
+    return {target: name for target, (_, name) in latest.items()}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceRows:
+    """What exporters report about devices."""
+
+    flags: Sequence[SampleRow] = ()
+    info: Sequence[SampleRow] = ()
+    stacked: Sequence[SampleRow] = ()
+    named_by: Sequence[SampleRow] = ()
+    bonds: Sequence[SampleRow] = ()
+
+
+def device_facts(rows: DeviceRows, node_label: str) -> dict[Target, dict[str, DeviceFacts]]:
+    found: dict[Target, dict[str, DeviceFacts]] = {}
+
+    def add(row: SampleRow, device: str, facts: DeviceFacts) -> None:
+        of_target = found.setdefault(target_of(row.metric, node_label), {})
+        of_target[device] = of_target[device] | facts if device in of_target else facts
+
+    for row in rows.flags:
+        add(row, row.metric.get("device", ""), DeviceFacts(flags=_whole(row)))
+    for row in rows.info:
+        is_down = row.metric.get("operstate", "") in _DOWN
+        address = row.metric.get("address", "")
+        add(row, row.metric.get("device", ""), DeviceFacts(address=address, is_down=is_down))
+    for row in rows.stacked:
+        add(row, row.metric.get("device", ""), DeviceFacts(is_stacked=bool(_whole(row))))  # 0: upon none
+    for row in rows.named_by:
+        add(row, row.metric.get("device", ""), DeviceFacts(named_by=_whole(row)))
+    for row in rows.bonds:
+        add(row, row.metric.get("master", ""), DeviceFacts(members=_whole(row)))
+    return found
+
+
+def _whole(row: SampleRow) -> int | None:
+    value = parse_value(row.value[1])
+    return None if value is None else int(value)
 
 
 def scrape_intervals(rows: Iterable[SampleRow]) -> dict[str, float]:

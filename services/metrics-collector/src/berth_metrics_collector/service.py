@@ -24,14 +24,16 @@ from berth.lifecycle.sessions import present, serve_each_session
 from berth.messages.livedata import encode_bandwidth
 from berth.observability.health import Condition
 from berth.observability.logging import get_logger
-from berth_metrics_collector.nodenames import MatchedSamples, MirroredNodes
-from berth_metrics_collector.poller import Poller, Reporter
+from berth_metrics_collector.nodenames import MirroredNodes
+from berth_metrics_collector.poller import MatchedSamples, Poller, Reporter
 from berth_metrics_collector.prometheus import Prometheus
 from berth_metrics_collector.samplestore import SampleRemoval, SampleStore, SampleWrite
 from berth_metrics_collector.settings import CollectorSettings
 
 log = get_logger()
 
+# Seconds until a collector is ready without samples: a rate needs two scrapes, and Prometheus may have no such series.
+FIRST_SAMPLES_SECONDS: Final = 60.0
 SETTLE_SECONDS: Final = 1.0  # wait of a poll for more new nodes: a new cluster adds many at once
 CONCURRENT_WRITES: Final = 64  # writes under way: 5,000 take about a second
 
@@ -73,6 +75,8 @@ class Collector:
         self._settings = settings
         self._nodes = MirroredNodes()
         self._stores = {query.token: SampleStore(query.token) for query in queries}
+        self._unsampled = set(self._stores)
+        self._sampled = asyncio.Event()  # the nodes of every query have samples, or its Prometheus is away
         self._write_slots = asyncio.Semaphore(CONCURRENT_WRITES)
         self._written = 0
 
@@ -100,6 +104,9 @@ class Collector:
             await bandwidth.caught_up.wait()
             for query in self._queries:
                 tasks.create_task(self._collect(query), name=query.token)
+            if self._nodes.arrivals:  # a cluster without nodes, or a mirror that is just begun, holds up no start
+                condition.waiting("waiting for the first samples from Prometheus")
+                await run_until(self._process.clock.sleep(FIRST_SAMPLES_SECONDS), self._sampled)
             condition.ready()
 
     async def _read_nodes(self, reader: BucketReader) -> None:
@@ -119,9 +126,16 @@ class Collector:
         poller = Poller(query, server, reporter, inventory_rounds=self._settings.inventory_rounds)
         log.info("collecting", query=query.token, url=query.url, devices=query.devices, range=str(query.time_range))
         await self._nodes.arrived_after(0)
+        known = 0
         while True:
             began, arrivals = self._process.clock.now(), self._nodes.arrivals
             matched = await self._poll(poller, store)
+            before, known = known, store.count()
+            # Some nodes may have no exporter: the others are complete when no more have come.
+            if reporter.is_failing or (known and (known >= len(self._nodes.names.names) or known == before)):
+                self._unsampled.discard(query.token)
+            if not self._unsampled:
+                self._sampled.set()
             newest = store.newest()
             reporter.age(None if newest is None else datetime.now(UTC) - newest)
             rest = max(0.0, self._settings.interval.total_seconds() - (self._process.clock.now() - began))
@@ -145,7 +159,7 @@ class Collector:
     async def _poll(self, poller: Poller, store: SampleStore) -> MatchedSamples:
         """One round: poll, write newer samples, remove deleted nodes' samples."""
         matched = await poller.poll(self._nodes.names)
-        await asyncio.gather(*(self._write(store, write) for write in store.writes(matched.samples)))
+        await asyncio.gather(*(self._write(store, write) for write in store.writes(matched.found.samples)))
         await asyncio.gather(*(self._remove(removal) for removal in store.removals(self._nodes.names.names)))
         return matched
 

@@ -5,24 +5,16 @@ from __future__ import annotations
 import berth.bootstrap  # noqa: F401 - before the others
 from berth.api.config.configuration import KubeSchedulerConfiguration
 from berth.leader.clients import kube_client
-from berth.leader.samepods import warning_about
 from berth.lifecycle.clients import nats_bus
 from berth.lifecycle.process import Process
 from berth.lifecycle.start import service_command
-from berth.observability.logging import get_logger
 from berth.profiles.configuration import read_configuration
 from berth_watcher.service import serve
 from berth_watcher.settings import watcher_settings
 
-log = get_logger()
-
 
 async def _serve(process: Process, configuration: KubeSchedulerConfiguration) -> None:
     settings = watcher_settings(process.settings, configuration)
-    if process.settings.parent_pid is None:  # otherwise the parent has warned already
-        warning = warning_about(process.settings.leader_election, configuration.scheduler_names)
-        if warning is not None:
-            log.warning(warning)
     async with kube_client(process.settings, name="watcher", meter=process.metrics) as client:
         await serve(nats_bus(process.settings), client, process, configuration, settings)
 

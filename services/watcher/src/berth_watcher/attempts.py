@@ -38,6 +38,11 @@ from berth_watcher.takeover import FormerState
 # Consecutive lost attempts of a pod after which it is given up as an error.
 MAX_LOST_ATTEMPTS: Final = 3
 
+# Look-ups that must find an attempt in a work queue until its pod is published again, by the number of attempts that
+# were given up before: 10 s, 20 s, 40 s, then 80 s each. The times grow, because a slow extender needs them, and
+# because a pod that ends scorers is known by the deliveries of one message.
+HELD_LOOK_UPS: Final = (1, 2, 4, 8)
+
 # Upper bound of the failures read from a message, which others may write. More do not lengthen the back-off.
 MAX_FAILURES: Final = 60
 
@@ -57,6 +62,8 @@ class Attempts:
         self.window = InFlightWindow(settings.window_floor, profiles)
         self.stalled = StalledAttempts(profiles)
         self._not_stored: set[str] = set()
+        # By uid, how many attempts in a row a work queue held for too long, and the look-ups that found the latest one.
+        self._held: dict[str, tuple[int, int]] = {}
         # Sequence of the bucket cluster at which the takeover's mirror is stored; every scorer must have read it.
         self.takeover_position = 0
         self.progress = 0  # publishes and look-ups: a counter of progress
@@ -92,6 +99,7 @@ class Attempts:
     def end(self, queued: QueuedPod) -> Sequence[Effect]:
         """The latest attempt is decided, or the pod is bound or gone."""
         self._not_stored.discard(queued.uid)
+        self._held.pop(queued.uid, None)
         return self.release(queued)
 
     def publish(self, queued: QueuedPod, *, waited: float | None = None) -> list[Effect]:
@@ -111,8 +119,10 @@ class Attempts:
         self.progress += 1
         queued.attempt, queued.published, queued.epoch = attempt, queued.pod, 0
         self._not_stored.discard(queued.uid)
+        if queued.uid in self._held:
+            self._held[queued.uid] = self._held[queued.uid][0], 0
         queued.at_front = False
-        return [*self.stalled.ended(queued.uid), PublishPending(message=message, waited_seconds=waited)]
+        return [PublishPending(message=message, waited_seconds=waited)]
 
     def restore(self, queued: QueuedPod, state: FormerState) -> list[Effect]:
         """Continue with the numbers of the former leader."""
@@ -131,7 +141,21 @@ class Attempts:
         """A work queue still holds the message of the latest attempt."""
         if queued.epoch:  # after waiting, the pod waits for its volumes or a Permit plugin, not for a service
             return ()
+        attempts, look_ups = self._held.get(queued.uid, (0, 0))
+        self._held[queued.uid] = attempts, look_ups + 1
         return self.stalled.found(queued, held_by, self._settings.look_up_seconds)
+
+    def give_slot_back(self, queued: QueuedPod) -> bool:
+        """Whether the latest attempt was held for so long that the next one must follow; then its slots are free.
+
+        A scorer can have a message redelivered in a hundred years, and no consumer's setting bounds that.
+        """
+        attempts, look_ups = self._held.get(queued.uid, (0, 0))
+        if look_ups < HELD_LOOK_UPS[min(attempts, len(HELD_LOOK_UPS) - 1)]:
+            return False
+        self._held[queued.uid] = attempts + 1, 0
+        self.window.release(queued.uid)
+        return True
 
     def on_lost(self, queued: QueuedPod) -> str:
         """The message of the latest attempt is lost. Returns why to give the pod up; empty for another attempt."""

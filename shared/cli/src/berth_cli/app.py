@@ -14,7 +14,7 @@ from typer import completion
 
 from berth import __version__
 from berth.exits import Exit, open_closed_streams
-from berth.settings.sources import WrongUsage, go_forms, usage_problem
+from berth.settings.sources import HELP_FLAGS, WrongUsage, go_forms, usage_problem
 from berth_cli.options import KubectlPlugin
 from berth_cli.rendering import OutputError, ReaderGoneError, StandardOutput, note, print_line, print_text
 
@@ -50,6 +50,7 @@ def app_with(names: Iterable[str] = COMMANDS, *, listed: Iterable[str] = ()) -> 
     app = typer.Typer(
         help="A Kubernetes scheduler made of small services that meet on NATS.",
         no_args_is_help=True,
+        context_settings=HELP_FLAGS,
         pretty_exceptions_enable=False,
         add_completion=False,
         rich_markup_mode=None,

@@ -19,7 +19,7 @@ from berth.observability.metrics import PrometheusMeter
 from berth.safetext import one_line, without_passwords
 from berth.settings.sources import SettingsError, read_settings
 from berth_cli.bus import NatsServer, open_session
-from berth_cli.options import until_stopped
+from berth_cli.options import ANSWERED_BY, until_stopped
 from berth_cli.pods.waiting import queue_pages
 from berth_cli.recording.segments.folder import locked_folder
 from berth_cli.recording.segments.keeper import Keeper
@@ -73,8 +73,9 @@ class Keeping:
     async def _read(self, keeper: Keeper) -> None:
         while True:
             try:
-                async with open_session(self.server, name="record") as session:
+                async with open_session(self.server, name="record", is_named=False) as session:
                     if not self._has_read:
+                        note(str(ANSWERED_BY.get()))
                         await self.on_connected(session)
                     await keeper.follow(session, on_begun=self._begun)
             except (BerthError, BaseExceptionGroup) as error:

@@ -8,8 +8,9 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-from collections.abc import Coroutine, Iterator
+from collections.abc import Coroutine, Iterator, Mapping
 from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Annotated, Any, Final, TypeVar
@@ -20,7 +21,7 @@ from berth.errors import BerthError, first_error
 from berth.exits import Exit, UsageError, exit_for
 from berth.messages.subjects import PREFIX, escape_dotted, escape_token
 from berth.settings.readers import object_name
-from berth_cli.rendering import note, print_json, print_yaml
+from berth_cli.rendering import MOST_ROWS, note, print_json, print_yaml
 
 T = TypeVar("T")
 DEFAULT_NAMESPACE = "default"
@@ -39,6 +40,11 @@ class OutputFormat(StrEnum):
 
 Output = Annotated[
     OutputFormat, typer.Option("-o", "--output", help="A table for people, or JSON or YAML for programs.")
+]
+
+
+EveryRow = Annotated[
+    bool, typer.Option("--all", help=f"Print every row; by default a table has the first {MOST_ROWS}.")
 ]
 
 
@@ -133,8 +139,29 @@ def parse_pod(text: str, namespace: str | None = None) -> PodName:
     return PodName(namespace=namespace, name=name)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Source:
+    """Whom a command asked: the uid of the cluster's namespace kube-system, empty if unknown, and NATS's address."""
+
+    cluster: str
+    nats: str
+
+    def __str__(self) -> str:
+        return f"cluster {self.cluster or 'unknown (no watcher has named it yet)'}, NATS {self.nats}"
+
+
+# Set once the command has a session on NATS. Here and in no argument, so that no command can forget it.
+ANSWERED_BY: Final[ContextVar[Source | None]] = ContextVar("ANSWERED_BY", default=None)
+
+
 def print_document(value: object, output: OutputFormat, *, one_of_many: bool = False) -> None:
-    """Print a document for programs. ``one_of_many``: it is part of a stream, in which JSON is one line a document."""
+    """Print a document for programs, with the cluster and the NATS that were asked.
+
+    ``one_of_many``: it is part of a stream, in which JSON is one line a document.
+    """
+    source = ANSWERED_BY.get()
+    if source is not None and isinstance(value, Mapping):
+        value = {**value, "cluster": source.cluster, "nats": source.nats}
     if output is OutputFormat.YAML:
         print_yaml(value, one_of_many=one_of_many)
     else:

@@ -183,6 +183,15 @@ def new_table(*names: str, numbers: tuple[str, ...] = ()) -> Table:
     return table
 
 
+MOST_ROWS: Final = 10  # nodes or pods in a table, unless --all is given
+
+
+def and_more(left_out: int, *, is_complete: bool = True) -> list[Text]:
+    """The line after a table from which rows are left out. ``is_complete``: there are no others that were not read."""
+    number = str(left_out) if is_complete else f"more than {left_out}"
+    return [plain(f"and {number} more (--all)")] if left_out > 0 else []
+
+
 def plain(text: str, style: str = "") -> Text:
     """A line of text that is printed unchanged, even if it looks like markup."""
     return Text(one_line(text), style=style)

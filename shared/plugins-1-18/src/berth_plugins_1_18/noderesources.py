@@ -41,6 +41,7 @@ class BalancedAllocationV118(VectorScorePlugin):
 
     name: ClassVar[str] = BALANCED_ALLOCATION
     reads = Reads.NODE | Reads.PODS
+    reads_amounts = True
 
     def score(self, state: CycleState, pod: Pod, node: NodeInfo) -> int:
         wanted = state.pod_class.requests
@@ -68,6 +69,7 @@ class ResourceAllocation(VectorScorePlugin):
     """Scores by the mean share of cpu and memory; ``part`` is the amount that counts: free or used."""
 
     reads = Reads.NODE | Reads.PODS
+    reads_amounts = True
 
     @abstractmethod
     def part(self, requested: Amount, allocatable: Amount) -> Amount:
@@ -130,6 +132,7 @@ class NodeResourceLimits(PreScorePlugin, VectorScorePlugin):
 
     name: ClassVar[str] = RESOURCE_LIMITS
     reads = Reads.NODE
+    reads_amounts = True
 
     def pre_score(self, state: CycleState, pod: Pod, nodes: Nodes) -> Status:
         """Never Skip, as in kube-scheduler 1.18."""

@@ -1,9 +1,9 @@
 """Made-up traffic of the simulated nodes, as a Prometheus server and as node exporters.
 
 ``<cluster>/prometheus`` answers exactly the queries that the metrics collector sends (rate, count_over_time and
-timestamp of node_network_{receive,transmit}_bytes_total, node_network_flags and _speed_bytes, node_uname_info, and the
-scrape interval), in the form of a real server's response. It is not a PromQL engine: any other query gets a 400. Every
-node has one device, eth0, and a link of 1 Gbit/s. Its traffic is its own, which rises and falls, plus its pods'.
+timestamp of node_network_{receive,transmit}_bytes_total, what node_network_* says about devices, node_uname_info, and
+the scrape interval), in the form of a real server's response. It is not a PromQL engine: any other query gets a 400.
+Every node has one device, eth0, and a link of 1 Gbit/s. Its traffic is its own, which rises and falls, plus its pods'.
 
 ``<cluster>/sim/exporters`` is for a real Prometheus:
 
@@ -49,6 +49,8 @@ _JOB: Final = "node-exporter"
 
 FLAGS: Final = 0x1003  # of the device: up, broadcast, multicast; not part of a bond
 
+NAMED_BY_UDEV: Final = 4.0  # name_assign_type: renamed, as cards are
+
 
 Labels = Mapping[str, str]
 
@@ -90,8 +92,12 @@ class SimulatedPrometheus:
             error = f"the simulated Prometheus answers berth's own queries only, got {query!r}"
             return _json({"status": "error", "errorType": "bad_data", "error": error}, HTTPStatus.BAD_REQUEST)
         (rows, asked), moment = found, self.moment()
-        answer = rows(moment, asked) if moment.nodes and _names_device(asked) else ()
-        result = [{"metric": labels, "value": [moment.now, f"{value:.17g}"]} for labels, value in answer]
+        matchers = asked.groupdict().get("matchers")
+        result = [
+            {"metric": labels, "value": [moment.now, f"{value:.17g}"]}
+            for labels, value in (rows(moment, asked) if moment.nodes else ())
+            if rows is _interval or _selects(matchers, labels)
+        ]
         return _json({"status": "success", "data": {"resultType": "vector", "result": result}})
 
     def now(self) -> float:
@@ -112,44 +118,60 @@ def _series(node: str) -> Labels:
 
 
 def _unames(moment: Moment, _asked: Asked) -> Rows:
-    return (({"instance": f"{node}:9100", "job": _JOB, "nodename": node}, moment.scraped_at) for node in moment.nodes)
+    for node in moment.nodes:
+        yield {"instance": f"{node}:9100", "job": _JOB, "node": node, "nodename": node}, moment.scraped_at
+
+
+def _info(moment: Moment, _asked: Asked) -> Rows:
+    return (({**_series(node), "address": _address(node), "operstate": "up"}, 1.0) for node in moment.nodes)
+
+
+def _address(node: str) -> str:
+    return ":".join(f"{byte:02x}" for byte in (0x02, *hashlib.blake2b(node.encode(), digest_size=5).digest()))
+
+
+def _none(_moment: Moment, _asked: Asked) -> Rows:
+    return ()
 
 
 def _interval(_moment: Moment, _asked: Asked) -> Rows:
     return [({"job": _JOB}, SCRAPE_SECONDS)]
 
 
-_BY = r"by \([\w, ]+\)"
+_MATCHER = r'\w+(?:=|!=|=~|!~)"(?:[^"\\]|\\.)*"'
+_SERIES = rf"(?:\{{(?P<matchers>{_MATCHER}(?:,{_MATCHER})*)\}})?"
 
-_SELECTOR = r'\{device(?P<match>=~?)"(?P<device>[^"]*)"\}'
-
-_COUNTER = rf"node_network_(?P<direction>receive|transmit)_bytes_total{_SELECTOR}"
+_COUNTER = rf"node_network_(?P<direction>receive|transmit)_bytes_total{_SERIES}"
 
 _OVER = r"(?P<seconds>\d+)s"
 
-_AGAIN = r"node_network_receive_bytes_total\{[^}]*\}"
+_AGAIN = r"node_network_receive_bytes_total(?:\{[^}]*\})?"
 
 
 _FORMS: Final[Sequence[tuple[re.Pattern[str], Callable[[Moment, Asked], Rows]]]] = (
     (
-        re.compile(rf"sum {_BY} \(rate\({_COUNTER}\[{_OVER}\]\)\)"),
+        re.compile(rf"rate\({_COUNTER}\[{_OVER}\]\)"),
         _each(lambda moment, asked, node: moment.rate(node, asked["direction"])),
     ),
     (
-        re.compile(rf"sum {_BY} \(count_over_time\({_COUNTER}\[{_OVER}\]\)\)"),
+        re.compile(rf"count_over_time\({_COUNTER}\[{_OVER}\]\)"),
         _each(lambda _moment, asked, _node: int(asked["seconds"]) // SCRAPE_SECONDS),
     ),
     (
-        re.compile(rf"max {_BY} \(timestamp\({_COUNTER}\)\)"),
+        re.compile(rf"timestamp\({_COUNTER}\)"),
         _each(lambda moment, _asked, _node: moment.scraped_at),
     ),
     (
-        re.compile(rf"max {_BY} \(timestamp\({_COUNTER} offset {_OVER}\)\)"),
+        re.compile(rf"timestamp\({_COUNTER} offset {_OVER}\)"),
         _each(lambda moment, asked, _node: moment.scraped_at - int(asked["seconds"])),
     ),
-    (re.compile(rf"max {_BY} \(node_network_flags{_SELECTOR}\)"), _each(lambda *_: float(FLAGS))),
-    (re.compile(rf"max {_BY} \(node_network_speed_bytes{_SELECTOR}\)"), _each(lambda *_: LINK_BYTES)),
-    (re.compile(rf"max {_BY} \(timestamp\(node_uname_info\)\)"), _unames),
+    (re.compile(rf"node_network_flags{_SERIES}"), _each(lambda *_: float(FLAGS))),
+    (re.compile(rf"node_network_speed_bytes{_SERIES}"), _each(lambda *_: LINK_BYTES)),
+    (re.compile(rf"node_network_name_assign_type{_SERIES}"), _each(lambda *_: NAMED_BY_UDEV)),
+    (re.compile(rf"node_network_info{_SERIES}"), _info),
+    (re.compile(rf"node_network_iface_link{_SERIES} != node_network_iface_id(?:\{{[^}}]*\}})?"), _none),
+    (re.compile(r"node_bonding_slaves(?:\{[^}]*\})?"), _none),
+    (re.compile(rf"timestamp\(node_uname_info{_SERIES}\)"), _unames),
     (
         re.compile(
             rf"quantile by \(job\) \(0\.5, \(timestamp\({_COUNTER}\) - timestamp\({_AGAIN} offset \d+s\)\)"
@@ -160,15 +182,14 @@ _FORMS: Final[Sequence[tuple[re.Pattern[str], Callable[[Moment, Asked], Rows]]]]
 )
 
 
-def _names_device(asked: Asked) -> bool:
-    """Whether the query's selector matches the only device."""
-    groups = asked.groupdict()
-    if "device" not in groups:
-        return True
-    pattern = msgspec.json.decode(f'"{groups["device"]}"', type=str)
-    if groups["match"] == "=":
-        return pattern == DEVICE
-    return re.fullmatch(f"(?:{pattern})", DEVICE) is not None
+def _selects(matchers: str | None, labels: Labels) -> bool:
+    """Whether the series is one of the selector's. PromQL anchors expressions; a missing label is empty."""
+    for label, sign, text in re.findall(r'(\w+)(=~|!~|!=|=)("(?:[^"\\]|\\.)*")', matchers or ""):
+        wanted, value = msgspec.json.decode(text, type=str), labels.get(label, "")
+        matches = re.fullmatch(wanted, value) is not None if "~" in sign else wanted == value
+        if matches == sign.startswith("!"):
+            return False
+    return True
 
 
 def _json(document: object, code: int = HTTPStatus.OK) -> web.Response:
@@ -242,6 +263,10 @@ class SimulatedExporters:
         yield f"node_network_transmit_bytes_total{device} {counters.transmitted:.0f}"
         yield f"node_network_flags{device} {FLAGS}"
         yield f"node_network_speed_bytes{device} {LINK_BYTES:.0f}"
+        yield f"node_network_name_assign_type{device} {NAMED_BY_UDEV:.0f}"
+        yield f'node_network_info{{device="{DEVICE}",address="{_address(node)}",operstate="up"}} 1'
+        yield f"node_network_iface_id{device} 2"
+        yield f"node_network_iface_link{device} 2"
 
     def _recent(self) -> Moment:
         moment = self._moment

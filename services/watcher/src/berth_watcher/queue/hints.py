@@ -21,6 +21,7 @@ from berth.framework.events import (
     ClusterEvent,
     EventHint,
     HintIndex,
+    NodeRoom,
     PodKey,
     Resource,
     RoomIndex,
@@ -65,9 +66,7 @@ class QueueingHints:
 
     def may_help(self, pod: QueuedPod, event: ClusterEvent, old: object, new: object) -> bool:
         """Whether an event may help a pod. Any may if no plugin rejected it, or if one of them registered no events."""
-        if pod.outcome is Outcome.PREEMPTING and VICTIM_DELETED.matches(event):
-            return not isinstance(old, Pod) or not pod.node or old.spec.node_name == pod.node
-        if pod.outcome is Outcome.PREEMPTING and _may_end_nomination(pod, event, old, new):
+        if pod.outcome is Outcome.PREEMPTING and _concerns_nominated_node(pod, event, old, new):
             return True
         profile = self._profiles[pod.profile]
         if not pod.unschedulable_plugins:
@@ -104,8 +103,10 @@ class QueueingHints:
         return answer
 
 
-def _may_end_nomination(pod: QueuedPod, event: ClusterEvent, old: object, new: object) -> bool:
-    """Whether the node on which the pod's victims are may have become impossible."""
+def _concerns_nominated_node(pod: QueuedPod, event: ClusterEvent, old: object, new: object) -> bool:
+    """Whether a victim may have gone, or the node on which the victims are may have become impossible."""
+    if VICTIM_DELETED.matches(event):
+        return not isinstance(old, Pod) or not pod.node or old.spec.node_name == pod.node
     if NODE_LOST.matches(event):
         return isinstance(old, Node) and old.metadata.name == pod.node
     if not ROOM_TAKEN.matches(event) or not isinstance(new, Pod):
@@ -135,7 +136,7 @@ class UnschedulablePods:
         self._pods: dict[str, QueuedPod] = {}
         self._groups_of: dict[str, list[_Group]] = {}
         self._rejected = {
-            (name, preempting): _RejectedPods(profile, calls, room_of)
+            (name, preempting): _RejectedPods(profile, calls, partial(_free_room, room_of) if preempting else room_of)
             for name, profile in profiles.items()
             for preempting in (False, True)
         }
@@ -174,9 +175,8 @@ class UnschedulablePods:
         if VICTIM_DELETED.matches(event):
             yield from self._awaiting_victim(old)
         yield from self._losing_node(event, old, new)
-        for (_, preempting), rejected in self._rejected.items():
-            if not (preempting and VICTIM_DELETED.matches(event)):
-                yield from rejected.helped_by(event, old, new, itself)
+        for rejected in self._rejected.values():
+            yield from rejected.helped_by(event, old, new, itself)
 
     def waiting_for(self, event: ClusterEvent) -> Iterator[Step]:
         """Pods that a plugin rejected which registered the event, without running hints."""
@@ -201,6 +201,12 @@ class UnschedulablePods:
     def _preempting_on(self, node: str) -> Iterator[QueuedPod]:
         group = self._preempting.get(node)
         return group.all() if group is not None else iter(())
+
+
+def _free_room(room_of: RoomOf, node: str) -> NodeRoom | None:
+    """The node's room without further evictions: a pod whose victims terminate evicts no others meanwhile."""
+    room = room_of(node)
+    return None if room is None else NodeRoom(room.free, ())
 
 
 class _Group:

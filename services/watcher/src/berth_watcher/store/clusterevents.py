@@ -71,8 +71,13 @@ def _pod_events(old: object, new: object) -> Iterator[EventWithObjects]:
         action = pod_update_actions(before, after)
         if action:
             yield ClusterEvent(Resource.POD, action), before, after
-    if before is not None and nominated_node(before) not in ("", nominated_node(after) if after is not None else ""):
-        yield _nomination_ended(before, after)
+    if before is not None and nominated_node(before) and _counts_otherwise(before, after):
+        yield _nomination_ended(before)
+
+
+def _counts_otherwise(before: Pod, after: Pod | None) -> bool:
+    """Whether a nominated pod is gone from the node, or stays there with other labels or requests."""
+    return after is None or nominated_node(after) != nominated_node(before) or bool(pod_update_actions(before, after))
 
 
 def as_new(change: ObjectChange) -> EventWithObjects | None:
@@ -88,10 +93,10 @@ def as_new(change: ObjectChange) -> EventWithObjects | None:
     return ClusterEvent(RESOURCES[change.kind], Action.ADD), None, new
 
 
-def _nomination_ended(before: Pod, after: Pod | None) -> EventWithObjects:
-    """To plugins, the pod left the node that it was nominated to: its resources are free."""
+def _nomination_ended(before: Pod) -> EventWithObjects:
+    """To plugins, the pod left the node that it was nominated to."""
     spec = msgspec.structs.replace(before.spec, node_name=nominated_node(before))
-    return ClusterEvent(Resource.NOMINATION, Action.DELETE), msgspec.structs.replace(before, spec=spec), after
+    return ClusterEvent(Resource.NOMINATION, Action.DELETE), msgspec.structs.replace(before, spec=spec), None
 
 
 LIVE_DATA_EVENTS: Final[Mapping[LiveBucket, ClusterEvent]] = {

@@ -19,6 +19,7 @@ from berth.messages.queue import RETRY, PodRequest, QueuedPodDetail
 from berth.messages.subjects import PREFIX, PodSubject
 from berth_cli.bus import NatsContext, NatsServer, NatsUrl, open_admin_session, open_session
 from berth_cli.options import (
+    EveryRow,
     NotFoundError,
     Output,
     OutputFormat,
@@ -29,7 +30,7 @@ from berth_cli.options import (
     run_command,
 )
 from berth_cli.pods.waiting import ask_watcher, detail_lines, leading_watcher
-from berth_cli.rendering import ago, clock, duration, indented, new_table, plain, print_rich
+from berth_cli.rendering import MOST_ROWS, ago, and_more, clock, duration, indented, new_table, plain, print_rich
 
 app = typer.Typer(
     name="dead",
@@ -86,39 +87,41 @@ def _pod_of(subject: str) -> PodName | None:
 
 
 @app.callback()
-def list_letters(
+def list_letters(  # noqa: PLR0913 - one parameter a flag, given by name
     context: typer.Context,
     *,
     namespace: ListedNamespace = None,
+    every_row: EveryRow = False,
     output: Output = OutputFormat.TABLE,
     nats: NatsUrl = None,
     nats_context: NatsContext = None,
 ) -> None:
     """List the dead letters, the newest last; they are kept for a week. Every command takes a pod or a number."""
     if context.invoked_subcommand is None:
-        run_command(_list(NatsServer(nats, nats_context), namespace, output))
+        run_command(_list(NatsServer(nats, nats_context), namespace, output, every_row=every_row))
 
 
 @app.command("list")
 def list_command(
     *,
     namespace: ListedNamespace = None,
+    every_row: EveryRow = False,
     output: Output = OutputFormat.TABLE,
     nats: NatsUrl = None,
     nats_context: NatsContext = None,
 ) -> None:
     """List the dead letters, the newest last."""
-    run_command(_list(NatsServer(nats, nats_context), namespace, output))
+    run_command(_list(NatsServer(nats, nats_context), namespace, output, every_row=every_row))
 
 
-async def _list(server: NatsServer, namespace: str | None, output: OutputFormat) -> None:
-    async with open_session(server, name="dead") as session:
+async def _list(server: NatsServer, namespace: str | None, output: OutputFormat, *, every_row: bool) -> None:
+    async with open_session(server, name="dead", is_named=not output.is_document) as session:
         letters = [letter async for letter in _letters(session, namespace)]
         now = (await session.state(DEAD)).now
     if output.is_document:
         print_document({"letters": [letter_json(letter, now) for letter in letters]}, output)
     elif letters:
-        print_rich(letters_table(letters, now))
+        print_rich(*list_lines(letters, now, rows=None if every_row else MOST_ROWS))
     else:
         print_rich("there are no dead letters" + (f" of namespace {namespace}" if namespace else ""))
 
@@ -128,6 +131,13 @@ async def _letters(session: Session, namespace: str | None) -> AsyncIterator[Sto
         letter = StoredLetter.of(stored)
         if namespace is None or (letter.pod is not None and letter.pod.namespace == namespace):
             yield letter
+
+
+def list_lines(letters: list[StoredLetter], now: datetime, *, rows: int | None) -> Iterator[RenderableType]:
+    """The newest letters; ``None`` rows are all."""
+    shown = letters[-(rows or len(letters)) :]
+    yield letters_table(shown, now)
+    yield from and_more(len(letters) - len(shown))
 
 
 def letters_table(letters: list[StoredLetter], now: datetime) -> Table:
@@ -167,7 +177,7 @@ def show(
 
 
 async def _show(text: str, namespace: str | None, server: NatsServer, output: OutputFormat) -> None:
-    async with open_session(server, name="dead") as session:
+    async with open_session(server, name="dead", is_named=not output.is_document) as session:
         one = await find_letter(session, text, namespace)
         now = (await session.state(DEAD)).now
     if output.is_document:
@@ -225,7 +235,7 @@ def retry(
 
 
 async def _retry(text: str, namespace: str | None, server: NatsServer, output: OutputFormat) -> None:
-    async with open_admin_session(server, name="dead") as session:
+    async with open_admin_session(server, name="dead", is_named=not output.is_document) as session:
         one = await find_letter(session, text, namespace) if text.isdecimal() else None
         if one is not None and one.pod is None:
             raise NotFoundError(f"retrying dead letter {one.number}: it is about {one.about!r}, not about a pod")

@@ -93,7 +93,7 @@ def drain(
 
 
 async def _stop(server: NatsServer, output: OutputFormat) -> None:
-    async with open_admin_session(server, name="drain") as session:
+    async with open_admin_session(server, name="drain", is_named=not output.is_document) as session:
         entry = await session.get(CONTROL, DRAIN_KEY)
         was_draining = entry is not None and entry.data is not None
         if was_draining:
@@ -105,7 +105,7 @@ async def _stop(server: NatsServer, output: OutputFormat) -> None:
 
 
 async def _drain(server: NatsServer, most_seconds: float | None, output: OutputFormat) -> None:
-    async with open_admin_session(server, name="drain") as session:
+    async with open_admin_session(server, name="drain", is_named=not output.is_document) as session:
         about = {"since": datetime.now(UTC), "by": f"{getpass.getuser()}@{socket.gethostname()}"}
         await session.put(CONTROL, DRAIN_KEY, msgspec.json.encode(about))
         note("no pod is published until `berth drain --stop`; Ctrl-C ends only this command")

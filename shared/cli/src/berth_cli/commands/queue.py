@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Annotated, Final
 
+import msgspec
 import typer
+from rich.console import RenderableType
 
 from berth.api.config.configuration import KubeSchedulerConfiguration
 from berth.exits import UsageError
@@ -13,6 +16,7 @@ from berth.messages.queue import IN_FLIGHT, QUEUES, QueueAnswer
 from berth_cli.bus import NatsContext, NatsServer, NatsUrl, open_session
 from berth_cli.commands.config import Gates, Provider, ServicesConfig, configured
 from berth_cli.options import (
+    EveryRow,
     NotFoundError,
     Output,
     OutputFormat,
@@ -34,12 +38,12 @@ from berth_cli.pods.waiting import (
 from berth_cli.remedies.asking import advice_on
 from berth_cli.remedies.groups import advise_groups, group_lines
 from berth_cli.remedies.remedy import Advice
-from berth_cli.rendering import plain, print_rich
+from berth_cli.rendering import MOST_ROWS, and_more, plain, print_rich
 from berth_cli.services import DRAINING, what_stops
 
 app = typer.Typer(name="queue", help="List waiting pods, or explain why a pod waits.", invoke_without_command=True)
-# Default number of pods in a list: people read fewer, and printing 200,000 takes minutes.
-LIMIT: Final = 1000
+# Pods that are read for a table without --all: enough for what would help, and few requests to the watcher.
+MOST_READ: Final = 1000
 
 OneQueue = Annotated[
     str | None,
@@ -52,7 +56,6 @@ ShownAdvice = Annotated[
     bool,
     typer.Option("--advice/--no-advice", help="Print what would help; this reads the mirror."),
 ]
-Limit = Annotated[int, typer.Option("--limit", metavar="N", help="Pods at most; 0 is all.", min=0)]
 
 
 @app.callback()
@@ -62,7 +65,7 @@ def list_queue(  # noqa: PLR0913 - one parameter a flag, given by name
     *,
     queue: OneQueue = None,
     namespace: ListedNamespace = None,
-    limit: Limit = LIMIT,
+    every_row: EveryRow = False,
     advice: ShownAdvice = True,
     config: ServicesConfig = None,
     algorithm_provider: Provider = None,
@@ -78,7 +81,7 @@ def list_queue(  # noqa: PLR0913 - one parameter a flag, given by name
     if context.invoked_subcommand is None:
         configuration = configured(config, algorithm_provider, feature_gates)
         asked = _QueueAsked(NatsServer(nats, nats_context), output, configuration)
-        run_command(_list(asked, queue=queue, namespace=namespace, limit=limit, advice=advice))
+        run_command(_list(asked, queue=queue, namespace=namespace, every_row=every_row, advice=advice))
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,13 +93,14 @@ class _QueueAsked:
     configuration: KubeSchedulerConfiguration
 
 
-async def _list(asked: _QueueAsked, *, queue: str | None, namespace: str | None, limit: int, advice: bool) -> None:
+async def _list(asked: _QueueAsked, *, queue: str | None, namespace: str | None, every_row: bool, advice: bool) -> None:
     if queue is not None and queue not in {*QUEUES, IN_FLIGHT}:
         raise UsageError(f"listing queue {queue!r}: want one of {', '.join(QUEUES)}, {IN_FLIGHT!r}")
-    async with open_session(asked.server, name="queue") as session:
+    async with open_session(asked.server, name="queue", is_named=not asked.output.is_document) as session:
+        limit = 0 if every_row or asked.output.is_document else MOST_READ
         answer, complete = await read_queue(session, queue=queue or "", namespace=namespace or "", limit=limit)
         if not asked.output.is_document:
-            _print_list(answer, queue, namespace, complete=complete)
+            _print_list(answer, queue, namespace, rows=None if every_row else MOST_ROWS, complete=complete)
         refused = answer.pods if advice else []
         groups = await advise_groups(session, refused, asked.configuration)
     if asked.output.is_document:
@@ -106,17 +110,23 @@ async def _list(asked: _QueueAsked, *, queue: str | None, namespace: str | None,
         print_rich(*group_lines(groups))
 
 
-def _print_list(answer: QueueAnswer, queue: str | None, namespace: str | None, *, complete: bool) -> None:
+def _print_list(
+    answer: QueueAnswer, queue: str | None, namespace: str | None, *, rows: int | None, complete: bool
+) -> None:
     print_rich(queue_counts(answer))
     if answer.draining:
         print_rich(plain(DRAINING, "yellow"))
     if answer.pods:
-        print_rich("", queue_table(answer))
+        print_rich("", *pod_lines(answer, rows=rows, complete=complete))
     elif namespace is not None or queue is not None:
         where = f" in namespace {namespace!r}" if namespace is not None else ""
         print_rich("", plain(f"no pod waits{where}{f' as {queue!r}' if queue is not None else ''}", "yellow"))
-    if not complete:
-        print_rich(f"and more: these are the first {len(answer.pods)}, --limit 0 prints all")
+
+
+def pod_lines(answer: QueueAnswer, *, rows: int | None, complete: bool) -> Iterator[RenderableType]:
+    """The first pods of the answer; ``None`` rows are all. ``complete``: the answer has every pod."""
+    yield queue_table(msgspec.structs.replace(answer, pods=answer.pods[:rows]))
+    yield from and_more(len(answer.pods) - (rows or len(answer.pods)), is_complete=complete)
 
 
 @app.command("why")
@@ -141,7 +151,7 @@ def why(  # noqa: PLR0913 - one parameter a flag, given by name
 
 async def _why(pod: str, namespace: str | None, asked: _QueueAsked) -> None:
     name = parse_pod(pod, namespace)
-    async with open_session(asked.server, name="queue") as session:
+    async with open_session(asked.server, name="queue", is_named=not asked.output.is_document) as session:
         answer = await queued_pod(session, name)
         if answer.detail is None:
             raise NotFoundError(

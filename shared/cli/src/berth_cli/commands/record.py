@@ -24,7 +24,7 @@ from berth.messages.attempts import Decision, decode
 from berth.settings import readers
 from berth_cli.bus import NatsContext, NatsServer, NatsUrl, open_session
 from berth_cli.commands.config import Gates, Provider, configured
-from berth_cli.options import reporting_errors, run_command, stoppable, until_stopped
+from berth_cli.options import ANSWERED_BY, reporting_errors, run_command, stoppable, until_stopped
 from berth_cli.pods.waiting import queue_pages
 from berth_cli.recording.anonymised import Anonymiser
 from berth_cli.recording.configuration import configuration_of, recorded_header
@@ -306,7 +306,8 @@ async def _record(
     anonymise: bool,
 ) -> None:
     anonymiser = Anonymiser(configuration) if anonymise else None
-    async with open_session(server, name="record") as session:
+    async with open_session(server, name="record", is_named=False) as session:
+        note(str(ANSWERED_BY.get()))
         head = recorded_header(configuration, session.bus_id, (await session.state(DECISIONS)).now)
         head = head if anonymiser is None else anonymiser.header(head)
         is_out = file == _STANDARD_OUTPUT

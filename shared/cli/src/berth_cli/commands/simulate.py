@@ -16,9 +16,9 @@ from berth.api.config.configuration import KubeSchedulerConfiguration
 from berth.exits import Exit
 from berth.profiles.configuration import profiles_of
 from berth_cli.commands.config import Gates, Provider, configured, extenders_not_asked
-from berth_cli.options import Output, OutputFormat, print_document, reporting_errors
+from berth_cli.options import EveryRow, Output, OutputFormat, print_document, reporting_errors
 from berth_cli.recording.cluster import objects_of_recording
-from berth_cli.rendering import new_table, note, plain, print_rich
+from berth_cli.rendering import MOST_ROWS, and_more, new_table, note, plain, print_rich
 from berth_cli.simulate.engine import PodReport, ReportCounts, Simulation
 from berth_cli.simulate.inputs import InputError, counted, read_inputs
 
@@ -88,6 +88,7 @@ class _Options:
     pending: bool
     independent: bool
     must_fit: bool
+    every_row: bool
     output: OutputFormat
 
 
@@ -102,6 +103,7 @@ def simulate(  # noqa: PLR0913 - one parameter a flag, given by name
     feature_gates: Gates = None,
     independent: Independent = False,
     must_fit: MustFit = False,
+    every_row: EveryRow = False,
     output: Output = OutputFormat.TABLE,
 ) -> None:
     """Print where pods would go. Needs no bus and no cluster.
@@ -113,7 +115,13 @@ def simulate(  # noqa: PLR0913 - one parameter a flag, given by name
         raise typer.Exit(Exit.USAGE)
     configuration = configured(config, algorithm_provider, feature_gates)
     options = _Options(
-        cluster=cluster, pods=pods or (), pending=pending, independent=independent, must_fit=must_fit, output=output
+        cluster=cluster,
+        pods=pods or (),
+        pending=pending,
+        independent=independent,
+        must_fit=must_fit,
+        every_row=every_row,
+        output=output,
     )
     with reporting_errors():
         answer = _simulate(configuration, options)
@@ -140,7 +148,7 @@ def _simulate(configuration: KubeSchedulerConfiguration, options: _Options) -> b
         note(sentence)
     simulation = Simulation(snapshot=inputs.snapshot, profiles=profiles)
     place = simulation.independently if options.independent else simulation.in_queue_order
-    counts = _print(place(inputs.pods), options.output, simulation)
+    counts = _print(place(inputs.pods), options, simulation)
     for pod, problem in simulation.failures.items():
         note(f"{pod}: {problem}")
     if not counts.pods:
@@ -148,18 +156,25 @@ def _simulate(configuration: KubeSchedulerConfiguration, options: _Options) -> b
     return not simulation.failures and not (options.must_fit and (counts.placed < counts.pods or not counts.pods))
 
 
-def _print(reports: Iterator[PodReport], output: OutputFormat, simulation: Simulation) -> ReportCounts:
+def _print(reports: Iterator[PodReport], options: _Options, simulation: Simulation) -> ReportCounts:
     """Print the reports: each JSON document at once, the table at the end."""
     counts, rows = ReportCounts(), []
     for report in reports:
         counts.add(report)
-        if output.is_document:
-            print_document(report, output, one_of_many=True)
+        if options.output.is_document:
+            print_document(report, options.output, one_of_many=True)
         else:
             rows.append(row_of(report, nominated_first=report.pod in simulation.nominated_first))
     if rows:
-        print_rich(table_of(rows), "", summary_of(counts))
+        shown = rows if options.every_row else first_rows(rows)
+        print_rich(table_of(shown), *and_more(len(rows) - len(shown)), "", summary_of(counts))
     return counts
+
+
+def first_rows(rows: Sequence[ReportRow]) -> list[ReportRow]:
+    """As many rows as a table has without --all, in their order: pods without a node are preferred."""
+    preferred = sorted(range(len(rows)), key=lambda at: rows[at].is_placed)[:MOST_ROWS]
+    return [rows[at] for at in sorted(preferred)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,6 +186,7 @@ class ReportRow:
     node: Text
     possible: str
     because: Text
+    is_placed: bool
 
 
 def row_of(report: PodReport, *, nominated_first: bool = False) -> ReportRow:
@@ -179,10 +195,12 @@ def row_of(report: PodReport, *, nominated_first: bool = False) -> ReportRow:
     ``nominated_first``: only the nominated node was tried.
     """
     if nominated_first and report.bound is not None:
-        return ReportRow(report.pod, report.profile, _node(report), "1 of 1", plain("nominated for it, tried alone"))
+        because = plain("nominated for it, tried alone")
+        return ReportRow(report.pod, report.profile, _node(report), "1 of 1", because, is_placed=True)
     evaluated = len(report.feasible) + len(report.rejections)
     possible = f"{len(report.feasible)} of {evaluated}" if evaluated else ""
-    return ReportRow(report.pod, report.profile, _node(report), possible, _because(report))
+    is_placed = report.bound is not None
+    return ReportRow(report.pod, report.profile, _node(report), possible, _because(report), is_placed)
 
 
 def table_of(rows: list[ReportRow]) -> Table:

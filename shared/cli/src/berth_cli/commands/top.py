@@ -30,10 +30,20 @@ from berth.exits import Exit
 from berth.settings.settings import process_label, short_identity
 from berth_cli.bus import NatsContext, NatsServer, NatsUrl, open_session
 from berth_cli.mirror import MirrorReader, newest, open_mirror
-from berth_cli.options import Output, OutputFormat, countable_seconds, print_document, run_command
+from berth_cli.options import (
+    ANSWERED_BY,
+    EveryRow,
+    Output,
+    OutputFormat,
+    countable_seconds,
+    print_document,
+    run_command,
+)
 from berth_cli.pods.timeline import with_meaning
 from berth_cli.rendering import (
+    MOST_ROWS,
     amount_of_bytes,
+    and_more,
     duration,
     is_current,
     natural,
@@ -77,10 +87,11 @@ Interval = Annotated[
 
 
 @app.command()
-def top(
+def top(  # noqa: PLR0913 - one parameter a flag, given by name
     *,
     watch: Watch = None,
     interval: Interval = 2.0,
+    every_row: EveryRow = False,
     output: Output = OutputFormat.TABLE,
     nats: NatsUrl = None,
     nats_context: NatsContext = None,
@@ -91,25 +102,26 @@ def top(
     """
     watches = open_console().is_terminal and output is OutputFormat.TABLE if watch is None else watch
     server = NatsServer(nats, nats_context)
-    work = _watch(server, output, timedelta(seconds=interval)) if watches else _once(server, output)
+    rows = None if every_row else MOST_ROWS
+    work = _watch(server, output, timedelta(seconds=interval), rows) if watches else _once(server, output, rows)
     run_command(work, interrupted=Exit.DONE)
 
 
-async def _once(server: NatsServer, output: OutputFormat) -> None:
+async def _once(server: NatsServer, output: OutputFormat, rows: int | None) -> None:
     async with _overview_reader(server) as reader:
         overview = await reader.read()
     if output.is_document:
         print_document(as_json(overview), output)
     else:
-        print_rich(*overview_lines(overview, rows=None))
+        print_rich(*overview_lines(overview, rows=rows))
 
 
-async def _watch(server: NatsServer, output: OutputFormat, interval: timedelta) -> None:
+async def _watch(server: NatsServer, output: OutputFormat, interval: timedelta, rows: int | None) -> None:
     console = open_console()
     if output.is_document or not console.is_terminal:
         async with _overview_reader(server) as reader:
             while True:
-                _print(await reader.read(), output)
+                _print(await reader.read(), output, rows)
                 await asyncio.sleep(interval.total_seconds())
     screen = _Screen(console)
     with Live(console=console, screen=True, auto_refresh=False) as live, _pressed(b"q") as quitting:
@@ -182,17 +194,17 @@ def _pressed(key: bytes) -> Iterator[asyncio.Event]:
         termios.tcsetattr(terminal, termios.TCSADRAIN, before)
 
 
-def _print(overview: Overview, output: OutputFormat) -> None:
+def _print(overview: Overview, output: OutputFormat, rows: int | None) -> None:
     if output.is_document:
         print_document(as_json(overview), output, one_of_many=True)
     else:
-        print_rich(*overview_lines(overview, rows=None), "")
+        print_rich(*overview_lines(overview, rows=rows), "")
 
 
 @asynccontextmanager
 async def _overview_reader(server: NatsServer) -> AsyncIterator[OverviewReader]:
     async with (
-        open_session(server, name="top") as session,
+        open_session(server, name="top", is_named=False) as session,
         open_mirror(session, also=(BANDWIDTH,)) as mirror,
         session.read_stream(DECISIONS, since=WINDOW) as decisions,
     ):
@@ -224,6 +236,7 @@ class Overview:
     """The state at a time on NATS's clock. ``outcomes`` counts the Decisions of the last ``window``."""
 
     now: datetime
+    source: str
     streams: Sequence[StreamState]
     services: Sequence[ServiceInstance]
     watermarks: Mapping[str, datetime]
@@ -260,6 +273,7 @@ class OverviewReader:
         self._forget(now)
         return Overview(
             now=now,
+            source=str(ANSWERED_BY.get()),
             streams=streams,
             services=await self._session.services(),
             watermarks=dict(self._mirror.watermarks),
@@ -295,7 +309,8 @@ def _node_line(mirror: MirrorReader, name: str) -> NodeLine | None:
 
 
 def overview_lines(overview: Overview, *, rows: int | None) -> Iterator[RenderableType]:
-    """As text. ``rows``: the number of nodes that fit on the screen; ``None`` is all."""
+    """As text. ``rows``: the number of nodes that are shown; ``None`` is all."""
+    yield plain(overview.source)
     yield queues(overview)
     yield _flow(overview)
     processes = seen(overview.services)
@@ -383,8 +398,7 @@ def _nodes(overview: Overview, rows: int | None) -> Iterator[RenderableType]:
     chosen = sorted(overview.nodes, key=lambda node: (-node.pods, natural(node.name)))
     shown = chosen if rows is None else chosen[:rows]
     yield nodes_table(overview, shown)
-    if len(shown) < len(chosen):
-        yield plain(f"and {len(chosen) - len(shown)} nodes more, with {shown[-1].pods if shown else 0} pods or fewer")
+    yield from and_more(len(chosen) - len(shown))
 
 
 def nodes_table(overview: Overview, nodes: Sequence[NodeLine]) -> Table:

@@ -49,7 +49,7 @@ def trace(  # noqa: PLR0913 - one parameter a flag, given by name
 
 async def _trace(pod: str, namespace: str | None, server: NatsServer, output: OutputFormat, *, follow: bool) -> None:
     name = parse_pod(pod, namespace)
-    async with open_session(server, name="trace") as session:
+    async with open_session(server, name="trace", is_named=not output.is_document) as session:
         if follow:
             await _follow(session, name, output)
             return

@@ -223,10 +223,10 @@ async def _run_pipeline(options: PipelineOptions, ready_file: Path | None) -> No
             note(f"the NATS CLI: {client} sub '{names.subject('berth.>')}'")
         elif is_anonymous(read_settings().nats):
             note(f"warning: {running.nats} accepts berth without a user, and so everybody: see `berth bus permissions`")
-        if running.nats != NatsSettings().url:
-            note(f"berth why, trace, top and console find it with --nats {running.nats} (or BERTH_NATS_URL)")
-        else:
-            note("`berth console` shows it in a browser")
+        note("`berth console` shows it in a browser")
+        if running.options.users is None or running.nats != NatsSettings().url:
+            beside = "" if running.options.users is None else "beside another pipeline of yours, "
+            note(f"{beside}berth why, trace, top and console find it with --nats {running.nats} (or BERTH_NATS_URL)")
         await running.ready()
         print_line("ready")
         with _announced(ready_file):

@@ -23,6 +23,7 @@ from berth_cli.bus import NatsContext, NatsServer, NatsUrl, open_session
 from berth_cli.commands.config import Gates, Provider, ServicesConfig, configured, extenders_not_asked, named_file
 from berth_cli.mirror import MirrorReader, open_mirror
 from berth_cli.options import (
+    EveryRow,
     NotFoundError,
     Output,
     OutputFormat,
@@ -102,6 +103,7 @@ def why(  # noqa: PLR0913 - one parameter a flag, given by name
     feature_gates: Gates = None,
     kubeconfig: Kubeconfig = None,
     pod_file: From = None,
+    every_row: EveryRow = False,
     output: Output = OutputFormat.TABLE,
     nats: NatsUrl = None,
     nats_context: NatsContext = None,
@@ -114,7 +116,7 @@ def why(  # noqa: PLR0913 - one parameter a flag, given by name
     explain_pod = _now if now else _why
     if pod_file is not None and (not now or kubeconfig is not None):
         raise typer.BadParameter("want it with --now, and without --kubeconfig", param_hint="--from")
-    asked = _Asked(pod, namespace, kubeconfig, NatsServer(nats, nats_context), output, pod_file)
+    asked = _Asked(pod, namespace, kubeconfig, NatsServer(nats, nats_context), output, pod_file, every_row)
     run_command(explain_pod(asked, configuration))
 
 
@@ -128,11 +130,12 @@ class _Asked:
     server: NatsServer
     output: OutputFormat
     pod_file: Path | None = None
+    every_row: bool = False
 
 
 async def _why(asked: _Asked, configuration: KubeSchedulerConfiguration) -> None:
     name, kubeconfig, output = parse_pod(asked.pod, asked.namespace), asked.kubeconfig, asked.output
-    async with open_session(asked.server, name="why") as session:
+    async with open_session(asked.server, name="why", is_named=not output.is_document) as session:
         if kubeconfig is not None and await _print_if_gated(session, name, configuration, kubeconfig, output):
             return
         try:
@@ -146,7 +149,7 @@ async def _why(asked: _Asked, configuration: KubeSchedulerConfiguration) -> None
         decided = known.decided
         weights = weights_of(configuration, decided.decision)
         if not output.is_document:
-            _print_decision(decided, weights)
+            _print_decision(decided, weights, every_row=asked.every_row)
         advice = await _advice(session, name, known, configuration)
     if output.is_document:
         print_document({**explain.decision_json(decided, weights), **advice.as_json()}, output)
@@ -154,8 +157,8 @@ async def _why(asked: _Asked, configuration: KubeSchedulerConfiguration) -> None
         print_rich(*advice.lines())
 
 
-def _print_decision(decided: ExplainedDecision, weights: Weights) -> None:
-    print_rich(*explain.decision_lines(decided, weights))
+def _print_decision(decided: ExplainedDecision, weights: Weights, *, every_row: bool) -> None:
+    print_rich(*explain.decision_lines(decided, weights, every_row=every_row))
     if decided.decision.candidates and not weights:
         print_rich(
             f"points are score x weight; the weights are unknown, since the configuration is another: {_NAME_THEIRS}"
@@ -225,7 +228,10 @@ def weights_of(configuration: KubeSchedulerConfiguration, decision: Decision) ->
 async def _now(asked: _Asked, configuration: KubeSchedulerConfiguration) -> None:
     name, profiles = parse_pod(asked.pod, asked.namespace), profiles_of(configuration)
     sources = {source for profile in profiles.values() for source in profile.live_sources}
-    async with open_session(asked.server, name="why") as session, open_mirror(session, sources=sources) as mirror:
+    async with (
+        open_session(asked.server, name="why", is_named=not asked.output.is_document) as session,
+        open_mirror(session, sources=sources) as mirror,
+    ):
         if asked.pod_file is not None:
             found = read_pod(asked.pod_file, name)
         else:
@@ -258,7 +264,7 @@ async def _now(asked: _Asked, configuration: KubeSchedulerConfiguration) -> None
     if asked.output.is_document:
         print_document(ranked_now_json(ranked), asked.output)
     else:
-        print_rich(*ranked_now_lines(ranked))
+        print_rich(*ranked_now_lines(ranked, every_row=asked.every_row))
 
 
 def _profile(profiles: Mapping[str, Profile], scheduler: str) -> Profile:

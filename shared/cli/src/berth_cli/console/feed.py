@@ -21,6 +21,7 @@ from berth_cli.console.decisionlog import DEAD_KEPT, KEPT
 from berth_cli.console.hub import Hub
 from berth_cli.console.model import ConsoleModel
 from berth_cli.mirror import open_mirror
+from berth_cli.options import ANSWERED_BY
 from berth_cli.rendering import note
 
 TICK_SECONDS: Final = 0.1  # between two frames: the limit of what a person notices
@@ -112,7 +113,7 @@ class Feed:
     @asynccontextmanager
     async def _following(self) -> AsyncIterator[None]:
         async with (
-            open_session(self._server, name="console") as session,
+            open_session(self._server, name="console", is_named=False) as session,
             open_mirror(session, sources=self._sources, also=(BANDWIDTH,)) as mirror,
         ):
             await self._read_clock(session)
@@ -125,7 +126,7 @@ class Feed:
                 if self._has_read:
                     note("NATS is back")
                 self._has_read = self._is_catching_up = True
-                self.model.connected(mirror, at=time.time())
+                self.model.connected(mirror, source=str(ANSWERED_BY.get()), at=time.time())
                 following = [
                     tasks.create_task(_follow(decisions, self.model.decided)),
                     tasks.create_task(_follow(dead, self.model.dead_lettered)),

@@ -42,11 +42,15 @@ class Services(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class BusState(msgspec.Struct, frozen=True, kw_only=True):
-    """Whether the bus is read, or the reason. ``since``: Unix seconds of this machine's clock."""
+    """Whether the bus is read, or the reason. ``since``: Unix seconds of this machine's clock.
+
+    ``source``: cluster and NATS that were read last, as text.
+    """
 
     connected: bool
     reason: str = ""
     since: float = 0.0
+    source: str = ""
 
 
 class Frame(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -110,9 +114,9 @@ class ConsoleModel:
         """The number of undecodable Decisions, shadow differences and mirror entries."""
         return self._decisions.unreadable + self._mirror.unreadable + self.shadows.unreadable
 
-    def connected(self, mirror: MirrorReader, *, at: float) -> None:
+    def connected(self, mirror: MirrorReader, *, source: str, at: float) -> None:
         """The bus is read again: replace everything, because the store may be a new one."""
-        self.bus = BusState(connected=True, since=at)
+        self.bus = BusState(connected=True, since=at, source=source)
         self._mirror = mirror
         self._nodes = NodeTable(mirror)
         self._nodes.changes(with_traffic=True)
@@ -123,7 +127,8 @@ class ConsoleModel:
     def disconnected(self, reason: str, *, at: float) -> None:
         """The bus is unreachable. Repeated calls keep the time of the first."""
         since = self.bus.since if not self.bus.connected and self.bus.since else at
-        self.bus = BusState(connected=False, reason=reason[:SENTENCE_CHARACTERS], since=since)
+        reason = reason[:SENTENCE_CHARACTERS]
+        self.bus = BusState(connected=False, reason=reason, since=since, source=self.bus.source)
 
     def decided(self, batch: Sequence[StoredMessage]) -> None:
         for stored in batch:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import secrets
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from itertools import chain
 from pathlib import Path
 from typing import Final
@@ -77,16 +77,44 @@ def find_folder(address: str, place: Path | None = None) -> Path | None:
 
     ``place``: the folder for temporary files of the process that started it, if it is another one.
     """
+    return next((folder for found, folder in _own_pipelines(place) if found == address), None)
+
+
+def own_addresses(place: Path | None = None) -> list[str]:
+    """Where the embedded servers of this user's running pipelines listen; ``place`` as in :func:`find_folder`."""
+    return sorted({address for address, _ in _own_pipelines(place)})
+
+
+def _own_pipelines(place: Path | None) -> Iterator[tuple[str, Path]]:
+    """Address and folder of each."""
     # Of a full TMPDIR Python makes no folder for temporary files; what is in it can be read all the same.
     places = {Path(name) for name in (place or os.environ.get("TMPDIR"), place or tempfile.gettempdir()) if name}
     for file in chain.from_iterable(each.glob(f"{FOLDER_PREFIX}*/{_CREDENTIALS}/{_ADDRESS}") for each in places):
+        folder = file.parent.parent
         try:
             is_own = file.stat().st_uid == file.parent.stat().st_uid == os.getuid()
-            if is_own and file.read_text(encoding="utf-8") == address:
-                return file.parent.parent
+            # After a crash the port may be another user's.
+            if is_own and not is_abandoned(folder):
+                yield file.read_text(encoding="utf-8"), folder
         except OSError:  # another user's folder, or one that is being removed
             continue
-    return None
+
+
+def is_abandoned(folder: Path) -> bool:
+    """Whether the process of the folder's name has ended."""
+    owner = folder.name.removeprefix(FOLDER_PREFIX).partition("-")[0]
+    return owner.isdigit() and not is_running(int(owner))
+
+
+def is_running(pid: int) -> bool:
+    """Whether the process exists, also another user's."""
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True
 
 
 def _write(path: Path, text: str) -> None:

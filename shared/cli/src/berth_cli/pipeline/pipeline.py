@@ -218,17 +218,5 @@ def working_folder() -> Iterator[Path]:
 
 def _remove_abandoned(place: Path) -> None:
     for folder in place.glob(f"{access.FOLDER_PREFIX}*-*"):
-        owner = folder.name.removeprefix(access.FOLDER_PREFIX).partition("-")[0]
-        if owner.isdigit() and not is_running(int(owner)) and folder.is_dir() and not folder.is_symlink():
+        if access.is_abandoned(folder) and folder.is_dir() and not folder.is_symlink():
             shutil.rmtree(folder, ignore_errors=True)
-
-
-def is_running(pid: int) -> bool:
-    """Whether the process exists, also another user's."""
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
-    return True

@@ -23,6 +23,8 @@ from berth_cli.pods.lookup import EvictionRecord, ExplainedDecision
 from berth_cli.pods.timeline import OUTCOME_STYLES, reason_text
 from berth_cli.remedies.remedy import Remedy, remedy_lines
 from berth_cli.rendering import (
+    MOST_ROWS,
+    and_more,
     clock,
     duration,
     indented,
@@ -46,11 +48,11 @@ _BECAME = {
 
 
 def decision_lines(
-    decided: ExplainedDecision, weights: Weights, *, has_details: bool = True
+    decided: ExplainedDecision, weights: Weights, *, has_details: bool = True, every_row: bool = False
 ) -> Iterator[RenderableType]:
     """The Decision as text: outcome, times, the best nodes, and the plugins that rejected the others.
 
-    ``has_details``: with the plugins' explanations of their points.
+    ``has_details``: with the plugins' explanations of their points. ``every_row``: all nodes of the Decision.
     """
     decision = decided.decision
     yield headline(decided)
@@ -59,8 +61,9 @@ def decision_lines(
         yield indented(_evaluated(decision))
     yield ""
     if decision.candidates:
-        shown = shown_candidates(decision.candidates, decision.node)
+        shown = decision.candidates if every_row else shown_candidates(decision.candidates, decision.node)
         yield candidates_table(shown, weights=weights, chosen=decision.node, among=decision.candidates)
+        yield from and_more(len(decision.candidates) - len(shown)) if has_details else ()
         if decision.outcome is Outcome.BOUND:
             yield from map(plain, choice_lines(decision))
         yield from candidate_details(shown) if has_details else ()
@@ -217,21 +220,28 @@ class RankedNow:
     remedies: Sequence[Remedy] = ()
 
 
-def ranked_now_lines(now: RankedNow) -> Iterator[RenderableType]:
-    """Each node with its scores, or with the plugin that rejected it."""
+def ranked_now_lines(now: RankedNow, *, every_row: bool = False) -> Iterator[RenderableType]:
+    """The best nodes with their scores, and rejected ones with the plugin; the pod's present node is among them."""
     ranking, metadata = now.every.ranking, now.pod.metadata
     yield plain(f"{metadata.namespace}/{metadata.name} ", "bold").append_text(plain(_headline_now(now), "not bold"))
     yield indented(_mirror_line(now))
     if ranking.error:
         yield indented(ranking.error, "red")
         return
+    most = None if every_row else MOST_ROWS
     if ranking.candidates:
+        best, others = ranking.candidates[:most], ranking.candidates[most or len(ranking.candidates) :]
+        shown = [*best, *(each for each in others if each.node == now.node)]
         yield ""
-        yield candidates_table(ranking.candidates, weights=now.weights)
-        yield from candidate_details(ranking.candidates)
+        yield candidates_table(shown, weights=now.weights, among=ranking.candidates)
+        yield from and_more(len(ranking.candidates) - len(shown))
+        yield from candidate_details(shown)
     rejected = now.every.detail.node_to_status
     if rejected:
-        yield from ("", rejections_table(rejections_of(rejected)), "", rejected_nodes_table(rejected))
+        names = sorted(rejected, key=lambda node: (node != now.node, node))[:most]
+        yield from ("", rejections_table(rejections_of(rejected)), "")
+        yield rejected_nodes_table({node: rejected[node] for node in names})
+        yield from and_more(len(rejected) - len(names))
     yield from remedy_lines(now.remedies)
 
 
@@ -274,7 +284,7 @@ def rejections_of(rejected: Mapping[str, Status]) -> list[Rejection]:
 def rejected_nodes_table(rejected: Mapping[str, Status]) -> Table:
     """A line a node: the plugin that rejected it, and its reasons."""
     table = new_table("REJECTED", "PLUGIN", "REASON")
-    for node, status in sorted(rejected.items()):
+    for node, status in rejected.items():
         table.add_row(*map(plain, (node, status.plugin, ", ".join(status.reasons))))
     return table
 
@@ -358,13 +368,21 @@ def candidates_table(
     return table
 
 
-def candidate_details(candidates: Iterable[Candidate]) -> list[Text]:
-    """The plugins' explanations of their scores, a line each."""
-    return [
+def candidate_details(candidates: Sequence[Candidate]) -> list[Text]:
+    """The plugins' explanations of their scores: a line a node, or one line if all nodes have the same."""
+    nodes: dict[tuple[str, str], list[str]] = {}
+    for candidate in candidates:
+        for explanation in candidate.details.items():
+            nodes.setdefault(explanation, []).append(candidate.node)
+    of_all = [explanation for explanation, names in nodes.items() if len(names) == len(candidates) > 1]
+    common = [plain(f"all {len(candidates)} nodes  {plugin}: {text}") for plugin, text in of_all]
+    own = (
         plain(f"{candidate.node}  {plugin}: {text}")
         for candidate in candidates
         for plugin, text in candidate.details.items()
-    ]
+        if (plugin, text) not in of_all
+    )
+    return [*common, *own]
 
 
 def score_plugins(candidates: Iterable[Candidate]) -> list[str]:

@@ -26,6 +26,7 @@ from berth.exits import UsageError
 from berth.kube.kubeconfig import is_configured
 from berth.messages.attempts import Decision, Outcome, Pending, Preemption, Ranked, decode, decode_entry, watermark_key
 from berth.messages.subjects import PREFIX, Attempt, Term, Uid, escape_token, key
+from berth_cli.bus import served_cluster
 from berth_cli.options import NotFoundError, PodName
 from berth_cli.pods.waiting import waiting_pod
 from berth_cli.rendering import ago, duration
@@ -267,10 +268,10 @@ async def get_pod_from_api(session: Session, name: PodName, kubeconfig: Path | N
     # HTTP takes 0.2 s to import, and most pods are explained from the bus alone.
     from berth.kube.client import KubeClient  # noqa: PLC0415 - see above
     from berth.kube.writes import get_pod  # noqa: PLC0415 - the same
-    from berth.leader.onecluster import read_cluster_id, read_served_cluster  # noqa: PLC0415 - the same
+    from berth.leader.onecluster import read_cluster_id  # noqa: PLC0415 - the same
 
     async with await KubeClient.connect(kubeconfig, user_agent="berth-why") as client:
-        served = await read_served_cluster(session)
+        served = await served_cluster(session)
         if served and served != await read_cluster_id(client):
             raise UsageError(
                 f"asking for pod {str(name)!r}: NATS serves another cluster than that of "

@@ -15,6 +15,7 @@ import msgspec
 
 from berth.api.meta import ObjectMeta
 from berth.api.pod import Pod, PodSpec
+from berth.api.resize import with_effective_requests
 from berth.api.volumes import BETA_STORAGE_CLASS, PersistentVolumeClaim, StorageClass
 from berth.api.workloads import SYSTEM_PRIORITIES, PriorityClass
 from berth_cli.simulate.defaults import with_defaults
@@ -56,8 +57,8 @@ class _Admission:
     def stored(self, cluster: Sequence[FoundObject[ReadObject]], to_place: Iterable[FoundObject[Pod]]) -> StoredObjects:
         return StoredObjects(
             others=[self._other(one) for one in cluster if not isinstance(one.value, Pod)],
-            pods=tuple(self._pod(pod) for one in cluster if (pod := as_pod(one)) is not None),
-            to_place=tuple(self._pod(one) for one in to_place),
+            pods=tuple(with_effective_requests(self._pod(pod)) for one in cluster if (pod := as_pod(one)) is not None),
+            to_place=tuple(with_effective_requests(self._pod(one)) for one in to_place),
             problems=self._problems,
         )
 

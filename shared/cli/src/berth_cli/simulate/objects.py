@@ -97,7 +97,7 @@ class ObjectReader:
                 yield found
 
     def _found(self, document: Document, kind: Kind[ReadObject]) -> FoundObject[ReadObject] | None:
-        decoder = self._decoders.setdefault(document.kind, msgspec.json.Decoder(kind.struct))
+        decoder = self._decoders.setdefault(document.kind, msgspec.json.Decoder(kind.served or kind.struct))
         try:
             value: ReadObject = decode(decoder, document.raw)
             if not value.metadata.name:

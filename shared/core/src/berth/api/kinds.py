@@ -14,6 +14,7 @@ from typing import Any, Final, Generic, TypeVar
 from berth.api.meta import KubernetesObject
 from berth.api.node import Node
 from berth.api.pod import Pod
+from berth.api.resize import ReportedPod
 from berth.api.volumes import (
     CSIDriver,
     CSINode,
@@ -44,10 +45,12 @@ class Kind(Generic[T_co]):
     Attributes:
         name: berth's name for the kind, as in the keys ``<name>.<object>`` and ``watermark.<name>`` of the mirror.
         struct: the type that an object decodes to. Its name is Kubernetes' name for the kind.
+        served: what an object of the API server or a file decodes to first, if that is more.
     """
 
     name: str
     struct: type[T_co]
+    served: type[T_co] | None = None
     group: str = ""  # empty: the core group
     version: str = "v1"
     plural: str
@@ -75,7 +78,7 @@ class Kind(Generic[T_co]):
         return uid if self.is_namespaced else name
 
 
-POD: Final = Kind(name="pod", struct=Pod, plural="pods")
+POD: Final = Kind(name="pod", struct=Pod, served=ReportedPod, plural="pods")
 NODE: Final = Kind(name="node", struct=Node, plural="nodes", is_namespaced=False)
 NAMESPACE: Final = Kind(name="namespace", struct=Namespace, plural="namespaces", is_namespaced=False)
 LEASE: Final = Kind(name="lease", struct=Lease, group="coordination.k8s.io", plural="leases")

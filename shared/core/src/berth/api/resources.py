@@ -33,6 +33,9 @@ ReportProblem = Callable[[str], None]
 # Kubernetes keeps values in an int64 and cuts larger ones.
 MAX_VALUE: Final = 2**63 - 1
 
+# From here on float64 columns are not exact: a score's hundredfold of it must stay below 2**53. 64 TiB.
+LARGE: Final = 2**46
+
 _DECIMAL: Final = {"n": -9, "u": -6, "m": -3, "": 0, "k": 3, "M": 6, "G": 9, "T": 12, "P": 15, "E": 18}
 _BINARY: Final = {"Ki": 10, "Mi": 20, "Gi": 30, "Ti": 40, "Pi": 50, "Ei": 60}
 # Beyond it every value is 0, one unit, or cut: the number need not be built.
@@ -114,13 +117,18 @@ class Requests:
     nonzero_memory: int = 0
     problems: tuple[str, ...] = ()
 
+    @property
+    def is_large(self) -> bool:
+        """Whether some amount is too large for columns."""
+        return max(self.nonzero_cpu, self.nonzero_memory, *self.amounts.values()) >= LARGE
+
 
 def pod_requests(spec: PodSpec) -> Requests:
     """The pod's requests; an unreadable quantity counts as 0 and is named in ``problems``."""
     problems: list[str] = []
     containers = _requests_of(spec.containers, "spec.containers", problems.append)
     init_containers = _requests_of(spec.init_containers, "spec.initContainers", problems.append)
-    sidecars = [_is_sidecar(container) for container in spec.init_containers or ()]
+    sidecars = [is_sidecar(container) for container in spec.init_containers or ()]
     pod_level = _pod_level(spec.resources, problems.append)
     overhead = read_amounts(spec.overhead, "spec.overhead", problems.append)
 
@@ -137,6 +145,10 @@ def pod_requests(spec: PodSpec) -> Requests:
         nonzero_memory=nonzero.get(MEMORY, 0),
         problems=tuple(problems),
     )
+
+
+def is_sidecar(container: Container) -> bool:
+    return container.restart_policy == "Always"
 
 
 def is_scalar(resource: str) -> bool:
@@ -171,10 +183,6 @@ def read_amounts(quantities: Quantities | None, path: str, report: ReportProblem
             amounts[resource] = 0
             report(f"{path}.{resource}: {exc}")
     return amounts
-
-
-def _is_sidecar(container: Container) -> bool:
-    return container.restart_policy == "Always"
 
 
 def _requests_of(containers: list[Container] | None, path: str, report: ReportProblem) -> list[Amounts]:

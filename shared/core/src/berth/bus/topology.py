@@ -37,6 +37,8 @@ PROBE: Final = "berth-room"
 DRAIN_KEY: Final = "drain"  # In `control`: while it exists, no pod is published to PENDING.
 BUS_ID_KEY: Final = "bus.id"  # Key of `control`: identifies the store, so that every client notices a new one.
 
+CLUSTER_ID_KEY: Final = "cluster.id"  # Key of `control`: uid of the namespace kube-system of the cluster it serves.
+
 # Streams republish stored messages under this prefix: `stored.berth.ranked...`, `stored.$KV.cluster...`.
 STORED_PREFIX: Final = "stored."
 

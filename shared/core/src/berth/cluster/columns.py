@@ -1,6 +1,7 @@
 """Node columns: one array per column, one element per row, changed in place; and the host ports taken per row.
 
-Amounts are float64, because whole numbers up to 2**53 are exact there and division is ten times faster than in int64.
+Amounts are float64, because division is ten times faster than in int64. LARGE ones are kept beside the columns as exact
+whole numbers, and plugins that read amounts are asked about such a row by itself.
 Label values and lists of taints are interned, so that a selector or toleration is evaluated once per value, not once
 per node.
 """
@@ -20,6 +21,7 @@ from berth.api.pod import PodSpec
 from berth.api.resources import (
     CPU,
     EPHEMERAL_STORAGE,
+    LARGE,
     MEMORY,
     PODS,
     Amounts,
@@ -40,13 +42,16 @@ FeatureSet = frozenset[str]
 
 RowRequests = Callable[[], Iterable[Requests]]
 
+# The tables of amounts, in the keys of ``NodeColumns.large``.
+ALLOCATABLE: Final = "allocatable"
+REQUESTED: Final = "requested"
+NONZERO: Final = "nonzero"
+
 # The code of a row whose node lacks the label.
 ABSENT: Final = -1
 
 # The name hash of a row without a node.
 NO_NODE: Final = np.uint64(0)
-
-_EXACT: Final = 2.0**53
 
 _FIRST_CAPACITY: Final = 64
 
@@ -116,6 +121,7 @@ class NodeColumns:
         name_hash: uint64[capacity], equal in every process; NO_NODE for a row without a node.
         tie_hash: as ``name_hash``; orders equally good nodes. A replay sets it where names are masked.
         names_written: number of writes to ``name_hash``.
+        large: by row, the exact LARGE amounts by (table, resource); no row without one.
     """
 
     def __init__(self) -> None:
@@ -135,6 +141,7 @@ class NodeColumns:
         self.name_hash: npt.NDArray[np.uint64] = np.zeros(self.capacity, dtype=np.uint64)
         self.tie_hash: npt.NDArray[np.uint64] = np.zeros(self.capacity, dtype=np.uint64)
         self.names_written = 0
+        self.large: dict[int, dict[tuple[str, str], int]] = {}
         self.taint_sets = TaintSets()
         self.feature_sets = FeatureSets()
         self.labels = LabelColumns()
@@ -177,8 +184,8 @@ class NodeColumns:
     def count(self, row: int, requests: Requests, by: int, all_requests: RowRequests) -> None:
         """Add a pod's requests to a row (``by`` 1) or subtract them (-1).
 
-        ``all_requests`` yields the requests of all pods on the row afterwards. It is called only if a sum is too large
-        to be exact.
+        ``all_requests`` yields the requests of all pods on the row afterwards. It is called only if a sum is or was
+        LARGE.
         """
         cpu = self.nonzero_cpu.item(row) + by * requests.nonzero_cpu  # Python's ints: NumPy's take twice as long.
         memory = self.nonzero_memory.item(row) + by * requests.nonzero_memory
@@ -187,9 +194,12 @@ class NodeColumns:
         for resource, amount in counted(requests.amounts).items():
             if amount:
                 self._request(resource, row, by * amount, all_requests)
-        if cpu >= _EXACT or memory >= _EXACT or by * -requests.nonzero_memory >= _EXACT:
-            self.nonzero_cpu[row] = sum(each.nonzero_cpu for each in all_requests())
-            self.nonzero_memory[row] = sum(each.nonzero_memory for each in all_requests())
+        if cpu >= LARGE or memory >= LARGE or row in self.large:
+            exact_cpu = sum(each.nonzero_cpu for each in all_requests())
+            exact_memory = sum(each.nonzero_memory for each in all_requests())
+            self.nonzero_cpu[row], self.nonzero_memory[row] = exact_cpu, exact_memory
+            self._keep_large(row, (NONZERO, CPU), exact_cpu)
+            self._keep_large(row, (NONZERO, MEMORY), exact_memory)
 
     def _request(self, resource: str, row: int, amount: int, all_requests: RowRequests) -> None:
         column = self.requested.get(resource)
@@ -197,14 +207,32 @@ class NodeColumns:
             column = self.requested[resource] = self._zeros()
         before = column.item(row)
         column[row] = after = before + amount
-        if before >= _EXACT or after >= _EXACT:  # not exact: add up again, so that the order of events has no effect
-            column[row] = sum(each.amounts.get(resource, 0) for each in all_requests())
+        if before >= LARGE or after >= LARGE:  # may be rounded: add up again, so that the order of events has no effect
+            column[row] = exact = sum(each.amounts.get(resource, 0) for each in all_requests())
+            self._keep_large(row, (REQUESTED, resource), exact)
 
     def _write_allocatable(self, row: int, amounts: Amounts) -> None:
         for resource in amounts.keys() - self.allocatable.keys():
             self.allocatable[resource] = self._zeros()
         for resource, column in self.allocatable.items():
-            column[row] = amounts.get(resource, 0)
+            column[row] = amount = amounts.get(resource, 0)
+            if amount >= LARGE or row in self.large:
+                self._keep_large(row, (ALLOCATABLE, resource), amount)
+
+    def _keep_large(self, row: int, column: tuple[str, str], amount: int) -> None:
+        if amount >= LARGE:
+            self.large.setdefault(row, {})[column] = amount
+        elif row in self.large:
+            self.large[row].pop(column, None)
+            if not self.large[row]:
+                del self.large[row]
+
+    def exact(self, row: int, table: str, resource: str, column: Amount | None) -> int:
+        """The amount in a row of a column of the table; 0 if there is no such column."""
+        if column is None:
+            return 0
+        amount = int(column.item(row))
+        return amount if amount < LARGE else self.large[row][table, resource]
 
     def _zeros(self) -> Amount:
         return np.zeros(self.capacity, dtype=np.float64)

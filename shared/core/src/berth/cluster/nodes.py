@@ -19,8 +19,8 @@ import numpy.typing as npt
 from berth.api.node import Node
 from berth.api.pod import Pod
 from berth.api.resources import CPU, MEMORY, is_counted
-from berth.cluster.columns import FeatureSet, LabelColumn, TaintSet
-from berth.cluster.pods import PlacedPod
+from berth.cluster.columns import ALLOCATABLE, NONZERO, REQUESTED, FeatureSet, LabelColumn, TaintSet
+from berth.cluster.pods import EquivalenceClass, PlacedPod
 from berth.cluster.snapshot import Snapshot
 from berth.cluster.topologycounts import PodGroup
 
@@ -31,6 +31,9 @@ RowIndex = npt.NDArray[np.intp]
 Mask = npt.NDArray[np.bool_]
 
 Amount = npt.NDArray[np.float64]
+
+
+_NOWHERE: Final[RowIndex] = np.zeros(0, dtype=np.intp)
 
 
 class NodeInfo:
@@ -73,22 +76,20 @@ class NodeInfo:
     @property
     def nonzero_cpu(self) -> int:
         """Millicores requested, with the defaults that scores use."""
-        return int(self._columns.nonzero_cpu[self.row])
+        return self._columns.exact(self.row, NONZERO, CPU, self._columns.nonzero_cpu)
 
     @property
     def nonzero_memory(self) -> int:
         """Bytes requested, with the defaults that scores use."""
-        return int(self._columns.nonzero_memory[self.row])
+        return self._columns.exact(self.row, NONZERO, MEMORY, self._columns.nonzero_memory)
 
     def allocatable(self, resource: str) -> int:
         """The allocatable amount: millicores for cpu, base units otherwise, 0 for a resource that the node lacks."""
-        column = self._columns.allocatable.get(resource)
-        return int(column[self.row]) if column is not None else 0
+        return self._columns.exact(self.row, ALLOCATABLE, resource, self._columns.allocatable.get(resource))
 
     def requested(self, resource: str) -> int:
         """The requests of its pods, in the same units."""
-        column = self._columns.requested.get(resource)
-        return int(column[self.row]) if column is not None else 0
+        return self._columns.exact(self.row, REQUESTED, resource, self._columns.requested.get(resource))
 
     def placed(self) -> Collection[PlacedPod]:
         return self.snapshot.placed_on_row(self.row)
@@ -154,7 +155,18 @@ class Nodes:
 
     def infos(self) -> Iterator[NodeInfo | None]:
         """One NodeInfo per row, None for a row without a node: slow, for data without columns."""
-        return (info_of_row(self.snapshot, row) for row in self.rows.tolist())
+        return self.infos_at(np.arange(self._length))
+
+    def infos_at(self, positions: RowIndex) -> Iterator[NodeInfo | None]:
+        """The same for some positions of the view."""
+        return (info_of_row(self.snapshot, row) for row in self.rows_at(positions).tolist())
+
+    def with_large_amounts(self, pod_class: EquivalenceClass) -> RowIndex:
+        """The positions where columns are not exact for pods of this class: all if the pod's own requests are LARGE."""
+        if pod_class.has_large_requests:
+            return np.arange(self._length)
+        large = self._columns.large
+        return np.flatnonzero(np.isin(self.rows, list(large))) if large else _NOWHERE
 
     def take(self, column: npt.NDArray[Scalar]) -> npt.NDArray[Scalar]:
         """The view's part of an array with one element per row of the Snapshot."""
@@ -256,6 +268,10 @@ class NodesWithoutPods(Nodes):
     def __init__(self, snapshot: Snapshot, rows: RowIndex, removed: RemovedPods) -> None:
         super().__init__(snapshot, rows)
         self._removed = removed
+
+    def infos_at(self, positions: RowIndex) -> Iterator[NodeInfo | None]:
+        """None for each: what remains is known as sums only."""
+        return (None for _ in positions)
 
     @property
     def pods(self) -> Amount:
@@ -384,13 +400,13 @@ class NodesWithAnother(Nodes):
         self._another = another
         self._counts: Amount | int = 1 if counts is None else counts
 
-    def infos(self) -> Iterator[NodeInfo | None]:
-        counts = [1] * len(self) if isinstance(self._counts, int) else self._counts.tolist()
+    def infos_at(self, positions: RowIndex) -> Iterator[NodeInfo | None]:
+        counts = [1] * len(positions) if isinstance(self._counts, int) else self._counts[positions].tolist()
         return (
             None
             if (node := self.snapshot.node_at(row)) is None
             else NodeInfoWithAnother(self.snapshot, row, node, self._another, int(count))
-            for row, count in zip(self.rows.tolist(), counts, strict=True)
+            for row, count in zip(self.rows_at(positions).tolist(), counts, strict=True)
         )
 
     def requested(self, resource: str) -> Amount:

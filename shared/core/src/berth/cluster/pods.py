@@ -100,6 +100,17 @@ class EquivalenceClass:
     def requests(self) -> Requests:
         return pod_requests(self.spec)
 
+    @cached_property
+    def has_large_requests(self) -> bool:
+        """Whether some amount is too large for columns."""
+        return self.requests.is_large or self.container_requests.is_large
+
+    @cached_property
+    def container_requests(self) -> Requests:
+        """The requests without those of the pod as a whole."""
+        spec = self.spec
+        return self.requests if spec.resources is None else pod_requests(msgspec.structs.replace(spec, resources=None))
+
     @property
     def tolerations(self) -> tuple[Toleration, ...]:
         """Tolerated taints."""

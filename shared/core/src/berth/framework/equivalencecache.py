@@ -197,7 +197,8 @@ class ClassResults:
         self._forget_changed()
         missing = rows[~self._has_another[rows]]
         if len(missing):
-            if len(missing) <= _FEW:
+            is_exact = not (self._cache.snapshot.columns.large or self.state.pod_class.has_large_requests)
+            if len(missing) <= _FEW or not is_exact:  # columns round large amounts, and with them the room
                 self._score_few_with_another(missing)
             else:
                 self._score_with_another(missing)

@@ -65,6 +65,7 @@ class Action(IntFlag):
     UPDATE_POD_SCALE_DOWN = auto()  # some request became smaller
     UPDATE_POD_TOLERATIONS = auto()
     UPDATE_POD_SCHEDULING_GATES_ELIMINATED = auto()
+    UPDATE_POD_TERMINATING = auto()  # it got a deletionTimestamp
 
 
 NO_ACTION = Action(0)
@@ -156,11 +157,20 @@ def pod_update_actions(old: Pod, new: Pod) -> Action:
         | _when(is_scaled_down(old, new), Action.UPDATE_POD_SCALE_DOWN)
         | _when((old.spec.tolerations or []) != (new.spec.tolerations or []), Action.UPDATE_POD_TOLERATIONS)
         | _when(is_gated(old) and not is_gated(new), Action.UPDATE_POD_SCHEDULING_GATES_ELIMINATED)
+        | _when(_begins_to_terminate(old, new), Action.UPDATE_POD_TERMINATING)
     )
 
 
+def _begins_to_terminate(old: Pod, new: Pod) -> bool:
+    return old.metadata.deletion_timestamp is None and new.metadata.deletion_timestamp is not None
+
+
+# Fields of the spec that a resize changes.
+_WITH_REQUESTS: Final = ("containers", "init_containers", "resources")
+
+
 def is_scaled_down(old: Pod, new: Pod) -> bool:
-    if (old.spec.containers, old.spec.resources) == (new.spec.containers, new.spec.resources):
+    if all(getattr(old.spec, field) == getattr(new.spec, field) for field in _WITH_REQUESTS):
         return False
     before, now = pod_requests(old.spec).amounts, pod_requests(new.spec).amounts
     return any(now.get(resource, 0) < amount for resource, amount in before.items())

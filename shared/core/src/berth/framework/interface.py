@@ -101,6 +101,9 @@ class Plugin(ABC):
 
     name: ClassVar[str]
     reads: Reads = Reads.ANYTHING
+    # Reads amounts of resources: where they are too large for columns (`NodeColumns.large`), the vector forms' answers
+    # are replaced by those of the scalar forms.
+    reads_amounts: ClassVar[bool] = False
     limit: CallLimit | None = None  # ends a call that hangs; services set one for third-party plugins
     timing: CallTimer | None = None  # set for some cycles only, because reading the clock costs more than some calls
     # The sources that the plugin reads of `Snapshot.live`, which holds only declared ones. Such a plugin reads

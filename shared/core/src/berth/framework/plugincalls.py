@@ -7,7 +7,7 @@ queueing hints, the scheduling cycle the others.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timezone
 from functools import partial
 from pathlib import PurePath
@@ -17,7 +17,7 @@ from typing import Any, Final, NamedTuple, ParamSpec, TypeVar
 import numpy as np
 
 from berth.api.pod import Pod, priority_of
-from berth.cluster.nodes import NodeInfo, Nodes, NodesWithAnother, RejectedNodes, RemovedPods
+from berth.cluster.nodes import NodeInfo, Nodes, NodesWithAnother, RejectedNodes, RemovedPods, RowIndex
 from berth.cluster.snapshot import Snapshot
 from berth.framework.events import EventHint, HintIndex, PodKey
 from berth.framework.interface import (
@@ -140,14 +140,25 @@ def run_filter(plugin: FilterPlugin, state: CycleState, pod: Pod, node: NodeInfo
 
 def run_filter_on_all(plugin: FilterPlugin, state: CycleState, pod: Pod, nodes: Nodes) -> Verdicts:
     """One verdict per node; success for rows without a node, which is ignored."""
-    if isinstance(plugin, VectorFilterPlugin):
-        verdicts = call(plugin, "Filter", plugin.filter_all, Verdicts, state, pod, nodes)
-        return _checked_verdicts(plugin, verdicts, len(nodes))
 
-    def one_by_one() -> Verdicts:
-        return Verdicts.of(SUCCESS if info is None else run_filter(plugin, state, pod, info) for info in nodes.infos())
+    def one_by_one(infos: Iterable[NodeInfo | None]) -> Verdicts:
+        statuses = (SUCCESS if info is None else run_filter(plugin, state, pod, info) for info in infos)
+        return call_within_limit(plugin, "Filter", partial(Verdicts.of, statuses))
 
-    return call_within_limit(plugin, "Filter", one_by_one)
+    if not isinstance(plugin, VectorFilterPlugin):
+        return one_by_one(nodes.infos())
+    verdicts = call(plugin, "Filter", plugin.filter_all, Verdicts, state, pod, nodes)
+    verdicts = _checked_verdicts(plugin, verdicts, len(nodes))
+    large = _large(plugin, state, nodes)
+    return verdicts if large is None else verdicts.with_others(large, one_by_one(nodes.infos_at(large)))
+
+
+def _large(plugin: Plugin, state: CycleState, nodes: Nodes) -> RowIndex | None:
+    """Positions that the scalar form answers for, because their amounts are rounded in columns."""
+    if not plugin.reads_amounts:
+        return None
+    large = nodes.with_large_amounts(state.pod_class)
+    return large if len(large) else None
 
 
 def run_refused_without(
@@ -194,16 +205,20 @@ def run_score(plugin: ScorePlugin, state: CycleState, pod: Pod, node: NodeInfo) 
 
 def run_score_on_all(plugin: ScorePlugin, state: CycleState, pod: Pod, nodes: Nodes) -> Scores:
     """One raw score per node; 0 for rows without a node, which is ignored."""
-    if isinstance(plugin, VectorScorePlugin):
-        scores = call(plugin, "Score", plugin.score_all, np.ndarray, state, pod, nodes)
-        return _checked_scores(plugin, scores, len(nodes))
 
-    def one_by_one() -> list[int]:
-        return [
-            0 if info is None else call(plugin, "Score", plugin.score, int, state, pod, info) for info in nodes.infos()
-        ]
+    def one_by_one(infos: Iterable[NodeInfo | None]) -> Scores:
+        scores = (0 if info is None else call(plugin, "Score", plugin.score, int, state, pod, info) for info in infos)
+        return _int64(plugin, call_within_limit(plugin, "Score", partial(list, scores)))
 
-    return _int64(plugin, call_within_limit(plugin, "Score", one_by_one))
+    if not isinstance(plugin, VectorScorePlugin):
+        return one_by_one(nodes.infos())
+    scores = call(plugin, "Score", plugin.score_all, np.ndarray, state, pod, nodes)
+    scores = _checked_scores(plugin, scores, len(nodes))
+    large = _large(plugin, state, nodes)
+    if large is not None:
+        scores = scores.copy()
+        scores[large] = one_by_one(nodes.infos_at(large))
+    return scores
 
 
 def run_score_with_another(plugin: ScorePlugin, state: CycleState, pod: Pod, nodes: NodesWithAnother) -> Scores:

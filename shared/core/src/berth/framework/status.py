@@ -191,6 +191,12 @@ class Verdicts:
         codes = [known.setdefault(SUCCESS if s.is_success else s, len(known)) for s in statuses]
         return cls(np.array(codes, dtype=np.int32), tuple(known))
 
+    def with_others(self, positions: RowIndex, others: Verdicts) -> Verdicts:
+        """With other verdicts at some positions, one for each."""
+        codes = self.codes.copy()
+        codes[positions] = np.where(others.codes, others.codes + len(self.statuses) - 1, 0)
+        return Verdicts(codes, (*self.statuses, *others.statuses[1:]))
+
 
 class FilterColumn:
     """One filter's verdict on every row, kept over many cycles: ``codes`` int32[capacity], index into ``statuses``."""

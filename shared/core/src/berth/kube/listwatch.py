@@ -17,6 +17,7 @@ import msgspec
 from berth.api.kinds import Kind
 from berth.api.meta import KubernetesObject
 from berth.api.pod import Pod
+from berth.api.resize import with_effective_requests
 from berth.api.trimming import trim, with_whole
 from berth.decoding import MALFORMED, version_number
 from berth.errors import DecodeError
@@ -141,7 +142,7 @@ class ObjectDecoder(Generic[T]):
     def __init__(self, kind: Kind[T]) -> None:
         self._kind = kind
         self._shared = SharedParts()
-        self._decode = msgspec.json.Decoder(kind.struct).decode
+        self._decode = msgspec.json.Decoder(kind.served or kind.struct).decode
 
     def one(self, raw: bytes | msgspec.Raw) -> T | Undecodable:
         """Decode an object, or describe an undecodable one."""
@@ -149,6 +150,7 @@ class ObjectDecoder(Generic[T]):
             size = len(memoryview(raw))
             thing = trim(self._decode(raw), size)
             if isinstance(thing, Pod):
+                thing = with_effective_requests(thing)  # type: ignore[assignment]  # T is Pod here
                 self._shared.share(thing, size)
             keeps = self._kind.keeps_whole
             return with_whole(thing, raw) if keeps is not None and keeps(thing) else thing

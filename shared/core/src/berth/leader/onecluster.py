@@ -15,15 +15,13 @@ from typing import Final
 import msgspec
 
 from berth.bus.interface import Session, WrongLastSequenceError
+from berth.bus.topology import CLUSTER_ID_KEY, CONTROL
 from berth.clock import Clock, SteadyClock
 from berth.decoding import decode_json
 from berth.errors import DecodeError
 from berth.kube.client import KubeClient
 from berth.kube.errors import refusal
 from berth.leader.lease import ANNOTATION_BUS_ID, LeaseObject, LeaseObservations, is_live
-from berth.leader.term import CONTROL
-
-CLUSTER_ID_KEY: Final = "cluster.id"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -31,6 +31,7 @@ from berth.settings.file import file_values, public_configuration
 from berth.settings.presets import UnknownPresetError, deprecation_warning
 from berth.settings.settings import Settings
 from berth.settings.sources import (
+    HELP_FLAGS,
     SettingsError,
     WrongUsage,
     go_forms,
@@ -169,7 +170,8 @@ def service_command(name: str, *, about: str, read: ReadConfiguration, serve: Se
 
     run_with.__signature__ = Signature([flag.parameter() for flag in FLAGS])  # type: ignore[attr-defined]  # read by typer
     app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
-    app.command(f"berth-{name}", help=about, epilog=help_text(), cls=KubeCommand)(run_with)
+    command = app.command(f"berth-{name}", help=about, epilog=help_text(), cls=KubeCommand, context_settings=HELP_FLAGS)
+    command(run_with)
 
     def main() -> None:
         command = f"berth-{name}"

@@ -16,6 +16,7 @@ from __future__ import annotations
 import logging
 import os
 import sys
+import time
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any, Final, Literal, TextIO
@@ -35,6 +36,10 @@ from structlog.typing import EventDict, FilteringBoundLogger, Processor, Wrapped
 from berth.safetext import in_json, lines, one_line, without_passwords
 from berth.settings.settings import LogSettings, is_terminal, process_label, short_identity
 
+# Lines of one warning: at once, and a second after that.
+WARNINGS_AT_ONCE: Final = 50.0
+WARNINGS_PER_SECOND: Final = 1.0
+_SPARSE_LEVELS: Final = frozenset({"warning", "error"})
 _LIBRARY_LEVELS: Final[Mapping[str, int]] = {"aiohttp.access": logging.WARNING, "asyncio": logging.WARNING}
 _SEVERAL_LINES: Final = ("exception", "stack")
 _state = {"verbosity": 0}
@@ -67,12 +72,34 @@ def configure(settings: LogSettings, *, service: str, identity: str, stream: Tex
     as_text = settings.format == "text" or (settings.format == "auto" and is_terminal())
     shared = _shared(service, identity)
     structlog.configure(
-        processors=[*shared, structlog.stdlib.ProcessorFormatter.wrap_for_formatter],
+        processors=[_SparseWarnings(), *shared, structlog.stdlib.ProcessorFormatter.wrap_for_formatter],
         wrapper_class=structlog.make_filtering_bound_logger(logging.INFO),
         logger_factory=structlog.stdlib.LoggerFactory(),
         cache_logger_on_first_use=True,
     )
     _route_standard_logging(_formatter(shared, as_text=as_text), stream)
+
+
+class _SparseWarnings:
+    """Leaves out repeats of a warning above a rate, so that a flood of unusable messages fills no disk.
+
+    The next line of that warning says how many were left out.
+    """
+
+    def __init__(self) -> None:
+        self._lines: dict[str, tuple[float, float, int]] = {}  # by message: lines allowed, at which time, left out
+
+    def __call__(self, _logger: WrappedLogger, method: str, event: EventDict) -> EventDict:
+        if method not in _SPARSE_LEVELS:
+            return event
+        now, message = time.monotonic(), str(event["event"])
+        allowed, at, left_out = self._lines.get(message, (WARNINGS_AT_ONCE, now, 0))
+        allowed = min(WARNINGS_AT_ONCE, allowed + (now - at) * WARNINGS_PER_SECOND)
+        if allowed < 1:
+            self._lines[message] = allowed, now, left_out + 1
+            raise structlog.DropEvent
+        self._lines[message] = allowed - 1, now, 0
+        return {**event, "left_out": left_out} if left_out else event
 
 
 def _shared(service: str, identity: str) -> list[Processor]:

@@ -343,7 +343,7 @@ METRICS: Final[dict[str, Metric]] = {
     "berth_bandwidth_nodes": Metric(
         kind="gauge",
         labels=("query", "state"),
-        meaning="Nodes: known, missing, duplicate (several exporters); unmatched: exporters that match no node.",
+        meaning="Nodes: known, missing, duplicate (a device in several series); unmatched: exporters without a node.",
     ),
     "berth_bandwidth_age_seconds": Metric(
         kind="gauge", labels=("query",), meaning="Age of the newest sample of any node."

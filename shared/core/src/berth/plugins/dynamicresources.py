@@ -1,7 +1,7 @@
 """DynamicResources: rejects pods with resource claims, because berth does not allocate devices.
 
 kube-scheduler's plugin of this name allocates them. Its PostFilter fails if another plugin's PreFilter ended the cycle
-first, and that failure is the last message; the same is returned here, so that events read alike.
+first, so that no pod is evicted then. The same holds here, without the failure's text "not found" after the reason.
 """
 
 from __future__ import annotations
@@ -25,7 +25,6 @@ from berth.framework.status import SKIP, CycleState, Diagnosis, StateKey, Status
 from berth.plugins.factory import PluginFactory, no_args
 
 NAME: Final = "DynamicResources"
-STATE_MISSING: Final = "not found"  # kube-scheduler's error on reading a state that its PreFilter did not write
 PRE_FILTER_RAN: Final = StateKey[bool]("DynamicResources.pre_filter_ran")
 
 
@@ -42,9 +41,8 @@ class DynamicResources(PreFilterPlugin, PostFilterPlugin, EnqueueExtensions):
         self, state: CycleState, pod: Pod, snapshot: Snapshot, diagnosis: Diagnosis, dry_run: DryRun
     ) -> PostFilterResult:
         """End PostFilter for a pod with claims, or after a rejection by another plugin's PreFilter."""
-        if state.find(PRE_FILTER_RAN) is None:
-            return PostFilterResult(message=STATE_MISSING, is_last_word=True)
-        return PostFilterResult(is_last_word=bool(pod.spec.resource_claims))
+        ended_before = state.find(PRE_FILTER_RAN) is None
+        return PostFilterResult(is_last_word=ended_before or bool(pod.spec.resource_claims))
 
     def events(self) -> Sequence[EventHint]:
         """No event helps a pod with claims."""

@@ -232,6 +232,9 @@ def _written(value: object) -> str:
 BOOLEANS: Final = ("--leader-elect", "--allow-other-scheduler")  # take a value only after ``=``; alone they mean true
 
 
+HELP_FLAGS: Final = {"help_option_names": ["-h", "--help"]}  # of the parser, whose own default has no -h
+
+
 # The parser's exception. A newer Typer brings its own parser.
 WrongUsage: Final = cast("type[typer.BadParameter]", typer.BadParameter.__base__)
 

@@ -51,6 +51,7 @@ function head() {
   const figures = store.figures;
   const bound = figures ? (figures.series.bound || []).slice(-5).reduce((sum, each) => sum + each, 0) / 5 : 0;
   setText(document.getElementById("rate"), figures ? `${count(bound)} pods/s bound` : "");
+  setText(document.getElementById("source"), store.bus.source || "");
   document.body.classList.toggle("stale", state !== "live");
 }
 

@@ -207,20 +207,30 @@ function colourOf(plugin) {
   return colours.get(plugin);
 }
 
+/** The badges of candidates: the chosen one of a Decision, else the best; the one behind it; the pod's present node. */
+function rolesOf(order, { node, outcome }) {
+  const at = order.findIndex((each) => each.node === node);
+  const isChosen = Boolean(outcome) && at >= 0;
+  const first = isChosen ? at : 0;
+  const roles = new Map([[order[first], [isChosen ? "chosen" : "best"]], [order[first + 1], ["runner-up"]]]);
+  if (at >= 0 && !isChosen) roles.set(order[at], [...(roles.get(order[at]) || []), "present"]);
+  return roles;
+}
+
 /** The points of each plugin as one bar a node. */
 export function drawCandidates(place, found, title) {
   const all = found.candidates || [];
   place.hidden = !all.length;
   if (!all.length) return fill(place);
   const order = [...all].sort((a, b) => b.estimate - a.estimate || a.newcomers - b.newcomers);
-  const second = found.node ? order[order.findIndex((each) => each.node === found.node) + 1] : order[1];
+  const roles = rolesOf(order, found);
   const plugins = [...new Set(all.flatMap((each) => Object.keys(each.scores)))].sort();
   const most = Math.max(1, ...all.map((each) => each.total));
   const shown = order.slice(0, SHOWN_NODES);
   if (found.node && !shown.some((each) => each.node === found.node)) shown.push(...all.filter((each) => each.node === found.node));
   const points = (score) => (score.weight && score.score !== null ? `${score.score} x ${score.weight}` : `${score.points}`);
   const rows = shown.map((each) => {
-    const role = each.node === found.node && found.outcome ? "chosen" : second && each.node === second.node ? "runner-up" : "";
+    const badges = roles.get(each) || [];
     const bar = el("div", { class: "stack-bar", role: "img", "aria-label": plugins.map((plugin) => `${plugin} ${each.scores[plugin]?.points ?? 0}`).join(", ") });
     for (const plugin of plugins) {
       const score = each.scores[plugin];
@@ -231,7 +241,7 @@ export function drawCandidates(place, found, title) {
       bar.append(piece);
     }
     const arrivals = each.newcomers ? ` (${each.total} ${(each.loss < 0) === (each.newcomers < 0) ? "-" : "+"} ${Math.abs(each.loss)} x ${Math.abs(each.newcomers)})` : "";
-    return el("li", { class: role }, el("span", { class: "name" }, nodeLink(each.node), role ? el("em", {}, role) : null), bar,
+    return el("li", { class: badges.includes("chosen") ? "chosen" : "" }, el("span", { class: "name" }, nodeLink(each.node), badges.map((badge) => el("em", {}, badge))), bar,
       el("span", { class: "number" }, `${Math.round(each.estimate * 10) / 10}${arrivals}`));
   });
   const legend = el("ul", { class: "keys" }, plugins.map((plugin) => {

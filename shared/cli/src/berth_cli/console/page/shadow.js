@@ -107,7 +107,7 @@ export function differenceView(place, signal, shadow, namespace, name) {
       el("p", { class: "headline" }, el("span", { class: "badge" }, wordOf(found.result)), ` ${(RESULTS[found.result] || ["", ""])[1]}.${apart}${refused}`),
       el("p", { class: "muted" }, "Decided: ", found.live.outcome || "not yet", found.live.node ? [" on ", nodeLink(found.live.node)] : null, ". ",
         podLink(namespace, name, "Why, and its messages"), " · ", el("a", { href: "#/shadow" }, "all differences")));
-    fill(sides, side("Live", found.live), side(`Shadow ${found.shadow}`, { ...found.own, node: found.own.candidates.length ? found.own.candidates[0].node : "" }));
+    fill(sides, side("Live", found.live), side(`Shadow ${found.shadow}`, found.own));
   }, (error) => {
     if (!signal.aborted) fill(head, el("h1", {}, `${namespace}/${name}`), el("p", { class: "notice" }, error.message), el("p", {}, podLink(namespace, name, "The pod")));
   });

@@ -30,10 +30,6 @@ _SHORTEST_AGE: Final = timedelta(minutes=5)
 _LABEL: Final = re.compile(r"[a-zA-Z_][a-zA-Z0-9_]*")
 
 
-# Devices that carry the machine's traffic. The sum leaves out members of a bond.
-DEFAULT_DEVICES: Final = ("eth.*", "en.*", "bond.*")
-
-
 DEFAULT_NODE_LABEL: Final = "node"
 
 
@@ -42,16 +38,20 @@ class BandwidthQuery:
     """The average traffic of these devices of all nodes over ``time_range``, in each direction."""
 
     url: str  # with scheme
-    # Regular expressions for whole names of network devices.
-    devices: tuple[str, ...] = DEFAULT_DEVICES
+    # Regular expressions for whole names of network devices. Empty: the node's own devices.
+    devices: tuple[str, ...] = ()
     time_range: timedelta
     # A metric label with the node's name, if relabelling has made one.
     node_label: str = DEFAULT_NODE_LABEL
+    # Labels of the series that count, each with a regular expression for the whole value.
+    labels: tuple[tuple[str, str], ...] = ()
 
     @property
     def token(self) -> str:
         """The query's name in keys: short, stable, equal in every process."""
-        text = "\0".join((self.url, *self.devices, "", f"{self.time_range.total_seconds():g}", self.node_label))
+        labels = (f"{label}={value}" for label, value in self.labels)
+        seconds = f"{self.time_range.total_seconds():g}"
+        text = "\0".join((self.url, *self.devices, "", seconds, self.node_label, *labels))
         return f"q{hashlib.blake2b(text.encode(), digest_size=6).hexdigest()}"
 
 
@@ -67,7 +67,7 @@ class NetworkTrafficArgs(Args, frozen=True, kw_only=True):
     url: str = ""
     """URL of the Prometheus server."""
     devices: list[str] | None = None
-    """Regular expressions for whole device names; default ``eth.*``, ``en.*`` and ``bond.*``, without bond slaves."""
+    """Regular expressions for whole device names; default: the node's own devices, without those of pods."""
     range: timedelta | None = None
     """Replaces ``timeRange``: a duration such as 90s; at least two scrape intervals."""
     direction: str = RECEIVE
@@ -86,15 +86,18 @@ class NetworkTrafficArgs(Args, frozen=True, kw_only=True):
     """Share of a link's capacity, 1..100, from which its node is filtered out; 0: no filter."""
     node_label: str = DEFAULT_NODE_LABEL
     """Metric label with the node's name, if any."""
+    labels: dict[str, str] | None = None
+    """Only series with these labels count, such as ``cluster: east``: a regular expression for each whole value."""
 
 
 def query_of(args: NetworkTrafficArgs) -> BandwidthQuery:
     """The query for valid arguments."""
     return BandwidthQuery(
         url=_url(args).rstrip("/"),
-        devices=tuple(args.devices or ((re.escape(args.device_name),) if args.device_name else DEFAULT_DEVICES)),
+        devices=tuple(args.devices or ((re.escape(args.device_name),) if args.device_name else ())),
         time_range=time_range_of(args),
         node_label=args.node_label,
+        labels=tuple(sorted((args.labels or {}).items())),
     )
 
 
@@ -113,6 +116,7 @@ def validate(args: NetworkTrafficArgs, path: str) -> list[str]:
         *_form_problems(args, path),
         *_url_problems(args, path),
         *_device_problems(args, path),
+        *_label_problems(args, path),
         *_range_problems(args, path),
         *_choice_problems(args, path),
         *_number_problems(args, path),
@@ -150,13 +154,29 @@ def _url_problems(args: NetworkTrafficArgs, path: str) -> list[str]:
 def _device_problems(args: NetworkTrafficArgs, path: str) -> list[str]:
     problems = [f"{path}.devices: want at least one, got none"] if args.devices == [] else []
     for index, device in enumerate(args.devices or ()):
-        try:
-            re.compile(device)
-        except re.error as exc:
-            problems.append(f"{path}.devices[{index}]: want a regular expression, got {device!r} ({exc})")
+        problems += _expression_problems(device, f"{path}.devices[{index}]")
         if not device:
             problems.append(f"{path}.devices[{index}]: want a name, got ''")
     return problems
+
+
+def _label_problems(args: NetworkTrafficArgs, path: str) -> list[str]:
+    problems = []
+    if not _LABEL.fullmatch(args.node_label):
+        problems.append(f"{path}.nodeLabel: want the name of a label, got {args.node_label!r}")
+    for label, value in (args.labels or {}).items():
+        if not _LABEL.fullmatch(label) or label == "device":
+            problems.append(f"{path}.labels: want names of labels other than device, got {label!r}")
+        problems += _expression_problems(value, f"{path}.labels.{label}")
+    return problems
+
+
+def _expression_problems(text: str, path: str) -> list[str]:
+    try:
+        re.compile(text)
+    except re.error as exc:
+        return [f"{path}: want a regular expression, got {text!r} ({exc})"]
+    return []
 
 
 def _range_problems(args: NetworkTrafficArgs, path: str) -> list[str]:
@@ -176,8 +196,6 @@ def _choice_problems(args: NetworkTrafficArgs, path: str) -> list[str]:
         problems.append(f"{path}.direction: want receive, transmit or both, got {args.direction!r}")
     if args.scoring not in (RELATIVE, CAPACITY):
         problems.append(f"{path}.scoring: want Relative or Capacity, got {args.scoring!r}")
-    if not _LABEL.fullmatch(args.node_label):
-        problems.append(f"{path}.nodeLabel: want the name of a label, got {args.node_label!r}")
     return problems
 
 

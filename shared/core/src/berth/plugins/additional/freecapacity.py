@@ -32,6 +32,7 @@ class FreeCapacity(VectorScorePlugin, NormalizePlugin):
 
     name: ClassVar[str] = NAME
     reads = Reads.NODE | Reads.PODS
+    reads_amounts = True
 
     def score(self, state: CycleState, pod: Pod, node: NodeInfo) -> int:
         requests = state.pod_class.requests.amounts

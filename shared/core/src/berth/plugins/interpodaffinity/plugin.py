@@ -8,7 +8,7 @@ kube-scheduler 1.36's plugin of that name.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from typing import ClassVar, Final
 
 import numpy as np
@@ -25,6 +25,7 @@ from berth.api.selectors import (
     compile_affinity_terms,
     in_words,
 )
+from berth.api.workloads import Namespace
 from berth.cluster.nodes import NodeInfo, Nodes, NodesWithAnother, RejectedNodes, RemovedPods
 from berth.cluster.snapshot import Snapshot
 from berth.framework.events import Action, ClusterEvent, EventHint, IdentityCache, Resource, ValueIndex, Values, encoded
@@ -209,16 +210,17 @@ def _compiled_once(state: CycleState, pod: Pod) -> AffinityTerms:
 
 
 def _after_pod_change(pod: Pod, old: object, new: object) -> bool:
-    """A pod now matches the affinity terms; or one that violated anti-affinity is deleted or no longer matches."""
+    """A pod now matches the affinity terms; or one that violated anti-affinity is deleted or no longer matches.
+
+    A pod that matches its own affinity terms may go anywhere once no other pod matches them.
+    """
     was, now = old if isinstance(old, Pod) else None, new if isinstance(new, Pod) else None
     if now is not None and now.uid == pod.uid:
         return True
     terms = _terms_of(pod)
-    if (
-        now is not None
-        and _all_match(terms.required_affinity, now)
-        and not (was and _all_match(terms.required_affinity, was))
-    ):
+    together = terms.required_affinity
+    matched, matches = (each is not None and _all_match(together, each) for each in (was, now))
+    if matches != matched and (matches or _all_match(together, pod)):
         return True
     if was is None:
         return False
@@ -232,30 +234,55 @@ def _has_anti_affinity_to(deleted: Pod, pod: Pod) -> bool:
 
 
 def _after_node_change(pod: Pod, old: object, new: object) -> bool:
-    """A new node has the topology keys of the affinity terms; or a changed one enters or leaves a term's domain.
+    """A node is added that has the topology keys of the affinity terms, or a node leaves or enters a domain.
 
-    A pod without terms was rejected by existing pods' terms, whose topology keys are unknown here.
+    Leaving any domain may help, because the topology keys of existing pods' anti-affinity are unknown here.
     """
-    if not isinstance(new, Node):
-        return False
-    together, apart = _topology_keys_of(pod)
-    now = new.metadata.labels or {}
+    together = _affinity_keys_of(pod)
+    was, now = _labels_of(old), _labels_of(new)
     if not isinstance(old, Node):
-        return together <= now.keys()
-    was = old.metadata.labels or {}
-    if not together and not apart:
-        return was != now
-    changed = {key for key in together | apart if was.get(key) != now.get(key)}
-    return any(key in now for key in together & changed) or any(key in was for key in apart & changed)
+        return not together or not together.isdisjoint(now)
+    entered = (key for key in together if key not in was and key in now)
+    return any(now.get(key) != value for key, value in was.items()) or any(entered)
 
 
-def _after_namespace_change(pod: Pod, _: object, __: object) -> bool:
-    """Another namespace may match a namespaceSelector of the pod; existing pods' terms are unknown here."""
-    return _uses_namespace_labels(pod)
+def _labels_of(thing: object) -> Mapping[str, str]:
+    return thing.metadata.labels or {} if isinstance(thing, Node | Namespace) else {}
 
 
-def _uses_namespace_labels(pod: Pod) -> bool:
-    return any(term.namespace_selector is not None for terms in _required_of(pod) for term in terms)
+def _after_namespace_change(pod: Pod, old: object, new: object) -> bool:
+    """The namespace starts or stops to match a namespaceSelector of the pod.
+
+    Or it is the pod's own: the namespaceSelectors of existing pods' anti-affinity are unknown here.
+    """
+    was, now = _labels_of(old), _labels_of(new)
+    namespace = new if isinstance(new, Namespace) else old
+    if not isinstance(namespace, Namespace) or (isinstance(old, Namespace) and was == now):
+        return False
+    if namespace.metadata.name == pod.metadata.namespace:
+        return True
+    terms = _terms_of(pod)
+    selectors = (term.selector.namespace_selector for term in (*terms.required_affinity, *terms.required_anti_affinity))
+    return any(selector.matches(was) != selector.matches(now) for selector in selectors)
+
+
+def _namespaces_read_by(pod: Pod) -> bytes:
+    selectors = [term.namespace_selector for terms in _required_of(pod) for term in terms if term.namespace_selector]
+    return encoded(pod.metadata.namespace, selectors)
+
+
+def _namespace_index() -> ValueIndex:
+    """Index a pod without namespaceSelectors by its namespace."""
+    return ValueIndex(_own_namespace, _namespace_of_event)
+
+
+def _own_namespace(pod: Pod) -> Values:
+    selects = any(term.namespace_selector is not None for terms in _required_of(pod) for term in terms)
+    return None if selects else (pod.metadata.namespace,)
+
+
+def _namespace_of_event(old: object, new: object) -> Values:
+    return {each.metadata.name for each in (old, new) if isinstance(each, Namespace)}
 
 
 def _all_match(terms: Sequence[AffinityTerm], pod: Pod) -> bool:
@@ -301,12 +328,12 @@ def _required_terms(pod: Pod) -> bytes:
     return encoded(pod.metadata.namespace, pod.metadata.labels, _required_of(pod))
 
 
-def _topology_keys(pod: Pod) -> tuple[frozenset[str], frozenset[str]]:
-    together, apart = _required_of(pod)
-    return frozenset(term.topology_key for term in together), frozenset(term.topology_key for term in apart)
+def _affinity_keys(pod: Pod) -> frozenset[str]:
+    together, _ = _required_of(pod)
+    return frozenset(term.topology_key for term in together)
 
 
-_topology_keys_of: Final = IdentityCache(_topology_keys, capacity=4096)
+_affinity_keys_of: Final = IdentityCache(_affinity_keys, capacity=4096)
 
 
 def _index() -> ValueIndex:
@@ -363,10 +390,15 @@ EVENTS: Final[Sequence[EventHint]] = (
         index=_index,
     ),
     EventHint(
-        ClusterEvent(Resource.NODE, Action.ADD | Action.UPDATE_NODE_LABEL), _after_node_change, _topology_keys_of
+        ClusterEvent(Resource.NODE, Action.ADD | Action.DELETE | Action.UPDATE_NODE_LABEL),
+        _after_node_change,
+        _affinity_keys_of,
     ),
     EventHint(
-        ClusterEvent(Resource.NAMESPACE, Action.ADD | Action.UPDATE), _after_namespace_change, _uses_namespace_labels
+        ClusterEvent(Resource.NAMESPACE, Action.ADD | Action.UPDATE | Action.DELETE),
+        _after_namespace_change,
+        _namespaces_read_by,
+        _namespace_index,
     ),
     EventHint(ClusterEvent(Resource.NOMINATION, Action.DELETE), _after_pod_change, key=_required_terms, index=_index),
 )

@@ -48,6 +48,7 @@ class NodeResourcesBalancedAllocation(PreScorePlugin, VectorScorePlugin):
 
     name: ClassVar[str] = NAME
     reads = Reads.NODE | Reads.PODS
+    reads_amounts = True
 
     def __init__(self, args: BalancedAllocationArgs) -> None:
         self._resources = [resource.name for resource in args.resources or ()]
@@ -85,8 +86,8 @@ Points = npt.NDArray[np.int64]
 def points_of_node(resources: Sequence[tuple[int, int, int]]) -> int:
     """The score, from (requested without the pod, amount of the pod, allocatable) of each resource."""
     counted = [(r, amount, a) for r, amount, a in resources if a]
-    now = _balance([(r + amount) / a for r, amount, a in counted])
-    before = _balance([r / a for r, _, a in counted])
+    now = _balance([float(r + amount) / float(a) for r, amount, a in counted])  # rounded first, as in Go
+    before = _balance([float(r) / float(a) for r, _, a in counted])
     return 50 + (50 + now - before) // 2
 
 

@@ -2,7 +2,8 @@
 
 Filter: rejects a node if ``requested + pod > allocatable`` for any resource, or if it has too many pods; each
 insufficient resource is a separate reason. Score: see ``scoringstrategy``. As kube-scheduler 1.36's plugin of that
-name.
+name, which scores a waiting pod by the requests of its containers even if it has pod-level ones: these count in Filter,
+in NodeResourcesBalancedAllocation, and everywhere once the pod is placed.
 """
 
 from __future__ import annotations
@@ -82,6 +83,7 @@ class NodeResourcesFit(PreFilterPlugin, VectorFilterPlugin, RemedyPlugin, Vector
 
     name: ClassVar[str] = NAME
     reads = Reads.NODE | Reads.PODS
+    reads_amounts = True
     sums_only = True
 
     def __init__(self, args: NodeResourcesFitArgs) -> None:
@@ -130,6 +132,10 @@ class NodeResourcesFit(PreFilterPlugin, VectorFilterPlugin, RemedyPlugin, Vector
     def remedy(self, state: CycleState, pod: Pod, nodes: RejectedNodes) -> Iterable[RemedySentence]:
         wanted = state.find(WANTED) or ()
         short = [amount > nodes.allocatable(name) - nodes.requested(name) for name, amount in wanted]
+        large = nodes.with_large_amounts(state.pod_class)
+        for position, info in zip(large.tolist(), nodes.infos_at(large), strict=True):
+            for (name, amount), mask in zip(wanted, short, strict=True):
+                mask[position] = info is not None and amount > info.allocatable(name) - info.requested(name)
         full = nodes.pods + 1 > nodes.allowed_pods
         only = nodes.alone & (np.sum([*short, full], axis=0) == 1)
         for (resource, amount), mask in zip(wanted, short, strict=True):
@@ -147,7 +153,7 @@ class NodeResourcesFit(PreFilterPlugin, VectorFilterPlugin, RemedyPlugin, Vector
         return RemedySentence(about=resource, text=text, examples=[room.node], amounts=room.amounts())
 
     def score(self, state: CycleState, pod: Pod, node: NodeInfo) -> int:
-        requests = state.pod_class.requests
+        requests = state.pod_class.container_requests
         return self._strategy.of_node(
             [
                 (weight, _used(name, amount, requests, node), node.allocatable(name))
@@ -156,7 +162,7 @@ class NodeResourcesFit(PreFilterPlugin, VectorFilterPlugin, RemedyPlugin, Vector
         )
 
     def score_all(self, state: CycleState, pod: Pod, nodes: Nodes) -> Scores:
-        requests = state.pod_class.requests
+        requests = state.pod_class.container_requests
         return self._strategy.of_nodes(
             (
                 (weight, _used(name, amount, requests, nodes), nodes.allocatable(name))

@@ -7,7 +7,7 @@ With R requested (this pod included) and A allocatable, in whole numbers, per re
 - RequestedToCapacityRatio: a shape over the utilization ``R * 100 / A`` (100 if R > A); only resources with a score
   above 0 count, in sum and weights, and the mean is rounded half up.
 
-The formulas are kube-scheduler 1.36's. Sums are exact in float64 up to 2**53, so for amounts up to 80 TiB of memory.
+The formulas are kube-scheduler 1.36's, whose int64 overflows where 100 times an amount exceeds 2**63; here it does not.
 """
 
 from __future__ import annotations

@@ -12,11 +12,11 @@ from typing import Final, Generic, TypeVar
 import numpy as np
 
 from berth.api.meta import LabelSelector, OwnerReference
-from berth.api.node import first_untolerated
+from berth.api.node import Node, first_untolerated
 from berth.api.pod import Pod, TopologySpreadConstraint
 from berth.api.selectors import MATCHES_NOTHING, LabelMatcher, PodSelector, Requirement, compile_label_selector
 from berth.api.workloads import ReplicaSet, ReplicationController, Service, StatefulSet
-from berth.cluster.nodes import Mask, NodeInfo, Nodes
+from berth.cluster.nodes import Mask, Nodes
 from berth.cluster.pods import EquivalenceClass
 from berth.cluster.snapshot import Snapshot
 from berth.cluster.topologycounts import Counts, LabelItems, PodsMatching, label_items
@@ -71,10 +71,10 @@ class Constraint:
             mask &= eligible.tolerated(pod_class)
         return mask
 
-    def is_eligible(self, node: NodeInfo, pod_class: EquivalenceClass) -> bool:
-        if self.honors_affinity and not pod_class.allows(node.name, node.labels):
+    def is_eligible(self, node: Node, pod_class: EquivalenceClass) -> bool:
+        if self.honors_affinity and not pod_class.allows(node.metadata.name, node.metadata.labels or {}):
             return False
-        return not (self.honors_taints and first_untolerated(node.taints, pod_class.tolerations))
+        return not (self.honors_taints and first_untolerated(node.spec.taints or (), pod_class.tolerations))
 
 
 def compile_constraints(

@@ -71,7 +71,7 @@ class SpreadCounts:
         if not all(counts.domains.has(node.row) for counts in self.constraints):
             return
         for counts in self.constraints:
-            if counts.constraint.counts_pod(other) and counts.constraint.is_eligible(node, self.pod_class):
+            if counts.constraint.counts_pod(other) and counts.constraint.is_eligible(node.node, self.pod_class):
                 counts.domains.add(node.row, by)
 
 

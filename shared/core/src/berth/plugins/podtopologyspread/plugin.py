@@ -15,8 +15,11 @@ import numpy as np
 
 from berth.api.config.types import Point
 from berth.api.node import Node
-from berth.api.pod import Pod, TopologySpreadConstraint
+from berth.api.pod import Pod, PodSpec, TopologySpreadConstraint
+from berth.api.selectors import MATCHES_NOTHING
+from berth.api.workloads import ReplicaSet, ReplicationController, Service, StatefulSet
 from berth.cluster.nodes import NodeInfo, Nodes, NodesWithAnother, RejectedNodes, RemovedPods
+from berth.cluster.pods import EquivalenceClass
 from berth.cluster.snapshot import Snapshot
 from berth.framework.events import Action, ClusterEvent, EventHint, IdentityCache, Resource, ValueIndex, Values, encoded
 from berth.framework.interface import (
@@ -66,9 +69,19 @@ SYSTEM_CONSTRAINTS: Final = (
     TopologySpreadConstraint(max_skew=5, topology_key=ZONE, when_unsatisfiable=SCHEDULE_ANYWAY),
 )
 _MAX_SHOWN: Final = 3  # domains in a sentence
-_POD_CHANGES: Final = Action.ADD | Action.DELETE | Action.UPDATE_POD_LABEL | Action.UPDATE_POD_TOLERATIONS
+_POD_CHANGES: Final = (
+    Action.ADD | Action.DELETE | Action.UPDATE_POD_LABEL | Action.UPDATE_POD_TOLERATIONS | Action.UPDATE_POD_TERMINATING
+)
+SelectingObject = Service | ReplicationController | ReplicaSet | StatefulSet
+_SELECTING: Final = (
+    Resource.SERVICE,
+    Resource.REPLICATION_CONTROLLER,
+    Resource.REPLICA_SET,
+    Resource.STATEFUL_SET,
+)
 # Compiled constraints kept between two calls of a hint: of 780 pods with the most that a pod may have.
 _MAX_KEPT: Final = 50_000
+_MAX_CLASSES: Final = 4096  # the same for node selectors and affinities
 _NODE_CHANGES: Final = Action.ADD | Action.DELETE | Action.UPDATE_NODE_LABEL | Action.UPDATE_NODE_TAINT
 
 
@@ -102,7 +115,10 @@ class PodTopologySpread(
     def __init__(self, args: PodTopologySpreadArgs) -> None:
         self._system = args.defaulting_type == SYSTEM
         self._defaults = SYSTEM_CONSTRAINTS if self._system else tuple(args.default_constraints or ())
-        self._required_of = IdentityCache(_required_constraints, capacity=_MAX_KEPT, weigh=len)
+        self._required_of = IdentityCache(self._required_constraints, capacity=_MAX_KEPT, weigh=len)
+        self._class_of = IdentityCache[PodSpec, EquivalenceClass](
+            lambda spec: EquivalenceClass(b"", spec), capacity=_MAX_CLASSES
+        )
 
     def pre_filter(self, state: CycleState, pod: Pod, snapshot: Snapshot) -> PreFilterResult:
         constraints = self.constraints(pod, DO_NOT_SCHEDULE, snapshot)
@@ -173,13 +189,20 @@ class PodTopologySpread(
         return state.read(SPREAD_SCORES).normalized(scores, nodes)
 
     def events(self) -> Sequence[EventHint]:
-        return (
+        hints = [
             EventHint(ClusterEvent(Resource.POD, _POD_CHANGES), self._after_pod_change, _counted_by, _namespace_index),
-            EventHint(ClusterEvent(Resource.NODE, _NODE_CHANGES), self._after_node_change, self._required_keys),
+            EventHint(ClusterEvent(Resource.NODE, _NODE_CHANGES), self._after_node_change, _nodes_read_by),
             EventHint(
                 ClusterEvent(Resource.NOMINATION, Action.DELETE), self._after_pod_change, _counted_by, _namespace_index
             ),
-        )
+        ]
+        if any(constraint.when_unsatisfiable == DO_NOT_SCHEDULE for constraint in self._defaults):
+            changed = Action.ADD | Action.UPDATE | Action.DELETE
+            hints += [
+                EventHint(ClusterEvent(resource, changed), _after_selector_change, _counted_by, _namespace_index)
+                for resource in _SELECTING
+            ]
+        return hints
 
     def constraints(self, pod: Pod, action: str, snapshot: Snapshot) -> tuple[Constraint, ...]:
         """The pod's own constraints, else the default ones if a service or controller selects the pod."""
@@ -191,7 +214,7 @@ class PodTopologySpread(
         return snapshot.derived((NAME, self), lambda: DefaultConstraints(snapshot, self._defaults)).of(pod, action)
 
     def _after_pod_change(self, pod: Pod, old: object, new: object) -> bool:
-        """A pod of the namespace starts or stops to match a constraint; with default constraints any pod may."""
+        """A pod of the namespace starts or stops to count; with default constraints any pod may."""
         known = [other for other in (old, new) if isinstance(other, Pod)]
         if any(other.uid == pod.uid for other in known):
             return True
@@ -199,18 +222,28 @@ class PodTopologySpread(
             return False
         if not pod.spec.topology_spread_constraints:
             return bool(self._defaults)
-        constraints = self._required_of(pod)
-        return any(_selects(constraint, old) != _selects(constraint, new) for constraint in constraints)
+        return any(_counts(constraint, old) != _counts(constraint, new) for constraint in self._required_of(pod))
 
     def _after_node_change(self, pod: Pod, old: object, new: object) -> bool:
-        """A node with all topology keys is added or deleted, or changes its domains or taints."""
-        keys = self._required_keys(pod)
-        was, now = _domains(old, keys), _domains(new, keys)
-        return was != now or (now is not None and _taints_of(old) != _taints_of(new))
+        """A node with all topology keys starts or stops to count for a constraint, or changes its domain."""
+        return self._domains(pod, old) != self._domains(pod, new)
 
-    def _required_keys(self, pod: Pod) -> tuple[str, ...]:
-        constraints = pod.spec.topology_spread_constraints or self._defaults
-        return tuple(c.topology_key for c in constraints if c.when_unsatisfiable == DO_NOT_SCHEDULE)
+    def _domains(self, pod: Pod, node: object) -> list[str | None] | None:
+        """The node's domain for each constraint that counts it; None if none does."""
+        constraints = self._required_of(pod)
+        labels = (node.metadata.labels or {}) if isinstance(node, Node) else {}
+        if not isinstance(node, Node) or not all(constraint.key in labels for constraint in constraints):
+            return None
+        pod_class = self._class_of(pod.spec)
+        domains = [labels[each.key] if each.is_eligible(node, pod_class) else None for each in constraints]
+        return domains if any(domains) else None
+
+    def _required_constraints(self, pod: Pod) -> tuple[Constraint, ...]:
+        """The constraints that reject nodes; the default ones without a selector, which depends on other objects."""
+        own = pod.spec.topology_spread_constraints
+        if own:
+            return compile_constraints(own, pod, DO_NOT_SCHEDULE)
+        return compile_constraints(self._defaults, pod, DO_NOT_SCHEDULE, selector=MATCHES_NOTHING)
 
 
 def _where(counts: ConstraintCounts, nodes: Nodes) -> str:
@@ -221,13 +254,23 @@ def _where(counts: ConstraintCounts, nodes: Nodes) -> str:
     return f"only where {key} is {', '.join(shown)}" if values else f"in no domain of {key}"
 
 
-def _required_constraints(pod: Pod) -> tuple[Constraint, ...]:
-    return compile_constraints(pod.spec.topology_spread_constraints or (), pod, DO_NOT_SCHEDULE)
-
-
 def _counted_by(pod: Pod) -> bytes:
     constraints = pod.spec.topology_spread_constraints
     return encoded(pod.metadata.namespace, pod.metadata.labels if constraints else None, constraints)
+
+
+def _nodes_read_by(pod: Pod) -> bytes:
+    """The inputs of the hint for nodes."""
+    spec, of_nodes = pod.spec, pod.spec.affinity.node_affinity if pod.spec.affinity else None
+    return encoded(spec.topology_spread_constraints, spec.node_selector, of_nodes, spec.tolerations)
+
+
+def _after_selector_change(pod: Pod, old: object, new: object) -> bool:
+    """A service or controller in the namespace of a pod without constraints of its own gets or loses a selector."""
+    known = [each for each in (old, new) if isinstance(each, SelectingObject)]
+    if pod.spec.topology_spread_constraints or any(each.metadata.namespace != pod.metadata.namespace for each in known):
+        return False
+    return len(known) == 1 or known[0].spec != known[1].spec
 
 
 def _namespace_index() -> ValueIndex:
@@ -239,22 +282,13 @@ def _namespace_of(pod: Pod) -> Values:
 
 
 def _namespaces_of(old: object, new: object) -> Values:
-    """The namespaces of the event's pods; None, so any, without a pod."""
-    known = [other.metadata.namespace for other in (old, new) if isinstance(other, Pod)]
+    """The namespaces of the event's objects; None, so any, without one."""
+    known = [other.metadata.namespace for other in (old, new) if isinstance(other, Pod | SelectingObject)]
     return set(known) or None
 
 
-def _selects(constraint: Constraint, pod: object) -> bool:
-    return isinstance(pod, Pod) and constraint.selects(pod)
-
-
-def _domains(node: object, keys: Sequence[str]) -> list[str] | None:
-    labels = (node.metadata.labels or {}) if isinstance(node, Node) else {}
-    return [labels[key] for key in keys] if isinstance(node, Node) and all(key in labels for key in keys) else None
-
-
-def _taints_of(node: object) -> object:
-    return (node.spec.unschedulable, node.spec.taints or []) if isinstance(node, Node) else None
+def _counts(constraint: Constraint, pod: object) -> bool:
+    return isinstance(pod, Pod) and constraint.counts_pod(pod)
 
 
 def validate(args: PodTopologySpreadArgs, path: str) -> list[str]:

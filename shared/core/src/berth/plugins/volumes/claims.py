@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from berth.api.pod import Pod, Volume
-from berth.api.volumes import WAIT_FOR_FIRST_CONSUMER, PersistentVolumeClaim, StorageClass
+from berth.api.volumes import WAIT_FOR_FIRST_CONSUMER, PersistentVolume, PersistentVolumeClaim, StorageClass
 from berth.cluster.snapshot import Snapshot
 from berth.framework.events import ValueIndex, Values
 from berth.framework.status import Status
@@ -58,12 +58,24 @@ def uses_claim(pod: Pod, claim: object, *, also_ephemeral: bool = True) -> bool:
     return any(use.name == claim.metadata.name and (also_ephemeral or not use.is_ephemeral) for use in claims_of(pod))
 
 
+def is_reserved_for(pod: Pod, volume: object) -> bool:
+    """Whether the volume's claimRef is one of the pod's claims; for queueing hints, which get any object."""
+    return not names_of_claims(pod).isdisjoint(reserved_for(volume))
+
+
+def reserved_for(volume: object) -> set[tuple[str, str]]:
+    """Namespace and name of the claim in the volume's claimRef."""
+    reference = volume.spec.claim_ref if isinstance(volume, PersistentVolume) else None
+    return set() if reference is None else {(reference.namespace, reference.name)}
+
+
 def claim_index() -> ValueIndex:
     """Finds the pods that use the claim of an event."""
-    return ValueIndex(_names_of_claims, _name_of_claim)
+    return ValueIndex(names_of_claims, _name_of_claim)
 
 
-def _names_of_claims(pod: Pod) -> Values:
+def names_of_claims(pod: Pod) -> set[tuple[str, str]]:
+    """Namespace and name of each claim."""
     return {(pod.metadata.namespace, use.name) for use in claims_of(pod)}
 
 

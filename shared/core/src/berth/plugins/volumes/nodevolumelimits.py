@@ -19,7 +19,7 @@ from berth.api.pod import Pod, Volume
 from berth.api.volumes import CSINode, PersistentVolume, PersistentVolumeClaim, StorageClass, VolumeAttachment
 from berth.cluster.nodes import NodeInfo, Nodes
 from berth.cluster.snapshot import Snapshot
-from berth.framework.events import Action, ClusterEvent, EventHint, Resource, nothing
+from berth.framework.events import Action, ClusterEvent, EventHint, Resource, ValueIndex, nothing
 from berth.framework.interface import (
     PRE_FILTER_SKIPPED,
     EnqueueExtensions,
@@ -29,7 +29,18 @@ from berth.framework.interface import (
 )
 from berth.framework.status import SUCCESS, CycleState, StateKey, Status, Verdicts
 from berth.plugins.factory import PluginFactory, no_args
-from berth.plugins.volumes.claims import ClaimUse, claim_index, claim_not_found, claim_of, uses_claim, why_not_owned
+from berth.plugins.volumes.claims import (
+    ClaimUse,
+    claim_index,
+    claim_not_found,
+    claim_of,
+    has_claims,
+    is_reserved_for,
+    names_of_claims,
+    reserved_for,
+    uses_claim,
+    why_not_owned,
+)
 from berth.plugins.volumes.csimigration import BY_PROVISIONER, LEFT_IN_TREE, UntranslatableError, driver_of
 
 NAME: Final = "NodeVolumeLimits"
@@ -76,11 +87,15 @@ class NodeVolumeLimits(PreFilterPlugin, VectorFilterPlugin, EnqueueExtensions):
         return Verdicts.of(rejected.get(row, SUCCESS) for row in nodes.rows.tolist())
 
     def events(self) -> Sequence[EventHint]:
+        """Other pods' claims are no events: they are bound to their volumes before the pods are placed."""
+        of_claims, of_volumes = Action.ADD | Action.UPDATE, Action.ADD | Action.UPDATE | Action.DELETE
         return (
-            EventHint(ClusterEvent(Resource.CSI_NODE, Action.ADD)),
-            EventHint(ClusterEvent(Resource.CSI_NODE, Action.UPDATE), _allows_more, nothing),
+            EventHint(ClusterEvent(Resource.NODE, Action.ADD)),
+            EventHint(ClusterEvent(Resource.CSI_NODE, Action.UPDATE | Action.DELETE), _allows_more, nothing),
             EventHint(ClusterEvent(Resource.POD, Action.DELETE), _had_volumes, nothing),
-            EventHint(ClusterEvent(Resource.PERSISTENT_VOLUME_CLAIM, Action.ADD), _is_its_claim, index=claim_index),
+            EventHint(ClusterEvent(Resource.PERSISTENT_VOLUME_CLAIM, of_claims), _is_its_claim, index=claim_index),
+            EventHint(ClusterEvent(Resource.PERSISTENT_VOLUME, of_volumes), _counts_otherwise, index=_index),
+            EventHint(ClusterEvent(Resource.STORAGE_CLASS, Action.UPDATE), _provisioner_changed, nothing),
             EventHint(ClusterEvent(Resource.VOLUME_ATTACHMENT, Action.DELETE), _detaches, _needed_drivers),
             EventHint(ClusterEvent(Resource.NOMINATION, Action.DELETE), _had_volumes, nothing),
         )
@@ -117,10 +132,9 @@ class NodeVolumeLimits(PreFilterPlugin, VectorFilterPlugin, EnqueueExtensions):
 
 
 def _allows_more(_: Pod, old: object, new: object) -> bool:
-    if not isinstance(old, CSINode) or not isinstance(new, CSINode):
-        return True
-    before = limits_of(old)
-    return any(limit > before.get(driver, 0) for driver, limit in limits_of(new).items())
+    now = limits_of(new) if isinstance(new, CSINode) else {}
+    before = limits_of(old) if isinstance(old, CSINode) else {}
+    return any(driver not in now or now[driver] > limit for driver, limit in before.items())
 
 
 def _had_volumes(_: Pod, old: object, __: object) -> bool:
@@ -132,6 +146,29 @@ def _had_volumes(_: Pod, old: object, __: object) -> bool:
 
 def _is_its_claim(pod: Pod, _: object, new: object) -> bool:
     return uses_claim(pod, new)
+
+
+def _counts_otherwise(pod: Pod, old: object, new: object) -> bool:
+    """The volume of one of the pod's claims is there now, or one that counted on some node is gone or made anew."""
+    return _counted_volume(old) not in (None, _counted_volume(new)) or is_reserved_for(pod, new)
+
+
+def _counted_volume(volume: object) -> object:
+    return driver_of(volume) or volume.spec.csi if isinstance(volume, PersistentVolume) else None
+
+
+def _index() -> ValueIndex:
+    return ValueIndex(
+        names_of_claims,
+        lambda old, new: reserved_for(new) if _counted_volume(old) in (None, _counted_volume(new)) else None,
+    )
+
+
+def _provisioner_changed(_: Pod, old: object, new: object) -> bool:
+    """The class was made anew while no watch was open: its volumes count for another driver."""
+    if not isinstance(old, StorageClass) or not isinstance(new, StorageClass):
+        return True
+    return old.provisioner != new.provisioner
 
 
 def _detaches(pod: Pod, old: object, _: object) -> bool:
@@ -147,7 +184,7 @@ def _needed_drivers(pod: Pod) -> tuple[frozenset[str], bool]:
     volumes = pod.spec.volumes or ()
     inline = filter(None, (driver_of(volume) for volume in volumes))
     drivers = frozenset(driver.name for driver, _source in inline)
-    return drivers, any(volume.persistent_volume_claim is not None for volume in volumes)
+    return drivers, has_claims(pod)
 
 
 class AttachLimits:

@@ -49,6 +49,7 @@ class RestrictedVolumes:
         return replace(self)
 
 
+_A_DISK: Final = ("", "")  # the indexed value of a pod with disks
 RESTRICTED: Final = StateKey[RestrictedVolumes | Status]("VolumeRestrictions.restricted")
 
 
@@ -139,9 +140,10 @@ def _count(restricted: RestrictedVolumes | Status | None, pod: Pod, other: Pod, 
 def _releases_volume(pod: Pod, old: object, _: object) -> bool:
     if not isinstance(old, Pod):
         return True
-    if old.metadata.namespace != pod.metadata.namespace:
-        return False
-    return any_conflict(disks_of(pod), [old]) or not set(named_claims(pod)).isdisjoint(named_claims(old))
+    if any_conflict(disks_of(pod), [old]):
+        return True
+    is_near = old.metadata.namespace == pod.metadata.namespace
+    return is_near and not set(named_claims(pod)).isdisjoint(named_claims(old))
 
 
 def _index() -> ValueIndex:
@@ -149,9 +151,9 @@ def _index() -> ValueIndex:
 
 
 def _volumes_of(pod: Pod) -> Values:
-    """The claims that a pod names, and whether it has disks."""
-    namespace, disks = pod.metadata.namespace, disks_of(pod)
-    return {(namespace, name) for name in (*named_claims(pod), *([""] if disks else []))}
+    """The claims that a pod names, and whether it has disks, which pods of all namespaces share."""
+    claims = {(pod.metadata.namespace, name) for name in named_claims(pod)}
+    return {*claims, _A_DISK} if disks_of(pod) else claims
 
 
 def _is_its_claim(pod: Pod, _: object, new: object) -> bool:

@@ -93,7 +93,7 @@ class VolumeZone(PreFilterPlugin, VectorFilterPlugin, RemedyPlugin, EnqueueExten
     def events(self) -> Sequence[EventHint]:
         changed = Action.ADD | Action.UPDATE
         return (
-            EventHint(ClusterEvent(Resource.STORAGE_CLASS, Action.ADD), _delays_binding, nothing),
+            EventHint(ClusterEvent(Resource.STORAGE_CLASS, changed), _delays_binding_now, nothing),
             EventHint(ClusterEvent(Resource.NODE, Action.ADD | Action.UPDATE_NODE_LABEL)),
             EventHint(ClusterEvent(Resource.PERSISTENT_VOLUME_CLAIM, changed), _is_its_claim, index=claim_index),
             EventHint(ClusterEvent(Resource.PERSISTENT_VOLUME, changed), _topology_changed, nothing),
@@ -168,8 +168,11 @@ def _matches_mask(requirement: Requirement, nodes: Nodes) -> Mask:
     return mask
 
 
-def _delays_binding(_: Pod, __: object, new: object) -> bool:
-    return isinstance(new, StorageClass) and new.volume_binding_mode == WAIT_FOR_FIRST_CONSUMER
+def _delays_binding_now(_: Pod, old: object, new: object) -> bool:
+    did, does = (
+        isinstance(each, StorageClass) and each.volume_binding_mode == WAIT_FOR_FIRST_CONSUMER for each in (old, new)
+    )
+    return does and not did
 
 
 def _is_its_claim(pod: Pod, _: object, new: object) -> bool:

@@ -24,7 +24,7 @@ from berth.api.volumes import (
 )
 from berth.cluster.nodes import NodeInfo, Nodes, RejectedNodes, node_info
 from berth.cluster.snapshot import Snapshot
-from berth.framework.events import Action, ClusterEvent, EventHint, Resource, nothing
+from berth.framework.events import Action, ClusterEvent, EventHint, Resource, ValueIndex, nothing
 from berth.framework.interface import (
     PRE_FILTER_SKIPPED,
     SNAPSHOT,
@@ -41,7 +41,15 @@ from berth.framework.interface import (
 from berth.framework.status import SKIP, SUCCESS, CycleState, StateKey, Status, Verdicts
 from berth.plugins.factory import Args, PluginFactory, with_args
 from berth.plugins.noderesources.scoringstrategy import ShapePoint
-from berth.plugins.volumes.claims import claim_index, has_claims, pod_volume_claims, uses_claim
+from berth.plugins.volumes.claims import (
+    claim_index,
+    has_claims,
+    is_reserved_for,
+    names_of_claims,
+    pod_volume_claims,
+    reserved_for,
+    uses_claim,
+)
 from berth.plugins.volumes.volumebinding.binder import (
     PodVolumeFinder,
     assume_pod_volumes,
@@ -163,10 +171,23 @@ def _node_is_gone(node: str) -> Status:
 
 
 def _after_storage_class_change(_: Pod, old: object, new: object) -> bool:
-    """A class is added, or its allowedTopologies change."""
+    """A class is added, changes its allowedTopologies, or was made anew while no watch was open."""
     if not isinstance(old, StorageClass) or not isinstance(new, StorageClass):
         return True
-    return (old.allowed_topologies or []) != (new.allowed_topologies or [])
+    return _provisioning_of(old) != _provisioning_of(new)
+
+
+def _provisioning_of(storage_class: StorageClass) -> tuple[object, ...]:
+    return storage_class.provisioner, storage_class.volume_binding_mode, storage_class.allowed_topologies or []
+
+
+def _after_volume_deletion(pod: Pod, old: object, _: object) -> bool:
+    """The volume was reserved for one of the pod's claims, which may now take another."""
+    return is_reserved_for(pod, old)
+
+
+def _index() -> ValueIndex:
+    return ValueIndex(names_of_claims, lambda old, _: reserved_for(old))
 
 
 def _after_claim_change(pod: Pod, _: object, new: object) -> bool:
@@ -175,29 +196,18 @@ def _after_claim_change(pod: Pod, _: object, new: object) -> bool:
 
 def _after_csi_node_change(_: Pod, old: object, new: object) -> bool:
     """The migrated plugins of the node change, and with them the labels that volumes are translated to."""
-    if not isinstance(old, CSINode) or not isinstance(new, CSINode):
-        return True
-    before, now = old.metadata.annotations or {}, new.metadata.annotations or {}
-    return before.get(MIGRATED_PLUGINS) != now.get(MIGRATED_PLUGINS)
+    before, now = ((each.metadata.annotations or {}) if isinstance(each, CSINode) else {} for each in (old, new))
+    return before.get(MIGRATED_PLUGINS, "") != now.get(MIGRATED_PLUGINS, "")
 
 
-def _after_csi_driver_change(pod: Pod, old: object, new: object) -> bool:
-    """The driver of one of the pod's volumes stops publishing its capacity, which is then not checked."""
-    if not isinstance(old, CSIDriver) or not isinstance(new, CSIDriver):
-        return True
-    return (
-        new.metadata.name in _inline_drivers(pod) and bool(old.spec.storage_capacity) and not new.spec.storage_capacity
-    )
-
-
-def _inline_drivers(pod: Pod) -> frozenset[str]:
-    return frozenset(volume.csi.driver for volume in pod.spec.volumes or () if volume.csi is not None)
+def _after_csi_driver_change(_: Pod, old: object, new: object) -> bool:
+    """The driver stops publishing its capacity, which is then not checked. Classes name it, not the pod."""
+    published = isinstance(old, CSIDriver) and bool(old.spec.storage_capacity)
+    return published and not (isinstance(new, CSIDriver) and new.spec.storage_capacity)
 
 
 def _after_capacity_change(_: Pod, old: object, new: object) -> bool:
-    if not isinstance(old, CSIStorageCapacity) or not isinstance(new, CSIStorageCapacity):
-        return True
-    before, now = maximum_volume_bytes(old), maximum_volume_bytes(new)
+    before, now = (maximum_volume_bytes(each) if isinstance(each, CSIStorageCapacity) else None for each in (old, new))
     return now is not None and (before is None or now > before)
 
 
@@ -206,9 +216,10 @@ EVENTS: Final[Sequence[EventHint]] = (
     EventHint(ClusterEvent(Resource.STORAGE_CLASS, _CHANGED), _after_storage_class_change, nothing),
     EventHint(ClusterEvent(Resource.PERSISTENT_VOLUME_CLAIM, _CHANGED), _after_claim_change, index=claim_index),
     EventHint(ClusterEvent(Resource.PERSISTENT_VOLUME, _CHANGED)),
+    EventHint(ClusterEvent(Resource.PERSISTENT_VOLUME, Action.DELETE), _after_volume_deletion, index=_index),
     EventHint(ClusterEvent(Resource.NODE, Action.ADD | Action.UPDATE_NODE_LABEL)),
-    EventHint(ClusterEvent(Resource.CSI_NODE, _CHANGED), _after_csi_node_change, nothing),
-    EventHint(ClusterEvent(Resource.CSI_DRIVER, Action.UPDATE), _after_csi_driver_change, _inline_drivers),
+    EventHint(ClusterEvent(Resource.CSI_NODE, _CHANGED | Action.DELETE), _after_csi_node_change, nothing),
+    EventHint(ClusterEvent(Resource.CSI_DRIVER, Action.UPDATE | Action.DELETE), _after_csi_driver_change, nothing),
     EventHint(ClusterEvent(Resource.CSI_STORAGE_CAPACITY, _CHANGED), _after_capacity_change, nothing),
 )
 
