@@ -13,7 +13,7 @@ from berth.bus.session import NatsBus, NatsSession
 from berth.bus.settings import BusSettings, NatsCredentials
 from berth_cli.pipeline.accounts import DOMAIN
 from berth_cli.pipeline.natsconf import nats_conf
-from harness.servers.bus_users import USERS, inbox_of, password_of
+from harness.servers.bus_users import USERS, inbox_of, password_of, settings_of
 from harness.servers.nats_server import NatsServer, nats_server
 from harness.worlds.cluster_user import eventually
 from harness.worlds.hostile_clients import (
@@ -150,6 +150,36 @@ async def test_what_a_service_of_berths_account_has_the_server_send_stays_in_tha
     await admin._connection.request("$JS.API.STREAM.PURGE.RANKED")
     for each in (client, *others.values()):
         await each.close()
+
+
+@pytest.mark.parametrize(
+    ("user", "store", "key", "stream", "subject"),
+    [
+        pytest.param("scorer", "tries", "XXnode.evil", "KV_cluster", "$KV.cluster.node.evil", id="scorers' mirror"),
+        pytest.param("people", "facts", "evil", "DECISIONS", "berth.decision.berth.default.evil", id="Decisions"),
+        pytest.param("shadow", "facts", "known.key", "RANKED", "berth.ranked.berth.default.evil", id="rankings"),
+    ],
+)
+async def test_an_answer_of_another_stream_is_no_copy_for_readers(server, admin, user, store, key, stream, subject):
+    """JetStream delivers an answer where its asker says; within the asker's account, that reaches the readers there."""
+    client = await client_of(server, user, password_of(user), inbox_of(user))
+    for _ in range(60):
+        await admin.put(store, key, b'{"schema": 1}')
+    async with asyncio.timeout(20):
+        session = await NatsBus(settings_of(server, user)).connect(name="reader")
+        async with session.read_stream(stream, filters=(f"{subject.rpartition('.')[0]}.>",)) as following:
+            api = f"$JS.{DOMAIN}.API.DIRECT.GET.KV_{store}.$KV.{store}.{key}"
+            await client.publish(api, b"", reply=f"stored.{subject}")
+            await client.flush()
+            await admin.publish("berth.decision.berth.default.after", b"after")
+            await admin.put("cluster", "node.after", b"after")
+            await admin.publish("berth.ranked.berth.default.after", b"after")
+            async for batch in following.batches():
+                assert not [one.subject for one in batch if "evil" in one.subject or store in one.subject]
+                if any(one.data == b"after" for one in batch):
+                    break
+    await session.close()
+    await client.close()
 
 
 class Received:

@@ -82,7 +82,7 @@ QUICKLY = timedelta(seconds=0.02)
 
 async def until(condition: Callable[[], bool]) -> None:
     """Poll until the condition holds: the bus has no event for it."""
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(30):
         while not condition():  # noqa: ASYNC110 - the bus has no event for it
             await asyncio.sleep(0.01)
 
@@ -106,8 +106,7 @@ def readiness(world) -> str:
 async def test_it_is_ready_when_the_nodes_have_their_first_samples(prometheus):
     rates, prometheus.rates = prometheus.rates, {}
     async with collecting(QUERY, node_at("a"), node_at("b"), interval=QUICKLY) as world:
-        await until(lambda: len(prometheus.asked) > 10)
-        assert readiness(world) == "not ready: waiting for the first samples from Prometheus"
+        await until(lambda: readiness(world) == "not ready: waiting for the first samples from Prometheus")
         prometheus.rates = rates
         await until(lambda: readiness(world) == "ok")
         assert [await world.sample(node) is not None for node in rates] == [True, True]
@@ -132,7 +131,8 @@ async def test_a_prometheus_without_such_series_does_not_keep_it_unready_for_lon
         await until(lambda: readiness(world) == "ok")
 
 
-async def test_a_cluster_without_nodes_does_not_keep_it_unready(prometheus):
+async def test_a_cluster_without_nodes_does_not_keep_it_unready_for_long(prometheus, monkeypatch):
+    monkeypatch.setattr(service, "FIRST_NODES_SECONDS", 0.05)
     async with collecting(QUERY, interval=QUICKLY) as world:
         await until(lambda: readiness(world) == "ok")
 

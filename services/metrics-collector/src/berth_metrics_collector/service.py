@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from datetime import UTC, datetime
 from typing import Final
 
@@ -34,6 +34,7 @@ log = get_logger()
 
 # Seconds until a collector is ready without samples: a rate needs two scrapes, and Prometheus may have no such series.
 FIRST_SAMPLES_SECONDS: Final = 60.0
+FIRST_NODES_SECONDS: Final = 5.0  # until it is ready without nodes: a watcher that starts beside it needs about two
 SETTLE_SECONDS: Final = 1.0  # wait of a poll for more new nodes: a new cluster adds many at once
 CONCURRENT_WRITES: Final = 64  # writes under way: 5,000 take about a second
 
@@ -104,7 +105,10 @@ class Collector:
             await bandwidth.caught_up.wait()
             for query in self._queries:
                 tasks.create_task(self._collect(query), name=query.token)
-            if self._nodes.arrivals:  # a cluster without nodes, or a mirror that is just begun, holds up no start
+            condition.waiting("waiting for nodes in the mirror")
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._nodes.arrived_after(0), FIRST_NODES_SECONDS)
+            if self._nodes.arrivals:
                 condition.waiting("waiting for the first samples from Prometheus")
                 await run_until(self._process.clock.sleep(FIRST_SAMPLES_SECONDS), self._sampled)
             condition.ready()

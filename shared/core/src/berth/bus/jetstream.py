@@ -29,7 +29,7 @@ from berth.bus.interface import (
     WrongLastSequenceError,
 )
 from berth.bus.outgoing import NO_RESPONDERS, description_of, status_of
-from berth.bus.topology import BANDWIDTH, FACTS, Names, bucket_prefix, bucket_stream
+from berth.bus.topology import BANDWIDTH, FACTS, STORED_PREFIX, Names, bucket_prefix, bucket_stream
 from berth.decoding import MALFORMED, decoding, reason_of
 from berth.errors import BerthError, DecodeError, TemporaryError
 
@@ -269,13 +269,12 @@ _NOT_FOUND: Final = "404"
 _END_OF_BATCH: Final = "204"
 _PENDING: Final = "Nats-Num-Pending"
 _SEQUENCE: Final = "Nats-Sequence"
+_STREAM: Final = "Nats-Stream"
 _SUBJECT: Final = "Nats-Subject"
 _TIME: Final = "Nats-Time-Stamp"
 _DIGITS: Final = 20  # Of an unsigned 64-bit integer.
 # Headers that the server adds; the others are the publisher's.
-_ADDED: Final = frozenset(
-    {"Nats-Stream", _SUBJECT, _SEQUENCE, _TIME, _PENDING, "Nats-Last-Sequence", "Nats-UpTo-Sequence"}
-)
+_ADDED: Final = frozenset({_STREAM, _SUBJECT, _SEQUENCE, _TIME, _PENDING, "Nats-Last-Sequence", "Nats-UpTo-Sequence"})
 
 
 async def last_message(connection: Connection, stream: str, subject: str) -> StoredMessage | None:
@@ -426,6 +425,18 @@ def stored_copy(message: Msg, names: Names) -> StoredMessage | None:
         return stored_message(message, names)
     except DecodeError:
         return None
+
+
+def is_copy(message: Msg, stream: str) -> bool:
+    """Whether the stream itself sent this copy.
+
+    JetStream sends answers to any subject that the asker names, so that a client can have a message of another stream
+    or key delivered where the readers of this one listen.
+    """
+    headers = message.headers
+    if headers is None or headers.get(_STREAM) != stream:
+        return False
+    return message.subject == f"{STORED_PREFIX}{headers.get(_SUBJECT)}"
 
 
 def stored_sequence(message: Msg) -> int:

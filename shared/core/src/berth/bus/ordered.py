@@ -23,7 +23,7 @@ from nats.aio.msg import Msg
 
 from berth.bus.connection import Connection
 from berth.bus.interface import BusRefusedError, Entry, StoredMessage
-from berth.bus.jetstream import entry_of, get_page, last_sequence, stored_copy, stored_sequence, stream_info
+from berth.bus.jetstream import entry_of, get_page, is_copy, last_sequence, stored_copy, stored_sequence, stream_info
 from berth.bus.jetstream import scan as scan_messages
 from berth.bus.topology import STORED_PREFIX, bucket_prefix, bucket_stream, stream_subjects
 
@@ -190,6 +190,8 @@ class NatsReader(Generic[T]):
     # --- copies
 
     def _on_copy(self, message: Msg) -> None:
+        if not is_copy(message, self._start.stream):
+            return
         if len(self._copies) >= MOST_BUFFERED:
             self._copies.clear()
             if self._scan is None:

@@ -171,7 +171,12 @@ class NatsSession(Session):
         await self._connection.subscribe(self._names.subject(subject), on_message)
 
     async def subscribe_stored(self, subject: str, listener: StoredListener) -> None:
+        names = self._names
+
         def on_copy(message: Msg) -> None:
+            stream = names.stream(names.store_of(message.subject.removeprefix(STORED_PREFIX)))
+            if not jetstream.is_copy(message, stream):
+                return
             if (stored := jetstream.stored_copy(message, self._names)) is not None:
                 listener(stored)
 
