@@ -430,8 +430,8 @@ def stored_copy(message: Msg, names: Names) -> StoredMessage | None:
 def is_copy(message: Msg, stream: str) -> bool:
     """Whether the stream itself sent this copy.
 
-    JetStream sends answers to any subject that the asker names: a client can have a message of another stream or key
-    delivered where the readers of this one listen.
+    JetStream sends answers to any subject that the asker names, so that a client can have a message of another stream
+    or key delivered where the readers of this one listen.
     """
     headers = message.headers
     if headers is None or headers.get(_STREAM) != stream:
