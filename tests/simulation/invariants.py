@@ -501,7 +501,7 @@ class Messages:
             self._decided[uid] = max(order, self._decided.get(uid, (0, 0)))
 
     def _check_decision(self, subject: str, decision: _Attempt) -> None:
-        """A pod that others' proposals keep out for long is kept out by one that waits: it must be told.
+        """A pod that others' proposals keep out for long while some pod waits must be told.
 
         One that waits for long must be nominated.
         """
@@ -513,7 +513,7 @@ class Messages:
             self._kept_out_since.pop(uid, None)
             return
         since = self._kept_out_since.setdefault(uid, self._world.now)
-        if self._world.is_calm and self._world.now - since > UNTOLD_SECONDS:
+        if self._world.is_calm and self.reserved and self._world.now - since > UNTOLD_SECONDS:
             self._world.problem(f"{subject} was kept out by proposals for {UNTOLD_SECONDS:g} s, and not told so")
 
     def _check_nomination(self, uid: str, node: str) -> None:

@@ -72,6 +72,7 @@ from berth.api.workloads import (
     Service,
     StatefulSet,
 )
+from berth.plugins.nodedeclaredfeatures import USERS_WITH_HOST_NETWORK
 
 NODES: Final = ("n0", "n1", "n2")
 NAMESPACES: Final = ("left", "right")
@@ -85,6 +86,7 @@ THEMES: Final = (
     "NodeAffinity",
     "TaintToleration",
     "NodeUnschedulable",
+    "NodeDeclaredFeatures",
     "PodTopologySpread",
     "default constraints",
     "InterPodAffinity",
@@ -95,6 +97,7 @@ THEMES: Final = (
     "additional",
     "everything",
 )
+STORAGE_THEMES: Final = ("VolumeBinding", "VolumeRestrictions", "VolumeZone", "NodeVolumeLimits")
 _DRIVERS: Final = ("disk.example.com", "ebs.csi.aws.com")
 _IN_TREE: Final = "kubernetes.io/aws-ebs"
 _CLASSES: Final = ("slow", "fast")
@@ -138,6 +141,9 @@ class DenseObjects:
                 conditions=[NodeCondition(type="Ready", status=self.one("True", "False"))]
                 if self.is_about("additional")
                 else None,
+                declared_features=self.one(None, [USERS_WITH_HOST_NETWORK])
+                if self.theme == "NodeDeclaredFeatures"
+                else None,
                 images=self.one(None, [ContainerImage(names=["app"], size_bytes=1 << 30)]),
             ),
         )
@@ -169,7 +175,7 @@ class DenseObjects:
         leaves = bool(node) and self.maybe(0.1)
         metadata = self.meta(
             name,
-            self.one(*NAMESPACES),
+            self.some_namespace(),
             labels=self.pod_labels(),
             deletion_timestamp=LEAVING if leaves else None,
             owner_references=[self._owner()] if self.is_about("default constraints") else None,
@@ -188,8 +194,13 @@ class DenseObjects:
             topology_spread_constraints=self._constraints(),
             scheduling_gates=[PodSchedulingGate(name="g")] if gated else None,
             volumes=self._volumes() or None,
+            **({"host_network": True, "host_users": False} if self.theme == "NodeDeclaredFeatures" else {}),
         )
         return Pod(metadata=metadata, spec=spec, status=PodStatus(phase="Running" if node else ""))
+
+    def some_namespace(self) -> str:
+        """Mostly the same where claims matter, because pods use those of their own."""
+        return NAMESPACES[0] if self.theme in STORAGE_THEMES and self.maybe(0.8) else self.one(*NAMESPACES)
 
     def pod_labels(self) -> dict[str, str] | None:
         return self.one(None, {"app": "web"}, {"app": "web"}, {"app": "db"}, {"tenant": "t", "app": "web"})
@@ -281,20 +292,16 @@ class DenseObjects:
 
     def _volumes(self) -> list[Volume]:
         found: list[Volume] = []
-        if self.is_about("VolumeBinding", "VolumeZone", "NodeVolumeLimits", "VolumeRestrictions"):
-            claim = ClaimSource(claim_name=self.one(*_CLAIMS))
-            found.append(
-                self.one(
-                    Volume(name="claim", persistent_volume_claim=claim), Volume(name="e", ephemeral=EphemeralSource())
-                )
-            )
         if self.is_about("VolumeRestrictions") and self.maybe():
-            disk = GCEPersistentDisk(pd_name=self.one("d0", "d1"), read_only=self.maybe())
+            disk = GCEPersistentDisk(pd_name=self.one("d0", "d1"), read_only=self.maybe(0.3))
             found.append(Volume(name="disk", gce_persistent_disk=disk))
-        if self.is_about("NodeVolumeLimits") and self.maybe(0.4):
+        if self.is_about("NodeVolumeLimits") and self.maybe(0.6):
             csi = CSISource(driver=self.one(*_DRIVERS), volume_handle=self.one("h0", "h1"))
             ebs = AWSElasticBlockStore(volume_id=self.one("d0", "d1"))
             found.append(self.one(Volume(name="csi", csi=csi), Volume(name="ebs", aws_elastic_block_store=ebs)))
+        if not found and self.is_about(*STORAGE_THEMES):
+            claim = Volume(name="claim", persistent_volume_claim=ClaimSource(claim_name=self.one(*_CLAIMS)))
+            found.append(self.one(claim, claim, claim, Volume(name="e", ephemeral=EphemeralSource())))
         return found
 
     # --- storage
@@ -325,7 +332,7 @@ class DenseObjects:
         """A claim, of this pod's ephemeral volume if it is given."""
         bound = self.maybe(0.8 if self.theme in ("VolumeZone", "NodeVolumeLimits") else 0.5)
         mode = self.one("ReadWriteOnce", "ReadWriteOncePod")
-        namespace = self.one(*NAMESPACES) if owner is None else owner.metadata.namespace
+        namespace = self.some_namespace() if owner is None else owner.metadata.namespace
         owners = None if owner is None else [OwnerReference(kind="Pod", name="p", uid=owner.uid, controller=True)]
         annotations = {BIND_COMPLETED: "yes"} if bound else None
         return PersistentVolumeClaim(
@@ -351,7 +358,10 @@ class DenseObjects:
 
     def csinode(self, name: str) -> CSINode:
         drivers = [
-            CSINodeDriver(name=driver, allocatable=self.one(None, VolumeCount(count=1), VolumeCount(count=2)))
+            CSINodeDriver(
+                name=driver,
+                allocatable=self.one(None, VolumeCount(count=0), VolumeCount(count=1), VolumeCount(count=1)),
+            )
             for driver in _DRIVERS
             if self.maybe(0.8)
         ]
@@ -424,7 +434,7 @@ KINDS_OF: Final[Mapping[str, Sequence[str]]] = {
     **dict.fromkeys(THEMES, ()),
     "InterPodAffinity": ("namespace",),
     "default constraints": ("service", "replicationcontroller", "replicaset", "statefulset"),
-    **dict.fromkeys(("VolumeBinding", "VolumeZone", "NodeVolumeLimits", "VolumeRestrictions"), _STORAGE),
+    **dict.fromkeys(STORAGE_THEMES, _STORAGE),
     "NodeResourcesFit": ("poddisruptionbudget",),
     "everything": tuple(kind for kind in NAMES if kind != "node"),
 }

@@ -98,3 +98,10 @@ def test_a_service_loads_what_it_runs(service, most, without):
     assert len(of_berth) <= most, of_berth
     assert not loaded & set(without)
     assert not {name for name in loaded if name.startswith(("berth_cli", "berth_sim", "berth_plugins"))}
+
+
+def test_logs_load_no_library_for_tracebacks_and_leave_it_to_others():
+    logs = "import berth.observability.logging"
+    assert not imported(logs) & {"rich", "pygments"}
+    assert {LOGS, "rich.table"} <= imported(f"{logs}; import rich.table")
+    assert {LOGS, "rich.table"} <= imported(f"import rich.table; {logs}")

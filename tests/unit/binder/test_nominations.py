@@ -3,6 +3,7 @@
 A more important pod may take its room, and a pod at an extender for longer than a moment is reported as waiting.
 """
 
+import msgspec
 import pytest
 
 from berth.framework.interface import Permission
@@ -119,6 +120,24 @@ def test_pod_that_is_deleted_while_it_waits_needs_no_request(bench):
     assert (nominations(bench), bench.outcomes[-1]) == ([("web", "+n1")], "gone")
 
 
+def test_room_of_a_waiting_pod_is_free_as_soon_as_the_watch_shows_its_end(bench):
+    pod = waiting_pod(bench)
+    bench.tell_of_shown()
+    bench.delete(pod, version=30)
+    bench.tell_of_shown()
+    assert bench.outcomes == ["waiting", "gone"]
+    assert bench.cache.assumed_pod(pod.uid) is None
+
+
+def test_writes_to_a_waiting_pod_do_not_ask_its_plugins_more_often(bench, recording):
+    pod = waiting_pod(bench)
+    recording.permission = Permission()
+    for version in range(20, 30):
+        bench.show(nominated(pod, "n1", version))
+        assert bench.tell_of_shown() == []
+    assert posts(bench.wait(1)) == [("web", "n1", "29")]
+
+
 @pytest.mark.parametrize("node", ["", "n3"], ids=["cleared", "elsewhere"])
 def test_nomination_that_another_client_changed_is_left_alone(bench, recording, node):
     pod = waiting_pod(bench)
@@ -204,7 +223,7 @@ def test_waiting_pod_gives_its_room_to_a_more_important_one_and_is_not_deleted(o
     assert [each.victims for each in effects if isinstance(each, EvictPods)] == [()]
     assert nominations(one_node) == [("web", "+n1"), ("web", "-")]
     given_up = one_node.decisions[-1]
-    assert (given_up.pod, given_up.outcome) == ("web", Outcome.UNSCHEDULABLE)
+    assert (given_up.pod, given_up.outcome, given_up.reason) == ("web", Outcome.UNSCHEDULABLE, Reason.PREEMPTED)
     assert given_up.message == "preempted by default/vip while it waited"
     one_node.evicted(vip, "n1")
     assert (one_node.decisions[-1].pod, one_node.decisions[-1].outcome) == ("vip", Outcome.PREEMPTING)
@@ -212,6 +231,17 @@ def test_waiting_pod_gives_its_room_to_a_more_important_one_and_is_not_deleted(o
     assert posts(one_node.wait(20)) == []  # the attempt of the pod that gave up is over
     again = one_node.show(nominated(vip, "n1", version=60))
     assert posts(one_node.take(ranked(again, "n1", n=2))) == [("vip", "n1", "60")]
+
+
+def test_pod_that_gave_up_and_is_bound_all_the_same_is_no_victim_to_wait_for(one_node, recording):
+    web = waiting_pod(one_node)
+    vip, message = proposing(one_node, "web")
+    one_node.take(message)
+    one_node.evicted(vip, "n1")
+    one_node.show(on_node(web, "n1", version=70))
+    one_node.show(nominated(vip, "n1", version=71))
+    effects = one_node.take(msgspec.structs.replace(message, attempt=f"{vip.uid}.1.2"))
+    assert [[victim.uid for victim in each.victims] for each in effects if isinstance(each, EvictPods)] == [[web.uid]]
 
 
 def test_pod_whose_binding_is_under_way_is_not_preempted(one_node, recording):
@@ -231,6 +261,17 @@ def test_pod_whose_lost_binding_may_land_is_not_preempted(one_node, recording):
     _, message = proposing(one_node, "web")
     one_node.take(message)
     assert one_node.decisions[-1].reason == Reason.VICTIMS
+
+
+def test_waiting_pod_keeps_its_room_when_another_is_nominated_beside_it(one_node, recording):
+    """The victim that makes room for both has not gone yet."""
+    one_node.show(make_pod("low", cpu="1", node="n1", spec={"priority": -1}))
+    waiting_pod(one_node)
+    one_node.show(nominated(make_pod("other", cpu="1", spec={"priority": 0}), "n1"))
+    one_node.wait(1)
+    assert one_node.outcomes == ["waiting"]
+    recording.permission = Permission()
+    assert posts(one_node.wait(1)) == [("web", "n1", "11")]
 
 
 # Victims whose node fills up.

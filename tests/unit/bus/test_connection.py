@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Coroutine, Iterator
 from pathlib import Path
+from typing import TypeVar
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from nats.aio.client import Client
 
 import berth.bus
+from berth.bus.connection import ReadingClient
 
+T = TypeVar("T")
 MODULES = sorted(Path(berth.bus.__file__).parent.glob("*.py"))
 
 
@@ -42,3 +48,43 @@ def test_nats_py_is_used_by_its_public_names_but_for_the_two_that_keep_it_readin
 
 def test_there_is_something_to_look_at():
     assert "Client" in set().union(*(names_of_nats(ast.parse(module.read_text())) for module in MODULES))
+
+
+LINES = st.lists(st.from_regex(rb"[!-9;-~]{1,3} ?:? ?[ -~\t\x80-\xff\r\n]{0,4}", fullmatch=True), max_size=4)
+
+
+@given(lines=LINES)
+def test_headers_are_read_as_nats_py_reads_them(lines: list[bytes]):
+    block = b"NATS/1.0\r\n" + b"".join(line + b"\r\n" for line in lines) + b"\r\n"
+    client = ReadingClient()
+    ours, theirs = (
+        without_waiting(read(client, block)) for read in (ReadingClient._process_headers, Client._process_headers)
+    )
+    assert without_odd_names(ours) == without_odd_names(theirs)
+
+
+def without_odd_names(headers: dict[str, str] | None) -> dict[str, str]:
+    """The library leaves out names with white space inside."""
+    return {name: value for name, value in (headers or {}).items() if not set(name) & set(" \t\r\n")}
+
+
+@pytest.mark.parametrize(
+    ("block", "headers"),
+    [
+        pytest.param(b"NATS/1.0\r\na: b\r\nc:d: e \r\na: f\r\n\r\n", {"a": "f", "c": "d: e"}, id="the last of a name"),
+        pytest.param("NATS/1.0\r\na: ä\r\n\r\n".encode(), {"a": "ä"}, id="UTF-8"),
+        pytest.param(b"NATS/1.0 404 No Messages\r\n\r\n", {"Status": "404", "Description": "No Messages"}, id="status"),
+        pytest.param(b"NATS/1.0\r\n\r\n", None, id="nothing"),
+        pytest.param(b"NATS/1.0", None, id="no line"),
+        pytest.param(b"", None, id="no bytes"),
+    ],
+)
+def test_headers_of_any_form_are_read(block: bytes, headers: dict[str, str] | None):
+    assert without_waiting(ReadingClient()._process_headers(block)) == headers
+
+
+def without_waiting(reading: Coroutine[None, None, T]) -> T:
+    """The result of a coroutine that awaits nothing."""
+    with pytest.raises(StopIteration) as done:
+        reading.send(None)
+    return done.value.value

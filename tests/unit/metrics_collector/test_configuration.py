@@ -12,6 +12,7 @@ from berth.api.config.presets import DEFAULT_NAME
 from berth.profiles.configuration import read_configuration as read_whole
 from berth_metrics_collector.configuration import read_configuration
 from berth_metrics_collector.queries import configured_queries, maximum_ages
+from berth_metrics_collector.settings import outlived
 
 HEAD = "apiVersion: kubescheduler.config.k8s.io/v1\nkind: KubeSchedulerConfiguration\n"
 TRAFFIC = "{name: NetworkTraffic, args: {url: 'http://prometheus:9090', range: 60s, maximumAge: 90s}}"
@@ -68,3 +69,9 @@ def test_what_concerns_other_plugins_is_the_business_of_the_other_services(read)
     assert configured_queries(read(profile)) == ()
     with pytest.raises(ConfigurationError, match="unknown plugin 'OfNobody'"):
         read(profile, read_whole)
+
+
+def test_samples_that_become_too_old_between_two_rounds_are_known_at_the_start():
+    """A rule between the file (maximumAge) and the environment (BERTH_COLLECTOR_INTERVAL)."""
+    ages = {"short": timedelta(seconds=15), "long": timedelta(seconds=16)}
+    assert outlived(ages, timedelta(seconds=15)) == ["short"]

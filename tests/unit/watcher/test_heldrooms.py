@@ -5,7 +5,7 @@ import pytest
 
 from berth.api.node import Node, Taint
 from berth.api.pod import Affinity, PodAffinity, PodAffinityTerm
-from berth.messages.attempts import Decision, Outcome, Positions
+from berth.messages.attempts import Decision, Outcome, Positions, Reason
 from berth_watcher.events import FoundDecision, FoundInFlight, StreamsRead
 from harness.builders import objects
 from harness.worlds.watcher_world import EPOCH, WatcherUnderTest, a_node, a_pod, attempt
@@ -57,6 +57,16 @@ def test_waiting_pod_that_is_deleted_tries_it_again_once_the_binder_has_let_it_g
     assert tries(watcher) == 2
 
 
+def test_pod_deleted_before_its_wait_is_received_counts_too():
+    watcher = WatcherUnderTest().lead(a_node("n1"), a_pod("first", cpu="3"), a_pod("second", cpu="2"))
+    watcher.delete(a_pod("first", cpu="3", version=9))
+    watcher.decide("first", Outcome.WAITING, node="n1")
+    rejected(watcher)
+    watcher.decide("first", Outcome.GONE)
+    assert tries(watcher) == 2
+    assert len(watcher.core._held_rooms) == 0
+
+
 def test_binding_to_another_node_tries_it_again(watcher):
     watcher.decide("first", Outcome.BOUND, node="n2")
     assert tries(watcher) == 2
@@ -76,6 +86,20 @@ def test_pod_bound_and_deleted_before_the_watch_shows_it_bound_tries_it_again(wa
     watcher.decide("first", Outcome.BOUND, node="n1")
     assert tries(watcher) == 1
     watcher.delete(a_pod("first", cpu="3", version=9))
+    assert tries(watcher) == 2
+
+
+def test_pod_bound_and_finished_before_the_watch_shows_it_bound_tries_it_again(watcher):
+    watcher.decide("first", Outcome.BOUND, node="n1")
+    watcher.show(a_pod("first", cpu="3", node="n1", phase="Succeeded", version=9))
+    assert tries(watcher) == 2
+
+
+@pytest.mark.parametrize("outcome", [Outcome.WAITING, Outcome.GONE])
+def test_decision_on_what_is_no_attempt_changes_nothing(watcher, outcome):
+    watcher.decide("first", outcome, node="n2", attempt="nonsense")
+    assert tries(watcher) == 1
+    watcher.decide("first", Outcome.GONE, node="n1")
     assert tries(watcher) == 2
 
 
@@ -110,6 +134,16 @@ def test_end_of_its_own_wait_does_not_try_a_pod_again():
     rejected(watcher, "first", decisions=0)
     watcher.advance(20)
     assert tries(watcher, "first") == 1
+
+
+def test_pod_that_gave_up_its_room_to_another_comes_after_it(watcher):
+    """An event that may help ends neither its back-off early nor the wait for one."""
+    watcher.decide("first", Outcome.UNSCHEDULABLE, node="n1", reason=Reason.PREEMPTED)
+    watcher.show(a_node("n3", cpu="4"))
+    watcher.advance(0.9)
+    assert tries(watcher, "first") == 1
+    watcher.advance(0.1)
+    assert tries(watcher, "first") == 2
 
 
 def test_decision_on_an_earlier_attempt_ends_no_wait(watcher):

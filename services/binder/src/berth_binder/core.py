@@ -19,7 +19,7 @@ from typing import Final, TypeVar
 
 import msgspec
 
-from berth.api.pod import Pod
+from berth.api.pod import Pod, is_gone_while_unbound
 from berth.decoding import version_number
 from berth.framework.profile import Profile
 from berth.framework.status import Code, Status
@@ -195,7 +195,7 @@ class BinderCore:
             case DecisionNotStored():
                 return [msgspec.structs.replace(event.publish, is_repeat=True)]
             case PodShown():
-                self._end_wait_for_watch(event.uid)
+                self._end_pause(event.uid)
                 return []
 
     def _start(self, now: float, may_continue: Callable[[], bool]) -> list[Effect]:
@@ -350,10 +350,14 @@ class BinderCore:
         self._queue.wait_for_watch(attempt, now)
         return []
 
-    def _end_wait_for_watch(self, uid: str) -> None:
-        attempt = self._attempts.get(uid)
-        if attempt is not None:
-            self._queue.paused.end_pause(attempt)
+    def _end_pause(self, uid: str) -> None:
+        attempt, shown = self._attempts.get(uid), self._cache.pod(uid)
+        if attempt is None:
+            return
+        if attempt.is_waiting and shown is not None and not is_gone_while_unbound(shown):
+            self._cache.await_pod(uid)  # a write of any client: plugins are not asked more often for it
+            return
+        self._queue.paused.end_pause(attempt)
 
     def _reject(self, attempt: BindingAttempt, pod: Pod) -> list[Effect]:
         self._queue.waiting.remove(attempt.uid)
@@ -406,18 +410,15 @@ class BinderCore:
         Victims that wait are not deleted: their attempts end, and they are tried again.
         """
         attempt.begin_evicting(plan)
-        self._cache.nominate(plan.pod, plan.node, frozenset(victim.uid for victim in plan.victims))
+        waiting_ones = [self._attempts[victim.uid] for victim in plan.victims if self._may_give_up(victim.uid)]
+        given_up = {each.uid for each in waiting_ones}
+        victims = [victim for victim in plan.victims if victim.uid not in given_up]
+        self._cache.nominate(plan.pod, plan.node, frozenset(victim.uid for victim in victims))
         effects: list[Effect] = []
-        bound_victims = []
-        plugins = tuple(plugin.name for plugin in self._profiles[attempt.latest.ranked.profile].post_filters)
-        for victim in plan.victims:
-            waiting_one = self._attempts.get(victim.uid)
-            if waiting_one is None or not waiting_one.may_give_up:
-                bound_victims.append(victim)
-                continue
-            self._queue.paused.remove(waiting_one)
-            effects += self._decide(waiting_one, preempted(waiting_one.node, plan.pod, plugins))
-        return [*effects, *self._request(attempt, *evictions(plan, bound_victims))]
+        for each in waiting_ones:
+            self._queue.paused.remove(each)
+            effects += self._decide(each, preempted(each.node, plan.pod))
+        return [*effects, *self._request(attempt, *evictions(plan, victims))]
 
     def _post(self, attempt: BindingAttempt, steps: PluginSteps, now: float) -> list[Effect]:
         by_extender = steps.profile.is_bound_by_extender(attempt.pod)
@@ -556,7 +557,11 @@ class BinderCore:
         return [*self._suspects.clear(attempt.uid), *aside]
 
     def _wait_for_plugin(self, attempt: BindingAttempt, steps: PluginSteps, status: Status, now: float) -> list[Effect]:
-        """Pause after a plugin's WAIT: the pod stays assumed, and another pod may be in flight instead."""
+        """Pause after a plugin's WAIT: the pod stays assumed, and another pod may be in flight instead.
+
+        The end of the pod ends the pause, because others may wait for its room.
+        """
+        self._cache.await_pod(attempt.uid)
         aside = self._queue.wait_for_plugin(attempt, steps, status, now)
         published: list[Effect] = [] if attempt.is_waiting else [self._publish_waiting(attempt, now)]
         return [*self._suspects.clear(attempt.uid), *aside, *published]

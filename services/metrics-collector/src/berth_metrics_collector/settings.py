@@ -64,6 +64,11 @@ def collector_settings(environment: Mapping[str, str]) -> CollectorSettings:
     )
 
 
+def outlived(ages: Mapping[str, timedelta], interval: timedelta) -> list[str]:
+    """The queries whose samples are too old for every profile before the next round brings new ones."""
+    return [query for query, age in ages.items() if age <= interval]
+
+
 def _read(environment: Mapping[str, str], variable: str, read: Callable[[str], T]) -> T | None:
     given = environment.get(variable)
     if given is None:

@@ -17,7 +17,7 @@ from datetime import datetime
 from typing import Any, Final
 
 from berth.api.meta import KubernetesObject
-from berth.api.pod import Pod, changed
+from berth.api.pod import Pod, changed, is_gone_while_unbound
 from berth.framework.events import pod_update_actions
 from berth.framework.plugincalls import PluginFailure
 from berth.framework.profile import Profile
@@ -283,11 +283,18 @@ class WatcherCore:
                 self._requeue.on_rewritten(*rewritten, number)
         if change.kind == "pod":
             self._free(self._held_rooms.shown(change.name, change.new if isinstance(change.new, Pod) else None))
+            self._note_deletion(change)
         if isinstance(change.new, Pod):
             return [*effects, *self._on_pod(change.new)]
         if change.kind == "pod" and (queued := self._queue.get(change.name)) is not None:
             return [*effects, *self._remove(queued)]
         return effects
+
+    def _note_deletion(self, change: ObjectChange) -> None:
+        queued = self._queue.get(change.name)
+        is_gone = change.new is None or (isinstance(change.new, Pod) and is_gone_while_unbound(change.new))
+        if is_gone and queued is not None and queued.stage is Stage.IN_FLIGHT:
+            self._held_rooms.left(queued.pod)
 
     def _mirror_object(self, kind: str, name: str, thing: KubernetesObject | None) -> tuple[int, Sequence[Effect]]:
         """Set the mirror's desired value of an object. Returns the change's number, and warnings about the object."""

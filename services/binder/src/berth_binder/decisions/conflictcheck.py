@@ -92,12 +92,12 @@ class ConflictCheck:
         return self._nodes.choose(ranked, pod, self._profiles[ranked.profile])
 
     def passes(self, ranked: Ranked, pod: Pod, node: str) -> bool:
-        """Whether the pod passes every filter on the node.
+        """Whether the pod, which is assumed on the node, still passes every filter there.
 
         Raises:
             RecheckError: a filter could not answer.
         """
-        return self._nodes.status(pod, node, self._profiles[ranked.profile]).is_success
+        return self._nodes.status(pod, node, self._profiles[ranked.profile], has_room=True).is_success
 
     def _is_behind(self, shown: Pod, ranked: Pod) -> bool:
         """Whether the watcher has seen a change of the pod that our own watch has not shown yet."""
@@ -135,13 +135,13 @@ class NodeChoice:
 
     cache: Cache
 
-    def status(self, pod: Pod, node: str, profile: Profile) -> Status:
-        """The filters' answer for one node.
+    def status(self, pod: Pod, node: str, profile: Profile, *, has_room: bool = False) -> Status:
+        """The filters' answer for one node; ``has_room``: on which the pod is assumed.
 
         Raises:
             RecheckError: a filter could not answer.
         """
-        status = check(pod, node, self.cache.snapshot, profile)
+        status = check(pod, node, self.cache.snapshot, profile, has_room=has_room)
         if status.code is Code.ERROR:
             raise RecheckError(f"checking {pod.key!r} on {node!r}: {status.plugin}: {', '.join(status.reasons)}")
         return status
@@ -154,8 +154,9 @@ class NodeChoice:
         """
         candidates = self._with_newcomers(ranked.candidates, pod, profile)
         order = by_best_estimate(candidates)
-        # A former binder may have nominated the pod to a node and waited there: others have kept off that room since.
-        order.sort(key=lambda candidate: candidate.node != pod.status.nominated_node_name)
+        if nominated := pod.status.nominated_node_name:
+            # A former binder may have waited there: others have kept off that room since.
+            order.sort(key=lambda candidate: candidate.node != nominated)
         rejections: list[Rejection] = []
         for place, candidate in enumerate(order):
             status = self.status(pod, candidate.node, profile)

@@ -88,10 +88,10 @@ def rejected(node: str, status: Status) -> Verdict:
     return Verdict(outcome=Outcome.UNSCHEDULABLE, message=reasons, rejections=(rejection,), blockers=(status.plugin,))
 
 
-def preempted(node: str, preemptor: Pod, plugins: tuple[str, ...]) -> Verdict:
-    """A pod that waits gives its room to a more important one. Any event may help it: ``plugins`` register none."""
+def preempted(node: str, preemptor: Pod) -> Verdict:
+    """A pod that waits gives its room to a more important one."""
     message = f"preempted by {preemptor.key} while it waited"
-    return Verdict(outcome=Outcome.UNSCHEDULABLE, node=node, message=message, blockers=plugins)
+    return Verdict(outcome=Outcome.UNSCHEDULABLE, node=node, reason=Reason.PREEMPTED, message=message)
 
 
 def waiting(node: str, message: str) -> Verdict:

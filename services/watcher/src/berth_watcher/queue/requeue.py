@@ -92,6 +92,8 @@ class Requeue:
     def on_unschedulable(self, pod: QueuedPod, decision: DecisionSummary, decided_at: Timestamp, changes: int) -> Wait:
         """No node fits, or the victims are terminating: the pod waits for an event, unless its ranking missed one."""
         self._fail(pod, decided_at)
+        if decision.reason == Reason.PREEMPTED:  # not before the pod that gets its room
+            return self.back_off(pod)
         missed = self._missed_change(pod, decision.positions, changes)
         if missed is not None:
             pod.mirror_change = missed.change

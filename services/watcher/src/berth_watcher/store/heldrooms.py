@@ -10,7 +10,8 @@ from dataclasses import dataclass
 
 import msgspec
 
-from berth.api.pod import Pod, is_bound
+from berth.api.pod import Pod, is_bound, is_finished
+from berth.errors import DecodeError
 from berth.messages.attempts import DecisionSummary, Outcome
 from berth.messages.subjects import Attempt
 
@@ -22,9 +23,22 @@ class _HeldRoom:
     attempt: Attempt
     is_bound: bool = False  # by a Decision; the watch has not shown it yet
 
+    def is_about(self, decision: DecisionSummary) -> bool:
+        """Whether the Decision is about this attempt or a later one."""
+        attempt = _attempt_of(decision)
+        return attempt is not None and attempt.order >= self.attempt.order
+
     def freed(self) -> Pod:
         """The pod as plugins see a pod that leaves its node."""
         return msgspec.structs.replace(self.pod, spec=msgspec.structs.replace(self.pod.spec, node_name=self.node))
+
+
+def _attempt_of(decision: DecisionSummary) -> Attempt | None:
+    """``None`` for text that is no attempt: anybody with the right to publish may write it."""
+    try:
+        return Attempt.parse(decision.attempt)
+    except DecodeError:
+        return None
 
 
 class HeldRooms:
@@ -32,27 +46,29 @@ class HeldRooms:
 
     def __init__(self) -> None:
         self._rooms: dict[str, _HeldRoom] = {}
+        self._left: dict[str, Pod] = {}  # deleted while an attempt was under way, of which a Decision is still to come
 
     def __len__(self) -> int:
-        return len(self._rooms)
+        return len(self._rooms) + len(self._left)
 
     def decided(self, decision: DecisionSummary, pod: Pod | None) -> Pod | None:
         """A Decision; ``pod``: its pod, if it is still in the queue."""
-        held = self._rooms.get(decision.uid)
-        if held is None and decision.outcome is not Outcome.WAITING:
-            return None
-        attempt = Attempt.parse(decision.attempt)
-        if held is not None and attempt.order < held.attempt.order:
-            return None
         if not decision.outcome.final:
-            return self._hold(attempt, pod or (held.pod if held else None), decision.node)
-        if held is None:
+            return self._hold(decision, pod)
+        self._left.pop(decision.uid, None)
+        held = self._rooms.get(decision.uid)
+        if held is None or not held.is_about(decision):
             return None
         if decision.outcome is Outcome.BOUND:
             held.is_bound = True
             return self._move(held, decision.node)
         del self._rooms[decision.uid]
         return held.freed()
+
+    def left(self, pod: Pod) -> None:
+        """A pod whose attempt is under way is deleted: ``waiting`` may still come, and then the end of the wait."""
+        if pod.uid not in self._rooms:
+            self._left[pod.uid] = pod
 
     def shown(self, uid: str, pod: Pod | None) -> Pod | None:
         """The watch shows a change of the pod. Until the Decision a deleted pod still holds its room in scorers."""
@@ -62,17 +78,18 @@ class HeldRooms:
         if pod is not None and is_bound(pod):
             del self._rooms[uid]
             return None if pod.spec.node_name == held.node else held.freed()
-        if pod is None and held.is_bound:
+        if held.is_bound and (pod is None or is_finished(pod)):
             del self._rooms[uid]
             return held.freed()
         return None
 
-    def _hold(self, attempt: Attempt, pod: Pod | None, node: str) -> Pod | None:
-        held = self._rooms.get(attempt.uid)
-        if pod is None or not node:
+    def _hold(self, decision: DecisionSummary, pod: Pod | None) -> Pod | None:
+        held, attempt = self._rooms.get(decision.uid), _attempt_of(decision)
+        pod = pod or self._left.get(decision.uid) or (held.pod if held else None)
+        if pod is None or attempt is None or not decision.node or (held and not held.is_about(decision)):
             return None
-        self._rooms[attempt.uid] = _HeldRoom(pod, node, attempt)
-        return None if held is None or held.node == node else held.freed()
+        self._rooms[decision.uid] = _HeldRoom(pod, decision.node, attempt)
+        return None if held is None or held.node == decision.node else held.freed()
 
     def _move(self, held: _HeldRoom, node: str) -> Pod | None:
         if not node or node == held.node:

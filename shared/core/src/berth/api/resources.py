@@ -117,11 +117,6 @@ class Requests:
     nonzero_memory: int = 0
     problems: tuple[str, ...] = ()
 
-    @property
-    def is_large(self) -> bool:
-        """Whether some amount is too large for columns."""
-        return max(self.nonzero_cpu, self.nonzero_memory, *self.amounts.values()) >= LARGE
-
 
 def pod_requests(spec: PodSpec) -> Requests:
     """The pod's requests; an unreadable quantity counts as 0 and is named in ``problems``."""

@@ -63,6 +63,7 @@ _OR_THE_DOMAIN: Final = (
 )
 _FORBIDDEN: Final = re.compile(r'permissions violation for (publish|subscription) to "([^"]*)"')
 _WHITE_SPACE: Final = re.compile(r"[ \t\r\n]")
+_HEADERS_START, _HEADERS_END = b"NATS/1.0\r\n", b"\r\n\r\n"
 _HEADER_NAME: Final = re.compile(r"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")
 _WILDCARD_TOKENS: Final = re.compile(r"(?:[^\s.*>]+|\*)(?:\.(?:[^\s.*>]+|\*))*(?:\.>)?|>")
 
@@ -74,7 +75,15 @@ class ReadingClient(Client):
     each new session too. These are the only private names of nats-py in berth (docs/adr/0008).
     """
 
-    async def _process_headers(self, headers: bytes) -> dict[str, str] | None:
+    async def _process_headers(self, headers: bytes | None) -> dict[str, str] | None:
+        if not headers:
+            return None
+        if headers.startswith(_HEADERS_START):  # no status: as the library does, in a third of its time
+            try:
+                lines = headers[len(_HEADERS_START) : -len(_HEADERS_END)].decode("ascii").split("\r\n")
+                return {name.strip(): value.strip() for name, value in [line.split(":", 1) for line in lines]}
+            except ValueError:
+                pass  # not ASCII, or a line without a colon
         try:
             return await super()._process_headers(headers)
         except (IndexError, UnicodeDecodeError):
@@ -195,6 +204,7 @@ class Connection:
             "ping_interval": seconds,
             "max_outstanding_pings": 1,
             "pending_size": WRITTEN_TOGETHER_BYTES,
+            "skip_subject_validation": True,  # `send` and `subscribe_soon` have checked
             "error_cb": self._on_error,
             "closed_cb": self._on_closed,
             **secrets,

@@ -20,7 +20,7 @@ from berth.api.node import Node
 from berth.api.pod import Pod
 from berth.api.resources import CPU, MEMORY, is_counted
 from berth.cluster.columns import ALLOCATABLE, NONZERO, REQUESTED, FeatureSet, LabelColumn, TaintSet
-from berth.cluster.pods import EquivalenceClass, PlacedPod
+from berth.cluster.pods import PlacedPod
 from berth.cluster.snapshot import Snapshot
 from berth.cluster.topologycounts import PodGroup
 
@@ -161,10 +161,11 @@ class Nodes:
         """The same for some positions of the view."""
         return (info_of_row(self.snapshot, row) for row in self.rows_at(positions).tolist())
 
-    def with_large_amounts(self, pod_class: EquivalenceClass) -> RowIndex:
-        """The positions where columns are not exact for pods of this class: all if the pod's own requests are LARGE."""
-        if pod_class.has_large_requests:
-            return np.arange(self._length)
+    def with_large_amounts(self) -> RowIndex:
+        """The positions where columns are not exact.
+
+        Elsewhere they are for every pod: one that requests a LARGE amount exceeds any other, however it is rounded.
+        """
         large = self._columns.large
         return np.flatnonzero(np.isin(self.rows, list(large))) if large else _NOWHERE
 

@@ -101,11 +101,6 @@ class EquivalenceClass:
         return pod_requests(self.spec)
 
     @cached_property
-    def has_large_requests(self) -> bool:
-        """Whether some amount is too large for columns."""
-        return self.requests.is_large or self.container_requests.is_large
-
-    @cached_property
     def container_requests(self) -> Requests:
         """The requests without those of the pod as a whole."""
         spec = self.spec

@@ -184,9 +184,10 @@ def nodes_to_extend(pod: Pod, snapshot: Snapshot, profile: Profile, *, search: b
     return ToExtend(names, pod.status.nominated_node_name if is_feasible else "")
 
 
-def check(pod: Pod, node: str, snapshot: Snapshot, profile: Profile) -> Status:
-    """Run all filters on one node, nominated pods included; a placed pod does not count against itself.
+def check(pod: Pod, node: str, snapshot: Snapshot, profile: Profile, *, has_room: bool = False) -> Status:
+    """Run all filters on one node; a placed pod does not count against itself.
 
+    Nominated pods count too, unless the pod ``has_room`` there already: the others were nominated beside it.
     Success, the first filter's rejection, or an error that names the failed plugin.
     """
     problems = snapshot.class_of(pod).requests.problems
@@ -194,7 +195,7 @@ def check(pod: Pod, node: str, snapshot: Snapshot, profile: Profile) -> Status:
         return Status.error(unreadable(problems))
     try:
         with _without_itself(pod, snapshot):
-            return _check(pod, node, snapshot, profile)
+            return _check(pod, node, snapshot, profile, has_room=has_room)
     except PluginFailure as failure:
         return Status.error(str(failure))
 
@@ -404,7 +405,7 @@ def _none_feasible(cycle: _Cycle, diagnosis: Diagnosis, message: str, columns: M
     )
 
 
-def _check(pod: Pod, node: str, snapshot: Snapshot, profile: Profile) -> Status:
+def _check(pod: Pod, node: str, snapshot: Snapshot, profile: Profile, *, has_room: bool = False) -> Status:
     info = node_info(snapshot, node)
     if info is None:
         return Status.unresolvable(f"node {node!r} not found")
@@ -414,7 +415,7 @@ def _check(pod: Pod, node: str, snapshot: Snapshot, profile: Profile) -> Status:
         return found.rejection
     if found.nodes is not None and node not in found.nodes:
         return found.status_of_other_nodes()
-    nominated = nominated_pods(pod, info)
+    nominated = () if has_room else nominated_pods(pod, info)
     if nominated:
         status = filter_node_with(nominated, found.state, pod, info, profile, skipped=found.skipped)
         if not status.is_success:

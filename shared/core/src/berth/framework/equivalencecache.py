@@ -197,8 +197,7 @@ class ClassResults:
         self._forget_changed()
         missing = rows[~self._has_another[rows]]
         if len(missing):
-            is_exact = not (self._cache.snapshot.columns.large or self.state.pod_class.has_large_requests)
-            if len(missing) <= _FEW or not is_exact:  # columns round large amounts, and with them the room
+            if len(missing) <= _FEW or self._cache.snapshot.columns.large:  # columns round the room in large amounts
                 self._score_few_with_another(missing)
             else:
                 self._score_with_another(missing)

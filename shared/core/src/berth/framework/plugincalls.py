@@ -149,15 +149,15 @@ def run_filter_on_all(plugin: FilterPlugin, state: CycleState, pod: Pod, nodes: 
         return one_by_one(nodes.infos())
     verdicts = call(plugin, "Filter", plugin.filter_all, Verdicts, state, pod, nodes)
     verdicts = _checked_verdicts(plugin, verdicts, len(nodes))
-    large = _large(plugin, state, nodes)
+    large = _large(plugin, nodes)
     return verdicts if large is None else verdicts.with_others(large, one_by_one(nodes.infos_at(large)))
 
 
-def _large(plugin: Plugin, state: CycleState, nodes: Nodes) -> RowIndex | None:
+def _large(plugin: Plugin, nodes: Nodes) -> RowIndex | None:
     """Positions that the scalar form answers for, because their amounts are rounded in columns."""
     if not plugin.reads_amounts:
         return None
-    large = nodes.with_large_amounts(state.pod_class)
+    large = nodes.with_large_amounts()
     return large if len(large) else None
 
 
@@ -214,7 +214,7 @@ def run_score_on_all(plugin: ScorePlugin, state: CycleState, pod: Pod, nodes: No
         return one_by_one(nodes.infos())
     scores = call(plugin, "Score", plugin.score_all, np.ndarray, state, pod, nodes)
     scores = _checked_scores(plugin, scores, len(nodes))
-    large = _large(plugin, state, nodes)
+    large = _large(plugin, nodes)
     if large is not None:
         scores = scores.copy()
         scores[large] = one_by_one(nodes.infos_at(large))

@@ -83,7 +83,7 @@ class Outcome(StrEnum):
 
 
 class Reason(StrEnum):
-    """Why an attempt ended in a conflict."""
+    """Why an attempt ended in a conflict, or a wait without a Binding."""
 
     NO_CANDIDATE = "no-candidate"  # no candidate fits any more
     CHANGED = "changed"  # the pod was changed after the ranking
@@ -98,6 +98,8 @@ class Reason(StrEnum):
     VIEW = "view"
     # Another client changed a volume or claim that the pod was to use.
     VOLUMES = "volumes"
+    # Unschedulable, because it waited where a more important pod gets the room.
+    PREEMPTED = "preempted"
 
 
 # A time with its zone: without one it cannot be compared with NATS's times.

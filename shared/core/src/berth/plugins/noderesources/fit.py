@@ -132,7 +132,7 @@ class NodeResourcesFit(PreFilterPlugin, VectorFilterPlugin, RemedyPlugin, Vector
     def remedy(self, state: CycleState, pod: Pod, nodes: RejectedNodes) -> Iterable[RemedySentence]:
         wanted = state.find(WANTED) or ()
         short = [amount > nodes.allocatable(name) - nodes.requested(name) for name, amount in wanted]
-        large = nodes.with_large_amounts(state.pod_class)
+        large = nodes.with_large_amounts()
         for position, info in zip(large.tolist(), nodes.infos_at(large), strict=True):
             for (name, amount), mask in zip(wanted, short, strict=True):
                 mask[position] = info is not None and amount > info.allocatable(name) - info.requested(name)

@@ -87,7 +87,7 @@ class NodeVolumeLimits(PreFilterPlugin, VectorFilterPlugin, EnqueueExtensions):
         return Verdicts.of(rejected.get(row, SUCCESS) for row in nodes.rows.tolist())
 
     def events(self) -> Sequence[EventHint]:
-        """Other pods' claims are no events: they are bound to their volumes before the pods are placed."""
+        """Other pods' claims matter only when they go: they are bound to their volumes before the pods are placed."""
         of_claims, of_volumes = Action.ADD | Action.UPDATE, Action.ADD | Action.UPDATE | Action.DELETE
         return (
             EventHint(ClusterEvent(Resource.NODE, Action.ADD)),
@@ -96,7 +96,10 @@ class NodeVolumeLimits(PreFilterPlugin, VectorFilterPlugin, EnqueueExtensions):
             EventHint(ClusterEvent(Resource.PERSISTENT_VOLUME_CLAIM, of_claims), _is_its_claim, index=claim_index),
             EventHint(ClusterEvent(Resource.PERSISTENT_VOLUME, of_volumes), _counts_otherwise, index=_index),
             EventHint(ClusterEvent(Resource.STORAGE_CLASS, Action.UPDATE), _provisioner_changed, nothing),
-            EventHint(ClusterEvent(Resource.VOLUME_ATTACHMENT, Action.DELETE), _detaches, _needed_drivers),
+            EventHint(ClusterEvent(Resource.PERSISTENT_VOLUME_CLAIM, Action.DELETE)),
+            EventHint(
+                ClusterEvent(Resource.VOLUME_ATTACHMENT, Action.UPDATE | Action.DELETE), _detaches, _needed_drivers
+            ),
             EventHint(ClusterEvent(Resource.NOMINATION, Action.DELETE), _had_volumes, nothing),
         )
 
@@ -171,10 +174,12 @@ def _provisioner_changed(_: Pod, old: object, new: object) -> bool:
     return old.provisioner != new.provisioner
 
 
-def _detaches(pod: Pod, old: object, _: object) -> bool:
+def _detaches(pod: Pod, old: object, new: object) -> bool:
     """A claim may need any driver; an inline volume needs its own."""
     if not isinstance(old, VolumeAttachment):
         return True
+    if isinstance(new, VolumeAttachment) and new.spec == old.spec:
+        return False
     drivers, has_claim = _needed_drivers(pod)
     return has_claim or old.spec.attacher in drivers
 
