@@ -21,7 +21,6 @@ from berth_cli.pipeline.accounts import (
     users,
 )
 
-
 # Connections of people's commands, consoles and recorders at once.
 PEOPLE_CONNECTIONS: Final = 64
 # Bytes of a message with its headers. The largest that people write are facts.
