@@ -47,6 +47,10 @@ ALLOCATABLE: Final = "allocatable"
 REQUESTED: Final = "requested"
 NONZERO: Final = "nonzero"
 
+# Allocatable pods of a node count up to here: more than etcd stores for a whole cluster, and whole numbers that every
+# column and every sum of them holds exactly.
+MOST_PODS: Final = 1 << 24
+
 # The code of a row whose node lacks the label.
 ABSENT: Final = -1
 
@@ -158,7 +162,7 @@ class NodeColumns:
         """Write a node's row; ``rows`` is the number of rows in use."""
         amounts = read_amounts(node.status.allocatable, "status.allocatable", report)
         self._write_allocatable(row, counted(amounts))
-        self.allowed_pods[row] = amounts.get(PODS, 0)
+        self.allowed_pods[row] = min(amounts.get(PODS, 0), MOST_PODS)
         self.exists[row] = True
         self.unschedulable[row] = node.spec.unschedulable
         self.ready[row] = is_ready(node)
