@@ -39,6 +39,7 @@ _REASONS: Mapping[Reason, str] = {
     Reason.FITS: "a node has become free for it, so that no pod has to be evicted",
     Reason.VIEW: "the scorer did not know all nodes, or its view was old, so that no pod was evicted",
     Reason.VOLUMES: "a volume or a claim of the pod changed after the ranking",
+    Reason.PREEMPTED: "a more important pod gets the room where it waited",
 }
 # Reasons after which the binder's message would repeat the sentence above.
 _COMPLETE: Final = frozenset({Reason.CHANGED, Reason.VICTIMS})
