@@ -147,7 +147,7 @@ def test_a_taint_of_kubernetes_is_no_reason_for_a_toleration():
 
 def test_a_cordoned_node_is_told_once_though_kubernetes_taints_it():
     snapshot = cluster(a_node("n1", unschedulable=True))
-    assert UNSCHEDULABLE_TAINT in snapshot.columns.taint_sets.sets[-1]  # as on a real cluster
+    assert UNSCHEDULABLE_TAINT in snapshot.columns.taint_sets.values[-1]  # as on a real cluster
     assert told(a_pod(), snapshot) == ["NodeUnschedulable: 1 node (n1) is cordoned; nothing else refuses it there"]
 
 

@@ -1,5 +1,7 @@
 """Live data beside a Snapshot: rows that are added, freed and reassigned, and the entries of the buckets."""
 
+import gc
+import tracemalloc
 from datetime import UTC, datetime, timedelta
 
 import msgspec
@@ -28,6 +30,27 @@ def test_a_sample_that_comes_before_its_node_is_there_when_the_node_comes():
     snapshot.live.set_bandwidth("q1", "a", sample(5.0))
     snapshot.set_node(a_node("a"))
     assert receive(snapshot, "a") == 5.0
+
+
+def test_queries_that_no_plugin_reads_cost_their_samples_and_end_with_them():
+    snapshot = Snapshot()
+    for number in range(2000):
+        snapshot.set_node(a_node(f"n{number}"))
+    gc.collect()
+    tracemalloc.start()
+    for number in range(300):
+        snapshot.live.set_bandwidth(f"unread-{number}", "n1", sample(5.0))
+        snapshot.live.set_fact(f"unread-{number}", "n1", msgspec.Raw(b"1"))
+    alive = tracemalloc.get_traced_memory()[0]
+    for number in range(300):
+        snapshot.live.set_bandwidth(f"unread-{number}", "n1", None)
+        snapshot.live.set_fact(f"unread-{number}", "n1", None)
+    gc.collect()
+    left = tracemalloc.get_traced_memory()[0]
+    tracemalloc.stop()
+
+    assert alive < 3_000_000  # not 300 queries of five columns of 16 KB
+    assert left < 100_000
 
 
 def test_a_row_that_another_node_takes_over_shows_that_nodes_sample():

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from berth.api.meta import ObjectMeta
-from berth.api.node import Node, NodeStatus
+from berth.api.node import Node, NodeStatus, Taint
 from berth.api.pod import Affinity, PodAffinity, PodAffinityTerm, Volume
 from berth.api.workloads import Namespace
 from berth.cluster.columns import ABSENT
@@ -327,3 +327,24 @@ def test_a_column_of_a_resource_follows_pods_and_nodes(snapshot):
     assert nodes.requested(gpu).tolist() == [1.0]
     snapshot.set_node(a_node("n0"))
     assert nodes.allocatable(gpu).tolist() == [0.0]
+
+
+def test_taints_and_features_end_with_the_last_node_that_has_them(snapshot):
+    columns = snapshot.columns
+    for number in range(100):
+        node = a_node("n0", taints=[Taint(key=f"k{number}", effect="NoSchedule")])
+        status = msgspec.structs.replace(node.status, declared_features=[f"feature-{number}"])
+        snapshot.set_node(msgspec.structs.replace(node, status=status))
+        snapshot.set_node(a_node("n1", taints=[Taint(key="other", effect="NoSchedule")]))
+        nodes = Nodes(snapshot)
+        assert [nodes.taint_sets[taints][0].key for taints in nodes.taints.tolist()] == [f"k{number}", "other"]
+        assert [nodes.feature_sets[features] for features in nodes.declared_features.tolist()] == [
+            {f"feature-{number}"},
+            set(),
+        ]
+    assert (len(columns.taint_sets.values), len(columns.feature_sets.values)) == (4, 3)
+    snapshot.remove_node("n0")
+    snapshot.remove_node("n1")
+
+    assert set(columns.taint_sets.values) == {()}
+    assert set(columns.feature_sets.values) == {frozenset()}

@@ -134,7 +134,7 @@ def rows_of(snapshot: Snapshot) -> dict[int, object]:
             columns.nonzero_cpu[row],
             columns.nonzero_memory[row],
             bool(columns.unschedulable[row]),
-            columns.taint_sets.sets[columns.taints[row]],
+            columns.taint_sets.values[columns.taints[row]],
             amounts(columns.allocatable, row),
             amounts(columns.requested, row),
             {key: label(snapshot, key, row) for key in LABELS},

@@ -240,6 +240,20 @@ def test_the_number_of_cached_classes_is_bounded(monkeypatch: pytest.MonkeyPatch
     assert len(cache) == cache.bound < 39
 
 
+def test_the_specs_of_cached_classes_are_bounded_in_bytes(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("berth.framework.equivalencecache._MAX_SPEC_BYTES", 10_000)
+    snapshot = Snapshot()
+    snapshot.set_node(a_node("n1"))
+    cache = EquivalenceCache.of(snapshot, default_profile())
+
+    for number in range(20):
+        cache.results_of(pod_requesting(**{f"example.com/{number}-{'x' * 2000}": "1"}))
+
+    assert len(cache) == 4
+    cache.results_of(pod_requesting(**{f"example.com/{'x' * 20_000}": "1"}))
+    assert len(cache) == 1  # the newest is kept in any case
+
+
 def test_everything_is_evaluated_again_when_the_log_is_too_short():
     plugin, snapshot = Counting(), Snapshot()
     profile = profile_of(plugin)

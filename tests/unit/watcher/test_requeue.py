@@ -16,6 +16,7 @@ from berth_watcher.queue import requeue
 from berth_watcher.queue.requeue import MAX_EVENTS, EventLog
 from berth_watcher.settings import AttemptSettings, RequeueSettings
 from berth_watcher.store.objects import ObjectStore
+from harness.builders.objects import pod_requesting
 from harness.worlds.watcher_world import KINDS, WatcherUnderTest, a_node, a_pod
 
 FIT = {"blockers": ["NodeResourcesFit"]}
@@ -472,6 +473,20 @@ def test_room_on_a_node_follows_its_pods_and_its_allocatable():
     assert room == ({**room.free, "cpu": 1000, "pods": pods + 1}, [])
     store.apply(Listed(kind="node", objects=[], resource_version="20"))
     assert store.room_of("n1") is None
+
+
+def test_resources_end_in_a_nodes_room_with_the_last_pod_that_requests_them():
+    store = ObjectStore(KINDS)
+    others = a_pod("others", node="n1", cpu="1")
+    odd = pod_requesting("odd", **{"example.com/odd": "1"})
+    odd = msgspec.structs.replace(odd, spec=msgspec.structs.replace(odd.spec, node_name="n1"))
+    for kind, thing in (("node", a_node("n1")), ("pod", others), ("pod", odd)):
+        store.apply(Upserted(kind=kind, object=thing))
+    assert "example.com/odd" in store.room_of("n1").taken[0][1]
+
+    store.apply(Deleted(kind="pod", object=odd))
+
+    assert "example.com/odd" not in store.room_of("n1").taken[0][1]
 
 
 def test_one_deletion_wakes_none_of_two_thousand_pods_that_need_more():

@@ -159,6 +159,8 @@ def _add(requested: dict[int, Counter[str]], pod: Pod, by: int) -> None:
     amounts = requested.setdefault(priority_of(pod), Counter())
     for resource, amount in pod_requests(pod.spec).amounts.items():
         amounts[resource] += by * amount
+        if not amounts[resource]:
+            del amounts[resource]
     amounts[PODS] += by
     if not amounts[PODS]:
         del requested[priority_of(pod)]

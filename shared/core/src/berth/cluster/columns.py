@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any, Final, NamedTuple, TypeVar
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
+from typing import Any, Final, Generic, NamedTuple, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -33,6 +33,7 @@ from berth.api.resources import (
 from berth.api.selectors import whole_number
 
 Scalar = TypeVar("Scalar", bound=np.generic)
+Value = TypeVar("Value")
 
 Amount = npt.NDArray[np.float64]
 
@@ -124,8 +125,8 @@ class NodeColumns:
         exists: bool[capacity], whether the row has a node; other columns of a row without one are undefined.
         unschedulable: bool[capacity], cordoned.
         ready: bool[capacity], the condition Ready is True or absent.
-        taints: int32[capacity], index into ``taint_sets.sets``.
-        declared_features: int32[capacity], index into ``feature_sets.sets``.
+        taints: int32[capacity], index into ``taint_sets.values``.
+        declared_features: int32[capacity], index into ``feature_sets.values``.
         name_hash: uint64[capacity], equal in every process; NO_NODE for a row without a node.
         tie_hash: as ``name_hash``; orders equally good nodes. A replay sets it where names are masked.
         names_written: number of writes to ``name_hash``.
@@ -151,8 +152,8 @@ class NodeColumns:
         self.tie_hash: npt.NDArray[np.uint64] = np.zeros(self.capacity, dtype=np.uint64)
         self.names_written = 0
         self.large: dict[int, dict[tuple[str, str], int]] = {}
-        self.taint_sets = TaintSets()
-        self.feature_sets = FeatureSets()
+        self.taint_sets: ValuesInUse[TaintSet] = ValuesInUse(())
+        self.feature_sets: ValuesInUse[FeatureSet] = ValuesInUse(frozenset())
         self.labels = LabelColumns()
 
     def reserve(self, rows: int) -> None:
@@ -171,8 +172,7 @@ class NodeColumns:
         self.exists[row] = True
         self.unschedulable[row] = node.spec.unschedulable
         self.ready[row] = is_ready(node)
-        self.taints[row] = self.taint_sets.intern(node.spec.taints)
-        self.declared_features[row] = self.feature_sets.intern(node.status.declared_features)
+        self._write_sets(row, node.spec.taints, node.status.declared_features)
         self.name_hash[row] = self.tie_hash[row] = hash_of(node.metadata.name)
         self.names_written += 1
         self.labels.write(row, node.metadata.labels or {}, rows)
@@ -186,8 +186,7 @@ class NodeColumns:
         self.names_written += 1
         self.unschedulable[row] = False
         self.ready[row] = False
-        self.taints[row] = 0
-        self.declared_features[row] = 0
+        self._write_sets(row, None, None)
         self.labels.write(row, {}, rows)
 
     def count(self, row: int, requests: Requests, by: int, all_requests: RowRequests) -> None:
@@ -217,6 +216,12 @@ class NodeColumns:
             after = exact = sum(each.amounts.get(resource, 0) for each in all_requests())
             self._keep_large(row, (REQUESTED, resource), exact)
         self.requested.set(resource, row, after)
+
+    def _write_sets(self, row: int, taints: list[Taint] | None, features: list[str] | None) -> None:
+        key = tuple((t.key, t.value, t.effect) for t in taints or ())
+        self.taints[row] = self.taint_sets.replace(self.taints.item(row), key, tuple(taints or ()))
+        declared = frozenset(features or ())
+        self.declared_features[row] = self.feature_sets.replace(self.declared_features.item(row), declared, declared)
 
     def _write_allocatable(self, row: int, amounts: Amounts) -> None:
         for resource in {*_ALWAYS, *self._named.pop(row, ()), *amounts}:
@@ -427,36 +432,44 @@ class LabelColumn:
         return code
 
 
-class TaintSets:
-    """Interned lists of taints; number 0 is the empty list."""
+class ValuesInUse(Generic[Value]):
+    """The distinct values of a column, by number. A number ends with its last row and then gets another value.
 
-    def __init__(self) -> None:
-        self._ids: dict[tuple[tuple[str, str, str], ...], int] = {(): 0}
-        self.sets: list[TaintSet] = [()]
+    ``values``: by number; 0 is the empty value, which numbers out of use have too.
+    """
 
-    def intern(self, taints: list[Taint] | None) -> int:
-        key = tuple((t.key, t.value, t.effect) for t in taints or ())
-        number = self._ids.get(key)
-        if number is None:
-            number = self._ids[key] = len(self.sets)
-            self.sets.append(tuple(taints or ()))
+    def __init__(self, empty: Value) -> None:
+        self.values: list[Value] = [empty]
+        self._keys: list[Hashable] = [None]
+        self._numbers: dict[Hashable, int] = {}
+        self._rows: list[int] = [0]  # by number, how many rows have it
+        self._free: list[int] = []
+
+    def replace(self, before: int, key: Hashable, value: Value) -> int:
+        """The number of the value that a row has now, in place of the number ``before``; the empty ``key`` has 0."""
+        number = self._number_of(key, value) if key else 0
+        self._rows[number] += 1
+        if before:
+            self._rows[before] -= 1
+            if not self._rows[before]:
+                self._end(before)
         return number
 
-
-class FeatureSets:
-    """Interned sets of declared features; number 0 is the empty set."""
-
-    def __init__(self) -> None:
-        self._ids: dict[FeatureSet, int] = {frozenset(): 0}
-        self.sets: list[FeatureSet] = [frozenset()]
-
-    def intern(self, features: list[str] | None) -> int:
-        key = frozenset(features or ())
-        number = self._ids.get(key)
+    def _number_of(self, key: Hashable, value: Value) -> int:
+        number = self._numbers.get(key)
         if number is None:
-            number = self._ids[key] = len(self.sets)
-            self.sets.append(key)
+            number = self._free.pop() if self._free else len(self.values)
+            if number == len(self.values):
+                self.values.append(value)
+                self._keys.append(key)
+                self._rows.append(0)
+            self.values[number], self._keys[number], self._numbers[key] = value, key, number
         return number
+
+    def _end(self, number: int) -> None:
+        del self._numbers[self._keys[number]]
+        self.values[number], self._keys[number] = self.values[0], None
+        self._free.append(number)
 
 
 def grown(column: npt.NDArray[Scalar], capacity: int, empty: Any = 0) -> npt.NDArray[Scalar]:

@@ -49,8 +49,16 @@ class LiveData:
         return known
 
     def set_bandwidth(self, query: str, node: str, sample: Bandwidth | None) -> None:
-        """Set a node's newest sample of a query; ``None`` removes it."""
-        self.bandwidth(query).set(node, sample)
+        """Set a node's newest sample of a query; ``None`` removes it.
+
+        Columns are made when a plugin reads them, because a collector may write samples of any query.
+        """
+        known = self._bandwidth.get(query)
+        if known is None:
+            known = self._bandwidth[query] = BandwidthColumns(self._rows, self._columns)
+        known.set(node, sample)
+        if known.is_unused:
+            del self._bandwidth[query]
 
     def fact(self, source: str, node: str) -> msgspec.Raw | None:
         """The newest fact of a source about a node, as JSON."""
@@ -66,6 +74,8 @@ class LiveData:
             self._facts.setdefault(source, {})[node] = fact
         elif source in self._facts:
             self._facts[source].pop(node, None)
+            if not self._facts[source]:
+                del self._facts[source]
 
 
 class BandwidthColumns:
@@ -81,8 +91,8 @@ class BandwidthColumns:
         self._rows = rows
         self._columns = columns
         self._samples: dict[str, Bandwidth] = {}
-        self._names: npt.NDArray[np.uint64] = np.zeros(columns.capacity, dtype=np.uint64)
-        self.receive, self.transmit, self.capacity, self.sampled_at = (_unknown(columns.capacity) for _ in range(4))
+        self._names: npt.NDArray[np.uint64] = np.zeros(0, dtype=np.uint64)
+        self.receive, self.transmit, self.capacity, self.sampled_at = (_unknown(0) for _ in range(4))
         self._names_seen = 0
         self.version = 0
         self._changed: dict[int, int] = {}  # row to the version that wrote it last, in that order
@@ -96,6 +106,11 @@ class BandwidthColumns:
         row = self._rows.of(node)
         if row is not None and row < len(self._names):
             self._write(row, sample)
+
+    @property
+    def is_unused(self) -> bool:
+        """Whether there is no sample, and no plugin has read the columns."""
+        return not self._samples and not len(self._names)
 
     def sample(self, node: str) -> Bandwidth | None:
         return self._samples.get(node)

@@ -226,7 +226,7 @@ class Nodes:
     @property
     def taint_sets(self) -> list[TaintSet]:
         """Every distinct list of taints, by index."""
-        return self._columns.taint_sets.sets
+        return self._columns.taint_sets.values
 
     @property
     def declared_features(self) -> npt.NDArray[np.int32]:
@@ -236,7 +236,7 @@ class Nodes:
     @property
     def feature_sets(self) -> list[FeatureSet]:
         """Every distinct set of declared features, by index."""
-        return self._columns.feature_sets.sets
+        return self._columns.feature_sets.values
 
     def label(self, key: str) -> tuple[npt.NDArray[np.int32], LabelColumn]:
         """The label's codes (ABSENT for nodes without it) and the column that decodes them."""

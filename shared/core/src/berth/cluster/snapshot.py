@@ -75,9 +75,11 @@ class Objects(Generic[T]):
         if obj is None:
             return
         self.version += 1
-        names = self._by_namespace[obj.metadata.namespace]
+        names = self._by_namespace.get(obj.metadata.namespace, {})
         if names.get(obj.metadata.name) is obj:
             del names[obj.metadata.name]
+            if not names:
+                del self._by_namespace[obj.metadata.namespace]
 
     def assume(self, key: str, obj: T) -> None:
         """Show an object as it is about to be written, until it changes or is restored."""

@@ -51,6 +51,9 @@ Plug = TypeVar("Plug", bound=Plugin)
 _MAX_BYTES: Final = 64 * 1024 * 1024
 
 _MIN_CLASSES: Final = 4
+# Bytes of the specs of all classes, as JSON: 8,000 ordinary ones. On few nodes the columns of a class are small, but
+# its spec may have 64 KiB.
+_MAX_SPEC_BYTES: Final = 16 * 1024 * 1024
 
 # Up to this many rows scalar forms are quicker than vector forms: placing a pod changes one row.
 _FEW: Final = 5
@@ -79,6 +82,7 @@ class EquivalenceCache:
         self.fewer_pods_first = profile.fewer_pods_first
         self._reading_pods = sum(s.plugin.reads_pods for s in self.local_scores)
         self._classes: OrderedDict[EquivalenceClass, ClassResults] = OrderedDict()
+        self._spec_bytes = 0
 
     @classmethod
     def of(cls, snapshot: Snapshot, profile: Profile) -> EquivalenceCache:
@@ -104,8 +108,10 @@ class EquivalenceCache:
         results = self._classes.get(pod_class)
         if results is None:
             results = self._classes[pod_class] = ClassResults(self, pod, pod_class)
-            while len(self._classes) > self.bound:
-                self._classes.popitem(last=False)
+            self._spec_bytes += len(pod_class.key)
+            while len(self._classes) > self.bound or (self._spec_bytes > _MAX_SPEC_BYTES and len(self._classes) > 1):
+                dropped, _ = self._classes.popitem(last=False)
+                self._spec_bytes -= len(dropped.key)
         else:
             self._classes.move_to_end(pod_class)
         return results
