@@ -201,10 +201,7 @@ def _waiting_once() -> list[Replacement]:
 
 
 def _held_rooms_are_proposals() -> list[Replacement]:
-    def unsettled(self: Any, *, bound: bool) -> Any:
-        return (each for each in self._by_uid.values() if bound or each.bound_at is None)
-
-    return [(view.Proposals, "unsettled", unsettled)]
+    return [(view.Proposals, "uncertain", lambda self: iter(self._by_uid.values()))]
 
 
 def _ends_of_waits_unheard() -> list[Replacement]:

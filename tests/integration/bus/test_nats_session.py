@@ -638,3 +638,41 @@ async def test_settings_that_are_wrong_are_refused_all_at_once():
         NatsBus(settings)
     for path in ("servers", "credentials", "topology.replicas", "topology.message_bytes", "ping_interval"):
         assert path in str(caught.value)
+
+
+async def test_a_read_whose_answer_was_lost_is_repeated_and_ends_nothing(own_nats_server, monkeypatch):
+    """As when a user's flood makes the server drop everybody's requests to JetStream's API."""
+    settings = settings_for(own_nats_server, answer_timeout=QUICK, reader_check=timedelta(seconds=0.1))
+    session = await NatsBus(settings).connect(name="reader")
+    await session.apply()
+    await session.put("control", "known", b"{}")
+    send, dropped = session._connection.send, dict[str, int]()
+
+    def lossy(subject: str, *arguments: object, **named: object) -> None:
+        kind = ".".join(subject.split(".")[2:4])
+        dropped[kind] = dropped.get(kind, 0) + 1
+        if dropped[kind] > 2 or not subject.startswith("$JS.API."):
+            send(subject, *arguments, **named)
+
+    async with asyncio.timeout(60), session.read_stream("RANKED") as reader:
+        monkeypatch.setattr(session._connection, "send", lossy)
+        await asyncio.gather(
+            *(session.state(stream) for stream in ("PENDING", "RANKED", "DECISIONS")),
+            session.verify(),
+            session.consumers("PENDING"),
+            session.get("control", "known"),
+            session.last("DECISIONS", "berth.decision.>"),
+            *(drain(session.scan(stream, "berth.>")) for stream in ("PENDING", "dead")),
+            drain(session.last_of_each("DECISIONS", [PENDING])),
+            reader._check(),
+        )
+        await session.publish("berth.ranked.berth.default.web-0", b"{}")
+        assert [one.data for one in await anext(reader.batches())] == [b"{}"]
+    for kind in ("STREAM.INFO", "STREAM.MSG", "CONSUMER.INFO", "CONSUMER.LIST", "CONSUMER.NAMES", "DIRECT.GET"):
+        assert dropped[kind] > 2, kind
+    assert not session.lost.is_set()
+    await session.close()
+
+
+async def drain(messages: AsyncIterator[StoredMessage]) -> list[StoredMessage]:
+    return [one async for one in messages]

@@ -40,11 +40,17 @@ def test_without_any_server_the_error_says_what_to_install(nothing_installed):
         find_nats_server()
 
 
+def test_the_log_is_bounded():
+    text = config_text(ServerSettings(store=Path("/data"), log=Path("/data/nats.log")))
+    assert 'log_file: "/data/nats.log"\nlogfile_size_limit: 8388608\nlogfile_max_num: 2\n' in text
+
+
 def test_the_configuration_serves_this_machine_only():
     text = config_text(ServerSettings(store=Path('/data/with "quotes"'), port=4333, monitoring_port=8333))
     assert text.splitlines() == [
         'listen: "127.0.0.1:4333"',
         "max_payload: 8388608",
+        "max_pending: 16777216",
         'http: "127.0.0.1:8333"',
         "jetstream {",
         '  store_dir: "/data/with \\"quotes\\""',

@@ -13,19 +13,18 @@ from berth.cluster.snapshot import Snapshot
 from harness.builders.objects import a_container, a_node, a_pod
 from harness.plugins.long_runs import often
 
-Row = tuple[str, int, float, float, str]
+Row = tuple[str, int, float, int, str]
 
 
 def seen(pods: PlacedPods, snapshot: Snapshot) -> list[Row]:
     """The values of each pod in the columns, sorted."""
     pods.refresh()
-    cpu = pods.amounts("cpu")
     return sorted(
         (
             snapshot.rows.names[row],
             int(pods.priorities[place]),
             float(pods.since[place]),
-            float(cpu[place]),
+            pods.pod_classes[pods.classes[place]].requests.amounts.get("cpu", 0),
             pods.pod_groups[pods.groups[place]].labels["app"],
         )
         for place, row in enumerate(pods.rows.tolist())

@@ -1,5 +1,9 @@
 """The state of a cluster, event by event."""
 
+import gc
+import tracemalloc
+from collections.abc import Callable
+
 import msgspec
 import numpy as np
 import pytest
@@ -114,7 +118,7 @@ def test_columns_grow_with_the_cluster(snapshot):
 
 def test_all_rows_are_seen_without_a_copy(snapshot):
     nodes = Nodes(snapshot)
-    assert np.shares_memory(nodes.allocatable("cpu"), snapshot.columns.allocatable["cpu"])
+    assert np.shares_memory(nodes.allocatable("cpu"), snapshot.columns.allocatable.of("cpu"))
     assert nodes.allocatable("unheard.of/thing").tolist() == [0.0]
 
 
@@ -254,3 +258,72 @@ def test_a_label_key_that_no_node_has_makes_no_column(snapshot):
     assert [column.values[code] if code != ABSENT else None for code in column.codes[:2]] == [None, "x"]
     snapshot.remove_node("n1")
     assert snapshot.label_column("key-7").codes[1] == ABSENT
+
+
+def names_of_resources(prefix: str, count: int) -> dict[str, str]:
+    return {f"example.com/{prefix}{number}": "1" for number in range(count)}
+
+
+def memory_of(build: Callable[[], object]) -> int:
+    """Bytes allocated meanwhile and still in use afterwards."""
+    gc.collect()
+    tracemalloc.start()
+    try:
+        build()
+        gc.collect()
+        return tracemalloc.get_traced_memory()[0]
+    finally:
+        tracemalloc.stop()
+
+
+@pytest.fixture
+def wide():
+    """A Snapshot whose columns have 2,048 rows, so that one for each name would be seen."""
+    snapshot = Snapshot()
+    for number in range(2000):
+        snapshot.set_node(a_node(f"n{number}"))
+    return snapshot
+
+
+def test_resources_end_with_the_last_pod_that_requests_them(wide):
+    def come_and_go():
+        for number in range(3):
+            wide.place(pod_requesting(f"p{number}", **names_of_resources(f"r{number}-", 2000)), "n7")
+            wide.remove_pod(f"uid-p{number}")
+
+    assert memory_of(come_and_go) < 3_000_000  # not 3 * 2,000 columns of 16 KB
+    assert set(wide.columns.requested) == {"cpu", "memory", "ephemeral-storage"}
+
+
+def test_resources_end_with_the_last_node_that_has_them(wide):
+    def patch():
+        for number in range(3):
+            wide.set_node(a_node("n7", **names_of_resources(f"r{number}-", 5000)))
+        wide.set_node(a_node("n7"))
+
+    assert memory_of(patch) < 3_000_000
+    assert set(wide.columns.allocatable) == {"cpu", "memory", "ephemeral-storage"}
+
+
+def test_columns_of_resources_that_are_asked_for_are_bounded(wide):
+    names = names_of_resources("r", 2000)
+    wide.place(pod_requesting("p", **names), "n7")
+    nodes = Nodes(wide)
+
+    assert memory_of(lambda: [nodes.requested(name).sum() for name in names]) < 300 * 2048 * 8
+    assert all(nodes.requested(name)[7] == 1 for name in names)
+
+
+def test_a_column_of_a_resource_follows_pods_and_nodes(snapshot):
+    gpu, nodes = "example.com/gpu", Nodes(snapshot)
+    assert nodes.allocatable(gpu).tolist() == nodes.requested(gpu).tolist() == [0.0]
+
+    snapshot.set_node(a_node("n0", **{gpu: 4}))
+    for name in ("one", "two"):
+        snapshot.place(pod_requesting(name, **{gpu: 1}), "n0")
+        assert nodes.allocatable(gpu).tolist() == [4.0]
+    assert nodes.requested(gpu).tolist() == [2.0]
+    snapshot.remove_pod("uid-one")
+    assert nodes.requested(gpu).tolist() == [1.0]
+    snapshot.set_node(a_node("n0"))
+    assert nodes.allocatable(gpu).tolist() == [0.0]

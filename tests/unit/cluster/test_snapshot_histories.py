@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 
-import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -13,7 +12,7 @@ from berth.api.kinds import PLUGIN_KINDS
 from berth.api.meta import ObjectMeta
 from berth.api.selectors import MATCHES_NOTHING, AffinityTerm, AffinityTermKind, LabelMatcher, PodSelector, Requirement
 from berth.api.workloads import Namespace
-from berth.cluster.columns import EVERY_ADDRESS, HostPort
+from berth.cluster.columns import EVERY_ADDRESS, AmountColumns, HostPort
 from berth.cluster.nodes import node_info
 from berth.cluster.placedpods import PlacedPods
 from berth.cluster.snapshot import Snapshot
@@ -202,8 +201,10 @@ def elsewhere(snapshot: Snapshot) -> dict[str, object]:
     }
 
 
-def amounts(columns: dict[str, np.ndarray], row: int) -> dict[str, float]:
-    return {name: float(column[row]) for name, column in columns.items() if column[row]}
+def amounts(columns: AmountColumns, row: int) -> dict[str, tuple[float, float]]:
+    """In the one row, and in the column of all rows."""
+    found = {name: (columns.item(name, row), float(columns.of(name)[row])) for name in columns}
+    return {name: both for name, both in found.items() if any(both)}
 
 
 def label(snapshot: Snapshot, key: str, row: int) -> str | None:

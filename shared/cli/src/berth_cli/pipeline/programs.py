@@ -121,7 +121,8 @@ def nats_server(folder: Path, port: int, *, name: str, settings: NatsSettings | 
     prefix, limits = settings.prefix, stream_limits(free_bytes(folder), settings, os.environ)
     # The store limit exceeds the streams' sizes, so that a small disk does not keep NATS from starting.
     store_bytes = 2 * (reserved_bytes(TopologySettings()) + sum(map(int, limits.values())) * MEBIBYTE)
-    text = config_text(ServerSettings(store=folder / "nats", port=port, name=name, store_bytes=store_bytes))
+    log = folder / "nats.log"
+    text = config_text(ServerSettings(store=folder / "nats", port=port, name=name, store_bytes=store_bytes, log=log))
     config.touch(mode=0o600)
     config.write_text(text + access.create_passwords(folder, prefix), encoding="utf-8")
     access.write_limits(folder, limits)
@@ -131,7 +132,7 @@ def nats_server(folder: Path, port: int, *, name: str, settings: NatsSettings | 
         name="nats-server",
         command=command,
         environment={GO_THREADS: threads},
-        log=folder / "nats.log",
+        log=log,
         stops_last=True,
     )
 

@@ -114,13 +114,11 @@ def measures_of(snapshot: Snapshot, largest: Pod | None, busiest: BusiestNodes) 
 
 
 def _of(snapshot: Snapshot, rows: RowIndex, resource: str) -> Amount:
-    column = snapshot.columns.allocatable.get(resource)
-    return np.zeros(len(rows)) if column is None else column[rows]
+    return snapshot.columns.allocatable.of(resource)[rows]
 
 
 def _requested(snapshot: Snapshot, rows: RowIndex, resource: str) -> Amount:
-    column = snapshot.columns.requested.get(resource)
-    return np.zeros(len(rows)) if column is None else column[rows]
+    return snapshot.columns.requested.of(resource)[rows]
 
 
 def _share(snapshot: Snapshot, rows: RowIndex, resource: str) -> Amount:

@@ -23,6 +23,7 @@ from berth.bus.jetstream import (
     ConsumerList,
     ConsumerNames,
     StreamInfo,
+    api_read,
     api_request,
     get_entry,
     nanoseconds,
@@ -151,7 +152,7 @@ async def verify(connection: Connection) -> None:
         found += differences(f"stream {stream.name}", stream_config(stream, topology), existing)
     for consumer in declared_consumers(topology):
         subject = f"CONSUMER.INFO.{consumer.stream}.{consumer.name}"
-        info = await api_request(connection, subject, None, ConsumerInfo)
+        info = await api_read(connection, subject, None, ConsumerInfo)
         found += differences(f"consumer {consumer.stream} {consumer.name}", consumer_config(consumer), info.config)
     if found:
         raise BusRefusedError(f"verifying the bus: {'; '.join(found)}: {HOW_TO_APPLY}")
@@ -189,7 +190,7 @@ async def consumer_names(connection: Connection, stream: str) -> list[str]:
     """Names of the stream's consumers, ephemeral ones included."""
     names: list[str] = []
     while True:
-        page = await api_request(connection, f"CONSUMER.NAMES.{stream}", {"offset": len(names)}, ConsumerNames)
+        page = await api_read(connection, f"CONSUMER.NAMES.{stream}", {"offset": len(names)}, ConsumerNames)
         names += page.consumers or []
         if not page.consumers or len(names) >= page.total:
             return names
@@ -217,7 +218,7 @@ async def _consumers(connection: Connection, stream: str) -> AsyncIterator[Consu
     # All consumers of the stream, page by page.
     seen = 0
     while True:
-        page = await api_request(connection, f"CONSUMER.LIST.{stream}", {"offset": seen}, ConsumerList)
+        page = await api_read(connection, f"CONSUMER.LIST.{stream}", {"offset": seen}, ConsumerList)
         for consumer in page.consumers or []:
             yield consumer
         seen += len(page.consumers or [])

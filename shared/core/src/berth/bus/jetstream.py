@@ -7,7 +7,8 @@ A bucket is a stream: its keys are subjects, and a removal is a marker.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+import contextlib
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from types import MappingProxyType
 from typing import Final, TypeVar
@@ -110,6 +111,7 @@ class LeadersMessageResponse(ApiResponse, frozen=True, kw_only=True):
     message: LeadersMessage = LeadersMessage()
 
 
+A = TypeVar("A")
 R = TypeVar("R", bound=ApiResponse)
 
 _NO_MESSAGE: Final = 10037
@@ -185,9 +187,26 @@ async def api_request(connection: Connection, subject: str, request: object, kin
     return decode_response(f"requesting {subject}", message.data, msgspec.json.Decoder(kind))
 
 
+# How often a request that changes nothing is sent if no answer comes. Requests of all accounts share one queue, and at
+# 10,000 the server drops everybody's, so one lost answer must end neither a reader nor a leadership.
+READ_TRIES: Final = 3
+
+
+async def api_read(connection: Connection, subject: str, request: object, kind: type[R]) -> R:
+    """A request that changes nothing; as :func:`api_request`, but repeated if no answer comes."""
+    return await _repeated(lambda: api_request(connection, subject, request, kind))
+
+
+async def _repeated(ask: Callable[[], Awaitable[A]]) -> A:
+    for _ in range(READ_TRIES - 1):
+        with contextlib.suppress(UnansweredError):
+            return await ask()
+    return await ask()
+
+
 async def stream_info(connection: Connection, name: str) -> StreamInfo:
     """Configuration and state of a stream."""
-    return await api_request(connection, f"STREAM.INFO.{name}", None, StreamInfo)
+    return await api_read(connection, f"STREAM.INFO.{name}", None, StreamInfo)
 
 
 async def publish(
@@ -281,7 +300,8 @@ async def last_message(connection: Connection, stream: str, subject: str) -> Sto
     """The last message of a subject or under a filter, or ``None``."""
     if "*" in subject or ">" in subject:
         return await _leaders_last(connection, stream, subject)
-    message = await connection.request(f"{connection.settings.api}.DIRECT.GET.{stream}.{subject}")
+    asked = f"{connection.settings.api}.DIRECT.GET.{stream}.{subject}"
+    message = await _repeated(lambda: connection.request(asked))
     if (stored := stored_message(message, connection.names)) is not None:
         return stored
     if status_of(message) == _NOT_FOUND:
@@ -297,7 +317,8 @@ async def last_sequence(connection: Connection, stream: str, subject: str) -> in
 
 async def _leaders_last(connection: Connection, stream: str, subject: str) -> StoredMessage | None:
     request = msgspec.json.encode({"last_by_subj": subject})
-    message = await connection.request(f"{connection.settings.api}.STREAM.MSG.GET.{stream}", request)
+    asked = f"{connection.settings.api}.STREAM.MSG.GET.{stream}"
+    message = await _repeated(lambda: connection.request(asked, request))
     response = _leaders_message.decode(message.data)
     if response.error is not None and response.error.err_code == _NO_MESSAGE:
         return None
@@ -340,6 +361,12 @@ async def get_page(
 
 
 async def _request_page(
+    connection: Connection, stream: str, request: Mapping[str, object], doing: str
+) -> tuple[list[StoredMessage], bool]:
+    return await _repeated(lambda: _request_page_once(connection, stream, request, doing))
+
+
+async def _request_page_once(
     connection: Connection, stream: str, request: Mapping[str, object], doing: str
 ) -> tuple[list[StoredMessage], bool]:
     page = DirectGetBatch(connection, doing)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Final, NamedTuple, TypeVar
 
 import numpy as np
@@ -47,6 +47,10 @@ ALLOCATABLE: Final = "allocatable"
 REQUESTED: Final = "requested"
 NONZERO: Final = "nonzero"
 
+# Allocatable pods of a node count up to here: more than etcd stores for a whole cluster, and whole numbers that every
+# column and every sum of them holds exactly.
+MOST_PODS: Final = 1 << 24
+
 # The code of a row whose node lacks the label.
 ABSENT: Final = -1
 
@@ -55,8 +59,11 @@ NO_NODE: Final = np.uint64(0)
 
 _FIRST_CAPACITY: Final = 64
 
-# Columns of label keys; more than the selectors of a cluster use. The least recently used column is dropped above it.
+# Columns of label keys, and of resources in each table; more than the selectors and requests of a cluster use. The
+# least recently used column is dropped above it.
 _MAX_COLUMNS: Final = 256
+# Resources that always have a column.
+_ALWAYS: Final = (CPU, MEMORY, EPHEMERAL_STORAGE)
 
 # Unused values that a column may keep before it is rebuilt.
 _SLACK: Final = 1024
@@ -107,8 +114,9 @@ class NodeColumns:
     """Columns of ``capacity`` rows.
 
     Attributes:
-        allocatable: resource to float64[capacity]; cpu in millicores, other resources in base units.
+        allocatable: by resource; cpu in millicores, other resources in base units.
         requested: the same for the requests of placed pods.
+        nothing: float64[capacity], zeros.
         nonzero_cpu: float64[capacity], millicores that scores count (a default for pods without a request).
         nonzero_memory: the same in bytes.
         pods: float64[capacity], number of placed pods.
@@ -126,8 +134,9 @@ class NodeColumns:
 
     def __init__(self) -> None:
         self.capacity = _FIRST_CAPACITY
-        self.allocatable: dict[str, Amount] = {name: self._zeros() for name in (CPU, MEMORY, EPHEMERAL_STORAGE)}
-        self.requested: dict[str, Amount] = {name: self._zeros() for name in (CPU, MEMORY, EPHEMERAL_STORAGE)}
+        self.allocatable = AmountColumns(self.capacity)
+        self.requested = AmountColumns(self.capacity)
+        self._named: dict[int, tuple[str, ...]] = {}  # by row, the other allocatable resources of its node
         self.nothing = self._zeros()
         self.nonzero_cpu = self._zeros()
         self.nonzero_memory = self._zeros()
@@ -158,7 +167,7 @@ class NodeColumns:
         """Write a node's row; ``rows`` is the number of rows in use."""
         amounts = read_amounts(node.status.allocatable, "status.allocatable", report)
         self._write_allocatable(row, counted(amounts))
-        self.allowed_pods[row] = amounts.get(PODS, 0)
+        self.allowed_pods[row] = min(amounts.get(PODS, 0), MOST_PODS)
         self.exists[row] = True
         self.unschedulable[row] = node.spec.unschedulable
         self.ready[row] = is_ready(node)
@@ -202,22 +211,22 @@ class NodeColumns:
             self._keep_large(row, (NONZERO, MEMORY), exact_memory)
 
     def _request(self, resource: str, row: int, amount: int, all_requests: RowRequests) -> None:
-        column = self.requested.get(resource)
-        if column is None:
-            column = self.requested[resource] = self._zeros()
-        before = column.item(row)
-        column[row] = after = before + amount
+        before = self.requested.item(resource, row)
+        after = before + amount
         if before >= LARGE or after >= LARGE:  # may be rounded: add up again, so that the order of events has no effect
-            column[row] = exact = sum(each.amounts.get(resource, 0) for each in all_requests())
+            after = exact = sum(each.amounts.get(resource, 0) for each in all_requests())
             self._keep_large(row, (REQUESTED, resource), exact)
+        self.requested.set(resource, row, after)
 
     def _write_allocatable(self, row: int, amounts: Amounts) -> None:
-        for resource in amounts.keys() - self.allocatable.keys():
-            self.allocatable[resource] = self._zeros()
-        for resource, column in self.allocatable.items():
-            column[row] = amount = amounts.get(resource, 0)
+        for resource in {*_ALWAYS, *self._named.pop(row, ()), *amounts}:
+            amount = amounts.get(resource, 0)
+            self.allocatable.set(resource, row, amount)
             if amount >= LARGE or row in self.large:
                 self._keep_large(row, (ALLOCATABLE, resource), amount)
+        named = tuple(resource for resource, amount in amounts.items() if amount and resource not in _ALWAYS)
+        if named:
+            self._named[row] = named
 
     def _keep_large(self, row: int, column: tuple[str, str], amount: int) -> None:
         if amount >= LARGE:
@@ -227,19 +236,17 @@ class NodeColumns:
             if not self.large[row]:
                 del self.large[row]
 
-    def exact(self, row: int, table: str, resource: str, column: Amount | None) -> int:
-        """The amount in a row of a column of the table; 0 if there is no such column."""
-        if column is None:
-            return 0
-        amount = int(column.item(row))
+    def exact(self, row: int, table: str, resource: str, rounded: float) -> int:
+        """The amount of the resource in a row of the table, whose column has it ``rounded``."""
+        amount = int(rounded)
         return amount if amount < LARGE else self.large[row][table, resource]
 
     def _zeros(self) -> Amount:
         return np.zeros(self.capacity, dtype=np.float64)
 
     def _grow(self) -> None:
-        for amounts in (self.allocatable, self.requested):
-            amounts.update({name: grown(column, self.capacity) for name, column in amounts.items()})
+        self.allocatable.grow(self.capacity)
+        self.requested.grow(self.capacity)
         self.nothing = self._zeros()
         self.nonzero_cpu = grown(self.nonzero_cpu, self.capacity)
         self.nonzero_memory = grown(self.nonzero_memory, self.capacity)
@@ -253,6 +260,75 @@ class NodeColumns:
         self.name_hash = grown(self.name_hash, self.capacity)
         self.tie_hash = grown(self.tie_hash, self.capacity)
         self.labels.grow(self.capacity)
+
+
+class AmountColumns:
+    """Amounts of all resources: float64[capacity] each.
+
+    cpu, memory and ephemeral storage always have a column. Anyone who may create pods, and each kubelet, may name
+    thousands of other resources. Of these only the rows with an amount are kept, and a column is built on first use.
+    """
+
+    def __init__(self, capacity: int) -> None:
+        self._capacity = capacity
+        self._always: dict[str, Amount] = {name: np.zeros(capacity, dtype=np.float64) for name in _ALWAYS}
+        self._amounts: dict[str, dict[int, float]] = {}  # by resource and row
+        self._built: OrderedDict[str, Amount] = OrderedDict()
+        self._nothing: Amount = np.zeros(capacity, dtype=np.float64)
+
+    def __iter__(self) -> Iterator[str]:
+        """The resources that have an amount in some row, and those that always have a column."""
+        return iter((*self._always, *self._amounts))
+
+    def of(self, resource: str) -> Amount:
+        """The column of a resource, read only; valid until the next change."""
+        column = self._always.get(resource)
+        if column is not None:
+            return column
+        amounts = self._amounts.get(resource)
+        if amounts is None:
+            return self._nothing
+        column = self._built.get(resource)
+        if column is None:
+            column = self._built[resource] = np.zeros(self._capacity, dtype=np.float64)
+            column[list(amounts)] = list(amounts.values())
+            if len(self._built) > _MAX_COLUMNS:
+                self._built.popitem(last=False)
+        else:
+            self._built.move_to_end(resource)
+        return column
+
+    def item(self, resource: str, row: int) -> float:
+        """The amount in one row, 0 without one."""
+        column = self._always.get(resource)
+        if column is not None:
+            return column.item(row)
+        amounts = self._amounts.get(resource)
+        return 0.0 if amounts is None else amounts.get(row, 0.0)
+
+    def set(self, resource: str, row: int, amount: float) -> None:
+        column = self._always.get(resource)
+        if column is None:
+            self._keep(resource, row, float(amount))
+            column = self._built.get(resource)
+        if column is not None:
+            column[row] = amount
+
+    def grow(self, capacity: int) -> None:
+        self._capacity = capacity
+        self._always = {name: grown(column, capacity) for name, column in self._always.items()}
+        self._built.clear()
+        self._nothing = np.zeros(capacity, dtype=np.float64)
+
+    def _keep(self, resource: str, row: int, amount: float) -> None:
+        if amount:
+            self._amounts.setdefault(resource, {})[row] = amount
+            return
+        amounts = self._amounts.get(resource, {})
+        amounts.pop(row, None)
+        if not amounts:
+            self._amounts.pop(resource, None)
+            self._built.pop(resource, None)
 
 
 class LabelColumns:

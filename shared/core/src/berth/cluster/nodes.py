@@ -76,20 +76,22 @@ class NodeInfo:
     @property
     def nonzero_cpu(self) -> int:
         """Millicores requested, with the defaults that scores use."""
-        return self._columns.exact(self.row, NONZERO, CPU, self._columns.nonzero_cpu)
+        return self._columns.exact(self.row, NONZERO, CPU, self._columns.nonzero_cpu.item(self.row))
 
     @property
     def nonzero_memory(self) -> int:
         """Bytes requested, with the defaults that scores use."""
-        return self._columns.exact(self.row, NONZERO, MEMORY, self._columns.nonzero_memory)
+        return self._columns.exact(self.row, NONZERO, MEMORY, self._columns.nonzero_memory.item(self.row))
 
     def allocatable(self, resource: str) -> int:
         """The allocatable amount: millicores for cpu, base units otherwise, 0 for a resource that the node lacks."""
-        return self._columns.exact(self.row, ALLOCATABLE, resource, self._columns.allocatable.get(resource))
+        rounded = self._columns.allocatable.item(resource, self.row)
+        return self._columns.exact(self.row, ALLOCATABLE, resource, rounded)
 
     def requested(self, resource: str) -> int:
         """The requests of its pods, in the same units."""
-        return self._columns.exact(self.row, REQUESTED, resource, self._columns.requested.get(resource))
+        rounded = self._columns.requested.item(resource, self.row)
+        return self._columns.exact(self.row, REQUESTED, resource, rounded)
 
     def placed(self) -> Collection[PlacedPod]:
         return self.snapshot.placed_on_row(self.row)
@@ -175,11 +177,11 @@ class Nodes:
 
     def allocatable(self, resource: str) -> Amount:
         """Allocatable amounts: millicores for cpu, base units otherwise, 0 for a resource that a node lacks."""
-        return self.take(self._columns.allocatable.get(resource, self._columns.nothing))
+        return self.take(self._columns.allocatable.of(resource))
 
     def requested(self, resource: str) -> Amount:
         """The requests of the pods on each node, in the same units."""
-        return self.take(self._columns.requested.get(resource, self._columns.nothing))
+        return self.take(self._columns.requested.of(resource))
 
     @property
     def nonzero_cpu(self) -> Amount:
@@ -253,11 +255,12 @@ class Nodes:
 class RemovedPods:
     """Pods removed from each node in a dry run: float64[nodes], their number and the sums of their requests.
 
-    ``count``: how many of them count; its argument gives how often each pod of a group counts.
+    ``requested``: by resource, computed on call, because pods may name thousands of resources. ``count``: how many of
+    them count; its argument gives how often each pod of a group counts.
     """
 
     pods: Amount
-    requested: Mapping[str, Amount]
+    requested: Callable[[str], Amount]
     count: Callable[[Callable[[PodGroup], int]], Amount]
 
 
@@ -281,8 +284,7 @@ class NodesWithoutPods(Nodes):
 
     def requested(self, resource: str) -> Amount:
         """The requests of the remaining pods."""
-        requested, removed = super().requested(resource), self._removed.requested.get(resource)
-        return requested if removed is None else requested - removed
+        return super().requested(resource) - self._removed.requested(resource)
 
 
 class RejectedNodes(Nodes):

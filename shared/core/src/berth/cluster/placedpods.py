@@ -9,7 +9,6 @@ from collections.abc import Iterable
 from typing import Final
 
 import numpy as np
-import numpy.typing as npt
 
 from berth.api.pod import Pod, priority_of, unix_seconds
 from berth.cluster.columns import grown
@@ -58,13 +57,6 @@ class PlacedPods:
         for row in rows:
             self._read(row)
         self._seen = self._snapshot.version
-
-    def amounts(self, resource: str) -> npt.NDArray[np.float64]:
-        """float64[capacity]: each pod's request of the resource."""
-        amounts = [each.requests.amounts.get(resource, 0) for each in self.pod_classes] or [0]
-        by_class = np.array(amounts, dtype=np.float64)
-        requests: npt.NDArray[np.float64] = by_class[self.classes]
-        return requests
 
     def _forget(self) -> None:
         self.rows = np.full(_FIRST_CAPACITY, NOWHERE, dtype=np.int64)

@@ -123,6 +123,7 @@ PODS: Final = 2  # pods placed on the node
 PODS_UPDATED: Final = 4
 
 _MAX_PROBLEMS: Final = 256
+_MAX_PROBLEM_LENGTH: Final = 256  # of an error's text, which may quote a whole object
 
 D = TypeVar("D")
 
@@ -172,6 +173,7 @@ class Snapshot:
         self._nominated_to: dict[str, dict[str, NominatedPod]] = {}  # by node
         self._namespaces: dict[str, Mapping[str, str]] = {}
         self._supposing = 0
+        self._unchecked: set[int] = set()  # rows reported since their node changed
         self._objects: dict[type[Any], Objects[Any]] = {}
         self._derived: dict[Hashable, Any] = {}
 
@@ -185,6 +187,7 @@ class Snapshot:
             self.columns.write_node(row, node, self.size, self._problem_of(f"node {node.metadata.name}"))
             self.images.write(row, before.status.images if before else None, node.status.images)
             self._changes.add(row, NODE)
+            self._unchecked.discard(row)
 
     def remove_node(self, name: str) -> None:
         """Remove a node; pods placed on it stay counted until they are removed."""
@@ -195,6 +198,7 @@ class Snapshot:
         self.columns.clear_node(row, self.size)
         self.images.write(row, node.status.images, None)
         self._changes.add(row, NODE)
+        self._unchecked.discard(row)
         self._release_if_empty(row)
 
     def set_namespace(self, namespace: Namespace) -> None:
@@ -275,6 +279,13 @@ class Snapshot:
         finally:
             self._supposing -= 1
             self._restore(before)
+
+    def report_unchecked(self, row: int, error: Exception) -> None:
+        """Report in ``problems`` that a check of the node breaks: once until the node changes, and not for each pod."""
+        if row not in self._unchecked:
+            self._unchecked.add(row)
+            what = f"{type(error).__name__}: {error}"
+            self.problems.append(f"node {self.rows.names[row]}: checking it for a pod: {what:.{_MAX_PROBLEM_LENGTH}}")
 
     # Queries
 

@@ -24,6 +24,7 @@ from berth.framework.extending import Extension
 from berth.framework.filtering import (
     FeasibleNodes,
     PreFiltered,
+    checked,
     filter_node,
     filter_node_with,
     nominated_pods,
@@ -415,12 +416,16 @@ def _check(pod: Pod, node: str, snapshot: Snapshot, profile: Profile, *, has_roo
         return found.rejection
     if found.nodes is not None and node not in found.nodes:
         return found.status_of_other_nodes()
-    nominated = () if has_room else nominated_pods(pod, info)
-    if nominated:
-        status = filter_node_with(nominated, found.state, pod, info, profile, skipped=found.skipped)
-        if not status.is_success:
-            return status
-    return filter_node(found.state, pod, info, profile, found.skipped)
+
+    def status() -> Status:
+        nominated = () if has_room else nominated_pods(pod, info)
+        if nominated:
+            status = filter_node_with(nominated, found.state, pod, info, profile, skipped=found.skipped)
+            if not status.is_success:
+                return status
+        return filter_node(found.state, pod, info, profile, found.skipped)
+
+    return checked(info, status)
 
 
 def _without_itself(pod: Pod, snapshot: Snapshot) -> AbstractContextManager[None]:

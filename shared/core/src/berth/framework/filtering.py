@@ -5,8 +5,9 @@ Nodes with nominated pods are filtered with and without them.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import islice
 from typing import Final
 
@@ -16,12 +17,22 @@ from berth.api.pod import Pod, priority_of
 from berth.cluster.nodes import NodeInfo, Nodes, node_info
 from berth.cluster.snapshot import Snapshot
 from berth.framework.interface import FilterPlugin, PreFilterExtensions, PreFilterResult
-from berth.framework.plugincalls import run_add_pod, run_filter, run_filter_on_all, run_pre_filter, with_plugin_name
+from berth.framework.plugincalls import (
+    PluginFailure,
+    run_add_pod,
+    run_filter,
+    run_filter_on_all,
+    run_pre_filter,
+    with_plugin_name,
+)
 from berth.framework.profile import Profile
 from berth.framework.status import SUCCESS, CachedVerdicts, Code, Codes, CycleState, Diagnosis, Mask, Status
 
 # Nominated pods counted per node, even if it allows fewer pods: the kubelet's default limit.
 LEAST_COUNTED: Final = 110
+# Maximum nominated pods counted per node, however many pods its kubelet says that it allows: twice as many as the
+# largest kubelets in use run. Each takes 10 us of a cycle.
+MOST_COUNTED: Final = 1024
 
 
 @dataclass(slots=True)
@@ -110,11 +121,29 @@ def filter_node_with(  # noqa: PLR0913 - the parts of one cycle, and the pods to
         return filter_node(state, pod, node, profile, skipped)
 
 
+def checked(node: NodeInfo, check: Callable[[], Status]) -> Status:
+    """The answer of a check of one node; a check that breaks rejects the node.
+
+    The node's state is what broke it, so the pod may still go to any other.
+
+    Raises:
+        PluginFailure: a plugin failed.
+    """
+    try:
+        return check()
+    except PluginFailure:
+        raise
+    except Exception as exc:  # noqa: BLE001 - odd objects may raise anything
+        node.snapshot.report_unchecked(node.row, exc)
+        return Status.unresolvable(f"node(s) cannot be checked ({type(exc).__name__})")
+
+
 def nominated_pods(pod: Pod, node: NodeInfo) -> list[Pod]:
     """The unplaced pods nominated to the node with the same priority as this one or higher.
 
-    At most as many as the node allows, or LEAST_COUNTED: beside those it has no room for this pod. Placing ten thousand
-    would take a tenth of a second per cycle, and anyone who may write pod status can nominate them.
+    At most as many as the node allows, between LEAST_COUNTED and MOST_COUNTED: beside those it has no room for this
+    pod. Placing ten thousand would take a tenth of a second per cycle, and anyone who may write pod status can nominate
+    them.
     """
     snapshot, priority = node.snapshot, priority_of(pod)
     others = (nominated.pod for nominated in snapshot.nominations_to(node.name))
@@ -123,7 +152,7 @@ def nominated_pods(pod: Pod, node: NodeInfo) -> list[Pod]:
         for other in others
         if other.uid != pod.uid and priority_of(other) >= priority and snapshot.node_of(other.uid) is None
     )
-    return list(islice(counted, max(node.allowed_pods, LEAST_COUNTED)))
+    return list(islice(counted, min(max(node.allowed_pods, LEAST_COUNTED), MOST_COUNTED)))
 
 
 class FeasibleNodes:
@@ -225,11 +254,17 @@ class FeasibleNodes:
     def _rejected_with_nominated_pods(self, rows: Mask) -> dict[int, Status]:
         """The rows on which the pod does not fit together with their nominated pods."""
         rejected: dict[int, Status] = {}
-        state, skipped = self._found.state, self._found.skipped
         for node in self._snapshot.nominated_nodes:
             info = node_info(self._snapshot, node)
-            if info is not None and rows[info.row] and (nominated := nominated_pods(self._pod, info)):
-                status = filter_node_with(nominated, state, self._pod, info, self._profile, skipped=skipped)
+            if info is not None and rows[info.row]:
+                status = checked(info, partial(self._status_with_nominated_pods, info))
                 if not status.is_success:
                     rejected[info.row] = status
         return rejected
+
+    def _status_with_nominated_pods(self, info: NodeInfo) -> Status:
+        nominated = nominated_pods(self._pod, info)
+        if not nominated:
+            return SUCCESS
+        state, skipped = self._found.state, self._found.skipped
+        return filter_node_with(nominated, state, self._pod, info, self._profile, skipped=skipped)

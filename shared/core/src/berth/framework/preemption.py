@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 
 import numpy as np
 
@@ -19,6 +20,7 @@ from berth.framework.extending import EXTENDER, Evictions
 from berth.framework.filtering import (
     FeasibleNodes,
     PreFiltered,
+    checked,
     filter_node,
     filter_node_with,
     nominated_pods,
@@ -42,7 +44,7 @@ from berth.framework.plugincalls import (
     with_plugin_name,
 )
 from berth.framework.profile import Profile
-from berth.framework.status import CycleState, Diagnosis, FilterColumn, Status, Verdicts
+from berth.framework.status import SUCCESS, CycleState, Diagnosis, FilterColumn, Status, Verdicts
 
 
 def post_filter(  # noqa: PLR0913 - the parts of one cycle
@@ -209,6 +211,9 @@ class FilterDryRun:
         """All filters on the node as it is now, with nominated pods of equal or higher priority and without."""
         if self._found.rejection is not None:
             return self._found.rejection  # PreFilter ended early: the state is not complete
+        return checked(node, partial(self._status, state, node))
+
+    def _status(self, state: CycleState, node: NodeInfo) -> Status:
         skipped = self._found.skipped
         nominated = self._nominated_to(node)
         if nominated:
@@ -230,7 +235,14 @@ class FilterDryRun:
     def _nominated_rows(self) -> list[int]:
         """The rows on which nominated pods count."""
         infos = (node_info(self.snapshot, name) for name in self.snapshot.nominated_nodes)
-        return [info.row for info in infos if info is not None and self._nominated_to(info)]
+        return [
+            info.row
+            for info in infos
+            if info is not None and not checked(info, partial(self._status_of_nominations, info)).is_success
+        ]
+
+    def _status_of_nominations(self, node: NodeInfo) -> Status:
+        return Status.unschedulable() if self._nominated_to(node) else SUCCESS
 
     def _nominated_to(self, node: NodeInfo) -> list[Pod]:
         # The pods that count on the node are the same for all victims that are tried.

@@ -153,7 +153,7 @@ class Ranker:
         most = self.nodes_named(view)
         if not named or len(named) >= most or named[0].node == pending.pod.status.nominated_node_name:
             return ranking
-        full = {proposal.node for proposal in view.proposals.unsettled(bound=False)} - {each.node for each in named}
+        full = {proposal.node for proposal in view.proposals.unbound()} - {each.node for each in named}
         if ranking.only is not None:
             full &= ranking.only
         if not full:
@@ -180,7 +180,7 @@ class Ranker:
         """
         if not _is_rejected(ranking) or not any(rejection.resolvable for rejection in ranking.rejections):
             return ranking, False
-        if not any(view.proposals.unsettled(bound=True)) and not len(view.proposals.nominations):
+        if not any(view.proposals.uncertain()) and not len(view.proposals.nominations):
             return ranking, False
         may_preempt = ranking.nomination is None
         without = self._rank_without_proposals(pending, view, bound=True, may_preempt=may_preempt, extension=extension)

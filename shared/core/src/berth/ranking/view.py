@@ -166,9 +166,12 @@ class Proposals:
         if known is not None and known.bound_at is None:
             self._end(uid)
 
-    def unsettled(self, *, bound: bool) -> Iterator[Proposal]:
-        """Proposals that may end without an event: neither held nor bound; with ``bound``, also bound ones."""
-        return (each for each in self._by_uid.values() if not each.is_held and (bound or each.bound_at is None))
+    def unbound(self) -> Iterator[Proposal]:
+        return (proposal for proposal in self._by_uid.values() if proposal.bound_at is None)
+
+    def uncertain(self) -> Iterator[Proposal]:
+        """Proposals that may end without an event: all but held ones."""
+        return (proposal for proposal in self._by_uid.values() if not proposal.is_held)
 
     def __iter__(self) -> Iterator[Proposal]:
         return iter(self._by_uid.values())
@@ -417,8 +420,8 @@ class View:
 
     @contextmanager
     def without_proposals(self, *, bound: bool) -> Iterator[None]:
-        """Exclude proposals that are neither held nor bound from the Snapshot; with ``bound``, also bound ones."""
-        removed = list(self.proposals.unsettled(bound=bound))
+        """Exclude unbound proposals from the Snapshot; with ``bound``, all but held ones."""
+        removed = list(self.proposals.uncertain() if bound else self.proposals.unbound())
         for proposal in removed:
             self.snapshot.remove_pod(proposal.pod.uid)
         self.proposals.nominations.suspend()

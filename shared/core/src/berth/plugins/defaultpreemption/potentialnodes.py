@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import partial
+from functools import lru_cache, partial
 from typing import Final
 
 import numpy as np
@@ -23,6 +23,7 @@ from berth.plugins.defaultpreemption.victims import PRIORITY_OFFSET, Cost, Disru
 Numbers = npt.NDArray[np.int64]
 # Priorities that are distinguished. With more, a node's highest victim priority is known only as a range.
 _MAX_LEVELS: Final = 16
+_MAX_RESOURCES: Final = 16  # resources whose amounts are kept during a dry run: more than pods request
 _MAX_COUNT: Final = 32  # victims that are counted exactly; other nodes need more
 
 
@@ -139,8 +140,10 @@ class LowerPriorityPods:
         self.since = pods.since[chosen]
         self.groups = pods.groups[chosen]
         self._pod_groups = pods.pod_groups
-        resources = {name for pod_class in pods.pod_classes for name in pod_class.requests.amounts}
-        self._amounts = {name: pods.amounts(name)[chosen] for name in sorted(resources)}
+        self._requests = [pod_class.requests for pod_class in pods.pod_classes]
+        self._classes = pods.classes[chosen]
+        self._amounts_of = lru_cache(_MAX_RESOURCES)(self._read_amounts)
+        self._largest_of = lru_cache(_MAX_RESOURCES)(self._read_largest)
 
     @property
     def has_any(self) -> Mask:
@@ -150,23 +153,34 @@ class LowerPriorityPods:
     def removed(self, mask: Mask | None = None) -> RemovedPods:
         """Amounts freed on each row by removing these pods; ``mask``: only some of them."""
         positions = self.positions if mask is None else self.positions[mask]
-        amounts = self._amounts if mask is None else {name: each[mask] for name, each in self._amounts.items()}
+
+        def requested(resource: str) -> Amount:
+            amounts = self._amounts_of(resource)
+            return _sum_by_row(amounts if mask is None else amounts[mask], positions, self.count)
+
         return RemovedPods(
             np.bincount(positions, minlength=self.count).astype(np.float64),
-            {name: _sum_by_row(each, positions, self.count) for name, each in amounts.items()},
+            lru_cache(_MAX_RESOURCES)(requested),
             self._counted if mask is None else partial(self._counted, among=mask),
         )
 
     def most_removed(self, every: RemovedPods, victims: int) -> RemovedPods:
         """An upper bound of the amounts freed on each row by removing any ``victims`` of the pods."""
-        largest = {name: np.zeros(self.count) for name in self._amounts}
-        for name, column in largest.items():
-            np.maximum.at(column, self.positions, self._amounts[name])
         return RemovedPods(
             np.minimum(every.pods, victims),
-            {name: np.minimum(every.requested[name], victims * column) for name, column in largest.items()},
+            lambda resource: np.minimum(every.requested(resource), victims * self._largest_of(resource)),
             every.count,
         )
+
+    def _read_amounts(self, resource: str) -> Amount:
+        by_class = np.array([each.amounts.get(resource, 0) for each in self._requests] or [0], dtype=np.float64)
+        amounts: Amount = by_class[self._classes]
+        return amounts
+
+    def _read_largest(self, resource: str) -> Amount:
+        largest = np.zeros(self.count)
+        np.maximum.at(largest, self.positions, self._amounts_of(resource))
+        return largest
 
     def _counted(self, times: Callable[[PodGroup], int], among: Mask | None = None) -> Amount:
         """float64[rows]: the pods, each counted ``times`` of its group."""
