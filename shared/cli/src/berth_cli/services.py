@@ -129,10 +129,14 @@ def compared(figures: ShadowFigures) -> str:
 
 
 def gone(processes: Sequence[Seen]) -> list[Gone]:
-    """Processes reported by others that neither answer nor announced their end; the longest silent last."""
+    """Processes reported by watcher or binder that neither answer nor announced their end; the longest silent last.
+
+    All services report them, but another one's NATS user should not choose what people read about watcher and binder.
+    """
     here = {one.identity for one in processes}
     found: dict[str, Gone] = {}
-    for each in (each for one in processes for each in one.statistics.gone if each.identity not in here):
+    reports = (each for one in processes if one.service in NO_LEADER for each in one.statistics.gone)
+    for each in (each for each in reports if each.identity not in here):
         known = found.get(each.identity)
         if known is None or each.seconds < known.seconds:
             found[each.identity] = each
@@ -150,9 +154,14 @@ def leader(processes: Iterable[Seen], service: str) -> Seen | None:
 async def what_stops(session: Session) -> str:
     """Why no pod moves: NATS stores nothing for a service, or a service is missing. Empty if neither holds."""
     processes = seen(await session.services())
-    states = [one.statistics.readiness for one in processes]
-    full = (state.removeprefix("not ready: ") for state in states if STORES_NOTHING in state)
+    states = [(process_label(one.service, one.name), one.statistics.readiness) for one in processes]
+    full = (f"{who}: {state.removeprefix('not ready: ')}" for who, state in states if STORES_NOTHING in state)
     return next(full, "") or "; ".join(missing(processes))
+
+
+def is_draining(processes: Iterable[Seen]) -> bool:
+    """Whether a watcher says that it publishes no pods. Another service cannot know."""
+    return any(one.statistics.draining for one in processes if one.service == "watcher")
 
 
 def queue_lines(processes: Sequence[Seen]) -> Iterator[str]:
@@ -171,7 +180,7 @@ def attention(processes: Sequence[Seen]) -> list[str]:
     """The problems that need attention, a sentence each."""
     return [
         *missing(processes),
-        *(DRAINING for one in processes if one.statistics.draining),
+        *([DRAINING] if is_draining(processes) else []),
         *(
             f"{process_label(one.service, one.name)}: {one.statistics.readiness}"
             for one in processes

@@ -17,7 +17,7 @@ from berth_cli.console.nodetable import NodeChanges, NodeFacts, NodeLoad, NodeTa
 from berth_cli.console.shadowlog import DifferenceLine, ShadowLine, ShadowLog
 from berth_cli.mirror import MirrorReader
 from berth_cli.rendering import is_current
-from berth_cli.services import activity, attention, leader, seen
+from berth_cli.services import activity, attention, is_draining, leader, seen
 
 MOST_SENTENCES: Final = 50  # processes and sentences per frame
 SENTENCE_CHARACTERS: Final = 600
@@ -152,7 +152,7 @@ class ConsoleModel:
             queues=dict(statistics.queues) if statistics else {},
             in_flight=dict(statistics.in_flight) if statistics else {},
             window=dict(statistics.window) if statistics else {},
-            draining=any(one.statistics.draining for one in processes),
+            draining=is_draining(processes),
             attention=[text[:SENTENCE_CHARACTERS] for text in attention(processes)[:MOST_SENTENCES]],
             processes=[
                 ServiceState(name=process_label(one.service, one.name), state=activity(one)[:SENTENCE_CHARACTERS])

@@ -349,12 +349,20 @@ def _answers(user: User) -> list[str]:
     # NATS's service protocol, on which the user's service answers.
     if not user.service:
         return []
-    verbs = [f"$SRV.{verb}" for verb in ("PING", "INFO", "STATS")]
-    named = [f"{verb}.{user.names.word(user.service)}{rest}" for verb in verbs for rest in ("", ".>")]
-    subjects = [asked(user)]
+    subjects = [*listed(user), asked(user)]
     if user.answers_admins:
         subjects.append(user.names.subject(f"{PREFIX}.admin.{user.service}.>"))
-    return [*verbs, *named, *subjects]
+    return subjects
+
+
+def listed(user: User) -> list[str]:
+    """The subjects of NATS's service protocol on which the user's service answers.
+
+    All services answer the three without a name, so their answers prove nothing: any of the services could have sent
+    one under another name.
+    """
+    verbs = [f"$SRV.{verb}" for verb in ("PING", "INFO", "STATS")]
+    return [*verbs, *(f"{verb}.{user.names.word(user.service)}{rest}" for verb in verbs for rest in ("", ".>"))]
 
 
 def announcements(user: User) -> str:

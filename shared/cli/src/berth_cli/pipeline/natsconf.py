@@ -15,6 +15,7 @@ from berth_cli.pipeline.accounts import (
     User,
     announcements,
     asked,
+    listed,
     local,
     publishes,
     subscribes,
@@ -120,7 +121,8 @@ def _service_exports(user: User, declared: Iterable[User]) -> Iterator[str]:
         yield f"{{ stream: {_quoted(announcements(user) + '>')}, accounts: [{others}] }}"
     for subject in user.broadcasts:
         yield f"{{ stream: {_quoted(subject)}, accounts: [{people}] }}"
-    yield f'{{ service: "$SRV.>", response_type: stream, accounts: [{people}] }}'
+    for subject in listed(user):
+        yield f"{{ service: {_quoted(subject)}, response_type: stream, accounts: [{people}] }}"
     yield f"{{ service: {_quoted(asked(user))}, accounts: [{people}] }}"
 
 
@@ -132,8 +134,10 @@ def _service_imports(name: str, other: str, declared: Iterable[User]) -> Iterato
                 yield f"{{ stream: {{ account: {other}, subject: {_quoted(announcements(user) + '>')} }} }}"
             if name == user.names.word(PEOPLE):
                 yield from (f"{{ stream: {{ account: {other}, subject: {_quoted(it)} }} }}" for it in user.broadcasts)
-                yield f'{{ service: {{ account: {other}, subject: "$SRV.>" }} }}'
-                yield f"{{ service: {{ account: {other}, subject: {_quoted(asked(user))} }} }}"
+                yield from (
+                    f"{{ service: {{ account: {other}, subject: {_quoted(it)} }} }}"
+                    for it in (*listed(user), asked(user))
+                )
 
 
 def _accounts(declared: Iterable[User]) -> list[str]:

@@ -40,11 +40,12 @@ from berth.bus.interface import (
     Unstored,
 )
 from berth.bus.ordered import ALL, NatsReader
+from berth.bus.outgoing import NO_RESPONDERS, status_of
 from berth.bus.settings import BusSettings
 from berth.bus.topology import STORED_PREFIX, Names
 from berth.decoding import decode_json
 from berth.errors import BerthError, DecodeError
-from berth.messages.subjects import service_subject
+from berth.messages.subjects import SERVICES, service_subject
 
 
 class NatsBus(Bus):
@@ -232,10 +233,11 @@ class NatsSession(Session):
 # --- NATS's service protocol
 
 ENDPOINT: Final = "status"
+MOST_INSTANCES: Final = 1000  # Of one service; further answers are not read.
 ALL_ANSWERS_SECONDS: Final = 0.5  # For all answers together, because the number of services is unknown.
 NEXT_ANSWER_SECONDS: Final = 0.2  # Without an answer for this long, no further one is expected.
 
-BERTHS: Final = "berth-"  # Start of services' names, after the prefix of their berth.
+BERTHS: Final = "berth-"  # Start of services' names, which their descriptions leave out.
 _PREFIX: Final = "$SRV"
 _TYPES: Final = "io.nats.micro.v1"
 _QUEUE: Final = "q"
@@ -356,31 +358,38 @@ _stats_decoder: Final = msgspec.json.Decoder(_ServiceStats)
 
 
 async def _services(connection: Connection, service: str) -> list[ServiceInstance]:
-    # All services, or all of one name, that answer a request for statistics. Undecodable answers are skipped.
+    # All services, or all of one name, that answer a request for statistics. Each name has a request of its own, which
+    # only this service's account receives; every service receives `$SRV.STATS` and could answer it as another.
+    names = [service] if service else SERVICES
+    found = await asyncio.gather(*(_instances(connection, name) for name in names))
+    return sorted((one for each in found for one in each), key=lambda one: (one.service, one.identity))
+
+
+async def _instances(connection: Connection, service: str) -> list[ServiceInstance]:
+    # Undecodable answers, and those under another name, are skipped.
     answers: asyncio.Queue[Msg] = asyncio.Queue()
-    names = connection.names
     inbox = connection.new_inbox()
     subscription = await connection.subscribe(inbox, answers.put_nowait)
-    found = []
+    found: list[Msg] = []
     try:
-        connection.send(f"{_PREFIX}.STATS.{names.word(service) if service else ''}".rstrip("."), reply=inbox)
+        connection.send(f"{_PREFIX}.STATS.{connection.names.word(service)}", reply=inbox)
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(ALL_ANSWERS_SECONDS):
-                while True:
-                    found.append(await asyncio.wait_for(answers.get(), NEXT_ANSWER_SECONDS))
+                while len(found) < MOST_INSTANCES:
+                    answer = await asyncio.wait_for(answers.get(), NEXT_ANSWER_SECONDS)
+                    if status_of(answer) == NO_RESPONDERS:
+                        break
+                    found.append(answer)
     finally:
         connection.unsubscribe(subscription)
-    instances = (one for message in found if (one := _instance(message.data, names)))
-    return sorted(instances, key=lambda one: (one.service, one.identity))
+    instances = (one for message in found if (one := _instance(message.data, connection.names)))
+    return [one for one in instances if one.service == service]
 
 
 def _instance(data: bytes, names: Names) -> ServiceInstance | None:
-    # None for a service of another berth or another program.
     try:
         answer = decode_json(_stats_decoder, data, "statistics")
     except DecodeError:
-        return None
-    if not answer.name.startswith(names.word(BERTHS)):
         return None
     identity = (answer.metadata or {}).get("identity", answer.id)
     stats = next((endpoint.data for endpoint in answer.endpoints or () if endpoint.data), {})

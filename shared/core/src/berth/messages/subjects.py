@@ -111,6 +111,10 @@ def all_of(stage: str) -> str:
     return f"{PREFIX}.{stage}.>"
 
 
+# The names under which services answer, each answered by its own NATS account only (docs/protocol.md, 8.7).
+SERVICES: Final = ("berth-binder", "berth-metrics-collector", "berth-scorer", "berth-shadow", "berth-watcher")
+
+
 def service_subject(service: str, identity: str, endpoint: str = "", *, for_admins: bool = False) -> str:
     """The subject on which a service answers: statistics or an endpoint; side effects are under ``berth.admin``."""
     asked = f"{PREFIX}.{'admin' if for_admins else 'service'}.{escape_token(service)}.{escape_token(identity)}"
