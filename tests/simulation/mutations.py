@@ -180,10 +180,7 @@ def _evicts_unread() -> list[Replacement]:
 def _evicts_unneeded() -> list[Replacement]:
     """The binder does not ask itself whether the pod fits somewhere."""
     check = preemption.PreemptionCheck
-    return [
-        (check, "_too_little_known", lambda _self, _ranked: None),
-        (check, "_without_eviction", lambda _self, _pod, _profile: None),
-    ]
+    return [(check, "_without_eviction", lambda _self, _pod, _profile: None)]
 
 
 def _lists_in_conflicts() -> list[Replacement]:
