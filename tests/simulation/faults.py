@@ -11,11 +11,15 @@ from berth.bus.admin import NAMED_IN_POSITIONS
 from berth.bus.topology import PENDING, RANKED
 from berth.errors import BerthError
 from berth_sim.apiserver.kinds import LEASES, PODS
+from simulation.hostile import be_hostile
 from simulation.loop import SimulatedProcess
 from simulation.network import Link
 from simulation.world import Service, World
 
 STREAM_LOST: Final = "NATS lost a stream"
+HOSTILE_SCORER: Final = "hostile scorer"
+APART: Final = frozenset({STREAM_LOST, HOSTILE_SCORER})
+"""Faults that seeds choose only where they are asked for: most seeds stay as they were."""
 LONGEST_PAUSE_SECONDS: Final = 40.0
 AFTERMATH_SECONDS: Final = {
     "binder lost in mid-air": 20.0,
@@ -25,6 +29,7 @@ AFTERMATH_SECONDS: Final = {
     "API answers lost": 30.0,
     "bus answers lost": 30.0,
     "deliveries forgotten": 30.0,
+    HOSTILE_SCORER: 10.0,
 }
 """How long a fault may have effects after it has been withdrawn."""
 
@@ -139,6 +144,12 @@ class Faults:
         for subject in (*(f"berth.{stage}.berth.default.evil" for stage in ("pending", "ranked", "decision")), *FACTS):
             self._put(subject, self._chance.choice(GARBAGE))
         return 1.0
+
+    def hostile_scorer(self) -> float:
+        """Somebody has a scorer's credential, and lets no pod be bound whose message he gets."""
+        world, chance = self._world, random.Random(self._chance.random())
+        process = world.start_hostile(lambda bus: be_hostile(bus, chance, world.stolen))
+        return self._later(self._chance.uniform(1.0, 15.0), world.end_client, process)
 
     def _put(self, subject: str, data: bytes) -> None:
         with contextlib.suppress(BerthError):
@@ -404,4 +415,5 @@ FAULTS: Final[dict[str, Callable[[Faults], float]]] = {
     "NATS's disk full": Faults.disk_full,
     "deliveries forgotten": Faults.deliveries_forgotten,
     STREAM_LOST: Faults.stream_lost,
+    HOSTILE_SCORER: Faults.hostile_scorer,
 }

@@ -408,7 +408,10 @@ class Invariants:
             f"{name} {stored.subject}"
             for name in (PENDING, RANKED)
             for stored in self._stored(name)
-            if ".".join(stored.subject.split(".")[3:]) not in waiting and self._is_known(stored.subject)
+            if ".".join(stored.subject.split(".")[3:]) not in waiting
+            and self._is_known(stored.subject)
+            # A stolen message of a deleted pod stays until its age ends.
+            and _attempt_in(stored.data)[0] not in self._world.stolen
         ]
 
     def _is_known(self, subject: str) -> bool:
@@ -526,6 +529,8 @@ class Messages:
         attempt, _ = _attempt_in(stored.data)
         if not attempt or ".".join(stored.subject.split(".")[2:]) in self._dead:
             return
+        if attempt in self._world.stolen:
+            return
         if stream == PENDING and (RANKED, attempt) not in self._attempts:
             self._world.problem(f"PENDING {attempt} is acknowledged, and RANKED does not have it")
         uid, order = _order(attempt)
@@ -563,6 +568,7 @@ MOST_KEPT: Final = 2
 NOT_OF_PODS: Final = tuple(
     f".{name}"
     for name in (
+        "_always",
         "_by_query",
         "_classes",
         "_columns",

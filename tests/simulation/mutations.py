@@ -25,9 +25,11 @@ from berth.ranking import view
 from berth_binder import cache as binder_cache
 from berth_binder import core, takeover
 from berth_binder.attempts import queue as queue_of_attempts
+from berth_binder.attempts.ahead import AheadMessages
+from berth_binder.core import BinderCore
 from berth_binder.decisions import conflictcheck, preemption
 from berth_binder.decisions.verdict import EvictionPlan, Verdict, waiting
-from berth_binder.events import Ack, PublishDecision
+from berth_binder.events import Ack, PublishDecision, PutOff
 from berth_scorer import backlog
 from berth_scorer import core as scorer_core
 from berth_scorer import events as scorer_events
@@ -39,7 +41,7 @@ from berth_watcher.store import clusterevents
 from berth_watcher.takeover import TakeoverState
 from harness.fakes.memory_bus import MemoryStore
 from simulation.faults import STREAM_LOST
-from simulation.simulate import LARGE_OBJECTS, VOLUMES, Focus
+from simulation.simulate import HOSTILE, LARGE_OBJECTS, VOLUMES, Focus
 
 Replacement = tuple[Any, str, Any]
 
@@ -178,10 +180,7 @@ def _evicts_unread() -> list[Replacement]:
 def _evicts_unneeded() -> list[Replacement]:
     """The binder does not ask itself whether the pod fits somewhere."""
     check = preemption.PreemptionCheck
-    return [
-        (check, "_too_little_known", lambda _self, _ranked: None),
-        (check, "_without_eviction", lambda _self, _pod, _profile: None),
-    ]
+    return [(check, "_without_eviction", lambda _self, _pod, _profile: None)]
 
 
 def _lists_in_conflicts() -> list[Replacement]:
@@ -360,6 +359,25 @@ def _end_of_nomination_unheard() -> list[Replacement]:
 
 def _silent_attempts_stay() -> list[Replacement]:
     return [(Attempts, "look_up", lambda _self, _queued, _attempt: [])]
+
+
+def _held_attempts_keep_their_slots() -> list[Replacement]:
+    return [(Attempts, "give_slot_back", lambda _self, _queued: False)]
+
+
+def _unknown_profiles_are_put_off() -> list[Replacement]:
+    receive = BinderCore._receive
+
+    def put_off(self: Any, delivery: Any, now: float) -> Any:
+        if delivery.ranked.profile not in self._profiles:
+            return [PutOff(held=delivery, reason="")]
+        return receive(self, delivery, now)
+
+    return [
+        (BinderCore, "_receive", put_off),
+        (AheadMessages, "may_wait", lambda *_arguments, **_more: True),
+        *_held_attempts_keep_their_slots(),
+    ]
 
 
 def _orphans_stay() -> list[Replacement]:
@@ -793,6 +811,20 @@ MUTATIONS: Final[dict[str, Mutation]] = {
         seeds=200,
         replace=_silent_attempts_stay,
         focus=BUS,
+    ),
+    "held-attempts-keep-slots": Mutation(
+        rule="an attempt that a work queue holds gives its slots back (3.5)",
+        seeds=100,
+        replace=_held_attempts_keep_their_slots,
+        focus=HOSTILE,
+        is_quick=True,
+    ),
+    "unknown-profiles-for-ever": Mutation(
+        rule="what only a newer binder may understand has an end (4.7)",
+        seeds=100,
+        replace=_unknown_profiles_are_put_off,
+        focus=HOSTILE,
+        is_quick=True,
     ),
     "orphans-stay": Mutation(
         rule="a consumer that does not deliver what its stream holds is made anew (2)",

@@ -121,6 +121,8 @@ class Rules:
 
     def _on_ranked(self, message: _Message) -> None:
         at, after = self._asked.pop(message.attempt, (0.0, Positions()))
+        if message.attempt in self._world.stolen:
+            return
         if message.error or self._world.now - at >= POSITION_WAIT_SECONDS or message.positions.covers(after):
             return
         self._world.problem(

@@ -29,7 +29,7 @@ from berth_watcher.core import WatcherCore
 from simulation import patches
 from simulation.cluster import ACTS, KINDS_OF_PODS, ClusterUsers
 from simulation.configurations import SECOND, configuration
-from simulation.faults import FAULTS, STREAM_LOST, Faults
+from simulation.faults import APART, FAULTS, HOSTILE_SCORER, STREAM_LOST, Faults
 from simulation.invariants import Invariants
 from simulation.loop import OWNER, START_SECONDS, TooManyStepsError
 from simulation.rules import Rules
@@ -57,7 +57,7 @@ EMPTY_SECONDS: Final = 75.0
 class Focus:
     """Between what a seed may choose. A mutation is looked for where it can show."""
 
-    faults: tuple[str, ...] = tuple(name for name in FAULTS if name != STREAM_LOST)
+    faults: tuple[str, ...] = tuple(name for name in FAULTS if name not in APART)
     fault_counts: tuple[int, ...] = (0, 1, 1, 2, 3, 5)
     acts: tuple[int, ...] = (0, 5, 15)
     nodes: tuple[int, int] = (3, 8)
@@ -135,9 +135,17 @@ all pods and wait would take four times as long.
 What does not need several processes shows sooner: of 16 mutations that small runs or these find within 3 s of CPU, ten
 are found sooner by these, one of them by these only; one alike; five later or not at all.
 """
-LOST_STREAMS: Final = replace(SMALL, faults=(*FAULTS, *(STREAM_LOST,) * 10), fault_counts=(1, 2, 3))
+LOST_STREAMS: Final = replace(
+    SMALL,
+    faults=(*(name for name in FAULTS if name != HOSTILE_SCORER), *(STREAM_LOST,) * 10),
+    fault_counts=(1, 2, 3),
+)
 """Positions of one stream begin anew, among other faults."""
-SIZES: Final = (*(SMALL,) * 34, *(MEDIUM,) * 5, LARGE, *(VOLUMES,) * 4, *(LARGE_OBJECTS,) * 2, *(LOST_STREAMS,) * 2)
+HOSTILE: Final = replace(SMALL, faults=(HOSTILE_SCORER,), fault_counts=(1, 1, 2), acts=(2, 4), window_floors=(1, 2))
+"""A stolen credential of a scorer, and few slots in the window."""
+SIZES: Final = (
+    *(SMALL,) * 34, *(MEDIUM,) * 5, LARGE, *(VOLUMES,) * 4, *(LARGE_OBJECTS,) * 2, *(LOST_STREAMS,) * 2, *(HOSTILE,) * 2
+)  # fmt: skip
 """What seeds choose among: most runs are small, since a fault needs few pods to show, and many seeds.
 
 What is added at the end leaves most seeds as they were.

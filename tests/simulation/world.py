@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import random
 from collections import Counter
 from collections.abc import Callable, Coroutine, Mapping
@@ -11,6 +12,7 @@ from typing import Any, Final
 
 from berth.api.config.configuration import KubeSchedulerConfiguration
 from berth.clock import Clock
+from berth.errors import BerthError
 from berth.framework.profile import Profile
 from berth.lifecycle.process import Process
 from berth.profiles.configuration import profiles_of
@@ -25,7 +27,7 @@ from berth_watcher import service as watcher_service
 from berth_watcher.settings import watcher_settings
 from simulation import patches
 from simulation.api import SimulatedApiServer, SimulatedClient
-from simulation.bus import SimulatedBus
+from simulation.bus import Endpoint, SimulatedBus
 from simulation.configurations import configuration
 from simulation.loop import OWNER, START_SECONDS, WORLD_CONTEXT, SimulatedProcess, VirtualLoop
 from simulation.network import Network
@@ -40,6 +42,7 @@ WALL_SECONDS: Final = 30.0
 """How far a wall clock may be off."""
 STEADY_SECONDS: Final = 1e6
 """How long ago a machine may have started before the others."""
+HOSTILE: Final = "hostile"
 ROLES: Final = ("watcher", "scorer", "binder")
 
 
@@ -120,6 +123,8 @@ class World:
         """Called once, when a binder begins to evict pods."""
         self.rough_until = 0.0
         """Until then processes start with a connection to NATS that loses requests, or with a mirror that lags."""
+        self.stolen: set[str] = set()
+        """Attempts whose message of PENDING a hostile client has got: no rule of berth's services binds it."""
         self.is_calm = False
         """Whether the run has no fault."""
         self.clocks_apart = False
@@ -199,6 +204,26 @@ class World:
         self.services.append(service)
         self.note(process.name, "started", "")
         return service
+
+    def start_hostile(self, work: Callable[[Endpoint], Coroutine[Any, Any, None]]) -> SimulatedProcess:
+        """Start a client of the bus with a stolen credential; ``end_client`` ends it."""
+        process = SimulatedProcess(HOSTILE)
+        self.processes.append(process)
+        self.network.link(process, "bus")
+        context = WORLD_CONTEXT.copy()
+        context.run(OWNER.set, process)
+        endpoint = self.bus.endpoint(process)
+        context.run(self.loop.create_task, self._until_it_fails(work(endpoint)), name=HOSTILE)
+        return process
+
+    async def _until_it_fails(self, work: Coroutine[Any, Any, None]) -> None:
+        with contextlib.suppress(BerthError, BaseExceptionGroup):
+            await work
+
+    def end_client(self, process: SimulatedProcess) -> None:
+        process.is_dead = True
+        for session in self.bus.sessions_of(process):
+            session.lose("the process is gone")
 
     def _make(self, role: str, process: SimulatedProcess, configuration: KubeSchedulerConfiguration) -> Service:
         life = Process(

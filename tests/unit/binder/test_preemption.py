@@ -113,14 +113,14 @@ def test_less_important_nominee_loses_the_node(bench):
 # By the binder's own state.
 
 
-def test_no_pod_is_evicted_when_other_victims_are_needed_by_now(bench):
+def test_pods_that_are_victims_only_by_now_are_evicted(bench):
     pod = bench.show(important())
     bench.delete(running("low-n1", "n1"), version=31)
     bench.show(running("newcomer", "n1"))
-    assert evictions(bench.take(proposing(pod, "n1", "low-n1"))) == []
+    assert evictions(bench.take(proposing(pod, "n1", "low-n1"))) == [("vip", "n1", ["newcomer"])]
+    bench.evicted(pod, "n1")
     (decision,) = bench.decisions
-    assert (decision.outcome, decision.reason) == (Outcome.CONFLICT, Reason.VICTIMS)
-    assert decision.resource_versions[PODS] == "31"
+    assert [victim.name for victim in decision.preemption.victims] == ["newcomer"]
 
 
 def test_only_those_still_needed_are_evicted():
@@ -132,18 +132,30 @@ def test_only_those_still_needed_are_evicted():
     assert eviction == ("vip", "n1", ["b"])
 
 
-@pytest.mark.parametrize("change", ["the victims have gone", "the node has gone", "the pod on it is more important"])
-def test_evictions_that_do_not_help_any_more_are_a_conflict(bench, change):
+@pytest.mark.parametrize("change", ["the node has gone", "the pod on it is more important"])
+def test_where_evictions_do_not_help_any_more_others_are_made(bench, change):
     pod = bench.show(important())
-    if change == "the victims have gone":
-        bench.delete(running("low-n1", "n1"), version=31)
-    elif change == "the node has gone":
+    if change == "the node has gone":
         bench.remove_node("n1")
     else:
         bench.show(at_version(running("low-n1", "n1", priority=2000), 31))
+    assert evictions(bench.take(proposing(pod, "n1", "low-n1"))) == [("vip", "n2", ["low-n2"])]
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"), [("a victim has gone", Reason.FITS), ("all are more important", Reason.VICTIMS)]
+)
+def test_evictions_that_do_not_help_any_more_are_a_conflict(bench, change, reason):
+    pod = bench.show(important())
+    for node in ("n1", "n2"):
+        if reason is Reason.FITS:
+            bench.delete(running(f"low-{node}", node), version=31)
+        else:
+            bench.show(at_version(running(f"low-{node}", node, priority=2000), 31))
     assert evictions(bench.take(proposing(pod, "n1", "low-n1"))) == []
-    reason = Reason.FITS if change == "the victims have gone" else Reason.VICTIMS
-    assert [(decision.outcome, decision.reason) for decision in bench.decisions] == [(Outcome.CONFLICT, reason)]
+    (decision,) = bench.decisions
+    assert (decision.outcome, decision.reason) == (Outcome.CONFLICT, reason), change
+    assert decision.resource_versions[PODS] == "31"
 
 
 def test_budget_used_up_meanwhile_is_respected(bench):
@@ -151,13 +163,13 @@ def test_budget_used_up_meanwhile_is_respected(bench):
     bench.show(at_version(running("low-n1", "n1", labels=labels), 12))
     budget(bench, labels, allowed=0)
     pod = bench.show(important())
-    assert evictions(bench.take(proposing(pod, "n1", "low-n1"))) == []
-    assert [decision.reason for decision in bench.decisions] == [Reason.VICTIMS]
+    assert evictions(bench.take(proposing(pod, "n1", "low-n1"))) == [("vip", "n2", ["low-n2"])]
 
 
-def test_budget_violated_as_proposed_is_no_conflict(bench):
+def test_budget_is_violated_where_every_eviction_violates_one(bench):
     labels = {"app": "web"}
-    bench.show(at_version(running("low-n1", "n1", labels=labels), 12))
+    for node in ("n1", "n2"):
+        bench.show(at_version(running(f"low-{node}", node, labels=labels), 12))
     budget(bench, labels, allowed=0)
     pod = bench.show(important())
     assert evictions(bench.take(proposing(pod, "n1", "low-n1", violations=1))) == [("vip", "n1", ["low-n1"])]
@@ -172,6 +184,7 @@ def budget(bench: Bench, labels: dict[str, str], allowed: int) -> None:
 
 
 def test_assumed_pod_is_not_evicted(bench):
+    bench.remove_node("n2")
     bench.delete(running("low-n1", "n1"), version=31)
     on_its_way = bench.show(make_pod("on-its-way", cpu="2"))
     bench.take(ranked(on_its_way, "n1"))
@@ -183,8 +196,10 @@ def test_assumed_pod_is_not_evicted(bench):
 def test_two_pods_do_not_get_the_same_victims(bench):
     first, second = bench.show(important("first")), bench.show(important("second"))
     bench.take(proposing(first, "n1", "low-n1"))
-    assert evictions(bench.take(proposing(second, "n1", "low-n1"))) == []
-    assert [(decision.pod, decision.reason) for decision in bench.decisions] == [("second", Reason.VICTIMS)]
+    assert evictions(bench.take(proposing(second, "n1", "low-n1"))) == [("second", "n2", ["low-n2"])]
+    third = bench.show(important("third"))
+    assert evictions(bench.take(proposing(third, "n1", "low-n1"))) == []
+    assert [(decision.pod, decision.reason) for decision in bench.decisions] == [("third", Reason.VICTIMS)]
 
 
 def test_unschedulable_because_of_proposals_evicts_no_pod(bench):

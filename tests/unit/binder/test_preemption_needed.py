@@ -65,21 +65,6 @@ def test_node_that_passes_the_filters_is_no_conflict_when_extenders_filter_the_p
     assert evicts(bench.reading(pod, pod))
 
 
-def test_view_of_fewer_nodes_than_the_binder_knows_is_a_conflict(bench):
-    bench.show_node("late", cpu="1")
-    pod = bench.show(important())
-    effects = bench.take(proposing(pod))
-    assert (evicts(effects), conflict(bench)) == (False, Reason.VIEW)
-    assert "2 nodes" in bench.decisions[0].message
-
-
-@pytest.mark.parametrize("age", [60.1, None])
-def test_old_view_or_one_of_unknown_age_is_a_conflict(bench, age):
-    pod = bench.show(important())
-    effects = bench.take(proposing(pod, view_age_seconds=age))
-    assert (evicts(effects), conflict(bench)) == (False, Reason.VIEW)
-
-
 # The preemptor is read before the first eviction.
 
 

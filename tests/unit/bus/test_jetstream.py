@@ -99,6 +99,6 @@ def test_omitted_zero_values_do_not_differ():
 def test_a_difference_is_named_with_both_values():
     settings = TopologySettings()
     config = stream_config(declared_streams(settings)[0], settings)
-    assert differences("stream PENDING", config, config | {"max_age": 5, "more": 1}) == [
-        "stream PENDING: max_age: want 0, got 5"
+    assert differences("stream PENDING", config, config | {"max_bytes": 5, "more": 1}) == [
+        "stream PENDING: max_bytes: want 67108864, got 5"
     ]

@@ -189,11 +189,7 @@ def test_an_unreadable_message_is_printed_as_it_is():
             "pv 'a' is b's",
             "a volume or a claim of the pod changed after the ranking: pv 'a' is b's",
         ),
-        (
-            Reason.VICTIMS,
-            "the same in the binder's words",
-            "the pods on that node changed after the ranking, and so did the victims",
-        ),
+        (Reason.CHANGED, "the same in the binder's words", "it was changed or gated after the ranking"),
     ],
 )
 def test_a_conflict_has_the_text_of_its_reason(reason: Reason, message: str, sentence: str):

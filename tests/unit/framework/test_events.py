@@ -106,7 +106,8 @@ def test_result_is_computed_once_for_an_object_and_again_for_an_equal_one():
 
 def test_cache_drops_what_was_not_used_for_longest_by_weight():
     computed = []
-    kept = IdentityCache(lambda items: computed.append(items) or items, capacity=10, weigh=len)
+    # [1,1,1] has 7 bytes and its result 3; the others 13 + 6 and 15 + 7
+    kept = IdentityCache(lambda items: computed.append(items) or items, capacity=32, weigh=len)
     small, medium, large = [1] * 3, [1] * 6, [1] * 7
 
     for items in (small, medium, small, large, small):
@@ -115,6 +116,16 @@ def test_cache_drops_what_was_not_used_for_longest_by_weight():
     kept(medium)
 
     assert computed == [small, medium, large, medium]
+
+
+def test_cache_of_small_results_keeps_few_large_objects():
+    kept = IdentityCache(len, capacity=9_100)
+    large = [["x" * 900] for _ in range(100)]
+
+    for items in large:
+        kept(items)
+
+    assert len(kept) == 10
 
 
 def test_result_that_alone_exceeds_the_capacity_is_kept_until_the_next():

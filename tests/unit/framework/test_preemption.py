@@ -8,7 +8,7 @@ from berth.cluster.nodes import RemovedPods
 from berth.cluster.snapshot import Snapshot
 from berth.framework.cycle import rank
 from berth.framework.interface import FilterPlugin, Nomination, PostFilterPlugin, PostFilterResult, Reads
-from berth.framework.preemption import confirm
+from berth.framework.preemption import best_eviction, confirm
 from berth.framework.status import SUCCESS, Diagnosis, Status
 from harness.builders.objects import a_node, a_pod, first_attempt
 from harness.builders.profiles import profile_of
@@ -47,6 +47,14 @@ def test_node_that_fits_since_the_last_cycle_of_the_class_is_not_rejected():
     snapshot.set_node(a_node("n", labels={"ready": ""}))
 
     assert confirm(pod, "n", snapshot, profile) == Nomination("n")
+
+
+def test_plugin_without_a_search_of_its_own_confirms_the_proposed_node():
+    snapshot, profile = Snapshot(), profile_of(Labelled(), Confirming())
+    snapshot.set_node(a_node("n", labels={"ready": ""}))
+    snapshot.set_node(a_node("m"))
+    assert best_eviction(a_pod(), "n", snapshot, profile) == Nomination("n")
+    assert best_eviction(a_pod(), "m", snapshot, profile) is None
 
 
 def test_node_that_was_added_since_the_last_cycle_of_the_class_is_not_rejected():

@@ -15,9 +15,9 @@ from berth.api.workloads import BudgetStatus, PodDisruptionBudget, SelectorSpec
 from berth.cluster.nodes import RowIndex, info_of_row, node_info
 from berth.cluster.snapshot import Snapshot
 from berth.framework.cycle import Ranking, RankOptions, rank
-from berth.framework.interface import Nomination, PreFilterPlugin, PreFilterResult
-from berth.framework.preemption import confirm, dry_run_of
-from berth.framework.status import Diagnosis, Status
+from berth.framework.interface import FilterPlugin, Nomination, PreFilterPlugin, PreFilterResult
+from berth.framework.preemption import best_eviction, confirm, dry_run_of
+from berth.framework.status import SUCCESS, Diagnosis, Status
 from berth.plugins.defaultpreemption.plugin import NOT_HELPFUL, DefaultPreemption, DefaultPreemptionArgs, validate
 from berth.plugins.defaultpreemption.victims import DisruptionBudgets, Victims, victims_on
 from berth.plugins.interpodaffinity.plugin import InterPodAffinity, InterPodAffinityArgs
@@ -506,6 +506,32 @@ def test_confirm_returns_the_present_victims():
 )
 def test_confirm_returns_none_without_victims(pod, node):
     assert confirm(pod, node, cluster(n=[running("a", cpu="2")]), default_profile()) is None
+
+
+class OnlyOn(FilterPlugin):
+    """Rejects all nodes but one, by a rule that no sum shows."""
+
+    name = "OnlyOn"
+
+    def __init__(self, node: str) -> None:
+        self._node = node
+        self.asked: set[str] = set()
+
+    def filter(self, state, pod, node):
+        self.asked.add(node.name)
+        return SUCCESS if node.name == self._node else Status.unschedulable("not here")
+
+
+def test_binders_search_is_bounded_and_begins_with_the_proposed_node():
+    snapshot = cluster(**{f"n{number}": [running(f"p{number}", cpu="2", priority=number)] for number in range(9)})
+    enough = DefaultPreemptionArgs(min_candidate_nodes_percentage=0, min_candidate_nodes_absolute=3)
+    profile = profile_of(NodeResourcesFit(NodeResourcesFitArgs()), only := OnlyOn("n8"), DefaultPreemption(enough))
+    ranking = rank(important(), snapshot, profile, attempt=first_attempt(important()))
+    assert ranking.nomination == Nomination("n8", ("uid-p8",))
+    assert best_eviction(important(), "n8", snapshot, profile) == Nomination("n8", ("uid-p8",))
+    only.asked.clear()
+    assert best_eviction(important(), "n5", snapshot, profile) is None
+    assert only.asked == {"n5", "n0", "n1", "n2"}
 
 
 def test_candidates_are_in_the_order_of_what_they_cost_and_not_of_what_they_may_cost():

@@ -19,7 +19,7 @@ from berth.api.workloads import PodDisruptionBudget
 from berth.cluster.snapshot import Snapshot
 from berth.framework.cycle import Ranking, RankOptions, rank
 from berth.framework.interface import Nomination
-from berth.framework.preemption import confirm
+from berth.framework.preemption import best_eviction, confirm
 from berth.plugins.defaultpreemption.victims import Cost, DisruptionBudgets, Victims
 from harness.builders.objects import first_attempt
 from harness.builders.profiles import default_profile
@@ -134,7 +134,19 @@ def test_no_node_is_nominated_where_preemption_does_not_help():
     assert [case.ranking.nomination for case in cases() if not case.answer["nominated"]].count(None) == BOUND + NEITHER
 
 
-def test_the_binder_finds_the_same_victims_on_the_node_that_the_scorer_names():
+def test_the_binder_makes_the_same_evictions_on_the_node_that_the_scorer_names():
     for case in nominating():
-        found = confirm(case.pod, case.answer["nominated"], case.snapshot, default_profile())
-        assert victims_of(case, found.victims) == case.answer["victims"], case.answer["seed"]
+        found = best_eviction(case.pod, case.answer["nominated"], case.snapshot, default_profile())
+        answer = (found.node, victims_of(case, found.victims))
+        assert answer == (case.answer["nominated"], case.answer["victims"]), case.answer["seed"]
+
+
+def test_the_binder_makes_evictions_that_cost_the_same_whatever_node_a_message_names():
+    for case in cases():
+        best = case.ranking.nomination
+        for node in ("", *case.snapshot.node_names()):
+            found = None if case.answer["bound"] else best_eviction(case.pod, node, case.snapshot, default_profile())
+            if found is None or best is None:
+                assert (found, best) == (None, None), case.answer["seed"]
+            else:
+                assert worth_of(case, found.node) == worth_of(case, best.node), case.answer["seed"]

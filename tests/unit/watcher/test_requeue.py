@@ -1,13 +1,18 @@
 """Unschedulable pods back off and are requeued by events that may help them, also by those during their flight."""
 
+import gc
 import time
+import tracemalloc
 
+import msgspec
 import pytest
 
-from berth.api.pod import Pod
+from berth.api.meta import SelectorRequirement
+from berth.api.pod import Affinity, NodeAffinity, NodeSelector, NodeSelectorTerm, Pod
 from berth.framework.events import Action, ClusterEvent, Resource
 from berth.kube.listwatch import Deleted, Listed, Upserted
 from berth.messages.attempts import Outcome, Positions
+from berth_watcher.queue import requeue
 from berth_watcher.queue.requeue import MAX_EVENTS, EventLog
 from berth_watcher.settings import AttemptSettings, RequeueSettings
 from berth_watcher.store.objects import ObjectStore
@@ -322,6 +327,61 @@ def test_decision_older_than_the_log_counts_as_having_missed_events():
     assert log.may_lack_events_since(9)
     assert not log.may_lack_events_since(10)
     assert len(list(log.since(10))) == 2
+
+
+def test_log_holds_large_events_by_their_size_and_says_what_it_lacks():
+    log, added = EventLog(max_bytes=10), ClusterEvent(Resource.NODE, Action.ADD)
+
+    for sequence in (10, 20, 30, 40):
+        log.record(added, None, None, sequence=sequence, size=4)
+    assert len(list(log.since(0))) == 2
+    assert log.may_lack_events_since(19)
+    assert not log.may_lack_events_since(20)
+    log.record(added, None, None, sequence=50, size=11)
+
+    assert list(log.since(0)) == []  # that one was dropped too
+    assert log.may_lack_events_since(49)
+    assert not log.may_lack_events_since(50)
+
+
+def large_pod(name: str) -> Pod:
+    """On a node, with a megabyte of values of a node affinity."""
+    expression = SelectorRequirement(key="k", operator="In", values=["x" * 1_000_000])
+    required = NodeSelector(node_selector_terms=[NodeSelectorTerm(match_expressions=[expression])])
+    affinity = Affinity(node_affinity=NodeAffinity(required_during_scheduling_ignored_during_execution=required))
+    pod = a_pod(name, node="n1")
+    return msgspec.structs.replace(pod, spec=msgspec.structs.replace(pod.spec, affinity=affinity))
+
+
+def test_large_pods_that_came_and_went_are_given_back():
+    watcher = WatcherUnderTest().lead(a_node("n1"), a_pod("web"))
+    watcher.decide("web", Outcome.UNSCHEDULABLE, blockers=["NodeResourcesFit", "NodeAffinity", "InterPodAffinity"])
+    gc.collect()
+    tracemalloc.start()
+    try:
+        for number in range(100):
+            pod = large_pod(f"large-{number}")
+            watcher.show(pod)
+            watcher.delete(pod)
+        del pod
+        gc.collect()
+        used = tracemalloc.get_traced_memory()[0]
+    finally:
+        tracemalloc.stop()
+
+    assert used < 40_000_000  # not 100 MB
+
+
+def test_events_too_large_to_await_their_hints_count_as_helping(monkeypatch: pytest.MonkeyPatch):
+    watcher = WatcherUnderTest().lead(a_node("n1", cpu="4"), a_pod("web"))
+    rejected(watcher)
+    watcher.show(a_node("n1", cpu="3"))
+    assert watcher.stage("web") == "unschedulable"
+    monkeypatch.setattr(requeue, "MAX_EVENT_BYTES", 100)
+
+    watcher.show(a_node("n1", cpu="2"))
+
+    assert watcher.attempt_of("web") == "uid-web.7.2"
 
 
 def test_log_of_a_bucket_that_stores_nothing_is_bounded_and_says_what_it_lacks():

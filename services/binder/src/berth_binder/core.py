@@ -31,7 +31,7 @@ from berth_binder.attempts.queue import BindingQueue, waits_for
 from berth_binder.attempts.suspects import Suspects, given_up
 from berth_binder.cache import Cache
 from berth_binder.decisions.conflictcheck import ConflictCheck
-from berth_binder.decisions.preemption import PreemptionCheck, evictions, nomination_is_useless, verdict_after_evicting
+from berth_binder.decisions.preemption import PreemptionCheck, evictions, verdict_after_evicting
 from berth_binder.decisions.verdict import (
     GONE,
     EvictionPlan,
@@ -100,9 +100,8 @@ class BinderCore:
         self._epoch = epoch
         self._config = config
         self._checking = checking
-        age = self._settings.max_view_age.total_seconds()
         self._check = ConflictCheck(cache=cache, profiles=profiles)
-        self._preemption = PreemptionCheck(cache=cache, max_view_age=age, may_give_up=self._may_give_up)
+        self._preemption = PreemptionCheck(cache=cache, may_give_up=self._may_give_up)
         self._queue = BindingQueue(self._settings)
         self._attempts: dict[str, BindingAttempt] = {}
         self._in_flight: set[str] = set()  # uids of pods with a request in flight, at most one a pod
@@ -319,23 +318,24 @@ class BinderCore:
         if steps is not None and self._check.passes(latest.ranked, pod, attempt.node):
             return self._before_binding(attempt, steps, now)
         with self._checking(latest):
-            found = self._find(latest.ranked, pod)
-        return self._go_to(found, attempt, now)
+            found = self._find(latest.ranked, pod, is_read=attempt.read is not None)
+        # A pod that was deleted or changed must not cost others their place: ask the API server, not a watch.
+        return self._read(attempt) if found is None else self._go_to(found, attempt, now)
 
-    def _find(self, ranked: Ranked, pod: Pod) -> Verdict | Placement | EvictionPlan:
-        """A node, pods to evict, or the verdict that there is no node."""
-        found = self._check.examine(ranked, pod)
+    def _find(self, ranked: Ranked, pod: Pod, *, is_read: bool) -> Verdict | Placement | EvictionPlan | None:
+        """A node, pods to evict, or the verdict that there is no node; ``None``: read the pod before an eviction."""
+        found, proposed = self._check.examine(ranked, pod), ranked.preemption
         is_rejected = isinstance(found, Verdict) and found.outcome is Outcome.UNSCHEDULABLE
-        if is_rejected and ranked.preemption is not None:
-            return self._preemption.plan(ranked, ranked.preemption, pod, self._profiles[ranked.profile])
-        return found
+        if not is_rejected or proposed is None:
+            return found
+        find = self._preemption.plan if is_read else self._preemption.verdict
+        return find(ranked, proposed, pod, self._profiles[ranked.profile])
 
     def _go_to(self, found: Verdict | Placement | EvictionPlan, attempt: BindingAttempt, now: float) -> list[Effect]:
         if isinstance(found, Verdict):
             return self._decide(attempt, found)
         if isinstance(found, EvictionPlan):
-            # A pod that was deleted or changed must not cost others their place: ask the API server, not a watch.
-            return self._evict(attempt, found) if attempt.read is not None else self._read(attempt)
+            return self._evict(attempt, found)
         return self._assume(attempt, found, now)
 
     def _wait_for_watch(self, attempt: BindingAttempt, now: float) -> list[Effect]:
@@ -601,6 +601,9 @@ class BinderCore:
         if attempt.may_still_land and verdict.outcome not in {Outcome.BOUND, Outcome.GONE}:
             attempt.undecided = (verdict, dead_letter)
             return self._void(attempt)
+        ranked = attempt.latest.ranked
+        profile = self._profiles[ranked.profile]
+        is_useless = self._preemption.nomination_is_useless(verdict, ranked, attempt.pod, profile)
         attempt.undecided = None
         if verdict.outcome is Outcome.BOUND:
             self._cache.finish_binding(attempt.uid)
@@ -614,7 +617,6 @@ class BinderCore:
         decision = self._decision(attempt, verdict)
         attempt.decide(decision)
         publish = PublishDecision(decision=decision, held=attempt.latest, dead_letter=dead_letter)
-        is_useless = nomination_is_useless(verdict, attempt.latest.ranked, attempt.pod)
         needs_none = verdict.outcome in {Outcome.BOUND, Outcome.GONE}
         if is_useless or (not needs_none and attempt.is_nominated(self._cache.pod(attempt.uid) or attempt.pod)):
             return [publish, ClearNomination(pod=attempt.pod)]

@@ -26,9 +26,6 @@ class CoreSettings:
     """409 answers in a row before a back-off, because a client writes the pod faster than the binder reads it."""
     unseen_wait: timedelta = timedelta(milliseconds=100)
     """Wait for the watch to show a pod before it is read: several times a watch's delay (docs/protocol.md, 5)."""
-    max_view_age: timedelta = timedelta(seconds=60)
-    """Oldest view on which pods are evicted. A quiet kind is confirmed every 20 to 30 s, when its watch ends; twice
-    that means that no watcher writes the mirror."""
     waiting_interval: timedelta = timedelta(seconds=10)
     """Between two ``waiting`` Decisions: a third of the 30 s for which a scorer counts a proposal after the last."""
     plugin_interval: timedelta = timedelta(seconds=1)

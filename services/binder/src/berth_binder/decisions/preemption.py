@@ -1,8 +1,8 @@
-"""Checks the scorer's proposal to evict pods, and gives the verdict after the evictions (docs/protocol.md, 5).
+"""Chooses the pods to evict, and gives the verdict after the evictions (docs/protocol.md, 5.16).
 
-The binder takes only the node from the proposal: it repeats the dry run on its own cache. It evicts no pod if the pod
-fits without an eviction, if it would need victims beyond the proposed ones, or if the scorer's view was incomplete or
-old.
+A scorer only asks for evictions: the binder searches its own cache for the node where they cost least. It evicts no pod
+if the pod fits without an eviction. The scorer's node decides between equally good ones. Only where extenders may
+have left out better evictions, the binder confirms the scorer's node and victims.
 """
 
 from __future__ import annotations
@@ -17,26 +17,26 @@ from berth.cluster.nodes import node_info
 from berth.framework.cycle import any_feasible_node
 from berth.framework.interface import Nomination
 from berth.framework.plugincalls import PluginFailure
-from berth.framework.preemption import confirm, dry_run_of
+from berth.framework.preemption import best_eviction, confirm, dry_run_of
 from berth.framework.profile import Profile
 from berth.messages.attempts import Outcome, Preemption, Ranked, Reason, Victim
 from berth_binder.cache import Cache
 from berth_binder.decisions.verdict import GONE, EvictionPlan, RecheckError, Verdict, refused
 from berth_binder.events import ApiRequest, ClearNomination, EvictionAnswer, EvictPods
 
-NOT_AS_PROPOSED: Final = "the victims that the pod needs have changed since it was ranked"
+NO_VICTIMS: Final = "no possible evictions help the pod by now"
+NOT_EVICTABLE: Final = "a pod that would have to be evicted is being bound"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PreemptionCheck:
-    """Checks a proposal against the cache: no node fits without an eviction, and the victims are the proposed ones."""
+    """Chooses by the cache: no node fits without an eviction, and no other evictions cost less."""
 
     cache: Cache
-    max_view_age: float  # seconds
     may_give_up: Callable[[str], bool]  # whether an assumed pod waits and can give up its room; by uid
 
-    def plan(self, ranked: Ranked, proposed: Preemption, pod: Pod, profile: Profile) -> Verdict | EvictionPlan:
-        """The pods to evict; or a verdict: victims still terminate, or other victims are needed now (a conflict).
+    def verdict(self, ranked: Ranked, proposed: Preemption, pod: Pod, profile: Profile) -> Verdict | None:
+        """The verdict if no pod is to be evicted: victims still terminate, or a node fits (a conflict).
 
         Raises:
             RecheckError: a plugin could not answer.
@@ -45,12 +45,22 @@ class PreemptionCheck:
         if nominated and self._is_being_vacated(pod, nominated, profile):
             preemption = self._under_way(nominated, proposed)
             return Verdict(outcome=Outcome.PREEMPTING, node=nominated, message=ranked.message, preemption=preemption)
-        verdict = self._too_little_known(ranked) or self._without_eviction(pod, profile)
+        return self._without_eviction(pod, profile)
+
+    def plan(self, ranked: Ranked, proposed: Preemption, pod: Pod, profile: Profile) -> Verdict | EvictionPlan:
+        """The pods to evict, or a verdict: also a conflict if there are no victims, or one is being bound.
+
+        Raises:
+            RecheckError: a plugin could not answer.
+        """
+        verdict = self.verdict(ranked, proposed, pod, profile)
         if verdict is not None:
             return verdict
-        needed = self._dry_run(pod, proposed.node, profile)
-        if needed is None or not self._is_as_proposed(needed, proposed):
-            return Verdict(outcome=Outcome.CONFLICT, reason=Reason.VICTIMS, message=NOT_AS_PROPOSED)
+        needed = self._best_eviction(pod, proposed, profile)
+        if needed is None or not needed.victims:
+            return _conflict(NO_VICTIMS)
+        if not all(self.may_give_up(uid) for uid in needed.victims if uid in self.cache.assumed_pods):
+            return _conflict(NOT_EVICTABLE)
         victims = tuple(placed.pod for uid in needed.victims if (placed := self.cache.snapshot.placed(uid)))
         return EvictionPlan(
             pod=pod,
@@ -62,15 +72,15 @@ class PreemptionCheck:
             ),
         )
 
-    def _too_little_known(self, ranked: Ranked) -> Verdict | None:
-        known, age = self.cache.snapshot.node_count, ranked.view_age_seconds
-        if age is None or age > self.max_view_age:
-            how_old = "of unknown age" if age is None else f"{age:.0f} s old"
-            return Verdict(outcome=Outcome.CONFLICT, reason=Reason.VIEW, message=f"the scorer's view was {how_old}")
-        if ranked.evaluated < known:
-            message = f"the scorer knew {ranked.evaluated} nodes, and there are {known}"
-            return Verdict(outcome=Outcome.CONFLICT, reason=Reason.VIEW, message=message)
-        return None
+    def nomination_is_useless(self, verdict: Verdict, ranked: Ranked, pod: Pod, profile: Profile) -> bool:
+        """Whether the pod's nominated node does not help it even after a preemption, and no victims terminate there.
+
+        Raises:
+            RecheckError: a plugin could not answer.
+        """
+        nominated = pod.status.nominated_node_name
+        is_useless = verdict.outcome is Outcome.UNSCHEDULABLE and ranked.clears_nomination and bool(nominated)
+        return is_useless and not self._is_being_vacated(pod, nominated, profile)
 
     def _without_eviction(self, pod: Pod, profile: Profile) -> Verdict | None:
         """A conflict if a node fits without an eviction."""
@@ -101,26 +111,29 @@ class PreemptionCheck:
 
     def _under_way(self, node: str, proposed: Preemption) -> Preemption:
         """The proposed victims that a former binder, killed before its Decision, has already evicted."""
-        placed = (self.cache.snapshot.placed(victim.uid) for victim in proposed.victims)
+        snapshot = self.cache.snapshot
+        placed = (snapshot.placed(victim.uid) for victim in proposed.victims if snapshot.node_of(victim.uid) == node)
         going = [_victim(found.pod) for found in placed if found is not None and is_being_preempted(found.pod)]
-        return Preemption(node=node, victims=going, violations=proposed.violations)
+        return Preemption(node=node, victims=going)
 
-    def _dry_run(self, pod: Pod, node: str, profile: Profile) -> Nomination | None:
+    def _best_eviction(self, pod: Pod, proposed: Preemption, profile: Profile) -> Nomination | None:
+        snapshot = self.cache.snapshot
         try:
-            return confirm(pod, node, self.cache.snapshot, profile)
+            if not profile.asks_about_evictions(pod):
+                return best_eviction(pod, proposed.node, snapshot, profile)
+            needed = confirm(pod, proposed.node, snapshot, profile)
         except PluginFailure as failure:
-            raise RecheckError(f"choosing victims for {pod.key!r} on {node!r}: {failure}") from failure
-
-    def _is_as_proposed(self, needed: Nomination, proposed: Preemption) -> bool:
-        """Whether it needs no other victim, violates no more budgets, and every victim is bound or waits."""
-        uids = {victim.uid for victim in proposed.victims}
-        assumed = (uid for uid in needed.victims if uid in self.cache.assumed_pods)
-        can_leave = all(self.may_give_up(uid) for uid in assumed)
-        return uids.issuperset(needed.victims) and needed.violations <= proposed.violations and can_leave
+            raise RecheckError(f"choosing victims for {pod.key!r}: {failure}") from failure
+        kept = {victim.uid for victim in proposed.victims}
+        return needed if needed and kept.issuperset(needed.victims) else None
 
     def _less_important_nominees(self, pod: Pod, node: str) -> tuple[Pod, ...]:
         nominees = (each.pod for each in self.cache.snapshot.nominations_to(node))
         return tuple(other for other in nominees if priority_of(other) < priority_of(pod))
+
+
+def _conflict(message: str) -> Verdict:
+    return Verdict(outcome=Outcome.CONFLICT, reason=Reason.VICTIMS, message=message)
 
 
 def _victim(pod: Pod) -> Victim:
@@ -140,9 +153,3 @@ def verdict_after_evicting(plan: EvictionPlan, answer: EvictionAnswer, message: 
     if answer.status in (HTTPStatus.NOT_FOUND, HTTPStatus.CONFLICT):
         return GONE
     return refused("evicting pods for it", answer.status, answer.reason)
-
-
-def nomination_is_useless(verdict: Verdict, ranked: Ranked, pod: Pod) -> bool:
-    """Whether the pod has a nominated node on which it would not fit even after a preemption."""
-    is_useless = verdict.outcome is Outcome.UNSCHEDULABLE and ranked.clears_nomination
-    return is_useless and bool(pod.status.nominated_node_name)

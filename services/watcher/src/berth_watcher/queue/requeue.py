@@ -21,7 +21,7 @@ from typing import Final, NamedTuple
 from berth.api.node import Node
 from berth.api.pod import Pod
 from berth.decoding import version_number
-from berth.framework.events import Action, ClusterEvent, LiveDataUpdate, Resource, node_update_actions
+from berth.framework.events import Action, ClusterEvent, LiveDataUpdate, Resource, bytes_of, node_update_actions
 from berth.messages.attempts import DecisionSummary, Outcome, Positions, Reason
 from berth.messages.livedata import BANDWIDTH, FACTS
 from berth_watcher.queue.hints import QueueingHints, Step, UnschedulablePods
@@ -42,6 +42,9 @@ MAX_CONFLICTS: Final = 3
 # Events kept per log: more than a busy cluster has in a second. A Decision made before the oldest counts as having
 # missed an event. If more events than this await their hints, hints are skipped and the oldest event counts as helping.
 MAX_EVENTS: Final = 2048
+# Bytes of the objects in each log, as JSON: MAX_EVENTS of 16 KB. An event keeps objects that are deleted, and a pod may
+# have a megabyte. Above it the oldest events are dropped; if more await their hints, hints are skipped too.
+MAX_EVENT_BYTES: Final = 32 * 1024 * 1024
 
 # Events that a Decision is always compared with. Further ones only while the slice has time, else it counts as having
 # missed one: the hints of a pod with thousands of terms take milliseconds each.
@@ -81,6 +84,7 @@ class Requeue:
         self._live_logs = {BANDWIDTH: EventLog(), FACTS: EventLog()}
         self._freed_log = EventLog()
         self._unchecked: deque[_UncheckedEvent] = deque()
+        self._unchecked_bytes = 0
         self._unchecked_nodes: dict[str, _UncheckedEvent] = {}
 
     def begin(self, changes: int, position: int) -> None:
@@ -184,27 +188,30 @@ class Requeue:
     def on_cluster_event(self, event: ClusterEvent, old: object, new: object, change: int) -> None:
         """Record an event of a change that the mirror is storing."""
         if self._hints.is_event_registered(event):
-            self._cluster_log.record(event, old, new, change=change)
-            self._check_later(event, old, new, change)
+            size = bytes_of(old, new)
+            self._cluster_log.record(event, old, new, change=change, size=size)
+            self._check_later(event, old, new, change, size)
 
     def on_rewritten(self, event: ClusterEvent, old: object, new: object, change: int) -> None:
         """Record an object as new, for scorers that have not read its former version. It helps no waiting pod."""
         if self._hints.is_event_registered(event):
-            self._cluster_log.record(event, old, new, change=change)
+            self._cluster_log.record(event, old, new, change=change, size=bytes_of(old, new))
 
     def on_room_freed(self, pod: Pod, sequence: int, changes: int) -> None:
         """Record the end of a wait, stored in DECISIONS: to plugins, the pod left the node that it was to be bound to.
 
         ``changes``: the next ranking of a pod that it helps must have read DECISIONS, so it names its positions.
         """
-        self._freed_log.record(ROOM_FREED, pod, None, change=changes, sequence=sequence)
-        self._check_later(ROOM_FREED, pod, None, changes)
+        size = bytes_of(pod)
+        self._freed_log.record(ROOM_FREED, pod, None, change=changes, sequence=sequence, size=size)
+        self._check_later(ROOM_FREED, pod, None, changes, size)
 
     def on_live_data(self, event: ClusterEvent, news: LiveDataUpdate, sequence: int) -> None:
         """Record an event of live data, which is stored already."""
         if self._hints.is_event_registered(event):
-            self._live_logs[news.source.bucket].record(event, None, news, sequence=sequence)
-            self._check_later(event, None, news, 0)
+            size = len(news.data or b"")
+            self._live_logs[news.source.bucket].record(event, None, news, sequence=sequence, size=size)
+            self._check_later(event, None, news, 0, size)
 
     def on_settled(self, change: int, position: int) -> None:
         """The mirror has stored every change up to ``change``, at or below ``position``."""
@@ -214,7 +221,7 @@ class Requeue:
         """Waiting pods that an event may help, while the slice has time. The caller must move each."""
         while self._unchecked:
             unchecked = self._unchecked[0]
-            if len(self._unchecked) > MAX_EVENTS:
+            if len(self._unchecked) > MAX_EVENTS or self._unchecked_bytes > MAX_EVENT_BYTES:
                 unchecked.steps = self._waiting.waiting_for(unchecked.event)
             for pods in self._helped_by(unchecked):
                 yield from pods
@@ -228,7 +235,7 @@ class Requeue:
         """Whether pods that an event may help are left for the next slice."""
         return bool(self._unchecked)
 
-    def _check_later(self, event: ClusterEvent, old: object, new: object, change: int) -> None:
+    def _check_later(self, event: ClusterEvent, old: object, new: object, change: int, size: int) -> None:
         """Queue an event whose hints run at the end of the slice, or later. Updates of one node merge.
 
         They do not merge if a pod began to wait in between, because that pod has seen the first and not the second.
@@ -239,9 +246,12 @@ class Requeue:
         if isinstance(old, Node) and isinstance(new, Node):
             earlier = self._unchecked_nodes.get(new.metadata.name)
             if earlier is not None and last_waiting == earlier.last_waiting and earlier.merge(new, change):
+                self._unchecked_bytes += size - earlier.size
+                earlier.size = size
                 return
-        unchecked = _UncheckedEvent(event=event, old=old, new=new, change=change, last_waiting=last_waiting)
+        unchecked = _UncheckedEvent(event=event, old=old, new=new, change=change, last_waiting=last_waiting, size=size)
         self._unchecked.append(unchecked)
+        self._unchecked_bytes += size
         if isinstance(new, Node):
             self._unchecked_nodes[new.metadata.name] = unchecked
 
@@ -262,6 +272,7 @@ class Requeue:
 
     def _forget(self, unchecked: _UncheckedEvent) -> None:
         self._unchecked.popleft()
+        self._unchecked_bytes -= unchecked.size
         if self._unchecked_nodes.get(unchecked.node) is unchecked:
             del self._unchecked_nodes[unchecked.node]
 
@@ -358,6 +369,7 @@ class _UncheckedEvent:
     new: object
     change: int
     last_waiting: int  # generation of the last waiting pod then; later pods do not wait for it
+    size: int  # bytes of the objects as JSON
     steps: Iterator[Step] | None = None  # work left; None before the first step
     is_done: bool = False
 
@@ -387,13 +399,16 @@ class _LoggedEvent:
     new: object
     change: int
     stored_by: int | None  # it is stored at or below this sequence; None if unknown
+    size: int  # bytes of the objects as JSON
 
 
 class EventLog:
     """The latest events of one source (``cluster``, ``bandwidth``, ``facts`` or DECISIONS), in order."""
 
-    def __init__(self, *, max_events: int = MAX_EVENTS) -> None:
+    def __init__(self, *, max_events: int = MAX_EVENTS, max_bytes: int = MAX_EVENT_BYTES) -> None:
         self._max_events = max_events
+        self._max_bytes = max_bytes
+        self._bytes = 0
         self._events: deque[_LoggedEvent] = deque()
         self._unstored: deque[_LoggedEvent] = deque()
         # The log lacks the events up to this change, which is not stored yet, so their positions are unknown.
@@ -404,20 +419,32 @@ class EventLog:
         """The log lacks events below a position, and up to a change that is not stored."""
         self._begins_after_change, self._begins_at_position = change, position
 
-    def record(
-        self, event: ClusterEvent, old: object, new: object, *, change: int = 0, sequence: int | None = None
+    def record(  # noqa: PLR0913 - an event, and where it is stored
+        self,
+        event: ClusterEvent,
+        old: object,
+        new: object,
+        *,
+        change: int = 0,
+        sequence: int | None = None,
+        size: int = 0,
     ) -> None:
-        """Add an event: of a change that the mirror is storing, or stored at ``sequence`` already."""
-        logged = _LoggedEvent(event=event, old=old, new=new, change=change, stored_by=sequence)
+        """Add an event: of a change that the mirror is storing, or stored at ``sequence`` already.
+
+        ``size``: bytes of its objects as JSON.
+        """
+        logged = _LoggedEvent(event=event, old=old, new=new, change=change, stored_by=sequence, size=size)
         self._events.append(logged)
+        self._bytes += size
         if sequence is None:
             self._unstored.append(logged)
-        if len(self._events) > self._max_events:
+        while len(self._events) > self._max_events or self._bytes > self._max_bytes:
             self._drop_oldest()
 
     def _drop_oldest(self) -> None:
         # Unstored events go too, because a full bucket may refuse writes for hours.
         oldest = self._events.popleft()
+        self._bytes -= oldest.size
         if oldest.stored_by is not None:
             self._begins_at_position = max(self._begins_at_position, oldest.stored_by)
         else:

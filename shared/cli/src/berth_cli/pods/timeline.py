@@ -35,14 +35,13 @@ _REASONS: Mapping[Reason, str] = {
     Reason.CHANGED: "it was changed or gated after the ranking",
     Reason.PROPOSALS: "proposals for pods that are not bound yet use the same resources",
     Reason.BEHIND: "the scorer had not read the newest state of the cluster",
-    Reason.VICTIMS: "the pods on that node changed after the ranking, and so did the victims",
+    Reason.VICTIMS: "no pods could be evicted for it any more",
     Reason.FITS: "a node has become free for it, so that no pod has to be evicted",
-    Reason.VIEW: "the scorer did not know all nodes, or its view was old, so that no pod was evicted",
     Reason.VOLUMES: "a volume or a claim of the pod changed after the ranking",
     Reason.PREEMPTED: "a more important pod gets the room where it waited",
 }
 # Reasons after which the binder's message would repeat the sentence above.
-_COMPLETE: Final = frozenset({Reason.CHANGED, Reason.VICTIMS})
+_COMPLETE: Final = frozenset({Reason.CHANGED})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -149,6 +149,11 @@ _ALL: Final = ">"
 _BY_STAGE: Final[Mapping[str, str]] = {"pending": PENDING, "ranked": RANKED, "decision": DECISIONS, "dead": DEAD}
 
 
+# Age of a message that no scorer settles, such as one of a deleted pod that a hostile scorer has put off. The watcher
+# replaces the message of a waiting pod sooner, after 80 minutes with the longest settings.
+_PENDING_AGE: Final = timedelta(hours=2)
+
+
 @lru_cache(maxsize=8)
 def declared_streams(settings: TopologySettings) -> tuple[StreamSpec, ...]:
     """Every stream, buckets' included. ``control`` is last: a client that finds it finds all of them.
@@ -157,7 +162,9 @@ def declared_streams(settings: TopologySettings) -> tuple[StreamSpec, ...]:
     """
     names = Names(settings.prefix)
     return (
-        _work_queue(names, PENDING, "pending", "pods that wait to be ranked", settings.pending_bytes),
+        _work_queue(
+            names, PENDING, "pending", "pods that wait to be ranked", settings.pending_bytes, max_age=_PENDING_AGE
+        ),
         _work_queue(names, RANKED, "ranked", "ranked pods that wait to be bound", settings.ranked_bytes),
         StreamSpec(
             name=names.stream(DECISIONS),
@@ -204,7 +211,9 @@ def declared_consumer(settings: TopologySettings, stream: str, name: str) -> Con
     return next((one for one in declared_consumers(settings) if (one.stream, one.name) == (stream, name)), None)
 
 
-def _work_queue(names: Names, name: str, stage: str, what: str, max_bytes: int) -> StreamSpec:
+def _work_queue(  # noqa: PLR0913 - the parts of a declaration
+    names: Names, name: str, stage: str, what: str, max_bytes: int, *, max_age: timedelta = timedelta(0)
+) -> StreamSpec:
     # One message per subject: a pod's newer attempt replaces the older one, even a delivered one. A full queue refuses
     # further pods, which wait in their publisher.
     return StreamSpec(
@@ -214,6 +223,7 @@ def _work_queue(names: Names, name: str, stage: str, what: str, max_bytes: int) 
         retention="workqueue",
         discard="new",
         max_msgs_per_subject=1,
+        max_age=max_age,
         max_bytes=max_bytes,
     )
 

@@ -291,18 +291,36 @@ class _One(NamedTuple):
 _Keys = _One | dict[Hashable, None]
 
 
+# Bytes of an IdentityCache: 10,000 ordinary pods. By bytes and not by number, because the objects stay with their
+# results, also when they have been deleted, and a pod may have a megabyte.
+CACHED_BYTES: Final = 32 * 1024 * 1024
+
+_encode_in_any_order: Final = msgspec.json.Encoder().encode
+
+
+def bytes_of(*things: object) -> int:
+    """The size of objects as JSON: 2 us for an ordinary pod."""
+    return sum(len(_encode_in_any_order(thing)) for thing in things if thing is not None)
+
+
 class IdentityCache(Generic[T, V]):
     """Results for objects that are never changed in place, by identity; the least recently used are dropped.
 
-    ``weigh`` is the weight of a result: the cache holds ``capacity`` in all, and always the newest result.
+    The cache holds ``capacity`` bytes in all, and always the newest result: those of each object as JSON, and those of
+    its result by ``weigh``.
     """
 
-    def __init__(self, compute: Callable[[T], V], *, capacity: int, weigh: Callable[[V], int] = lambda _: 1) -> None:
+    def __init__(
+        self, compute: Callable[[T], V], *, capacity: int = CACHED_BYTES, weigh: Callable[[V], int] = lambda _: 0
+    ) -> None:
         self._compute = compute
         self._capacity = capacity
         self._weigh = weigh
         self._weight = 0
-        self._results: OrderedDict[int, tuple[T, V]] = OrderedDict()
+        self._results: OrderedDict[int, tuple[T, V, int]] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._results)
 
     def __call__(self, thing: T) -> V:
         """The result for the object, kept together with it, so that no other object gets its identity."""
@@ -311,9 +329,10 @@ class IdentityCache(Generic[T, V]):
             self._results.move_to_end(id(thing))
             return known[1]
         result = self._compute(thing)
-        self._results[id(thing)] = (thing, result)
-        self._weight += self._weigh(result)
+        weight = bytes_of(thing) + self._weigh(result)
+        self._results[id(thing)] = (thing, result, weight)
+        self._weight += weight
         while self._weight > self._capacity and len(self._results) > 1:
-            _, (_, dropped) = self._results.popitem(last=False)
-            self._weight -= self._weigh(dropped)
+            _, (_, _, dropped) = self._results.popitem(last=False)
+            self._weight -= dropped
         return result

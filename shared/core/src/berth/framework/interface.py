@@ -355,12 +355,18 @@ class PostFilterPlugin(Plugin):
         return []
 
     def confirm(self, pod: Pod, node: str, dry_run: DryRun) -> Nomination | None:
-        """Called by the binder before it evicts: the victims on this node by the binder's own cache.
-
-        None (the default): no pod is evicted.
-        """
+        """The victims on this node, for evictions that extenders keep; None (the default): no pod is evicted."""
         del pod, node, dry_run
         return None
+
+    def choose(self, pod: Pod, proposed: str, diagnosis: Diagnosis, dry_run: DryRun) -> Nomination | None:
+        """Called by the binder before it evicts: the best eviction by its own cache; None: no pod is evicted.
+
+        ``proposed``: the node of a scorer's message, which only decides between equally good nodes. The binder calls it
+        in its loop, so its work is bounded. By default the proposed node is confirmed.
+        """
+        del diagnosis
+        return self.confirm(pod, proposed, dry_run)
 
 
 class PreScorePlugin(Plugin):

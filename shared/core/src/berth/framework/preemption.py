@@ -17,7 +17,15 @@ from berth.cluster.pods import PlacedPod
 from berth.cluster.snapshot import Snapshot
 from berth.framework.equivalencecache import EquivalenceCache
 from berth.framework.extending import EXTENDER, Evictions
-from berth.framework.filtering import PreFiltered, checked, filter_node, filter_node_with, nominated_pods, pre_filter
+from berth.framework.filtering import (
+    FeasibleNodes,
+    PreFiltered,
+    checked,
+    filter_node,
+    filter_node_with,
+    nominated_pods,
+    pre_filter,
+)
 from berth.framework.interface import (
     FilterPlugin,
     Nomination,
@@ -100,6 +108,28 @@ def confirm(pod: Pod, node: str, snapshot: Snapshot, profile: Profile) -> Nomina
     dry_run = dry_run_of(pod, snapshot, profile)
     for plugin in profile.post_filters:
         answer = call(plugin, "PostFilter", plugin.confirm, object, pod, node, dry_run)
+        if isinstance(answer, Nomination):
+            return answer
+    return None
+
+
+def best_eviction(pod: Pod, proposed: str, snapshot: Snapshot, profile: Profile) -> Nomination | None:
+    """The best eviction by this Snapshot; None if evictions do not help. The binder's choice (docs/protocol.md, 5.16).
+
+    ``proposed``: a scorer's node, taken if no other is better.
+
+    Raises:
+        PluginFailure: a plugin failed.
+    """
+    results = EquivalenceCache.of(snapshot, profile).results_of(pod)
+    found = pre_filter(pod, snapshot, profile, results.new_state(), results.pre_filtered)
+    if found.rejection is not None:
+        return None
+    cached = results.refresh_filters()
+    feasible = FeasibleNodes(pod, snapshot, profile, found, cached)
+    diagnosis, dry_run = feasible.diagnosis(), FilterDryRun(pod, snapshot, profile, found, cached.columns)
+    for plugin in profile.post_filters:
+        answer = call(plugin, "PostFilter", plugin.choose, object, pod, proposed, diagnosis, dry_run)
         if isinstance(answer, Nomination):
             return answer
     return None

@@ -192,6 +192,10 @@ class Profile:
         """Whether extenders filter nodes for the pod: nodes that pass the plugins' filters may still be rejected."""
         return any(extender.filter_verb and is_interested(extender, pod) for extender in self.extenders)
 
+    def asks_about_evictions(self, pod: Pod) -> bool:
+        """Whether extenders may leave out evictions for the pod, of which only the scorer knows."""
+        return any(extender.preempt_verb and is_interested(extender, pod) for extender in self.extenders)
+
     def is_bound_by_extender(self, pod: Pod) -> bool:
         """Whether an extender binds the pod instead of the binder."""
         return any(binds(extender, pod) for extender in self.extenders)

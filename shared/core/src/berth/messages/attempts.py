@@ -91,11 +91,9 @@ class Reason(StrEnum):
     PROPOSALS = "proposals"
     # The pod was rejected on a view behind the positions that PENDING requires.
     BEHIND = "behind"
-    VICTIMS = "victims"  # the binder found other victims than the scorer, or none
+    VICTIMS = "victims"  # preemption was proposed, but the binder found no victims, or one is being bound
     # Preemption was proposed, but by the binder's cache the pod fits on a node without it.
     FITS = "fits"
-    # Preemption was proposed on a view that was old or had fewer nodes than the binder's cache.
-    VIEW = "view"
     # Another client changed a volume or claim that the pod was to use.
     VOLUMES = "volumes"
     # Unschedulable, because it waited where a more important pod gets the room.

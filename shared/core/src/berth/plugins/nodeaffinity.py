@@ -55,7 +55,7 @@ NAME: Final = "NodeAffinity"
 NO_MATCH: Final = Status.unresolvable("node(s) didn't match Pod's node affinity/selector")
 NO_ADDED_MATCH: Final = Status.unresolvable("node(s) didn't match scheduler-enforced node affinity")
 CONFLICT: Final = Status.unresolvable("pod affinity terms conflict")
-_MAX_KEPT: Final = 50_000  # compiled terms kept between two calls of the hint, 500 bytes each
+_TERM_BYTES: Final = 500  # of a compiled term
 _MAX_SENTENCES: Final = 2  # sets of expressions with a sentence: those of most nodes, in all and per term
 # Terms compared with each node to find the closest one; a pod with more gets no sentence.
 _MAX_COMPARED: Final = 16
@@ -90,7 +90,7 @@ class NodeAffinityPlugin(
         required = added.required_during_scheduling_ignored_during_execution
         self._required = compile_node_selector(required) if required is not None else None
         self._preferred = compile_preferred(added.preferred_during_scheduling_ignored_during_execution)
-        self._class_of = IdentityCache(_compiled, capacity=_MAX_KEPT, weigh=_terms_in)
+        self._class_of = IdentityCache(_compiled, weigh=_bytes_of_terms)
 
     def pre_filter(self, state: CycleState, pod: Pod, snapshot: Snapshot) -> PreFilterResult:
         wanted = state.pod_class
@@ -216,8 +216,8 @@ def _compiled(spec: PodSpec) -> EquivalenceClass:
     return EquivalenceClass(b"", spec)
 
 
-def _terms_in(pod_class: EquivalenceClass) -> int:
-    return 1 + len(pod_class.required_nodes.terms if pod_class.required_nodes is not None else ())
+def _bytes_of_terms(pod_class: EquivalenceClass) -> int:
+    return _TERM_BYTES * len(pod_class.required_nodes.terms if pod_class.required_nodes is not None else ())
 
 
 def _required_of(pod: Pod) -> bytes:

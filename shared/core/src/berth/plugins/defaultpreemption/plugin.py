@@ -97,6 +97,14 @@ class DefaultPreemption(PostFilterPlugin):
         found = victims_on(info, dry_run, _budgets_of(dry_run.snapshot))
         return _nomination(found, dry_run.snapshot) if isinstance(found, Victims) else None
 
+    def choose(self, pod: Pod, proposed: str, diagnosis: Diagnosis, dry_run: DryRun) -> Nomination | None:
+        if pod.spec.preemption_policy == NEVER:
+            return None
+        snapshot, rows = dry_run.snapshot, diagnosis.resolvable_rows()
+        search, enough = _CandidateSearch(snapshot, dry_run), self._args.enough(len(rows))
+        best = search.best(rows, enough, first=snapshot.rows.of(proposed), most=enough)
+        return None if best is None else _nomination(best, snapshot)
+
 
 class _CandidateSearch:
     """One pod's search for the best candidate among the potential nodes."""
@@ -110,14 +118,18 @@ class _CandidateSearch:
         self._diagnosis = Diagnosis(snapshot.node_count)
         self._unexplained: RowIndex = np.empty(0, dtype=np.intp)
 
-    def best(self, rows: RowIndex, enough: int) -> Victims | None:
-        """The cheapest victims of all nodes, or of ``enough`` candidates."""
-        best: Victims | None = None
+    def best(self, rows: RowIndex, enough: int, *, first: int | None = None, most: int | None = None) -> Victims | None:
+        """The cheapest victims of all nodes, or of ``enough`` candidates.
+
+        The row ``first`` wins against equals. ``most``: dry runs of other rows, for a search whose time is bounded.
+        """
+        proposed = self._dry_run_on(first) if first is not None and first in rows else NOT_HELPFUL
+        best = proposed if isinstance(proposed, Victims) else None
         candidates = without_violation = 0
-        for node in self._potential_nodes(rows):
+        for node in islice(self._potential_nodes(rows, best), most):
             if best is not None and (node.least_cost >= best.cost or (without_violation and candidates >= enough)):
                 break
-            found = self._dry_run_on(node.row)
+            found = proposed if node.row == first else self._dry_run_on(node.row)
             if isinstance(found, Status):
                 self._diagnosis.add(found, np.array([node.row]))
                 continue
@@ -139,9 +151,12 @@ class _CandidateSearch:
         self._diagnosis.add(NOT_HELPFUL, np.arange(node_count - len(rows)))
         return self._diagnosis
 
-    def _potential_nodes(self, rows: RowIndex) -> Iterator[PotentialNode]:
+    def _potential_nodes(self, rows: RowIndex, best: Victims | None = None) -> Iterator[PotentialNode]:
         """The rows worth a dry run, cheapest first; records the reasons of the others."""
         priority = priority_of(self._dry_run.pod)
+        if best is not None and not best.violations:
+            # A node is not better if it needs a more important victim. Most rows drop out before their bounds.
+            priority = best.highest + 1
         has_victims = LowerPriorityPods(self._pods, rows, self._snapshot.size, priority).has_any
         self._diagnosis.add(NO_VICTIMS, rows[~has_victims])
         rows = rows[has_victims]

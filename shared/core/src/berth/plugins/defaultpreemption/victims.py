@@ -36,9 +36,13 @@ class Victims:
     violations: int
 
     @property
+    def highest(self) -> int:
+        """The priority of the most important victim."""
+        return max(priority_of(placed.pod) for placed in self.pods)
+
+    @property
     def cost(self) -> Cost:
-        priorities = [priority_of(placed.pod) for placed in self.pods]
-        highest = max(priorities)
+        priorities, highest = [priority_of(placed.pod) for placed in self.pods], self.highest
         since = min(started_at(placed.pod) for placed in self.pods if priority_of(placed.pod) == highest)
         return (self.violations, highest, sum(priorities) + PRIORITY_OFFSET * len(priorities), len(priorities), -since)
 

@@ -296,7 +296,7 @@ def _matches(term: AffinityTerm, pod: Pod) -> bool:
     return covered and selector.labels.matches(meta.labels or {})
 
 
-_MAX_KEPT: Final = 50_000  # compiled terms kept between two calls of a hint, 600 bytes each
+_TERM_BYTES: Final = 600  # of a compiled term
 # Indexed terms of a pod: as many as it may have (docs/limits.md). Pods with more are found by every event about a pod:
 # 300 with 256 terms each, more than are kept compiled, cost 950 ms an event instead of 0.05 ms.
 _MAX_INDEXED: Final = 256
@@ -306,11 +306,11 @@ def _compiled(pod: Pod) -> AffinityTerms:
     return compile_affinity_terms(pod.spec.affinity, pod.metadata.namespace)
 
 
-def _number_of(terms: AffinityTerms) -> int:
-    return 1 + sum(len(terms.at(kind)) for kind in AffinityTermKind)
+def _bytes_of_terms(terms: AffinityTerms) -> int:
+    return _TERM_BYTES * sum(len(terms.at(kind)) for kind in AffinityTermKind)
 
 
-_terms_of: Final = IdentityCache(_compiled, capacity=_MAX_KEPT, weigh=_number_of)
+_terms_of: Final = IdentityCache(_compiled, weigh=_bytes_of_terms)
 
 
 def _required_of(pod: Pod) -> tuple[list[PodAffinityTerm], list[PodAffinityTerm]]:
@@ -333,7 +333,7 @@ def _affinity_keys(pod: Pod) -> frozenset[str]:
     return frozenset(term.topology_key for term in together)
 
 
-_affinity_keys_of: Final = IdentityCache(_affinity_keys, capacity=4096)
+_affinity_keys_of: Final = IdentityCache(_affinity_keys)
 
 
 def _index() -> ValueIndex:

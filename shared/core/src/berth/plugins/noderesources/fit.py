@@ -18,7 +18,7 @@ import numpy.typing as npt
 
 from berth.api.config.types import Point
 from berth.api.node import Node
-from berth.api.pod import Pod, PodSpec, priority_of
+from berth.api.pod import Pod, PodSpec, Quantities, priority_of
 from berth.api.resources import (
     CPU,
     EPHEMERAL_STORAGE,
@@ -64,7 +64,6 @@ _FIRST: Final = (CPU, MEMORY, EPHEMERAL_STORAGE)
 _WORDS: Final = {CPU: "CPU", MEMORY: "memory", EPHEMERAL_STORAGE: "ephemeral storage"}
 _UNITS: Final = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 _MAX_BITS: Final = 60  # reasons that fit into the bits of an int64
-_MAX_KEPT: Final = 4096  # pods and nodes with amounts kept between two calls of a hint
 
 
 class NodeResourcesFitArgs(Args, frozen=True, kw_only=True):
@@ -92,10 +91,8 @@ class NodeResourcesFit(PreFilterPlugin, VectorFilterPlugin, RemedyPlugin, Vector
         self._weights = weights_of(args.scoring_strategy)
         self._strategy = strategy_of(args.scoring_strategy)
         self.packs = self._strategy.packs
-        self._wanted_by = IdentityCache[PodSpec, CountedAmounts](
-            lambda spec: self._wanted(pod_requests(spec)), capacity=_MAX_KEPT
-        )
-        self._allocatable_of = IdentityCache[Node, Amounts](_allocatable, capacity=_MAX_KEPT)
+        self._wanted_by = IdentityCache[PodSpec, CountedAmounts](lambda spec: self._wanted(pod_requests(spec)))
+        self._amounts_of = IdentityCache[Quantities, Amounts](_amounts)
 
     def pre_filter(self, state: CycleState, pod: Pod, snapshot: Snapshot) -> PreFilterResult:
         """Never Skip, because a node may have too many pods."""
@@ -181,7 +178,7 @@ class NodeResourcesFit(PreFilterPlugin, VectorFilterPlugin, RemedyPlugin, Vector
         )
 
     def _index(self) -> AmountsIndex:
-        return AmountsIndex(self._wanted_by_pod, self._allocatable_of)
+        return AmountsIndex(self._wanted_by_pod, self._allocatable)
 
     def _freed_index(self) -> FreedIndex:
         return FreedIndex(self._wanted_by_pod)
@@ -192,6 +189,10 @@ class NodeResourcesFit(PreFilterPlugin, VectorFilterPlugin, RemedyPlugin, Vector
 
     def _wanted_by_pod(self, pod: Pod) -> CountedAmounts:
         return self._wanted_by(pod.spec)
+
+    def _allocatable(self, node: Node) -> Amounts:
+        # By the quantities alone: a node has kilobytes of images beside them.
+        return self._amounts_of(node.status.allocatable) if node.status.allocatable else {}
 
     def _wanted(self, requests: Requests) -> CountedAmounts:
         """The requests that Filter counts: without the extended resources that the arguments ignore."""
@@ -219,10 +220,10 @@ class NodeResourcesFit(PreFilterPlugin, VectorFilterPlugin, RemedyPlugin, Vector
         """The pod fits the empty node, and the node has more of a requested resource than before."""
         if not isinstance(new, Node):
             return False
-        wanted, now = self._wanted_by(pod.spec), self._allocatable_of(new)
+        wanted, now = self._wanted_by(pod.spec), self._allocatable(new)
         if now.get(PODS, 0) < 1 or any(amount > now.get(name, 0) for name, amount in wanted):
             return False
-        before = self._allocatable_of(old) if isinstance(old, Node) else {}
+        before = self._allocatable(old) if isinstance(old, Node) else {}
         return any(now.get(name, 0) > before.get(name, 0) for name in (PODS, *(name for name, _ in wanted)))
 
     def _counted(self, requests: Requests) -> list[tuple[str, int, int]]:
@@ -352,8 +353,8 @@ def _used(resource: str, amount: int, requests: Requests, nodes: _Sums[Sum_co]) 
     return nodes.requested(resource) + amount
 
 
-def _allocatable(node: Node) -> Amounts:
-    return read_amounts(node.status.allocatable, "status.allocatable", lambda _: None)
+def _amounts(allocatable: Quantities) -> Amounts:
+    return read_amounts(allocatable, "status.allocatable", lambda _: None)
 
 
 def validate(args: NodeResourcesFitArgs, path: str) -> list[str]:

@@ -79,9 +79,7 @@ _SELECTING: Final = (
     Resource.REPLICA_SET,
     Resource.STATEFUL_SET,
 )
-# Compiled constraints kept between two calls of a hint: of 780 pods with the most that a pod may have.
-_MAX_KEPT: Final = 50_000
-_MAX_CLASSES: Final = 4096  # the same for node selectors and affinities
+_CONSTRAINT_BYTES: Final = 600  # of a compiled constraint
 _NODE_CHANGES: Final = Action.ADD | Action.DELETE | Action.UPDATE_NODE_LABEL | Action.UPDATE_NODE_TAINT
 
 
@@ -115,10 +113,10 @@ class PodTopologySpread(
     def __init__(self, args: PodTopologySpreadArgs) -> None:
         self._system = args.defaulting_type == SYSTEM
         self._defaults = SYSTEM_CONSTRAINTS if self._system else tuple(args.default_constraints or ())
-        self._required_of = IdentityCache(self._required_constraints, capacity=_MAX_KEPT, weigh=len)
-        self._class_of = IdentityCache[PodSpec, EquivalenceClass](
-            lambda spec: EquivalenceClass(b"", spec), capacity=_MAX_CLASSES
+        self._required_of = IdentityCache(
+            self._required_constraints, weigh=lambda constraints: _CONSTRAINT_BYTES * len(constraints)
         )
+        self._class_of = IdentityCache[PodSpec, EquivalenceClass](lambda spec: EquivalenceClass(b"", spec))
 
     def pre_filter(self, state: CycleState, pod: Pod, snapshot: Snapshot) -> PreFilterResult:
         constraints = self.constraints(pod, DO_NOT_SCHEDULE, snapshot)

@@ -1,0 +1,235 @@
+"""The binder chooses where it preempts: whatever a scorer's message says, no eviction costs more than the best one."""
+
+from __future__ import annotations
+
+import random
+
+import msgspec
+import pytest
+
+from berth.api.config.configuration import ExtenderConfiguration
+from berth.api.meta import LabelSelector, ObjectMeta
+from berth.api.pod import Affinity, Pod, PodAffinity, PodAffinityTerm, PodCondition
+from berth.api.workloads import BudgetStatus, PodDisruptionBudget, SelectorSpec
+from berth.framework.cycle import any_feasible_node
+from berth.framework.preemption import confirm
+from berth.kube.listwatch import Upserted
+from berth.messages.attempts import Outcome, Preemption, Ranked, Reason, Victim
+from berth.plugins.defaultpreemption.victims import Cost, DisruptionBudgets, Victims
+from berth_binder.events import ClearNomination, Effect, EvictPods
+from harness.plugins.long_runs import often
+from harness.worlds.binder_bench import PROFILE, Bench, make_pod, nominated, ranked
+
+HOSTNAME = "kubernetes.io/hostname"
+MOST = 2**63 - 1
+
+
+@pytest.fixture
+def bench() -> Bench:
+    """On n1 three pods of priority 900 whose budget allows no eviction; on n2 one of priority 1 and two of 900."""
+    bench = Bench(nodes=2, cpu="3")
+    for name in ("a", "b", "c"):
+        bench.show(running(name, "n1", priority=900, labels={"app": "database"}))
+    bench.show(running("cheap", "n2", priority=1))
+    for name in ("d", "e"):
+        bench.show(running(name, "n2", priority=900))
+    budget(bench, "database")
+    return bench
+
+
+def running(name: str, node: str, *, priority: int = 0, labels: dict[str, str] | None = None, **given: object) -> Pod:
+    return make_pod(name, node=node, metadata={"labels": labels}, spec={"priority": priority}, **given)
+
+
+def important(cpu: str = "1", **spec: object) -> Pod:
+    return make_pod("vip", cpu=cpu, spec={"priority": 1000, **spec})
+
+
+def budget(bench: Bench, app: str, allowed: int = 0) -> None:
+    metadata = ObjectMeta(name=app, namespace="default", uid=f"budget-{app}", resource_version="13")
+    selector = SelectorSpec(selector=LabelSelector(match_labels={"app": app}))
+    made = PodDisruptionBudget(metadata=metadata, spec=selector, status=BudgetStatus(disruptions_allowed=allowed))
+    bench.observe(Upserted(kind="poddisruptionbudget", object=made))
+
+
+def proposing(pod: Pod, node: str, *victims: str, n: int = 1, violations: int = 0, **parts: object) -> Ranked:
+    named = [Victim(uid=f"uid-{name}", namespace="default", name=name) for name in victims]
+    preemption = Preemption(node=node, victims=named, violations=violations)
+    return ranked(pod, n=n, message="none fits", preemption=preemption, **parts)
+
+
+def evictions(effects: list[Effect]) -> list[tuple[str, list[str]]]:
+    found = [each for each in effects if isinstance(each, EvictPods)]
+    return [(each.node, [victim.metadata.name for victim in each.victims]) for each in found]
+
+
+# Whatever the message says.
+
+
+@pytest.mark.parametrize(
+    "numbers",
+    [
+        pytest.param({"evaluated": 2, "view_age_seconds": 1.0, "violations": 3}, id="as an honest scorer's"),
+        pytest.param({"evaluated": MOST, "view_age_seconds": 0.0, "violations": MOST}, id="all that can be claimed"),
+        pytest.param({"evaluated": 0, "view_age_seconds": None, "violations": 0}, id="a view of unknown age"),
+        pytest.param({"evaluated": -1, "view_age_seconds": 1e300, "violations": -MOST}, id="an old view of no node"),
+    ],
+)
+@pytest.mark.parametrize(
+    ("node", "victims"),
+    [
+        pytest.param("n1", ("a", "b", "c"), id="a worse node"),
+        pytest.param("n1", (), id="a worse node without victims"),
+        pytest.param("n2", ("d", "e"), id="the best node, but its important pods"),
+        pytest.param("n2", ("cheap", "d", "e"), id="the best node, and all of its pods"),
+        pytest.param("elsewhere", ("a",), id="an unknown node"),
+        pytest.param("", (), id="no node"),
+    ],
+)
+def test_the_least_important_pod_is_evicted_whatever_is_proposed(bench, node, victims, numbers):
+    pod = bench.show(important())
+    assert evictions(bench.take(proposing(pod, node, *victims, **numbers))) == [("n2", ["cheap"])]
+    bench.evicted(pod, "n2")
+    (decision,) = bench.decisions
+    assert (decision.outcome, decision.node, decision.preemption.violations) == (Outcome.PREEMPTING, "n2", 0)
+
+
+def test_among_equal_evictions_the_proposed_one_is_taken():
+    bench = Bench(nodes=9, cpu="1")
+    for number in range(1, 10):
+        bench.show(running(f"low-{number}", f"n{number}"))
+    for number in range(1, 10):
+        pod = bench.show(make_pod(f"vip-{number}", spec={"priority": 1000}))
+        assert evictions(bench.take(proposing(pod, f"n{number}"))) == [(f"n{number}", [f"low-{number}"])]
+
+
+def test_nothing_is_evicted_by_an_important_pod_that_may_not_preempt(bench):
+    pod = bench.show(important(preemption_policy="Never"))
+    assert evictions(bench.take(proposing(pod, "n2", "cheap"))) == []
+    assert [(each.outcome, each.reason) for each in bench.decisions] == [(Outcome.CONFLICT, Reason.VICTIMS)]
+
+
+def test_where_extenders_leave_out_evictions_only_the_kept_ones_are_made(bench):
+    """The binder does not ask extenders: which nodes they keep, only the scorer knows."""
+    bench.profiles[PROFILE].extenders = (ExtenderConfiguration(url_prefix="", name="", preempt_verb="preempt"),)
+    pod = bench.show(important())
+    assert evictions(bench.take(proposing(pod, "n1", violations=1))) == []
+    assert evictions(bench.take(proposing(pod, "n1", "c", n=2, violations=1))) == [("n1", ["c"])]
+
+
+# A nomination holds while victims terminate.
+
+
+def terminating(pod: Pod) -> Pod:
+    condition = PodCondition(type="DisruptionTarget", status="True", reason="PreemptionByScheduler")
+    metadata = msgspec.structs.replace(pod.metadata, deletion_timestamp="2026-01-01T00:00:00Z", resource_version="60")
+    return msgspec.structs.replace(
+        pod, metadata=metadata, status=msgspec.structs.replace(pod.status, conditions=[condition])
+    )
+
+
+@pytest.mark.parametrize("is_shown", [False, True])
+def test_no_message_clears_a_nomination_whose_victims_terminate(bench, is_shown):
+    """Otherwise the next message would have other pods evicted for the same pod."""
+    pod = bench.show(important())
+    bench.take(proposing(pod, "n2", "cheap"))
+    bench.evicted(pod, "n2")
+    nominee = bench.show(nominated(pod, "n2"))
+    if is_shown:
+        bench.show(terminating(running("cheap", "n2", priority=1)))
+    effects = bench.take(ranked(nominee, n=2, message="none fits", clears_nomination=True))
+    assert [each for each in effects if isinstance(each, ClearNomination)] == []
+    assert evictions(bench.take(proposing(nominee, "n1", "a", n=3))) == []
+    assert bench.outcomes == ["preempting", "unschedulable", "preempting"]
+
+
+# By chance.
+
+
+def a_random_bench(chance: random.Random) -> Bench:
+    """Full nodes of pods of few priorities, some with budgets or anti-affinity."""
+    bench = Bench(nodes=chance.randint(2, 9), cpu="4")
+    for number in range(1, bench.nodes + 1):
+        room = 4
+        while room:
+            cpu = chance.randint(1, min(room, 2))
+            room -= cpu if chance.random() < 0.9 else room
+            seconds = f"2026-01-01T00:00:{chance.randrange(3):02}Z"
+            pod = running(
+                f"p{number}-{room}",
+                f"n{number}",
+                cpu=str(cpu),
+                priority=chance.choice((0, 1, 1, 5, 900, 2000)),
+                labels={"app": chance.choice("abc")},
+                status={"start_time": seconds},
+            )
+            bench.show(pod)
+    for app in "ab":
+        budget(bench, app, chance.randint(-1, 2))
+    return bench
+
+
+def a_random_preemptor(chance: random.Random) -> Pod:
+    """Now and then it may not be beside pods of an app, so that sums alone are a bad bound."""
+    term = PodAffinityTerm(topology_key=HOSTNAME, label_selector=LabelSelector(match_labels={"app": "a"}))
+    apart = Affinity(pod_anti_affinity=PodAffinity(required_during_scheduling_ignored_during_execution=[term]))
+    return important(str(chance.randint(1, 3)), affinity=apart if chance.random() < 0.4 else None)
+
+
+def a_hostile_proposal(chance: random.Random, pod: Pod, bench: Bench, n: int) -> Ranked:
+    node = f"n{chance.randint(0, bench.nodes)}"
+    there = [placed.pod.metadata.name for placed in bench.cache.snapshot.placed_on_row(chance.randrange(bench.nodes))]
+    return proposing(
+        pod,
+        node,
+        *chance.sample(there, chance.randint(0, len(there))),
+        n=n,
+        violations=chance.choice((0, 1, MOST)),
+        evaluated=chance.choice((0, bench.nodes, MOST)),
+        view_age_seconds=chance.choice((None, 0.0, 1e9)),
+    )
+
+
+def cost_of(pod: Pod, node: str, bench: Bench) -> Cost | None:
+    """The cost of the dry run on one node."""
+    snapshot = bench.cache.snapshot
+    found = confirm(pod, node, snapshot, bench.profiles[PROFILE])
+    if found is None:
+        return None
+    placed = tuple(snapshot.placed(uid) for uid in found.victims)
+    violating, _ = DisruptionBudgets(snapshot).split(placed)
+    assert found.violations >= len(violating)
+    return Victims(placed[0].row, placed, found.violations).cost
+
+
+@pytest.mark.parametrize("seed", range(often(60)))
+def test_no_hostile_proposal_evicts_more_than_the_best_dry_run_of_every_node(seed):
+    chance = random.Random(seed)
+    bench, n = a_random_bench(chance), 0
+    pod = bench.show(a_random_preemptor(chance))
+    costs = {f"n{each}": cost_of(pod, f"n{each}", bench) for each in range(1, bench.nodes + 1)}
+    possible = [cost for cost in costs.values() if cost is not None]
+    fits = any_feasible_node(pod, bench.cache.snapshot, bench.profiles[PROFILE])
+    for n in range(1, 6):
+        bench.succeed()
+        found = evictions(bench.take(a_hostile_proposal(chance, pod, bench, n)))
+        if fits or not possible:
+            assert (found, bench.decisions[-1].reason) == ([], Reason.FITS if fits else Reason.VICTIMS)
+        else:
+            assert [costs[node] for node, _ in found] == [min(possible)]
+
+
+def test_the_random_clusters_need_evictions():
+    kinds = set()
+    for seed in range(60):
+        chance = random.Random(seed)
+        bench = a_random_bench(chance)
+        pod = bench.show(a_random_preemptor(chance))
+        costs = {cost_of(pod, f"n{each}", bench) for each in range(1, bench.nodes + 1)} - {None}
+        if any_feasible_node(pod, bench.cache.snapshot, bench.profiles[PROFILE]):
+            kinds.add("fits")
+        elif len(costs) > 1:
+            kinds.add("better and worse ones, " + ("some against a budget" if max(costs)[0] else "no budgets"))
+        else:
+            kinds.add("one cost or none")
+    assert len(kinds) == 4
