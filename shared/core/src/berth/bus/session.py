@@ -346,7 +346,7 @@ ANSWERS_A_SECOND: Final = 100
 SECONDS_OF_AN_ANSWER: Final = 0.001
 BYTES_OF_A_REQUEST: Final = 10_000
 # Above this many refusals in a second the service unsubscribes until the second is over, because even reading requests
-# takes a core at 30,000 a second. NATS then tells the requesters that there is no responder.
+# takes a core at 30,000 a second. NATS then answers that there is no responder.
 REFUSALS_A_SECOND: Final = 100
 TOO_MANY: Final = "429"
 _ERROR, _ERROR_CODE = "Nats-Service-Error", "Nats-Service-Error-Code"  # by NATS's service protocol
