@@ -345,8 +345,8 @@ ANSWERS_A_SECOND: Final = 100
 # An answer of more CPU time or to a larger request counts as several: at most 10 % of a core goes into one subject.
 SECONDS_OF_AN_ANSWER: Final = 0.001
 BYTES_OF_A_REQUEST: Final = 10_000
-# Above this many refusals in a second the service unsubscribes until the second is over, because even reading requests
-# takes a core at 30,000 a second. NATS then answers that there is no responder.
+# Above this many refusals in a second the service unsubscribes until the second is over, because reading requests takes
+# CPU too. NATS then answers that there is no responder.
 REFUSALS_A_SECOND: Final = 100
 TOO_MANY: Final = "429"
 _ERROR, _ERROR_CODE = "Nats-Service-Error", "Nats-Service-Error-Code"  # by NATS's service protocol
