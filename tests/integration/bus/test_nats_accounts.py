@@ -8,8 +8,11 @@ from collections.abc import AsyncIterator, Iterable, Iterator
 
 import pytest
 from nats.aio.msg import Msg
+from nats.errors import NoRespondersError
+from nats.errors import TimeoutError as NatsTimeoutError
 
-from berth.bus.session import NatsBus, NatsSession
+from berth.bus.interface import Endpoint
+from berth.bus.session import ANSWERS_A_SECOND, NatsBus, NatsSession
 from berth.bus.settings import BusSettings, NatsCredentials
 from berth.messages.subjects import SERVICES
 from berth_cli.pipeline.accounts import DOMAIN, listed, users
@@ -234,6 +237,46 @@ async def test_people_list_all_services_with_clients_of_nats(server, admin):
     for session in sessions:
         await session.close()
     await people.close()
+
+
+@pytest.mark.parametrize("asked", [".queue", "", "$SRV.STATS.berth-watcher", "$SRV.PING"], ids=str)
+async def test_questions_as_fast_as_a_person_sends_them_get_so_many_answers_a_second(server, admin, asked):
+    """Else the least user stops the watcher, whose loop also renews the Lease."""
+    called = []
+    watcher = await NatsBus(settings_of(server, "watcher")).connect(name="watcher")
+    endpoint = Endpoint(name="queue", answer=lambda _: called.append("queue") or {})
+    stats = lambda: called.append("stats") or {}  # noqa: E731 - returns what it counts
+    await watcher.register("berth-watcher", identity="one", version="1", stats=stats, endpoints=[endpoint])
+    subject = asked if asked.startswith("$") else f"berth.service.berth-watcher.one{asked}"
+    person = await client_of(server, "people", password_of("people"))
+    answers: list[Msg] = []
+
+    async def read(msg: Msg) -> None:
+        answers.append(msg)
+
+    inbox = person.new_inbox()
+    await person.subscribe(inbox, cb=read)
+    begun = asyncio.get_running_loop().time()
+    for _ in range(40):
+        for _ in range(200):
+            await person.publish(subject, b"", reply=inbox)
+        await person.flush()
+    seconds = asyncio.get_running_loop().time() - begun
+
+    async def has_answered() -> bool:
+        try:
+            return bool((await person.request(subject, b"", timeout=5)).data)
+        except (NoRespondersError, NatsTimeoutError):
+            return False
+
+    await eventually(has_answered, "an answer after the flood")
+    answered = [one for one in answers if one.data]
+    assert ANSWERS_A_SECOND / 2 <= len(answered) <= ANSWERS_A_SECOND * (seconds + 2)
+    assert len(called) <= ANSWERS_A_SECOND * (seconds + 2) + 40
+    refused = {(one.headers or {}).get("Nats-Service-Error") for one in answers if not one.data}
+    assert "more than 100 questions a second: try again" in refused
+    await watcher.close()
+    await person.close()
 
 
 class Received:

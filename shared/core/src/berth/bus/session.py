@@ -19,7 +19,7 @@ from nats.aio.msg import Msg
 
 from berth.bus import admin, jetstream, ordered
 from berth.bus import consumer as consuming
-from berth.bus.connection import Connection, Listener, Traffic
+from berth.bus.connection import Connection, Traffic
 from berth.bus.consumer import NatsDeliveries
 from berth.bus.interface import (
     NO_METADATA,
@@ -44,8 +44,11 @@ from berth.bus.outgoing import NO_RESPONDERS, status_of
 from berth.bus.settings import BusSettings
 from berth.bus.topology import STORED_PREFIX, Names
 from berth.decoding import decode_json
-from berth.errors import BerthError, DecodeError
+from berth.errors import BerthError, DecodeError, TemporaryError
+from berth.log import get_logger
 from berth.messages.subjects import SERVICES, service_subject
+
+log = get_logger()
 
 
 class NatsBus(Bus):
@@ -220,7 +223,12 @@ class NatsSession(Session):
         await _register(self._connection, service, about, version=version, stats=stats, endpoints=endpoints)
 
     async def ask(self, subject: str, data: bytes) -> bytes:
-        return (await self._connection.request(self._names.subject(subject), data)).data
+        for _ in range(ASKED_AGAIN):
+            answer = await self._connection.request(self._names.subject(subject), data)
+            if not (refusal := _refusal(answer)):
+                return answer.data
+            await asyncio.sleep(ASKED_AGAIN_SECONDS)
+        raise TemporaryError(f"asking {subject!r}: {refusal}")
 
     async def state(self, stream: str) -> StreamState:
         return await admin.stream_state(self._connection, stream)
@@ -248,6 +256,7 @@ class _Counted:
 
     def __init__(self, endpoint: Endpoint) -> None:
         self._endpoint = endpoint
+        self.for_admins = endpoint.for_admins
         self._requests = self._errors = self._nanoseconds = 0
         self._last_error = ""
 
@@ -320,9 +329,9 @@ async def _register(  # noqa: PLR0913 - the parts of a service's description
 
     for verb, answer in (("PING", ping), ("INFO", info), ("STATS", listed_stats)):
         for called in (verb, f"{verb}.{name}", f"{verb}.{name}.{instance}"):
-            connection.subscribe_soon(f"{_PREFIX}.{called}", _answering(connection, _whatever_is_asked(answer)))
+            _Answers(connection, f"{_PREFIX}.{called}", _whatever_is_asked(answer))
     for subject, answers in counted.items():
-        connection.subscribe_soon(subject, _answering(connection, answers.answer))
+        _Answers(connection, subject, answers.answer, for_admins=answers.for_admins)
     await connection.flush(connection.settings.answer_timeout)
 
 
@@ -330,15 +339,70 @@ def _whatever_is_asked(answer: Callable[[], object]) -> Callable[[bytes], bytes]
     return lambda _request: msgspec.json.encode(answer())
 
 
-def _answering(connection: Connection, answer: Callable[[bytes], bytes]) -> Listener:
-    # A listener that answers each request.
+# Answers on one subject in a second. A person needs a few, and the loop that answers also renews the Lease.
+ANSWERS_A_SECOND: Final = 100
+# An answer of more CPU time or to a larger request counts as several: at most 10 % of a core goes into one subject.
+SECONDS_OF_AN_ANSWER: Final = 0.001
+BYTES_OF_A_REQUEST: Final = 10_000
+# Above this many refusals in a second the service unsubscribes until the second is over, because reading requests takes
+# CPU too. NATS then answers that there is no responder.
+REFUSALS_A_SECOND: Final = 100
+TOO_MANY: Final = "429"
+_ERROR, _ERROR_CODE = "Nats-Service-Error", "Nats-Service-Error-Code"  # by NATS's service protocol
+_REFUSAL: Final = {_ERROR_CODE: TOO_MANY, _ERROR: f"more than {ANSWERS_A_SECOND} questions a second: try again"}
+ASKED_AGAIN: Final = 8  # How often a refused question is repeated,
+ASKED_AGAIN_SECONDS: Final = 0.25  # after this time.
 
-    def on_request(message: Msg) -> None:
+
+class _Answers:
+    """Answers the requests on one subject, up to a rate."""
+
+    def __init__(
+        self, connection: Connection, subject: str, answer: Callable[[bytes], bytes], *, for_admins: bool = False
+    ) -> None:
+        self._connection = connection
+        self._subject = subject
+        self._answer = answer
+        self._is_limited = not for_admins
+        self._loop = asyncio.get_running_loop()
+        self._second_ends = 0.0
+        self._answered = self._refused = 0.0
+        self._subscribe()
+
+    def _subscribe(self) -> None:
+        if not self._connection.lost.is_set():
+            self._subscription = self._connection.subscribe_soon(self._subject, self._on_request)
+
+    def _on_request(self, message: Msg) -> None:
+        now = self._loop.time()
+        if now >= self._second_ends:
+            self._second_ends = now + 1.0
+            self._answered = self._refused = 0.0
+        cost = max(1.0, len(message.data) / BYTES_OF_A_REQUEST)
+        if self._answered < ANSWERS_A_SECOND or not self._is_limited:
+            begun = time.thread_time()
+            try:
+                self._reply(message, lambda: self._answer(message.data))
+            finally:
+                self._answered += max(cost, (time.thread_time() - begun) / SECONDS_OF_AN_ANSWER)
+        elif self._refused < REFUSALS_A_SECOND:
+            self._refused += cost
+            self._reply(message, lambda: b"", _REFUSAL)
+        else:
+            log.warning("too many questions", subject=self._subject)
+            self._connection.unsubscribe(self._subscription)
+            self._loop.call_at(self._second_ends, self._subscribe)
+
+    def _reply(self, message: Msg, answer: Callable[[], bytes], headers: Mapping[str, str] | None = None) -> None:
         if message.reply:
             with contextlib.suppress(BusLostError):
-                connection.send(message.reply, answer(message.data))
+                self._connection.send(message.reply, answer(), headers=headers)
 
-    return on_request
+
+def _refusal(answer: Msg) -> str:
+    # The sentence of a service that is asked too often; empty for other answers.
+    headers = answer.headers or {}
+    return headers.get(_ERROR, "refused") if headers.get(_ERROR_CODE) == TOO_MANY else ""
 
 
 class _EndpointInfo(msgspec.Struct, frozen=True):
@@ -366,12 +430,25 @@ async def _services(connection: Connection, service: str) -> list[ServiceInstanc
 
 async def _instances(connection: Connection, service: str) -> list[ServiceInstance]:
     # Undecodable answers, and those under another name, are skipped.
+    for _ in range(ASKED_AGAIN):
+        answers = await _answers(connection, f"{_PREFIX}.STATS.{connection.names.word(service)}")
+        if not (refusal := next(filter(None, map(_refusal, answers)), "")):
+            break
+        await asyncio.sleep(ASKED_AGAIN_SECONDS)
+    else:
+        raise TemporaryError(f"asking {service}: {refusal}")
+    instances = (one for message in answers if (one := _instance(message.data, connection.names)))
+    return [one for one in instances if one.service == service]
+
+
+async def _answers(connection: Connection, subject: str) -> list[Msg]:
+    # All answers to one request.
     answers: asyncio.Queue[Msg] = asyncio.Queue()
     inbox = connection.new_inbox()
     subscription = await connection.subscribe(inbox, answers.put_nowait)
     found: list[Msg] = []
     try:
-        connection.send(f"{_PREFIX}.STATS.{connection.names.word(service)}", reply=inbox)
+        connection.send(subject, reply=inbox)
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(ALL_ANSWERS_SECONDS):
                 while len(found) < MOST_INSTANCES:
@@ -381,8 +458,7 @@ async def _instances(connection: Connection, service: str) -> list[ServiceInstan
                     found.append(answer)
     finally:
         connection.unsubscribe(subscription)
-    instances = (one for message in found if (one := _instance(message.data, connection.names)))
-    return [one for one in instances if one.service == service]
+    return found
 
 
 def _instance(data: bytes, names: Names) -> ServiceInstance | None:
