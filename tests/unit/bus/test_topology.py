@@ -65,3 +65,11 @@ def test_two_berths_declare_nothing_in_common():
 
     found = [declared(prefix) for prefix in ("", "east", "east-2", "west")]
     assert len(set.union(*found)) == sum(map(len, found)) > 0
+
+
+@pytest.mark.parametrize("prefix", ["", "east"])
+def test_the_stream_of_a_subject_is_the_one_that_declares_it(prefix: str):
+    names = Names(prefix)
+    for stream in declared_streams(TopologySettings(prefix=prefix)):
+        (subject,) = stream.subjects
+        assert names.stream_of(subject.replace(">", "x.y")) == stream.name

@@ -178,8 +178,7 @@ class NatsSession(Session):
         names = self._names
 
         def on_copy(message: Msg) -> None:
-            stream = names.stream(names.store_of(message.subject.removeprefix(STORED_PREFIX)))
-            if not jetstream.is_copy(message, stream):
+            if not jetstream.is_copy(message, names.stream_of(message.subject.removeprefix(STORED_PREFIX))):
                 return
             if (stored := jetstream.stored_copy(message, self._names)) is not None:
                 listener(stored)

@@ -134,6 +134,12 @@ class Names:
             return bucket_stream(self.own_word(name.removeprefix(_BUCKETS_STREAM)))
         return self.own_word(name)
 
+    def stream_of(self, subject: str) -> str:
+        """The server's stream that stores this subject of the server."""
+        if subject.startswith(_KEYS):
+            return bucket_stream(subject.split(".", 2)[1])
+        return self.stream(self.store_of(subject))
+
     def store_of(self, subject: str) -> str:
         """The declared stream or bucket of a subject, without prefix; else the subject."""
         tokens = self.own_subject(subject).split(".")
