@@ -174,7 +174,8 @@ def _evicts_unread() -> list[Replacement]:
         victims = tuple(found.pod for found in placed if found is not None)
         return EvictionPlan(pod=pod, node=proposed.node, victims=victims, demoted=(), preemption=proposed)
 
-    return [(preemption.PreemptionCheck, "plan", plan)]
+    check = preemption.PreemptionCheck
+    return [(check, "verdict", lambda *_: None), (check, "plan", plan)]
 
 
 def _evicts_unneeded() -> list[Replacement]:
