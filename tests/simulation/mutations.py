@@ -697,7 +697,11 @@ MUTATIONS: Final[dict[str, Mutation]] = {
         focus=REFUSALS,
     ),
     "victims-believed": Mutation(
-        rule="the binder finds the victims itself (5)", seeds=100, replace=_evicts_unread, focus=FULL
+        rule="the binder chooses whom it evicts (5.16)",
+        seeds=100,
+        replace=_evicts_unread,
+        focus=HOSTILE,
+        is_quick=True,
     ),
     "evicts-unneeded": Mutation(
         rule="no eviction for a pod that fits by the binder's own cache (5; point 1)",
