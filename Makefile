@@ -49,12 +49,12 @@ run: setup  ## schedule 1,000 pods onto the 100 nodes of a simulated cluster, an
 up: setup  ## run the whole pipeline in the foreground; ARGS="--kubeconfig FILE" for a real cluster
 	$(BIN)/berth up $(ARGS)
 
-test: setup  ## run the fast tests: no process, no socket, no waiting; a minute
+test: setup  ## run the fast tests: no process, no socket, no waiting; two minutes
 	$(PYTEST) -m "not slow" $(ARGS)
 
 .PHONY: test-all test-slow test-long
 test-all test-slow: WORKERS = 3
-test-all: setup  ## run every test that this machine can run, and list what is left out with the reason; 26 minutes
+test-all: setup  ## run every test that this machine can run, and list what is left out with the reason; 22 minutes
 	$(PYTEST) $(ARGS)
 
 test-slow: setup  ## run what make test leaves out

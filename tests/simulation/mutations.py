@@ -28,8 +28,8 @@ from berth_binder.attempts import queue as queue_of_attempts
 from berth_binder.attempts.ahead import AheadMessages
 from berth_binder.core import BinderCore
 from berth_binder.decisions import conflictcheck, preemption
-from berth_binder.decisions.verdict import EvictionPlan, Verdict, waiting
-from berth_binder.events import Ack, PublishDecision, PutOff
+from berth_binder.decisions.verdict import EvictionPlan, Verdict
+from berth_binder.events import Ack, PutOff
 from berth_scorer import backlog
 from berth_scorer import core as scorer_core
 from berth_scorer import events as scorer_events
@@ -191,16 +191,6 @@ def _lists_in_conflicts() -> list[Replacement]:
         return {kind: str(version) for kind, version in self._reached.items()}
 
     return [(binder_cache.Cache, "newest_resource_versions", versions)]
-
-
-def _waiting_once() -> list[Replacement]:
-    def publish_waiting(self: Any, attempt: Any, now: float) -> Any:
-        decision = self._decision(attempt, waiting(attempt.node, attempt.waits_for), repeat=0)
-        attempt.is_waiting = True
-        self._queue.waiting.set(attempt, now + 1e6)
-        return PublishDecision(decision=decision, held=attempt.latest)
-
-    return [(core.BinderCore, "_publish_waiting", publish_waiting)]
 
 
 def _held_rooms_are_proposals() -> list[Replacement]:
@@ -716,9 +706,6 @@ MUTATIONS: Final[dict[str, Mutation]] = {
         focus=OLD_NEWS,
         is_quick=True,
     ),
-    "waiting-once": Mutation(
-        rule="`waiting` is repeated every 10 s (5)", seeds=20, replace=_waiting_once, focus=WAITING, is_quick=True
-    ),
     "held-rooms-are-proposals": Mutation(
         rule="a proposal of a pod that waits counts like a bound pod (4.6)",
         seeds=20,
@@ -888,6 +875,9 @@ ELSEWHERE: Final[dict[str, str]] = {
     ),
     "configurations that differ are named (point 12): changes no pod": (
         "unit/process/test_peers.py::test_a_difference_is_named_by_profile"
+    ),
+    "`waiting` is repeated every 10 s (5.15): no run without a fault waits for that long": (
+        "unit/binder/test_pluginsteps.py::test_permit_wait_publishes_waiting_at_once_and_every_ten_seconds"
     ),
     "a nomination ends with the wait (5.15): the next attempt, milliseconds later, writes or clears it anyway": (
         "unit/binder/test_nominations.py::test_wait_that_ends_without_a_binding_clears_the_nomination"

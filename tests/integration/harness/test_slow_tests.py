@@ -1,5 +1,6 @@
 """`.ci/slow-tests`, with a Makefile whose test-slow runs the tests of a folder."""
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -12,6 +13,7 @@ test-slow:
 \t{sys.executable} -m pytest -p xdist.plugin -p harness.plugins.leftover_processes -p harness.plugins.failed_tests \
   -p no:cacheprovider -n $(or $(WORKERS),1) $(ARGS)
 """
+OF_MAKE = ("ARGS", "MAKEFLAGS", "MAKELEVEL", "MAKEOVERRIDES", "MFLAGS", "WORKERS")
 FAILS_ONCE = """
     import pathlib, pytest
     @pytest.mark.parametrize("word", {words})
@@ -37,7 +39,10 @@ def suite(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> pytest.
 
 
 def slow_tests(suite: pytest.Pytester) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([ROOT / ".ci/slow-tests"], cwd=suite.path, capture_output=True, text=True, check=False)
+    # Of the make that runs this test nothing is inherited: its options and ARGS name files of its own run.
+    environment = {name: value for name, value in os.environ.items() if name not in OF_MAKE}
+    command = [ROOT / ".ci/slow-tests"]
+    return subprocess.run(command, cwd=suite.path, env=environment, capture_output=True, text=True, check=False)
 
 
 def test_the_tests_that_failed_run_once_more_and_are_listed(suite: pytest.Pytester):

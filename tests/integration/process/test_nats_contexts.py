@@ -70,7 +70,7 @@ def test_the_context_is_all_that_says_where_and_who(folder, variables):
 
 def test_the_variable_of_the_nats_cli_names_it_too(folder):
     done = berth("dead", "-o", "json", folder=folder, NATS_CONTEXT="people")
-    assert (done.returncode, json.loads(done.stdout)) == (0, {"letters": []})
+    assert (done.returncode, json.loads(done.stdout)["letters"]) == (0, [])
 
 
 def test_nats_names_another_server(folder):
@@ -91,12 +91,12 @@ def test_an_admin_drains_and_people_do_not(folder):
     refused = berth("drain", "--context", "people", folder=folder)
     assert (refused.returncode, "this is an admin's command" in refused.stderr) == (2, True)
     done = berth("drain", "--context", "admin", "--timeout", "30", folder=folder)
-    assert (done.returncode, done.stdout.startswith("drained: no pod is under way")) == (0, True)
+    assert (done.returncode, "\ndrained: no pod is under way" in done.stdout) == (0, True)
     done = berth("drain", "--stop", "--context", "admin", folder=folder)
-    assert (done.returncode, done.stdout) == (0, "pods are published again\n")
+    assert (done.returncode, done.stdout.splitlines()[1:]) == (0, ["pods are published again"])
 
 
 def test_without_a_watcher_nobody_knows_which_pods_wait(folder):
     done = berth("queue", "--context", "people", folder=folder)
-    assert (done.returncode, done.stdout) == (3, "")
+    assert (done.returncode, len(done.stdout.splitlines())) == (3, 1)  # cluster and NATS
     assert done.stderr == "berth: asking which pods wait: no watcher leads: see `berth top`\n"
