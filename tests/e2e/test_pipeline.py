@@ -1,6 +1,12 @@
 """The whole pipeline on a real API server: pods are bound, and a pod that waits has the reason in its condition."""
 
 import asyncio
+import json
+import random
+import subprocess
+import sys
+from functools import partial
+from pathlib import Path
 
 import pytest
 
@@ -105,6 +111,46 @@ async def report_actual(seen: ClusterUser, name: str, **requests: str) -> None:
     }
     answer = await seen.api.patch(f"{seen.api.pods}/{name}/status", {"status": {"containerStatuses": [status]}})
     assert answer.code == 200, answer.body
+
+
+ODD_AMOUNTS = ("0", "1n", "0.1m", "100m", "1.5", "3Mi", "0.5Gi", "1E3", "7E", "7Ei", "9E", "9007199254740993")
+ODD_AMOUNTS += tuple(str(whole + off) for whole in (2**46, 2**53, 2**60, 2**63 - 2) for off in (-1, 0, 1))
+RESOURCES = ("cpu", "memory", "ephemeral-storage")
+
+
+def odd_amounts(chance: random.Random) -> dict[str, str]:
+    return {name: chance.choice(ODD_AMOUNTS) for name in RESOURCES if chance.random() < 0.8}
+
+
+@pytest.mark.parametrize("seed", range(3))
+async def test_odd_amounts_are_placed_as_simulate_places_them(
+    pipeline: BerthUp, cluster_outside: ClusterUser, tmp_path: Path, seed: int
+):
+    chance = random.Random(seed)
+    for _ in range(6):
+        (name,) = await cluster_outside.add_nodes(1)
+        amounts = {"pods": "110", **odd_amounts(chance)}
+        await cluster_outside.report_status(name, {"capacity": amounts, "allocatable": amounts})
+    nodes = [(await cluster_outside.api.get(f"/api/v1/nodes/{name}")).body for name in cluster_outside.nodes]
+    for number in range(12):
+        container = {"name": "main", "image": "pause", "resources": {"requests": odd_amounts(chance)}}
+        (pod,) = await cluster_outside.add_pods(1, f"odd-{number}", spec={"containers": [container]})
+        await eventually(partial(cluster_outside.condition, pod), f"{pod} to be bound or refused")
+    pods = await cluster_outside.pods()
+    placed = {f"{cluster_outside.namespace}/{name}": node_of(pod) or None for name, pod in pods.items()}
+
+    of_kind = {"apiVersion": "v1", "kind": "Pod"}  # lists leave them out
+    waiting = [{**of_kind, **pod, "status": {}, "spec": {**pod["spec"], "nodeName": ""}} for pod in pods.values()]
+    waiting.sort(key=lambda pod: int(pod["metadata"]["name"].split("-")[1]))
+    for file, objects in (("nodes", nodes), ("pods", waiting)):
+        (tmp_path / file).write_text(json.dumps({"apiVersion": "v1", "kind": "List", "items": objects}))
+    command = [sys.executable, "-m", "berth_cli", "simulate", "-o", "json"]
+    command += ["--cluster", str(tmp_path / "nodes"), "--pods", str(tmp_path / "pods")]
+    done = await asyncio.to_thread(subprocess.run, command, capture_output=True, text=True, check=True)
+    simulated = {line["pod"]: line["bound"] for line in map(json.loads, done.stdout.splitlines())}
+
+    assert simulated == placed
+    assert 0 < sum(node is not None for node in placed.values()) < len(placed)
 
 
 async def test_a_gated_pod_is_bound_when_its_gates_are_removed(pipeline: BerthUp, cluster_outside: ClusterUser):
