@@ -10,6 +10,7 @@ import pytest
 
 from berth.bus.stages import publish_ranked
 from berth.messages.attempts import DeadLetter, Outcome, Ranked, decode
+from berth_binder.attempts import ahead
 from berth_sim.faults import Clear, CutWatches, Delay, Fail, LoseAnswer, Reject
 from harness.fakes.memory_bus import MemoryBus
 from harness.plugins.fixtures_bus import BusUnderTest
@@ -239,6 +240,16 @@ async def test_message_of_a_newer_schema_stays_in_the_stream(world):
     await world.decision(pod)
     left = [one.subject async for one in world.session.scan("RANKED", "berth.ranked.>")]
     assert left == ["berth.ranked.berth.default.new"]
+
+
+async def test_message_of_a_newer_schema_beyond_its_share_of_the_stream_is_a_dead_letter(
+    world, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(ahead, "SHARE", 1 << 40)  # of which not a byte is left
+    await world.leading_binder()
+    await world.session.publish("berth.ranked.berth.default.new", b'{"schema": 99}')
+    await world.until(lambda: world.session.last("dead", "berth.dead.berth.default.new"))
+    await world.nothing_ranked_is_left()
 
 
 async def test_deleted_consumer_leads_to_a_new_takeover(world):

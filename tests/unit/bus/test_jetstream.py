@@ -2,6 +2,8 @@
 
 import msgspec
 import pytest
+from nats.aio.client import Client
+from nats.aio.msg import Msg
 
 from berth.bus.admin import differences, stream_config
 from berth.bus.interface import (
@@ -12,7 +14,14 @@ from berth.bus.interface import (
     WrongLastSequenceError,
     message_size,
 )
-from berth.bus.jetstream import JetStreamError, PublishResponse, decode_response, error_from, header_lines
+from berth.bus.jetstream import (
+    JetStreamError,
+    PublishResponse,
+    decode_response,
+    error_from,
+    header_lines,
+    is_copy,
+)
 from berth.bus.settings import TopologySettings
 from berth.bus.topology import declared_streams
 from berth.errors import TemporaryError
@@ -102,3 +111,18 @@ def test_a_difference_is_named_with_both_values():
     assert differences("stream PENDING", config, config | {"max_bytes": 5, "more": 1}) == [
         "stream PENDING: max_bytes: want 67108864, got 5"
     ]
+
+
+@pytest.mark.parametrize(
+    ("headers", "expected"),
+    [
+        pytest.param({"Nats-Stream": "KV_cluster", "Nats-Subject": "$KV.cluster.node.a"}, True, id="a copy"),
+        pytest.param({"Nats-Stream": "KV_tries", "Nats-Subject": "$KV.cluster.node.a"}, False, id="another stream"),
+        pytest.param({"Nats-Stream": "KV_cluster", "Nats-Subject": "$KV.cluster.node.b"}, False, id="another key"),
+        pytest.param({"Nats-Stream": "KV_cluster"}, False, id="no subject"),
+        pytest.param(None, False, id="no headers"),
+    ],
+)
+def test_only_a_streams_own_message_on_its_own_subject_is_a_copy(headers, expected):
+    message = Msg(Client(), subject="stored.$KV.cluster.node.a", data=b"{}", headers=headers)
+    assert is_copy(message, "KV_cluster") is expected
