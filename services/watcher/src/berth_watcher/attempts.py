@@ -146,11 +146,9 @@ class Attempts:
         return self.stalled.found(queued, held_by, self._settings.look_up_seconds)
 
     def give_slot_back(self, queued: QueuedPod) -> bool:
-        """Whether the latest attempt was held for so long that the next one must follow; then its slots are free.
-
-        A scorer can have a message redelivered in a hundred years, and no consumer's setting bounds that.
-        """
+        """Whether the latest attempt was held for so long that the next one must follow; then its slots are free."""
         attempts, look_ups = self._held.get(queued.uid, (0, 0))
+        # A scorer can have a message redelivered in a hundred years, and no consumer's setting bounds that.
         if look_ups < HELD_LOOK_UPS[min(attempts, len(HELD_LOOK_UPS) - 1)]:
             return False
         self._held[queued.uid] = attempts + 1, 0
@@ -202,13 +200,11 @@ SHARE_OF_A_SECOND: Final = 4
 
 
 def slots_of(queued: QueuedPod) -> int:
-    """One slot, plus one per millisecond that the pod's selectors add to a cycle and per 64 KiB sent to extenders.
-
-    Other pods wait for those in flight: 64 pods at the limits would keep a scorer busy for seconds, and 64 pods of 1.5
-    MB fill PENDING, which all profiles share.
-    """
+    """One slot, plus one per millisecond that the pod's selectors add to a cycle and per 64 KiB sent to extenders."""
     if queued.refusal:
         return 1
+    # 64 pods at the limits would keep a scorer busy for seconds, and 64 pods of 1.5 MB fill PENDING, which all profiles
+    # share.
     return 1 + cycle_milliseconds(queued.pod) + len(queued.pod.whole) // MOST_BYTES
 
 
@@ -231,7 +227,6 @@ class InFlightWindow:
         self.is_closed = False  # if true (draining), no slot is free
 
     def used(self) -> dict[str, int]:
-        """Used slots by profile."""
         return self._used.copy()
 
     def sizes(self, now: float) -> dict[str, int]:
@@ -306,7 +301,6 @@ class StalledAttempts:
         self._pods = Counter({(profile, service): 0 for profile in profiles for service in CONSUMERS.values()})
 
     def pods(self) -> dict[tuple[str, Service], int]:
-        """Pods by profile and service."""
         return dict(self._pods)
 
     def waits_for(self, uid: str) -> str:

@@ -138,8 +138,7 @@ class WatcherCore:
     def begin(self, now: float) -> Iterator[list[Effect]]:
         """Take in the store, one step per item; the store must not change until the last step.
 
-        Neither writes nor publishes: these begin once the bus has been read. In one step 200,000 pods would take as
-        long as a Lease.
+        Writes and publishes nothing. In one step 200,000 pods would take as long as a Lease.
         """
         self._clock.now = now
         taken, effects = 0, list[Effect]()

@@ -86,8 +86,6 @@ CONSUMERS: Final[Mapping[WorkQueue, Service]] = {"pending": "scorer", "ranked": 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttemptLookedUp:
-    """Where the message of an attempt is."""
-
     attempt: Attempt
     held_by: WorkQueue | None = None
     decision: DecisionSummary | None = None  # the last one of the subject; perhaps of another attempt
@@ -244,8 +242,6 @@ class PublishDeadLetter:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Warn:
-    """Log a warning."""
-
     message: str
     fields: Mapping[str, str] = field(default_factory=dict)
 
