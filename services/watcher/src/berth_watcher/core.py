@@ -464,6 +464,8 @@ class WatcherCore:
         if not self._running:
             self._takeover.decisions.append(event)
             return ()
+        if event.decision.outcome is Outcome.BOUND:
+            self._hints.on_bound(event.decision.uid, event.sequence)
         if event.decision.outcome.final:  # of any attempt: the rate of Decisions sets the size of the window
             self._attempts.window.count_decision(event.decision.profile, self._clock.now)
         return self._decide(event)

@@ -100,6 +100,7 @@ class QueuedPod:
     outcome: Outcome | None = None  # of its last final Decision
     message: str = ""  # why it waits, from that Decision
     unschedulable_plugins: frozenset[str] = frozenset()  # that rejected it
+    decisions_read: int = 0  # sequence up to which its last ranking had read DECISIONS
     node: str = ""  # of the last Decision; after `preempting`, where the victims are
 
     failures: int = 0  # consecutive attempts that ended in back-off; they set its length
@@ -145,6 +146,7 @@ class QueuedPod:
         self.message = decision.message
         self.unschedulable_plugins = frozenset(decision.blockers)
         self.node = decision.node
+        self.decisions_read = decision.positions.decisions
         self.lost_attempts = 0
         self.required_positions = _NO_POSITIONS
 
