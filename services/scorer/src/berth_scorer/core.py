@@ -121,8 +121,7 @@ class ScorerCore:
     def handle(self, events: Iterable[Event], now: float, may_continue: Callable[[], bool]) -> list[Effect]:
         """Apply events, rank due messages while ``may_continue``, and send ``in_progress`` for held ones.
 
-        The answers of a slice are published together: one by one, each would cost a write and wake up NATS and the
-        binder.
+        The answers of a slice are published together, so that NATS and the binder wake up once.
         """
         self._offset = now - self._stopwatch()
         effects: list[Effect] = []

@@ -184,8 +184,6 @@ class WriteDeadLetter(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class AckPending(msgspec.Struct, frozen=True, kw_only=True):
-    """Acknowledge a message of PENDING."""
-
     delivery: Delivery
 
 

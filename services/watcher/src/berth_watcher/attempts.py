@@ -152,10 +152,8 @@ class Attempts:
         return self.stalled.found(queued, found.held_by, self._settings.look_up_seconds)
 
     def give_slot_back(self, queued: QueuedPod) -> bool:
-        """Whether the latest attempt was held for so long that the next one must follow; then its slots are free.
-
-        A scorer can have a message redelivered in a hundred years, and no consumer's setting bounds that.
-        """
+        """Whether the latest attempt was held for so long that the next one must follow; then its slots are free."""
+        # A scorer can have a message redelivered in a hundred years, and no consumer's setting bounds that.
         held = self._held.get(queued.uid)
         if held is None or held.since is None:
             return False
@@ -235,13 +233,11 @@ SHARE_OF_A_SECOND: Final = 4
 
 
 def slots_of(queued: QueuedPod) -> int:
-    """One slot, plus one per millisecond that the pod's selectors add to a cycle and per 64 KiB sent to extenders.
-
-    Other pods wait for those in flight: 64 pods at the limits would keep a scorer busy for seconds, and 64 pods of 1.5
-    MB fill PENDING, which all profiles share.
-    """
+    """One slot, plus one per millisecond that the pod's selectors add to a cycle and per 64 KiB sent to extenders."""
     if queued.refusal:
         return 1
+    # 64 pods at the limits would keep a scorer busy for seconds, and 64 pods of 1.5 MB fill PENDING, which all profiles
+    # share.
     return 1 + cycle_milliseconds(queued.pod) + len(queued.pod.whole) // MOST_BYTES
 
 
@@ -264,7 +260,6 @@ class InFlightWindow:
         self.is_closed = False  # if true (draining), no slot is free
 
     def used(self) -> dict[str, int]:
-        """Used slots by profile."""
         return self._used.copy()
 
     def sizes(self, now: float) -> dict[str, int]:
@@ -339,7 +334,6 @@ class StalledAttempts:
         self._pods = Counter({(profile, service): 0 for profile in profiles for service in CONSUMERS.values()})
 
     def pods(self) -> dict[tuple[str, Service], int]:
-        """Pods by profile and service."""
         return dict(self._pods)
 
     def waits_for(self, uid: str) -> str:

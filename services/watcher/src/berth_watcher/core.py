@@ -137,8 +137,7 @@ class WatcherCore:
     def begin(self, now: float) -> Iterator[list[Effect]]:
         """Take in the store, one step per item; the store must not change until the last step.
 
-        Neither writes nor publishes: these begin once the bus has been read. In one step 200,000 pods would take as
-        long as a Lease.
+        Writes and publishes nothing. In one step 200,000 pods would take as long as a Lease.
         """
         self._clock.now = now
         taken, effects = 0, list[Effect]()
@@ -464,6 +463,8 @@ class WatcherCore:
         if not self._running:
             self._takeover.decisions.append(event)
             return ()
+        if event.decision.outcome is Outcome.BOUND:
+            self._hints.on_bound(event.decision.uid, event.sequence)
         if event.decision.outcome.final:  # of any attempt: the rate of Decisions sets the size of the window
             self._attempts.window.count_decision(event.decision.profile, self._clock.now)
         return self._decide(event)

@@ -65,12 +65,10 @@ class NodeInfo:
 
     @property
     def pods(self) -> int:
-        """The number of pods placed on the node."""
         return int(self._columns.pods[self.row])
 
     @property
     def allowed_pods(self) -> int:
-        """The allocatable number of pods."""
         return int(self._columns.allowed_pods[self.row])
 
     @property
@@ -98,7 +96,6 @@ class NodeInfo:
 
 
 def node_info(snapshot: Snapshot, name: str) -> NodeInfo | None:
-    """The node of this name, or None."""
     row = snapshot.rows.of(name)
     return None if row is None else info_of_row(snapshot, row)
 
@@ -132,7 +129,6 @@ class Nodes:
         return np.arange(self._length) if isinstance(self._index, slice) else self._index
 
     def rows_at(self, positions: RowIndex) -> RowIndex:
-        """The rows at some positions of the view."""
         return positions if isinstance(self._index, slice) else self._index[positions]
 
     def position_of(self, row: int) -> int | None:
@@ -205,7 +201,6 @@ class Nodes:
 
     @property
     def unschedulable(self) -> Mask:
-        """Which nodes are cordoned."""
         return self.take(self._columns.unschedulable)
 
     @property
@@ -215,7 +210,6 @@ class Nodes:
 
     @property
     def exists(self) -> Mask:
-        """Rows with a node."""
         return self.take(self._columns.exists)
 
     @property
@@ -244,7 +238,6 @@ class Nodes:
         return self.take(column.codes), column
 
     def named(self, name: str) -> Mask:
-        """The position of the node of this name."""
         row = self.snapshot.rows.of(name)
         if row is None:
             return np.zeros(self._length, dtype=np.bool_)
@@ -279,11 +272,9 @@ class NodesWithoutPods(Nodes):
 
     @property
     def pods(self) -> Amount:
-        """The number of remaining pods."""
         return super().pods - self._removed.pods
 
     def requested(self, resource: str) -> Amount:
-        """The requests of the remaining pods."""
         return super().requested(resource) - self._removed.requested(resource)
 
 

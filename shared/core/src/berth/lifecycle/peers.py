@@ -193,7 +193,6 @@ class Peers:
         return dict(sorted(found.items())[:MAX_DIFFERENCES])
 
     def services(self) -> set[str]:
-        """The services with a present process."""
         return {each.announcement.service for each in self._announced.values() if each.state is _State.PRESENT}
 
     def _compared(self, other: Announcement) -> Iterable[Difference]:
@@ -212,7 +211,6 @@ class Peers:
             yield Difference(other.service, "", SETTINGS, other.settings)
 
     def sentence(self, difference: Difference, identities: list[str]) -> str:
-        """A difference in words."""
         who = _who(difference.service, identities)
         return difference.what.format(profile=difference.profile, who=who, here=self.own.service)
 
@@ -239,7 +237,6 @@ class PeerReporter:
 
     @property
     def sentences(self) -> list[str]:
-        """The present differences."""
         return list(self._shown.values())
 
     def review(self, now: float) -> None:

@@ -4,9 +4,8 @@
         async with present(session, process, stats=...):
             ...work until session.lost...
 
-``serve_each_session`` is this loop for services that stand for nobody else.
-
-The process never ends because NATS is unreachable, or its streams are missing or different.
+``serve_each_session`` is this loop for services without leader election. The process never ends because NATS is
+unreachable, or its streams are missing or different.
 """
 
 from __future__ import annotations
@@ -274,7 +273,7 @@ class UndecodableReporter:
 
 
 class Refusals:
-    """What NATS refuses a task that asks again and again: each refusal is logged once, and the task goes on."""
+    """NATS's refusals of a task that retries: each is logged once, and the task goes on."""
 
     def __init__(self, doing: str) -> None:
         self._doing = doing
