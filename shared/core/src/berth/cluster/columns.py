@@ -530,7 +530,6 @@ class HostPorts:
                 del self._taken[protocol, port]
 
     def are_free(self, wanted: Iterable[HostPort], row: int) -> bool:
-        """Whether no pod on the row has one of these ports."""
         return not any(_conflicts(port, self._rows_of(port).get(row)) for port in wanted)
 
     def taken_mask(self, wanted: Iterable[HostPort], rows: npt.NDArray[np.intp], size: int) -> Mask:

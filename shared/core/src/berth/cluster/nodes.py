@@ -65,12 +65,10 @@ class NodeInfo:
 
     @property
     def pods(self) -> int:
-        """The number of pods placed on the node."""
         return int(self._columns.pods[self.row])
 
     @property
     def allowed_pods(self) -> int:
-        """The allocatable number of pods."""
         return int(self._columns.allowed_pods[self.row])
 
     @property
@@ -101,7 +99,6 @@ class NodeInfo:
 
 
 def node_info(snapshot: Snapshot, name: str) -> NodeInfo | None:
-    """The node of this name, or None."""
     row = snapshot.rows.of(name)
     return None if row is None else info_of_row(snapshot, row)
 
@@ -135,7 +132,6 @@ class Nodes:
         return np.arange(self._length) if isinstance(self._index, slice) else self._index
 
     def rows_at(self, positions: RowIndex) -> RowIndex:
-        """The rows at some positions of the view."""
         return positions if isinstance(self._index, slice) else self._index[positions]
 
     def position_of(self, row: int) -> int | None:
@@ -208,7 +204,6 @@ class Nodes:
 
     @property
     def unschedulable(self) -> Mask:
-        """Which nodes are cordoned."""
         return self.take(self._columns.unschedulable)
 
     @property
@@ -218,7 +213,6 @@ class Nodes:
 
     @property
     def exists(self) -> Mask:
-        """Rows with a node."""
         return self.take(self._columns.exists)
 
     @property
@@ -247,7 +241,6 @@ class Nodes:
         return self.take(column.codes), column
 
     def named(self, name: str) -> Mask:
-        """The position of the node of this name."""
         row = self.snapshot.rows.of(name)
         if row is None:
             return np.zeros(self._length, dtype=np.bool_)
@@ -282,11 +275,9 @@ class NodesWithoutPods(Nodes):
 
     @property
     def pods(self) -> Amount:
-        """The number of remaining pods."""
         return super().pods - self._removed.pods
 
     def requested(self, resource: str) -> Amount:
-        """The requests of the remaining pods."""
         return super().requested(resource) - self._removed.requested(resource)
 
 
