@@ -10,7 +10,8 @@ WORKERS ?= 2
 DIST ?= dist
 
 BIN := .venv/bin
-PYTEST = $(BIN)/pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
+# Where PYTHONDONTWRITEBYTECODE is set, as in containers, each worker would compile all tests again for ten seconds.
+PYTEST = PYTHONDONTWRITEBYTECODE= $(BIN)/pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 CYCLONEDX_VERSION := 7.1.0
 PIP_AUDIT_VERSION := 2.9.0
 STAMP := .venv/.berth-installed
