@@ -88,6 +88,7 @@ CONSUMERS: Final[Mapping[WorkQueue, Service]] = {"pending": "scorer", "ranked": 
 class AttemptLookedUp:
     attempt: Attempt
     held_by: WorkQueue | None = None
+    is_worked_on: bool = False  # a scorer has said in the last seconds that it holds the attempt
     decision: DecisionSummary | None = None  # the last one of the subject; perhaps of another attempt
     time: datetime | None = None  # when the stream stored it
 

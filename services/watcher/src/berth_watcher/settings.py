@@ -24,8 +24,8 @@ class RequeueSettings:
     preemption_seconds: float = 10.0
     """Until a pod is tried again although not all its victims are gone."""
     versions_seconds: float = 10.0
-    """Until a pod is tried again although the reflectors have not reached the versions that its conflict names: a broken
-    watch must not block a pod for ever."""
+    """Until a pod is tried again although the reflectors have not reached the versions that its conflict names: a
+    broken watch must not block a pod for ever."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,9 +48,9 @@ class WatcherSettings:
     """Writes of the mirror in flight, 1 or more: enough to fill a round trip, few enough that a takeover of a large
     cluster does not delay other messages in the connection's buffer."""
     slice: timedelta = timedelta(milliseconds=30)
-    """Work of the core before other tasks run, such as the renewal of the Lease: two thirds for events, the rest for the
-    pods that they may help. Short against the seconds of a renewal, long against the microseconds of a turn of the
-    event loop."""
+    """Work of the core before other tasks run, such as the renewal of the Lease: two thirds for events, the rest for
+    the pods that they may help. Short against the seconds of a renewal, long against the microseconds of a turn of
+    the event loop."""
     gauge_interval: timedelta = timedelta(seconds=1)
     """Between two updates of the gauges."""
     stalled: timedelta = timedelta(seconds=30)

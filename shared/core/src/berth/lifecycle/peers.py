@@ -31,6 +31,10 @@ MESSAGE_SECONDS: Final = 60.0  # how long a digest counts after the last message
 # How long a message's digest may be unknown: its writer announces itself meanwhile.
 GRACE_SECONDS: Final = 2 * EVERY_SECONDS
 
+# How long it counts that a scorer says to hold an attempt: the time between two announcements, and one for delays.
+HELD_SECONDS: Final = EVERY_SECONDS + 1.0
+MAX_HELD: Final = 1024  # announced attempts of a process
+
 MAX_PEERS: Final = 512  # remembered processes; further announcements are ignored
 MAX_DIGESTS: Final = 64  # remembered digests of messages
 NAMED: Final = 3  # processes named in a sentence; the rest are counted
@@ -43,7 +47,10 @@ _Name = Annotated[str, msgspec.Meta(max_length=MAX_NAME)]
 
 
 class Announcement(Versioned, frozen=True, kw_only=True):
-    """A process and its configuration. ``leaving``: it stops, so its silence is no failure."""
+    """A process and its configuration. ``leaving``: it stops, so its silence is no failure.
+
+    ``held``: attempts that a scorer has held for seconds, such as those about which it asks extenders.
+    """
 
     service: _Name
     identity: _Name
@@ -51,6 +58,7 @@ class Announcement(Versioned, frozen=True, kw_only=True):
     profiles: Annotated[dict[_Name, _Name], msgspec.Meta(max_length=256)] = msgspec.field(default_factory=dict)
     settings: _Name = ""
     leaving: bool = False
+    held: Annotated[tuple[_Name, ...], msgspec.Meta(max_length=MAX_HELD)] = ()
 
     @property
     def subject(self) -> str:
@@ -137,6 +145,14 @@ class Peers:
         known = self._read.get(key)
         if known is not None or len(self._read) < MAX_DIGESTS:
             self._read[key] = _Read(profile[:MAX_NAME], known.since if known else now, now)
+
+    def hold(self, attempt: str, now: float) -> bool:
+        """Whether a scorer has said in the last seconds that it holds the attempt."""
+        return any(
+            now - each.at <= HELD_SECONDS and attempt in each.announcement.held
+            for each in self._announced.values()
+            if each.announcement.service == "scorer"
+        )
 
     def pass_time(self, now: float) -> list[Announcement]:
         """Forget old entries. Returns the processes that have gone since the last call.

@@ -303,11 +303,17 @@ Stats = Callable[[], Mapping[str, object]]
 
 @asynccontextmanager
 async def present(
-    session: Session, process: Process, *, stats: Stats = dict, endpoints: Sequence[Endpoint] = ()
+    session: Session,
+    process: Process,
+    *,
+    stats: Stats = dict,
+    endpoints: Sequence[Endpoint] = (),
+    held: Callable[[], Sequence[str]] = tuple,
 ) -> AsyncIterator[None]:
     """Register this process with NATS's service protocol; announce it and receive announcements until the block ends.
 
-    ``stats`` are the service's own statistics, ``endpoints`` its further answers. Raises as the session's calls.
+    ``stats`` are the service's own statistics, ``endpoints`` its further answers, ``held`` the attempts that it
+    announces. Raises as the session's calls.
     """
     peers, clock = process.peers, process.clock
     reporter = PeerReporter(peers, process.health, process.metrics)
@@ -351,7 +357,7 @@ async def present(
     async def announce() -> None:
         with contextlib.suppress(BerthError):  # The service itself notices a lost connection.
             while True:
-                await session.broadcast(own.subject, encode(own))
+                await session.broadcast(own.subject, encode(msgspec.structs.replace(own, held=tuple(held()))))
                 reporter.review(clock.now())
                 await clock.sleep(EVERY_SECONDS)
 
