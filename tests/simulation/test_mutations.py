@@ -6,7 +6,6 @@ from harness.plugins.long_runs import IS_LONG
 from simulation.mutations import ELSEWHERE, MUTATIONS
 from simulation.test_simulation import TESTS, simulate
 
-
 # The quick ones together: a process takes as long to start as a mutation to be found.
 TOGETHER = [[name] for name in MUTATIONS] if IS_LONG else [[name for name in MUTATIONS if MUTATIONS[name].is_quick]]
 
