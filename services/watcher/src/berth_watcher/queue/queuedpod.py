@@ -127,7 +127,7 @@ class QueuedPod:
     def refusal(self) -> str:
         """Why the pod is not scheduled as it is now (``berth.api.podlimits``); empty if it may be.
 
-        Cached per state, because each pod is checked three times on its way into flight, and a check encodes it.
+        Cached per state: a check encodes the pod, and there are three on its way into flight.
         """
         if self._checked is not self.pod:
             self._checked, self._refusal = self.pod, refusal(self.pod)
