@@ -235,6 +235,23 @@ def test_event_that_the_preemptors_ranking_missed_tries_it_again():
     assert tries(watcher, "vip") == 2
 
 
+@pytest.mark.parametrize("shown_first", [True, False], ids=["shown before the answer", "shown after it"])
+@pytest.mark.parametrize(("had_read", "expected"), [(1, 1), (0, 2)], ids=["counted", "missed"])
+def test_pod_whose_binding_the_ranking_counted_does_not_try_a_preemptor_again(shown_first, had_read, expected):
+    watcher = WatcherUnderTest().lead(a_node("n1"), a_pod("low", cpu="4"))
+    watcher.decide("low", Outcome.BOUND, node="n1")
+    watcher.show(a_pod("vip", cpu="4", priority=10))
+    positions = Positions(cluster=watcher.sequence, decisions=had_read)
+    low = a_pod("low", node="n1", cpu="4", version=9)
+    if shown_first:
+        watcher.show(low)
+    watcher.decide("vip", Outcome.PREEMPTING, node="n1", positions=positions, blockers=["NodeResourcesFit"])
+    watcher.advance(2)
+    if not shown_first:
+        watcher.show(low)
+    assert tries(watcher, "vip") == expected
+
+
 def test_preemptor_with_affinity_is_tried_again_for_pods_on_any_node():
     apart = Affinity(
         pod_anti_affinity=PodAffinity(

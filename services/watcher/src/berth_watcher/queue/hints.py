@@ -8,6 +8,7 @@ running the hint per pod takes 10 ms (``bench.requeue``).
 
 from __future__ import annotations
 
+import itertools
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -55,6 +56,9 @@ NODE_LOST: Final = ClusterEvent(
 ROOM_TAKEN: Final = ClusterEvent(Resource.POD, Action.ADD)
 NOMINATION_EVENTS: Final = (VICTIM_DELETED, NODE_LOST, ROOM_TAKEN)
 
+# Bound pods whose Decision is kept until the watch shows them. An older one costs a preemptor one more attempt.
+MAX_BOUND: Final = 2048
+
 
 class QueueingHints:
     """Runs the queueing hints of the plugins that rejected a pod. A hint that fails counts as true."""
@@ -63,10 +67,17 @@ class QueueingHints:
         self._profiles = profiles
         self._plugins = plugins
         self._registered_events: dict[ClusterEvent, bool] = {}
+        self._bound_at: dict[str, int] = {}  # by uid, the sequence of the Decision
+
+    def on_bound(self, uid: str, sequence: int) -> None:
+        """Record a Decision that bound a pod: a ranking that has read it counts the pod, before the watch shows it."""
+        self._bound_at[uid] = sequence
+        if len(self._bound_at) > MAX_BOUND:
+            del self._bound_at[next(iter(self._bound_at))]
 
     def may_help(self, pod: QueuedPod, event: ClusterEvent, old: object, new: object) -> bool:
         """Whether an event may help a pod. Any may if no plugin rejected it, or if one of them registered no events."""
-        if pod.outcome is Outcome.PREEMPTING and _concerns_nominated_node(pod, event, old, new):
+        if pod.outcome is Outcome.PREEMPTING and self._concerns_nominated_node(pod, event, old, new):
             return True
         profile = self._profiles[pod.profile]
         if not pod.unschedulable_plugins:
@@ -79,6 +90,21 @@ class QueueingHints:
             if any(hint.event.matches(event) and self.ask(plugin, hint, pod.pod, old, new) for hint in hints):
                 return True
         return False
+
+    def _concerns_nominated_node(self, pod: QueuedPod, event: ClusterEvent, old: object, new: object) -> bool:
+        """Whether a victim may have gone, or the node on which the victims are may have become impossible."""
+        if VICTIM_DELETED.matches(event):
+            return not isinstance(old, Pod) or not pod.node or old.spec.node_name == pod.node
+        if NODE_LOST.matches(event):
+            return isinstance(old, Node) and old.metadata.name == pod.node
+        if not ROOM_TAKEN.matches(event) or not isinstance(new, Pod) or self.is_counted(pod, new):
+            return False
+        return new.spec.node_name == pod.node or _depends_on_other_nodes(pod.pod)
+
+    def is_counted(self, pod: QueuedPod, placed: Pod) -> bool:
+        """Whether the ranking of a queued pod knew a placed pod from its Decision."""
+        bound_at = self._bound_at.get(placed.uid)
+        return bound_at is not None and bound_at <= pod.decisions_read
 
     def awaits(self, pod: QueuedPod, event: ClusterEvent) -> bool:
         """Whether a plugin that rejected the pod registered the event; hints are not run."""
@@ -101,17 +127,6 @@ class QueueingHints:
             answer = awaited or any(is_registered(hints, event) for hints in registered)
             self._registered_events[event] = answer
         return answer
-
-
-def _concerns_nominated_node(pod: QueuedPod, event: ClusterEvent, old: object, new: object) -> bool:
-    """Whether a victim may have gone, or the node on which the victims are may have become impossible."""
-    if VICTIM_DELETED.matches(event):
-        return not isinstance(old, Pod) or not pod.node or old.spec.node_name == pod.node
-    if NODE_LOST.matches(event):
-        return isinstance(old, Node) and old.metadata.name == pod.node
-    if not ROOM_TAKEN.matches(event) or not isinstance(new, Pod):
-        return False
-    return new.spec.node_name == pod.node or _depends_on_other_nodes(pod.pod)
 
 
 def _depends_on_other_nodes(pod: Pod) -> bool:
@@ -189,8 +204,9 @@ class UnschedulablePods:
         if NODE_LOST.matches(event) and isinstance(old, Node):
             yield from self._preempting_on(old.metadata.name)
         elif ROOM_TAKEN.matches(event) and isinstance(new, Pod):
-            yield from self._preempting_on(new.spec.node_name)
-            yield from self._preempting_in_domains.all()
+            for pod in itertools.chain(self._preempting_on(new.spec.node_name), self._preempting_in_domains.all()):
+                if not self._calls.is_counted(pod, new):
+                    yield pod
 
     def _awaiting_victim(self, victim: object) -> Iterator[Step]:
         """Pods with victims on the node of the deleted pod; a pod whose node is unknown waits for any."""

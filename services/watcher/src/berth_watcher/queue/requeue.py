@@ -140,7 +140,6 @@ class Requeue:
         return self._back_off_after_event(pod) if self._clock.now < pod.backoff_until else None
 
     def on_timer(self, pod: QueuedPod, changes: int) -> Wait | None:
-        """Handle the timer of a pod that waits here."""
         if pod.stage is Stage.AWAITING_VERSIONS:
             self._versions.end(pod.uid)
             pod.mirror_change = changes
@@ -179,7 +178,6 @@ class Requeue:
             self._waiting.add(pod)
 
     def on_removed(self, pod: QueuedPod) -> None:
-        """The pod is bound or gone."""
         self._versions.end(pod.uid)
         self._waiting.discard(pod)
 
@@ -238,7 +236,7 @@ class Requeue:
     def _check_later(self, event: ClusterEvent, old: object, new: object, change: int, size: int) -> None:
         """Queue an event whose hints run at the end of the slice, or later. Updates of one node merge.
 
-        They do not merge if a pod began to wait in between, because that pod has seen the first and not the second.
+        They do not merge if a pod began to wait in between: it has seen the first only.
         """
         if not len(self._waiting):
             return
@@ -337,9 +335,8 @@ class Requeue:
     def _may_lack_live_data(self, pod: QueuedPod, positions: Positions) -> bool:
         """Whether a sample or fact that could help may have left its log since the pod's ranking.
 
-        One pass of a collector may write more than a log keeps. This matters only if a plugin that rejected the pod
-        registered such data; a scorer that reads no live data has position 0. Pods that already wait are not checked,
-        so that a pass costs each pod decided during it at most one more attempt, after its back-off.
+        A pass of a collector may write more than a log keeps. Only pods decided during it are checked, so it costs each
+        at most one more attempt.
         """
         return any(
             position > 0 and log.may_lack_events_since(position) and self._hints.awaits(pod, event)

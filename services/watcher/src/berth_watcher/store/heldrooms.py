@@ -1,7 +1,7 @@
 """The room that the binder holds for pods that wait, from their first ``waiting`` Decision to its end.
 
 Scorers count such a pod as bound, so the end of a wait without a Binding is an event like the deletion of a bound pod.
-No object of the API server shows it: its position is that of the final Decision.
+No object of the API server shows it, so the final Decision gives the position.
 """
 
 from __future__ import annotations
@@ -24,7 +24,6 @@ class _HeldRoom:
     is_bound: bool = False  # by a Decision; the watch has not shown it yet
 
     def is_about(self, decision: DecisionSummary) -> bool:
-        """Whether the Decision is about this attempt or a later one."""
         attempt = _attempt_of(decision)
         return attempt is not None and attempt.order >= self.attempt.order
 

@@ -320,7 +320,6 @@ def _refused_json(rejected: Mapping[str, Status]) -> Iterable[dict[str, object]]
 
 
 def gated_lines(pod: Pod, status: Status) -> Text:
-    """The plugin that gates the pod, and its reasons."""
     metadata = pod.metadata
     name = plain(f"{metadata.namespace}/{metadata.name} ", "bold")
     return name.append_text(plain(f"is gated and not scheduled: {gate_text(status)}", "yellow not bold"))
@@ -351,8 +350,8 @@ def candidates_table(
 ) -> Table:
     """A line a node: place, name, total, each plugin's score x weight, pods, loss. The chosen node is green.
 
-    ``among``: the whole list, if these are only a part of it; places count in the whole list. Loss is the cost of one
-    more pod like this one. After the binder has counted, a further column has the pods it counted in addition.
+    ``among``: the whole list, in which places count, if these are only a part of it. A further column has the pods that
+    the binder counted in addition.
     """
     plugins, has_newcomers = score_plugins(candidates), any(each.newcomers for each in candidates)
     last = ("PODS", "LOSS", "NEWCOMERS") if has_newcomers else ("PODS", "LOSS")

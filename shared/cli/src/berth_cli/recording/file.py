@@ -108,7 +108,7 @@ class Recorded(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, ta
         return None if data == _NULL else data
 
     def check(self) -> None:
-        """Raises: DecodeError: it has the form of a message and is none."""
+        """Raises: DecodeError: it looks like a message and is invalid."""
         _check_zone(self.time)
         if self.base64 is not None:
             with decoding("a recording's base64"):
@@ -226,7 +226,6 @@ def header(  # noqa: PLR0913 - one parameter a member, given by name
     configuration: dict[str, Any],
     anonymised: bool = False,
 ) -> Header:
-    """The header of a recording of this version."""
     return Header(
         kind=KIND,
         schema=SCHEMA,
@@ -336,7 +335,6 @@ class RecordingWriter:
         self._is_behind = True
 
     def _remove_part(self) -> None:
-        """Remove the begin of a frame."""
         with suppress(OSError):  # A device or a pipe.
             os.ftruncate(self._file.fileno(), self.written)
             self._file.seek(self.written)

@@ -142,8 +142,6 @@ def decoded_records(records: Iterable[Recorded], kind: type[M]) -> Iterator[tupl
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KnownWaiting:
-    """A waiting pod at a time."""
-
     pod: WaitingPod
     at: datetime
     draining: bool
@@ -170,7 +168,6 @@ class RecordedQueue:
         return len(self._known)
 
     def of(self, namespace: str, name: str) -> KnownWaiting | None:
-        """The waiting pod of this name, or None."""
         return self._known.get((namespace, name))
 
 

@@ -204,7 +204,6 @@ class RecordingGaps:
         self._missed = list(_missed(recording))
 
     def why_unknown(self, ranking: RecordedRanking) -> str:
-        """Why the ranking cannot be repeated, or ""."""
         positions = ranking.message.positions
         if self._begun is None:
             return "the recorder was ended before it had read the cluster"
@@ -409,8 +408,7 @@ def _entry(record: Recorded) -> Entry:
 def recorded_ties(message: Ranked, snapshot: Snapshot) -> Iterator[None]:
     """Among equals, the nodes of a ranking come first, or the node of its preemption.
 
-    Equal nodes are ordered by hashes of their names and of the pod's uid, and masked names have other hashes. Equality
-    itself is compared as usual.
+    Equal nodes are ordered by hashes of names and uid, and masked names have other hashes.
     """
     preemption = message.preemption
     names, seed = [each.node for each in message.candidates], message.attempt

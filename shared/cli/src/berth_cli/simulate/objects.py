@@ -53,7 +53,6 @@ class FoundObject(Generic[T]):
 
 
 def as_pod(found: FoundObject[ReadObject]) -> FoundObject[Pod] | None:
-    """The same object typed as a pod, if it is one."""
     if not isinstance(found.value, Pod):
         return None
     return FoundObject(where=found.where, kind=found.kind, value=found.value, is_new=found.is_new)
@@ -138,7 +137,6 @@ def _full_kind(document: Document) -> str:
 
 
 def _identified(kind: str, value: ReadObject, readable: Kind[ReadObject]) -> ReadObject:
-    """The object with a namespace and a uid."""
     own = value.metadata
     namespace = (own.namespace or DEFAULT_NAMESPACE) if readable.is_namespaced else ""
     uid = own.uid or "/".join(part for part in (kind, namespace, own.name) if part)

@@ -60,12 +60,10 @@ class Kind(Generic[T_co]):
 
     @property
     def kind(self) -> str:
-        """The ``kind`` of its objects."""
         return self.struct.__name__
 
     @cached_property
     def api_version(self) -> str:
-        """The ``apiVersion`` of its objects."""
         return f"{self.group}/{self.version}" if self.group else self.version
 
     @cached_property

@@ -241,11 +241,6 @@ class NodeColumns:
             if not self.large[row]:
                 del self.large[row]
 
-    def exact(self, row: int, table: str, resource: str, rounded: float) -> int:
-        """The amount of the resource in a row of the table, whose column has it ``rounded``."""
-        amount = int(rounded)
-        return amount if amount < LARGE else self.large[row][table, resource]
-
     def _zeros(self) -> Amount:
         return np.zeros(self.capacity, dtype=np.float64)
 
@@ -535,7 +530,6 @@ class HostPorts:
                 del self._taken[protocol, port]
 
     def are_free(self, wanted: Iterable[HostPort], row: int) -> bool:
-        """Whether no pod on the row has one of these ports."""
         return not any(_conflicts(port, self._rows_of(port).get(row)) for port in wanted)
 
     def taken_mask(self, wanted: Iterable[HostPort], rows: npt.NDArray[np.intp], size: int) -> Mask:

@@ -326,20 +326,16 @@ class Snapshot:
 
     @property
     def pod_count(self) -> int:
-        """The number of placed pods."""
         return len(self._placed)
 
     def node_at(self, row: int) -> Node | None:
-        """The node of a row, or None."""
         return self._nodes.get(row)
 
     def node_of(self, uid: str) -> str | None:
-        """The node on which the pod is placed."""
         placed = self._placed.get(uid)
         return None if placed is None else self.rows.names[placed.row]
 
     def placed(self, uid: str) -> PlacedPod | None:
-        """The pod as it is placed."""
         return self._placed.get(uid)
 
     def placed_on_row(self, row: int) -> Collection[PlacedPod]:
@@ -355,7 +351,6 @@ class Snapshot:
         return self._nominated.values()
 
     def nominations_to(self, node: str) -> Collection[NominatedPod]:
-        """Pods nominated to one node."""
         return self._nominated_to.get(node, {}).values()
 
     @property

@@ -79,7 +79,6 @@ class ClusterEvent:
     action: Action
 
     def matches(self, happened: ClusterEvent) -> bool:
-        """Whether this event includes ``happened``."""
         return self.resource is happened.resource and bool(self.action & happened.action)
 
 
@@ -306,8 +305,7 @@ def bytes_of(*things: object) -> int:
 class IdentityCache(Generic[T, V]):
     """Results for objects that are never changed in place, by identity; the least recently used are dropped.
 
-    The cache holds ``capacity`` bytes in all, and always the newest result: those of each object as JSON, and those of
-    its result by ``weigh``.
+    Holds ``capacity`` bytes, counted as an object's JSON plus ``weigh`` of its result, and always the newest result.
     """
 
     def __init__(

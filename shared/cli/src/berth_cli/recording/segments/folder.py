@@ -86,7 +86,6 @@ class SegmentFolder:
         return len(there), sum(_size(each) for each in there)
 
     def next_path(self, at: datetime) -> Path:
-        """The file of the next segment."""
         number = max((each.number for each in segments_in(self.path)), default=0) + 1
         return self.path / f"{number:06}-{at.astimezone(UTC).strftime(_TIME)}Z.berth"
 

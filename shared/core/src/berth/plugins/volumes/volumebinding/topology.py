@@ -124,7 +124,6 @@ def topologies_by_node(topologies: Mapping[VolumeTopology, int], nodes: Nodes) -
 
 
 def _positions(topology: VolumeTopology, nodes: Nodes, by_value: dict[str, dict[str, list[int]]]) -> Iterable[int]:
-    """The positions in ``nodes`` of the topology's nodes."""
     wanted = _only_requirement(topology)
     if wanted is None:
         return np.flatnonzero(topology.mask(nodes)).tolist()
