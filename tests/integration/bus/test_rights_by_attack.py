@@ -137,7 +137,7 @@ def test_the_embedded_server_has_the_accounts_that_are_tried(tmp_path: Path, pre
     assert all(re.fullmatch(r'[\w-]+_PASSWORD: "\w+"', line) for line in passwords[0].splitlines())
 
 
-@pytest.mark.parametrize("file", sorted(DEPLOY.glob("**/nats.conf")), ids=lambda file: str(file.relative_to(DEPLOY)))
+@pytest.mark.parametrize("file", sorted(DEPLOY.glob("**/nats*.conf")), ids=lambda file: str(file.relative_to(DEPLOY)))
 def test_servers_of_deploy_have_no_setting_that_gives_a_right(file: Path):
     """Their accounts are in one file, which a test compares with what `berth bus permissions` prints."""
     assert settings_in(file.read_text()) <= WITHOUT_RIGHTS
