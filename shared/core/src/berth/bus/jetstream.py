@@ -175,6 +175,7 @@ PAGE: Final = 1000  # Messages per batched Direct Get.
 SUBJECTS: Final = 500
 
 _leaders_message: Final = msgspec.json.Decoder(LeadersMessageResponse)
+_stream_info: Final = msgspec.json.Decoder(StreamInfo)
 _publish_response: Final = msgspec.json.Decoder(PublishResponse)
 
 
@@ -204,6 +205,23 @@ async def _repeated(ask: Callable[[], Awaitable[A]]) -> A:
 
 async def stream_info(connection: Connection, name: str) -> StreamInfo:
     return await api_read(connection, f"STREAM.INFO.{name}", None, StreamInfo)
+
+
+def stream_info_soon(connection: Connection, name: str, on_info: Callable[[StreamInfo | BerthError], None]) -> None:
+    """As :func:`stream_info`, once, without a task that waits; ``on_info`` gets the answer or the error."""
+    subject = f"STREAM.INFO.{name}"
+
+    def on_reply(answer: Msg | BerthError) -> None:
+        try:
+            if not isinstance(answer, Msg):
+                raise answer
+            info = decode_response(f"requesting {subject}", answer.data, _stream_info)
+        except BerthError as error:
+            on_info(error)
+        else:
+            on_info(info)
+
+    connection.request_soon(f"{connection.settings.api}.{subject}", b"", None, on_reply)
 
 
 async def publish(
