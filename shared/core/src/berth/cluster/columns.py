@@ -241,11 +241,6 @@ class NodeColumns:
             if not self.large[row]:
                 del self.large[row]
 
-    def exact(self, row: int, table: str, resource: str, rounded: float) -> int:
-        """The amount of the resource in a row of the table, whose column has it ``rounded``."""
-        amount = int(rounded)
-        return amount if amount < LARGE else self.large[row][table, resource]
-
     def _zeros(self) -> Amount:
         return np.zeros(self.capacity, dtype=np.float64)
 

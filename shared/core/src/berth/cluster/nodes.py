@@ -18,7 +18,7 @@ import numpy.typing as npt
 
 from berth.api.node import Node
 from berth.api.pod import Pod
-from berth.api.resources import CPU, MEMORY, is_counted
+from berth.api.resources import CPU, LARGE, MEMORY, is_counted
 from berth.cluster.columns import ALLOCATABLE, NONZERO, REQUESTED, FeatureSet, LabelColumn, TaintSet
 from berth.cluster.pods import PlacedPod
 from berth.cluster.snapshot import Snapshot
@@ -74,22 +74,25 @@ class NodeInfo:
     @property
     def nonzero_cpu(self) -> int:
         """Millicores requested, with the defaults that scores use."""
-        return self._columns.exact(self.row, NONZERO, CPU, self._columns.nonzero_cpu.item(self.row))
+        return self._exact(NONZERO, CPU, self._columns.nonzero_cpu.item(self.row))
 
     @property
     def nonzero_memory(self) -> int:
         """Bytes requested, with the defaults that scores use."""
-        return self._columns.exact(self.row, NONZERO, MEMORY, self._columns.nonzero_memory.item(self.row))
+        return self._exact(NONZERO, MEMORY, self._columns.nonzero_memory.item(self.row))
 
     def allocatable(self, resource: str) -> int:
         """The allocatable amount: millicores for cpu, base units otherwise, 0 for a resource that the node lacks."""
-        rounded = self._columns.allocatable.item(resource, self.row)
-        return self._columns.exact(self.row, ALLOCATABLE, resource, rounded)
+        return self._exact(ALLOCATABLE, resource, self._columns.allocatable.item(resource, self.row))
 
     def requested(self, resource: str) -> int:
         """The requests of its pods, in the same units."""
-        rounded = self._columns.requested.item(resource, self.row)
-        return self._columns.exact(self.row, REQUESTED, resource, rounded)
+        return self._exact(REQUESTED, resource, self._columns.requested.item(resource, self.row))
+
+    def _exact(self, table: str, resource: str, rounded: float) -> int:
+        """The amount of the resource in a table, whose column has it ``rounded``."""
+        amount = int(rounded)
+        return amount if amount < LARGE else self._columns.large[self.row][table, resource]
 
     def placed(self) -> Collection[PlacedPod]:
         return self.snapshot.placed_on_row(self.row)
