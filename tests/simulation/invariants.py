@@ -408,8 +408,7 @@ class Invariants:
             f"{name} {stored.subject}"
             for name in (PENDING, RANKED)
             for stored in self._stored(name)
-            if ".".join(stored.subject.split(".")[3:]) not in waiting
-            and self._is_known(stored.subject)
+            if ".".join(stored.subject.split(".")[3:]) not in waiting and self._is_known(stored.subject)
         ]
 
     def _is_known(self, subject: str) -> bool:

@@ -675,11 +675,11 @@ async def test_a_reader_whose_checks_are_never_answered_goes_on(own_nats_server,
     settings = settings_for(own_nats_server, answer_timeout=QUICK, reader_check=timedelta(seconds=0.1))
     session = await NatsBus(settings).connect(name="reader")
     await session.apply()
-    send, checks = session._connection.send, list[str]()
+    send, checked = session._connection.send, asyncio.Event()
 
     def lossy(subject: str, *arguments: object, **named: object) -> None:
         if ".STREAM.INFO." in subject:
-            checks.append(subject)
+            checked.set()
         else:
             send(subject, *arguments, **named)
 
@@ -688,9 +688,9 @@ async def test_a_reader_whose_checks_are_never_answered_goes_on(own_nats_server,
         batches = reader.batches()
         for number in range(5):
             reading = asyncio.ensure_future(anext(batches))
-            seen = len(checks)
-            while len(checks) < seen + 4:
-                await asyncio.sleep(0.05)
+            for _ in range(4):
+                checked.clear()
+                await checked.wait()
             await session.publish(f"berth.ranked.berth.default.web-{number}", b"{}")
             assert [one.data for one in await reading] == [b"{}"]
     assert not session.lost.is_set()
