@@ -121,7 +121,8 @@ NODE: Final = 1  # the node object: labels, taints, allocatable, images, existen
 
 PODS: Final = 2  # pods placed on the node
 
-# A placed pod was updated without effect on a sum or count of the row: the time of its binding, or its annotations.
+# A placed pod was updated without effect on a sum or count of the row: the time of its binding, its labels or
+# annotations.
 PODS_UPDATED: Final = 4
 
 _MAX_PROBLEMS: Final = 256
@@ -232,8 +233,11 @@ class Snapshot:
             self._add(placed)
             if pod_class.requests.problems:
                 self._note_problems(placed)
-        elif before.pod_class is pod_class and before.group is group:
+        elif before.pod_class is pod_class:
             self._placed[uid] = self._on_row[row][uid] = placed
+            if before.group is not group:  # at the latest when the API server adds the node's zone to a bound pod
+                self.groups.count(before.group, row, -1)
+                self.groups.count(group, row, 1)
             if before.bound_at != bound_at or before.pod != kept:
                 self._changes.add(row, PODS_UPDATED)
         else:
