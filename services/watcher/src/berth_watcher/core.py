@@ -66,7 +66,7 @@ from berth_watcher.queue.queuedpod import (
     created_at,
     waits,
 )
-from berth_watcher.queue.requeue import Requeue, Wait
+from berth_watcher.queue.requeue import ROOM_FREED, ROOM_HELD, Requeue, Wait
 from berth_watcher.queue.schedulingqueue import SchedulingQueue
 from berth_watcher.settings import AttemptSettings
 from berth_watcher.store.clusterevents import (
@@ -464,7 +464,7 @@ class WatcherCore:
             self._takeover.decisions.append(event)
             return ()
         if event.decision.outcome is Outcome.BOUND:
-            self._hints.on_bound(event.decision.uid, event.sequence)
+            self._hints.nominated_nodes.on_bound(event.decision.uid, event.sequence)
         if event.decision.outcome.final:  # of any attempt: the rate of Decisions sets the size of the window
             self._attempts.window.count_decision(event.decision.profile, self._clock.now)
         return self._decide(event)
@@ -472,12 +472,16 @@ class WatcherCore:
     def _free(self, pod: Pod | None) -> None:
         """The binder no longer holds the room of a pod that waited."""
         if pod is not None:
-            self._requeue.on_room_freed(pod, self._last_decision, self._mirror.changes)
+            self._requeue.on_held_room(ROOM_FREED, pod, self._last_decision, self._mirror.changes)
 
     def _decide(self, event: DecisionReceived) -> Sequence[Effect]:
         decision = event.decision
         queued = self._queue.get(decision.uid)
+        held = self._held_rooms.held(decision.uid)
         self._free(self._held_rooms.decided(decision, None if queued is None else queued.pod))
+        holds = self._held_rooms.held(decision.uid)
+        if holds is not None and (held is None or held.spec.node_name != holds.spec.node_name):
+            self._requeue.on_held_room(ROOM_HELD, holds, self._last_decision, self._mirror.changes)
         if queued is None or not is_news(queued, decision):
             return ()
         if decision.outcome.final:

@@ -27,8 +27,8 @@ class _HeldRoom:
         attempt = _attempt_of(decision)
         return attempt is not None and attempt.order >= self.attempt.order
 
-    def freed(self) -> Pod:
-        """The pod as plugins see a pod that leaves its node."""
+    def placed(self) -> Pod:
+        """The pod as plugins see one that is bound to the node."""
         return msgspec.structs.replace(self.pod, spec=msgspec.structs.replace(self.pod.spec, node_name=self.node))
 
 
@@ -62,7 +62,12 @@ class HeldRooms:
             held.is_bound = True
             return self._move(held, decision.node)
         del self._rooms[decision.uid]
-        return held.freed()
+        return held.placed()
+
+    def held(self, uid: str) -> Pod | None:
+        """The pod as if it were bound to the node where it waits; ``None`` if it does not wait."""
+        held = self._rooms.get(uid)
+        return None if held is None else held.placed()
 
     def left(self, pod: Pod) -> None:
         """A pod whose attempt is under way is deleted: ``waiting`` may still come, and then the end of the wait."""
@@ -76,10 +81,10 @@ class HeldRooms:
             return None
         if pod is not None and is_bound(pod):
             del self._rooms[uid]
-            return None if pod.spec.node_name == held.node else held.freed()
+            return None if pod.spec.node_name == held.node else held.placed()
         if held.is_bound and (pod is None or is_finished(pod)):
             del self._rooms[uid]
-            return held.freed()
+            return held.placed()
         return None
 
     def _hold(self, decision: DecisionSummary, pod: Pod | None) -> Pod | None:
@@ -88,10 +93,10 @@ class HeldRooms:
         if pod is None or attempt is None or not decision.node or (held and not held.is_about(decision)):
             return None
         self._rooms[decision.uid] = _HeldRoom(pod, decision.node, attempt)
-        return None if held is None or held.node == decision.node else held.freed()
+        return None if held is None or held.node == decision.node else held.placed()
 
     def _move(self, held: _HeldRoom, node: str) -> Pod | None:
         if not node or node == held.node:
             return None
-        freed, held.node = held.freed(), node
+        freed, held.node = held.placed(), node
         return freed
