@@ -1,7 +1,7 @@
 # Commands for development. They need Python 3.11 or newer (with pip and venv) and make; the rest is installed into .venv.
 # ARGS is passed to the target's command: make run ARGS="--pods 200", make test ARGS="tests/unit -k queue".
 # WORKERS is the number of test processes, each of which runs one file at a time; 0 runs all files in one process. Slow
-# tests have three on two cores, since they wait for much of their time.
+# tests have four on two cores, since they wait for much of their time.
 # DIST is the folder of what a release has.
 
 PYTHON ?= python3
@@ -10,7 +10,8 @@ WORKERS ?= 2
 DIST ?= dist
 
 BIN := .venv/bin
-PYTEST = $(BIN)/pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
+# Where PYTHONDONTWRITEBYTECODE is set, as in containers, each worker would compile all tests again for ten seconds.
+PYTEST = PYTHONDONTWRITEBYTECODE= $(BIN)/pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 CYCLONEDX_VERSION := 7.1.0
 PIP_AUDIT_VERSION := 2.9.0
 STAMP := .venv/.berth-installed
@@ -53,7 +54,7 @@ test: setup  ## run the fast tests: no process, no socket, no waiting; two minut
 	$(PYTEST) -m "not slow" $(ARGS)
 
 .PHONY: test-all test-slow test-long
-test-all test-slow: WORKERS = 3
+test-all test-slow: WORKERS = 4
 test-all: setup  ## run every test that this machine can run, and list what is left out with the reason; 22 minutes
 	$(PYTEST) $(ARGS)
 
@@ -138,6 +139,14 @@ image: setup  ## build the image berth:VERSION; ARGS="--build-arg BUILD_PYTHON=I
 	version=$$($(BIN)/python -c 'import berth; print(berth.__version__)') && \
 	  docker build --quiet --file deploy/Dockerfile --tag berth:$$version --build-arg VERSION=$$version \
 	    --build-arg REVISION=$$(git rev-parse HEAD 2>/dev/null || echo unknown) $(ARGS) . && echo berth:$$version
+
+.PHONY: chart
+chart:  ## write the chart, and a manifest for each of its presets, into dist (needs helm)
+	@command -v helm >/dev/null || { echo "make chart: helm packs it, and there is no helm on the PATH: https://helm.sh/docs/intro/install"; exit 2; }
+	@helm package deploy/chart --destination $(DIST) 2>/dev/null
+	@version=$$(sed -n 's/^version: //p' deploy/chart/Chart.yaml) && for preset in deploy/chart/presets/*.yaml; do \
+	  name=$(DIST)/berth-$$version-$$(basename $$preset .yaml).yaml && helm template berth deploy/chart --namespace berth \
+	    --values $$preset --set namespace.create=true,nats.secrets.create=false $(ARGS) 2>/dev/null >$$name && echo $$name || exit 1; done
 
 krew: setup  ## build kubectl berth for krew in dist/krew; URL=... is where the archives will be
 	@test -n "$(URL)" || { echo "make krew: name the address of the archives: make krew URL=https://..."; exit 2; }

@@ -1,55 +1,42 @@
-"""The tables of docs/security.md, made from the declarations that the servers' configurations are made from."""
+"""The tables of docs/security.md, made from docs/rights: what is possible on the bus and at the API server."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from itertools import groupby
+from collections import defaultdict
 from pathlib import Path
 
 import yaml
 
-from berth_cli.pipeline.accounts import API, DOMAIN, User, publishes, subscribes, users
+from berth_cli.pipeline.accounts import users
 
-RIGHTS = Path(__file__).parents[1] / "rights" / "berth.yaml"
+OWN_ACCOUNT = "its own account"
+RIGHTS = Path(__file__).parents[1] / "rights"
 
 
 def bus_table() -> str:
-    """A row for each user of NATS and each kind of subject."""
-    rows = ["| user (account) | may | subjects |", "|---|---|---|"]
+    """A row for each user of NATS, what it does, and where that ends."""
+    table = yaml.safe_load((RIGHTS / "bus.yaml").read_text(encoding="utf-8"))
+    rows = ["| user (account) | does | what | where that ends, comes from or is about |", "|---|---|---|---|"]
+    shown: dict[int, str] = {}
     for user in users():
         who = f"`{user.name}` ({user.account})"
-        for may, subjects in _of(user):
-            rows.append(f"| {who} | {may} | {', '.join(f'`{subject}`' for subject in subjects)} |")
-            who = ""
+        for does, lines in table[user.name].items():
+            if id(lines) in shown:  # an alias in the file
+                rows.append(f"| {who} | {does} | the same as of `{shown[id(lines)]}` | |")
+                continue
+            shown[id(lines)], named = user.name, does
+            of_ends = defaultdict(list)
+            for what, ends in lines.items():
+                of_ends[", ".join(ends)].append(f"`{what}`")
+            for end, subjects in of_ends.items():
+                rows.append(f"| {who} | {named} | {', '.join(subjects)} | {end or OWN_ACCOUNT} |")
+                who = named = ""
     return "\n".join(rows)
-
-
-def _of(user: User) -> Iterator[tuple[str, Iterable[str]]]:
-    apis = (f"{API}.", f"$JS.{DOMAIN}.API.")
-    sent = publishes(user)
-    requests = [subject.removeprefix(api) for subject in sent for api in apis if subject.startswith(api)]
-    yield "publish", [subject for subject in sent if not subject.startswith(apis)]
-    yield "ask JetStream", list(_together(requests))
-    yield "subscribe to", subscribes(user)
-
-
-def _together(requests: list[str]) -> Iterator[str]:
-    """``STREAM.INFO.{A, B}``: requests of one kind about several streams."""
-
-    def kind(request: str) -> str:
-        parts = request.split(".")
-        return ".".join(parts[:2]) + ("" if parts[0] != "DIRECT" or not request.endswith(".>") else " of a subject")
-
-    for _, group in groupby(sorted(requests, key=kind), kind):
-        alike = list(group)
-        verb = ".".join(alike[0].split(".")[:2])
-        rest = sorted(request.removeprefix(f"{verb}.") for request in alike)
-        yield f"{verb}.{{{', '.join(rest)}}}" if len(rest) > 1 else alike[0]
 
 
 def rights_table() -> str:
     """A row for each rule of each role of the API server."""
-    documents = list(yaml.safe_load_all(RIGHTS.read_text()))
+    documents = list(yaml.safe_load_all((RIGHTS / "berth.yaml").read_text()))
     bound: dict[tuple[str, str], list[str]] = {}
     for each in documents:
         if each["kind"].endswith("Binding"):

@@ -1,28 +1,50 @@
-"""The pipeline with exactly what the production overlay applies: its accounts and roles at the API server, three NATS
-servers with its configuration, streams with three copies; and one of the servers is killed.
+"""The pipeline with exactly what the chart applies as `production`: its accounts and roles at the API server, three
+NATS servers with its configuration, streams with three copies; and one of the servers is killed.
 """
 
 from __future__ import annotations
 
 import asyncio
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
+import yaml
 
 from harness.servers.control_plane import ControlPlane
 from harness.worlds.cluster_user import ClusterUser, eventually
 from harness.worlds.installation import Installation
-from harness.worlds.manifests import add_custom_kinds, overlay
+from harness.worlds.manifests import PUT_TOGETHER, Object, add_custom_kinds, charted, of_kind, preset
 
 pytestmark = [
-    pytest.mark.requires("kubebuilder_assets", "kubectl", "nats-server"),
+    pytest.mark.requires("kubebuilder_assets", "kubectl", "helm", "nats-server"),
     pytest.mark.skipif(sys.platform != "linux", reason="only Linux has every address of 127.0.0.0/8"),
     pytest.mark.timeout(300),
 ]
 
 READY_SECONDS = 90.0
 LEASES = "/apis/coordination.k8s.io/v1/namespaces/berth/leases"
+
+CHANGED = {
+    "scheduler": {
+        "configuration": yaml.safe_load((PUT_TOGETHER / "changed/scheduler.yaml").read_text(encoding="utf-8")),
+    },
+    "settings": {"BERTH_NATS_DECISIONS_MEBIBYTES": 256},
+}
+"""Another profile, and a setting that the streams are declared with."""
+
+
+def production(**values: object) -> tuple[Object, ...]:
+    everything = charted(
+        {**preset("production"), **values, "namespace": {"create": True}, "console": {"enabled": False}}
+    )
+    return tuple(each for each in everything if each["kind"] != "Secret")
+
+
+def secrets(names: Sequence[str]) -> tuple[Object, ...]:
+    """Those that helm makes on the first installation."""
+    return tuple(of_kind(charted({"nats": {"secrets": {"names": list(names)}}}), "Secret"))
 
 
 async def everything_works(installed: Installation) -> None:
@@ -37,7 +59,7 @@ async def test_pods_are_bound_while_a_nats_server_is_killed(
     own_control_plane: ControlPlane, cluster_outside: ClusterUser, tmp_path: Path
 ):
     add_custom_kinds(own_control_plane)
-    with Installation(overlay("production"), own_control_plane, tmp_path) as installed:
+    with Installation(production(), own_control_plane, tmp_path, secrets=secrets) as installed:
         await installed.start(cluster_outside.api)
         await everything_works(installed)
         await cluster_outside.add_nodes(5, cpu="32")
@@ -76,7 +98,7 @@ async def a_change_is_rolled_out_while_pods_come(installed: Installation, seen: 
 
     async with asyncio.TaskGroup() as tasks:
         adding = tasks.create_task(add_pods())
-        await installed.roll_out(overlay("changed"), seen.api)
+        await installed.roll_out(production(**CHANGED), seen.api)
         adding.cancel()
     assert len(names) > 12
     added = await seen.pods()

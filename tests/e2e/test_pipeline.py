@@ -122,6 +122,23 @@ def odd_amounts(chance: random.Random) -> dict[str, str]:
     return {name: chance.choice(ODD_AMOUNTS) for name in RESOURCES if chance.random() < 0.8}
 
 
+async def until_mirrored(berth: BerthUp, nodes: list[dict]) -> None:
+    """Wait until the mirror has what is allocatable on each node: a pod that comes then is ranked with all of it."""
+    missing = {f"node.{node['metadata']['name']}": node["status"]["allocatable"] for node in nodes}
+    session = await berth.session()
+    try:
+        async with session.read_bucket("cluster") as mirror:
+            async for batch in mirror.batches():
+                for entry in batch:
+                    thing = json.loads(entry.data or b"{}").get("object", {})
+                    if entry.key in missing and thing.get("status", {}).get("allocatable") == missing[entry.key]:
+                        del missing[entry.key]
+                if not missing:
+                    return
+    finally:
+        await session.close()
+
+
 @pytest.mark.parametrize("seed", range(3))
 async def test_odd_amounts_are_placed_as_simulate_places_them(
     pipeline: BerthUp, cluster_outside: ClusterUser, tmp_path: Path, seed: int
@@ -132,6 +149,7 @@ async def test_odd_amounts_are_placed_as_simulate_places_them(
         amounts = {"pods": "110", **odd_amounts(chance)}
         await cluster_outside.report_status(name, {"capacity": amounts, "allocatable": amounts})
     nodes = [(await cluster_outside.api.get(f"/api/v1/nodes/{name}")).body for name in cluster_outside.nodes]
+    await until_mirrored(pipeline, nodes)
     for number in range(12):
         container = {"name": "main", "image": "pause", "resources": {"requests": odd_amounts(chance)}}
         (pod,) = await cluster_outside.add_pods(1, f"odd-{number}", spec={"containers": [container]})

@@ -72,10 +72,9 @@ async def test_a_preemptor_waits_for_its_node_while_the_victims_terminate(
     assert (target["status"], target["reason"]) == ("True", "PreemptionByScheduler")
     assert target["message"] == "berth: preempting to accommodate a higher priority pod"
     condition = await eventually(lambda: cluster_outside.condition(vip), "a condition")
-    assert (condition["reason"], condition["message"]) == (
-        "Unschedulable",
-        "0/2 nodes are available: 2 Insufficient cpu.",
-    )
+    assert condition["reason"] == "Unschedulable"
+    # A second attempt, which a scorer that is a moment behind brings about, adds why it evicts no more.
+    assert condition["message"].startswith("0/2 nodes are available: 2 Insufficient cpu.")
     await asyncio.sleep(A_WHILE_SECONDS)
     pods = await cluster_outside.pods()
     assert [name for name, pod in pods.items() if "deletionTimestamp" in pod["metadata"]] == [victim]

@@ -63,22 +63,17 @@ def _walk(info: inspected.Type, path: Path, inside: tuple[type, ...]) -> Iterato
     match info:
         case inspected.UnionType():
             for each in info.types:
-                if not isinstance(each, inspected.NoneType) and not _is_scalar(each):
-                    yield from _walk(each, path, inside)
+                yield from _walk(each, path, inside)
         case inspected.StructType() if info.cls not in inside:
             for field in info.fields:
                 yield (*path, field.encode_name), field.type
                 yield from _walk(field.type, (*path, field.encode_name), (*inside, info.cls))
-        case inspected.ListType():
+        case inspected.ListType() | inspected.VarTupleType():
             yield (*path, ANY), info.item_type
             yield from _walk(info.item_type, (*path, ANY), inside)
         case inspected.DictType():
             yield (*path, ANY), info.value_type
             yield from _walk(info.value_type, (*path, ANY), inside)
-
-
-def _is_scalar(info: inspected.Type) -> bool:
-    return not isinstance(info, inspected.StructType | inspected.ListType | inspected.DictType | inspected.UnionType)
 
 
 def _alternatives(info: inspected.Type) -> Iterator[inspected.Type]:
@@ -105,7 +100,7 @@ def values_of(name: str, info: inspected.Type, present: object, *, many: int = M
                 found |= {"true": b"true", "false": b"false", "empty": b'""', "a number": b"1"}
             case inspected.DictType():
                 found |= _maps(each, present, many)
-            case inspected.ListType():
+            case inspected.ListType() | inspected.VarTupleType():
                 found |= _lists(present, many)
             case inspected.StructType():
                 found |= {"no field": b"{}", "a number": b"7", "a list": b"[]"}

@@ -98,7 +98,7 @@ def _report(name: str) -> Body:
 def pending(name: str) -> Body:
     after = {"cluster": 1, "decisions": 1, "bandwidth": 1, "facts": 1}
     about = {"attempt": f"uid-{name}.7.1", "profile": "berth", "pod": pod(name)}
-    return {"schema": 1, "config": "other", **about, "failures": 1, "after": after, "error": ""}
+    return {"schema": 1, "config": "other", **about, "failures": 1, "after": after, "error": "", "suspect": False}
 
 
 def ranked(name: str) -> Body:
@@ -138,7 +138,7 @@ def _dead_letter(name: str) -> Body:
 
 def _announcement(name: str) -> Body:
     about = {"service": "scorer", "identity": name, "config": "other", "profiles": {"berth": "x"}, "settings": "s"}
-    return {"schema": 1, **about, "leaving": False}
+    return {"schema": 1, **about, "leaving": False, "held": ["uid-x.7.1"]}
 
 
 # --- how each is read
@@ -195,6 +195,7 @@ def _is_announced(_: WholeCycle, __: str, data: bytes) -> None:
         return
     assert announced.subject
     peers.receive(announced, 1000.0)
+    peers.hold("uid-x.7.1", 1000.0)
     for difference, who in peers.differences(1000.0).items():
         peers.sentence(difference, who)
     peers.pass_time(2000.0)

@@ -63,6 +63,7 @@ from berth_binder.events import (
 from berth_binder.settings import CoreSettings
 from berth_scorer.core import ScorerCore
 from berth_scorer.events import (
+    CountSuspect,
     DeadLetterStored,
     DecisionsRead,
     LogFailure,
@@ -73,6 +74,7 @@ from berth_scorer.events import (
     RankedRefused,
     RankedStored,
     ReportUndecodable,
+    SuspectCounted,
     WriteDeadLetter,
 )
 from berth_watcher.events import DecisionReceived, LiveDataReceived, PublishDeadLetter, Warn
@@ -328,7 +330,7 @@ class WholeCycle:
         self._handled += 1
         assert self._handled < MOST_EVENTS, "the cores answer each other without end"
 
-    def _rank(self, *events: Any) -> None:
+    def _rank(self, *events: Any) -> None:  # noqa: C901 - one case an effect
         for event in events:
             self._count()
             if isinstance(event, MirrorRead):
@@ -347,6 +349,8 @@ class WholeCycle:
                     self.dead_letters.append(effect.reason)
                     if effect.in_place_of_answer:
                         self._rank(DeadLetterStored(sequence=effect.held.sequence, is_stored=True))
+                case CountSuspect():
+                    self._rank(SuspectCounted(tries=1))
                 case ReportUndecodable():
                     self.warnings.append(effect.reason)
                 case LogFailure():

@@ -569,6 +569,7 @@ NOT_OF_PODS: Final = tuple(
     f".{name}"
     for name in (
         "_always",
+        "_bound_at",
         "_by_query",
         "_classes",
         "_columns",

@@ -111,6 +111,7 @@ class DenseObjects:
 
     chance: Random
     theme: str
+    preempting: bool = False  # waiting pods may evict most placed pods
     made: int = field(default=0, init=False)
 
     def is_about(self, *themes: str) -> bool:
@@ -181,12 +182,14 @@ class DenseObjects:
             owner_references=[self._owner()] if self.is_about("default constraints") else None,
         )
         priority = self.one(0, 0, 5) if self.is_about("NodeResourcesFit", "everything") else 0
+        if self.preempting:
+            priority = self.one(0, 0, 20) if node else 10
         gated = not node and self.theme == "everything" and self.maybe(0.1)
         spec = PodSpec(
             scheduler_name="berth",
             node_name=node,
             priority=priority,
-            preemption_policy=self.one(None, "Never"),
+            preemption_policy=None if self.preempting else self.one(None, "Never"),
             containers=[self._container()],
             node_selector=self.one({"disk": "ssd"}, {"zone": "a"}) if self._selects_nodes() else None,
             affinity=self._affinity(),

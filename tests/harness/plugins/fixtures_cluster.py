@@ -18,7 +18,10 @@ BOTH = [pytest.param(name, marks=pytest.mark.slow) for name in ("real", "simulat
 
 @pytest.fixture(scope="session")
 def real_control_plane() -> Iterator[ControlPlane]:
-    """A real API server on its etcd, started once for the whole run; each test has its own namespace."""
+    """A real API server on its etcd, started once for the whole run; each test has its own namespace.
+
+    A file of tests with a pipeline, which schedules all pods of its cluster, takes `own_control_plane`.
+    """
     require("kubebuilder_assets")
     assets = assets_folder()
     assert assets is not None

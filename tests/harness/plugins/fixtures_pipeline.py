@@ -7,19 +7,16 @@ from collections.abc import AsyncIterator, Iterator
 import pytest
 
 from harness.plugins.left_out import require
-from harness.servers.control_plane import ControlPlane, assets_folder, control_plane
+from harness.servers.control_plane import ControlPlane
 from harness.worlds.cluster_user import ClusterUser, cluster_user
 from harness.worlds.pipeline import BerthUp, berth_up
 
 
 @pytest.fixture(scope="module")
-def own_control_plane() -> Iterator[ControlPlane]:
-    """A real API server for one file: a pipeline schedules every pod of its cluster, also those of other tests."""
-    require("kubebuilder_assets")
-    assets = assets_folder()
-    assert assets is not None
-    with control_plane(assets) as plane:
-        yield plane
+def own_control_plane(real_control_plane: ControlPlane) -> ControlPlane:
+    """The run's API server, emptied: a pipeline schedules every pod of its cluster, also those of other files."""
+    real_control_plane.empty()
+    return real_control_plane
 
 
 @pytest.fixture(scope="module")

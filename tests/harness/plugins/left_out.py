@@ -90,6 +90,10 @@ PARTS: Mapping[str, Part] = MappingProxyType(
             is_here=lambda: program("kubectl"),
             missing="no kubectl on the PATH: https://kubernetes.io/docs/tasks/tools has it for every system",
         ),
+        "helm": Part(
+            is_here=lambda: program("helm"),
+            missing="no helm on the PATH: https://helm.sh/docs/intro/install has it for every system",
+        ),
         "nats-cli": Part(
             is_here=lambda: program("nats"),
             missing="no NATS CLI (nats) on the PATH: `go install github.com/nats-io/natscli/nats@latest`, or "

@@ -7,6 +7,7 @@ No controllers run in it: nodes, their status and Running pods are the test's to
 stays until something deletes it with gracePeriodSeconds=0. Both programs die with the process that started them.
 """
 
+import base64
 import dataclasses
 import json
 import os
@@ -28,6 +29,12 @@ ASSETS_VARIABLE = "KUBEBUILDER_ASSETS"
 HOW_TO_GET_IT = f"{ASSETS_VARIABLE} names no folder with etcd and kube-apiserver: `setup-envtest use 1.36.x` gives one"
 START_TRIES = 5
 READY_SECONDS = 60.0
+TRANSACTION = 128
+"""Changes in one transaction: etcd takes no more."""
+KEPT_ALIVE = (b"/registry/masterleases/", b"/registry/leases/kube-system/apiserver-")
+"""Keys that the API server renews."""
+Stored = dict[str, tuple[str, str]]
+"""Revision and value by key. Keys and values are in base64."""
 FOLDER_PREFIX = "berth-control-plane-"
 
 
@@ -60,6 +67,8 @@ class ControlPlane:
     processes: list[subprocess.Popen[bytes]]
     """etcd, then kube-apiserver."""
     api_command: Sequence[str]
+    at_start: Stored = dataclasses.field(default_factory=dict, repr=False)
+    """What etcd had when the API server was ready."""
 
     @property
     def kubeconfig_path(self) -> Path:
@@ -87,6 +96,22 @@ class ControlPlane:
         """Make etcd forget every revision but the present one: older lists and watches end in 410."""
         revision = self._etcd("kv/range", {"key": "AA=="})["header"]["revision"]
         self._etcd("kv/compaction", {"revision": revision, "physical": True})
+
+    def empty(self) -> None:
+        """Give etcd the content that it had at the start. The API server takes it for changes by others."""
+        now = self.stored(keys_only=True)
+        changes: list[dict] = [{"request_delete_range": {"key": key}} for key in now.keys() - self.at_start.keys()]
+        for key, (version, value) in self.at_start.items():
+            if key not in now or now[key][0] != version:
+                changes.append({"request_put": {"key": key, "value": value}})
+        for first in range(0, len(changes), TRANSACTION):
+            self._etcd("kv/txn", {"success": changes[first : first + TRANSACTION]})
+
+    def stored(self, *, keys_only: bool = False) -> Stored:
+        """Return what etcd has."""
+        found = self._etcd("kv/range", {"key": "AA==", "range_end": "AA==", "keys_only": keys_only})["kvs"]
+        by_key = {one["key"]: (one["mod_revision"], one.get("value", "")) for one in found}
+        return {key: one for key, one in by_key.items() if not base64.b64decode(key).startswith(KEPT_ALIVE)}
 
     def _etcd(self, call: str, body: object) -> dict:
         request = urllib.request.Request(f"{self.etcd_url}/v3/{call}", data=json.dumps(body).encode())  # noqa: S310 - our own
@@ -199,7 +224,7 @@ def _start(
         api_command=command,
     )
     _wait_until_ready(plane, processes, folder)
-    return plane
+    return dataclasses.replace(plane, at_start=plane.stored())
 
 
 def _etcd_command(assets: Path, folder: Path, url: str, peer_port: int) -> list[str]:

@@ -154,8 +154,8 @@ class NatsServer:
             return False
 
 
-def nats_cluster(folders: Sequence[Path], **settings: object) -> list[NatsServer]:
-    """Servers that form one cluster, not started yet; a single one is no cluster.
+def nats_cluster(folders: Sequence[Path], extra: str = "", **settings: object) -> list[NatsServer]:
+    """Servers that form one cluster, not started yet; a single one is no cluster. `extra` is more configuration.
 
     Each serves its health by HTTP, and can be told to collect its garbage.
     """
@@ -172,7 +172,7 @@ def nats_cluster(folders: Sequence[Path], **settings: object) -> list[NatsServer
             NatsServer(
                 folder,
                 clients[number],
-                cluster if count > 1 else "",
+                (cluster if count > 1 else "") + extra,
                 name=f"nats-{number}",
                 monitoring_port=health[number],
                 profiling_port=profiles[number],

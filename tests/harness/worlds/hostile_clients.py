@@ -113,29 +113,6 @@ async def ask_to_manage(client: Client) -> None:
     await _carried_out(client)
 
 
-async def write_everywhere(client: Client, user: str) -> None:
-    """Publish to every subject that is stored, but for the user's own."""
-    stages = [f"berth.{stage}.berth.default.evil" for stage in ("pending", "ranked", "decision")]
-    keys = [f"$KV.{bucket}.evil.key" for bucket in ("cluster", "bandwidth", "facts", "tries", "commits", "control")]
-    control = [f"$KV.control.{key}" for key in ("term.watcher", "term.binder", "fence.binder", "cluster.id", "bus.id")]
-    for subject in (*stages, *keys, *control):
-        if not subject.startswith(OWN_TO_WRITE[user]):
-            await client.publish(subject, b"9")
-    await _carried_out(client)
-
-
-async def ask_for_more_than_a_service_does(client: Client, user: str) -> None:
-    """What changes streams and consumers, and this service never asks for. A watcher may replace PENDING's consumer."""
-    for stream in STREAMS:
-        for verb in ("PURGE", "UPDATE", "MSG.DELETE", "RESTORE", "SNAPSHOT", "LEADER.STEPDOWN"):
-            await client.publish(f"$JS.API.STREAM.{verb}.{stream}", b'{"seq":1}' if verb == "MSG.DELETE" else b"")
-        for verb in ("PAUSE", "DURABLE.CREATE", "LEADER.STEPDOWN", "UNPIN"):
-            await client.publish(f"$JS.API.CONSUMER.{verb}.{stream}.scorer", b'{"pause_until":"2099-01-01T00:00:00Z"}')
-    if user != "watcher":
-        await client.publish("$JS.API.CONSUMER.DELETE.PENDING.scorer", b"")
-    await _carried_out(client)
-
-
 async def have_it_sent(client: Client, user: str, data: bytes, subject: str) -> None:
     """Have the server publish the data where the user may not: stored under a key of its own, read with this reply.
 

@@ -120,6 +120,7 @@ class Installation:
     """NATS servers, then the init container, then every replica of each service; all end with the block.
 
     ``known_as``: the servers' addresses in the overlay. ``starts``: which Deployments of services are started.
+    ``secrets``: makes the Secrets for servers with these further addresses.
     """
 
     def __init__(
@@ -129,12 +130,13 @@ class Installation:
         folder: Path,
         known_as: Sequence[str] = ("nats-0.nats", "nats-1.nats", "nats-2.nats"),
         starts: Callable[[Object], bool] = lambda _: True,
+        secrets: Callable[[Sequence[str]], tuple[Object, ...]] = lambda names: manifests.secrets("berth", *names),
     ) -> None:
         self._plane = plane
         self._folder = folder
         network = f"127.{random.randrange(1, 255)}.{random.randrange(1, 255)}"  # other tests run beside this one
         self._addresses = {name: f"{network}.{number}" for number, name in enumerate(known_as, start=1)}
-        self._secrets = manifests.secrets("berth", *self._addresses.values())
+        self._secrets = secrets(list(self._addresses.values()))
         self._objects = (*objects, *self._secrets)
         self._starts = starts
         self._generation = 1

@@ -1,4 +1,4 @@
-"""The objects of deploy/kubernetes as `kubectl kustomize` renders them, and what is in them."""
+"""The objects of deploy/kubernetes and deploy/chart as `kubectl kustomize` and helm render them."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from harness.servers.control_plane import ControlPlane
 
 ROOT: Final = Path(__file__).parents[3]
 KUBERNETES: Final = ROOT / "deploy/kubernetes"
+CHART: Final = ROOT / "deploy/chart"
 PUT_TOGETHER: Final = ROOT / "tests/data/kubernetes"
 MAKE_SECRETS: Final = KUBERNETES / "components/nats/make-secrets.sh"
 SECONDS: Final = 60
@@ -54,6 +55,29 @@ def rendered(folder: Path) -> tuple[Object, ...]:
 def _folders() -> dict[str, Path]:
     files = [*KUBERNETES.glob("overlays/*/kustomization.yaml"), *PUT_TOGETHER.glob("*/kustomization.yaml")]
     return {file.parent.name: file.parent for file in files}
+
+
+def charted(values: Mapping[str, Any], *, namespace: str = "berth") -> tuple[Object, ...]:
+    """The objects of deploy/chart with these values.
+
+    Raises:
+        AssertionError: helm refuses the values; the text says why.
+    """
+    done = helm("template", "berth", str(CHART), "--namespace", namespace, "--values", "-", given=json.dumps(values))
+    return tuple(each for each in yaml.safe_load_all(done) if each)
+
+
+def helm(*arguments: str, given: str = "") -> str:
+    """Run helm; returns what it prints."""
+    command = ["helm", *arguments]
+    done = subprocess.run(command, input=given, capture_output=True, text=True, timeout=2 * SECONDS, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def preset(name: str) -> dict[str, Any]:
+    """The values of one of the chart's presets."""
+    return dict(yaml.safe_load((CHART / f"presets/{name}.yaml").read_text(encoding="utf-8")) or {})
 
 
 @cache

@@ -345,7 +345,7 @@ async def until(holds) -> None:
 
 async def test_a_suspect_that_has_ended_scorers_is_given_up_and_no_extender_is_asked(bus, session, extender):
     await write_node(session, "a")
-    await session.put("tries", "attempt.web.1.1", b"3")
+    await session.put("tries", "pod.web", b"3")
     await publish(session, pod("web"))
     make_suspect(session)
     async with scorer(bus, of(extender)):
@@ -371,7 +371,7 @@ async def test_other_pods_are_ranked_while_an_extender_is_slow(bus, session, ext
         found = await ranked(session, *(f"quick-{number}" for number in range(3)))
         assert "slow" not in found
         assert [request.body["Pod"]["metadata"]["name"] for request in extender.requests] == ["slow"]
-        tries = await session.get("tries", "attempt.slow.1.1")
+        tries = await session.get("tries", "pod.slow")
         assert tries is None or tries.data is None
 
 

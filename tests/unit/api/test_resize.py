@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from berth.api.kinds import POD
 from berth.api.pod import Pod, PodStatus
 from berth.api.resources import pod_requests
-from berth.framework.events import NO_ACTION, Action, pod_update_actions
+from berth.framework.events import Action, pod_update_actions
 from berth.kube.listwatch import ObjectDecoder
 
 MIB = 1024 * 1024
@@ -128,7 +128,7 @@ def test_the_rest_of_the_status_is_kept():
     assert msgspec.to_builtins(read(reported({"cpu": "3"}, {"cpu": "3"}), **status).status) == status
 
 
-def test_a_resize_that_frees_room_is_an_event():
+def test_a_resize_that_frees_or_takes_room_is_an_event():
     proxy = container("proxy", "Always", cpu="100m")
 
     def resized(cpu: str, conditions=()) -> Pod:
@@ -136,7 +136,7 @@ def test_a_resize_that_frees_room_is_an_event():
         return read(spec={"initContainers": [proxy]}, init=[told], conditions=conditions)
 
     assert pod_update_actions(resized("3"), resized("2")) == Action.UPDATE_POD_SCALE_DOWN
-    assert pod_update_actions(resized("2"), resized("3")) == NO_ACTION
+    assert pod_update_actions(resized("2"), resized("3")) == Action.UPDATE_POD_SCALE_UP
     assert pod_update_actions(resized("50m"), resized("50m", [INFEASIBLE])) == Action.UPDATE_POD_SCALE_DOWN
 
 

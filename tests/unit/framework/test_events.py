@@ -70,7 +70,9 @@ GATED = a_pod(containers=[a_container(cpu="2")], scheduling_gates=[PodScheduling
             id="less",
         ),
         pytest.param(
-            a_pod(containers=[a_container(cpu="3")], scheduling_gates=GATED.spec.scheduling_gates), NO_ACTION, id="more"
+            a_pod(containers=[a_container(cpu="3")], scheduling_gates=GATED.spec.scheduling_gates),
+            Action.UPDATE_POD_SCALE_UP,
+            id="more",
         ),
         pytest.param(
             a_pod(

@@ -16,6 +16,7 @@ LINK = re.compile(r"\]\((?!https?:|mailto:)([^)#\s]*)(?:#([^)\s]*))?\)")
 SUBJECT = re.compile(r"berth\.(pending|ranked|decision|dead|service|yaml)\b|berth\.[\w.]*\.(yaml|yml|json)$")
 """NATS subjects and files, which look like modules."""
 PATH = re.compile(r"`((?:tests|shared|services|docs|deploy|\.ci)/[\w./-]+)`")
+DECISION = re.compile(r"\bdocs/adr/(\d{4}(?:-[a-z0-9-]+(?:\.md)?)?)|\bADR (\d+)")
 CITED = re.compile(r"docs/(protocol|design)\.md, (\d+(?:\.\d+)?)")
 
 
@@ -82,3 +83,10 @@ def test_rules_that_the_code_cites_are_written_down():
     cited = {match for path in SOURCES for match in CITED.findall(path.read_text())}
     assert cited
     assert [f"{page} {section}" for page, section in sorted(cited) if section not in sections[page]] == []
+
+
+def test_decisions_that_the_code_cites_exist():
+    decisions = {path.name for path in (ROOT / "docs/adr").glob("*.md")}
+    cited = {name or f"{int(number):04}" for path in SOURCES for name, number in DECISION.findall(path.read_text())}
+    assert cited
+    assert [name for name in sorted(cited) if not any(decision.startswith(name) for decision in decisions)] == []

@@ -13,6 +13,7 @@ from berth.lifecycle.peers import (
     FORGOTTEN_SECONDS,
     GONE_SECONDS,
     GRACE_SECONDS,
+    HELD_SECONDS,
     MAX_DIFFERENCES,
     MAX_NAME,
     MAX_PEERS,
@@ -281,6 +282,27 @@ async def test_two_services_on_one_bus_find_out_what_differs_and_that_it_is_over
         await clock.run(2 * EVERY_SECONDS)
         (ours,) = await session.services()
         assert (ours.stats["differences"], ours.stats["gone"]) == ([], [])
+
+
+async def test_the_watcher_knows_for_seconds_which_attempts_a_scorer_says_to_hold(bus):
+    clock = TickingClock()
+    watcher, ranker = process("watcher", {"a": "1"}, clock), process("scorer", {"a": "1"}, clock)
+    session, other = await bus.connect(name="watcher"), await bus.connect(name="scorer")
+    async with present(session, watcher):
+        async with present(other, ranker, held=lambda: ["web.1.1"]):
+            await clock.run(EVERY_SECONDS)
+            assert watcher.peers.hold("web.1.1", clock.now())
+            assert not watcher.peers.hold("web.1.2", clock.now())
+        await clock.run(HELD_SECONDS + 1)
+        assert not watcher.peers.hold("web.1.1", clock.now())
+
+
+def test_what_another_service_than_a_scorer_says_to_hold_does_not_count():
+    peers = Peers(service="watcher", identity="w")
+
+    peers.receive(Announcement(service="metrics-collector", identity="c", held=("web.1.1",)), 1.0)
+
+    assert not peers.hold("web.1.1", 1.0)
 
 
 @pytest.mark.slow

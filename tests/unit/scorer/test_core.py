@@ -18,7 +18,7 @@ from berth.messages.subjects import Term, key
 from berth.observability.tracing import UnexportedSpan
 from berth.profiles.configuration import profiles_of, read_configuration
 from berth.ranking.ranker import Ranker
-from berth_scorer.core import HEARTBEAT_SECONDS, ScorerCore
+from berth_scorer.core import HEARTBEAT_SECONDS, LONG_SECONDS, ScorerCore
 from berth_scorer.events import (
     SUSPECT_DELIVERIES,
     AckPending,
@@ -267,6 +267,29 @@ def test_suspect_is_ranked_once_it_is_counted_and_its_count_goes_with_its_answer
     assert ranked(bench.handle(SuspectCounted(tries=1))) == ["web"]
     ack, clear = bench.handle(RankedStored(sequence=1))
     assert (ack, type(clear)) == (AckPending(delivery=message.delivery), ClearSuspect)
+
+
+def test_pod_whose_former_attempt_stayed_in_pending_is_a_suspect_from_its_first_delivery(bench):
+    message = bench.message(small("web"))
+    pending = msgspec.structs.replace(message.pending, suspect=True)
+
+    (count,) = bench.handle(PendingReceived(delivery=message.delivery, pending=pending))
+
+    assert type(count) is CountSuspect
+
+
+def test_scorer_says_which_attempts_it_has_held_for_seconds(bench):
+    first = bench.message(extended("slow"))
+    bench.handle(first)
+    assert bench.core.held_for_long(bench.now) == []
+    bench.now += LONG_SECONDS
+    again = PendingReceived(delivery=FakeDelivery(sequence=1, delivered=2), pending=first.pending)
+    bench.handle(bench.message(extended("new")), again)
+
+    assert bench.core.held_for_long(bench.now) == ["uid-slow.1.1"]
+
+    bench.core.close()
+    assert bench.core.held_for_long(bench.now) == []
 
 
 def test_suspect_is_counted_once_every_other_answer_is_stored(bench):

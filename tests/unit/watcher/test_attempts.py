@@ -4,6 +4,7 @@ from datetime import UTC, datetime
 
 import pytest
 
+from berth.lifecycle.peers import HELD_SECONDS
 from berth.messages.attempts import Outcome
 from berth_watcher.events import (
     AttemptLookedUp,
@@ -105,8 +106,23 @@ def test_pod_too_large_for_the_bus_backs_off_and_frees_its_slot():
     assert watcher.pods_published == ["huge", "next"]
 
 
-def held(watcher: WatcherUnderTest, n: int, held_by: str = "pending") -> None:
-    watcher.send(AttemptLookedUp(attempt=attempt("web", 7, n), held_by=held_by))
+def held(watcher: WatcherUnderTest, n: int, held_by: str = "pending", *, is_worked_on: bool = False) -> None:
+    watcher.send(AttemptLookedUp(attempt=attempt("web", 7, n), held_by=held_by, is_worked_on=is_worked_on))
+
+
+def seconds_of_attempts(count: int, held_by: str, *, is_worked_on: bool) -> tuple[WatcherUnderTest, list[int]]:
+    """Have each look-up find the attempt in the work queue; the seconds after which each was followed by the next."""
+    watcher = WatcherUnderTest().lead(a_pod("web"))
+    seconds = []
+    for n in range(1, count + 1):
+        began, looked_up = watcher.now, len(watcher.of(LookUpAttempt))
+        while watcher.attempt_of("web") == f"uid-web.7.{n}":
+            watcher.advance(1)
+            if len(watcher.of(LookUpAttempt)) > looked_up:
+                looked_up = len(watcher.of(LookUpAttempt))
+                held(watcher, n, held_by, is_worked_on=is_worked_on)
+        seconds.append(round(watcher.now - began))
+    return watcher, seconds
 
 
 def test_attempt_without_decision_is_looked_up_every_ten_seconds():
@@ -123,18 +139,52 @@ def test_attempt_without_decision_is_looked_up_every_ten_seconds():
 
 
 @pytest.mark.parametrize("held_by", ["pending", "ranked"])
-def test_attempt_that_a_work_queue_holds_is_followed_by_the_next_each_time_later(held_by: str):
-    watcher = WatcherUnderTest().lead(a_pod("web"))
-    seconds = []
-    for n in range(1, 7):
-        began = watcher.now
-        while watcher.attempt_of("web") == f"uid-web.7.{n}":
-            watcher.advance(10)
-            held(watcher, n, held_by)
-        seconds.append(round(watcher.now - began))
+def test_attempt_that_a_work_queue_holds_is_followed_by_the_next_every_ten_seconds(held_by: str):
+    watcher, seconds = seconds_of_attempts(6, held_by, is_worked_on=False)
 
-    assert seconds == [10, 20, 40, 80, 80, 80]
+    assert seconds == [10] * 6
     assert [warning.message for warning in watcher.of(Warn)] == ["pods wait for a service"]
+
+
+def test_attempt_that_a_scorer_works_on_is_followed_by_the_next_each_time_later():
+    _, seconds = seconds_of_attempts(6, "pending", is_worked_on=True)
+
+    assert seconds == [10, 22, 42, 82, 82, 82]
+
+
+@pytest.mark.parametrize("after", [1.0, 5.0, 9.0, 35.0, 71.0])
+def test_attempt_whose_scorer_goes_is_followed_by_the_next_within_ten_seconds(after: float):
+    watcher, _ = seconds_of_attempts(5, "pending", is_worked_on=True)
+    gone_at, n, looked_up = watcher.now + after, 6, len(watcher.of(LookUpAttempt))
+    while watcher.attempt_of("web") == "uid-web.7.6":
+        watcher.advance(0.5)
+        if len(watcher.of(LookUpAttempt)) > looked_up:
+            looked_up = len(watcher.of(LookUpAttempt))
+            # Its last announcement counts for some seconds.
+            held(watcher, n, is_worked_on=watcher.now <= gone_at + HELD_SECONDS)
+
+    assert watcher.now - gone_at <= 10.5
+
+
+def test_attempt_after_one_that_stayed_in_pending_is_ranked_as_a_suspect():
+    watcher = WatcherUnderTest().lead(a_pod("web"))
+    watcher.advance(10)
+    held(watcher, 1)
+    assert [each.message.suspect for each in watcher.published] == [False, True]
+
+    watcher.decide("web", Outcome.ERROR)
+    watcher.advance(1)
+
+    assert not watcher.published[-1].message.suspect
+
+
+def test_attempt_after_one_that_stayed_in_ranked_is_no_suspect():
+    watcher = WatcherUnderTest().lead(a_pod("web"))
+    watcher.advance(10)
+
+    held(watcher, 1, "ranked")
+
+    assert [each.message.suspect for each in watcher.published] == [False, False]
 
 
 def test_attempt_that_a_scorer_puts_off_for_a_century_gives_its_slot_to_others():

@@ -30,7 +30,7 @@ from berth.messages.attempts import Outcome, Positions
 from berth.plugins.podtopologyspread.plugin import LIST, PodTopologySpreadArgs
 from berth.plugins.registry import BUILT_IN
 from berth.plugins.volumes.claims import uses_claim
-from berth_watcher.queue.queuedpod import WAITING_FOR_EVENT, Stage
+from berth_watcher.queue.queuedpod import WAITING_FOR_EVENT, QueuedPod, Stage
 from berth_watcher.settings import AttemptSettings, RequeueSettings
 from harness.builders.dense_objects import KINDS_OF, LEAVING, NAMES, NODES, THEMES, DenseObjects
 from harness.builders.objects import first_attempt
@@ -151,9 +151,9 @@ REACHED: Final[Mapping[str, Sequence[tuple[str, str]]]] = {
 class World:
     """A watcher that leads, the scorer's view of its mirror, and objects that change by chance."""
 
-    def __init__(self, seed: int, theme: str) -> None:
+    def __init__(self, seed: int, theme: str, *, preempting: bool = False) -> None:
         self.chance = random.Random(f"{theme} {seed}")
-        self.make = DenseObjects(self.chance, theme)
+        self.make = DenseObjects(self.chance, theme, preempting)
         self.profile = profile_for(theme)
         self.objects: dict[Identity, Any] = {}
         for thing in self._first_objects():
@@ -439,6 +439,12 @@ class World:
             msgspec.structs.replace(decided, decision=msgspec.structs.replace(decided.decision, uid=pod.uid))
         )
 
+    def fits_on_nominated_node(self, queued: QueuedPod) -> bool:
+        """Whether the pod fits there, perhaps after evictions: ranked as if it named the node."""
+        spec = msgspec.structs.replace(queued.pod.spec, node_name=queued.node)
+        there = msgspec.structs.replace(queued.pod, spec=spec)
+        return value_of(there, self.rank(there)) > 0
+
 
 def value_of(pod: Pod, ranking: Ranking) -> int:
     """How good an answer is: 0 no node, 1 others are evicted, 2 a node."""
@@ -491,3 +497,41 @@ def test_pod_is_requeued_by_whatever_makes_its_answer_better(theme):
     print(tally)  # noqa: T201 - shown with -s, and when the test fails
     missed = [pair for pair in REACHED[theme] if not tally.better[pair]]
     assert not (missed and IS_LONG), f"no random event of these kinds has made an answer better: {missed}"
+
+
+# Of the themes, those in which waiting pods are nominated to nodes whose other pods are evicted.
+PREEMPTING_THEMES: Final = (
+    "NodeResourcesFit",
+    "NodePorts",
+    "PodTopologySpread",
+    "InterPodAffinity",
+    "VolumeBinding",
+    "VolumeRestrictions",
+    "VolumeZone",
+    "NodeVolumeLimits",
+    "everything",
+)
+
+
+def waiting_for_victims(world: World) -> list[QueuedPod]:
+    found = (world.watcher.core.find(pod.uid) for pod in world.pods())
+    waiting = (queued for queued in found if queued is not None and queued.stage in WAITING_FOR_EVENT)
+    return [queued for queued in waiting if queued.outcome is Outcome.PREEMPTING]
+
+
+@pytest.mark.parametrize("theme", PREEMPTING_THEMES)
+def test_preemptor_is_requeued_by_whatever_makes_its_nominated_node_impossible(theme):
+    lost: Counter[str] = Counter()
+    for seed in range(often(2)):
+        world = World(seed, theme, preempting=True)
+        for step in range(STEPS):
+            world.decide()
+            preemptors = [each for each in waiting_for_victims(world) if world.fits_on_nominated_node(each)]
+            what = world.happen()
+            if what == "own nomination":
+                continue  # by chance and not by berth, which ends less important nominations and counts equal ones
+            impossible = [queued for queued in preemptors if not world.fits_on_nominated_node(queued)]
+            lost[what] += len(impossible)
+            left = [queued.pod for queued in impossible if queued in waiting_for_victims(world)]
+            assert not left, f"seed {seed}, step {step}, {what}: {left}"
+    assert lost.total() or not IS_LONG, "no random event has made a nominated node impossible"

@@ -502,8 +502,8 @@ class BinderCore:
     def _after_reading(self, attempt: BindingAttempt, pod: Pod, now: float) -> list[Effect]:
         """Retry the same node as long as it passes, since a lost POST may still land.
 
-        A node that no longer passes (deleted or full) gets no further POST. POSTs without an answer are voided; only
-        then another node is chosen (docs/adr/0017-no-second-post-to-a-node-that-is-gone.md).
+        A node that no longer passes (deleted or full) gets no further POST: unanswered ones are voided before another
+        node is chosen (ADR 17).
         """
         latest, steps = attempt.latest, attempt.steps
         verdict = verdict_on(pod, latest.ranked.pod, attempt.node)

@@ -16,8 +16,6 @@ API_BACKOFF: Final = Backoff(initial=timedelta(milliseconds=100), maximum=timede
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CoreSettings:
-    """The core's settings."""
-
     max_in_flight: int = 32
     """Requests to the API server in flight; 1 is strictly serial."""
     max_exceptions: int = 5

@@ -58,8 +58,6 @@ class _RankedPod(Message, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TakenOver:
-    """The result of a takeover."""
-
     consumer: str  # to read from
     # Sequence of the last message that a crashed former leader left, because one of them may have crashed it; 0: none.
     left: int
@@ -67,8 +65,6 @@ class TakenOver:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Takeover:
-    """One takeover of one epoch."""
-
     session: Session
     leadership: LeaderSession
     client: KubeClient

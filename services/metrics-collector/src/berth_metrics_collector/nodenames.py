@@ -112,7 +112,6 @@ class NodeNames:
         return self._find(target.label) or self._find(nodename) or self._find(target.instance)
 
     def _find(self, text: str) -> str | None:
-        """The node with this name or address."""
         host = host_of(text).lower()
         address = _address(host)
         if address is not None:

@@ -34,8 +34,6 @@ SHOWN: Final = 10  # names in a log line, beside their number
 
 
 class QueryServer(Protocol):
-    """A server that answers PromQL."""
-
     async def query(self, promql: str) -> Sequence[SampleRow]:
         """The rows of an instant query; raises PrometheusError."""
         ...
@@ -191,7 +189,6 @@ class Reporter:
                 )
 
     def age(self, age: timedelta | None) -> None:
-        """Report the age of the newest sample."""
         if age is not None:
             seconds = max(age.total_seconds(), 0.0)
             self._meter.set("berth_bandwidth_age_seconds", seconds, query=self._query.token)

@@ -65,7 +65,6 @@ class SampleStore:
             )
 
     def written(self, write: SampleWrite, sequence: int) -> None:
-        """A write is stored."""
         self._by_node[write.node] = _StoredSample(sequence=sequence, sampled_at=write.sample.sampled_at)
 
     def forget(self, node: str) -> None:
@@ -88,7 +87,6 @@ class SampleStore:
         ]
 
     def newest(self) -> datetime | None:
-        """The time of the newest sample."""
         times = (stored.sampled_at for stored in self._by_node.values() if stored.sampled_at is not None)
         return max(times, default=None)
 

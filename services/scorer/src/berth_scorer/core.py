@@ -16,7 +16,6 @@ from typing import Final
 
 import msgspec
 
-from berth.bus.interface import Delivery
 from berth.bus.topology import CLUSTER, DECISIONS
 from berth.framework.extending import Evictions, Extension
 from berth.framework.plugincalls import ONE_TIME, PluginFailure, SortKey, Timing, default_sort_key, run_sort_key
@@ -63,6 +62,9 @@ from berth_scorer.questions import Interests, Questions
 
 # Time between two `in_progress` for all held messages: a third of the ack_wait.
 HEARTBEAT_SECONDS: Final = 1.0
+# Seconds for which a message is held before the scorer says so: a ranking without extenders takes less, and an
+# announcement with the attempt comes before the watcher's first look-up.
+LONG_SECONDS: Final = 2.0
 # One pod in this many has its plugins timed (kube-scheduler: one in ten), because timing takes 37 µs, 10 % of a cycle
 # at 5,000 nodes. A prime number, so that alternating kinds of pods are all timed.
 PLUGINS_EVERY: Final = 11
@@ -88,8 +90,8 @@ class ScorerCore:
         self._spanning = spanning
         self.view: Final = View(proposal_lifetime=proposal_lifetime)
         self._backlog = Backlog(position_wait=position_wait)
-        # By sequence, the newest delivery of each unsettled message.
-        self._held: dict[int, Delivery] = {}
+        # By sequence, each unsettled message with its newest delivery.
+        self._held: dict[int, PendingDelivery] = {}
         # By sequence, the dialogues with extenders.
         self._questions: dict[int, Questions] = {}
         # Pods with answers of extenders: they precede the backlog.
@@ -108,6 +110,10 @@ class ScorerCore:
     def held(self) -> int:
         return len(self._held)
 
+    def held_for_long(self, now: float) -> list[str]:
+        """Attempts held for seconds, which the watcher must not take for messages that no scorer works on."""
+        return [held.pending.attempt for held in self._held.values() if now - held.taken_at >= LONG_SECONDS]
+
     @property
     def is_idle(self) -> bool:
         return not self._publishing and self._counting is None
@@ -115,8 +121,7 @@ class ScorerCore:
     def handle(self, events: Iterable[Event], now: float, may_continue: Callable[[], bool]) -> list[Effect]:
         """Apply events, rank due messages while ``may_continue``, and send ``in_progress`` for held ones.
 
-        The answers of a slice are published together: one by one, each would cost a write and wake up NATS and the
-        binder.
+        The answers of a slice are published together, so that NATS and the binder wake up once.
         """
         self._offset = now - self._stopwatch()
         effects: list[Effect] = []
@@ -149,7 +154,7 @@ class ScorerCore:
         self._questions.clear()
         self._answered.clear()
         self._backlog.clear()
-        idle = [delivery for sequence, delivery in self._held.items() if sequence not in self._publishing]
+        idle = [held.delivery for sequence, held in self._held.items() if sequence not in self._publishing]
         self._held = {sequence: self._held[sequence] for sequence in self._publishing}
         return [NakPending(delivery=delivery, at_once=True) for delivery in idle]
 
@@ -198,25 +203,26 @@ class ScorerCore:
             return [NakPending(delivery=delivery, at_once=True)]
         self.view.received(delivery.sequence, delivery.time)
         older = self._held.get(delivery.sequence)
-        self._held[delivery.sequence] = delivery
         if older is not None:
-            return [SetAsidePending(delivery=older)]
+            self._held[delivery.sequence] = replace(older, delivery=delivery)
+            return [SetAsidePending(delivery=older.delivery)]
         rank = rank_of(self._ranker.profiles[pending.profile], pending)
         held = PendingDelivery(delivery=delivery, pending=pending, taken_at=now, rank=rank)
+        self._held[delivery.sequence] = held
         self._backlog.add(held, self.view.positions)
         return []
 
     def _end(self, sequence: int, *, is_answered: bool) -> list[Effect]:
         """Settle the message: acknowledge a stored answer, nak any other."""
         held = self._publishing.pop(sequence)
-        newest = self._held.pop(sequence)
+        newest = self._held.pop(sequence).delivery
         settle: Effect = AckPending(delivery=newest) if is_answered else NakPending(delivery=newest)
         return [settle, *self._end_alone(held)]
 
     def _beat(self, now: float) -> KeepAlive:
         self._beat_at = now + HEARTBEAT_SECONDS
         self.view.expire(now)
-        return KeepAlive(deliveries=[*self._held.values()])
+        return KeepAlive(deliveries=[held.delivery for held in self._held.values()])
 
     # --- ranking
 
@@ -327,7 +333,7 @@ class ScorerCore:
         if held is None or self._is_closed:
             return []
         self._questions.pop(held.sequence, None)
-        return [NakPending(delivery=self._held.pop(held.sequence))]
+        return [NakPending(delivery=self._held.pop(held.sequence).delivery)]
 
     def _end_alone(self, held: PendingDelivery) -> list[Effect]:
         """Clear the suspect's count: this scorer survived."""

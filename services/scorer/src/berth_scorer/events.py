@@ -21,7 +21,8 @@ from berth.framework.interface import Nomination
 from berth.framework.plugincalls import Timing
 from berth.messages.attempts import Pending, Ranked
 
-# From this delivery on, a message may be a suspect for ending scorers: it is ranked alone (docs/protocol.md, 6.4).
+# From this delivery on, a message is a suspect for ending scorers, as is one whose former attempt stayed in PENDING: it
+# is ranked alone (docs/protocol.md, 6.4).
 SUSPECT_DELIVERIES: Final = 4
 
 
@@ -43,7 +44,7 @@ class PendingDelivery:
 
     @property
     def is_suspect(self) -> bool:
-        return self.delivery.delivered >= SUSPECT_DELIVERIES
+        return self.pending.suspect or self.delivery.delivered >= SUSPECT_DELIVERIES
 
 
 # --- events
@@ -183,8 +184,6 @@ class WriteDeadLetter(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class AckPending(msgspec.Struct, frozen=True, kw_only=True):
-    """Acknowledge a message of PENDING."""
-
     delivery: Delivery
 
 

@@ -35,8 +35,7 @@ async def follow(  # noqa: PLR0913 - what is read, where it goes, and who holds 
 ) -> None:
     """Read the mirror, RANKED and the last minute of DECISIONS; then follow changes in tasks (docs/protocol.md, 4.1).
 
-    ``on_ranked`` gets all new messages of RANKED. Its subscription precedes the scan of RANKED, so that no message is
-    missed.
+    ``on_ranked`` gets all new messages of RANKED. It is subscribed before RANKED is scanned.
     """
 
     def on_live_data(bucket: str, position: int) -> None:

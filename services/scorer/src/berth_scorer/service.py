@@ -78,7 +78,7 @@ async def serve(process: Process, bus: Bus, ranker: Ranker, extenders: Sequence[
 
         async def score(session: Session) -> None:
             scorer = Scorer(session, ranker, process, asked)
-            async with present(session, process, stats=scorer.stats):
+            async with present(session, process, stats=scorer.stats, held=scorer.held_for_long):
                 await run_until(scorer.run(condition), process.stopping, session.lost)
                 await scorer.finish()
 
@@ -117,6 +117,10 @@ class Scorer:
             "proposals": len(self._core.view.proposals),
             "view_age_seconds": self._core.view.age_seconds(),
         }
+
+    def held_for_long(self) -> list[str]:
+        """The attempts that the scorer announces."""
+        return self._core.held_for_long(self._process.clock.now())
 
     async def run(self, condition: Condition) -> None:
         """Build the view, then rank until cancelled."""
@@ -282,4 +286,5 @@ class Scorer:
 
 
 def _key_of(held: PendingDelivery) -> str:
-    return key("attempt", held.pending.attempt)
+    # By pod, so that an attempt goes on counting where the one before it was replaced.
+    return key("pod", held.pending.pod.uid)

@@ -12,14 +12,17 @@ from __future__ import annotations
 
 from collections import Counter, deque
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from typing import Final
 
 from berth.api.pod import Pod, is_bound, name_of
 from berth.api.podlimits import MOST_BYTES, cycle_milliseconds
+from berth.lifecycle.peers import HELD_SECONDS
 from berth.messages.attempts import DeadLetter, DecisionSummary, Outcome, Pending
 from berth.messages.subjects import Attempt, Term
 from berth_watcher.events import (
     CONSUMERS,
+    AttemptLookedUp,
     CountScheduled,
     Effect,
     LookUpAttempt,
@@ -38,10 +41,13 @@ from berth_watcher.takeover import FormerState
 # Consecutive lost attempts of a pod after which it is given up as an error.
 MAX_LOST_ATTEMPTS: Final = 3
 
-# Look-ups that must find an attempt in a work queue until its pod is published again, by the number of attempts that
-# were given up before: 10 s, 20 s, 40 s, then 80 s each. The times grow, because a slow extender needs them, and
-# because a pod that ends scorers is known by the deliveries of one message.
-HELD_LOOK_UPS: Final = (1, 2, 4, 8)
+# Look-up intervals for which PENDING may hold an attempt on which a scorer works, until its pod is published again, by
+# the number of attempts given up before: 10 s, 20 s, 40 s, then 80 s each, because a slow extender needs them.
+WORKED_ON_LOOK_UPS: Final = (1, 2, 4, 8)
+
+# Seconds between look-ups of an attempt on which a scorer works: with the time for which its last announcement counts,
+# the ten seconds after which an attempt that no scorer works on is followed by the next.
+WORKED_ON_LOOK_UP_SECONDS: Final = 10.0 - HELD_SECONDS
 
 # Upper bound of the failures read from a message, which others may write. More do not lengthen the back-off.
 MAX_FAILURES: Final = 60
@@ -62,8 +68,7 @@ class Attempts:
         self.window = InFlightWindow(settings.window_floor, profiles)
         self.stalled = StalledAttempts(profiles)
         self._not_stored: set[str] = set()
-        # By uid, how many attempts in a row a work queue held for too long, and the look-ups that found the latest one.
-        self._held: dict[str, tuple[int, int]] = {}
+        self._held: dict[str, _Held] = {}  # by uid, pods whose latest attempts a work queue has held
         # Sequence of the bucket cluster at which the takeover's mirror is stored; every scorer must have read it.
         self.takeover_position = 0
         self.progress = 0  # publishes and look-ups: a counter of progress
@@ -115,12 +120,11 @@ class Attempts:
             error=too_much or queued.failure,
             failures=queued.failures,
             after=queued.positions_after(self.takeover_position),
+            suspect=self._on_next_attempt(queued.uid),
         )
         self.progress += 1
         queued.attempt, queued.published, queued.epoch = attempt, queued.pod, 0
         self._not_stored.discard(queued.uid)
-        if queued.uid in self._held:
-            self._held[queued.uid] = self._held[queued.uid][0], 0
         queued.at_front = False
         return [PublishPending(message=message, waited_seconds=waited)]
 
@@ -137,25 +141,42 @@ class Attempts:
         self.progress += 1
         return [LookUpAttempt(attempt=attempt, profile=queued.profile, namespace=meta.namespace, pod=meta.name)]
 
-    def on_held(self, queued: QueuedPod, held_by: WorkQueue) -> Sequence[Effect]:
+    def on_held(self, queued: QueuedPod, found: AttemptLookedUp) -> Sequence[Effect]:
         """A work queue still holds the message of the latest attempt."""
-        if queued.epoch:  # after waiting, the pod waits for its volumes or a Permit plugin, not for a service
+        if found.held_by is None or queued.epoch:  # after waiting, it waits for volumes or a Permit plugin
             return ()
-        attempts, look_ups = self._held.get(queued.uid, (0, 0))
-        self._held[queued.uid] = attempts, look_ups + 1
-        return self.stalled.found(queued, held_by, self._settings.look_up_seconds)
+        held = self._held.setdefault(queued.uid, _Held())
+        if held.since is None:
+            held.since = self._clock.now - self._settings.look_up_seconds
+        held.by, held.is_worked_on = found.held_by, found.is_worked_on
+        return self.stalled.found(queued, found.held_by, self._settings.look_up_seconds)
 
     def give_slot_back(self, queued: QueuedPod) -> bool:
-        """Whether the latest attempt was held for so long that the next one must follow; then its slots are free.
-
-        A scorer can have a message redelivered in a hundred years, and no consumer's setting bounds that.
-        """
-        attempts, look_ups = self._held.get(queued.uid, (0, 0))
-        if look_ups < HELD_LOOK_UPS[min(attempts, len(HELD_LOOK_UPS) - 1)]:
+        """Whether the latest attempt was held for so long that the next one must follow; then its slots are free."""
+        # A scorer can have a message redelivered in a hundred years, and no consumer's setting bounds that.
+        held = self._held.get(queued.uid)
+        if held is None or held.since is None:
             return False
-        self._held[queued.uid] = attempts + 1, 0
+        if held.by == "pending" and held.is_worked_on:
+            look_ups = WORKED_ON_LOOK_UPS[min(held.given_up, len(WORKED_ON_LOOK_UPS) - 1)]
+            if self._clock.now - held.since < look_ups * self._settings.look_up_seconds:
+                return False
+        held.given_up, held.since = held.given_up + 1, None
         self.window.release(queued.uid)
         return True
+
+    def seconds_to_look_up(self, queued: QueuedPod) -> float:
+        """Seconds to the next look-up of an attempt that a work queue holds."""
+        held, seconds = self._held.get(queued.uid), self._settings.look_up_seconds
+        return min(WORKED_ON_LOOK_UP_SECONDS, seconds) if held is not None and held.is_worked_on else seconds
+
+    def _on_next_attempt(self, uid: str) -> bool:
+        """Whether the attempt before it stayed in PENDING: it may have ended the scorers that ranked it."""
+        held = self._held.get(uid)
+        if held is None:
+            return False
+        held.since = None
+        return held.by == "pending" and held.given_up > 0
 
     def on_lost(self, queued: QueuedPod) -> str:
         """The message of the latest attempt is lost. Returns why to give the pod up; empty for another attempt."""
@@ -190,6 +211,16 @@ class Attempts:
         return []
 
 
+@dataclass(slots=True)
+class _Held:
+    """Attempts in a row of one pod that a work queue held for too long, and for how long it holds the latest one."""
+
+    given_up: int = 0
+    since: float | None = None  # monotonic; None until a look-up has found the latest attempt there
+    by: WorkQueue = "pending"
+    is_worked_on: bool = False
+
+
 def is_news(queued: QueuedPod, decision: DecisionSummary) -> bool:
     """Whether a Decision counts: it is about the latest attempt, and the first one or by a binder of a higher epoch."""
     if str(queued.attempt) != decision.attempt or decision.epoch < queued.epoch:
@@ -202,13 +233,11 @@ SHARE_OF_A_SECOND: Final = 4
 
 
 def slots_of(queued: QueuedPod) -> int:
-    """One slot, plus one per millisecond that the pod's selectors add to a cycle and per 64 KiB sent to extenders.
-
-    Other pods wait for those in flight: 64 pods at the limits would keep a scorer busy for seconds, and 64 pods of 1.5
-    MB fill PENDING, which all profiles share.
-    """
+    """One slot, plus one per millisecond that the pod's selectors add to a cycle and per 64 KiB sent to extenders."""
     if queued.refusal:
         return 1
+    # 64 pods at the limits would keep a scorer busy for seconds, and 64 pods of 1.5 MB fill PENDING, which all profiles
+    # share.
     return 1 + cycle_milliseconds(queued.pod) + len(queued.pod.whole) // MOST_BYTES
 
 
@@ -231,7 +260,6 @@ class InFlightWindow:
         self.is_closed = False  # if true (draining), no slot is free
 
     def used(self) -> dict[str, int]:
-        """Used slots by profile."""
         return self._used.copy()
 
     def sizes(self, now: float) -> dict[str, int]:
@@ -306,7 +334,6 @@ class StalledAttempts:
         self._pods = Counter({(profile, service): 0 for profile in profiles for service in CONSUMERS.values()})
 
     def pods(self) -> dict[tuple[str, Service], int]:
-        """Pods by profile and service."""
         return dict(self._pods)
 
     def waits_for(self, uid: str) -> str:

@@ -49,7 +49,6 @@ from berth_watcher.events import (
     ReadPod,
     RetryRequested,
     StreamsRead,
-    WorkQueue,
 )
 from berth_watcher.metrics import Figures
 from berth_watcher.mirror import NO_CHANGE, DesiredEntry, Mirror, Watermarks, affinity_warnings, desired_entry
@@ -67,7 +66,7 @@ from berth_watcher.queue.queuedpod import (
     created_at,
     waits,
 )
-from berth_watcher.queue.requeue import Requeue, Wait
+from berth_watcher.queue.requeue import ROOM_FREED, ROOM_HELD, Requeue, Wait
 from berth_watcher.queue.schedulingqueue import SchedulingQueue
 from berth_watcher.settings import AttemptSettings
 from berth_watcher.store.clusterevents import (
@@ -138,8 +137,7 @@ class WatcherCore:
     def begin(self, now: float) -> Iterator[list[Effect]]:
         """Take in the store, one step per item; the store must not change until the last step.
 
-        Neither writes nor publishes: these begin once the bus has been read. In one step 200,000 pods would take as
-        long as a Lease.
+        Writes and publishes nothing. In one step 200,000 pods would take as long as a Lease.
         """
         self._clock.now = now
         taken, effects = 0, list[Effect]()
@@ -465,6 +463,8 @@ class WatcherCore:
         if not self._running:
             self._takeover.decisions.append(event)
             return ()
+        if event.decision.outcome is Outcome.BOUND:
+            self._hints.nominated_nodes.on_bound(event.decision.uid, event.sequence)
         if event.decision.outcome.final:  # of any attempt: the rate of Decisions sets the size of the window
             self._attempts.window.count_decision(event.decision.profile, self._clock.now)
         return self._decide(event)
@@ -472,12 +472,16 @@ class WatcherCore:
     def _free(self, pod: Pod | None) -> None:
         """The binder no longer holds the room of a pod that waited."""
         if pod is not None:
-            self._requeue.on_room_freed(pod, self._last_decision, self._mirror.changes)
+            self._requeue.on_held_room(ROOM_FREED, pod, self._last_decision, self._mirror.changes)
 
     def _decide(self, event: DecisionReceived) -> Sequence[Effect]:
         decision = event.decision
         queued = self._queue.get(decision.uid)
+        held = self._held_rooms.held(decision.uid)
         self._free(self._held_rooms.decided(decision, None if queued is None else queued.pod))
+        holds = self._held_rooms.held(decision.uid)
+        if holds is not None and (held is None or held.spec.node_name != holds.spec.node_name):
+            self._requeue.on_held_room(ROOM_HELD, holds, self._last_decision, self._mirror.changes)
         if queued is None or not is_news(queued, decision):
             return ()
         if decision.outcome.final:
@@ -518,18 +522,19 @@ class WatcherCore:
         if queued is None:
             return ()
         if event.held_by is not None:
-            return self._on_held(queued, event.held_by)
+            return self._on_held(queued, event)
         if decision is not None and decision.attempt == str(event.attempt) and decision.outcome.final:
             return self._conclude(queued, decision, event.time or self._clock.timestamp().wall)
         if reason := self._attempts.on_lost(queued):
             return self._give_up(queued, reason)
         return [*self._attempts.stalled.ended(queued.uid), *self._publish(queued)]
 
-    def _on_held(self, queued: QueuedPod, held_by: WorkQueue) -> Sequence[Effect]:
+    def _on_held(self, queued: QueuedPod, event: AttemptLookedUp) -> Sequence[Effect]:
         """After some time, queue the pod behind its equals; the next attempt's message replaces the held one."""
-        effects = self._attempts.on_held(queued, held_by)
+        effects = self._attempts.on_held(queued, event)
         if not self._attempts.give_slot_back(queued):
-            return effects
+            due = self._clock.now + self._attempts.seconds_to_look_up(queued)
+            return [*effects, *self._move(queued, Stage.IN_FLIGHT, due=due)]
         queued.timestamp = self._clock.timestamp().wall
         return [*effects, *self._activate(queued)]
 

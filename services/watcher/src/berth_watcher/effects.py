@@ -226,7 +226,8 @@ class EffectRunner:
         try:
             for stage, stream in WORK_QUEUES.items():
                 if await holds(self._session, stream, effect.subject(stage), effect.attempt):
-                    self._inbox.put(AttemptLookedUp(attempt=effect.attempt, held_by=stage))
+                    is_worked_on = self._process.peers.hold(str(effect.attempt), self._process.clock.now())
+                    self._inbox.put(AttemptLookedUp(attempt=effect.attempt, held_by=stage, is_worked_on=is_worked_on))
                     return
             last = await last_decision(self._session, effect.subject("decision"))
         except UnansweredError:

@@ -86,10 +86,9 @@ CONSUMERS: Final[Mapping[WorkQueue, Service]] = {"pending": "scorer", "ranked": 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttemptLookedUp:
-    """Where the message of an attempt is."""
-
     attempt: Attempt
     held_by: WorkQueue | None = None
+    is_worked_on: bool = False  # a scorer has said in the last seconds that it holds the attempt
     decision: DecisionSummary | None = None  # the last one of the subject; perhaps of another attempt
     time: datetime | None = None  # when the stream stored it
 
@@ -244,8 +243,6 @@ class PublishDeadLetter:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Warn:
-    """Log a warning."""
-
     message: str
     fields: Mapping[str, str] = field(default_factory=dict)
 

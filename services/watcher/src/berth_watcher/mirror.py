@@ -60,7 +60,6 @@ class DesiredEntry(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
     @property
     def form(self) -> KubernetesObject | None:
-        """The form of the object to write."""
         return self.smaller or (trimmed(self.object) if self.object is not None else None)
 
     @property
@@ -69,7 +68,6 @@ class DesiredEntry(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         return bound_at_text(self.object) if isinstance(self.object, Pod) and is_bound(self.object) else None
 
     def is_value_of(self, entry: MirrorEntry) -> bool:
-        """Whether the bucket's entry is the desired one."""
         return not self.watermark and bytes(entry.object) == self._object and entry.bound_at == self.bound_at
 
     def writes_the_same_as(self, other: DesiredEntry) -> bool:
@@ -269,7 +267,6 @@ class Mirror:
         self._schedule(key)
 
     def on_read(self, entry: Entry) -> None:
-        """An entry was read back from the bucket."""
         self.position = max(self.position, entry.sequence)
         key = self._keys.get(entry.key)
         if key is None:
@@ -285,13 +282,10 @@ class Mirror:
         self._schedule(key)
 
     def _add(self, name: str) -> _Key:
-        """Keep a new key, whose value in the bucket is unknown until it is written, read or looked up.
-
-        Unknown, so that an object deleted before its write is removed all the same: scorers know a bound pod from
-        DECISIONS too, and would count it on its node until the next watermark. A full bucket refuses the removal; the
-        look-up after it finds the key absent, and no pod waits for it. If the key was kept before, its changes of then
-        are stored.
-        """
+        """Keep a new key, whose value in the bucket is unknown until it is written, read or looked up."""
+        # Unknown, so that an object deleted before its write is removed all the same: scorers know a bound pod from
+        # DECISIONS too, and would count it until the next watermark. A full bucket refuses the removal; the look-up
+        # after it finds the key absent. Changes of an earlier key of this name are stored.
         key = _Key(key=name, stored=FOREIGN, change=self._changes, stored_change=self._changes)
         self._keys[name] = key
         return key

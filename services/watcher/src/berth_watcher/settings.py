@@ -24,8 +24,7 @@ class RequeueSettings:
     preemption_seconds: float = 10.0
     """Until a pod is tried again although not all its victims are gone."""
     versions_seconds: float = 10.0
-    """Until a pod is tried again although the reflectors have not reached the versions that its conflict names, because
-    a
+    """Until a pod is tried again although the reflectors have not reached the versions that its conflict names: a
     broken watch must not block a pod for ever."""
 
 
@@ -50,15 +49,13 @@ class WatcherSettings:
     cluster does not delay other messages in the connection's buffer."""
     slice: timedelta = timedelta(milliseconds=30)
     """Work of the core before other tasks run, such as the renewal of the Lease: two thirds for events, the rest for
-    the
-    pods that they may help. Short against the seconds of a renewal, long against the microseconds of a turn of the
-    event loop."""
+    the pods that they may help. Short against the seconds of a renewal, long against the microseconds of a turn of
+    the event loop."""
     gauge_interval: timedelta = timedelta(seconds=1)
     """Between two updates of the gauges."""
     stalled: timedelta = timedelta(seconds=30)
     """Until a leader gives up that does no work although pods wait for it. Longer than the look-up interval of an
-    attempt,
-    so that looking up pods that wait for other services counts as work."""
+    attempt, so that looking up pods that wait for other services counts as work."""
 
 
 def watcher_settings(settings: Settings, configuration: KubeSchedulerConfiguration) -> WatcherSettings:

@@ -44,7 +44,6 @@ async def last_decision(session: Session, subject: PodSubject) -> tuple[Decision
 
 
 async def holds(session: Session, stream: str, subject: PodSubject, attempt: Attempt) -> bool:
-    """Whether a stream holds this attempt."""
     stored = await session.last(stream, str(subject))
     found = _decoded(stored) if stored else None
     return found is not None and found.attempt == attempt
@@ -88,8 +87,7 @@ class TakeoverState:
     def may_start_queue(self, settled: int) -> bool:
         """Whether the bus has been read and every difference is stored (docs/protocol.md, 3).
 
-        Earlier, pods would be ranked on a part of the cluster: rejected, or placed at the cost of others, though a node
-        fits.
+        Earlier, pods would be ranked on a part of the cluster.
         """
         return self.streams is not None and self.last_difference is not None and self.last_difference <= settled
 

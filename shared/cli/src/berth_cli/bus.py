@@ -1,7 +1,7 @@
 """A command's session on NATS: server and user come from flags or from ``BERTH_NATS_*``.
 
-An address that nobody gave is that of this user's own ``berth up``. Another server on NATS's port, such as that of
-another person's cluster, is never asked.
+Without an address, the server of this user's own ``berth up`` is asked; never another one on NATS's port, which may be
+another person's.
 """
 
 from __future__ import annotations
@@ -56,8 +56,6 @@ NatsContext = Annotated[
 
 @dataclass(frozen=True, slots=True)
 class NatsServer:
-    """The NATS server that the flags name."""
-
     url: str | None = None
     context: str | None = None
 

@@ -34,7 +34,6 @@ class OutputFormat(StrEnum):
 
     @property
     def is_document(self) -> bool:
-        """Whether the output is for programs."""
         return self is not OutputFormat.TABLE
 
 

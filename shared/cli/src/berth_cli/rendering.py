@@ -61,7 +61,6 @@ class StandardOutput(io.TextIOWrapper):
 
     @classmethod
     def of(cls, stream: io.TextIOWrapper) -> Self:
-        """Replace the stream."""
         form = {"encoding": stream.encoding, "errors": stream.errors}
         line_buffering, write_through = bool(stream.line_buffering), bool(stream.write_through)
         return cls(stream.detach(), **form, line_buffering=line_buffering, write_through=write_through)

@@ -56,8 +56,6 @@ class Gone(msgspec.Struct, frozen=True):
 
 
 class Statistics(msgspec.Struct, frozen=True):
-    """The statistics that this module reads."""
-
     configuration: str = ""
     profiles: dict[str, str] = msgspec.field(default_factory=dict)
     settings: str = ""
@@ -78,8 +76,6 @@ OWN_FIGURES: Final = frozenset(field.name for field in msgspec.structs.fields(St
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """A process that answers."""
-
     service: str  # ``watcher``, ``scorer``, ``binder``, ``metrics-collector``, ``shadow``
     name: str  # the shortest unique part of its identity
     identity: str

@@ -57,9 +57,9 @@ def decode_json(decoder: msgspec.json.Decoder[R], data: bytes | msgspec.Raw, wha
         return decoder.decode(data)
 
 
+# Digits of the largest number that Kubernetes and NATS write (63 bits). Longer texts are rejected: reading takes time
+# with the square of the digits, and Python refuses above 4,300.
 MAX_DIGITS: Final = 19
-"""Digits of the largest number that Kubernetes and NATS write (63 bits). Longer ones are none: reading a number takes
-time that grows with the square of its digits, and Python refuses to read more than 4,300."""
 
 
 def bounded_number(text: str) -> int | None:

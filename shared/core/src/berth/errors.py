@@ -34,7 +34,6 @@ def cause_of(exc: BaseException) -> str:
 
 
 def first_error(group: BaseException) -> BaseException:
-    """The first error of a group that is no group."""
     error = group
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]

@@ -22,7 +22,7 @@ class Exit(IntEnum):
     UNREACHABLE = 3
     """A server that it needs is not reachable."""
     READER_GONE = 141
-    """What reads its output has ended. It is the code that a shell gives to a program that SIGPIPE has ended."""
+    """The reader of the output has ended: a shell's code for a program ended by SIGPIPE."""
 
 
 class UsageError(BerthError):
@@ -30,7 +30,6 @@ class UsageError(BerthError):
 
 
 def exit_for(error: BaseException) -> Exit:
-    """The exit code for an error."""
     if isinstance(error, UsageError):
         return Exit.USAGE
     if isinstance(error, TemporaryError):

@@ -88,7 +88,6 @@ class SpreadSelectors:
         self._cache = SelectorCache[tuple[str, LabelItems], LabelMatcher | None](snapshot)
 
     def of(self, pod: Pod) -> LabelMatcher | None:
-        """The selector; None if no object selects the pod."""
         namespace, labels = pod.metadata.namespace, pod.metadata.labels or {}
         return self._cache.get((namespace, label_items(labels)), lambda: self._selector(namespace, labels))
 
@@ -127,7 +126,6 @@ Numbers = npt.NDArray[np.intp]
 
 
 def zones_of(nodes: Nodes) -> Numbers:
-    """intp[nodes]: numbers of the nodes' zones, from 1; 0 for nodes in no zone."""
     regions, zones = _values(REGION_LABELS, nodes), _values(ZONE_LABELS, nodes)
     pairs = regions * (int(zones.max(initial=0)) + 1) + zones
     present = np.bincount(pairs, minlength=1) > 0

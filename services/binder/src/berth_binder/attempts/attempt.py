@@ -111,14 +111,13 @@ class BindingAttempt:
     def take_surplus(self) -> RankedDelivery | None:
         """Release one message if more than MOST_HELD are held, and return it.
 
-        Four stay: the first (the pod's place), the latest, the decided one, and the newest in the stream. The newest
-        may differ from the latest, because a scorer can write any number. As long as it is stored, a next leader fences
-        and examines the pod, and the watcher publishes no further attempt. Of the others the oldest goes, because the
-        watcher has published a newer attempt since.
+        The oldest goes; never the first (the pod's place), the latest, the decided one, or the newest in the stream.
         """
         if len(self.deliveries) <= MOST_HELD:
             return None
         newest = max(self.deliveries, key=_sequence)
+        # A scorer can write any number, so the newest need not be the latest. As long as it is stored, a next leader
+        # fences and examines the pod, and the watcher publishes no further attempt.
         kept = (self.deliveries[0], self.latest, self.decided, newest)
         surplus = min((each for each in self.deliveries if each not in kept), key=_sequence)
         self.deliveries.remove(surplus)

@@ -108,7 +108,6 @@ class PausedAttempts:
             self._go_on(attempt)
 
     def remove(self, attempt: BindingAttempt) -> None:
-        """The attempt ends while it is paused."""
         self._pauses.remove(attempt.uid)
         self._over = [entry for entry in self._over if entry[2] is not attempt]
         heapq.heapify(self._over)

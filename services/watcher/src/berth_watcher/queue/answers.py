@@ -25,7 +25,7 @@ from berth.messages.queue import (
     QueuedPodDetail,
     WaitingPod,
 )
-from berth_watcher.queue.hints import VICTIM_DELETED
+from berth_watcher.queue.preempting import VICTIM_DELETED
 from berth_watcher.queue.queuedpod import QUEUES, WAITING_FOR_EVENT, EventClock, QueuedPod, Stage, created_at
 from berth_watcher.queue.schedulingqueue import SchedulingQueue
 from berth_watcher.store.clusterevents import label_of

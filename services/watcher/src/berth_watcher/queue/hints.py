@@ -14,10 +14,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Final, TypeVar
 
-from berth.api.node import Node
 from berth.api.pod import Pod
 from berth.framework.events import (
-    Action,
     ClusterEvent,
     EventHint,
     HintIndex,
@@ -40,20 +38,10 @@ from berth.framework.plugincalls import (
 from berth.framework.profile import Profile
 from berth.messages.attempts import Outcome
 from berth_watcher.queue.plugins import QueuePlugins
+from berth_watcher.queue.preempting import ALWAYS_READ, AWAITED, NominatedNodes, PreemptingPods
 from berth_watcher.queue.queuedpod import QueuedPod
 
 R = TypeVar("R")
-
-# Awaited by a pod whose victims were evicted, in addition to the events of its unschedulable plugins.
-VICTIM_DELETED: Final = ClusterEvent(Resource.POD, Action.DELETE)
-# Of its nominated node: events that may make the node impossible for it, so that it looks for another one at once.
-NODE_LOST: Final = ClusterEvent(
-    Resource.NODE,
-    Action.DELETE | Action.UPDATE_NODE_ALLOCATABLE | Action.UPDATE_NODE_LABEL | Action.UPDATE_NODE_TAINT,
-)
-# Another pod takes room, or is in the way of an affinity or spread constraint, there or in the node's topology domain.
-ROOM_TAKEN: Final = ClusterEvent(Resource.POD, Action.ADD)
-NOMINATION_EVENTS: Final = (VICTIM_DELETED, NODE_LOST, ROOM_TAKEN)
 
 
 class QueueingHints:
@@ -63,10 +51,11 @@ class QueueingHints:
         self._profiles = profiles
         self._plugins = plugins
         self._registered_events: dict[ClusterEvent, bool] = {}
+        self.nominated_nodes: Final = NominatedNodes(profiles)
 
     def may_help(self, pod: QueuedPod, event: ClusterEvent, old: object, new: object) -> bool:
         """Whether an event may help a pod. Any may if no plugin rejected it, or if one of them registered no events."""
-        if pod.outcome is Outcome.PREEMPTING and _concerns_nominated_node(pod, event, old, new):
+        if pod.outcome is Outcome.PREEMPTING and self.nominated_nodes.concerns(pod, event, old, new):
             return True
         profile = self._profiles[pod.profile]
         if not pod.unschedulable_plugins:
@@ -96,29 +85,14 @@ class QueueingHints:
         """Whether a plugin of any profile registered the event, so that it must be logged."""
         answer = self._registered_events.get(event)
         if answer is None:
-            registered = (hints for profile in self._profiles.values() for hints in profile.event_hints.values())
-            awaited = any(each.matches(event) for each in NOMINATION_EVENTS)
+            registered = [hints for profile in self._profiles.values() for hints in profile.event_hints.values()]
+            is_read = event.resource in ALWAYS_READ or any(
+                hint.event.resource is event.resource for hints in registered for hint in hints or ()
+            )
+            awaited = is_read and any(each.matches(event) for each in AWAITED)
             answer = awaited or any(is_registered(hints, event) for hints in registered)
             self._registered_events[event] = answer
         return answer
-
-
-def _concerns_nominated_node(pod: QueuedPod, event: ClusterEvent, old: object, new: object) -> bool:
-    """Whether a victim may have gone, or the node on which the victims are may have become impossible."""
-    if VICTIM_DELETED.matches(event):
-        return not isinstance(old, Pod) or not pod.node or old.spec.node_name == pod.node
-    if NODE_LOST.matches(event):
-        return isinstance(old, Node) and old.metadata.name == pod.node
-    if not ROOM_TAKEN.matches(event) or not isinstance(new, Pod):
-        return False
-    return new.spec.node_name == pod.node or _depends_on_other_nodes(pod.pod)
-
-
-def _depends_on_other_nodes(pod: Pod) -> bool:
-    """Whether pods on other nodes of a topology domain may keep the pod off a node."""
-    affinity = pod.spec.affinity
-    terms = affinity is not None and (affinity.pod_affinity is not None or affinity.pod_anti_affinity is not None)
-    return terms or bool(pod.spec.topology_spread_constraints)
 
 
 # A pod that an event may help, or None after some work without one: work can be interrupted between two steps.
@@ -140,8 +114,7 @@ class UnschedulablePods:
             for name, profile in profiles.items()
             for preempting in (False, True)
         }
-        self._preempting: dict[str, _Group] = {}  # by the node of the victims
-        self._preempting_in_domains = _Group()  # those that pods on other nodes may keep off their node
+        self._preempting = PreemptingPods()
         self.last_added = 0  # generation of the last pod added
 
     def __len__(self) -> int:
@@ -151,8 +124,7 @@ class UnschedulablePods:
         preempting = pod.outcome is Outcome.PREEMPTING
         groups = self._rejected[pod.profile, preempting].groups_for(pod.unschedulable_plugins)
         if preempting:
-            groups = [*groups, self._preempting.setdefault(pod.node, _Group())]
-            groups += [self._preempting_in_domains] if _depends_on_other_nodes(pod.pod) else []
+            self._preempting.add(pod)
         self._pods[pod.uid], self._groups_of[pod.uid], self.last_added = pod, list(groups), pod.generation
         for group in groups:
             group.add(pod)
@@ -161,10 +133,9 @@ class UnschedulablePods:
         """Remove a pod that no longer waits for an event; no error if it never did."""
         if self._pods.pop(pod.uid, None) is None:
             return
+        self._preempting.discard(pod)
         for group in self._groups_of.pop(pod.uid):
             group.remove(pod.uid)
-            if not group.pods and self._preempting.get(pod.node) is group:
-                del self._preempting[pod.node]
 
     def helped_by(self, event: ClusterEvent, old: object, new: object) -> Iterator[Step]:
         """Pods that an event may help, some perhaps twice. Pods may be added and removed between steps."""
@@ -172,9 +143,8 @@ class UnschedulablePods:
         for uid in itself & self._pods.keys():
             if self._calls.may_help(self._pods[uid], event, old, new):
                 yield self._pods.get(uid)
-        if VICTIM_DELETED.matches(event):
-            yield from self._awaiting_victim(old)
-        yield from self._losing_node(event, old, new)
+        for pod in self._preempting.possibly_concerned(event, old, new):
+            yield pod if self._calls.nominated_nodes.concerns(pod, event, old, new) else None
         for rejected in self._rejected.values():
             yield from rejected.helped_by(event, old, new, itself)
 
@@ -182,25 +152,7 @@ class UnschedulablePods:
         """Pods that a plugin rejected which registered the event, without running hints."""
         for rejected in self._rejected.values():
             yield from rejected.waiting_for(event)
-        yield from self._awaiting_victim(None)
-
-    def _losing_node(self, event: ClusterEvent, old: object, new: object) -> Iterator[Step]:
-        """Pods whose nominated node the event may make impossible."""
-        if NODE_LOST.matches(event) and isinstance(old, Node):
-            yield from self._preempting_on(old.metadata.name)
-        elif ROOM_TAKEN.matches(event) and isinstance(new, Pod):
-            yield from self._preempting_on(new.spec.node_name)
-            yield from self._preempting_in_domains.all()
-
-    def _awaiting_victim(self, victim: object) -> Iterator[Step]:
-        """Pods with victims on the node of the deleted pod; a pod whose node is unknown waits for any."""
-        nodes = (victim.spec.node_name, "") if isinstance(victim, Pod) else tuple(self._preempting)
-        for node in nodes:
-            yield from self._preempting_on(node)
-
-    def _preempting_on(self, node: str) -> Iterator[QueuedPod]:
-        group = self._preempting.get(node)
-        return group.all() if group is not None else iter(())
+        yield from self._preempting.all()
 
 
 def _free_room(room_of: RoomOf, node: str) -> NodeRoom | None:

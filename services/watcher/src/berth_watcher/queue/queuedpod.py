@@ -100,6 +100,7 @@ class QueuedPod:
     outcome: Outcome | None = None  # of its last final Decision
     message: str = ""  # why it waits, from that Decision
     unschedulable_plugins: frozenset[str] = frozenset()  # that rejected it
+    decisions_read: int = 0  # sequence up to which its last ranking had read DECISIONS
     node: str = ""  # of the last Decision; after `preempting`, where the victims are
 
     failures: int = 0  # consecutive attempts that ended in back-off; they set its length
@@ -126,7 +127,7 @@ class QueuedPod:
     def refusal(self) -> str:
         """Why the pod is not scheduled as it is now (``berth.api.podlimits``); empty if it may be.
 
-        Cached per state, because each pod is checked three times on its way into flight, and a check encodes it.
+        Cached per state: a check encodes the pod, and there are three on its way into flight.
         """
         if self._checked is not self.pod:
             self._checked, self._refusal = self.pod, refusal(self.pod)
@@ -145,6 +146,7 @@ class QueuedPod:
         self.message = decision.message
         self.unschedulable_plugins = frozenset(decision.blockers)
         self.node = decision.node
+        self.decisions_read = decision.positions.decisions
         self.lost_attempts = 0
         self.required_positions = _NO_POSITIONS
 

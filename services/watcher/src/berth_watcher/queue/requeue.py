@@ -52,6 +52,8 @@ EVENTS_AT_ONCE: Final = 16
 
 # Of a pod whose wait ended without a Binding. As kube-scheduler, which reports the end of an assumption so.
 ROOM_FREED: Final = ClusterEvent(Resource.POD, Action.DELETE)
+# Of a pod that begins to wait: rankings count it as bound.
+ROOM_HELD: Final = ClusterEvent(Resource.POD, Action.ADD)
 
 # Pods requeued by one event between two looks at the clock: about 5 ms.
 PODS_AT_ONCE: Final = 256
@@ -82,7 +84,7 @@ class Requeue:
         self._versions = VersionGate(kinds)
         self._cluster_log = EventLog()
         self._live_logs = {BANDWIDTH: EventLog(), FACTS: EventLog()}
-        self._freed_log = EventLog()
+        self._held_log = EventLog()
         self._unchecked: deque[_UncheckedEvent] = deque()
         self._unchecked_bytes = 0
         self._unchecked_nodes: dict[str, _UncheckedEvent] = {}
@@ -140,7 +142,6 @@ class Requeue:
         return self._back_off_after_event(pod) if self._clock.now < pod.backoff_until else None
 
     def on_timer(self, pod: QueuedPod, changes: int) -> Wait | None:
-        """Handle the timer of a pod that waits here."""
         if pod.stage is Stage.AWAITING_VERSIONS:
             self._versions.end(pod.uid)
             pod.mirror_change = changes
@@ -179,7 +180,6 @@ class Requeue:
             self._waiting.add(pod)
 
     def on_removed(self, pod: QueuedPod) -> None:
-        """The pod is bound or gone."""
         self._versions.end(pod.uid)
         self._waiting.discard(pod)
 
@@ -197,14 +197,15 @@ class Requeue:
         if self._hints.is_event_registered(event):
             self._cluster_log.record(event, old, new, change=change, size=bytes_of(old, new))
 
-    def on_room_freed(self, pod: Pod, sequence: int, changes: int) -> None:
-        """Record the end of a wait, stored in DECISIONS: to plugins, the pod left the node that it was to be bound to.
+    def on_held_room(self, event: ClusterEvent, pod: Pod, sequence: int, changes: int) -> None:
+        """Record the begin or end of a wait, stored in DECISIONS: to plugins, the pod came to its node or left it.
 
-        ``changes``: the next ranking of a pod that it helps must have read DECISIONS, so it names its positions.
+        ``changes``: the next ranking of a pod that it concerns must have read DECISIONS, so it names its positions.
         """
         size = bytes_of(pod)
-        self._freed_log.record(ROOM_FREED, pod, None, change=changes, sequence=sequence, size=size)
-        self._check_later(ROOM_FREED, pod, None, changes, size)
+        old, new = (pod, None) if event is ROOM_FREED else (None, pod)
+        self._held_log.record(event, old, new, change=changes, sequence=sequence, size=size)
+        self._check_later(event, old, new, changes, size)
 
     def on_live_data(self, event: ClusterEvent, news: LiveDataUpdate, sequence: int) -> None:
         """Record an event of live data, which is stored already."""
@@ -238,7 +239,7 @@ class Requeue:
     def _check_later(self, event: ClusterEvent, old: object, new: object, change: int, size: int) -> None:
         """Queue an event whose hints run at the end of the slice, or later. Updates of one node merge.
 
-        They do not merge if a pod began to wait in between, because that pod has seen the first and not the second.
+        They do not merge if a pod began to wait in between: it has seen the first only.
         """
         if not len(self._waiting):
             return
@@ -316,18 +317,18 @@ class Requeue:
         unknown = _MissedChange(change=changes, is_known=False)
         if not pod.unschedulable_plugins or self._cluster_log.may_lack_events_since(positions.cluster):
             return unknown
-        if self._freed_log.may_lack_events_since(positions.decisions):
+        if self._held_log.may_lack_events_since(positions.decisions):
             return unknown
         if self._may_lack_live_data(pod, positions):
             return _MissedChange(change=0, is_known=False)
         live = ((log, position) for _, log, position in self._live_logs_since(positions))
         checked = 0
-        stored = ((self._cluster_log, positions.cluster), (self._freed_log, positions.decisions))
+        stored = ((self._cluster_log, positions.cluster), (self._held_log, positions.decisions))
         for log, position in (*stored, *live):
             for event, old, new, change in log.since(position):
                 checked += 1
-                if event is ROOM_FREED and isinstance(old, Pod) and old.uid == pod.uid:
-                    continue  # the end of its own wait
+                if log is self._held_log and any(isinstance(each, Pod) and each.uid == pod.uid for each in (old, new)):
+                    continue  # its own wait
                 if checked > EVENTS_AT_ONCE and not self._clock.may_continue():
                     return unknown
                 if self._hints.may_help(pod, event, old, new):
@@ -337,9 +338,8 @@ class Requeue:
     def _may_lack_live_data(self, pod: QueuedPod, positions: Positions) -> bool:
         """Whether a sample or fact that could help may have left its log since the pod's ranking.
 
-        One pass of a collector may write more than a log keeps. This matters only if a plugin that rejected the pod
-        registered such data; a scorer that reads no live data has position 0. Pods that already wait are not checked,
-        so that a pass costs each pod decided during it at most one more attempt, after its back-off.
+        A pass of a collector may write more than a log keeps. Only pods decided during it are checked, so it costs each
+        at most one more attempt.
         """
         return any(
             position > 0 and log.may_lack_events_since(position) and self._hints.awaits(pod, event)

@@ -235,7 +235,6 @@ class SchedulingQueue:
         self._stage_sizes[pod.stage] += 1
 
     def remove(self, pod: QueuedPod) -> None:
-        """Remove a pod that is bound or gone."""
         if self._pods.pop(pod.uid, None) is None:
             return
         self._forget_name(pod)

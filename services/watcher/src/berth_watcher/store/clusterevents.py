@@ -72,7 +72,9 @@ def _pod_events(old: object, new: object) -> Iterator[EventWithObjects]:
         if action:
             yield ClusterEvent(Resource.POD, action), before, after
     if before is not None and nominated_node(before) and _counts_otherwise(before, after):
-        yield _nomination_ended(before)
+        yield ClusterEvent(Resource.NOMINATION, Action.DELETE), _as_placed(before), None
+    if after is not None and nominated_node(after) and (before is None or _counts_otherwise(after, before)):
+        yield ClusterEvent(Resource.NOMINATION, Action.ADD), None, _as_placed(after)
 
 
 def _counts_otherwise(before: Pod, after: Pod | None) -> bool:
@@ -93,10 +95,10 @@ def as_new(change: ObjectChange) -> EventWithObjects | None:
     return ClusterEvent(RESOURCES[change.kind], Action.ADD), None, new
 
 
-def _nomination_ended(before: Pod) -> EventWithObjects:
-    """To plugins, the pod left the node that it was nominated to."""
-    spec = msgspec.structs.replace(before.spec, node_name=nominated_node(before))
-    return ClusterEvent(Resource.NOMINATION, Action.DELETE), msgspec.structs.replace(before, spec=spec), None
+def _as_placed(nominated: Pod) -> Pod:
+    """A nominated pod as plugins see it: on its node."""
+    spec = msgspec.structs.replace(nominated.spec, node_name=nominated_node(nominated))
+    return msgspec.structs.replace(nominated, spec=spec)
 
 
 LIVE_DATA_EVENTS: Final[Mapping[LiveBucket, ClusterEvent]] = {

@@ -1,7 +1,7 @@
 """The room that the binder holds for pods that wait, from their first ``waiting`` Decision to its end.
 
 Scorers count such a pod as bound, so the end of a wait without a Binding is an event like the deletion of a bound pod.
-No object of the API server shows it: its position is that of the final Decision.
+No object of the API server shows it, so the final Decision gives the position.
 """
 
 from __future__ import annotations
@@ -24,12 +24,11 @@ class _HeldRoom:
     is_bound: bool = False  # by a Decision; the watch has not shown it yet
 
     def is_about(self, decision: DecisionSummary) -> bool:
-        """Whether the Decision is about this attempt or a later one."""
         attempt = _attempt_of(decision)
         return attempt is not None and attempt.order >= self.attempt.order
 
-    def freed(self) -> Pod:
-        """The pod as plugins see a pod that leaves its node."""
+    def placed(self) -> Pod:
+        """The pod as plugins see one that is bound to the node."""
         return msgspec.structs.replace(self.pod, spec=msgspec.structs.replace(self.pod.spec, node_name=self.node))
 
 
@@ -63,7 +62,12 @@ class HeldRooms:
             held.is_bound = True
             return self._move(held, decision.node)
         del self._rooms[decision.uid]
-        return held.freed()
+        return held.placed()
+
+    def held(self, uid: str) -> Pod | None:
+        """The pod as if it were bound to the node where it waits; ``None`` if it does not wait."""
+        held = self._rooms.get(uid)
+        return None if held is None else held.placed()
 
     def left(self, pod: Pod) -> None:
         """A pod whose attempt is under way is deleted: ``waiting`` may still come, and then the end of the wait."""
@@ -77,10 +81,10 @@ class HeldRooms:
             return None
         if pod is not None and is_bound(pod):
             del self._rooms[uid]
-            return None if pod.spec.node_name == held.node else held.freed()
+            return None if pod.spec.node_name == held.node else held.placed()
         if held.is_bound and (pod is None or is_finished(pod)):
             del self._rooms[uid]
-            return held.freed()
+            return held.placed()
         return None
 
     def _hold(self, decision: DecisionSummary, pod: Pod | None) -> Pod | None:
@@ -89,10 +93,10 @@ class HeldRooms:
         if pod is None or attempt is None or not decision.node or (held and not held.is_about(decision)):
             return None
         self._rooms[decision.uid] = _HeldRoom(pod, decision.node, attempt)
-        return None if held is None or held.node == decision.node else held.freed()
+        return None if held is None or held.node == decision.node else held.placed()
 
     def _move(self, held: _HeldRoom, node: str) -> Pod | None:
         if not node or node == held.node:
             return None
-        freed, held.node = held.freed(), node
+        freed, held.node = held.placed(), node
         return freed

@@ -46,7 +46,6 @@ class ObjectStore:
         return tuple(self._objects)
 
     def of(self, kind: str) -> Mapping[str, KubernetesObject]:
-        """The objects of a kind, by name or uid."""
         return self._objects[kind]
 
     def room_of(self, node: str) -> NodeRoom | None:

@@ -108,8 +108,6 @@ def console(  # noqa: PLR0913 - one parameter a flag, given by name
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Console:
-    """A console, configured by flags."""
-
     server: NatsServer
     guard: Guard
     port: int

@@ -130,7 +130,6 @@ def _older_releases() -> list[str]:
 
 
 def listed_as(factory: PluginFactory, release: str = CURRENT_RELEASE) -> PluginListing:
-    """A plugin with its default arguments."""
     plugin = _built(factory)
     points = {str(point): tuple(map(str, services_of(point))) for point in factory.points}
     if isinstance(plugin, EnqueueExtensions):

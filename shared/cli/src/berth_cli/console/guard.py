@@ -66,8 +66,6 @@ class TrustedProxy:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Guard:
-    """The rules of one console."""
-
     host: str  # the address that it listens on
     hosts: frozenset[str]  # accepted Host names
     token: Secret | None = None

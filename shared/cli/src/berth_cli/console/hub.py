@@ -22,8 +22,6 @@ class TooManyPagesError(TemporaryError):
 
 
 class OpenPage:
-    """The frames of one open page."""
-
     def __init__(self, whole: Callable[[], bytes]) -> None:
         self._whole = whole
         self._waiting: deque[bytes] = deque()

@@ -24,8 +24,6 @@ SENTENCE_CHARACTERS: Final = 600
 
 
 class ServiceState(msgspec.Struct, frozen=True, kw_only=True):
-    """A service that answers."""
-
     name: str
     state: str
 
@@ -106,7 +104,6 @@ class ConsoleModel:
 
     @property
     def mirror(self) -> MirrorReader:
-        """The mirror from which the nodes are read."""
         return self._mirror
 
     @property
@@ -143,7 +140,6 @@ class ConsoleModel:
         self._dead.looked_at(state)
 
     def services_answered(self, instances: Sequence[ServiceInstance]) -> None:
-        """Statistics of the services arrived."""
         processes = seen(instances)
         self.shadows.seen(processes)
         watcher = leader(processes, "watcher")

@@ -235,7 +235,6 @@ def _error_answer(status: int, text: str) -> web.Response:
 
 
 def json_answer(document: object, *, status: int = 200) -> web.Response:
-    """A document as JSON."""
     return encoded_answer(safe_json(document), status=status)
 
 
@@ -245,5 +244,4 @@ def safe_json(document: object) -> bytes:
 
 
 def encoded_answer(body: bytes, *, status: int = 200) -> web.Response:
-    """An answer of encoded JSON."""
     return web.Response(body=body, status=status, content_type="application/json", charset="utf-8")

@@ -64,8 +64,6 @@ class AnswerTurns:
 
 
 class ConsoleServer:
-    """The answers to all requests."""
-
     def __init__(
         self, feed: Feed, guard: Guard, ask_again: AskAgain, configuration: KubeSchedulerConfiguration
     ) -> None:

@@ -110,7 +110,6 @@ class ShadowLog:
         return new
 
     def shadows(self) -> list[ShadowLine]:
-        """The shadows that answer."""
         return self._shadows
 
     def changed_shadows(self) -> list[ShadowLine] | None:

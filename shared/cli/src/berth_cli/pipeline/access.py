@@ -55,7 +55,6 @@ def _limits(folder: Path) -> dict[str, str]:
 
 
 def password_file(folder: Path, user: str) -> Path:
-    """The file with the user's password."""
     return folder / _CREDENTIALS / user
 
 

@@ -294,7 +294,6 @@ _USERS: Final[Mapping[str, _Declared]] = {
 
 
 def users(prefix: str = "") -> tuple[User, ...]:
-    """Every user of the berth with this prefix."""
     of = _Subjects(Names(prefix))
     return tuple(_user_of(name, declared, of) for name, declared in _USERS.items())
 

@@ -39,8 +39,6 @@ _Answer = tuple[int, int | None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ForkRequest:
-    """A service to start."""
-
     name: str
     module: str
     arguments: Sequence[str]
@@ -125,7 +123,6 @@ class ForkServer:
             raise
 
     async def close(self) -> None:
-        """End the server, and with it the services that it has forked."""
         asyncio.get_running_loop().remove_reader(self._connection.fileno())
         await self._lose()
         self._connection.close()

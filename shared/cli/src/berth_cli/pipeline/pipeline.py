@@ -91,7 +91,6 @@ class Pipeline:
     report: Report
 
     def not_ready(self) -> list[str]:
-        """The names of services that are not ready."""
         return [program.name for program in self.programs if not ready_file(self.options, program).exists()]
 
     def report_logs(self, names: Collection[str]) -> None:

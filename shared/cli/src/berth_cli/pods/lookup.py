@@ -137,7 +137,6 @@ async def _stage_of(session: Session, name: PodName) -> str:
 
 
 async def preemption_for(session: Session, decision: Decision) -> EvictionRecord | None:
-    """The last preemption for the pod of a Decision."""
     name = PodName(namespace=decision.namespace, name=decision.pod)
     return await _last(session, name.filter("decision"), 0, lambda made: made.uid == decision.uid)
 
@@ -200,8 +199,6 @@ async def _preempting(session: Session, subject: str, after: int) -> AsyncIterat
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FoundPod:
-    """A pod and the place where it was found."""
-
     pod: Pod
     where: str
 

@@ -142,7 +142,6 @@ class Anonymiser:
         return msgspec.structs.replace(thing, **changed) if changed else thing
 
     def _masked(self, value: Any, field: str) -> Any:
-        """The value of a field, or a part of it."""
         if isinstance(value, str):
             return value if isinstance(value, Enum) else self._texts.get(field, self._mask.name)(value)
         if isinstance(value, msgspec.Struct):

@@ -33,7 +33,6 @@ def recorded_configuration(configuration: KubeSchedulerConfiguration) -> dict[st
 
 
 def recorded_header(configuration: KubeSchedulerConfiguration, bus_id: str, at: datetime) -> Header:
-    """The header of a recording of services with this configuration."""
     return header(
         at=at,
         bus_id=bus_id,

@@ -108,7 +108,7 @@ class Recorded(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, ta
         return None if data == _NULL else data
 
     def check(self) -> None:
-        """Raises: DecodeError: it has the form of a message and is none."""
+        """Raises: DecodeError: it looks like a message and is invalid."""
         _check_zone(self.time)
         if self.base64 is not None:
             with decoding("a recording's base64"):
@@ -226,7 +226,6 @@ def header(  # noqa: PLR0913 - one parameter a member, given by name
     configuration: dict[str, Any],
     anonymised: bool = False,
 ) -> Header:
-    """The header of a recording of this version."""
     return Header(
         kind=KIND,
         schema=SCHEMA,
@@ -241,13 +240,7 @@ def header(  # noqa: PLR0913 - one parameter a member, given by name
 
 
 class RecordingWriter:
-    """Writes a new file, or into a pipe. Records are safe after ``flush``; ``close`` flushes the rest.
-
-    Attributes:
-        messages: number of messages added.
-        size: bytes of all lines, uncompressed.
-        written: bytes of the file.
-    """
+    """Writes a new file, or into a pipe. Records are safe after ``flush``; ``close`` flushes the rest."""
 
     def __init__(self, name: str, file: RawIOBase, *, is_pipe: bool = False) -> None:
         self._name = name
@@ -257,9 +250,9 @@ class RecordingWriter:
         self._failed = ""  # why a write failed; later writes are dropped, so that the file has no gap
         self._lines: list[bytes] = []
         self._waiting = 0
-        self.messages = 0
-        self.size = 0
-        self.written = 0
+        self.messages = 0  # number of messages added
+        self.size = 0  # bytes of all lines, uncompressed
+        self.written = 0  # bytes of the file
 
     @classmethod
     def create(cls, path: Path, head: Header) -> RecordingWriter:
@@ -336,7 +329,6 @@ class RecordingWriter:
         self._is_behind = True
 
     def _remove_part(self) -> None:
-        """Remove the begin of a frame."""
         with suppress(OSError):  # A device or a pipe.
             os.ftruncate(self._file.fileno(), self.written)
             self._file.seek(self.written)

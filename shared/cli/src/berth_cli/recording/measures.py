@@ -93,7 +93,6 @@ def _annotated(snapshot: Snapshot, annotation: str) -> dict[str, float]:
 
 
 def measures_of(snapshot: Snapshot, largest: Pod | None, busiest: BusiestNodes) -> Measures:
-    """The numbers of a cluster."""
     rows = np.flatnonzero(snapshot.columns.exists[: snapshot.size])
     pods = snapshot.columns.pods[rows]
     free = {name: _of(snapshot, rows, name) - _requested(snapshot, rows, name) for name in (CPU, MEMORY)}

@@ -115,7 +115,6 @@ class Recorder:
 
     @property
     def positions(self) -> dict[Source, int]:
-        """The positions received in each source."""
         return self._reading.begun.positions
 
     async def run(self, *, on_begun: OnBegun) -> str:

@@ -94,18 +94,13 @@ class ReplayCounts:
 
 
 class Replay:
-    """A recording and the profiles of its configuration; the scorers' ``numbers.best`` and ``numbers.proposal``.
-
-    Attributes:
-        rankings: every decodable RANKED, in stream order.
-        unreadable: number of the others.
-    """
+    """A recording and the profiles of its configuration; the scorers' ``numbers.best`` and ``numbers.proposal``."""
 
     def __init__(
         self, recording: Recording, profiles: Mapping[str, Profile], *, best: int, lifetime: timedelta = LIFETIME
     ) -> None:
-        self.rankings: list[RecordedRanking] = []
-        self.unreadable = 0
+        self.rankings: list[RecordedRanking] = []  # every decodable RANKED, in stream order
+        self.unreadable = 0  # number of the others
         self._header = recording.header
         self._profiles = profiles
         self._lifetime = lifetime
@@ -204,7 +199,6 @@ class RecordingGaps:
         self._missed = list(_missed(recording))
 
     def why_unknown(self, ranking: RecordedRanking) -> str:
-        """Why the ranking cannot be repeated, or ""."""
         positions = ranking.message.positions
         if self._begun is None:
             return "the recorder was ended before it had read the cluster"
@@ -409,8 +403,7 @@ def _entry(record: Recorded) -> Entry:
 def recorded_ties(message: Ranked, snapshot: Snapshot) -> Iterator[None]:
     """Among equals, the nodes of a ranking come first, or the node of its preemption.
 
-    Equal nodes are ordered by hashes of their names and of the pod's uid, and masked names have other hashes. Equality
-    itself is compared as usual.
+    Equal nodes are ordered by hashes of names and uid, and masked names have other hashes.
     """
     preemption = message.preemption
     names, seed = [each.node for each in message.candidates], message.attempt

@@ -42,8 +42,6 @@ _MOST_TURNS: Final = 3
 
 
 class ComparedPod(msgspec.Struct, frozen=True, kw_only=True):
-    """A pod as recorded and in a run."""
-
     pod: str
     uid: str
     recorded: PodFate
@@ -78,8 +76,6 @@ class WhatIf(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RunObserver(Protocol):
-    """Observes a run."""
-
     def until(self, at: datetime, snapshot: Snapshot) -> None:
         """The cluster stays as it is up to this time."""
 
@@ -124,12 +120,7 @@ def _size(pod: Pod) -> tuple[int, int]:
 
 
 class OtherRun:
-    """A run of the recorded pods with some profiles.
-
-    Attributes:
-        ours: uids of the pods that the profiles place, in order.
-        snapshot: the cluster after them.
-    """
+    """A run of the recorded pods with some profiles."""
 
     def __init__(
         self,
@@ -138,8 +129,9 @@ class OtherRun:
         history: History,
         observer: RunObserver | None = None,
     ) -> None:
+        # uids of the pods that the profiles place, in order
         self.ours = [uid for uid, pod in history.pods.items() if pod.spec.scheduler_name in profiles]
-        self.snapshot = Snapshot()
+        self.snapshot = Snapshot()  # the cluster after them
         self._recording = recording
         self._profiles = profiles
         self._history = history
@@ -338,8 +330,8 @@ class OtherRun:
 def _with_first(ranking: Ranking, node: str) -> Ranking:
     """The ranking with this node first, unless another one is better.
 
-    Hashes and the order of pods decide among equal nodes, and both differ from the recorded scorers'. So a pod counts
-    as elsewhere only if the other configuration prefers another node.
+    Among equal nodes hashes and the order of pods decide, which differ from the recorded scorers': such a pod does not
+    count as elsewhere.
     """
     best = ranking.candidates[:1]
     found = (each for each in ranking.candidates if each.node == node and each.total == best[0].total)

@@ -11,8 +11,6 @@ from berth_cli.replayed.comparison import TwoClusters
 
 
 class ReplayServer:
-    """The answers to all requests."""
-
     def __init__(self, clusters: TwoClusters, guard: Guard) -> None:
         self._page = GuardedPage(guard, "replay.html")
         self._clusters = clusters

@@ -42,7 +42,6 @@ def scheduler_of(pod: Pod) -> str:
 
 
 def with_defaults(spec: PodSpec, labels: Mapping[str, str]) -> PodSpec:
-    """The spec of a pod with these labels, with all defaults."""
     spec = _with_tolerations(_with_requests_and_ports(spec))
     return _with_label_keys(spec, labels)
 

@@ -161,7 +161,6 @@ def _head(where: str, value: bytes, problems: list[str], *, kind: str = "") -> _
 
 
 def _values(name: str, data: bytes, problems: list[str]) -> list[bytes]:
-    """Each value of the file as JSON."""
     try:
         values = _json_values(data) if data.lstrip().startswith(b"{") else _yaml_as_json(data)
     except json.JSONDecodeError as exc:

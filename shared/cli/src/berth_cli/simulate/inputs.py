@@ -57,8 +57,6 @@ OtherForm = Callable[[str], Iterator[Document] | None]
 
 
 class InputError(UsageError):
-    """The errors in the files, one text each."""
-
     def __init__(self, problems: Iterable[str]) -> None:
         self.problems = tuple(dict.fromkeys(problems))
         super().__init__("; ".join(self.problems))
@@ -175,7 +173,6 @@ def _pods(found: Iterable[FoundObject[ReadObject]]) -> Iterator[FoundObject[Pod]
 
 
 def _pending(pods: Iterable[FoundObject[Pod]], *, schedulers: Collection[str]) -> Iterator[FoundObject[Pod]]:
-    """The pending pods of these schedulers."""
     for one in pods:
         pod = one.value
         waits = not pod.spec.node_name and not is_finished(pod) and not pod.metadata.deletion_timestamp

@@ -53,7 +53,6 @@ class FoundObject(Generic[T]):
 
 
 def as_pod(found: FoundObject[ReadObject]) -> FoundObject[Pod] | None:
-    """The same object typed as a pod, if it is one."""
     if not isinstance(found.value, Pod):
         return None
     return FoundObject(where=found.where, kind=found.kind, value=found.value, is_new=found.is_new)
@@ -74,14 +73,10 @@ _BY_LOWER_CASE: Final = {kind.lower(): kind for kind in KINDS}
 
 @dataclass(slots=True)
 class ObjectReader:
-    """Decodes documents one by one.
+    """Decodes documents one by one."""
 
-    Attributes:
-        problems: the errors in objects, one text each.
-        others: the number of objects of each kind that the cycle does not read.
-    """
-
-    problems: list[str] = field(default_factory=list)
+    problems: list[str] = field(default_factory=list)  # the errors in objects, one text each
+    # the number of objects of each kind that the cycle does not read
     others: Counter[str] = field(default_factory=Counter)
     _decoders: dict[str, msgspec.json.Decoder[Any]] = field(default_factory=dict)
 
@@ -138,7 +133,6 @@ def _full_kind(document: Document) -> str:
 
 
 def _identified(kind: str, value: ReadObject, readable: Kind[ReadObject]) -> ReadObject:
-    """The object with a namespace and a uid."""
     own = value.metadata
     namespace = (own.namespace or DEFAULT_NAMESPACE) if readable.is_namespaced else ""
     uid = own.uid or "/".join(part for part in (kind, namespace, own.name) if part)

@@ -35,8 +35,6 @@ class PodTemplate(Trimmed, frozen=True, kw_only=True):
 
 
 class VolumeClaimTemplate(Trimmed, frozen=True, kw_only=True):
-    """A claim of each pod of a StatefulSet."""
-
     metadata: ObjectMeta
     spec: dict[str, Any] = msgspec.field(default_factory=dict)
 

@@ -65,7 +65,6 @@ def refusal(pod: Pod) -> str:
 
 
 def is_within_limits(spec: PodSpec) -> bool:
-    """Whether all parts of the spec are within their limits."""
     return next(_excess(spec), None) is None
 
 

@@ -186,7 +186,6 @@ def _required_anti_affinity(affinity: Affinity | None) -> Affinity | None:
 
 
 def _with_summed_requests(pod: Pod) -> Pod:
-    """One container with the requests of all."""
     spec = pod.spec
     amounts = pod_requests(spec).amounts
     names = sorted(amounts, key=lambda name: (not is_counted(name), is_scalar(name), name))

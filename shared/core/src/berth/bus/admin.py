@@ -74,15 +74,12 @@ async def apply(connection: Connection) -> str:
 
 
 async def _delete_positions_of_what_is_gone(connection: Connection) -> None:
-    """Delete the streams whose messages contain positions if a stream of these positions is missing.
-
-    A new stream begins at 1, so that old positions would mark its messages as read
-    (docs/adr/0029-a-lost-position-takes-its-messages-along.md). Empty streams stay, because another client may be
-    creating them.
-    """
+    """Delete the streams whose messages contain positions if a stream of these positions is missing."""
     known = {name: await _last_sequence(connection, name) for name in (*NAMED_IN_POSITIONS, *WITH_POSITIONS)}
     if all(known[name] is not None for name in NAMED_IN_POSITIONS):
         return
+    # A new stream begins at 1, so old positions would mark its messages as read (ADR 29). Empty streams stay, because
+    # another client may be creating them.
     for name in WITH_POSITIONS:
         if known[name]:
             with contextlib.suppress(MissingError):
@@ -197,7 +194,6 @@ async def consumer_names(connection: Connection, stream: str) -> list[str]:
 
 
 async def stream_state(connection: Connection, name: str) -> StreamState:
-    """State of the stream with its durable consumers."""
     there = connection.names.stream(name)
     stream = await stream_info(connection, there)
     state = stream.state

@@ -112,8 +112,6 @@ STORES_NOTHING: Final = "NATS stores nothing"
 
 
 class StoredMessage(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """A message in a stream."""
-
     subject: str
     sequence: int
     data: bytes
@@ -507,8 +505,6 @@ class Session(Protocol):
 
 
 class Bus(Protocol):
-    """Opens sessions."""
-
     async def connect(self, *, name: str) -> Session:
         """A new client. Its first request reads ``bus.id``.
 

@@ -61,12 +61,9 @@ def connect_options(settings: BusSettings) -> dict[str, Any]:
 
 
 def _only_over_tls(settings: BusSettings, context: ssl.SSLContext) -> dict[str, Callable[[], str]]:
-    """Options with credentials as functions that raise before the login unless a handshake has completed.
-
-    nats-py uses TLS only when the server's INFO requires it, so that an attacker in between could remove that and
-    receive the password. It calls these functions before it sends the login, but the token's after it has signed a
-    nonce.
-    """
+    """Options with credentials as functions that raise before the login unless a handshake has completed."""
+    # nats-py uses TLS only when the server's INFO requires it, so an attacker in between could remove that and receive
+    # the password. It calls these functions before it sends the login, but the token's after it has signed a nonce.
     is_encrypted = False
 
     class ObservedHandshake(ssl.SSLObject):

@@ -261,7 +261,6 @@ class _Counted:
         self._last_error = ""
 
     def answer(self, request: bytes) -> bytes:
-        """The answer as JSON."""
         self._requests += 1
         begun = time.perf_counter_ns()
         try:

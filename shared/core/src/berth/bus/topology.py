@@ -71,7 +71,6 @@ class ConsumerSpec:
 
 
 def bucket_stream(bucket: str) -> str:
-    """The stream under a bucket."""
     return f"{_BUCKETS_STREAM}{bucket}"
 
 
@@ -205,7 +204,6 @@ def stream_subjects(settings: TopologySettings, name: str) -> tuple[str, ...]:
 
 @lru_cache(maxsize=8)
 def declared_consumers(settings: TopologySettings) -> tuple[ConsumerSpec, ...]:
-    """The consumers that ``apply`` creates."""
     stream = Names(settings.prefix).stream(PENDING)
     return (ConsumerSpec(stream=stream, name=SCORER, ack_wait=settings.scorer_ack_wait),)
 

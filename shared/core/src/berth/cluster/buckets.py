@@ -41,8 +41,6 @@ class PodNominated:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PodRemoved:
-    """The mirror no longer has the pod."""
-
     uid: str
 
 
@@ -55,8 +53,6 @@ class KindComplete:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ObjectChanged:
-    """Another object changed."""
-
     kind: str
 
 
@@ -145,7 +141,6 @@ class LiveDataReader:
 
     @property
     def buckets(self) -> tuple[str, ...]:
-        """The buckets that hold the sources."""
         return tuple(bucket for bucket, names in self._wanted.items() if names)
 
     def apply(self, bucket: str, key: str, data: bytes | None, time: datetime) -> None:

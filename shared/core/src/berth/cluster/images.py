@@ -32,7 +32,6 @@ class Images:
         return [self._shared(image) for image in images]
 
     def write(self, row: int, before: Iterable[ContainerImage] | None, now: Iterable[ContainerImage] | None) -> None:
-        """Replace the row's images ``before`` by ``now``."""
         old, new = _by_name(before), _by_name(now)
         for name in old.keys() - new.keys():
             self._remove(name, row)
@@ -47,7 +46,6 @@ class Images:
             self._update_column(name, row, image.size_bytes)
 
     def nodes_with(self, name: str) -> int:
-        """The number of nodes with the image."""
         return len(self._holders.get(name, ()))
 
     def size_on(self, name: str, row: int) -> int:
@@ -124,7 +122,6 @@ class ImageNodes:
         return self._sizes[int(places[0])] if len(places) else 0
 
     def write_to(self, column: Sizes) -> None:
-        """Write all sizes to a column."""
         column[np.frombuffer(self._rows, dtype=np.int32)] = np.frombuffer(self._sizes, dtype=np.int64)
 
     def _place(self, row: int) -> int:

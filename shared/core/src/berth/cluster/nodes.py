@@ -18,7 +18,7 @@ import numpy.typing as npt
 
 from berth.api.node import Node
 from berth.api.pod import Pod
-from berth.api.resources import CPU, MEMORY, is_counted
+from berth.api.resources import CPU, LARGE, MEMORY, is_counted
 from berth.cluster.columns import ALLOCATABLE, NONZERO, REQUESTED, FeatureSet, LabelColumn, TaintSet
 from berth.cluster.pods import PlacedPod
 from berth.cluster.snapshot import Snapshot
@@ -65,40 +65,40 @@ class NodeInfo:
 
     @property
     def pods(self) -> int:
-        """The number of pods placed on the node."""
         return int(self._columns.pods[self.row])
 
     @property
     def allowed_pods(self) -> int:
-        """The allocatable number of pods."""
         return int(self._columns.allowed_pods[self.row])
 
     @property
     def nonzero_cpu(self) -> int:
         """Millicores requested, with the defaults that scores use."""
-        return self._columns.exact(self.row, NONZERO, CPU, self._columns.nonzero_cpu.item(self.row))
+        return self._exact(NONZERO, CPU, self._columns.nonzero_cpu.item(self.row))
 
     @property
     def nonzero_memory(self) -> int:
         """Bytes requested, with the defaults that scores use."""
-        return self._columns.exact(self.row, NONZERO, MEMORY, self._columns.nonzero_memory.item(self.row))
+        return self._exact(NONZERO, MEMORY, self._columns.nonzero_memory.item(self.row))
 
     def allocatable(self, resource: str) -> int:
         """The allocatable amount: millicores for cpu, base units otherwise, 0 for a resource that the node lacks."""
-        rounded = self._columns.allocatable.item(resource, self.row)
-        return self._columns.exact(self.row, ALLOCATABLE, resource, rounded)
+        return self._exact(ALLOCATABLE, resource, self._columns.allocatable.item(resource, self.row))
 
     def requested(self, resource: str) -> int:
         """The requests of its pods, in the same units."""
-        rounded = self._columns.requested.item(resource, self.row)
-        return self._columns.exact(self.row, REQUESTED, resource, rounded)
+        return self._exact(REQUESTED, resource, self._columns.requested.item(resource, self.row))
+
+    def _exact(self, table: str, resource: str, rounded: float) -> int:
+        """The amount of the resource in a table, whose column has it ``rounded``."""
+        amount = int(rounded)
+        return amount if amount < LARGE else self._columns.large[self.row][table, resource]
 
     def placed(self) -> Collection[PlacedPod]:
         return self.snapshot.placed_on_row(self.row)
 
 
 def node_info(snapshot: Snapshot, name: str) -> NodeInfo | None:
-    """The node of this name, or None."""
     row = snapshot.rows.of(name)
     return None if row is None else info_of_row(snapshot, row)
 
@@ -132,7 +132,6 @@ class Nodes:
         return np.arange(self._length) if isinstance(self._index, slice) else self._index
 
     def rows_at(self, positions: RowIndex) -> RowIndex:
-        """The rows at some positions of the view."""
         return positions if isinstance(self._index, slice) else self._index[positions]
 
     def position_of(self, row: int) -> int | None:
@@ -205,7 +204,6 @@ class Nodes:
 
     @property
     def unschedulable(self) -> Mask:
-        """Which nodes are cordoned."""
         return self.take(self._columns.unschedulable)
 
     @property
@@ -215,7 +213,6 @@ class Nodes:
 
     @property
     def exists(self) -> Mask:
-        """Rows with a node."""
         return self.take(self._columns.exists)
 
     @property
@@ -244,7 +241,6 @@ class Nodes:
         return self.take(column.codes), column
 
     def named(self, name: str) -> Mask:
-        """The position of the node of this name."""
         row = self.snapshot.rows.of(name)
         if row is None:
             return np.zeros(self._length, dtype=np.bool_)
@@ -279,11 +275,9 @@ class NodesWithoutPods(Nodes):
 
     @property
     def pods(self) -> Amount:
-        """The number of remaining pods."""
         return super().pods - self._removed.pods
 
     def requested(self, resource: str) -> Amount:
-        """The requests of the remaining pods."""
         return super().requested(resource) - self._removed.requested(resource)
 
 

@@ -102,18 +102,16 @@ class EquivalenceClass:
 
     @cached_property
     def container_requests(self) -> Requests:
-        """The requests without those of the pod as a whole."""
+        """The requests of the containers alone, without ``spec.resources``."""
         spec = self.spec
         return self.requests if spec.resources is None else pod_requests(msgspec.structs.replace(spec, resources=None))
 
     @property
     def tolerations(self) -> tuple[Toleration, ...]:
-        """Tolerated taints."""
         return tuple(self.spec.tolerations or ())
 
     @cached_property
     def host_ports(self) -> tuple[HostPort, ...]:
-        """Host ports of the pods."""
         return host_ports(self.spec)
 
     @cached_property
@@ -190,7 +188,6 @@ class PodVolumes:
                 self._use((pod.metadata.namespace, volume.persistent_volume_claim.claim_name), by)
 
     def on_row(self, row: int) -> Collection[Pod]:
-        """The pods with volumes on a row."""
         return self._on_row.get(row, {}).values()
 
     def count_on(self, row: int) -> int:
@@ -199,7 +196,6 @@ class PodVolumes:
 
     @property
     def rows(self) -> Collection[int]:
-        """The rows with such pods."""
         return self._on_row.keys()
 
     def is_used(self, namespace: str, claim: str) -> bool:

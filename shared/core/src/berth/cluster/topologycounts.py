@@ -96,7 +96,6 @@ class PodsMatching:
 
     @property
     def uses_namespace_labels(self) -> bool:
-        """Whether the answer depends on namespaces' labels."""
         return any(selector.uses_namespace_labels for selector in self.selectors)
 
 
@@ -174,7 +173,6 @@ class PodGroups:
         return (group for groups in self._by_namespace.values() for group in groups.values())
 
     def _counted_by(self, query: PodQuery) -> Iterable[tuple[PodGroup, int]]:
-        """The groups that a query counts, and how often each."""
         if isinstance(query, PodsWithTerm):
             return self._terms.groups_with(query.point, query.term)
         named = query.namespaces
@@ -315,7 +313,6 @@ class PlacedPodTerms:
         self._cached = OrderedDict()
 
     def add(self, group: PodGroup) -> None:
-        """Add a group that now has pods."""
         for kind, term, times in group.distinct_terms():
             groups = self._groups[kind].setdefault(term, {})
             if not groups:
@@ -325,7 +322,6 @@ class PlacedPodTerms:
             groups[group] = times
 
     def remove(self, group: PodGroup) -> None:
-        """Remove a group without pods."""
         for kind, term, _ in group.distinct_terms():
             groups = self._groups[kind][term]
             del groups[group]

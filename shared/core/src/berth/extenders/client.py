@@ -239,7 +239,6 @@ class Extenders:
         return any(each.is_asked and is_interested(each, pod) for each in self._configurations)
 
     def binder_of(self, pod: Pod) -> HttpExtender | None:
-        """The extender that binds the pod, or None."""
         return next((each for each in self._all if binds(each.configuration, pod)), None)
 
     async def ask(self, pod: Pod, to_extend: ToExtend, nodes: Mapping[str, Node]) -> Extension:
@@ -260,7 +259,6 @@ class Extenders:
         return await self._ask(interested, pod, {name: nodes[name] for name in to_extend.nodes})
 
     def are_asked_about_evictions(self, pod: Pod) -> bool:
-        """Whether an extender may reject evictions for the pod."""
         return any(each.preempt_verb and is_interested(each, pod) for each in self._configurations)
 
     async def ask_about_evictions(

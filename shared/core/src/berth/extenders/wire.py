@@ -176,7 +176,6 @@ class _BindingArgs(msgspec.Struct, frozen=True, rename="pascal"):
 
 
 def binding_args(pod: Pod, node: str) -> bytes:
-    """ExtenderBindingArgs."""
     metadata = pod.metadata
     return msgspec.json.encode(_BindingArgs(metadata.name, metadata.namespace, metadata.uid, node))
 

@@ -39,7 +39,7 @@ from berth.framework.status import NO_NODES, Code, Diagnosis, FilterColumn, Stat
 from berth.messages.attempts import Candidate, Rejection
 from berth.messages.subjects import Attempt
 
-# Nodes named by a ranking: enough for the binder to find one with any number of scorers (ADR 22).
+# Nodes named by a ranking: enough for the binder to find one with any number of scorers (ADR 2).
 BEST: Final = 32
 
 

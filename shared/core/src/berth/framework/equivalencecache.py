@@ -149,7 +149,6 @@ class ClassResults:
 
     @property
     def score_columns(self) -> dict[str, ScoreColumn]:
-        """The columns of scores that were not skipped, by plugin."""
         return self._score_columns
 
     @property
@@ -194,12 +193,12 @@ class ClassResults:
         """The raw scores of these rows with one more pod of the class on each, of the plugins that read pods.
 
         The mean over up to ``SEVERAL`` more pods that fit beside the incoming one; exactly one where scores are
-        normalized. Kept like the scores, but evaluated only for requested rows: the best nodes of one cycle are mostly
-        the previous one's.
+        normalized.
         """
         columns = self._columns_of_pods
         if not columns:
             return {}
+        # Only for these rows: the best nodes of one cycle are mostly the previous one's.
         self._forget_changed()
         missing = rows[~self._has_another[rows]]
         if len(missing):

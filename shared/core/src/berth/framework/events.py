@@ -63,6 +63,7 @@ class Action(IntFlag):
     UPDATE_NODE_DECLARED_FEATURE = auto()
     UPDATE_POD_LABEL = auto()
     UPDATE_POD_SCALE_DOWN = auto()  # some request became smaller
+    UPDATE_POD_SCALE_UP = auto()  # some request became larger
     UPDATE_POD_TOLERATIONS = auto()
     UPDATE_POD_SCHEDULING_GATES_ELIMINATED = auto()
     UPDATE_POD_TERMINATING = auto()  # it got a deletionTimestamp
@@ -79,7 +80,6 @@ class ClusterEvent:
     action: Action
 
     def matches(self, happened: ClusterEvent) -> bool:
-        """Whether this event includes ``happened``."""
         return self.resource is happened.resource and bool(self.action & happened.action)
 
 
@@ -154,7 +154,7 @@ def pod_update_actions(old: Pod, new: Pod) -> Action:
     """The parts of a pod that differ and whose change may help it or other pods."""
     return (
         _when((old.metadata.labels or {}) != (new.metadata.labels or {}), Action.UPDATE_POD_LABEL)
-        | _when(is_scaled_down(old, new), Action.UPDATE_POD_SCALE_DOWN)
+        | _scaled(old, new)
         | _when((old.spec.tolerations or []) != (new.spec.tolerations or []), Action.UPDATE_POD_TOLERATIONS)
         | _when(is_gated(old) and not is_gated(new), Action.UPDATE_POD_SCHEDULING_GATES_ELIMINATED)
         | _when(_begins_to_terminate(old, new), Action.UPDATE_POD_TERMINATING)
@@ -169,11 +169,18 @@ def _begins_to_terminate(old: Pod, new: Pod) -> bool:
 _WITH_REQUESTS: Final = ("containers", "init_containers", "resources")
 
 
-def is_scaled_down(old: Pod, new: Pod) -> bool:
+def _scaled(old: Pod, new: Pod) -> Action:
     if all(getattr(old.spec, field) == getattr(new.spec, field) for field in _WITH_REQUESTS):
-        return False
+        return NO_ACTION
     before, now = pod_requests(old.spec).amounts, pod_requests(new.spec).amounts
-    return any(now.get(resource, 0) < amount for resource, amount in before.items())
+    return _when(_is_less(now, before), Action.UPDATE_POD_SCALE_DOWN) | _when(
+        _is_less(before, now), Action.UPDATE_POD_SCALE_UP
+    )
+
+
+def _is_less(some: Mapping[str, int], others: Mapping[str, int]) -> bool:
+    """Whether some amount is less than the other."""
+    return any(some.get(resource, 0) < amount for resource, amount in others.items())
 
 
 def _taints_of(node: Node) -> tuple[object, ...]:
@@ -306,8 +313,7 @@ def bytes_of(*things: object) -> int:
 class IdentityCache(Generic[T, V]):
     """Results for objects that are never changed in place, by identity; the least recently used are dropped.
 
-    The cache holds ``capacity`` bytes in all, and always the newest result: those of each object as JSON, and those of
-    its result by ``weigh``.
+    Holds ``capacity`` bytes, counted as an object's JSON plus ``weigh`` of its result, and always the newest result.
     """
 
     def __init__(

@@ -139,12 +139,7 @@ def checked(node: NodeInfo, check: Callable[[], Status]) -> Status:
 
 
 def nominated_pods(pod: Pod, node: NodeInfo) -> list[Pod]:
-    """The unplaced pods nominated to the node with the same priority as this one or higher.
-
-    At most as many as the node allows, between LEAST_COUNTED and MOST_COUNTED: beside those it has no room for this
-    pod. Placing ten thousand would take a tenth of a second per cycle, and anyone who may write pod status can nominate
-    them.
-    """
+    """The unplaced pods nominated to the node with the same priority as this one or higher."""
     snapshot, priority = node.snapshot, priority_of(pod)
     others = (nominated.pod for nominated in snapshot.nominations_to(node.name))
     counted = (
@@ -152,6 +147,8 @@ def nominated_pods(pod: Pod, node: NodeInfo) -> list[Pod]:
         for other in others
         if other.uid != pod.uid and priority_of(other) >= priority and snapshot.node_of(other.uid) is None
     )
+    # Beside as many as the node allows it has no room for this pod. Anyone who may write pod status can nominate ten
+    # thousand, and placing those would take a tenth of a second per cycle.
     return list(islice(counted, min(max(node.allowed_pods, LEAST_COUNTED), MOST_COUNTED)))
 
 

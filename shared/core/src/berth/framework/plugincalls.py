@@ -287,7 +287,6 @@ class Timing:
         self._since = 0.0
 
     def begin(self, point: str) -> None:
-        """Start timing the plugins of this point."""
         self._point, self._since = point, self.clock()
 
     def end(self, code: Code = Code.SUCCESS) -> None:

@@ -223,12 +223,10 @@ class FilterDryRun:
         return filter_node(state, self.pod, node, self._profile, skipped)
 
     def run_add_pod(self, state: CycleState, added: Pod, node: NodeInfo) -> None:
-        """Run AddPod of all plugins."""
         for plugin in self._extensions:
             run_add_pod(plugin, state, self.pod, added, node)
 
     def run_remove_pod(self, state: CycleState, removed: Pod, node: NodeInfo) -> None:
-        """Run RemovePod of all plugins."""
         for plugin in self._extensions:
             run_remove_pod(plugin, state, self.pod, removed, node)
 

@@ -212,7 +212,6 @@ class Profile:
 
     @property
     def weights(self) -> Mapping[str, int]:
-        """The weight of each score plugin."""
         return {score.plugin.name: score.weight for score in self.scores}
 
     @cached_property

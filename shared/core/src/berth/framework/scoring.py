@@ -226,16 +226,14 @@ def _around_the_last(keys: Scores, count: int) -> tuple[RowIndex, RowIndex]:
 
 
 def _last_of_best(keys: Scores, count: int) -> int:
-    """The ``count``-th largest key; there are more than ``count`` keys.
-
-    Many keys are divided into ``count`` parts. The smallest of the parts' maxima is a lower bound of the result,
-    because at least ``count`` keys are as large. Few keys are usually larger, and only those need to be partitioned.
-    """
+    """The ``count``-th largest key; there are more than ``count`` keys."""
     if len(keys) <= _PARTITIONED_AT_ONCE:
         ordered = keys.copy()
         ordered.partition(-count)
         return int(ordered[-count])
     part = len(keys) // count
+    # The smallest of ``count`` parts' maxima is a lower bound of the result, because at least ``count`` keys are as
+    # large. Few keys are usually larger, and only those need to be partitioned.
     bound = int(keys[: part * count].reshape(count, part).max(axis=1).min())
     above = keys[keys > bound]
     return bound if len(above) < count else int(np.partition(above, -count)[-count])
@@ -318,9 +316,7 @@ class BestNodes:
 def losses(best: BestNodes, profile: Profile, state: CycleState, results: ClassResults) -> list[float]:
     """Each best node's total minus its total with one more equal pod.
 
-    The mean over the next pods that fit, up to four, where points follow from the node alone, because whole numbers
-    hide the cost of a small pod. 0 where pods do not move the total, negative where they make the node better. Only
-    these nodes are scored again, each by itself.
+    0 where pods do not move the total, negative where they make the node better.
 
     Raises:
         PluginFailure: a plugin failed.
@@ -335,6 +331,7 @@ def losses(best: BestNodes, profile: Profile, state: CycleState, results: ClassR
             continue
         after: Amount | Scores
         if plugin.is_row_local:
+            # The mean over up to four pods: whole numbers hide the cost of a small one.
             after = local[plugin.name]
         else:
             nodes = NodesWithAnother(snapshot, rows, AnotherPod(pod, snapshot))
@@ -353,18 +350,15 @@ def losses(best: BestNodes, profile: Profile, state: CycleState, results: ClassR
 def _normalized_losses(
     plugin: NormalizePlugin, weight: int, best: BestNodes, after: Scores, state: CycleState
 ) -> list[float]:
-    """The points with NormalizeScore as in the ranking: interpolated between the scores of these nodes.
-
-    A rank has no value in between, and a node with 2 pods beside nodes with 7 must not lose its lead by its first
-    newcomer. A score beyond these gets the points of other nodes with the same score, or else NormalizeScore is called
-    again with the changed scores added.
-    """
+    """The points with NormalizeScore as in the ranking: interpolated between the scores of these nodes."""
     raw, indices = best.scored.raw[plugin.name], best.indices
     points: list[int] = best.scored.parts[plugin.name][indices].tolist()
     scores_after: list[int] = after.tolist()
     known: dict[int, float | None] = {**_points_by_score(raw[indices].tolist(), points)}
     missing = set(scores_after).difference(known)
     if missing:
+        # Interpolated, because a rank has no value in between, and a node with 2 pods beside nodes with 7 must not lose
+        # its lead by its first newcomer. A score beyond these gets the points of other nodes with the same score.
         scores, follows, all_points = sorted(known), bool(known), best.scored.parts[plugin.name]
         for score in missing:
             given = _in_between(score, scores, known)

@@ -56,7 +56,6 @@ class CycleState:
         self._values: dict[StateKey[Any], Any] = {}
 
     def write(self, key: StateKey[T], value: T) -> None:
-        """Store a value for the rest of the cycle."""
         self._values[key] = value
 
     def read(self, key: StateKey[T]) -> T:
@@ -192,7 +191,6 @@ class Verdicts:
         return cls(np.array(codes, dtype=np.int32), tuple(known))
 
     def with_others(self, positions: RowIndex, others: Verdicts) -> Verdicts:
-        """With other verdicts at some positions, one for each."""
         codes = self.codes.copy()
         codes[positions] = np.where(others.codes, others.codes + len(self.statuses) - 1, 0)
         return Verdicts(codes, (*self.statuses, *others.statuses[1:]))
@@ -209,7 +207,6 @@ class FilterColumn:
         self._ids: dict[Status, int] = {SUCCESS: 0}
 
     def write(self, rows: RowIndex | slice, verdicts: Verdicts) -> None:
-        """Keep verdicts, one per row."""
         ids = [self._intern(status) for status in verdicts.statuses]
         self.codes[rows] = np.array(ids, dtype=np.int32)[verdicts.codes] if any(ids) else 0
 
@@ -247,7 +244,6 @@ class Diagnosis:
     entries: list[DiagnosisEntry] = field(default_factory=list)
 
     def add(self, status: Status, rows: RowIndex) -> None:
-        """Add rows rejected with one status."""
         if len(rows):
             self.entries.append(DiagnosisEntry(status, rows))
 
@@ -259,7 +255,6 @@ class Diagnosis:
             self.add(statuses[code], rows[present == code])
 
     def status_of(self, row: int) -> Status | None:
-        """The status with which the row was rejected, or None."""
         return next((r.status for r in self.entries if row in r.rows), None)
 
     def resolvable_rows(self) -> RowIndex:

@@ -293,7 +293,6 @@ class _Connection(asyncio.Protocol):
             self.abort()
 
     def expire(self) -> None:
-        """The deadline has passed."""
         self._fail(NoAnswerError(f"no answer within {self._seconds:g} s", maybe_sent=True))
         self.abort()
 

@@ -75,8 +75,6 @@ class Answer(NamedTuple):
 
 
 class Head(NamedTuple):
-    """Head of an answer."""
-
     status: int
     length: int | None  # Of the body; None: chunked, or up to the end of the connection.
     is_chunked: bool
@@ -149,7 +147,6 @@ class AnswerReader:
 
     @property
     def is_empty(self) -> bool:
-        """Whether no byte of the answer has arrived."""
         return self._head is None and not self._buffer and not self._interim
 
     def feed(self, data: bytes) -> Answer | None:

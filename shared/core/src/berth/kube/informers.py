@@ -125,8 +125,6 @@ LONGEST_RETRY_AFTER = timedelta(minutes=1)
 
 
 class ReflectorPhase(StrEnum):
-    """Activity of a reflector."""
-
     LISTING = "listing"
     WATCHING = "watching"
     PAUSING = "pausing"
@@ -446,7 +444,6 @@ class Informers:
                 self._start(kind)
 
     def listen(self, listener: EventListener) -> None:
-        """Replace the listener."""
         self._listener = listener
 
     async def listed(self) -> None:

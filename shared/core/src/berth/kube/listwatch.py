@@ -145,7 +145,6 @@ class ObjectDecoder(Generic[T]):
         self._decode = msgspec.json.Decoder(kind.served or kind.struct).decode
 
     def one(self, raw: bytes | msgspec.Raw) -> T | Undecodable:
-        """Decode an object, or describe an undecodable one."""
         try:
             size = len(memoryview(raw))
             thing = trim(self._decode(raw), size)
@@ -299,17 +298,14 @@ class Selection:
     label_selector: str | None = None
 
     def params(self) -> dict[str, str]:
-        """Query parameters."""
         chosen = {"fieldSelector": self.field_selector, "labelSelector": self.label_selector}
         return {key: value for key, value in chosen.items() if value}
 
     @property
     def may_be_paged(self) -> bool:
-        """Whether a LIST with this selector can be paged.
-
-        With a field selector on metadata.namespace, kube-apiserver 1.36 returns an empty second page without a continue
-        token, so that every object after the first page would be missing without an error.
-        """
+        """Whether a LIST with this selector can be paged."""
+        # kube-apiserver 1.36 then returns an empty second page without a continue token: every object after the first
+        # page would be missing without an error.
         return "metadata.namespace" not in (self.field_selector or "")
 
 
@@ -338,8 +334,8 @@ async def list_objects(
 ) -> WholeList[T]:
     """List all objects of a kind at one resourceVersion. ``page_size``: objects per page; ``None``: by their size.
 
-    Objects are decoded in steps while the next page is fetched. ``on_part`` receives every step but the last. If the
-    snapshot expires between two pages (410), the list is read again without pages, and passed on from its first object.
+    Objects are decoded in steps while the next page is fetched. ``on_part`` receives every step but the last, and all
+    again from the first object if the snapshot expires between two pages (410).
 
     Raises:
         ApiUnreachableError: no answer.

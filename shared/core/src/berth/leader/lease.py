@@ -220,8 +220,6 @@ class LeaseObservations:
 
 
 class ElectionStep(Enum):
-    """The next step of a candidate."""
-
     CREATE = auto()  # The Lease does not exist.
     TAKE = auto()  # The Lease has no holder, has expired, or is held by the candidate.
     WAIT = auto()  # Another process holds the Lease.

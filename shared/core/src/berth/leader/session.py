@@ -131,11 +131,8 @@ class LeaderSession:
         return self.number == 1 or self._lease.former_settled == str(self.number - 1)
 
     def settled(self) -> None:
-        """Every request of this leadership was answered, and no more follow. The release writes so to the Lease.
-
-        Not if the Lease was not renewed in time: a pod may have stalled this process, and the next leader must look for
-        it (docs/protocol.md, 6).
-        """
+        """Every request of this leadership was answered, and no more follow. The release writes so to the Lease."""
+        # Else a pod may have stalled this process, and the next leader must look for it (docs/protocol.md, 6).
         if not self._lease.expired():
             self._lease.settled = str(self.number)
 

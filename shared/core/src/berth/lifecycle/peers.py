@@ -31,6 +31,10 @@ MESSAGE_SECONDS: Final = 60.0  # how long a digest counts after the last message
 # How long a message's digest may be unknown: its writer announces itself meanwhile.
 GRACE_SECONDS: Final = 2 * EVERY_SECONDS
 
+# How long it counts that a scorer says to hold an attempt: the time between two announcements, and one for delays.
+HELD_SECONDS: Final = EVERY_SECONDS + 1.0
+MAX_HELD: Final = 1024  # announced attempts of a process
+
 MAX_PEERS: Final = 512  # remembered processes; further announcements are ignored
 MAX_DIGESTS: Final = 64  # remembered digests of messages
 NAMED: Final = 3  # processes named in a sentence; the rest are counted
@@ -43,7 +47,10 @@ _Name = Annotated[str, msgspec.Meta(max_length=MAX_NAME)]
 
 
 class Announcement(Versioned, frozen=True, kw_only=True):
-    """A process and its configuration. ``leaving``: it stops, so its silence is no failure."""
+    """A process and its configuration. ``leaving``: it stops, so its silence is no failure.
+
+    ``held``: attempts that a scorer has held for seconds, such as those about which it asks extenders.
+    """
 
     service: _Name
     identity: _Name
@@ -51,6 +58,7 @@ class Announcement(Versioned, frozen=True, kw_only=True):
     profiles: Annotated[dict[_Name, _Name], msgspec.Meta(max_length=256)] = msgspec.field(default_factory=dict)
     settings: _Name = ""
     leaving: bool = False
+    held: Annotated[tuple[_Name, ...], msgspec.Meta(max_length=MAX_HELD)] = ()
 
     @property
     def subject(self) -> str:
@@ -138,6 +146,14 @@ class Peers:
         if known is not None or len(self._read) < MAX_DIGESTS:
             self._read[key] = _Read(profile[:MAX_NAME], known.since if known else now, now)
 
+    def hold(self, attempt: str, now: float) -> bool:
+        """Whether a scorer has said in the last seconds that it holds the attempt."""
+        return any(
+            now - each.at <= HELD_SECONDS and attempt in each.announcement.held
+            for each in self._announced.values()
+            if each.announcement.service == "scorer"
+        )
+
     def pass_time(self, now: float) -> list[Announcement]:
         """Forget old entries. Returns the processes that have gone since the last call.
 
@@ -177,7 +193,6 @@ class Peers:
         return dict(sorted(found.items())[:MAX_DIFFERENCES])
 
     def services(self) -> set[str]:
-        """The services with a present process."""
         return {each.announcement.service for each in self._announced.values() if each.state is _State.PRESENT}
 
     def _compared(self, other: Announcement) -> Iterable[Difference]:
@@ -196,7 +211,6 @@ class Peers:
             yield Difference(other.service, "", SETTINGS, other.settings)
 
     def sentence(self, difference: Difference, identities: list[str]) -> str:
-        """A difference in words."""
         who = _who(difference.service, identities)
         return difference.what.format(profile=difference.profile, who=who, here=self.own.service)
 
@@ -223,7 +237,6 @@ class PeerReporter:
 
     @property
     def sentences(self) -> list[str]:
-        """The present differences."""
         return list(self._shown.values())
 
     def review(self, now: float) -> None:

@@ -200,7 +200,6 @@ def _log_error(error: Exception) -> Exit:
 
 
 def _first(error: Exception) -> Exception:
-    """The first error in nested exception groups."""
     while isinstance(error, ExceptionGroup):
         error = error.exceptions[0]
     return error
@@ -247,23 +246,20 @@ async def _ended(*tasks: asyncio.Future[Any]) -> None:
 
 
 def keep_freed_memory() -> bool:
-    """Make glibc keep freed memory for reuse; once per process. Returns whether it worked (only with glibc).
-
-    A cycle allocates and frees arrays of a few dozen kilobytes. By default glibc returns them to the kernel as soon as
-    128 KiB are free at the end of the heap, and the next cycle faults in each page again: 290 µs per pod of a known
-    class at 5,000 equal nodes instead of 174. A process that has freed a large array avoids this by chance.
-    """
+    """Make glibc keep freed memory for reuse; once per process. Returns whether it worked (only with glibc)."""
     mallopt = _of_libc("mallopt")
     if mallopt is None:
         return False
+    # A cycle allocates and frees arrays of a few dozen kilobytes. By default glibc returns them to the kernel as soon
+    # as 128 KiB are free at the end of the heap, and the next cycle faults in each page again: 290 µs per pod of a
+    # known class at 5,000 equal nodes instead of 174.
     return bool(mallopt(_TRIM_THRESHOLD, _KEPT_BYTES)) and bool(mallopt(_MMAP_THRESHOLD, _HEAP_BYTES))
 
 
 def give_back_memory() -> None:
     """Free ended objects now: cycles, and unused pages of glibc's heap.
 
-    For the rare moment at which much has ended at once. Memory that a takeover needed for seconds would otherwise stay
-    until the process ends.
+    Call it when much has ended at once: a takeover's memory would otherwise stay until the process ends.
     """
     gc.collect()
     if (trim := _of_libc("malloc_trim")) is not None:

@@ -4,9 +4,8 @@
         async with present(session, process, stats=...):
             ...work until session.lost...
 
-``serve_each_session`` is this loop for services that stand for nobody else.
-
-The process never ends because NATS is unreachable, or its streams are missing or different.
+``serve_each_session`` is this loop for services without leader election. The process never ends because NATS is
+unreachable, or its streams are missing or different.
 """
 
 from __future__ import annotations
@@ -274,7 +273,7 @@ class UndecodableReporter:
 
 
 class Refusals:
-    """What NATS refuses a task that asks again and again: each refusal is logged once, and the task goes on."""
+    """NATS's refusals of a task that retries: each is logged once, and the task goes on."""
 
     def __init__(self, doing: str) -> None:
         self._doing = doing
@@ -304,11 +303,17 @@ Stats = Callable[[], Mapping[str, object]]
 
 @asynccontextmanager
 async def present(
-    session: Session, process: Process, *, stats: Stats = dict, endpoints: Sequence[Endpoint] = ()
+    session: Session,
+    process: Process,
+    *,
+    stats: Stats = dict,
+    endpoints: Sequence[Endpoint] = (),
+    held: Callable[[], Sequence[str]] = tuple,
 ) -> AsyncIterator[None]:
     """Register this process with NATS's service protocol; announce it and receive announcements until the block ends.
 
-    ``stats`` are the service's own statistics, ``endpoints`` its further answers. Raises as the session's calls.
+    ``stats`` are the service's own statistics, ``endpoints`` its further answers, ``held`` the attempts that it
+    announces. Raises as the session's calls.
     """
     peers, clock = process.peers, process.clock
     reporter = PeerReporter(peers, process.health, process.metrics)
@@ -352,7 +357,7 @@ async def present(
     async def announce() -> None:
         with contextlib.suppress(BerthError):  # The service itself notices a lost connection.
             while True:
-                await session.broadcast(own.subject, encode(own))
+                await session.broadcast(own.subject, encode(msgspec.structs.replace(own, held=tuple(held()))))
                 reporter.review(clock.now())
                 await clock.sleep(EVERY_SECONDS)
 

@@ -38,14 +38,15 @@ class OrphanedError(BerthError):
 def end_with_parent(parent_pid: int) -> None:
     """Get SIGTERM as soon as the parent has ended, also when it is killed with -9. The process then stops as usual.
 
-    On Linux the kernel sends it, elsewhere a thread watches the parent. It is SIGTERM even if the parent requested
-    SIGKILL from the kernel, so that the Lease is released; the stop deadline ends a process that hangs. The kernel
-    sends it when the parent's *thread* that started this process ends, so that thread must live as long as the parent.
+    The parent's *thread* that started this process must live as long as the parent: on Linux the kernel signals at its
+    end.
 
     Raises:
         OrphanedError: the parent has ended already, or is not the one named.
     """
     if sys.platform == "linux":
+        # SIGTERM even if the parent requested SIGKILL, so that the Lease is released; the stop deadline ends a process
+        # that hangs.
         ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
     if os.getppid() != parent_pid:
         raise OrphanedError(f"ending with parent {parent_pid}: it has ended, the parent is {os.getppid()} now")

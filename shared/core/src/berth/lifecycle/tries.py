@@ -1,7 +1,7 @@
 """Counts processes in a row that ended while they worked on a pod (docs/protocol.md, 6.4, 6.5).
 
 A crash or a hang in C while a pod is ranked or bound ends the process; the count stays. NATS counts deliveries only: a
-crash, a lost session and a returned message alike (docs/adr/0040-crashes-are-counted-apart-from-deliveries.md).
+crash, a lost session and a returned message alike (docs/adr/0041-crashes-are-counted-apart-from-deliveries.md).
 """
 
 from __future__ import annotations

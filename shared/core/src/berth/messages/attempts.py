@@ -200,7 +200,8 @@ class Pending(Message, frozen=True, kw_only=True):
 
     ``error``: the pod cannot be ranked for this reason, and ``pod`` may have only its name. RANKED passes the reason on
     to the binder, which reports it on the pod. ``failures`` counts the pod's consecutive attempts before this one that
-    ended in back-off; RANKED and the Decision repeat it for the next watcher.
+    ended in back-off; RANKED and the Decision repeat it for the next watcher. ``suspect``: the attempt before it stayed
+    in PENDING until this one replaced it, so the pod may have ended the scorers that ranked it.
     """
 
     attempt: str
@@ -209,6 +210,7 @@ class Pending(Message, frozen=True, kw_only=True):
     failures: Count = 0
     after: Positions = Positions()
     error: str = ""
+    suspect: bool = False
 
 
 class AttemptReport(Message, frozen=True, kw_only=True):

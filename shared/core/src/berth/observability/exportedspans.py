@@ -43,8 +43,6 @@ def otlp_exporter() -> SpanExporter:
 
 
 class ExportedSpans:
-    """The exported spans of one service."""
-
     def __init__(self, exporter: SpanExporter, *, service: str, identity: str, sampler: str) -> None:
         named = OTELResourceDetector().detect().attributes  # OTEL_SERVICE_NAME and OTEL_RESOURCE_ATTRIBUTES
         resource = Resource.create({"service.name": f"berth-{service}", "service.instance.id": identity, **named})

@@ -74,7 +74,6 @@ class Health:
 
     @property
     def is_working(self) -> bool:
-        """Whether it is ready and not a standby."""
         return self.is_ready and not any(each.is_standby for each in self._conditions.values())
 
     def summary(self) -> str:

@@ -44,8 +44,6 @@ _WHY: Final = {
 
 
 class NodeDeclaredFeatures(PreFilterPlugin, VectorFilterPlugin, RemedyPlugin, EnqueueExtensions):
-    """Filters by declared features."""
-
     name: ClassVar[str] = NAME
     reads = Reads.NODE
 

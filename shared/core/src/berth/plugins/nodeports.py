@@ -28,8 +28,6 @@ TAKEN: Final = Status.unschedulable("node(s) didn't have free ports for the requ
 
 
 class NodePorts(PreFilterPlugin, VectorFilterPlugin, RemedyPlugin, EnqueueExtensions):
-    """Filters by host ports."""
-
     name: ClassVar[str] = NAME
     reads = Reads.PODS
 

@@ -19,8 +19,6 @@ UNSCHEDULABLE_NODE: Final = Status.unresolvable("node(s) were unschedulable")
 
 
 class NodeUnschedulable(VectorFilterPlugin, RemedyPlugin, EnqueueExtensions):
-    """Rejects nodes with ``spec.unschedulable``."""
-
     name: ClassVar[str] = NAME
     reads = Reads.NODE
 

@@ -14,8 +14,6 @@ NAME: Final = "PrioritySort"
 
 
 class PrioritySort(QueueSortPlugin):
-    """Orders the queue."""
-
     name: ClassVar[str] = NAME
     reads = Reads.SPEC
 

@@ -25,8 +25,6 @@ MOST_HELD: Final = 20_000
 
 @dataclass(frozen=True, slots=True)
 class _HeldChange:
-    """A change that is not applied yet."""
-
     message: Entry | StoredMessage
     arrived_at: float
 

@@ -52,7 +52,6 @@ class Ranker:
         return frozenset[LiveSource]().union(*(profile.live_sources for profile in self.profiles.values()))
 
     def nodes_named(self, view: View) -> int:
-        """The most nodes that a ranking names."""
         return 2 * self.best if view.snapshot.size < self.small else self.best
 
     def to_extend(self, pending: Pending, view: View, *, search: bool = True) -> ToExtend:
@@ -173,16 +172,16 @@ class Ranker:
     ) -> tuple[Ranking, bool]:
         """Rank a rejected pod without proposals: if that succeeds, the pod is a conflict, not unschedulable.
 
-        A fit after evictions succeeds too, because the binder may place the other pod elsewhere, which causes no event.
-        So does the absence of a bound pod that the mirror lacks, because a pod deleted at once is never mirrored. Pods
-        that wait with their room held count in both, because the end of a wait is an event. If it does not fit without
-        proposals either, add the plugins that reject it then, so that their events requeue it too.
+        A fit after evictions succeeds too. If it does not fit without proposals either, add the plugins that reject it
+        then, so that their events requeue it too.
         """
         if not _is_rejected(ranking) or not any(rejection.resolvable for rejection in ranking.rejections):
             return ranking, False
         if not any(view.proposals.uncertain()) and not len(view.proposals.nominations):
             return ranking, False
         may_preempt = ranking.nomination is None
+        # Neither causes an event: the binder places the other pod elsewhere, or a bound pod is deleted before it is
+        # mirrored. Pods that wait with their room held count in both, because the end of a wait is an event.
         without = self._rank_without_proposals(pending, view, bound=True, may_preempt=may_preempt, extension=extension)
         if without.candidates or without.nomination is not None:
             return ranking, True

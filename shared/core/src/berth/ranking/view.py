@@ -67,8 +67,6 @@ class Proposal:
 
 @dataclass(slots=True)
 class _DecisionKept:
-    """A remembered Decision of a pod."""
-
     attempt: Attempt
     decision: DecisionSummary
     stored_at: datetime
@@ -106,7 +104,6 @@ class Proposals:
         self._apply_earlier_decision(attempt, now)
 
     def decided(self, decision: DecisionSummary, stored_at: datetime, now: float) -> None:
-        """Apply a Decision."""
         attempt = Attempt.parse(decision.attempt)
         self._remember(attempt, decision, stored_at)
         self.nominations.decided(decision, attempt, now)
@@ -242,8 +239,6 @@ class Proposals:
 
 @dataclass(slots=True, kw_only=True)
 class NominationProposal:
-    """A proposed nomination of a pod."""
-
     pod: Pod
     attempt: Attempt
     node: str

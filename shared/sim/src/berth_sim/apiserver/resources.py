@@ -27,8 +27,6 @@ from berth_sim.apiserver.store import Key, Store, StoredObject
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class DeleteOptions:
-    """The options of a DELETE; None is absent."""
-
     grace_seconds: int | None = None
     uid: str | None = None
     resource_version: str | None = None

@@ -63,8 +63,6 @@ FIRST_REVISION = 100  # above zero, so that a low resourceVersion is too old, as
 
 
 class StoredObject:
-    """One object at one revision."""
-
     __slots__ = ("_body", "key", "kind", "revision", "value")
 
     def __init__(self, kind: SimulatedKind, key: Key, revision: int, value: JsonObject) -> None:

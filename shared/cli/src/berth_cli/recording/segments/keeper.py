@@ -115,7 +115,6 @@ class _Segment:
 
     @property
     def positions(self) -> dict[Source, int]:
-        """The positions reached in each source."""
         return self._recorder.positions
 
     @property

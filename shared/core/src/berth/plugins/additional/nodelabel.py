@@ -36,8 +36,6 @@ NODE_SCORE_LABEL: Final = "NodeScoreLabel"
 
 
 class LabelArgs(Args, frozen=True, kw_only=True):
-    """One label."""
-
     key: str
     """The label's key, such as ``disk`` or ``example.com/disk``."""
     value: str

@@ -189,7 +189,6 @@ class TrafficEstimates:
         return 0.0 if pod is None else self._amount(pod)
 
     def pods(self, row: int) -> int:
-        """The number of estimated pods on a row."""
         return sum(self._share_of(placed) > 0 for placed in self._snapshot.placed_on_row(row))
 
     def _changed(self) -> Iterable[int]:

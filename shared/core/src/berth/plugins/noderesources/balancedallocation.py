@@ -44,8 +44,6 @@ class BalancedAllocationArgs(Args, frozen=True, kw_only=True):
 
 
 class NodeResourcesBalancedAllocation(PreScorePlugin, VectorScorePlugin):
-    """Scores by the change of the balance."""
-
     name: ClassVar[str] = NAME
     reads = Reads.NODE | Reads.PODS
     reads_amounts = True

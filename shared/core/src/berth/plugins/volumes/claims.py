@@ -75,7 +75,6 @@ def claim_index() -> ValueIndex:
 
 
 def names_of_claims(pod: Pod) -> set[tuple[str, str]]:
-    """Namespace and name of each claim."""
     return {(pod.metadata.namespace, use.name) for use in claims_of(pod)}
 
 

@@ -51,8 +51,6 @@ NEEDED: Final = StateKey[AttachedVolumes | Status]("NodeVolumeLimits.needed")
 
 
 class NodeVolumeLimits(PreFilterPlugin, VectorFilterPlugin, EnqueueExtensions):
-    """Filters by the limits of CSINodes."""
-
     name: ClassVar[str] = NAME
 
     def __init__(self) -> None:
@@ -200,7 +198,6 @@ class AttachLimits:
         self._by_node: dict[str, dict[str, int]] = {}
 
     def by_node(self, snapshot: Snapshot) -> Mapping[str, Mapping[str, int]]:
-        """By node and driver; only nodes with limits."""
         csi_nodes = snapshot.objects(CSINode)
         seen = (ref(snapshot), csi_nodes.version)
         if seen != self._seen:

@@ -136,7 +136,6 @@ def revert_assumed_pod_volumes(pod_volumes: PodVolumeBindings, snapshot: Snapsho
 
 
 def bind_pod_volumes(pod_volumes: PodVolumeBindings, node: str) -> tuple[Write, ...]:
-    """The writes for the binder, volumes first."""
     static = (
         KeepVolume(volume=volume.metadata.name, claim=_claim_name(claim))
         for claim, volume in pod_volumes.static_bindings
