@@ -17,7 +17,7 @@ from typing import Final
 
 from berth.api.config.networktraffic import BandwidthQuery
 from berth.messages.livedata import MAX_RATE as MAX_CAPACITY
-from berth.messages.livedata import Bandwidth, utc_time
+from berth.messages.livedata import MIN_CAPACITY, Bandwidth, utc_time
 from berth_metrics_collector.devices import DeviceFacts, counted_devices
 from berth_metrics_collector.prometheus import SampleRow
 
@@ -180,8 +180,8 @@ def _sample(
     return Bandwidth(
         receive=receive,
         transmit=transmit,
-        # Readers would refuse the whole sample with a capacity beyond this.
-        capacity=capacity if capacity is not None and capacity <= MAX_CAPACITY else None,
+        # Readers would refuse the whole sample with another capacity.
+        capacity=capacity if capacity is not None and MIN_CAPACITY <= capacity <= MAX_CAPACITY else None,
         sampled_at=utc_time(min(one.scraped_at for one in chosen)),
     )
 
