@@ -1,9 +1,8 @@
 """From the rows of one query to each node's traffic with its time. Pure.
 
-``rate`` divides by the whole range even if a series covers only part of it: a busy node that is new or restarted would
-look quiet (80 MB/s reads 13 after 5 of 30 s). So a rate counts unchanged only if the series existed one range ago; else
-it is multiplied by range / covered part, from MIN_SCRAPES on. A device without such a rate leaves itself out; a node
-without any keeps its last sample, which ages.
+``rate`` divides by the whole range even if a series covers only part of it: 80 MB/s reads 13 after 5 of 30 s. So the
+rate of a series that did not exist one range ago is multiplied by range / covered part, from MIN_SCRAPES on. A device
+without such a rate leaves itself out; a node without any keeps its last sample, which ages.
 """
 
 from __future__ import annotations
