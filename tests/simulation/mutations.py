@@ -27,7 +27,6 @@ from berth.plugins.volumes.volumebinding import plugin as volumebinding
 from berth.ranking import view
 from berth_binder import cache as binder_cache
 from berth_binder import core, takeover
-from berth_binder import service as binder_service
 from berth_binder.attempts import queue as queue_of_attempts
 from berth_binder.attempts.ahead import AheadMessages
 from berth_binder.core import BinderCore
@@ -182,6 +181,15 @@ def _evicts_unread() -> list[Replacement]:
 
     check = preemption.PreemptionCheck
     return [(check, "verdict", lambda *_: None), (check, "plan", plan)]
+
+
+def _evicts_where_proposed() -> list[Replacement]:
+    """The binder finds its own victims, on the proposed node."""
+
+    def best(self: Any, pod: Any, proposed: Any, profile: Any) -> Any:
+        return framework_preemption.confirm(pod, proposed.node, self.cache.snapshot, profile)
+
+    return [(preemption.PreemptionCheck, "_best_eviction", best)]
 
 
 def _evicts_unneeded() -> list[Replacement]:
@@ -405,13 +413,6 @@ def _events_by_number() -> list[Replacement]:
 
 def _samples_from_the_future_stay() -> list[Replacement]:
     return [(samplestore._StoredSample, "newest", property(lambda self: self.sampled_at))]
-
-
-def _any_term_is_believed() -> list[Replacement]:
-    async def is_known(_self: Any, _term: Any) -> bool:
-        return True
-
-    return [(binder_service.BinderEpoch, "_is_known", is_known)]
 
 
 def _orphans_stay() -> list[Replacement]:
@@ -672,7 +673,17 @@ HOLDS: Final = replace(SCORER, deeds=("take", "put_off", "hold"))
 OTHER_PROFILE: Final = replace(SCORER, deeds=("take", "rank_for_another_profile"))
 FULL_RANKED: Final = replace(SCORER, deeds=("fill_ranked",))
 EVICTIONS: Final = replace(SCORER, deeds=("take", "propose_evictions"), pods=(6, 10), nodes=(2, 3))
-FORGERIES: Final = replace(SCORER, deeds=("forge",))
+CHOICES: Final = replace(
+    EVICTIONS,
+    acts=(15, 25),
+    things=("add_pod", "add_important_pod", "add_important_pod"),
+    nodes=(3, 4),
+    pods=(10, 16),
+    kinds=("plain",),
+    window_floors=(64,),
+    graces=(0,),
+)
+"""Important pods, whose evictions cost more or less on this node or that."""
 SATURATED: Final = replace(ATTACKS, faults=("hostile collector",), deeds=("saturate",), variants=("live",))
 KUBELETS: Final = replace(ATTACKS, faults=("hostile kubelet",), variants=("one",), kinds=("plain",), empties=1)
 TENANTS: Final = replace(ATTACKS, faults=("hostile tenant",), variants=("one",), empties=1)
@@ -745,6 +756,12 @@ MUTATIONS: Final[dict[str, Mutation]] = {
         replace=_evicts_unread,
         focus=EVICTIONS,
         is_quick=True,
+    ),
+    "evicts-where-proposed": Mutation(
+        rule="the binder chooses where it evicts (5.16)",
+        seeds=500,
+        replace=_evicts_where_proposed,
+        focus=CHOICES,
     ),
     "evicts-unneeded": Mutation(
         rule="no eviction for a pod that fits by the binder's own cache (5; point 1)",
@@ -900,12 +917,6 @@ MUTATIONS: Final[dict[str, Mutation]] = {
         seeds=500,
         replace=_samples_from_the_future_stay,
         focus=SATURATED,
-    ),
-    "any-term": Mutation(
-        rule="an attempt of a term that no watcher has had is a dead letter (5.5)",
-        seeds=500,
-        replace=_any_term_is_believed,
-        focus=FORGERIES,
     ),
     "orphans-stay": Mutation(
         rule="a consumer that does not deliver what its stream holds is made anew (2)",
