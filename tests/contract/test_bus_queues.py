@@ -459,3 +459,18 @@ async def test_a_delivery_can_be_settled_after_consuming_ended(on):
         (other,) = await take(consumption, 1)
         assert (other.sequence, other.delivered) == (2, 1)
         await nothing_comes(on, consumption)
+
+
+async def test_a_message_that_is_deleted_is_neither_delivered_nor_kept(on):
+    session = await on.session()
+    for name in ("web-0", "web-1"):
+        await session.publish(pending(name), b"pod")
+    async with session.consume("PENDING", "scorer", max_unacked=4) as consumption:
+        first, second = await take(consumption, 2)
+        first.nak(timedelta(days=36500))
+        await session.delete("PENDING", first.sequence)
+        await session.delete("PENDING", first.sequence)
+        await session.delete("PENDING", 99)
+        second.ack()
+        await nothing_comes(on, consumption)
+    assert [stored.subject async for stored in session.scan("PENDING", "berth.pending.>")] == []

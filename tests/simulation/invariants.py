@@ -408,10 +408,7 @@ class Invariants:
             f"{name} {stored.subject}"
             for name in (PENDING, RANKED)
             for stored in self._stored(name)
-            if ".".join(stored.subject.split(".")[3:]) not in waiting
-            and self._is_known(stored.subject)
-            # A stolen message of a deleted pod stays until its age ends.
-            and _attempt_in(stored.data)[0] not in self._world.stolen
+            if ".".join(stored.subject.split(".")[3:]) not in waiting and self._is_known(stored.subject)
         ]
 
     def _is_known(self, subject: str) -> bool:

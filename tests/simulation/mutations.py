@@ -199,7 +199,7 @@ def _held_rooms_are_proposals() -> list[Replacement]:
 
 def _ends_of_waits_unheard() -> list[Replacement]:
     """The end of the nomination is no event either: it wakes the same pods."""
-    return [(Requeue, "on_room_freed", lambda _self, _pod, _sequence, _changes: None), *_end_of_nomination_unheard()]
+    return [(Requeue, "on_held_room", lambda *_: None), *_end_of_nomination_unheard()]
 
 
 def _waits_without_nomination() -> list[Replacement]:

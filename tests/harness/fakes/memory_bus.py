@@ -346,6 +346,9 @@ class MemorySession(Session):
         headers = purge_headers(self._store.settings.marker_ttl) | expecting(expected)
         return (await self.publish(bucket_prefix(bucket) + key, b"", headers=headers)).sequence
 
+    async def delete(self, stream: str, sequence: int) -> None:
+        await self._answer(lambda: self._store.stream(stream).remove(sequence))
+
     async def subscribe(self, subject: str, listener: Listener) -> None:
         await self._answer(lambda: self._stop_listening.append(self._store.listen(subject, listener)))
 

@@ -654,7 +654,7 @@ async def test_a_read_whose_answer_was_lost_is_repeated_and_ends_nothing(own_nat
         if dropped[kind] > 2 or not subject.startswith("$JS.API."):
             send(subject, *arguments, **named)
 
-    async with asyncio.timeout(60), session.read_stream("RANKED") as reader:
+    async with asyncio.timeout(60):
         monkeypatch.setattr(session._connection, "send", lossy)
         await asyncio.gather(
             *(session.state(stream) for stream in ("PENDING", "RANKED", "DECISIONS")),
@@ -664,12 +664,35 @@ async def test_a_read_whose_answer_was_lost_is_repeated_and_ends_nothing(own_nat
             session.last("DECISIONS", "berth.decision.>"),
             *(drain(session.scan(stream, "berth.>")) for stream in ("PENDING", "dead")),
             drain(session.last_of_each("DECISIONS", [PENDING])),
-            reader._check(),
         )
-        await session.publish("berth.ranked.berth.default.web-0", b"{}")
-        assert [one.data for one in await anext(reader.batches())] == [b"{}"]
     for kind in ("STREAM.INFO", "STREAM.MSG", "CONSUMER.INFO", "CONSUMER.LIST", "CONSUMER.NAMES", "DIRECT.GET"):
         assert dropped[kind] > 2, kind
+    assert not session.lost.is_set()
+    await session.close()
+
+
+async def test_a_reader_whose_checks_are_never_answered_goes_on(own_nats_server, monkeypatch):
+    settings = settings_for(own_nats_server, answer_timeout=QUICK, reader_check=timedelta(seconds=0.1))
+    session = await NatsBus(settings).connect(name="reader")
+    await session.apply()
+    send, checked = session._connection.send, asyncio.Event()
+
+    def lossy(subject: str, *arguments: object, **named: object) -> None:
+        if ".STREAM.INFO." in subject:
+            checked.set()
+        else:
+            send(subject, *arguments, **named)
+
+    async with asyncio.timeout(60), session.read_stream("RANKED") as reader:
+        monkeypatch.setattr(session._connection, "send", lossy)
+        batches = reader.batches()
+        for number in range(5):
+            reading = asyncio.ensure_future(anext(batches))
+            for _ in range(4):
+                checked.clear()
+                await checked.wait()
+            await session.publish(f"berth.ranked.berth.default.web-{number}", b"{}")
+            assert [one.data for one in await reading] == [b"{}"]
     assert not session.lost.is_set()
     await session.close()
 

@@ -1,6 +1,7 @@
 """A message that PENDING holds and its consumer does not deliver: the watcher makes the consumer anew."""
 
 from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
 
@@ -10,6 +11,7 @@ from berth.bus.interface import Delivery, Session
 from berth.leader import checks
 from berth.messages.attempts import Outcome, Pending, decode
 from berth.settings.settings import Numbers
+from berth_watcher import service
 from harness.fakes.memory_bus import MemoryBus
 from harness.plugins.fixtures_bus import BusUnderTest
 from harness.plugins.fixtures_kube import Cluster
@@ -102,3 +104,42 @@ async def test_a_pod_is_bound_whose_message_a_scorer_has_put_off_for_a_century(
         await world.until(world.all_bound)
         await world.until(lambda: none_is_left(world))
     assert world.attempts != put_off
+
+
+async def test_messages_put_off_for_a_century_end_with_their_pods(
+    simulated_cluster: Cluster, nats_bus_under_test: BusUnderTest, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(service, "END_SECONDS", 0.1)
+    put_off: list[str] = []
+
+    async def put_all_off(take: Take, session: Session, delivery: Delivery) -> None:
+        put_off.append(decode(delivery.data, Pending).pod.metadata.name)
+        if put_off[-1] == "decided":
+            await take(session, PutOff(delivery))
+        else:
+            delivery.nak(timedelta(days=36500))
+
+    async with watcher_world(simulated_cluster, nats_bus_under_test.bus) as world:
+        world._take = partial(put_all_off, world._take)
+        watcher = await world.leading_watcher()
+        for name in ("decided", "deleted"):
+            await world.add_pod(name)
+        await world.until(lambda: set(put_off) == {"decided", "deleted"})
+        api = world.cluster.api
+        assert (await api.delete(f"{api.pods}/deleted", {"gracePeriodSeconds": 0})).code == 200
+        await world.until(lambda: none_is_left(world))
+        assert watcher.leads
+
+
+@dataclass
+class PutOff:
+    """A delivery that is never acknowledged."""
+
+    delivery: Delivery
+
+    @property
+    def data(self) -> bytes:
+        return self.delivery.data
+
+    def ack(self) -> None:
+        self.delivery.nak(timedelta(days=36500))

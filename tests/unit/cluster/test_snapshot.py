@@ -165,6 +165,18 @@ def test_changed_rows_are_returned_by_what_changed(snapshot):
     assert (changed.nodes, changed.pods) == ({1}, {0})
 
 
+def test_labels_that_the_api_server_adds_to_a_bound_pod_change_its_group_and_no_sum(snapshot):
+    snapshot.place(a_pod("web", labels={"app": "web"}), "n0")
+    before, version = used(snapshot), snapshot.version
+    labels = {"app": "web", "topology.kubernetes.io/zone": "a"}
+    snapshot.place(a_pod("web", labels=labels, node_name="n0"), "n0", bound_at=7.0)
+    changed = snapshot.changed_since(version)
+    assert (used(snapshot), changed.pods, changed.pods_updated) == (before, frozenset(), {0})
+    assert [(group.labels, group.counts) for group in snapshot.groups.all()] == [(labels, {0: 1})]
+    snapshot.remove_pod("uid-web")
+    assert (used(snapshot), [*snapshot.groups.all()]) == ((0, 0, 0), [])
+
+
 def test_equal_specs_share_a_class_whatever_name_labels_volumes_and_node(snapshot):
     token = Volume(name="kube-api-access-x7k2p")
     one = a_pod("one", labels={"a": "1"}, containers=[a_container(cpu="1")], volumes=[token])

@@ -84,6 +84,9 @@ from berth_watcher.takeover import FormerState, TakeoverState
 # Events with which a takeover makes progress.
 TAKEOVER_STEPS: Final = (BucketEntryRead, BucketComplete, StreamsRead, KeyWritten, KeyTooLarge, KeyLookedUp)
 
+# Stages of a pod whose latest attempt may have no Decision yet; it is active once its slots were given back.
+UNDECIDED: Final = frozenset({Stage.RECOVERING, Stage.IN_FLIGHT, Stage.ACTIVE, Stage.AWAITING_MIRROR})
+
 # Objects taken in between two renewals of the Lease: a few milliseconds, where a large cluster takes seconds.
 OBJECTS_IN_A_STEP: Final = 250
 
@@ -217,6 +220,11 @@ class WatcherCore:
 
     def find(self, uid: str) -> QueuedPod | None:
         return self._queue.get(uid)
+
+    def needs(self, attempt: Attempt) -> bool:
+        """Whether PENDING must keep the attempt's message: it is its pod's latest one, and not decided."""
+        queued = self._queue.get(attempt.uid)
+        return queued is not None and queued.attempt == attempt and queued.stage in UNDECIDED
 
     def figures(self, now: float) -> Figures:
         window, pending = self._attempts.window, self._queue.pending()

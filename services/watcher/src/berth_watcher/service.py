@@ -20,6 +20,7 @@ from berth.api.kinds import POD as POD_KIND
 from berth.api.kinds import WATCHED_KINDS
 from berth.api.pod import Pod
 from berth.bus.interface import (
+    MESSAGE_ID,
     BucketReader,
     Bus,
     Endpoint,
@@ -41,11 +42,11 @@ from berth.leader.samepods import leases_of_others
 from berth.leader.session import LeaderSession
 from berth.lifecycle.coreloop import CoreLoop, Inbox
 from berth.lifecycle.process import Process, run_until
-from berth.lifecycle.sessions import STORE
+from berth.lifecycle.sessions import STORE, Refusals
 from berth.messages.attempts import DecisionSummary, decode
 from berth.messages.livedata import LiveBucket
 from berth.messages.queue import POD, QUEUE, RETRY, QueueAnswer, decode_page_request, decode_pod_request
-from berth.messages.subjects import Term
+from berth.messages.subjects import Attempt, Term, all_of
 from berth.observability.health import Progress
 from berth.observability.logging import get_logger
 from berth.profiles.configuration import profiles_of
@@ -77,6 +78,9 @@ DECISIONS_BEFORE: Final = timedelta(seconds=10)
 # costs 30 µs for one event or twenty, and pods published together stay together in scorer and binder (ADR 33). Filling
 # a slot that much later delays no pod.
 GATHER_SECONDS: Final = 0.02
+
+
+END_SECONDS: Final = 5.0  # between two searches for messages of PENDING that no pod needs
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -251,6 +255,7 @@ class WatcherTerm:
                 tasks.create_task(self._read_live_data(bucket, reader), name=bucket)
             tasks.create_task(self._take_over(core, cluster), name="take over")
             tasks.create_task(self._show_figures(core), name="figures")
+            tasks.create_task(self._end_messages(core), name="ended messages")
             self._check(core, tasks)
             await loop.run()
 
@@ -279,6 +284,27 @@ class WatcherTerm:
         self._inbox.put(streams)
         self._parts.answers.update(self._answers(core))
         log.info("read the bus", term=self._leadership.number, pending=len(subjects), in_flight=len(streams.in_flight))
+
+    async def _end_messages(self, core: WatcherCore) -> None:
+        """Delete messages of PENDING that no pod needs: a scorer can have put them off, for a century.
+
+        A message must be found twice, because one that was just decided is about to be acknowledged.
+        """
+        refusals, found = Refusals("cannot delete messages of PENDING"), set[int]()
+        while True:
+            await self._parts.process.clock.sleep(END_SECONDS)
+            if not core.is_queue_running:
+                continue
+            with refusals.logged_once():
+                before, found = found, set[int]()
+                async for stored in self._session.scan(PENDING, all_of("pending")):
+                    attempt = _attempt_of(stored)
+                    if attempt is None or attempt.term > self._leadership.number or core.needs(attempt):
+                        continue
+                    if stored.sequence in before:
+                        await self._session.delete(PENDING, stored.sequence)
+                    else:
+                        found.add(stored.sequence)
 
     async def _renew_consumer(self, problem: str) -> None:
         """Recreate the consumer of PENDING, which is missing or does not deliver the messages that PENDING holds."""
@@ -357,6 +383,14 @@ class WatcherTerm:
 def gather_seconds(core: WatcherCore) -> float:
     """Seconds for which events gather before the core's next call."""
     return GATHER_SECONDS if core.is_queue_running and core.waiting else 0.0
+
+
+def _attempt_of(stored: StoredMessage) -> Attempt | None:
+    """The attempt of a message of PENDING; ``None`` if it has none: scorers make a dead letter of it."""
+    try:
+        return Attempt.parse(stored.headers.get(MESSAGE_ID, ""))
+    except DecodeError:
+        return None
 
 
 def _drain_read(entry: Entry) -> DrainRead:

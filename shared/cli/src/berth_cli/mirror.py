@@ -17,19 +17,14 @@ from berth.messages.subjects import parse_key
 
 
 class MirrorReader:
-    """The Snapshot and the live data, built from bucket entries.
-
-    Attributes:
-        watermarks: by kind, the time on NATS's clock up to which the mirror is complete.
-        bandwidth: samples by node and query.
-        unreadable: number of entries that could not be decoded.
-    """
+    """The Snapshot and the live data, built from bucket entries."""
 
     def __init__(self, sources: Collection[LiveSource] = ()) -> None:
         self.snapshot = Snapshot()
+        # by kind, the time on NATS's clock up to which the mirror is complete
         self.watermarks: dict[str, datetime] = {}
-        self.bandwidth: dict[str, dict[str, Bandwidth]] = {}
-        self.unreadable = 0
+        self.bandwidth: dict[str, dict[str, Bandwidth]] = {}  # samples by node and query
+        self.unreadable = 0  # number of entries that could not be decoded
         self._mirror = MirroredSnapshot(self.snapshot)
         self._live_data = LiveDataReader(self.snapshot.live, sources)
 

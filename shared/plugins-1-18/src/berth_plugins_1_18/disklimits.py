@@ -37,19 +37,13 @@ Disks = frozenset[str]  # by the cloud's name, or by the unbound claim
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cloud:
-    """How a cloud's disks are recognized and limited.
+    """How a cloud's disks are recognized and limited."""
 
-    Attributes:
-        disk_of: the name of the disk behind a pod's volume or a PersistentVolume; None for another kind of volume.
-        provisioner: the provisioner of the cloud's storage classes.
-        allocatable: the resource with the node's limit.
-        limit_of: the limit of a node that does not report it.
-    """
-
+    # the name of the disk behind a pod's volume or a PersistentVolume; None for another kind of volume
     disk_of: Callable[[Volume | PersistentVolumeSpec], str | None]
-    provisioner: str
-    allocatable: str
-    limit_of: Callable[[Node], int] = lambda _: _DISKS
+    provisioner: str  # the provisioner of the cloud's storage classes
+    allocatable: str  # the resource with the node's limit
+    limit_of: Callable[[Node], int] = lambda _: _DISKS  # the limit of a node that does not report it
 
 
 def _ebs_limit(node: Node) -> int:

@@ -233,7 +233,7 @@ _USERS: Final[Mapping[str, _Declared]] = {
             _put(CONTROL, "term.watcher", "cluster.id", BUS_ID_KEY),
             _api("STREAM.CREATE.{each}"),
             *_LOOK,
-            _api("CONSUMER.NAMES.{pending}", "CONSUMER.LIST.{pending}"),
+            _api("CONSUMER.NAMES.{pending}", "CONSUMER.LIST.{pending}", "STREAM.MSG.DELETE.{pending}"),
             _api("CONSUMER.CREATE.{pending}.{scorer}", "CONSUMER.DELETE.{pending}.{scorer}"),
             _api("STREAM.DELETE.{each}", "STREAM.DELETE.{probe}", "STREAM.CREATE.{probe}", "STREAM.INFO.{probe}"),
             _publish(f"{PREFIX}.{PROBE}"),

@@ -194,30 +194,19 @@ def _evicted_json(evicted: EvictionRecord) -> dict[str, object]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankedNow:
-    """The result of a cycle that ran just now.
-
-    Attributes:
-        node: the pod's node in the mirror; empty without one.
-        found_in: where the pod was found.
-        view_age_seconds: seconds since the mirror was confirmed; ``None`` without a watermark.
-        in_flight: the number of ranked pods that are not bound yet; the cycle does not count them.
-        gated: the Status of PreEnqueue.
-        config: digest of this cycle's configuration.
-        services_config: digest of the services' configuration.
-        remedies: advice if no node is feasible.
-    """
+    """The result of a cycle that ran just now."""
 
     pod: Pod
-    node: str
-    found_in: str
+    node: str  # the pod's node in the mirror; empty without one
+    found_in: str  # where the pod was found
     weights: Weights
     every: EveryNode
-    view_age_seconds: float | None
-    in_flight: int = 0
-    gated: Status = SUCCESS
-    config: str = ""
-    services_config: str = ""
-    remedies: Sequence[Remedy] = ()
+    view_age_seconds: float | None  # seconds since the mirror was confirmed; ``None`` without a watermark
+    in_flight: int = 0  # the number of ranked pods that are not bound yet; the cycle does not count them
+    gated: Status = SUCCESS  # the Status of PreEnqueue
+    config: str = ""  # digest of this cycle's configuration
+    services_config: str = ""  # digest of the services' configuration
+    remedies: Sequence[Remedy] = ()  # advice if no node is feasible
 
 
 def ranked_now_lines(now: RankedNow, *, every_row: bool = False) -> Iterator[RenderableType]:

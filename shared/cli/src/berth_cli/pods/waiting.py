@@ -68,8 +68,7 @@ async def ask_watcher(
         answer = decode_queue_answer(await session.ask(subject, encode(request)))
     except MissingError as error:
         raise NoLeaderError(
-            f"asking {watcher.name}: it does not answer on {subject!r}: it has ended, is of an older version, or is "
-            "asked too often: try again"
+            f"asking {watcher.name}: it does not answer on {subject!r}: it has ended, or is asked too often: try again"
         ) from error
     except DecodeError as error:
         raise UsageError(f"asking {watcher.name}: {error}: this berth and the watcher are of different versions") from (

@@ -240,13 +240,7 @@ def header(  # noqa: PLR0913 - one parameter a member, given by name
 
 
 class RecordingWriter:
-    """Writes a new file, or into a pipe. Records are safe after ``flush``; ``close`` flushes the rest.
-
-    Attributes:
-        messages: number of messages added.
-        size: bytes of all lines, uncompressed.
-        written: bytes of the file.
-    """
+    """Writes a new file, or into a pipe. Records are safe after ``flush``; ``close`` flushes the rest."""
 
     def __init__(self, name: str, file: RawIOBase, *, is_pipe: bool = False) -> None:
         self._name = name
@@ -256,9 +250,9 @@ class RecordingWriter:
         self._failed = ""  # why a write failed; later writes are dropped, so that the file has no gap
         self._lines: list[bytes] = []
         self._waiting = 0
-        self.messages = 0
-        self.size = 0
-        self.written = 0
+        self.messages = 0  # number of messages added
+        self.size = 0  # bytes of all lines, uncompressed
+        self.written = 0  # bytes of the file
 
     @classmethod
     def create(cls, path: Path, head: Header) -> RecordingWriter:

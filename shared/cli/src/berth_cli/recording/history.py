@@ -56,24 +56,17 @@ class AskedPod:
 
 
 class History:
-    """The pods of a recording that were unbound at its begin, and their ends.
-
-    Attributes:
-        asked: every message of PENDING about them, in order.
-        pods: by uid, each pod in its first PENDING.
-        bound: by uid, the node.
-        evicted: by uid, victims of preemptions with the time of the Decision, older pods included.
-        gone: by uid, the time at which a pod was found deleted, or bound by others, before berth bound it.
-        samples: the last sample of each node, of one query.
-    """
+    """The pods of a recording that were unbound at its begin, and their ends."""
 
     def __init__(self, recording: Recording) -> None:
-        self.asked: list[AskedPod] = []
-        self.pods: dict[str, Pod] = {}
-        self.bound: dict[str, str] = {}
+        self.asked: list[AskedPod] = []  # every message of PENDING about them, in order
+        self.pods: dict[str, Pod] = {}  # by uid, each pod in its first PENDING
+        self.bound: dict[str, str] = {}  # by uid, the node
+        # by uid, victims of preemptions with the time of the Decision, older pods included
         self.evicted: dict[str, datetime] = {}
+        # by uid, the time at which a pod was found deleted, or bound by others, before berth bound it
         self.gone: dict[str, datetime] = {}
-        self.samples = _last_samples(recording)
+        self.samples = _last_samples(recording)  # the last sample of each node, of one query
         self._reasons: dict[str, str] = {}
         self._claims: dict[Claim, datetime] = {}
         placed = _placed_at_the_begin(recording)
@@ -148,16 +141,12 @@ class KnownWaiting:
 
 
 class RecordedQueue:
-    """The waiting pods of a recording by namespace and name, each from the newest list that has it.
-
-    Attributes:
-        was_asked: whether the recording has a list; without one no watcher answered.
-        more: number of waiting pods missing from the newest list.
-    """
+    """The waiting pods of a recording by namespace and name, each from the newest list that has it."""
 
     def __init__(self, recording: Recording) -> None:
         self._known: dict[tuple[str, str], KnownWaiting] = {}
-        self.was_asked = bool(recording.waiting)
+        self.was_asked = bool(recording.waiting)  # whether the recording has a list; without one no watcher answered
+        # number of waiting pods missing from the newest list
         self.more = recording.waiting[-1].more if recording.waiting else 0
         for waiting in recording.waiting:
             for pod in waiting.pods:

@@ -94,18 +94,13 @@ class ReplayCounts:
 
 
 class Replay:
-    """A recording and the profiles of its configuration; the scorers' ``numbers.best`` and ``numbers.proposal``.
-
-    Attributes:
-        rankings: every decodable RANKED, in stream order.
-        unreadable: number of the others.
-    """
+    """A recording and the profiles of its configuration; the scorers' ``numbers.best`` and ``numbers.proposal``."""
 
     def __init__(
         self, recording: Recording, profiles: Mapping[str, Profile], *, best: int, lifetime: timedelta = LIFETIME
     ) -> None:
-        self.rankings: list[RecordedRanking] = []
-        self.unreadable = 0
+        self.rankings: list[RecordedRanking] = []  # every decodable RANKED, in stream order
+        self.unreadable = 0  # number of the others
         self._header = recording.header
         self._profiles = profiles
         self._lifetime = lifetime

@@ -120,12 +120,7 @@ def _size(pod: Pod) -> tuple[int, int]:
 
 
 class OtherRun:
-    """A run of the recorded pods with some profiles.
-
-    Attributes:
-        ours: uids of the pods that the profiles place, in order.
-        snapshot: the cluster after them.
-    """
+    """A run of the recorded pods with some profiles."""
 
     def __init__(
         self,
@@ -134,8 +129,9 @@ class OtherRun:
         history: History,
         observer: RunObserver | None = None,
     ) -> None:
+        # uids of the pods that the profiles place, in order
         self.ours = [uid for uid, pod in history.pods.items() if pod.spec.scheduler_name in profiles]
-        self.snapshot = Snapshot()
+        self.snapshot = Snapshot()  # the cluster after them
         self._recording = recording
         self._profiles = profiles
         self._history = history

@@ -36,22 +36,16 @@ class RecordedSource:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TwoClusters:
-    """A recording, and the run of its pods with other profiles.
-
-    Attributes:
-        title: the file.
-        other_title: the other configuration.
-        notes: such as errors of plugins.
-    """
+    """A recording, and the run of its pods with other profiles."""
 
     source: RecordedSource
     profiles: Mapping[str, Profile]
-    title: str
-    other_title: str
+    title: str  # the file
+    other_title: str  # the other configuration
     found: WhatIf
     recorded: Film
     other: Film
-    notes: Sequence[str] = ()
+    notes: Sequence[str] = ()  # such as errors of plugins
     _decisions: RecordedDecisions = field(repr=False)
     _asked: frozenset[PodName] = field(repr=False)
     _compared: Mapping[PodName, ComparedPod] = field(repr=False)

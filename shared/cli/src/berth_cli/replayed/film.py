@@ -97,24 +97,16 @@ class _Run:
 
 
 class Film:
-    """A step for each of ``times``.
-
-    Attributes:
-        steps: the changes of each step.
-        labels: texts, to which nodes refer by number.
-        nodes: the names of all nodes that ever existed.
-        rankings: each pod's last ranking, by uid.
-        evictions: in order of time.
-    """
+    """A step for each of ``times``."""
 
     def __init__(self, times: Sequence[datetime], samples: Sequence[Recorded] = ()) -> None:
         """``samples``: the records of bandwidth; without them the film has no traffic."""
         self.times = times
-        self.steps: list[FilmStep] = []
-        self.labels: list[str] = []
-        self.nodes: set[str] = set()
-        self.rankings: dict[str, LastRanking] = {}
-        self.evictions: list[FilmedEviction] = []
+        self.steps: list[FilmStep] = []  # the changes of each step
+        self.labels: list[str] = []  # texts, to which nodes refer by number
+        self.nodes: set[str] = set()  # the names of all nodes that ever existed
+        self.rankings: dict[str, LastRanking] = {}  # each pod's last ranking, by uid
+        self.evictions: list[FilmedEviction] = []  # in order of time
         self._samples = samples
         self._sampled = 0
         self._run: _Run | None = None

@@ -73,14 +73,10 @@ _BY_LOWER_CASE: Final = {kind.lower(): kind for kind in KINDS}
 
 @dataclass(slots=True)
 class ObjectReader:
-    """Decodes documents one by one.
+    """Decodes documents one by one."""
 
-    Attributes:
-        problems: the errors in objects, one text each.
-        others: the number of objects of each kind that the cycle does not read.
-    """
-
-    problems: list[str] = field(default_factory=list)
+    problems: list[str] = field(default_factory=list)  # the errors in objects, one text each
+    # the number of objects of each kind that the cycle does not read
     others: Counter[str] = field(default_factory=Counter)
     _decoders: dict[str, msgspec.json.Decoder[Any]] = field(default_factory=dict)
 

@@ -40,17 +40,11 @@ T_co = TypeVar("T_co", bound=KubernetesObject, covariant=True)
 
 @dataclass(frozen=True, kw_only=True)
 class Kind(Generic[T_co]):
-    """One kind of object.
+    """One kind of object."""
 
-    Attributes:
-        name: berth's name for the kind, as in the keys ``<name>.<object>`` and ``watermark.<name>`` of the mirror.
-        struct: the type that an object decodes to. Its name is Kubernetes' name for the kind.
-        served: what an object of the API server or a file decodes to first, if that is more.
-    """
-
-    name: str
-    struct: type[T_co]
-    served: type[T_co] | None = None
+    name: str  # berth's name for the kind, as in the keys ``<name>.<object>`` and ``watermark.<name>`` of the mirror
+    struct: type[T_co]  # the type that an object decodes to. Its name is Kubernetes' name for the kind.
+    served: type[T_co] | None = None  # what an object of the API server or a file decodes to first, if that is more
     group: str = ""  # empty: the core group
     version: str = "v1"
     plural: str

@@ -391,6 +391,10 @@ class Session(Protocol):
         """Replace a key by a marker, which expires after ``marker_ttl``; return its sequence. Raises as :meth:`put`."""
         ...
 
+    async def delete(self, stream: str, sequence: int) -> None:
+        """Delete a stored message, also one that is delivered and not settled. One that is gone is no error."""
+        ...
+
     async def subscribe(self, subject: str, listener: MessageListener) -> None:
         """Call the listener with every message broadcast from now on, without delivery guarantees.
 

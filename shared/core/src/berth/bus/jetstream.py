@@ -113,6 +113,7 @@ A = TypeVar("A")
 R = TypeVar("R", bound=ApiResponse)
 
 _NO_MESSAGE: Final = 10037
+_DELETED: Final = frozenset({_NO_MESSAGE, 10043, 10057})  # no such message
 _NOT_ENABLED: Final = frozenset({10039, 10076})
 _TAKEN: Final = frozenset({10099, 10100})
 _BY_ERR_CODE: Final[Mapping[int, type[BerthError]]] = MappingProxyType(
@@ -175,6 +176,8 @@ PAGE: Final = 1000  # Messages per batched Direct Get.
 SUBJECTS: Final = 500
 
 _leaders_message: Final = msgspec.json.Decoder(LeadersMessageResponse)
+_stream_info: Final = msgspec.json.Decoder(StreamInfo)
+_api_response: Final = msgspec.json.Decoder(ApiResponse)
 _publish_response: Final = msgspec.json.Decoder(PublishResponse)
 
 
@@ -204,6 +207,23 @@ async def _repeated(ask: Callable[[], Awaitable[A]]) -> A:
 
 async def stream_info(connection: Connection, name: str) -> StreamInfo:
     return await api_read(connection, f"STREAM.INFO.{name}", None, StreamInfo)
+
+
+def stream_info_soon(connection: Connection, name: str, on_info: Callable[[StreamInfo | BerthError], None]) -> None:
+    """As :func:`stream_info`, once, without a task that waits; ``on_info`` gets the answer or the error."""
+    subject = f"STREAM.INFO.{name}"
+
+    def on_reply(answer: Msg | BerthError) -> None:
+        try:
+            if not isinstance(answer, Msg):
+                raise answer
+            info = decode_response(f"requesting {subject}", answer.data, _stream_info)
+        except BerthError as error:
+            on_info(error)
+        else:
+            on_info(info)
+
+    connection.request_soon(f"{connection.settings.api}.{subject}", b"", None, on_reply)
 
 
 async def publish(
@@ -321,6 +341,15 @@ async def _leaders_last(connection: Connection, stream: str, subject: str) -> St
     headers = header_lines(found.hdrs)
     own = connection.names.own_subject(found.subject)
     return StoredMessage(subject=own, sequence=found.seq, data=found.data, headers=headers, time=found.time)
+
+
+async def delete_message(connection: Connection, stream: str, sequence: int) -> None:
+    """As :meth:`berth.bus.interface.Session.delete`."""
+    request = msgspec.json.encode({"seq": sequence, "no_erase": True})
+    asked = f"{connection.settings.api}.STREAM.MSG.DELETE.{stream}"
+    response = _api_response.decode((await connection.request(asked, request)).data)
+    if response.error is not None and response.error.err_code not in _DELETED:
+        raise error_from(f"deleting message {sequence} of {stream}", response.error)
 
 
 async def scan(connection: Connection, stream: str, subject: str, after: int) -> AsyncIterator[StoredMessage]:

@@ -22,10 +22,21 @@ from typing import Final, Generic, TypeVar
 from nats.aio.msg import Msg
 
 from berth.bus.connection import Connection
-from berth.bus.interface import BusRefusedError, Entry, StoredMessage
-from berth.bus.jetstream import entry_of, get_page, is_copy, last_sequence, stored_copy, stored_sequence, stream_info
+from berth.bus.interface import BusRefusedError, Entry, StoredMessage, UnansweredError
+from berth.bus.jetstream import (
+    StreamInfo,
+    entry_of,
+    get_page,
+    is_copy,
+    last_sequence,
+    stored_copy,
+    stored_sequence,
+    stream_info,
+    stream_info_soon,
+)
 from berth.bus.jetstream import scan as scan_messages
 from berth.bus.topology import STORED_PREFIX, bucket_prefix, bucket_stream, stream_subjects
+from berth.errors import BerthError
 
 T = TypeVar("T")
 Convert = Callable[[StoredMessage], T]
@@ -83,6 +94,7 @@ class NatsReader(Generic[T]):
         self._is_replicated = False
         self._loop = asyncio.get_running_loop()
         self._next_check = 0.0
+        self._failure: BerthError | None = None  # of a check, such as that the stream is missing
 
     @asynccontextmanager
     async def open(self) -> AsyncIterator[NatsReader[T]]:
@@ -115,9 +127,11 @@ class NatsReader(Generic[T]):
                     yield batch
             elif self._connection.lost.is_set():
                 raise self._connection.lost_error()
-            elif self._loop.time() >= self._next_check:
-                await self._check()
+            elif self._failure is not None:
+                raise self._failure
             else:
+                if self._loop.time() >= self._next_check:
+                    self._check()
                 await self._changed.wait()
 
     def leave_out(self, sequence: int) -> None:
@@ -233,16 +247,32 @@ class NatsReader(Generic[T]):
         if now >= self._next_check:
             self._changed.set()
 
-    async def _check(self) -> None:
-        # Whether the stream has more than has arrived.
+    def _check(self) -> None:
+        """Ask whether the stream has more than has arrived. Copies are yielded meanwhile.
+
+        The server drops everybody's such questions when one account sends too many, so an answer that does not come
+        ends nothing: the next check asks again.
+        """
+        asked_at = self.position
+
+        def on_info(info: StreamInfo | BerthError) -> None:
+            if isinstance(info, UnansweredError):
+                return
+            if isinstance(info, BerthError):
+                self._failure = info
+            else:
+                self._compare(info, asked_at)
+            self._changed.set()
+
         self._next_check = self._loop.time() + self._check_seconds
-        info = await stream_info(self._connection, self._start.stream)
+        stream_info_soon(self._connection, self._start.stream, on_info)
+
+    def _compare(self, info: StreamInfo, position: int) -> None:
+        """Compare the stream with the position at which the question was sent."""
         last = info.state.last_seq
-        if last < self.position or info.created != self._created:
-            self._connection.lose(
-                f"stream {self._start.stream} was recreated: last sequence {last}, ours {self.position}"
-            )
-        elif last > self.position and not self._copies:
+        if last < position or info.created != self._created:
+            self._connection.lose(f"stream {self._start.stream} was recreated: last sequence {last}, ours {position}")
+        elif last > self.position and not self._copies and self._scan is None:
             self._scan = Scan(end=last)
 
 

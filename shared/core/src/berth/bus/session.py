@@ -168,6 +168,9 @@ class NatsSession(Session):
     async def purge(self, bucket: str, key: str, *, expected: int | None = None) -> int:
         return await jetstream.purge_entry(self._connection, bucket, key, expected)
 
+    async def delete(self, stream: str, sequence: int) -> None:
+        await jetstream.delete_message(self._connection, self._names.stream(stream), sequence)
+
     async def subscribe(self, subject: str, listener: MessageListener) -> None:
         def on_message(message: Msg) -> None:
             listener(self._names.own_subject(message.subject), message.data, message.headers or {})

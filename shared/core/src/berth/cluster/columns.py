@@ -112,45 +112,35 @@ class Rows:
 
 
 class NodeColumns:
-    """Columns of ``capacity`` rows.
-
-    Attributes:
-        allocatable: by resource; cpu in millicores, other resources in base units.
-        requested: the same for the requests of placed pods.
-        nothing: float64[capacity], zeros.
-        nonzero_cpu: float64[capacity], millicores that scores count (a default for pods without a request).
-        nonzero_memory: the same in bytes.
-        pods: float64[capacity], number of placed pods.
-        allowed_pods: float64[capacity], allocatable number of pods.
-        exists: bool[capacity], whether the row has a node; other columns of a row without one are undefined.
-        unschedulable: bool[capacity], cordoned.
-        ready: bool[capacity], the condition Ready is True or absent.
-        taints: int32[capacity], index into ``taint_sets.values``.
-        declared_features: int32[capacity], index into ``feature_sets.values``.
-        name_hash: uint64[capacity], equal in every process; NO_NODE for a row without a node.
-        tie_hash: as ``name_hash``; orders equally good nodes. A replay sets it where names are masked.
-        names_written: number of writes to ``name_hash``.
-        large: by row, the exact LARGE amounts by (table, resource); no row without one.
-    """
+    """Columns of ``capacity`` rows."""
 
     def __init__(self) -> None:
         self.capacity = _FIRST_CAPACITY
+        # by resource; cpu in millicores, other resources in base units
         self.allocatable = AmountColumns(self.capacity)
-        self.requested = AmountColumns(self.capacity)
+        self.requested = AmountColumns(self.capacity)  # the same for the requests of placed pods
         self._named: dict[int, tuple[str, ...]] = {}  # by row, the other allocatable resources of its node
-        self.nothing = self._zeros()
+        self.nothing = self._zeros()  # float64[capacity], zeros
+        # float64[capacity], millicores that scores count (a default for pods without a request)
         self.nonzero_cpu = self._zeros()
-        self.nonzero_memory = self._zeros()
-        self.pods = self._zeros()
-        self.allowed_pods = self._zeros()
+        self.nonzero_memory = self._zeros()  # the same in bytes
+        self.pods = self._zeros()  # float64[capacity], number of placed pods
+        self.allowed_pods = self._zeros()  # float64[capacity], allocatable number of pods
+        # bool[capacity], whether the row has a node; other columns of a row without one are undefined
         self.exists: npt.NDArray[np.bool_] = np.zeros(self.capacity, dtype=np.bool_)
-        self.unschedulable: npt.NDArray[np.bool_] = np.zeros(self.capacity, dtype=np.bool_)
+        self.unschedulable: npt.NDArray[np.bool_] = np.zeros(self.capacity, dtype=np.bool_)  # bool[capacity], cordoned
+        # bool[capacity], the condition Ready is True or absent
         self.ready: npt.NDArray[np.bool_] = np.zeros(self.capacity, dtype=np.bool_)
+        # int32[capacity], index into ``taint_sets.values``
         self.taints: npt.NDArray[np.int32] = np.zeros(self.capacity, dtype=np.int32)
+        # int32[capacity], index into ``feature_sets.values``
         self.declared_features: npt.NDArray[np.int32] = np.zeros(self.capacity, dtype=np.int32)
+        # uint64[capacity], equal in every process; NO_NODE for a row without a node
         self.name_hash: npt.NDArray[np.uint64] = np.zeros(self.capacity, dtype=np.uint64)
+        # as ``name_hash``; orders equally good nodes. A replay sets it where names are masked.
         self.tie_hash: npt.NDArray[np.uint64] = np.zeros(self.capacity, dtype=np.uint64)
-        self.names_written = 0
+        self.names_written = 0  # number of writes to ``name_hash``
+        # by row, the exact LARGE amounts by (table, resource); no row without one
         self.large: dict[int, dict[tuple[str, str], int]] = {}
         self.taint_sets: ValuesInUse[TaintSet] = ValuesInUse(())
         self.feature_sets: ValuesInUse[FeatureSet] = ValuesInUse(frozenset())

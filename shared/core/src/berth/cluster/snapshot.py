@@ -121,7 +121,8 @@ NODE: Final = 1  # the node object: labels, taints, allocatable, images, existen
 
 PODS: Final = 2  # pods placed on the node
 
-# A placed pod was updated without effect on a sum or count of the row: the time of its binding, or its annotations.
+# A placed pod was updated without effect on a sum or count of the row: the time of its binding, its labels or
+# annotations.
 PODS_UPDATED: Final = 4
 
 _MAX_PROBLEMS: Final = 256
@@ -143,29 +144,18 @@ class ChangedRows:
 
 
 class Snapshot:
-    """Nodes, the pods on them, nominated pods and namespaces.
-
-    Attributes:
-        columns: the numbers of all nodes, by row.
-        rows: assigns each node its row.
-        groups: pods by labels and row.
-        images: images by row.
-        host_ports: taken ports by row.
-        pod_volumes: pods with volumes by row.
-        live: live data of nodes.
-        problems: the latest values that could not be parsed.
-    """
+    """Nodes, the pods on them, nominated pods and namespaces."""
 
     def __init__(self) -> None:
-        self.columns = NodeColumns()
-        self.rows = Rows()
-        self.groups = PodGroups(self.labels_of_namespace)
+        self.columns = NodeColumns()  # the numbers of all nodes, by row
+        self.rows = Rows()  # assigns each node its row
+        self.groups = PodGroups(self.labels_of_namespace)  # pods by labels and row
         self.groups.reserve(self.columns.capacity)
-        self.images = Images()
-        self.host_ports = HostPorts()
-        self.pod_volumes = PodVolumes()
-        self.live = LiveData(self.rows, self.columns)
-        self.problems: deque[str] = deque(maxlen=_MAX_PROBLEMS)
+        self.images = Images()  # images by row
+        self.host_ports = HostPorts()  # taken ports by row
+        self.pod_volumes = PodVolumes()  # pods with volumes by row
+        self.live = LiveData(self.rows, self.columns)  # live data of nodes
+        self.problems: deque[str] = deque(maxlen=_MAX_PROBLEMS)  # the latest values that could not be parsed
         self._changes = ChangeLog()
         self._classes = EquivalenceClasses()
         self._nodes: dict[int, Node] = {}
@@ -232,8 +222,11 @@ class Snapshot:
             self._add(placed)
             if pod_class.requests.problems:
                 self._note_problems(placed)
-        elif before.pod_class is pod_class and before.group is group:
+        elif before.pod_class is pod_class:
             self._placed[uid] = self._on_row[row][uid] = placed
+            if before.group is not group:  # at the latest when the API server adds the node's zone to a bound pod
+                self.groups.count(before.group, row, -1)
+                self.groups.count(group, row, 1)
             if before.bound_at != bound_at or before.pod != kept:
                 self._changes.add(row, PODS_UPDATED)
         else:

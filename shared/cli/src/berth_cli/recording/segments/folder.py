@@ -66,17 +66,12 @@ def _named(path: Path) -> SegmentFile | None:
 
 
 class SegmentFolder:
-    """The folder of its one recorder.
-
-    Attributes:
-        length: duration of a segment.
-        most_bytes: of all segments together.
-    """
+    """The folder of its one recorder."""
 
     def __init__(self, path: Path, *, keep: timedelta, most_bytes: int) -> None:
         self.path = path
-        self.length = min(keep / SEGMENTS, _LONGEST)
-        self.most_bytes = most_bytes
+        self.length = min(keep / SEGMENTS, _LONGEST)  # duration of a segment
+        self.most_bytes = most_bytes  # of all segments together
         self._keep = keep
 
     @property

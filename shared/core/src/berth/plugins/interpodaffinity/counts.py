@@ -25,19 +25,16 @@ from berth.plugins.domains import DomainSums
 
 @dataclass(slots=True)
 class AffinityCounts:
-    """Counts of pods that match the incoming pod's required terms, and of pods whose anti-affinity matches it.
-
-    Attributes:
-        affinity: per required affinity term, the pods that match all of these terms, by the term's topology.
-        anti_affinity: per required anti-affinity term, the pods that match it.
-        existing_anti_affinity: by topology key, the existing pods whose required anti-affinity matches this pod.
-        matches_itself: whether the pod matches its own affinity terms: the first pod of a group may go anywhere.
-    """
+    """Counts of pods that match the incoming pod's required terms, and of pods whose anti-affinity matches it."""
 
     terms: AffinityTerms
+    # per required affinity term, the pods that match all of these terms, by the term's topology
     affinity: list[DomainSums] = field(default_factory=list)
+    # per required anti-affinity term, the pods that match it
     anti_affinity: list[DomainSums] = field(default_factory=list)
+    # by topology key, the existing pods whose required anti-affinity matches this pod
     existing_anti_affinity: dict[str, DomainSums] = field(default_factory=dict)
+    # whether the pod matches its own affinity terms: the first pod of a group may go anywhere
     matches_itself: bool = False
 
     @property

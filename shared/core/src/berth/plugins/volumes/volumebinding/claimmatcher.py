@@ -70,18 +70,13 @@ _ELIGIBLE, _TOPOLOGY, _CAPACITY = range(3)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _UnboundClaim:
-    """A claim, and the indices in the pool of suitable volumes, smallest first.
-
-    Attributes:
-        node_sets: nodes where the claim may be bound at all, in the topology of its class, and with enough capacity.
-        prebound: volumes reserved for this claim: only the first free one is taken.
-        others: the other suitable volumes by group.
-    """
+    """A claim, and the indices in the pool of suitable volumes, smallest first."""
 
     claim: PersistentVolumeClaim
+    # nodes where the claim may be bound at all, in the topology of its class, and with enough capacity
     node_sets: tuple[NodeSet, NodeSet, NodeSet]
-    prebound: tuple[int, ...] = ()
-    others: Mapping[int, Sequence[int]] = field(default_factory=dict)
+    prebound: tuple[int, ...] = ()  # volumes reserved for this claim: only the first free one is taken
+    others: Mapping[int, Sequence[int]] = field(default_factory=dict)  # the other suitable volumes by group
 
     def problem(self, answers: Answers) -> int:
         """Why no volume can be provisioned for the claim on a node; ``answers`` for its own node sets."""

@@ -56,19 +56,12 @@ class OnlyNode:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VolumeTopology:
-    """Nodes given by terms on their labels: with access to a volume, or eligible for provisioning.
+    """Nodes given by terms on their labels: with access to a volume, or eligible for provisioning."""
 
-    Attributes:
-        terms: None for all nodes.
-        driver: the CSI driver that replaces the volume's in-tree plugin on migrated nodes.
-        migrated_terms: the terms on migrated nodes, None for all of them.
-        translation_error: why the volume cannot be translated for the driver; empty if it can.
-    """
-
-    terms: NodeTerms | None
-    driver: Driver | None = None
-    migrated_terms: NodeTerms | None = None
-    translation_error: str = ""
+    terms: NodeTerms | None  # None for all nodes.
+    driver: Driver | None = None  # the CSI driver that replaces the volume's in-tree plugin on migrated nodes
+    migrated_terms: NodeTerms | None = None  # the terms on migrated nodes, None for all of them
+    translation_error: str = ""  # why the volume cannot be translated for the driver; empty if it can
 
     def includes(self, node: NodeInfo) -> bool:
         terms = self.migrated_terms if self._is_migrated(node) else self.terms
