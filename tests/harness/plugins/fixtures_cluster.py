@@ -3,6 +3,7 @@
 import asyncio
 import ssl
 from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
 
 import pytest
 
@@ -32,6 +33,13 @@ def real_control_plane() -> Iterator[ControlPlane]:
 @pytest.fixture(params=BOTH)
 async def kubernetes_api(request: pytest.FixtureRequest) -> AsyncIterator[KubernetesApi]:
     """The real API server and the simulated one, both without kubelets: one contract for both."""
+    async with api_of(request) as api:
+        yield api
+
+
+@asynccontextmanager
+async def api_of(request: pytest.FixtureRequest) -> AsyncIterator[KubernetesApi]:
+    """The API server that the fixture's parameter names."""
     if request.param == "real":
         plane = request.getfixturevalue("real_control_plane")
         trust = ssl.create_default_context(cafile=str(plane.ca_path))

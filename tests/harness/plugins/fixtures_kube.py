@@ -10,6 +10,8 @@ import pytest
 from berth.kube.client import KubeClient
 from berth_sim.cluster import SimulatedCluster, kubeconfig
 from berth_sim.faults import Compact
+from harness.plugins.fixtures_cluster import api_of
+from harness.servers.control_plane import assets_folder
 from harness.worlds.kubernetes_api import KubernetesApi
 from harness.worlds.kubernetes_api import kubernetes_api as connected
 
@@ -24,19 +26,24 @@ class Cluster:
     simulated: SimulatedCluster | None = None
 
 
-@pytest.fixture
-async def cluster(
-    request: pytest.FixtureRequest, kubernetes_api: KubernetesApi, tmp_path: Path
-) -> AsyncIterator[Cluster]:
-    """The real API server, then the simulated one."""
-    url = str(kubernetes_api._session._base_url).rstrip("/")
-    if url.startswith("https"):
-        path = request.getfixturevalue("real_control_plane").kubeconfig_path
-    else:
-        path = tmp_path / "kubeconfig"
-        path.write_text(json.dumps(kubeconfig(url)))
-    async with await KubeClient.connect(path) as client:
-        yield Cluster(api=kubernetes_api, client=client, kubeconfig_path=path)
+SIMULATED = [pytest.mark.slow, *([pytest.mark.long(only=True)] if assets_folder() else [])]
+
+
+@pytest.fixture(params=[pytest.param("real", marks=pytest.mark.slow), pytest.param("simulated", marks=SIMULATED)])
+async def cluster(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Cluster]:
+    """The real API server; where it is not there, and in `make test-long`, the simulated one.
+
+    `tests/contract` holds both to one contract in every run.
+    """
+    async with api_of(request) as api:
+        url = str(api._session._base_url).rstrip("/")
+        if request.param == "real":
+            path = request.getfixturevalue("real_control_plane").kubeconfig_path
+        else:
+            path = tmp_path / "kubeconfig"
+            path.write_text(json.dumps(kubeconfig(url)))
+        async with await KubeClient.connect(path) as client:
+            yield Cluster(api=api, client=client, kubeconfig_path=path)
 
 
 @pytest.fixture

@@ -31,6 +31,8 @@ START_TRIES = 5
 READY_SECONDS = 60.0
 TRANSACTION = 128
 """Changes in one transaction: etcd takes no more."""
+OBJECTS = (b"/registry/", b"/registry0")
+"""The first key of an object, and the first beyond them. Without its other keys the API server ends after minutes."""
 KEPT_ALIVE = (b"/registry/masterleases/", b"/registry/leases/kube-system/apiserver-")
 """Keys that the API server renews."""
 Stored = dict[str, tuple[str, str]]
@@ -68,7 +70,7 @@ class ControlPlane:
     """etcd, then kube-apiserver."""
     api_command: Sequence[str]
     at_start: Stored = dataclasses.field(default_factory=dict, repr=False)
-    """What etcd had when the API server was ready."""
+    """The objects in etcd when the API server was ready."""
 
     @property
     def kubeconfig_path(self) -> Path:
@@ -98,7 +100,7 @@ class ControlPlane:
         self._etcd("kv/compaction", {"revision": revision, "physical": True})
 
     def empty(self) -> None:
-        """Give etcd the content that it had at the start. The API server takes it for changes by others."""
+        """Give etcd the objects that it had at the start. The API server takes it for changes by others."""
         now = self.stored(keys_only=True)
         changes: list[dict] = [{"request_delete_range": {"key": key}} for key in now.keys() - self.at_start.keys()]
         for key, (version, value) in self.at_start.items():
@@ -108,8 +110,9 @@ class ControlPlane:
             self._etcd("kv/txn", {"success": changes[first : first + TRANSACTION]})
 
     def stored(self, *, keys_only: bool = False) -> Stored:
-        """Return what etcd has."""
-        found = self._etcd("kv/range", {"key": "AA==", "range_end": "AA==", "keys_only": keys_only})["kvs"]
+        """Return the API server's objects in etcd."""
+        first, beyond = (base64.b64encode(key).decode() for key in OBJECTS)
+        found = self._etcd("kv/range", {"key": first, "range_end": beyond, "keys_only": keys_only})["kvs"]
         by_key = {one["key"]: (one["mod_revision"], one.get("value", "")) for one in found}
         return {key: one for key, one in by_key.items() if not base64.b64decode(key).startswith(KEPT_ALIVE)}
 
