@@ -32,7 +32,7 @@ READY_SECONDS = 60.0
 TRANSACTION = 128
 """Changes in one transaction: etcd takes no more."""
 OBJECTS = (b"/registry/", b"/registry0")
-"""The first key of an object and the first beyond them. Without its other key the API server ends after minutes."""
+"""The first key of an object, and the first beyond them. Without its other keys the API server ends after minutes."""
 KEPT_ALIVE = (b"/registry/masterleases/", b"/registry/leases/kube-system/apiserver-")
 """Keys that the API server renews."""
 Stored = dict[str, tuple[str, str]]

@@ -40,7 +40,7 @@ POD_OR_VIRTUAL = """
     kube-bridge kube-dummy-if wg0 wireguard.cali tun0 tunl0 nodelocaldns azv1234567890a gke1234567890a ovs-system
     ovn-k8s-mp0 genev_sys_6081 dummy0 ifb0 macvlan0 macvtap1 ipvlan1 cilium_host cilium_net cilium_vxlan antrea-gw0
     weave virbr0 vnet3 vmbr0 tailscale0 ip6tnl0 sit0 gre0 lo vlan.eth.1 vlan100 cbr0 podman0 qvo0a1b2c3d-4e
-    enp3s0f0npf0vf1 eth0_1 k6t-net1 fwpr101p0
+    enp3s0f0npf0vf1 en3f0pf0sf0 pf0hpf eth0_1 k6t-net1 fwpr101p0
 """.split()  # noqa: SIM905 - as a list it is a page
 CARDS = """
     eth0 eth1 eth10 ens5 ens192 enp1s0f0 enp1s0f0np0 enP4p1s0 eno1 eno2np1 enx001122334455 em1 p1p1 p4p2 bond0 bond1

@@ -28,7 +28,7 @@ OTHERS: Final = (
     "br.*|docker.*|podman.*|nerdctl.*|cni.*|cbr.*|virbr.*|vmbr.*|fw(br|ln|pr).*|q(br|vb|vo|r-|g-).*",
     "cilium.*|flannel.*|vxlan.*|weave.*|datapath|antrea.*|ovs.*|ovn.*|genev.*",
     "vlan.*|tun.*|wg.*|wireguard.*|tailscale.*|zt.*|ppp.*|gre.*|erspan.*|sit.*|ipip.*|ip6.*|ip_vti.*|vti.*|xfrm.*",
-    ".*pf[0-9]+vf[0-9]+|e(n|th).*_[0-9]+",  # representors of a card's virtual functions
+    ".*pf[0-9]+[vs]f[0-9]+|pf[0-9]+hpf|e(n|th).*_[0-9]+",  # representors of a card's virtual and subfunctions
 )
 _OTHER: Final = re.compile("|".join(OTHERS))
 # Names by the kernel, systemd or biosdevname.

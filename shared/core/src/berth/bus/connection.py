@@ -93,11 +93,10 @@ class ReadingClient(Client):
         self, sid: int, subject: bytes, reply: bytes, data: bytes, headers: dict[str, str] | None
     ) -> Msg:
         try:
-            message: Msg = super()._build_message(sid, subject, reply, data, headers)
+            texts = subject.decode(), reply.decode()
         except UnicodeDecodeError:
-            subject, reply = (text.decode(errors="replace").encode() for text in (subject, reply))
-            message = super()._build_message(sid, subject, reply, data, headers)
-        return message
+            texts = subject.decode(errors="replace"), reply.decode(errors="replace")
+        return self.msg_class(self, *texts, data, headers, _sid=sid)
 
 
 @dataclass(slots=True, eq=False)

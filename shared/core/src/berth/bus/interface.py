@@ -84,8 +84,10 @@ def message_size(data: bytes, headers: Mapping[str, str] | None) -> int:
     """Bytes of a message by the server's limit: payload and encoded headers."""
     if not headers:
         return len(data)
-    of_headers = sum(len(name) + len(text.strip().encode()) + _AROUND_HEADER for name, text in headers.items())
-    return len(data) + of_headers + _AROUND_HEADERS
+    size = len(data) + _AROUND_HEADERS
+    for name, text in headers.items():
+        size += len(name) + len(text.strip().encode()) + _AROUND_HEADER
+    return size
 
 
 class PubAck(msgspec.Struct, frozen=True, kw_only=True, gc=False):

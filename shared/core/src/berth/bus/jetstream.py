@@ -31,7 +31,7 @@ from berth.bus.interface import (
 )
 from berth.bus.outgoing import NO_RESPONDERS, description_of, status_of
 from berth.bus.topology import BANDWIDTH, FACTS, STORED_PREFIX, Names, bucket_prefix, bucket_stream
-from berth.decoding import MALFORMED, decoding, reason_of
+from berth.decoding import MALFORMED, reason_of
 from berth.errors import BerthError, DecodeError, TemporaryError
 
 
@@ -509,8 +509,10 @@ def stored_message(message: Msg, names: Names) -> StoredMessage | None:
     subject, time = headers.get(_SUBJECT), headers.get(_TIME)
     if subject is None or time is None or not is_number(sequence):
         raise DecodeError(f"decoding a stored message: its headers are {str(headers)[-300:]}")
-    with decoding("the time of a stored message"):
+    try:
         stored_at = datetime.fromisoformat(time)
+    except ValueError as exc:
+        raise DecodeError(f"decoding the time of a stored message: {reason_of(exc)}") from exc
     return StoredMessage(
         subject=names.own_subject(subject),
         sequence=int(sequence),

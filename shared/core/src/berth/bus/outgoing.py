@@ -6,10 +6,10 @@ import asyncio
 import itertools
 from collections import deque
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
 from datetime import timedelta
 from typing import Final
 
+import msgspec
 from nats.aio.msg import Msg
 
 from berth.bus.interface import MissingError, UnansweredError, Unstored
@@ -139,8 +139,7 @@ def settle(reply: asyncio.Future[Msg], answer: Msg | BerthError) -> None:
         reply.exception()  # retrieved: the caller may be gone, and asyncio would warn
 
 
-@dataclass(slots=True)
-class PendingRequest:
+class PendingRequest(msgspec.Struct):
     """A request without a reply yet; ``deadline`` in seconds of the event loop."""
 
     subject: str
