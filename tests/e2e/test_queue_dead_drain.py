@@ -22,7 +22,7 @@ from harness.worlds.pipeline import BerthUp, berth_up
 pytestmark = [pytest.mark.requires("nats-server"), pytest.mark.timeout(180)]
 
 COMMAND_SECONDS = 60.0
-SOURCE = re.compile(r"cluster [0-9a-f-]{36}, NATS nats://127\.0\.0\.1:\d+")
+SOURCE = re.compile(r"cluster [0-9a-f-]{36}( \(/.+\))?, NATS nats://127\.0\.0\.1:\d+")
 NODES = 4
 
 

@@ -23,7 +23,7 @@ from harness.worlds.printed import on_terminal
 pytestmark = [pytest.mark.requires("nats-server"), pytest.mark.timeout(180)]
 
 COMMAND_SECONDS = 60.0
-SOURCE = re.compile(r"cluster [0-9a-f-]{36}, NATS nats://127\.0\.0\.1:\d+")
+SOURCE = re.compile(r"cluster [0-9a-f-]{36}( \(/.+\))?, NATS nats://127\.0\.0\.1:\d+")
 NODES = 4
 MIRROR_SECONDS = 60.0
 """A watermark is at most half a minute old."""

@@ -31,6 +31,10 @@ from simulation.network import Fate, Network
 from simulation.patches import true_time
 
 T = TypeVar("T")
+LIMITED: Final = (
+    "pending_bytes", "ranked_bytes", "decisions_bytes", "dead_bytes", "cluster_bytes", "live_bytes", "control_bytes"
+)  # fmt: skip
+"""The settings of all streams and buckets."""
 ANSWER_SECONDS: Final = 5.0
 """After which a request counts as unanswered, as in berth.bus.connection."""
 
@@ -87,9 +91,12 @@ class SimulatedBus(MemoryBus):
         for observer in self.on_settled:
             observer(stream, stored)
 
-    def take_at_most(self, message_bytes: int) -> None:
-        """Refuse larger messages. Called before the first service starts."""
-        self._store.settings = replace(self._store.settings, message_bytes=message_bytes)  # type: ignore[misc] - as said
+    def take_at_most(self, message_bytes: int, stream_bytes: int = 0) -> None:
+        """Refuse larger messages, and more in a stream. Called before the first service starts."""
+        settings = replace(self._store.settings, message_bytes=message_bytes)
+        if stream_bytes:
+            settings = replace(settings, **dict.fromkeys(LIMITED, stream_bytes))
+        self._store.settings = settings  # type: ignore[misc] - as said
 
     def wipe(self) -> None:
         super().wipe()

@@ -8,14 +8,18 @@ from datetime import datetime
 from functools import lru_cache
 from typing import Any, ClassVar, Final, Literal
 
+import msgspec
+
 from berth.api.config.configuration import KubeSchedulerConfiguration
 from berth.api.config.load import load
+from berth.api.config.networktraffic import NetworkTrafficArgs, query_of
 from berth.api.config.presets import DEFAULT
 from berth.api.pod import Pod
 from berth.framework.events import Action, ClusterEvent, EventHint, Resource
-from berth.framework.interface import EnqueueExtensions, FilterPlugin, NodeInfo
+from berth.framework.interface import EnqueueExtensions, FilterPlugin, NodeInfo, ScorePlugin
 from berth.framework.profile import Point
 from berth.framework.status import SUCCESS, CycleState, Status
+from berth.messages.livedata import FACTS, LiveSource
 from berth.plugins.factory import PluginFactory, no_args
 from berth.plugins.prioritysort import PrioritySort
 from berth.profiles.installed import known_plugins
@@ -26,7 +30,9 @@ SECOND: Final = "packed"
 """The scheduler name of the second profile."""
 SMALL_NOTES: Final = 20_000
 """Bytes of labels that every message has room for."""
-Variant = Literal["one", "two"]
+LOAD: Final = "load"
+"""The source of the facts that a plugin reads."""
+Variant = Literal["one", "two", "live"]
 
 _ONE: Final = """
 apiVersion: kubescheduler.config.k8s.io/v1
@@ -48,6 +54,38 @@ _TWO: Final = (
     args: {scoringStrategy: {type: MostAllocated}}
 """
 )
+_LIVE: Final = """
+apiVersion: kubescheduler.config.k8s.io/v1
+kind: KubeSchedulerConfiguration
+profiles:
+- schedulerName: berth
+  plugins:
+    filter: {enabled: [{name: Trap}, {name: NetworkTraffic}]}
+    score: {enabled: [{name: NetworkTraffic}, {name: Load}]}
+    queueSort: {enabled: [{name: TrapSort}], disabled: [{name: PrioritySort}]}
+  pluginConfig:
+  - name: NetworkTraffic
+    args: {url: "http://prometheus", scoring: Capacity, saturationPercent: 90}
+"""
+
+
+class Load(ScorePlugin):
+    """Prefers nodes with less load, by facts that anybody may write."""
+
+    name: ClassVar[str] = "Load"
+    live_sources = frozenset({LiveSource(bucket=FACTS, name=LOAD)})
+
+    def score(self, state: CycleState, pod: Pod, node: NodeInfo) -> int:
+        fact = node.snapshot.live.fact(LOAD, node.name)
+        try:
+            load = 0.0 if fact is None else msgspec.json.decode(fact, type=_Fact).load
+        except msgspec.MsgspecError:
+            return 0
+        return 100 - int(100 * min(1.0, max(0.0, load)))
+
+
+class _Fact(msgspec.Struct):
+    load: float = 0.0
 
 
 class Trap(FilterPlugin, EnqueueExtensions):
@@ -110,10 +148,13 @@ class TrapPoint:
         return self.factory
 
 
-POINTS: Final = (TrapPoint(FACTORY), TrapPoint(SORT_FACTORY))
+LOAD_FACTORY: Final = PluginFactory(name=Load.name, points=(Point.SCORE,), build=no_args(Load))
+POINTS: Final = (TrapPoint(FACTORY), TrapPoint(SORT_FACTORY), TrapPoint(LOAD_FACTORY))
+TEXTS: Final = {"one": _ONE, "two": _TWO, "live": _LIVE}
+NETWORK_QUERY: Final = query_of(NetworkTrafficArgs(url="http://prometheus")).token
 
 
 @lru_cache
 def configuration(variant: Variant) -> KubeSchedulerConfiguration:
-    """A configuration with one profile or with two. Call it inside ``simulated``, where the plugin is found."""
-    return load(_ONE if variant == "one" else _TWO, known=known_plugins(), preset=DEFAULT)
+    """One profile, two, or one that reads live data. Call it inside ``simulated``, where the plugins are found."""
+    return load(TEXTS[variant], known=known_plugins(), preset=DEFAULT)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import random
 from collections.abc import Callable
+from functools import partial
 from typing import Final
 
 from berth.bus.admin import NAMED_IN_POSITIONS
@@ -12,15 +13,25 @@ from berth.bus.topology import PENDING, RANKED
 from berth.errors import BerthError
 from berth_sim.apiserver.kinds import LEASES, PODS
 from simulation.hostile import be_hostile
+from simulation.intruders import Intruder
 from simulation.loop import SimulatedProcess
 from simulation.network import Link
 from simulation.world import Service, World
 
 STREAM_LOST: Final = "NATS lost a stream"
-HOSTILE_SCORER: Final = "hostile scorer"
-APART: Final = frozenset({STREAM_LOST, HOSTILE_SCORER})
+HOSTILE_CLIENTS: Final = {
+    "hostile scorer": "scorer",
+    "hostile collector": "collector",
+    "hostile shadow": "shadow",
+    "hostile person": "people",
+}
+"""The user of the credential that is stolen."""
+INTRUDERS: Final = {"hostile kubelet": "kubelet", "hostile tenant": "tenant"}
+HOSTILE: Final = (*HOSTILE_CLIENTS, *INTRUDERS)
+APART: Final = frozenset({STREAM_LOST, *HOSTILE})
 """Faults that seeds choose only where they are asked for: most seeds stay as they were."""
 LONGEST_PAUSE_SECONDS: Final = 40.0
+LONGEST_ATTACK: Final = 45.0
 AFTERMATH_SECONDS: Final = {
     "binder lost in mid-air": 20.0,
     "Bindings late": 30.0,
@@ -29,7 +40,7 @@ AFTERMATH_SECONDS: Final = {
     "API answers lost": 30.0,
     "bus answers lost": 30.0,
     "deliveries forgotten": 30.0,
-    HOSTILE_SCORER: 10.0,
+    **dict.fromkeys(HOSTILE, 10.0),
 }
 """How long a fault may have effects after it has been withdrawn."""
 
@@ -145,11 +156,21 @@ class Faults:
             self._put(subject, self._chance.choice(GARBAGE))
         return 1.0
 
-    def hostile_scorer(self) -> float:
-        """Somebody has a scorer's credential, and lets no pod be bound whose message he gets."""
+    def hostile(self, user: str) -> float:
+        """Somebody has a user's credential, and does harm with it for a while."""
         world, chance = self._world, random.Random(self._chance.random())
-        process = world.start_hostile(lambda bus: be_hostile(bus, chance, world.stolen))
-        return self._later(self._chance.uniform(1.0, 15.0), world.end_client, process)
+        process = world.start_hostile(lambda bus: be_hostile(bus, user, chance, self._steal, world.deeds))
+        seconds = self._chance.choice((15.0, 15.0, 15.0, LONGEST_ATTACK))
+        return self._later(self._chance.uniform(1.0, seconds), world.end_client, process)
+
+    def intrude(self, kind: str) -> float:
+        """Somebody harms through the API server: with a node, or with pods."""
+        end = Intruder(self._world, random.Random(self._chance.random())).begin(kind)
+        return self._later(self._chance.uniform(1.0, 15.0), end)
+
+    def _steal(self, attempt: str) -> None:
+        self._world.stolen.add(attempt)
+        self._world.touched[attempt.partition(".")[0]] = self._world.now
 
     def _put(self, subject: str, data: bytes) -> None:
         with contextlib.suppress(BerthError):
@@ -415,5 +436,6 @@ FAULTS: Final[dict[str, Callable[[Faults], float]]] = {
     "NATS's disk full": Faults.disk_full,
     "deliveries forgotten": Faults.deliveries_forgotten,
     STREAM_LOST: Faults.stream_lost,
-    HOSTILE_SCORER: Faults.hostile_scorer,
+    **{name: partial(Faults.intrude, kind=kind) for name, kind in INTRUDERS.items()},
+    **{name: partial(Faults.hostile, user=user) for name, user in HOSTILE_CLIENTS.items()},
 }

@@ -8,25 +8,30 @@ from __future__ import annotations
 
 import bisect
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from enum import Enum
 from http import HTTPStatus
 from typing import Any, Final
 
 import msgspec
+import numpy as np
 
+from berth.api.kinds import POD_DISRUPTION_BUDGET
 from berth.api.pod import Pod, is_gated, priority_of
 from berth.bus.interface import MESSAGE_ID, PubAck, StoredMessage
-from berth.bus.topology import CLUSTER, DEAD, DECISIONS, PENDING, RANKED, bucket_prefix, bucket_stream
+from berth.bus.topology import BANDWIDTH, CLUSTER, DEAD, DECISIONS, PENDING, RANKED, bucket_prefix, bucket_stream
 from berth.framework.profile import Profile
 from berth.kube.errors import Response
-from berth.messages.attempts import Outcome, Reason
+from berth.messages.attempts import SCHEMA, Outcome, Reason
 from berth_sim.apiserver.kinds import NODES, PERSISTENT_VOLUME_CLAIMS, PERSISTENT_VOLUMES, PODS
 from simulation.api import ApiRequest
 from simulation.configurations import SECOND, SMALL_NOTES, TRAP
-from simulation.truth import READ_KINDS, Truth, decoded, is_present, requests_of, truth_of
+from simulation.truth import READ_KINDS, Truth, decoded, is_present, requests_of, simulated, truth_of
 from simulation.world import World
 
+BUDGETS: Final = simulated(POD_DISRUPTION_BUDGET)
+BOUND_SECONDS: Final = 25.0
+"""Within which a pod that a hostile client has not touched is bound while it acts: as in a run without any fault."""
 VISIBLE_SECONDS: Final = 1.0
 """What has been so for this long, a scheduler with full knowledge knows."""
 UNTOLD_SECONDS: Final = 5.0
@@ -56,6 +61,10 @@ class Invariants:
         """By uid, as they were when they were bound."""
         self._evictions: dict[str, tuple[str, str]] = {}
         """By victim's uid: the preemptor's uid, and the node."""
+        self._plans: dict[str, list[Pod]] = {}
+        """By preemptor's uid, the victims that a binder has chosen and of which it has deleted none."""
+        self._waits_since: dict[str, float] = {}
+        """By uid, since when a pod could be bound while a hostile client acts."""
         self._node_history: dict[str, list[tuple[int, dict[str, Any] | None]]] = {}
         """By name, every state of a node with its revision. The store forgets them when it is compacted."""
         self._judged_at = -1
@@ -97,6 +106,7 @@ class Invariants:
         """A binder begins to evict."""
         for victim in victims:
             self._evictions[victim.uid] = (preemptor.uid, node)
+        self._plans[preemptor.uid] = victims
 
     def _on_change(self, change: Any) -> None:
         self._times.append(self._world.now)
@@ -184,7 +194,7 @@ class Invariants:
             return
         offers = [requests_of(_as_container(state)) for state in states]
         room = [max(offer[0] for offer in offers), max(offer[1] for offer in offers)]
-        pods_allowed = max(int(state["status"]["allocatable"]["pods"]) for state in states)
+        pods_allowed = max(int(float(state["status"]["allocatable"]["pods"])) for state in states)
         used, names = [0.0, 0.0, 0], []
         seen = self._seen(request).get("pods", 0)
         for stored in self._api.store.table(PODS).in_order():
@@ -269,13 +279,32 @@ class Invariants:
         profile = self.profile_of(preemptor)
         free = {each.node for each in now.rank(preemptor, profile).candidates}
         if not free:
+            self._check_cost(request, preemptor, now)
             return
         earlier = self._known(request, VISIBLE_SECONDS)
         before = earlier.pods.get(preemptor_uid)
         free &= {each.node for each in earlier.rank(preemptor, profile).candidates} if before else set()
         free -= set(self.messages.reserved.values())
+        free -= self.messages.measured_by_hostile(VISIBLE_SECONDS)
         if free:
             self._world.problem(f"{victim.key} on {node} is evicted for {preemptor.key}, which fits {sorted(free)}")
+
+    def _check_cost(self, request: ApiRequest, preemptor: Pod, now: Truth) -> None:
+        """One scheduler would evict no less important pods, and no fewer, elsewhere."""
+        plan = self._plans.pop(preemptor.uid, [])
+        if not plan or self._api.store.table(BUDGETS).items or self.messages.measured_by_hostile(VISIBLE_SECONDS):
+            return
+        for truth in (now, self._known(request, VISIBLE_SECONDS)):
+            found = truth.rank(preemptor, self.profile_of(preemptor), may_preempt=True).nomination
+            if found is None or not found.victims or found.node in self.messages.reserved.values():
+                return
+            cheapest = _cost(truth.pods[uid] for uid in found.victims)
+            if cheapest >= _cost(plan):
+                return
+        self._world.problem(
+            f"{', '.join(pod.key for pod in plan)} are evicted for {preemptor.key} at {_cost(plan)}, which {cheapest} "
+            f"on {found.node} would have cost"
+        )
 
     def _known(self, request: ApiRequest, seconds: float) -> Truth:
         """The cluster as the sender knew it, or could have known it so many seconds ago."""
@@ -362,6 +391,16 @@ class Invariants:
             for claim in found
         )
 
+    def look_on(self) -> None:
+        """A pod that no hostile client has touched is bound though one acts."""
+        world, could = self._world, self.could_be_bound()
+        waiting = {pod.uid: pod.key for pod in self.unbound() if pod.key in could and pod.uid not in world.touched}
+        self._waits_since = {uid: self._waits_since.get(uid, world.now) for uid in waiting}
+        for uid, since in self._waits_since.items():
+            if world.now - since > BOUND_SECONDS:
+                world.problem(f"{waiting[uid]} waits for {BOUND_SECONDS:g} s while a hostile client acts on others")
+                world.touched[uid] = world.now
+
     def is_done(self) -> bool:
         """Whether nothing is left to do. It ends at the first thing that is, and ranks no pod after it."""
         is_settled = not self._unsettled() and not self._mirror_problems() and not self._untold()
@@ -408,7 +447,10 @@ class Invariants:
             f"{name} {stored.subject}"
             for name in (PENDING, RANKED)
             for stored in self._stored(name)
-            if ".".join(stored.subject.split(".")[3:]) not in waiting and self._is_known(stored.subject)
+            if ".".join(stored.subject.split(".")[3:]) not in waiting
+            and self._is_known(stored.subject)
+            # One of a schema that only a newer binder may know stays in RANKED for two minutes.
+            and (name == PENDING or _read(stored.data).schema == SCHEMA)
         ]
 
     def _is_known(self, subject: str) -> bool:
@@ -426,6 +468,16 @@ class Invariants:
             if is_present(pod) and (pod["spec"].get("nodeName") or pod["status"].get("nominatedNodeName")):
                 wanted.add(f"pod.{pod['metadata']['uid']}")
         return [*(f"lacks {key}" for key in sorted(wanted - keys)), *(f"has {key}" for key in sorted(keys - wanted))]
+
+    def heavy(self) -> list[str]:
+        """Parts of services that keep more than all streams of such a run have, a few times over."""
+        newest = [(each, {type(part): part for part in each.process.parts}) for each in self._world.services]
+        return [
+            f"{service.process.name} keeps {kept} bytes in {kind.__name__}"
+            for service, parts in newest
+            for kind, part in parts.items()
+            if (kept := weight(part)) > MOST_BYTES
+        ]
 
     def kept(self) -> list[str]:
         """Tables of the services that have not become empty, although no pod is left."""
@@ -455,6 +507,8 @@ class Messages:
         self._attempts: set[tuple[str, str]] = set()
         """By stream, the attempts that it has had."""
         self._dead: set[str] = set()
+        self._measured_by_hostile: dict[str, float] = {}
+        """By node, when a hostile client's sample was last the one that counted."""
         self._decided: dict[str, tuple[int, int]] = {}
         """By uid, the highest attempt with a final Decision."""
         self.reserved: dict[str, str] = {}
@@ -464,7 +518,7 @@ class Messages:
         """By uid, the outcome of the last Decision."""
         self._kept_out_since: dict[str, float] = {}
         """By uid, since when each Decision says that only others' proposals keep the pod out."""
-        world.bus.on_stored.append(self._on_stored)
+        world.bus.on_stored += [self._on_forged, self._on_stored]
         world.bus.on_settled.append(self._on_settled)
         world.bus.on_wiped.append(self._on_wiped)
         world.bus.on_messages_lost.append(self._on_wiped)
@@ -479,13 +533,13 @@ class Messages:
         if ack.stream not in (PENDING, RANKED, DECISIONS, DEAD):
             return
         if ack.stream == DEAD:
-            self._dead.add(".".join(subject.split(".")[2:]))
+            self._dead |= set() if self._world.is_served_to_hostile() else {".".join(subject.split(".")[2:])}
             return
         attempt, outcome = _attempt_in(data)
         if not ack.duplicate:
             self._attempts.add((ack.stream, attempt))
         known = self._stored_as.setdefault((ack.stream, headers.get(MESSAGE_ID, "")), attempt)
-        if ack.duplicate and known != attempt:
+        if ack.duplicate and known != attempt and attempt and attempt not in self._world.stolen:
             self._world.problem(f"{ack.stream} dropped attempt {attempt} as a duplicate of {known}")
         if not ack.duplicate:
             self._world.note("bus", ack.stream, f"{subject} {attempt} {outcome}")
@@ -500,6 +554,20 @@ class Messages:
             self.reserved.pop(uid, None)
             self._decided[uid] = max(order, self._decided.get(uid, (0, 0)))
 
+    def _on_forged(self, subject: str, data: bytes, headers: Mapping[str, str], ack: PubAck) -> None:
+        """Notice what a hostile client says of pods and nodes, and who measures a node again."""
+        is_forged, node = self._world.is_served_to_hostile(), subject.removeprefix(SAMPLES).partition(".")[2]
+        if subject.startswith(SAMPLES) and (is_forged or node in self._measured_by_hostile):
+            self._measured_by_hostile[node] = float("inf") if is_forged else self._world.now
+        if is_forged and ack.stream == RANKED:
+            for attempt in filter(None, (_attempt_in(data)[0], headers.get(MESSAGE_ID))):
+                self._world.stolen.add(attempt)
+                self._world.touched[attempt.partition(".")[0]] = self._world.now
+
+    def measured_by_hostile(self, seconds: float) -> set[str]:
+        """Nodes of which a hostile client's sample counts, or did so many seconds ago: such data is believed."""
+        return {node for node, until in self._measured_by_hostile.items() if until >= self._world.now - seconds}
+
     def _check_decision(self, subject: str, decision: _Attempt) -> None:
         """A pod that others' proposals keep out for long while some pod waits must be told.
 
@@ -507,6 +575,8 @@ class Messages:
         """
         uid, _ = _order(decision.attempt)
         self.last[uid] = decision.outcome
+        if decision.outcome == Outcome.ERROR and self._world.is_only_attacked:
+            self._check_error(subject, uid)
         if self._world.is_calm and decision.repeat:
             self._check_nomination(uid, decision.node)
         if decision.reason != Reason.PROPOSALS:
@@ -515,6 +585,12 @@ class Messages:
         since = self._kept_out_since.setdefault(uid, self._world.now)
         if self._world.is_calm and self.reserved and self._world.now - since > UNTOLD_SECONDS:
             self._world.problem(f"{subject} was kept out by proposals for {UNTOLD_SECONDS:g} s, and not told so")
+
+    def _check_error(self, subject: str, uid: str) -> None:
+        """A node, a pod or a message of somebody else costs a pod no error."""
+        pod = next((each for each in self._world.pods() if each["metadata"]["uid"] == uid), None)
+        if pod is not None and uid not in self._world.touched and TRAP not in pod["metadata"].get("labels", {}):
+            self._world.problem(f"{subject} is an error, and nothing is wrong with the pod")
 
     def _check_nomination(self, uid: str, node: str) -> None:
         for pod in self._world.pods():
@@ -536,6 +612,7 @@ class Messages:
 
 
 class _Attempt(msgspec.Struct):
+    schema: int = 0
     attempt: str = ""
     outcome: str = ""
     node: str = ""
@@ -561,6 +638,7 @@ def _order(attempt: str) -> tuple[str, tuple[int, int]]:
     return uid, (int(term or 0), int(number or 0))
 
 
+SAMPLES: Final = bucket_prefix(BANDWIDTH)
 MOST_KEPT: Final = 2
 NOT_OF_PODS: Final = tuple(
     f".{name}"
@@ -615,11 +693,7 @@ NOT_OF_PODS: Final = tuple(
 
 def sizes(thing: Any, path: str, depth: int = 0) -> Iterator[tuple[str, int]]:
     """The tables of an object of berth and of its parts, with the number of their entries."""
-    names = [
-        *getattr(thing, "__dict__", {}),
-        *(name for each in type(thing).__mro__ for name in getattr(each, "__slots__", ())),
-    ]
-    for name in names:
+    for name in _names_of(thing):
         value = getattr(thing, name, None)
         if isinstance(value, dict | set | list | deque):
             yield f"{path}.{name}", len(value)
@@ -628,6 +702,47 @@ def sizes(thing: Any, path: str, depth: int = 0) -> Iterator[tuple[str, int]]:
 
 
 DEEPEST: Final = 3
+
+
+def weight(thing: object) -> int:
+    """About how many bytes a part of a service keeps: of texts and arrays, and some for each object."""
+    total, seen, left = 0, set[int](), [thing]
+    while left:
+        one = left.pop()
+        if one is None or id(one) in seen or isinstance(one, bool | int | float | type | Enum):
+            continue
+        seen.add(id(one))
+        total += ENTRY_BYTES
+        if isinstance(one, str | bytes):
+            total += len(one)
+        elif isinstance(one, np.ndarray):
+            total += one.nbytes
+        elif isinstance(one, Mapping):
+            left += one.keys()
+            left += one.values()
+        elif isinstance(one, list | tuple | set | frozenset | deque):
+            left += one
+        elif isinstance(one, msgspec.Struct) or (type(one).__module__.startswith("berth") and not callable(one)):
+            left += (getattr(one, name, None) for name in _names_of(one))
+    return total
+
+
+ENTRY_BYTES: Final = 64
+MOST_BYTES: Final = 12 * 1024 * 1024
+"""Streams have 1 MiB each, a log of events has 1 MiB as JSON, and an object takes about three times its JSON."""
+
+
+def _names_of(thing: object) -> Iterator[str]:
+    yield from getattr(thing, "__dict__", {})
+    for each in type(thing).__mro__:
+        slots = getattr(each, "__slots__", ())
+        yield from (slots,) if isinstance(slots, str) else slots
+
+
+def _cost(victims: Iterable[Pod]) -> tuple[int, int, int]:
+    """Upstream's order without budgets: the most important victim, the sum, the number."""
+    priorities = [priority_of(pod) for pod in victims]
+    return max(priorities), sum(priority + 2**31 for priority in priorities), len(priorities)
 
 
 def _is_large(pod: Pod) -> bool:

@@ -14,6 +14,9 @@ from typing import Any, Final
 from msgspec import structs
 
 from berth.bus import stages
+from berth.cluster import columns
+from berth.framework import cycle, filtering
+from berth.framework import preemption as framework_preemption
 from berth.framework.events import Resource
 from berth.framework.status import SUCCESS
 from berth.kube import writes
@@ -24,24 +27,27 @@ from berth.plugins.volumes.volumebinding import plugin as volumebinding
 from berth.ranking import view
 from berth_binder import cache as binder_cache
 from berth_binder import core, takeover
+from berth_binder import service as binder_service
 from berth_binder.attempts import queue as queue_of_attempts
 from berth_binder.attempts.ahead import AheadMessages
 from berth_binder.core import BinderCore
 from berth_binder.decisions import conflictcheck, preemption
 from berth_binder.decisions.verdict import EvictionPlan, Verdict
 from berth_binder.events import Ack, PutOff
+from berth_metrics_collector import samplestore
 from berth_scorer import backlog
 from berth_scorer import core as scorer_core
 from berth_scorer import events as scorer_events
 from berth_watcher import mirror
 from berth_watcher.attempts import Attempts, InFlightWindow
+from berth_watcher.queue import requeue
 from berth_watcher.queue.plugins import QueuePlugins
 from berth_watcher.queue.requeue import Requeue
 from berth_watcher.store import clusterevents
 from berth_watcher.takeover import TakeoverState
 from harness.fakes.memory_bus import MemoryStore
 from simulation.faults import STREAM_LOST
-from simulation.simulate import HOSTILE, LARGE_OBJECTS, VOLUMES, Focus
+from simulation.simulate import ATTACKS, LARGE_OBJECTS, VOLUMES, Focus
 
 Replacement = tuple[Any, str, Any]
 
@@ -371,6 +377,43 @@ def _unknown_profiles_are_put_off() -> list[Replacement]:
     ]
 
 
+def _unknown_profiles_fill_ranked() -> list[Replacement]:
+    """The slots come back, and RANKED does not."""
+    return _unknown_profiles_are_put_off()[:2]
+
+
+def _absurd_nodes_break_checks() -> list[Replacement]:
+    return [
+        (columns, "MOST_PODS", 2**70),
+        (filtering, "MOST_COUNTED", 2**70),
+        *((each, "checked", lambda _node, check: check()) for each in (filtering, cycle, framework_preemption)),
+    ]
+
+
+def _columns_for_ever() -> list[Replacement]:
+    """What pods and nodes have named is kept, without an amount."""
+
+    def keep(self: Any, resource: str, row: int, amount: float) -> None:
+        self._amounts.setdefault(resource, {})[row] = amount
+
+    return [(columns.AmountColumns, "_keep", keep)]
+
+
+def _events_by_number() -> list[Replacement]:
+    return [(requeue, "bytes_of", lambda *_objects: 0)]
+
+
+def _samples_from_the_future_stay() -> list[Replacement]:
+    return [(samplestore._StoredSample, "newest", property(lambda self: self.sampled_at))]
+
+
+def _any_term_is_believed() -> list[Replacement]:
+    async def is_known(_self: Any, _term: Any) -> bool:
+        return True
+
+    return [(binder_service.BinderEpoch, "_is_known", is_known)]
+
+
 def _orphans_stay() -> list[Replacement]:
     async def find(_self: Any) -> str:
         return ""
@@ -624,6 +667,16 @@ UNKNOWN_PROFILE: Final = Focus(
     fault_counts=(0, 1), variants=("watcher only",), window_floors=(2,), kinds=("plain", "packed"), acts=(5,)
 )
 
+SCORER: Final = replace(ATTACKS, faults=("hostile scorer",), fault_counts=(1,), variants=("one",), window_floors=(1, 2))
+HOLDS: Final = replace(SCORER, deeds=("take", "put_off", "hold"))
+OTHER_PROFILE: Final = replace(SCORER, deeds=("take", "rank_for_another_profile"))
+FULL_RANKED: Final = replace(SCORER, deeds=("fill_ranked",))
+EVICTIONS: Final = replace(SCORER, deeds=("take", "propose_evictions"), pods=(6, 10), nodes=(2, 3))
+FORGERIES: Final = replace(SCORER, deeds=("forge",))
+SATURATED: Final = replace(ATTACKS, faults=("hostile collector",), deeds=("saturate",), variants=("live",))
+KUBELETS: Final = replace(ATTACKS, faults=("hostile kubelet",), variants=("one",), kinds=("plain",), empties=1)
+TENANTS: Final = replace(ATTACKS, faults=("hostile tenant",), variants=("one",), empties=1)
+
 MUTATIONS: Final[dict[str, Mutation]] = {
     "no-uid": Mutation(rule="a Binding carries uid and resourceVersion (5)", seeds=5, replace=_no_uid, is_quick=True),
     "ack-before-puback": Mutation(
@@ -690,7 +743,7 @@ MUTATIONS: Final[dict[str, Mutation]] = {
         rule="the binder chooses whom it evicts (5.16)",
         seeds=100,
         replace=_evicts_unread,
-        focus=HOSTILE,
+        focus=EVICTIONS,
         is_quick=True,
     ),
     "evicts-unneeded": Mutation(
@@ -808,15 +861,51 @@ MUTATIONS: Final[dict[str, Mutation]] = {
         rule="an attempt that a work queue holds gives its slots back (3.5)",
         seeds=100,
         replace=_held_attempts_keep_their_slots,
-        focus=HOSTILE,
+        focus=HOLDS,
         is_quick=True,
     ),
     "unknown-profiles-for-ever": Mutation(
         rule="what only a newer binder may understand has an end (4.7)",
         seeds=100,
         replace=_unknown_profiles_are_put_off,
-        focus=HOSTILE,
+        focus=OTHER_PROFILE,
         is_quick=True,
+    ),
+    "ranked-filled": Mutation(
+        rule="RANKED keeps room: what a newer binder may understand has a bound in bytes (4.7)",
+        seeds=500,
+        replace=_unknown_profiles_fill_ranked,
+        focus=FULL_RANKED,
+    ),
+    "absurd-nodes": Mutation(
+        rule="a node on which a check breaks costs no pod its place on others (8.6)",
+        seeds=500,
+        replace=_absurd_nodes_break_checks,
+        focus=KUBELETS,
+    ),
+    "columns-for-ever": Mutation(
+        rule="what pods and nodes name ends with its last user (8.6)",
+        seeds=500,
+        replace=_columns_for_ever,
+        focus=TENANTS,
+    ),
+    "events-by-number": Mutation(
+        rule="the watcher keeps events by their bytes (8.6)",
+        seeds=500,
+        replace=_events_by_number,
+        focus=TENANTS,
+    ),
+    "samples-from-the-future": Mutation(
+        rule="a sample from the future counts as that of its storing",
+        seeds=500,
+        replace=_samples_from_the_future_stay,
+        focus=SATURATED,
+    ),
+    "any-term": Mutation(
+        rule="an attempt of a term that no watcher has had is a dead letter (5.5)",
+        seeds=500,
+        replace=_any_term_is_believed,
+        focus=FORGERIES,
     ),
     "orphans-stay": Mutation(
         rule="a consumer that does not deliver what its stream holds is made anew (2)",
@@ -840,6 +929,15 @@ ELSEWHERE: Final[dict[str, str]] = {
     "messages of pods that wait are not counted (5; point 3): needs more than 1,024 pods": (
         "integration/binder/test_progress.py"
         "::test_important_pod_is_bound_behind_more_waiting_pods_than_messages_are_held"
+    ),
+    "an attempt on which no scorer works is followed by the next after 10 s (3.5): a run waits for longer": (
+        "unit/watcher/test_attempts.py::test_attempt_whose_scorer_goes_is_followed_by_the_next_within_ten_seconds"
+    ),
+    "a message of PENDING that no pod needs is deleted (3.5): needs a pod that is decided, and its message put off": (
+        "integration/watcher/test_orphans.py::test_messages_put_off_for_a_century_end_with_their_pods"
+    ),
+    "an attempt after one that stayed in PENDING is a suspect (6.4): needs scorers that start for 10 s": (
+        "unit/watcher/test_attempts.py::test_attempt_after_one_that_stayed_in_pending_is_ranked_as_a_suspect"
     ),
     "naming nodes that proposals fill (4): needs a cluster that gets exactly full": (
         "unit/ranking/test_ranker.py::test_a_node_that_only_a_proposal_fills_is_named_after_those_with_room"
@@ -881,6 +979,25 @@ ELSEWHERE: Final[dict[str, str]] = {
     ),
     "a nomination ends with the wait (5.15): the next attempt, milliseconds later, writes or clears it anyway": (
         "unit/binder/test_nominations.py::test_wait_that_ends_without_a_binding_clears_the_nomination"
+    ),
+    "an answer delivered where others read copies (8.1): the bus in memory has no reply subjects": (
+        "integration/bus/test_nats_accounts.py::test_an_answer_of_another_stream_is_no_copy_for_readers"
+    ),
+    "statistics under another service's name (8.7): the bus in memory has no accounts": (
+        "integration/bus/test_nats_accounts.py::test_what_people_read_of_a_service_comes_from_its_own_account"
+    ),
+    "a recorder's lock that is a link: no file is in a simulation": (
+        "unit/recording/test_segments.py::test_a_lock_that_somebody_else_put_there_is_left_alone"
+    ),
+    "questions as fast as a person sends them (2.11): the answers' budget is in the connection to NATS": (
+        "integration/bus/test_nats_accounts.py"
+        "::test_questions_as_fast_as_a_person_sends_them_get_so_many_answers_a_second"
+    ),
+    "limits of NATS itself and its log: the bus in memory has neither": (
+        "unit/bus/test_server.py::test_the_log_is_bounded"
+    ),
+    "a Deployment of 2^31-1 replicas, a line of a watch without end: no file and no wire is in a simulation": (
+        "unit/simulate/test_workloads.py::test_too_many_pods_are_refused_before_they_are_made"
     ),
     "the best estimate (point 13): needs hundreds of nodes": (
         "simulation/test_many_scorers.py::test_many_scorers_place_pods_as_one_does"

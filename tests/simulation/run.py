@@ -3,7 +3,7 @@
 --seeds N            how many (100)
 --seed N [-v]        one seed; -v prints its trace
 --first N            the first seed (0)
---smallest           the smallest clusters: thousands of runs in a minute
+--focus NAME         smallest: the smallest clusters, thousands of runs in a minute; hostile: stolen credentials
 --jobs N             processes (1)
 --kept               the seeds that have found something
 --digests            a digest of each run: equal when it went the same way
@@ -37,7 +37,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int)
     parser.add_argument("--first", type=int, default=0)
     parser.add_argument("--kept", action="store_true")
-    parser.add_argument("--smallest", action="store_true")
+    parser.add_argument("--focus", choices=("", "smallest", "hostile"), default="")
     parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("-v", "--verbose", action="store_true")
     parser.add_argument("--digests", action="store_true")
@@ -51,17 +51,17 @@ def main() -> None:
 
         sys.exit(_many(list(KEPT), given.jobs, digests=given.digests))
     if given.seed is not None:
-        sys.exit(_one(given.seed, verbose=given.verbose, smallest=given.smallest))
+        sys.exit(_one(given.seed, verbose=given.verbose, focus=given.focus))
     seeds = range(given.first, given.first + given.seeds)
-    sys.exit(_many(seeds, given.jobs, digests=given.digests, smallest=given.smallest))
+    sys.exit(_many(seeds, given.jobs, digests=given.digests, focus=given.focus))
 
 
-def _one(seed: int, *, verbose: bool, smallest: bool) -> int:
-    from simulation.simulate import SMALLEST, run_seed, simulating
+def _one(seed: int, *, verbose: bool, focus: str) -> int:
+    from simulation.simulate import run_seed, simulating
 
     gc.disable()
     with simulating():
-        result = run_seed(seed, keep_trace=verbose, focus=SMALLEST if smallest else None)
+        result = run_seed(seed, keep_trace=verbose, focus=_focus(focus))
     for line in result.trace:
         print(line)
     print(
@@ -116,20 +116,26 @@ def _search(chunk: tuple[str, Sequence[int]]):
     return None
 
 
-def _work(chunk: tuple[Sequence[int], bool]) -> list:
+def _work(chunk: tuple[Sequence[int], str]) -> list:
     """Run some seeds in a process that ends with them: nothing is collected in the middle of a run."""
-    from simulation.simulate import SMALLEST, run_seed, simulating
+    from simulation.simulate import run_seed, simulating
 
-    seeds, smallest = chunk
+    seeds, focus = chunk
     with simulating():
-        return [run_seed(seed, focus=SMALLEST if smallest else None) for seed in seeds]
+        return [run_seed(seed, focus=_focus(focus)) for seed in seeds]
 
 
-def _results(seeds: Sequence[int], jobs: int, *, smallest: bool) -> Iterator:
+def _focus(name: str):
+    from simulation.simulate import ATTACKS, SMALLEST
+
+    return {"smallest": SMALLEST, "hostile": ATTACKS}.get(name)
+
+
+def _results(seeds: Sequence[int], jobs: int, *, focus: str) -> Iterator:
     """Run the seeds in children of this process, which has imported everything."""
     _warm_up()
-    each = SEEDS_EACH * (2 if smallest else 1)
-    chunks = [(seeds[at : at + each], smallest) for at in range(0, len(seeds), each)]
+    each = SEEDS_EACH * (2 if focus == "smallest" else 1)
+    chunks = [(seeds[at : at + each], focus) for at in range(0, len(seeds), each)]
     with multiprocessing.get_context("fork").Pool(jobs, maxtasksperchild=1) as pool:
         for results in pool.imap_unordered(_work, chunks):
             yield from results
@@ -146,10 +152,10 @@ def _warm_up() -> None:
     gc.disable()
 
 
-def _many(seeds: Sequence[int], jobs: int, *, digests: bool, smallest: bool = False) -> int:
+def _many(seeds: Sequence[int], jobs: int, *, digests: bool, focus: str = "") -> int:
     began, failed, runs = _perf_counter(), [], 0
     faults, users, outcomes, events, totals = Counter(), Counter(), Counter(), Counter(), Counter()
-    for result in _results(seeds, jobs, smallest=smallest):
+    for result in _results(seeds, jobs, focus=focus):
         runs += 1
         if digests:
             print(f"{result.seed} {result.digest}", flush=True)

@@ -13,28 +13,30 @@ from typing import Any, Final
 
 import structlog
 
-from berth.bus.settings import TopologySettings
+from berth.bus.settings import MEBIBYTE, TopologySettings
 from berth.leader import clients
 from berth.ranking.view import View
-from berth.settings.settings import Numbers
+from berth.settings.settings import NatsSettings, Numbers
 from berth_binder import apicalls
 from berth_binder.cache import Cache
 from berth_binder.core import BinderCore
 from berth_binder.decisions.conflictcheck import ConflictCheck
+from berth_metrics_collector import service as collector_service
 from berth_scorer.backlog import Backlog
 from berth_scorer.core import ScorerCore
 from berth_scorer.publisher import RankingPublisher
 from berth_watcher import service as watcher_service
 from berth_watcher.core import WatcherCore
+from berth_watcher.queue import requeue
 from simulation import patches
 from simulation.cluster import ACTS, KINDS_OF_PODS, ClusterUsers
 from simulation.configurations import SECOND, configuration
-from simulation.faults import APART, FAULTS, HOSTILE_SCORER, STREAM_LOST, Faults
+from simulation.faults import APART, FAULTS, HOSTILE, HOSTILE_CLIENTS, STREAM_LOST, Faults
 from simulation.invariants import Invariants
 from simulation.loop import OWNER, START_SECONDS, TooManyStepsError
 from simulation.rules import Rules
 from simulation.truth import READ_KINDS
-from simulation.world import World
+from simulation.world import COLLECTOR, QuietLinks, World
 
 QUIET_SECONDS: Final = 60.0
 """Within which every pod that fits must be bound after the last fault."""
@@ -42,13 +44,16 @@ MOST_STEPS: Final = 400_000
 HARMLESS: Final = frozenset({"strangers' fences", "garbage on the bus"})
 """Faults that must end no leadership."""
 PROMPT_SECONDS: Final = 25.0
-"""The same in a run without any fault: two of the longest back-off, and a provisioner's time."""
+"""The same in a run without any fault: two of the longest back-off, and a provisioner's time. Ten seconds after hostile
+clients have gone, this holds as well."""
 ROUGH_SECONDS: Final = 5.0
 BUDGETED: Final = 0.2
 """Share of the runs with disruption budgets."""
 STALLED: Final = "stalled, giving up the lead"
 STALL_SECONDS: Final = 20.0
 """Later than this after the last fault nothing stands still: a stall that began with a fault has shown before."""
+EVENT_BYTES: Final = 1024 * 1024
+"""Bytes of each log of events in these runs: few pods fill them."""
 EMPTY_SECONDS: Final = 75.0
 """After which nothing of deleted pods is left: two lifetimes of a proposal, and some."""
 
@@ -85,6 +90,10 @@ class Focus:
     """In which users act and faults begin."""
     message_bytes: int = TopologySettings().message_bytes
     """The largest message that the bus takes."""
+    stream_mebibytes: int = 0
+    """The size of every stream and bucket; 0: as berth declares it."""
+    deeds: tuple[str, ...] = ()
+    """What hostile clients do, by name; empty: everything."""
     patient: float = 1.0
     """Share of the runs that wait until no fault has an effect any more; others end when nothing is left to do."""
     empties: int = 10
@@ -137,14 +146,27 @@ are found sooner by these, one of them by these only; one alike; five later or n
 """
 LOST_STREAMS: Final = replace(
     SMALL,
-    faults=(*(name for name in FAULTS if name != HOSTILE_SCORER), *(STREAM_LOST,) * 10),
+    faults=(*(name for name in FAULTS if name not in HOSTILE), *(STREAM_LOST,) * 10),
     fault_counts=(1, 2, 3),
 )
 """Positions of one stream begin anew, among other faults."""
-HOSTILE: Final = replace(SMALL, faults=(HOSTILE_SCORER,), fault_counts=(1, 1, 2), acts=(2, 4), window_floors=(1, 2))
-"""A stolen credential of a scorer, and few slots in the window."""
+ATTACKS: Final = replace(
+    SMALL,
+    faults=("hostile scorer", "hostile scorer", *HOSTILE),
+    fault_counts=(1, 1, 2),
+    acts=(3, 6),
+    nodes=(2, 4),
+    pods=(4, 10),
+    things=(*ACTS, "add_important_pod"),
+    window_floors=(1, 2, 64),
+    variants=("one", "two", "live", "live"),
+    message_bytes=64 * 1024,
+    stream_mebibytes=1,
+    empties=6,
+)
+"""Stolen credentials, few slots in the window, and streams that are soon full."""
 SIZES: Final = (
-    *(SMALL,) * 34, *(MEDIUM,) * 5, LARGE, *(VOLUMES,) * 4, *(LARGE_OBJECTS,) * 2, *(LOST_STREAMS,) * 2, *(HOSTILE,) * 2
+    *(SMALL,) * 34, *(MEDIUM,) * 5, LARGE, *(VOLUMES,) * 4, *(LARGE_OBJECTS,) * 2, *(LOST_STREAMS,) * 2, *(ATTACKS,) * 2
 )  # fmt: skip
 """What seeds choose among: most runs are small, since a fault needs few pods to show, and many seeds.
 
@@ -216,6 +238,9 @@ def simulating() -> Iterator[None]:
 
     apicalls.post_binding, apicalls.evict_pods = post_binding, evict_pods
     ConflictCheck.examine = examine  # type: ignore[method-assign] - it only looks on
+    poller, collector_service.Poller = collector_service.Poller, QuietLinks  # type: ignore[misc,assignment]
+    log_defaults = requeue.EventLog.__init__.__kwdefaults__
+    event_bytes, log_defaults["max_bytes"] = log_defaults["max_bytes"], EVENT_BYTES
     kinds = clients.WATCHED_KINDS, watcher_service.WATCHED_KINDS
     # The other kinds have no objects in these clusters, and reading them takes a third of a run.
     clients.WATCHED_KINDS = watcher_service.WATCHED_KINDS = READ_KINDS
@@ -229,6 +254,8 @@ def simulating() -> Iterator[None]:
     finally:
         apicalls.post_binding, apicalls.evict_pods = post, evict
         ConflictCheck.examine = examined  # type: ignore[method-assign]
+        collector_service.Poller = poller  # type: ignore[misc]
+        log_defaults["max_bytes"] = event_bytes
         for part, begin in beginnings:
             part.__init__ = begin
         clients.WATCHED_KINDS, watcher_service.WATCHED_KINDS = kinds
@@ -277,7 +304,10 @@ class Script:
         self.world = world
         self.chance = random.Random(world.chance.random())
         self.focus = focus = chosen or self.chance.choice(SIZES)
-        world.bus.take_at_most(focus.message_bytes)
+        world.bus.take_at_most(focus.message_bytes, focus.stream_mebibytes * MEBIBYTE)
+        world.deeds = frozenset(focus.deeds)
+        if focus.stream_mebibytes:
+            world.nats = NatsSettings(ranked_mebibytes=focus.stream_mebibytes)
         self.users = ClusterUsers(
             world, random.Random(world.chance.random()), focus.kinds, self.chance.choice(focus.habits)
         )
@@ -293,7 +323,9 @@ class Script:
             scorer_hold=self.chance.choice((2, 64)),
         )
         self.variant = self.chance.choice(focus.variants)
-        if self.variant != "one":
+        if self.variant == "live":
+            world.configuration = configuration("live")
+        elif self.variant != "one":
             world.configuration = configuration("two")
         schedulers = {"berth", SECOND} if self.variant in ("two", "some scorers") else {"berth"}
         self.invariants = Invariants(world, frozenset(schedulers))
@@ -301,6 +333,7 @@ class Script:
         self.outcomes = self.invariants.messages.outcomes
         self.planned = 0
         self.chosen: set[str] = set()
+        """The faults of this run."""
 
     def run(self) -> None:
         chance, world = self.chance, self.world
@@ -314,17 +347,29 @@ class Script:
         world.run_for(chance.uniform(*self.focus.warm_up))
         self.users.add_pods(pods - pods // 2)
         last = self._plan()
+        if self.chosen & HOSTILE_CLIENTS.keys() and world.numbers.window_floor >= max(self.focus.window_floors):
+            self._later(1.0, self._look_on)
         world.run_for(last + 0.1)
         world.run_for(max(0.0, self.faults.ends_at - world.now))
         if chance.random() < self.focus.patient:
             world.run_for(max(0.0, self.faults.settled_at - world.now))
         self._quiet()
+        if self.chosen & {*HOSTILE}:
+            for sentence in self.invariants.heavy():
+                world.problem(sentence)
         if world.logged_at.get(STALLED, 0.0) > self.faults.settled_at + STALL_SECONDS:
             world.problem(f"{STALLED}: nothing was begun long after the last fault")
         if self.chosen <= HARMLESS and not world.rough_until and world.events["leading ended"]:
             world.problem("a leadership has ended though nothing had failed")
         if world.seed % self.focus.empties == 0 and not world.problems:
             self._empty()
+
+    def _look_on(self) -> None:
+        """Each second of an attack. Of a collector's, pods may wait: its samples are believed."""
+        if self.world.hostile and "hostile collector" not in self.chosen:
+            self.invariants.look_on()
+        if self.world.now < self.faults.ends_at:
+            self._later(1.0, self._look_on)
 
     def _start_services(self) -> None:
         chance, focus = self.chance, self.focus
@@ -337,6 +382,8 @@ class Script:
                     configuration("one") if knows_one or (role == "binder" and self.variant == "watcher only") else None
                 )
                 self._later(chance.uniform(0.0, 1.0), self.world.start, role, chosen)
+        if self.variant == "live":
+            self.world.start(COLLECTOR)
 
     def _plan(self) -> float:
         """Faults and what users do, at random times; returns when the last of them begins."""
@@ -344,10 +391,12 @@ class Script:
         self.planned = chance.choice(self.focus.fault_counts)
         seconds = chance.uniform(*self.focus.seconds)
         self.world.is_calm = not self.planned and not self.world.rough_until
+        self.world.is_only_attacked = not self.world.rough_until
         for _ in range(self.planned):
             at, name = chance.uniform(0.0, seconds), chance.choice(self.focus.faults)
             self._later(at, self.faults.act, name)
             self.chosen.add(name)
+            self.world.is_only_attacked &= name in HOSTILE
             last = max(last, at)
         for _ in range(chance.choice(self.focus.acts)):
             at = chance.uniform(0.0, seconds)
@@ -360,7 +409,9 @@ class Script:
 
     def _quiet(self) -> None:
         """Nothing happens any more. The run is over when nothing is left to do, and too long after a minute."""
-        world, limit = self.world, QUIET_SECONDS if self.planned or self.world.rough_until else PROMPT_SECONDS
+        world = self.world
+        is_calm = not self.planned and not world.rough_until
+        limit = PROMPT_SECONDS if is_calm or world.is_only_attacked else QUIET_SECONDS
         while world.now < self._last_event() + limit:
             world.run_for(1.0)
             if world.loop.time() >= world.network.late_until and self.invariants.is_done():

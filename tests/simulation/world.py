@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import random
 from collections import Counter
 from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass, field
+from datetime import timedelta
 from typing import Any, Final
 
 from berth.api.config.configuration import KubeSchedulerConfiguration
@@ -15,11 +15,18 @@ from berth.clock import Clock
 from berth.errors import BerthError
 from berth.framework.profile import Profile
 from berth.lifecycle.process import Process
+from berth.messages.livedata import Bandwidth
 from berth.profiles.configuration import profiles_of
 from berth.ranking.ranker import Ranker
-from berth.settings.settings import Numbers, Settings
+from berth.settings.settings import NatsSettings, Numbers, Settings
 from berth_binder import service as binder_service
 from berth_binder.settings import binder_settings
+from berth_metrics_collector import service as collector_service
+from berth_metrics_collector.nodenames import NodeNames
+from berth_metrics_collector.poller import MatchedSamples
+from berth_metrics_collector.queries import configured_queries
+from berth_metrics_collector.samples import NodeSamples
+from berth_metrics_collector.settings import CollectorSettings
 from berth_scorer import service as scorer_service
 from berth_sim.apiserver.kinds import NAMESPACES, NODES, PODS, PRIORITY_CLASSES
 from berth_sim.nodes import Kubelet, KubeletSettings
@@ -43,7 +50,10 @@ WALL_SECONDS: Final = 30.0
 STEADY_SECONDS: Final = 1e6
 """How long ago a machine may have started before the others."""
 HOSTILE: Final = "hostile"
-ROLES: Final = ("watcher", "scorer", "binder")
+COLLECTOR: Final = "metrics-collector"
+POLL: Final = timedelta(seconds=5)
+"""Between two rounds of the collector."""
+WITHOUT_API: Final = ("scorer", COLLECTOR)
 
 
 class SilentMeter:
@@ -56,6 +66,16 @@ class SilentMeter:
     def clear(self, *_args: Any) -> None: ...
 
     def observe(self, *_args: Any, **_labels: Any) -> None: ...
+
+
+class QuietLinks:
+    """What Prometheus says in these clusters, in place of the collector's Poller: no link is busy."""
+
+    def __init__(self, *_args: Any, **_more: Any) -> None: ...
+
+    async def poll(self, nodes: NodeNames) -> MatchedSamples:
+        sample = Bandwidth(receive=1e6, transmit=1e6, capacity=1.25e8, sampled_at=patches.true_time())
+        return MatchedSamples(found=NodeSamples(samples=dict.fromkeys(sorted(nodes.names), sample)))
 
 
 class ProcessClock(Clock):
@@ -125,8 +145,16 @@ class World:
         """Until then processes start with a connection to NATS that loses requests, or with a mirror that lags."""
         self.stolen: set[str] = set()
         """Attempts whose message of PENDING a hostile client has got: no rule of berth's services binds it."""
+        self.hostile = 0
+        """How many hostile clients are there now."""
+        self.deeds: frozenset[str] = frozenset()
+        """What hostile clients do; empty: everything."""
+        self.touched: dict[str, float] = {}
+        """By uid, when a hostile client last got a message about the pod, or published one."""
         self.is_calm = False
         """Whether the run has no fault."""
+        self.is_only_attacked = False
+        """Whether the run has no other faults than hostile clients, kubelets and tenants."""
         self.clocks_apart = False
         """Whether each process has a clock of its own."""
         self.is_meddled = False
@@ -135,6 +163,7 @@ class World:
         """When a line was last logged, in the run's seconds."""
         self.configuration = configuration("one")
         self.numbers = Numbers()
+        self.nats = NatsSettings()
         """Of all services of the run."""
         for name in ("default", "kube-system", "berth"):
             self.api.resources.create(NAMESPACES, "", {"metadata": {"name": name}})
@@ -207,6 +236,7 @@ class World:
 
     def start_hostile(self, work: Callable[[Endpoint], Coroutine[Any, Any, None]]) -> SimulatedProcess:
         """Start a client of the bus with a stolen credential; ``end_client`` ends it."""
+        self.hostile += 1
         process = SimulatedProcess(HOSTILE)
         self.processes.append(process)
         self.network.link(process, "bus")
@@ -217,10 +247,17 @@ class World:
         return process
 
     async def _until_it_fails(self, work: Coroutine[Any, Any, None]) -> None:
-        with contextlib.suppress(BerthError, BaseExceptionGroup):
+        try:
             await work
+        except* BerthError:
+            pass
+
+    def is_served_to_hostile(self) -> bool:
+        """Whether NATS carries out the request of a hostile client."""
+        return self.bus.serving is not None and self.bus.serving.name == HOSTILE
 
     def end_client(self, process: SimulatedProcess) -> None:
+        self.hostile -= 1
         process.is_dead = True
         for session in self.bus.sessions_of(process):
             session.lose("the process is gone")
@@ -229,12 +266,12 @@ class World:
         life = Process(
             name=role,
             metrics=SilentMeter(),
-            settings=Settings(identity=process.name, numbers=self.numbers),
+            settings=Settings(identity=process.name, numbers=self.numbers, nats=self.nats),
             clock=ProcessClock(process, self.loop),
         )
-        client = SimulatedClient(self.api, process) if role != "scorer" else None
+        client = SimulatedClient(self.api, process) if role not in WITHOUT_API else None
         service = Service(role=role, process=process, life=life, client=client, configuration=configuration)
-        work = getattr(self, f"_{role}")(service, configuration)
+        work = getattr(self, f"_{role.removeprefix('metrics-')}")(service, configuration)
         self.loop.create_task(self._live(service, configuration, work), name=process.name)
         return service
 
@@ -258,6 +295,11 @@ class World:
         )
         service.parts["ranker"] = ranker
         return scorer_service.serve(service.life, self.bus.endpoint(service.process), ranker)
+
+    def _collector(self, service: Service, configuration: KubeSchedulerConfiguration) -> Coroutine[Any, Any, None]:
+        queries = configured_queries(configuration)
+        settings = CollectorSettings(interval=POLL)
+        return collector_service.serve(service.life, self.bus.endpoint(service.process), queries, settings)
 
     async def _live(
         self, service: Service, configuration: KubeSchedulerConfiguration, work: Coroutine[Any, Any, None]

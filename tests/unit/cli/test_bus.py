@@ -14,7 +14,7 @@ from berth.exits import UsageError
 from berth_cli import bus
 from berth_cli.bus import NatsServer, open_session
 from berth_cli.options import OutputFormat, Source, print_document
-from berth_cli.pipeline.access import FOLDER_PREFIX, announce_address
+from berth_cli.pipeline.access import FOLDER_PREFIX, announce_address, announce_cluster
 from harness.fakes.memory_bus import MemoryBus
 
 DEFAULT = "nats://127.0.0.1:4222"
@@ -116,6 +116,12 @@ async def test_an_answer_names_its_cluster_and_nats(monkeypatch, capsys):
     first, _, document = printed.out.partition("\n")
     assert (first, printed.err) == ("cluster uid-1, NATS nats://there:4222", "")
     assert json.loads(document) == {"pod": "default/web", "cluster": "uid-1", "nats": "nats://there:4222"}
+
+
+async def test_the_cluster_of_ones_own_pipeline_is_named_by_its_kubeconfig_too(place, monkeypatch, capsys):
+    announce_cluster(a_pipeline(place, DEFAULT), place / "admin.kubeconfig")
+    await asked(monkeypatch)
+    assert capsys.readouterr().out == f"cluster uid-1 ({place}/admin.kubeconfig), NATS {DEFAULT}\n"
 
 
 def test_a_cluster_that_no_watcher_has_named_is_unknown():

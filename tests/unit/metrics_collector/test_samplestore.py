@@ -13,9 +13,9 @@ def sampled(seconds: float) -> Bandwidth:
     return Bandwidth(receive=1.0, sampled_at=T0 + timedelta(seconds=seconds))
 
 
-def entry(node: str, sample: Bandwidth | None, sequence: int, query="q1") -> Entry:
+def entry(node: str, sample: Bandwidth | None, sequence: int, query="q1", stored: float = 60) -> Entry:
     data = None if sample is None else encode_bandwidth(sample)
-    return Entry(key=f"{query}.{node}", sequence=sequence, data=data, time=T0)
+    return Entry(key=f"{query}.{node}", sequence=sequence, data=data, time=T0 + timedelta(seconds=stored))
 
 
 def writes(store: SampleStore, **samples: Bandwidth) -> dict[str, int]:
@@ -47,10 +47,20 @@ def test_an_older_entry_changes_nothing():
     assert writes(store, a=sampled(3)) == {}
 
 
-def test_a_sample_from_far_in_the_future_is_overwritten():
+def test_a_sample_of_a_clock_that_was_far_ahead_is_overwritten():
     store = SampleStore("q1")
-    store.apply(entry("a", sampled(3600), 3))
+    store.apply(entry("a", sampled(3600), 3, stored=3600))
+    assert writes(store, a=sampled(3400)) == {}
     assert writes(store, a=sampled(0)) == {"a": 3}
+
+
+def test_a_sample_from_the_future_counts_as_that_of_its_storing():
+    store = SampleStore("q1")
+    store.apply(entry("a", sampled(240), 3, stored=0))
+    assert writes(store, a=sampled(240)) == {}  # the same again: Prometheus's clock may be ahead of NATS's
+    assert writes(store, a=sampled(0)) == {}
+    assert writes(store, a=sampled(1)) == {"a": 3}
+    assert store.newest() == T0
 
 
 def test_undecodable_and_removed_samples_are_overwritten():

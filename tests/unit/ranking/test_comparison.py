@@ -5,9 +5,9 @@ from __future__ import annotations
 import msgspec
 import pytest
 
+from berth.api.meta import NAME_CHARACTERS
 from berth.framework.status import SUCCESS, Code, Status
 from berth.messages.attempts import (
-    NAME_CHARACTERS,
     Candidate,
     DecisionSummary,
     Outcome,

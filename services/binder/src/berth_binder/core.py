@@ -5,9 +5,8 @@ its Binding is posted. The API's answer becomes a Decision, and the message is a
 (docs/protocol.md, 5 and 6).
 
 Messages are examined in stream order, each when another request may be in flight, so that the check sees the newest
-state. A pod whose Binding has no answer stays assumed on its node and pauses, without counting as in flight; the pods
-behind it go on, in turns with attempts whose pause is over. While the API server does not answer at all, messages are
-examined one at a time, with pauses between them.
+state. A pod without an answer to its Binding stays assumed and pauses; the pods behind it go on. While the API server
+does not answer at all, messages are examined one at a time, with pauses.
 """
 
 from __future__ import annotations

@@ -3,9 +3,9 @@
 In this order (docs/protocol.md, 5): delete the consumers of former epochs; fence every unbound pod that may have a POST
 in flight; wait until the own watch has reached the fences' versions; create the epoch's own consumer.
 
-The fence is a status condition whose message is the epoch (docs/protocol.md, 5, *Fence*). Writing it changes the pod's
-resourceVersion, which every Binding names, so the API server rejects the Bindings of former leaders. If the former
-leader has released its Lease with every request answered, no fence is needed.
+The fence, a status condition with the epoch (docs/protocol.md, 5, *Fence*), changes the pod's resourceVersion, which
+every Binding names, so the API server rejects the Bindings of former leaders. After a release of the Lease with every
+request answered, no fence is needed.
 
 A later fence of a higher epoch may come from a successor or from any client: ``HigherFences`` checks which.
 """

@@ -1,9 +1,8 @@
 """Finds the node of an exporter.
 
 By the first match: the node label, the kernel's host name (node_uname_info), the host of the exporter's address. Each
-may be a name or an IP address, with a port or not. Names may differ in case, and one of the two may lack its domain;
-two full names of different domains are different machines. Addresses are compared as addresses, in any notation. What
-two nodes share matches neither. Exporters without a node are reported.
+may be a name or an IP address in any notation, with a port or not. Names may differ in case, and one may lack its
+domain. A name or address that two nodes share matches neither. Exporters without a node are reported.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The PromQL of a query: frequent queries for traffic, rare ones for the inventory. Pure.
 
-Each query covers all nodes and keeps all labels of a series, because equal exporters of several clusters or replicas
-differ in labels that only their owner knows. Names are joined in Python, because in PromQL one bad node would cost all
-others their samples. Profiles share equal queries.
+Each query covers all nodes and keeps all labels: exporters of several clusters or replicas differ in labels that only
+their owner knows. Names are joined in Python: in PromQL one bad node would cost all others their samples. Profiles
+share equal queries.
 """
 
 from __future__ import annotations

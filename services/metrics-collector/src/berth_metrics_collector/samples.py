@@ -1,9 +1,8 @@
 """From the rows of one query to each node's traffic with its time. Pure.
 
-``rate`` divides by the whole range even if a series covers only part of it: a busy node that is new or restarted would
-look quiet (80 MB/s reads 13 after 5 of 30 s). So a rate counts unchanged only if the series existed one range ago; else
-it is multiplied by range / covered part, from MIN_SCRAPES on. A device without such a rate leaves itself out; a node
-without any keeps its last sample, which ages.
+``rate`` divides by the whole range even if a series covers only part of it: 80 MB/s reads 13 after 5 of 30 s. So the
+rate of a series that did not exist one range ago is multiplied by range / covered part, from MIN_SCRAPES on. A device
+without such a rate leaves itself out; a node without any keeps its last sample, which ages.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from typing import Final
 
 from berth.api.config.networktraffic import BandwidthQuery
 from berth.messages.livedata import MAX_RATE as MAX_CAPACITY
-from berth.messages.livedata import Bandwidth, utc_time
+from berth.messages.livedata import MIN_CAPACITY, Bandwidth, utc_time
 from berth_metrics_collector.devices import DeviceFacts, counted_devices
 from berth_metrics_collector.prometheus import SampleRow
 
@@ -180,8 +179,8 @@ def _sample(
     return Bandwidth(
         receive=receive,
         transmit=transmit,
-        # Readers would refuse the whole sample with a capacity beyond this.
-        capacity=capacity if capacity is not None and capacity <= MAX_CAPACITY else None,
+        # Readers would refuse the whole sample with another capacity.
+        capacity=capacity if capacity is not None and MIN_CAPACITY <= capacity <= MAX_CAPACITY else None,
         sampled_at=utc_time(min(one.scraped_at for one in chosen)),
     )
 

@@ -16,7 +16,7 @@ from berth.errors import DecodeError
 from berth.messages.livedata import Bandwidth, decode_bandwidth
 from berth.messages.subjects import key, parse_key
 
-# A stored sample that is newer by more than this has a wrong clock's time, and is overwritten.
+# A stored sample that is newer by more than this was sampled by a clock that has been set back, and is overwritten.
 MAX_CLOCK_SKEW: Final = timedelta(minutes=5)
 
 
@@ -43,7 +43,16 @@ class SampleRemoval:
 class _StoredSample:
     sequence: int
     sampled_at: datetime | None  # ``None`` for a removal or an undecodable sample, which is overwritten
+    # The time at which NATS stored it. A sample from the future counts as one of then, as readers count it: written
+    # with a stolen credential, it must end at the next round.
+    stored_at: datetime | None = None
     is_removed: bool = False
+
+    @property
+    def newest(self) -> datetime | None:
+        if self.sampled_at is None or self.stored_at is None:
+            return self.sampled_at
+        return min(self.sampled_at, self.stored_at)
 
 
 class SampleStore:
@@ -61,7 +70,10 @@ class SampleStore:
             return
         if query == self.query and entry.sequence >= self._sequence(node):
             self._by_node[node] = _StoredSample(
-                sequence=entry.sequence, sampled_at=_sampled_at(entry.data), is_removed=entry.data is None
+                sequence=entry.sequence,
+                sampled_at=_sampled_at(entry.data),
+                stored_at=entry.time,
+                is_removed=entry.data is None,
             )
 
     def written(self, write: SampleWrite, sequence: int) -> None:
@@ -75,7 +87,7 @@ class SampleStore:
         """The samples newer than the stored ones."""
         for node, sample in samples.items():
             stored = self._by_node.get(node)
-            if stored is None or _is_newer(sample.sampled_at, stored.sampled_at):
+            if stored is None or _is_newer(sample.sampled_at, stored):
                 yield SampleWrite(node=node, key=key(self.query, node), sample=sample, expected=self._sequence(node))
 
     def removals(self, nodes: Collection[str]) -> list[SampleRemoval]:
@@ -87,8 +99,8 @@ class SampleStore:
         ]
 
     def newest(self) -> datetime | None:
-        times = (stored.sampled_at for stored in self._by_node.values() if stored.sampled_at is not None)
-        return max(times, default=None)
+        times = (stored.newest for stored in self._by_node.values())
+        return max((time for time in times if time is not None), default=None)
 
     def count(self) -> int:
         """The number of nodes with a sample of any age."""
@@ -99,8 +111,11 @@ class SampleStore:
         return stored.sequence if stored is not None else 0
 
 
-def _is_newer(sampled_at: datetime, stored: datetime | None) -> bool:
-    return stored is None or sampled_at > stored or stored - sampled_at > MAX_CLOCK_SKEW
+def _is_newer(sampled_at: datetime, stored: _StoredSample) -> bool:
+    newest = stored.newest
+    if newest is None or newest - sampled_at > MAX_CLOCK_SKEW:
+        return True
+    return sampled_at > newest and sampled_at != stored.sampled_at
 
 
 def _sampled_at(data: bytes | None) -> datetime | None:

@@ -3,9 +3,9 @@
 A pod is in flight until a final Decision of its latest attempt arrives, or the API shows it bound, gone or changed. A
 lost attempt, whose message is on no stream, is followed by the next one (docs/protocol.md, 3).
 
-The window limits the pods in flight, so that an important pod waits for a window and not for the whole queue. If a
-look-up finds the message still in PENDING, the pod waits for a scorer; in RANKED, for the binder. This is reported
-once, until no pod of the profile waits for the service.
+The window limits the pods in flight, so that an important pod waits for a window and not for the whole queue. A pod
+whose message a look-up finds in PENDING waits for a scorer, in RANKED for the binder; this is reported once per
+profile.
 """
 
 from __future__ import annotations

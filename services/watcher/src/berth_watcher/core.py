@@ -1,9 +1,8 @@
 """The watcher's core: events in, effects out, with an injected clock and no I/O, so that the simulation runs it too.
 
-The core owns its parts and passes values between them: the store (objects of the cluster), the mirror (desired values
-of the bucket ``cluster``), the queue (waiting pods and their order), the attempts (pods in flight) and the requeue
-(when a pod is tried again, and which pods an event may help). The requeue holds the queueing hints, which read a node's
-free resources from the store; the answers read queue and attempts.
+The core passes values between its parts: the store (objects of the cluster), the mirror (desired values of the bucket
+``cluster``), the queue (waiting pods and their order), the attempts (pods in flight) and the requeue (when a pod is
+tried again, and which pods an event may help).
 
 A pod enters with ``_add``, becomes active in ``_enqueue`` (or in ``_activate`` when it is tried again) and goes into
 flight in ``_publish_active``. ``_conclude`` handles each outcome of its Decision. Only ``_move`` changes a pod's stage.

@@ -84,7 +84,8 @@ async def open_session(
             what = "reading NATS: it has no streams of berth, or no JetStream"
             remedy = "start `berth up`, run `berth bus apply`, or name its JetStream domain with BERTH_NATS_DOMAIN"
             raise MissingError(f"{what}: {remedy}")
-        source = Source(cluster=await served_cluster(session), nats=settings.nats.url)
+        cluster, nats = await served_cluster(session), settings.nats.url
+        source = Source(cluster=cluster, nats=nats, kubeconfig=access.cluster_of(nats))
         ANSWERED_BY.set(source)
         if is_named:
             print_line(str(source))

@@ -144,9 +144,11 @@ class Source:
 
     cluster: str
     nats: str
+    kubeconfig: str = ""  # of this user's own pipeline at that address, unless its cluster is simulated
 
     def __str__(self) -> str:
-        return f"cluster {self.cluster or 'unknown (no watcher has named it yet)'}, NATS {self.nats}"
+        cluster = self.cluster or "unknown (no watcher has named it yet)"
+        return f"cluster {cluster}{f' ({self.kubeconfig})' if self.kubeconfig else ''}, NATS {self.nats}"
 
 
 # Set once the command has a session on NATS. Here and in no argument, so that no command can forget it.

@@ -1,8 +1,8 @@
 """Checks a server's certificate as kubectl and other programs in Go do, with any version of Python.
 
-Python 3.13 sets VERIFY_X509_STRICT in its contexts. It refuses authorities without a keyUsage, and certificates without
-the key identifier of their authority. EKS, MicroK8s and many older clusters have such, and Go takes them. The chain,
-the times, the names and that the issuer is an authority are checked without it too.
+Python 3.13 sets VERIFY_X509_STRICT, which rejects authorities without a keyUsage and certificates without their
+authority's key identifier, as EKS, MicroK8s and many older clusters have. Go accepts them. Chain, times, names and the
+issuer's authority are checked without it too.
 """
 
 from __future__ import annotations

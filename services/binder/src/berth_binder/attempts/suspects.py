@@ -1,8 +1,7 @@
 """Pods that a former binder left when it ended: one of them may have ended it (docs/protocol.md, 6).
 
-Each suspect is counted in a bucket that outlives the process, before it goes on. A suspect with an earlier count goes
-on alone, so that the next crash is certainly its own; after several crashes it is given up. A binder that survives the
-pod removes the count. Pure.
+Each suspect is counted in a bucket before it goes on. A suspect with an earlier count goes on alone, so that the next
+crash is its own; after several it is given up. A binder that survives the pod removes the count. Pure.
 """
 
 from __future__ import annotations

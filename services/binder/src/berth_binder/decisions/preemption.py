@@ -1,8 +1,8 @@
 """Chooses the pods to evict, and gives the verdict after the evictions (docs/protocol.md, 5.16).
 
-A scorer only asks for evictions: the binder searches its own cache for the node where they cost least. It evicts no pod
-if the pod fits without an eviction. The scorer's node decides between equally good ones. Only where extenders may
-have left out better evictions, the binder confirms the scorer's node and victims.
+A scorer only asks for evictions: the binder searches its own cache for the cheapest ones, and evicts no pod if the
+preemptor fits without. The scorer's node decides between equally good ones. Only if extenders may have left out better
+evictions, the binder confirms the scorer's node and victims.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Sends Events and PodScheduled conditions of Decisions, in tasks that delay no Binding.
 
-A budget limits the rate and the requests in flight; if too many records are pending, the oldest is dropped
-(docs/protocol.md, 5). An unschedulable pod costs the API server two requests, so records of unbound pods have a rate of
-their own, and namespaces take turns.
+A budget limits the rate, the requests in flight and the pending records, of which the oldest is dropped
+(docs/protocol.md, 5). Records of unbound pods cost two requests, so they have a rate of their own, and namespaces take
+turns.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """Calls of the profiles' QueueSort and PreEnqueue plugins.
 
-An exception or a timeout of a plugin is a failure of one pod: the pod is published with the reason, which the binder
-records for its owner. A plugin that times out for several pods in a row is not called for a minute, so that it does not
-delay pods of other plugins.
+An exception or a timeout fails one pod: it is published with the reason, which the binder records for its owner. A
+plugin that times out for several pods in a row is not called for a minute.
 """
 
 from __future__ import annotations

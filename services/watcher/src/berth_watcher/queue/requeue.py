@@ -4,9 +4,8 @@ The core passes in what happened and gets a ``Wait``, or ``None`` if the pod is 
 number of the mirror's latest change, which the pod's next ranking must see.
 
 A Decision has the positions at which it was made. An event counts as seen by the scorer if the mirror's write of it is
-known to be stored at or below that position. An object rewritten after the position counts as new, because the bucket
-keeps only its newest version: the scorer may have seen any older one, or the object not at all. Unknown counts as
-missed, because an attempt too many is better than a pod that waits for an event of the past.
+known to be stored at or below that position. An object rewritten later counts as new, because the bucket keeps only its
+newest version. Unknown counts as missed: an attempt too many is better than a pod that waits for an event of the past.
 """
 
 from __future__ import annotations

@@ -23,6 +23,7 @@ APPLY: Final = "apply"
 PEOPLE: Final = "people"
 _CREDENTIALS: Final = "credentials"
 _ADDRESS: Final = "address"
+_KUBECONFIG: Final = "kubeconfig"
 _LIMITS: Final = "limits"
 
 
@@ -41,6 +42,20 @@ def create_passwords(folder: Path, prefix: str = "") -> str:
 def announce_address(folder: Path, address: str) -> None:
     """Write where the server listens, so that commands of the same user find its passwords."""
     _write(folder / _CREDENTIALS / _ADDRESS, address)
+
+
+def announce_cluster(folder: Path, kubeconfig: Path) -> None:
+    """Write which cluster was given, so that commands of the same user name it by more than its uid."""
+    _write(folder / _CREDENTIALS / _KUBECONFIG, str(kubeconfig.absolute()))
+
+
+def cluster_of(address: str) -> str:
+    """The kubeconfig that was given to this user's pipeline whose embedded server listens there; empty for none."""
+    folder = find_folder(address)
+    try:
+        return "" if folder is None else (folder / _CREDENTIALS / _KUBECONFIG).read_text(encoding="utf-8")
+    except OSError:  # its cluster is simulated, or it is ending
+        return ""
 
 
 def write_limits(folder: Path, variables: Mapping[str, str]) -> None:

@@ -139,6 +139,8 @@ async def _start(options: PipelineOptions, folder: Path, supervisor: Supervisor,
         supervisor.start(
             simulated_cluster(folder, port, nodes=options.nodes, default_scheduler=options.default_scheduler)
         )
+    elif not options.nats:
+        access.announce_cluster(folder, kubeconfig)
     if options.weighs_traffic:
         options = replace(options, config=write_traffic_configuration(folder, f"http://{LOOPBACK}:{port}"))
     try:

@@ -15,6 +15,12 @@ Int32 = Annotated[int, msgspec.Meta(ge=-(2**31), le=2**31 - 1)]
 
 Int64 = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
 
+# Of the names of an object and a namespace, and of a uid: Kubernetes' limit. They become tokens of subjects, and NATS
+# closes the connection of a client that sends a subject longer than 4 KiB.
+NAME_CHARACTERS: Final = 253
+
+Name = Annotated[str, msgspec.Meta(max_length=NAME_CHARACTERS)]
+
 
 class Trimmed(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, rename="camel", gc=False):
     """A Kubernetes type with only the named fields; defaults are not written.
@@ -44,10 +50,10 @@ class ObjectMeta(Trimmed, frozen=True, kw_only=True):
     Times are RFC 3339 text as the API wrote them: UTC of equal length, so text order is time order.
     """
 
-    name: str = ""
-    namespace: str = ""
-    uid: str = ""
-    resource_version: str = ""
+    name: Name = ""
+    namespace: Name = ""
+    uid: Name = ""
+    resource_version: Name = ""
     # Counts the changes of the spec; 0 if the API server does not count them.
     generation: int = 0
     creation_timestamp: str | None = None

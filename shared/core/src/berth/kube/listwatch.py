@@ -15,7 +15,7 @@ from typing import Any, Final, Generic, NamedTuple, Protocol, TypeVar
 import msgspec
 
 from berth.api.kinds import Kind
-from berth.api.meta import KubernetesObject
+from berth.api.meta import NAME_CHARACTERS, KubernetesObject
 from berth.api.pod import Pod
 from berth.api.resize import with_effective_requests
 from berth.api.trimming import trim, with_whole
@@ -233,7 +233,7 @@ def _metadata_text(raw: bytes | msgspec.Raw) -> dict[str, str]:
         metadata = _any_decoder.decode(raw).metadata
     except MALFORMED:
         return {}
-    return {key: value for key, value in metadata.items() if isinstance(value, str)}
+    return {key: value[:NAME_CHARACTERS] for key, value in metadata.items() if isinstance(value, str)}
 
 
 # Bytes of a line of a watch. etcd stores objects of at most 1.5 MiB by default, and JSON may escape each character.

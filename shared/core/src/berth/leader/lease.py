@@ -245,6 +245,9 @@ def next_step(observation: LeaseObservation | None, identity: str, now: float) -
     return ElectionStep.WAIT
 
 
+_MOST_TRANSITIONS: Final = 2**31 - 1
+
+
 def held_record(identity: str, before: LeaseSpec, settings: LeaseSettings, wall: datetime) -> dict[str, Any]:
     """The spec with which ``identity`` acquires or renews the Lease. Only acquiring counts as a transition."""
     renewing = before.holder_identity == identity
@@ -253,7 +256,7 @@ def held_record(identity: str, before: LeaseSpec, settings: LeaseSettings, wall:
         "leaseDurationSeconds": round(settings.duration.total_seconds()),
         "acquireTime": before.acquire_time if renewing and before.acquire_time else micro_time(wall),
         "renewTime": micro_time(wall),
-        "leaseTransitions": (before.lease_transitions or 0) + (0 if renewing else 1),
+        "leaseTransitions": _transitions(before, new=0 if renewing else 1),
     }
 
 
@@ -264,8 +267,13 @@ def released_record(before: LeaseSpec, wall: datetime) -> dict[str, Any]:
         "leaseDurationSeconds": 1,
         "acquireTime": micro_time(wall),
         "renewTime": micro_time(wall),
-        "leaseTransitions": before.lease_transitions or 0,
+        "leaseTransitions": _transitions(before, new=0),
     }
+
+
+def _transitions(before: LeaseSpec, *, new: int) -> int:
+    # The API server refuses a number that it cannot store, and then the Lease could be taken by no one.
+    return max(0, min(_MOST_TRANSITIONS, (before.lease_transitions or 0) + new))
 
 
 def settled_of(stored: StoredLease | None) -> str:

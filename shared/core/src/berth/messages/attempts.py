@@ -18,7 +18,7 @@ from typing import Annotated, Final, TypeVar
 
 import msgspec
 
-from berth.api.meta import Int64, ObjectMeta
+from berth.api.meta import NAME_CHARACTERS, Int64, Name, ObjectMeta
 from berth.api.pod import Pod
 from berth.decoding import MAX_DIGITS, decode_json
 from berth.errors import DecodeError
@@ -27,9 +27,6 @@ from berth.messages.subjects import Attempt, Term, key
 # The schema that is written and read. The release that raises it also reads the one before (docs/protocol.md, 4.7).
 SCHEMA: Final = 1
 
-# Of the names of an object and a namespace, and of a uid: Kubernetes' limit. They become tokens of subjects, and NATS
-# closes the connection of a client that sends a subject longer than 4 KiB.
-NAME_CHARACTERS: Final = 253
 # Names that Kubernetes allows: they become subjects, headers and paths at the API server.
 _NAME: Final = re.compile("[a-zA-Z0-9](?:[a-zA-Z0-9._-]{0,251}[a-zA-Z0-9])?")
 # Of a rejection's reason and of a plugin's explanation: as many as an Event takes.
@@ -41,7 +38,6 @@ MOST_PLUGINS: Final = 256
 MOST_REJECTIONS: Final = 4096
 MOST_VICTIMS: Final = 4096  # more pods than a node has
 
-Name = Annotated[str, msgspec.Meta(max_length=NAME_CHARACTERS)]
 Sentence = Annotated[str, msgspec.Meta(max_length=SENTENCE_CHARACTERS)]
 Text = Annotated[str, msgspec.Meta(max_length=MESSAGE_CHARACTERS)]
 # A number of pods, nodes or attempts. Bounded, so that differences and sums of such numbers can be decoded as well.

@@ -50,6 +50,8 @@ class Bandwidth(Versioned, frozen=True, kw_only=True):
 
 # Bytes per second; a million times the fastest network card. A higher amount is an error.
 MAX_RATE: Final = 1e15
+# Bytes per second of a link; less than one bit is no link, and a share of it would be no number.
+MIN_CAPACITY: Final = 1 / 8
 
 
 def encode_bandwidth(bandwidth: Bandwidth) -> bytes:
@@ -61,12 +63,15 @@ def decode_bandwidth(data: bytes) -> Bandwidth:
 
     Raises:
         UnknownSchemaError: of another schema.
-        DecodeError: malformed in any other way; also amounts below 0 and times without a zone.
+        DecodeError: malformed in any other way; also impossible amounts and times without a zone.
     """
     bandwidth = decode_versioned(data, Bandwidth, "a bandwidth")
     amounts = (bandwidth.receive, bandwidth.transmit, bandwidth.capacity)
     if any(amount is not None and not 0 <= amount <= MAX_RATE for amount in amounts):
         raise DecodeError(f"decoding a bandwidth: want bytes per second of 0 to {MAX_RATE:g}, got {amounts}")
+    if bandwidth.capacity is not None and 0 < bandwidth.capacity < MIN_CAPACITY:
+        want = f"want a capacity of 0, or {MIN_CAPACITY:g} or more"
+        raise DecodeError(f"decoding a bandwidth: {want}, got {bandwidth.capacity}")
     if bandwidth.sampled_at.tzinfo is None:
         raise DecodeError(f"decoding a bandwidth: want sampled_at with a time zone, got {bandwidth.sampled_at}")
     with decoding("a bandwidth"):

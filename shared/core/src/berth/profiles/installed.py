@@ -1,9 +1,8 @@
 """The installed plugins: built-in ones and other distributions' ones.
 
-A plugin package that cannot be loaded is an error only for a configuration that uses it. Each call of a plugin of
-another distribution has a deadline: a timer signal raises an exception in the main thread. This ends calls that hang in
-Python or in a system call (``while True``, ``time.sleep``, a socket). A call that hangs in C without returning to the
-interpreter ends only with the process.
+A plugin package that cannot be loaded is an error only for a configuration that uses it. Each call of another
+distribution's plugin has a deadline: a timer signal raises an exception in the main thread, which ends calls that hang
+in Python or in a system call. A call that hangs in C ends only with the process.
 """
 
 from __future__ import annotations

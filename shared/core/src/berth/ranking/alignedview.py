@@ -1,8 +1,8 @@
 """A view that follows live scorers: it advances to the positions of each live ranking.
 
-A shadow's view would otherwise be ahead of the live ranking, at least by the Decision of the same pod, and equal
-configurations would seem to differ. So changes are held until a live ranking has counted them (its ``positions``) or no
-older ranking can arrive. No I/O; ``now`` is in monotonic seconds.
+Otherwise a shadow's view would be ahead of the live ranking, and equal configurations would seem to differ. So changes
+are held until a live ranking has counted them (its ``positions``) or no older ranking can arrive. No I/O; ``now`` is in
+monotonic seconds.
 """
 
 from __future__ import annotations

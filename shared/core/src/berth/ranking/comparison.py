@@ -9,10 +9,11 @@ from typing import Final, Literal
 
 import msgspec
 
+from berth.api.meta import NAME_CHARACTERS
 from berth.framework.extending import is_interested
 from berth.framework.profile import Profile
 from berth.framework.status import Status
-from berth.messages.attempts import NAME_CHARACTERS, DecisionSummary, Preemption, Ranked
+from berth.messages.attempts import DecisionSummary, Preemption, Ranked
 from berth.messages.shadow import (
     SHOWN_CANDIDATES,
     SHOWN_REJECTIONS,

@@ -1,0 +1,467 @@
+"""Ordinary objects as the API server has them, with every field that berth reads, and an ordinary cluster.
+
+Each kind has some forms, because no pod can have everything: one that waits for a gate is not placed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+Body = dict[str, Any]
+Objects = list[tuple[str, Body]]
+"""Kinds and objects, in the order in which they are created."""
+
+HONEST_NODES: Final = tuple(f"honest-{number}" for number in range(5))
+NAMESPACE: Final = "odd"
+"""Of all namespaced objects here but honest pods."""
+HONEST_NAMESPACE: Final = "default"
+SLOT: Final = "example.com/slot"
+"""Only one honest node has it, and a pod of low priority uses it."""
+CREATED: Final = "2025-12-31T23:00:00Z"
+CLASS: Final = "slow"
+DRIVER: Final = "disk.example.com"
+GPU: Final = "example.com/gpu"
+
+
+def metadata(name: str, *, namespace: str = "", labels: Mapping[str, str] | None = None) -> Body:
+    return {
+        **({"namespace": namespace} if namespace else {}),
+        "name": name,
+        "uid": f"uid-{name}",
+        "resourceVersion": "7",
+        "generation": 1,
+        "creationTimestamp": CREATED,
+        "labels": {"app": name, "tier": "a", "tenant": "t", **(labels or {})},
+        "annotations": {
+            "example.com/note": "ordinary",
+            "berth/link-capacity": "1G",
+            "kubernetes.io/ingress-bandwidth": "1M",
+            "kubernetes.io/egress-bandwidth": "1M",
+            "storage.alpha.kubernetes.io/migrated-plugins": "kubernetes.io/aws-ebs",
+        },
+        "ownerReferences": [
+            {"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": name, "uid": f"uid-{name}", "controller": True}
+        ],
+    }
+
+
+def going(body: Body) -> Body:
+    """The same object while it is being deleted."""
+    return {**body, "metadata": {**body["metadata"], "deletionTimestamp": CREATED}}
+
+
+# --- the honest part
+
+
+def node(name: str, **amounts: str) -> Body:
+    quantities = {"cpu": "64", "memory": "256Gi", "ephemeral-storage": "100Gi", "pods": "1000", GPU: "100", **amounts}
+    hostname = {"kubernetes.io/hostname": name, "zone": "a", "disk": "ssd", "topology.kubernetes.io/zone": "a"}
+    return {
+        "metadata": metadata(name, labels=hostname),
+        "spec": {"unschedulable": False, "taints": [{"key": "soft", "value": "1", "effect": "PreferNoSchedule"}]},
+        "status": {
+            "allocatable": quantities,
+            "capacity": quantities,
+            "conditions": [{"type": "Ready", "status": "True"}],
+            "addresses": [{"type": "InternalIP", "address": "10.0.0.1"}],
+            "images": [{"names": ["example.com/app:1"], "sizeBytes": 300_000_000}],
+            "declaredFeatures": ["InPlacePodLevelResourcesVerticalScaling"],
+        },
+    }
+
+
+def plain_pod(name: str, *, namespace: str = HONEST_NAMESPACE, **spec: Any) -> Body:
+    container = {"name": "main", "image": "example.com/app:1", "resources": {"requests": {"cpu": "10m"}}}
+    return {
+        "metadata": {
+            "name": name,
+            "namespace": namespace,
+            "uid": f"uid-{name}",
+            "resourceVersion": "7",
+            "creationTimestamp": CREATED,
+            "labels": {"honest": name},
+        },
+        "spec": {"schedulerName": "berth", "containers": [container], **spec},
+        "status": {"phase": "Pending"},
+    }
+
+
+def asking_for_the_slot(name: str, **spec: Any) -> Body:
+    body = plain_pod(name, **spec)
+    body["spec"]["containers"][0]["resources"]["requests"][SLOT] = "1"
+    return body
+
+
+def cluster() -> Objects:
+    """The nodes, and all that odd objects refer to beside their own."""
+    nodes = [node(name, **({SLOT: "1"} if name == HONEST_NODES[0] else {})) for name in HONEST_NODES]
+    return [
+        *(("node", each) for each in nodes),
+        *(("csinode", csi_node(name)) for name in HONEST_NODES),
+        *(("namespace", {"metadata": {"name": name}}) for name in (HONEST_NAMESPACE, NAMESPACE)),
+        ("storageclass", storage_class(CLASS)),
+        ("csidriver", csi_driver(DRIVER)),
+        ("csistoragecapacity", capacity("all") | {"storageClassName": CLASS}),
+        ("pod", asking_for_the_slot("victim", namespace=NAMESPACE, nodeName=HONEST_NODES[0], priority=-10)),
+    ]
+
+
+# --- the rest, each with every field
+
+
+def _selector(name: str) -> Body:
+    return {"matchLabels": {"app": name}, "matchExpressions": [{"key": "tier", "operator": "In", "values": ["a"]}]}
+
+
+def _pod_term(name: str) -> Body:
+    return {
+        "topologyKey": "zone",
+        "labelSelector": _selector(name),
+        "namespaces": [NAMESPACE],
+        "namespaceSelector": _selector(NAMESPACE),
+        "matchLabelKeys": ["app"],
+        "mismatchLabelKeys": ["absent"],
+    }
+
+
+def _pod_affinity(name: str) -> Body:
+    return {
+        "requiredDuringSchedulingIgnoredDuringExecution": [_pod_term(name)],
+        "preferredDuringSchedulingIgnoredDuringExecution": [{"weight": 7, "podAffinityTerm": _pod_term(name)}],
+    }
+
+
+def _node_term() -> Body:
+    return {
+        "matchExpressions": [{"key": "zone", "operator": "In", "values": ["a"]}],
+        "matchFields": [{"key": "metadata.name", "operator": "NotIn", "values": ["nowhere"]}],
+    }
+
+
+def _container(name: str, **more: Any) -> Body:
+    quantities = {"cpu": "10m", "memory": "1Mi", GPU: "0"}
+    return {
+        "name": name,
+        "image": "example.com/app:1",
+        "resources": {"requests": quantities, "limits": quantities},
+        "restartPolicy": "Always",
+        "restartPolicyRules": [{"action": "Restart"}],
+        **more,
+    }
+
+
+def pod(name: str) -> Body:
+    """A pod with every wish that a placed pod can have had."""
+    body = plain_pod(name, namespace=NAMESPACE)
+    body["metadata"] = metadata(name, namespace=NAMESPACE)
+    body["spec"] |= {
+        "nodeName": "",
+        "priority": 1,
+        "priorityClassName": "middle",
+        "preemptionPolicy": "PreemptLowerPriority",
+        "containers": [_container("main")],
+        "initContainers": [_container("sidecar")],
+        "overhead": {"cpu": "1m"},
+        "resources": {"requests": {"cpu": "30m"}, "limits": {"cpu": "40m"}},
+        "nodeSelector": {"zone": "a"},
+        "affinity": {
+            "nodeAffinity": {
+                "requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [_node_term()]},
+                "preferredDuringSchedulingIgnoredDuringExecution": [{"weight": 3, "preference": _node_term()}],
+            },
+            "podAffinity": _pod_affinity(name),
+            "podAntiAffinity": _pod_affinity(f"other-{name}"),
+        },
+        "tolerations": [{"key": "soft", "operator": "Equal", "value": "1", "effect": "PreferNoSchedule"}],
+        "topologySpreadConstraints": [
+            {
+                "maxSkew": 5,
+                "topologyKey": "zone",
+                "whenUnsatisfiable": "DoNotSchedule",
+                "labelSelector": _selector(name),
+                "minDomains": 1,
+                "nodeAffinityPolicy": "Honor",
+                "nodeTaintsPolicy": "Ignore",
+                "matchLabelKeys": ["app"],
+            }
+        ],
+        "hostNetwork": False,
+        "hostUsers": True,
+        "terminationGracePeriodSeconds": 30,
+    }
+    body["status"] = {
+        "phase": "Pending",
+        "nominatedNodeName": "",
+        "startTime": CREATED,
+        "conditions": [
+            {
+                "type": "PodScheduled",
+                "status": "False",
+                "reason": "Unschedulable",
+                "message": "0/1 nodes are available",
+                "lastTransitionTime": CREATED,
+                "observedGeneration": 1,
+            }
+        ],
+    }
+    return body
+
+
+def gated_pod(name: str) -> Body:
+    return plain_pod(name, namespace=NAMESPACE, schedulingGates=[{"name": "wait"}])
+
+
+def claiming_pod(name: str) -> Body:
+    claims = [{"name": "gpu", "resourceClaimName": "gpu", "resourceClaimTemplateName": "gpus"}]
+    return plain_pod(name, namespace=NAMESPACE, resourceClaims=claims)
+
+
+def pod_with_ports(name: str) -> Body:
+    """With ports of its own, so that it keeps no other out."""
+    number = 1 + sum(name.encode()) % 60_000
+    port = {"containerPort": 80, "hostPort": number, "hostIP": "10.0.0.1", "protocol": "TCP"}
+    return plain_pod(
+        name,
+        namespace=NAMESPACE,
+        containers=[_container("main", ports=[port])],
+        initContainers=[_container("sidecar", ports=[{**port, "protocol": "UDP"}])],
+    )
+
+
+def pod_with_volumes(name: str) -> Body:
+    disks = {
+        "persistentVolumeClaim": {"claimName": name, "readOnly": False},
+        "gcePersistentDisk": {"pdName": f"pd-{name}", "readOnly": True},
+        "awsElasticBlockStore": {"volumeID": f"vol-{name}"},
+        "azureDisk": {"diskName": f"azure-{name}", "diskURI": f"uri-{name}"},
+        "cinder": {"volumeID": f"cinder-{name}"},
+        "portworxVolume": {"volumeID": f"px-{name}"},
+        "rbd": {"monitors": ["10.0.0.1:6789"], "pool": "rbd", "image": name, "readOnly": True},
+        "iscsi": {"iqn": f"iqn.2025-01.com.example:{name}", "readOnly": True},
+        "csi": {"driver": DRIVER, "volumeHandle": f"inline-{name}"},
+        "image": {"reference": "example.com/model:1"},
+    }
+    return plain_pod(name, namespace=NAMESPACE, volumes=[{"name": key.lower(), key: disks[key]} for key in disks])
+
+
+def pod_with_ephemeral_volume(name: str) -> Body:
+    return plain_pod(name, namespace=NAMESPACE, volumes=[{"name": "scratch", "ephemeral": {}}])
+
+
+def placed_pod(name: str) -> Body:
+    """A pod on a node, while its resources change."""
+    body = pod(name)
+    body["spec"]["nodeName"] = HONEST_NODES[1]
+    reported = {"cpu": "11m", "memory": "2Mi"}
+    whole = {"allocatedResources": reported, "resources": {"requests": reported}}
+    body["status"] |= {
+        "phase": "Running",
+        "containerStatuses": [{"name": "main", **whole}],
+        "initContainerStatuses": [{"name": "sidecar", **whole}],
+        **whole,
+    }
+    return body
+
+
+def _labels_kind(name: str) -> Body:
+    return {"metadata": metadata(name, namespace=NAMESPACE), "spec": {"selector": {"app": name}}}
+
+
+def _selector_kind(name: str) -> Body:
+    return {"metadata": metadata(name, namespace=NAMESPACE), "spec": {"selector": _selector(name)}}
+
+
+def budget(name: str) -> Body:
+    status = {"disruptionsAllowed": 1, "disruptedPods": {"victim": CREATED}}
+    chosen = {"key": "honest", "operator": "In", "values": ["victim"]}
+    selector = {"matchLabels": {"honest": "victim"}, "matchExpressions": [chosen]}
+    return {"metadata": metadata(name, namespace=NAMESPACE), "spec": {"selector": selector}, "status": status}
+
+
+def volume(name: str) -> Body:
+    return {
+        "metadata": metadata(name),
+        "spec": {
+            "capacity": {"storage": "10Gi"},
+            "accessModes": ["ReadWriteOnce"],
+            "claimRef": {"namespace": NAMESPACE, "name": name, "uid": f"uid-{name}"},
+            "storageClassName": CLASS,
+            "volumeMode": "Filesystem",
+            "volumeAttributesClassName": "fast",
+            "nodeAffinity": {"required": {"nodeSelectorTerms": [_node_term()]}},
+            "csi": {"driver": DRIVER, "volumeHandle": f"handle-{name}"},
+        },
+        "status": {"phase": "Bound"},
+    }
+
+
+def volume_of_a_cloud(source: str, **content: Any) -> Callable[[str], Body]:
+    def form(name: str) -> Body:
+        body = volume(name)
+        del body["spec"]["csi"]
+        body["spec"][source] = {
+            key: f"{value}{name}" if isinstance(value, str) else value for key, value in content.items()
+        }
+        return body
+
+    return form
+
+
+def claim(name: str) -> Body:
+    body = {
+        "metadata": metadata(name, namespace=NAMESPACE),
+        "spec": {
+            "accessModes": ["ReadWriteOnce"],
+            "resources": {"requests": {"storage": "1Gi"}},
+            "selector": _selector(name),
+            "storageClassName": CLASS,
+            "volumeMode": "Filesystem",
+            "volumeName": name,
+            "volumeAttributesClassName": "fast",
+        },
+        "status": {"phase": "Bound"},
+    }
+    body["metadata"]["annotations"]["pv.kubernetes.io/bind-completed"] = "yes"
+    return body
+
+
+def unbound_claim(name: str) -> Body:
+    """A claim that gets a new volume, or takes a free one, once its pod has a node."""
+    body = claim(name)
+    del body["metadata"]["annotations"]["pv.kubernetes.io/bind-completed"]
+    del body["spec"]["volumeName"]
+    del body["spec"]["selector"]
+    return body | {"status": {"phase": "Pending"}}
+
+
+def free_volume(name: str) -> Body:
+    body = volume(name)
+    del body["spec"]["claimRef"]
+    return body | {"status": {"phase": "Available"}}
+
+
+def storage_class(name: str) -> Body:
+    topology = {"matchLabelExpressions": [{"key": "zone", "values": ["a"]}]}
+    return {
+        "metadata": metadata(name),
+        "provisioner": DRIVER,
+        "volumeBindingMode": "WaitForFirstConsumer",
+        "allowedTopologies": [topology],
+    }
+
+
+def csi_node(name: str) -> Body:
+    return {"metadata": metadata(name), "spec": {"drivers": [{"name": DRIVER, "allocatable": {"count": 1000}}]}}
+
+
+def csi_driver(name: str) -> Body:
+    return {"metadata": metadata(name), "spec": {"storageCapacity": True}}
+
+
+def capacity(name: str) -> Body:
+    topology = {
+        "matchLabels": {"zone": "a"},
+        "matchExpressions": [{"key": "disk", "operator": "In", "values": ["ssd"]}],
+    }
+    return {
+        "metadata": metadata(name, namespace=NAMESPACE),
+        "storageClassName": name,
+        "nodeTopology": topology,
+        "capacity": "100Gi",
+        "maximumVolumeSize": "50Gi",
+    }
+
+
+def attachment(name: str) -> Body:
+    spec = {"attacher": DRIVER, "nodeName": HONEST_NODES[1], "source": {"persistentVolumeName": name}}
+    return {"metadata": metadata(name), "spec": spec}
+
+
+FORMS: Final[Mapping[str, tuple[Callable[[str], Body], ...]]] = {
+    "node": (node, lambda name: going(node(name))),
+    "namespace": (lambda name: going({"metadata": metadata(name)}),),
+    "service": (lambda name: going(_labels_kind(name)),),
+    "replicationcontroller": (lambda name: going(_labels_kind(name)),),
+    "replicaset": (lambda name: going(_selector_kind(name)),),
+    "statefulset": (lambda name: going(_selector_kind(name)),),
+    "poddisruptionbudget": (lambda name: going(budget(name)),),
+    "pv": (
+        volume,
+        free_volume,
+        lambda name: going(volume(name)),
+        volume_of_a_cloud("gcePersistentDisk", pdName="pd", readOnly=True),
+        volume_of_a_cloud("awsElasticBlockStore", volumeID="vol"),
+        volume_of_a_cloud("azureDisk", diskName="disk", diskURI="uri"),
+        volume_of_a_cloud("cinder", volumeID="cinder"),
+        volume_of_a_cloud("portworxVolume", volumeID="px"),
+    ),
+    "pvc": (claim, unbound_claim, lambda name: going(claim(name))),
+    "storageclass": (lambda name: going(storage_class(name)),),
+    "csinode": (lambda name: going(csi_node(name)),),
+    "csidriver": (lambda name: going(csi_driver(name)),),
+    "csistoragecapacity": (lambda name: going(capacity(name)),),
+    "volumeattachment": (lambda name: going(attachment(name)),),
+    "pod": (
+        pod,
+        gated_pod,
+        claiming_pod,
+        pod_with_ports,
+        pod_with_volumes,
+        pod_with_ephemeral_volume,
+        placed_pod,
+        lambda name: going(placed_pod(name)),
+    ),
+}
+"""By kind, each form by a name."""
+
+
+def beside(kind: str, form: Callable[[str], Body], name: str) -> Objects:
+    """What makes the three services read an object of this kind and name: pods that use it, and what these need."""
+    # Only a pod without constraints of its own is spread by Services and controllers.
+    user = plain_pod(f"user-{name}", namespace=NAMESPACE)
+    user["metadata"] = metadata(f"user-{name}", namespace=NAMESPACE, labels={"app": name})
+    found: Objects = []
+    match kind:
+        case "node" | "csinode":
+            user = pod_with_volumes(f"user-{name}")
+            user["spec"]["nodeSelector"] = {"kubernetes.io/hostname": name}
+            found = [("node", node(name))] if kind == "csinode" else [("csinode", csi_node(name))]
+            found += [("pv", volume(f"user-{name}")), ("pvc", claim(f"user-{name}"))]
+        case "namespace":
+            user = plain_pod(f"user-{name}", namespace=name)
+        case "pv" | "pvc" | "volumeattachment":
+            user["spec"]["volumes"] = [{"name": "v", "persistentVolumeClaim": {"claimName": name}}]
+            if kind != "pvc":
+                found.append(("pvc", (unbound_claim if form is free_volume else claim)(name)))
+            if kind != "pv":
+                found.append(("pv", (free_volume if form is unbound_claim else volume)(name)))
+        case "storageclass" | "csidriver" | "csistoragecapacity":
+            user["spec"]["volumes"] = [{"name": "v", "persistentVolumeClaim": {"claimName": f"user-{name}"}}]
+            found = _provisioned(kind, name)
+        case "pod":
+            return _needed_by(form, name)
+        case "poddisruptionbudget":
+            return []  # the victim of every world
+    return [*found, ("pod", user)]
+
+
+def _needed_by(form: Callable[[str], Body], name: str) -> Objects:
+    if form is pod_with_volumes:
+        return [("pv", volume(name)), ("pvc", claim(name))]
+    if form is pod_with_ephemeral_volume:
+        scratch = unbound_claim(f"{name}-scratch")
+        scratch["metadata"]["ownerReferences"][0] |= {"kind": "Pod", "apiVersion": "v1", "uid": f"uid-{name}"}
+        return [("pvc", scratch)]
+    return []
+
+
+def _provisioned(kind: str, name: str) -> Objects:
+    """A claim of a class, of a driver and of a capacity of its own."""
+    own = storage_class(name) | {"provisioner": name}
+    needed: Objects = [] if kind == "storageclass" else [("storageclass", own)]
+    needed += [] if kind == "csidriver" else [("csidriver", csi_driver(name))]
+    needed += [] if kind == "csistoragecapacity" else [("csistoragecapacity", capacity(name))]
+    wanted = unbound_claim(f"user-{name}")
+    wanted["spec"]["storageClassName"] = name
+    return [*needed, ("pvc", wanted)]

@@ -1,0 +1,340 @@
+"""Whatever value stands in whichever field of a message of the bus: its readers leave it out or bear it, and go on.
+
+As `fuzz.test_whole_cycle`, with every type that a service reads from the bus, and with Leases.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import msgspec
+import pytest
+
+from berth.api.config.encode import ConfigurationDigests
+from berth.api.workloads import Lease
+from berth.bus.interface import Entry, StoredMessage
+from berth.decoding import decode_json
+from berth.errors import DecodeError
+from berth.leader.lease import held_record, is_live, observe, released_record
+from berth.leader.term import number_in_control
+from berth.lifecycle.peers import Announcement, Peers
+from berth.messages.attempts import (
+    DeadLetter,
+    Decision,
+    MirrorEntry,
+    Pending,
+    Ranked,
+    Watermark,
+    decode_versioned,
+    encode,
+)
+from berth.messages.livedata import Bandwidth
+from berth.messages.queue import PageRequest, PodRequest, decode_page_request, decode_pod_request
+from berth.settings.settings import LeaseSettings
+from berth_cli.console.model import ConsoleModel
+from berth_metrics_collector.nodenames import MirroredNodes
+from berth_metrics_collector.samplestore import SampleStore
+from fuzz.fields import MISSING, NUMBERS, TEXTS, Odd, at, odd_values, struct_fields, with_value
+from fuzz.ordinary import HONEST_NODES, NAMESPACE, Body, asking_for_the_slot, cluster, metadata, node, plain_pod, pod
+from fuzz.test_whole_cycle import EVERY, batched, check_guards, check_people
+from fuzz.wholecycle import EPOCH, WholeCycle
+from harness.plugins.long_runs import IS_LONG
+
+NOW: Final = "2026-01-01T00:00:00Z"
+FOUND: Final = frozenset({"capacity: 1e-320", "spec.leaseTransitions: int32", "candidates.*.pods: above int64"})
+"""What broke something once."""
+ELSEWHERE: Final = ("pod", "metadata")
+"""Parts of messages that are objects of the API server."""
+LEASE_SPEC: Final = {
+    "holderIdentity": "other",
+    "leaseDurationSeconds": 15,
+    "acquireTime": NOW,
+    "renewTime": NOW,
+    "leaseTransitions": 1,
+}
+OWN: Final = ConfigurationDigests(config="own", profiles={"berth": "own"}, settings="own")
+LARGEST_INT32: Final = 2**31 - 1
+
+
+def _report(name: str) -> Body:
+    """What RANKED and a Decision both have."""
+    positions = {"cluster": 1, "decisions": 1, "bandwidth": 1, "facts": 1}
+    candidate = {
+        "node": HONEST_NODES[1],
+        "total": 100,
+        "scores": {"NodeResourcesFit": 100},
+        "pods": 1,
+        "loss": 0.5,
+        "newcomers": 1,
+        "place": 1,
+        "details": {"NetworkTraffic": "unknown: no sample"},
+    }
+    rejection = {"plugin": "NodeName", "reason": "no", "nodes": 1, "examples": [HONEST_NODES[2]], "resolvable": True}
+    victim = {"uid": "uid-victim", "namespace": NAMESPACE, "name": "victim"}
+    return {
+        "schema": 1,
+        "config": "other",
+        "attempt": f"uid-{name}.7.1",
+        "profile": "berth",
+        "failures": 1,
+        "scorer": "scorer-2",
+        "asked_at": NOW,
+        "positions": positions,
+        "view_age_seconds": 0.5,
+        "evaluated": 5,
+        "feasible": 5,
+        "nodes": 5,
+        "nominated_first": True,
+        "candidates": [candidate],
+        "rejections": [rejection],
+        "blockers": ["NodeName"],
+        "preemption": {"node": HONEST_NODES[0], "victims": [victim], "violations": 1},
+        "message": "0/5 nodes are available",
+    }
+
+
+def pending(name: str) -> Body:
+    after = {"cluster": 1, "decisions": 1, "bandwidth": 1, "facts": 1}
+    about = {"attempt": f"uid-{name}.7.1", "profile": "berth", "pod": pod(name)}
+    return {"schema": 1, "config": "other", **about, "failures": 1, "after": after, "error": "", "suspect": False}
+
+
+def ranked(name: str) -> Body:
+    """With all that RANKED may have; the binder reads candidates first."""
+    received = {"ranked": 1, "pending": 1, "expired": ["uid-gone"]}
+    flags = {"proposals_counted": True, "behind": False, "clears_nomination": False, "error": ""}
+    return {**_report(name), "pod": pod(name), "received": received, **flags}
+
+
+def rejected(name: str) -> Body:
+    return {**ranked(name), "candidates": []}
+
+
+def decision(name: str) -> Body:
+    about = {"namespace": NAMESPACE, "pod": name, "uid": f"uid-{name}", "node": HONEST_NODES[1], "reason": ""}
+    versions = {"resource_versions": {"pod": "7"}, "ranked_at": NOW}
+    return {**_report(name), "epoch": 7, "outcome": "unschedulable", **about, "repeat": 1, **versions}
+
+
+def conflict(name: str) -> Body:
+    return {**decision(name), "outcome": "conflict", "reason": "no-candidate"}
+
+
+def mirrored_node(name: str) -> Body:
+    return {"schema": 1, "term": 1, "object": node(name), "bound_at": NOW}
+
+
+def mirrored_pod(name: str) -> Body:
+    body = plain_pod(name, namespace=NAMESPACE, nodeName=HONEST_NODES[1])
+    return {"schema": 1, "term": 1, "object": body, "bound_at": NOW}
+
+
+def _dead_letter(name: str) -> Body:
+    where = {"subject": f"berth.ranked.berth.odd.{name}", "reason": "no", "service": "scorer"}
+    return {"schema": 1, "config": "other", **where, "attempt": f"uid-{name}.7.1", "payload": "{}"}
+
+
+def _announcement(name: str) -> Body:
+    about = {"service": "scorer", "identity": name, "config": "other", "profiles": {"berth": "x"}, "settings": "s"}
+    return {"schema": 1, **about, "leaving": False, "held": ["uid-x.7.1"]}
+
+
+# --- how each is read
+
+
+def _is_pending(world: WholeCycle, name: str, data: bytes) -> None:
+    world.apply("pod", plain_pod(name, namespace=NAMESPACE))
+    world.pending(data)
+
+
+def _is_ranked(world: WholeCycle, name: str, data: bytes) -> None:
+    world.apply("pod", plain_pod(name, namespace=NAMESPACE))
+    world.ranked(data, is_peers=True)
+
+
+def _is_decided(world: WholeCycle, name: str, data: bytes) -> None:
+    world.apply("pod", plain_pod(name, namespace=NAMESPACE))
+    world.decided(data)
+    _is_shown(world, name, data)
+
+
+def _is_shown(_: WholeCycle, name: str, data: bytes) -> None:
+    """The console, which reads Decisions and dead letters."""
+    model = ConsoleModel()
+    stored = StoredMessage(subject=f"berth.decision.berth.odd.{name}", sequence=1, data=data, time=EPOCH)
+    model.decided([stored])
+    model.dead_lettered([stored])
+    msgspec.json.encode(model.whole(now=EPOCH.timestamp()))
+
+
+def _is_mirrored(prefix: str) -> Callable[[WholeCycle, str, bytes], None]:
+    def read(world: WholeCycle, name: str, data: bytes) -> None:
+        key = f"{prefix}.{name}"
+        world.mirrored(key, data)
+        MirroredNodes().apply(Entry(key=key, data=data, sequence=1, time=EPOCH))
+
+    return read
+
+
+def _is_sampled(world: WholeCycle, name: str, data: bytes) -> None:
+    world.apply("node", node(name))
+    query = next(iter(world.sources)).name
+    world.live("bandwidth", f"{query}.{name}", data)
+    store = SampleStore(query)
+    store.apply(Entry(key=f"{query}.{name}", data=data, sequence=1, time=EPOCH))
+    list(store.writes({name: Bandwidth(receive=1.0, sampled_at=EPOCH)}))
+
+
+def _is_announced(_: WholeCycle, __: str, data: bytes) -> None:
+    peers = Peers(OWN, service="binder", identity="binder-1")
+    try:
+        announced = decode_versioned(data, Announcement, "an announcement")
+    except DecodeError:
+        return
+    assert announced.subject
+    peers.receive(announced, 1000.0)
+    peers.hold("uid-x.7.1", 1000.0)
+    for difference, who in peers.differences(1000.0).items():
+        peers.sentence(difference, who)
+    peers.pass_time(2000.0)
+
+
+def _is_asked(kind: Callable[[bytes], Any]) -> Callable[[WholeCycle, str, bytes], None]:
+    def read(world: WholeCycle, _: str, data: bytes) -> None:
+        answers = world.watcher.core.answers
+        try:
+            asked = kind(data)
+        except DecodeError:
+            return
+        answer = answers.page if isinstance(asked, PageRequest) else answers.pod
+        encode(answer(asked, world.watcher.now))
+
+    return read
+
+
+def _is_held(_world: WholeCycle, _name: str, data: bytes) -> None:
+    """A Lease: whose it is, until when, and what is written in its place."""
+    try:
+        lease = decode_json(msgspec.json.Decoder(Lease), data, "a lease")
+    except DecodeError:
+        return
+    seen = observe(None, lease, 1000.0)
+    is_live(seen, 1000.0)
+    for spec in (held_record("me", lease.spec, LeaseSettings(), EPOCH), released_record(lease.spec, EPOCH)):
+        # The API server refuses others, and then nobody can lead any more.
+        assert 0 <= spec["leaseTransitions"] <= LARGEST_INT32, spec
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reading:
+    """A type, ordinary messages of it, and what reads them."""
+
+    kind: type[Any]
+    forms: tuple[Callable[[str], Body], ...]
+    read: Callable[[WholeCycle, str, bytes], None]
+
+
+READINGS: Final[Mapping[str, Reading]] = {
+    "Pending": Reading(kind=Pending, forms=(pending,), read=_is_pending),
+    "Ranked": Reading(kind=Ranked, forms=(ranked, rejected), read=_is_ranked),
+    "Decision": Reading(kind=Decision, forms=(decision, conflict), read=_is_decided),
+    "DeadLetter": Reading(kind=DeadLetter, forms=(_dead_letter,), read=_is_shown),
+    "a node's MirrorEntry": Reading(kind=MirrorEntry, forms=(mirrored_node,), read=_is_mirrored("node")),
+    "a pod's MirrorEntry": Reading(kind=MirrorEntry, forms=(mirrored_pod,), read=_is_mirrored("pod")),
+    "Watermark": Reading(
+        kind=Watermark,
+        forms=(lambda _: {"schema": 1, "term": 1, "resource_version": "7"},),
+        read=_is_mirrored("watermark"),
+    ),
+    "Bandwidth": Reading(
+        kind=Bandwidth,
+        forms=(lambda _: {"schema": 1, "receive": 1.0, "transmit": 2.0, "capacity": 1e9, "sampled_at": NOW},),
+        read=_is_sampled,
+    ),
+    "Announcement": Reading(kind=Announcement, forms=(_announcement,), read=_is_announced),
+    "PageRequest": Reading(
+        kind=PageRequest,
+        forms=(lambda _: {"schema": 1, "queue": "active", "namespace": NAMESPACE, "start": 0},),
+        read=_is_asked(decode_page_request),
+    ),
+    "PodRequest": Reading(
+        kind=PodRequest,
+        forms=(lambda name: {"schema": 1, "namespace": NAMESPACE, "name": name},),
+        read=_is_asked(decode_pod_request),
+    ),
+    "Lease": Reading(
+        kind=Lease,
+        forms=(lambda name: {"metadata": metadata(name, namespace="berth"), "spec": LEASE_SPEC},),
+        read=_is_held,
+    ),
+}
+"""Every type that services read from the bus, and the Lease."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Trial:
+    form: Callable[[str], Body]
+    odd: Odd
+
+
+def trials(reading: Reading) -> list[Trial]:
+    """Each value of each field of the message, and of the pod in it."""
+    fields = {path for path, _ in struct_fields(reading.kind) if path[0] not in ELSEWHERE}
+    found: list[Trial] = []
+    for form in reading.forms:
+        ordinary = form("odd")
+        missing = [".".join(path) for path in fields if at(ordinary, path) is MISSING and path[0] != "candidates"]
+        assert not missing, f"no ordinary {reading.kind.__name__} has {', '.join(missing)}"
+        found += [Trial(form=form, odd=odd) for odd in odd_values(reading.kind, ordinary)]
+    return found
+
+
+def chosen(reading: Reading) -> list[Trial]:
+    """A share of them. Of the pod in a message short runs try nothing: `fuzz.test_whole_cycle` does."""
+    every = [each for each in trials(reading) if IS_LONG or each.odd.path[0] not in ELSEWHERE]
+    return every[::EVERY] + [each for each in every if str(each.odd) in FOUND]
+
+
+def problem_of(reading: Reading, batch: Sequence[Trial]) -> str:
+    """What a world with these messages shows; empty if all is well."""
+    try:
+        world = WholeCycle()
+        for kind, body in cluster():
+            world.apply(kind, body)
+        for number, trial in enumerate(batch):
+            name = f"odd-{number}"
+            reading.read(world, name, with_value(trial.form(name), trial.odd.path, trial.odd.value))
+        world.apply("pod", plain_pod("honest-pod"))
+        world.apply("pod", asking_for_the_slot("urgent", priority=1000))
+        world.settle(seconds=12.0)
+        assert "uid-honest-pod" in world.bound, f"an honest pod waits: {world.said_of('honest-pod')}"
+        assert "victim" in world.evicted or "uid-urgent" in world.bound, f"none is evicted: {world.said_of('urgent')}"
+        check_people(world)
+        check_guards(world)
+    except Exception as error:  # noqa: BLE001 - it becomes the sentence of the failure
+        return f"{type(error).__name__}: {error}"
+    return ""
+
+
+@pytest.mark.parametrize("name", READINGS)
+def test_an_odd_message_costs_nobody_else(name: str):
+    reading = READINGS[name]
+    for batch in batched(chosen(reading)):
+        if found := problem_of(reading, batch):
+            alone = [f"{trial.odd}: {problem}" for trial in batch if (problem := problem_of(reading, [trial]))]
+            pytest.fail("\n".join(alone[:20]) or f"only together: {found}")
+
+
+@pytest.mark.parametrize("data", [*NUMBERS.values(), *TEXTS.values(), b"", b"\xff", b"\x00"])
+def test_an_odd_number_in_control_is_an_error_that_says_what_to_do(data: bytes):
+    entry = Entry(key="term.watcher", data=data, sequence=1, time=EPOCH)
+    try:
+        number_in_control(entry, "watcher")
+    except DecodeError as error:
+        said = str(error)
+    else:
+        return
+    assert "remove it" in said
+    assert len(said) < 500
