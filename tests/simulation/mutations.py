@@ -941,6 +941,15 @@ ELSEWHERE: Final[dict[str, str]] = {
         "integration/binder/test_progress.py"
         "::test_important_pod_is_bound_behind_more_waiting_pods_than_messages_are_held"
     ),
+    "an attempt on which no scorer works is followed by the next after 10 s (3.5): a run waits for longer": (
+        "unit/watcher/test_attempts.py::test_attempt_whose_scorer_goes_is_followed_by_the_next_within_ten_seconds"
+    ),
+    "a message of PENDING that no pod needs is deleted (3.5): needs a pod that is decided, and its message put off": (
+        "integration/watcher/test_orphans.py::test_messages_put_off_for_a_century_end_with_their_pods"
+    ),
+    "an attempt after one that stayed in PENDING is a suspect (6.4): needs scorers that start for 10 s": (
+        "unit/watcher/test_attempts.py::test_attempt_after_one_that_stayed_in_pending_is_ranked_as_a_suspect"
+    ),
     "naming nodes that proposals fill (4): needs a cluster that gets exactly full": (
         "unit/ranking/test_ranker.py::test_a_node_that_only_a_proposal_fills_is_named_after_those_with_room"
     ),

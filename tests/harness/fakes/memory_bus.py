@@ -7,7 +7,7 @@ on a deterministic event loop all of it is deterministic.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
@@ -361,7 +361,7 @@ class MemorySession(Session):
     async def apply(self) -> None:
         self._bus_id = await self._answer(self._store.apply)
 
-    async def verify(self) -> None:
+    async def verify(self, only: Collection[str] = ()) -> None:
         await self._answer(self._verify)
 
     async def create_consumer(self, stream: str, consumer: str) -> None:

@@ -9,7 +9,7 @@ from typing import Final, NamedTuple
 
 from harness.servers.nats_server import NatsServer
 
-WAIT_SECONDS: Final = 20.0
+WAIT_SECONDS: Final = 60.0
 LINE_BYTES: Final = 2**24
 
 

@@ -28,7 +28,7 @@ from berth_binder.settings import BinderSettings, CoreSettings
 from harness.fakes.recording_meter import RecordingMeter
 from harness.plugins.fixtures_kube import Cluster
 
-SECONDS = 20.0
+SECONDS = 40.0
 SELECTED = "volume.kubernetes.io/selected-node"
 QUICK = BinderSettings(
     core=CoreSettings(backoff=Backoff(initial=timedelta(milliseconds=50), maximum=timedelta(milliseconds=200))),

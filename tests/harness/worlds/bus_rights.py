@@ -26,7 +26,7 @@ from berth.messages.subjects import SERVICES
 from berth_cli.pipeline.accounts import DOMAIN, OWN, User, users
 from harness.servers.bus_users import password_of
 from harness.servers.nats_server import NatsServer
-from harness.servers.raw_client import RawClient, Received
+from harness.servers.raw_client import WAIT_SECONDS, RawClient, Received
 
 Right = tuple[str, str, str]
 """What the user does, the subject or request, and where that ends if elsewhere than in the user's account."""
@@ -66,6 +66,8 @@ RESERVED: Final = ("$JS.ACK.", "_R_.")
 """The server refuses them as replies of clients."""
 EACH: Final = "each"
 """In the table: all streams that berth declares."""
+OF_SUBJECT: Final = " of a subject"
+"""In the table: a Direct Get that names the subject, whose answer is one message."""
 OVER_ROUTES: Final = ", over routes"
 """In the table: which server has a stream's leader decides whether this is possible."""
 OF_ANOTHER: Final = "another berth's "
@@ -249,7 +251,8 @@ def without_narrower(found: set[Right]) -> set[Right]:
         if wide == narrow or wide[0] != narrow[0]:
             return False
         if wide[0] == "asks":
-            return wide[1] == narrow[1] and covers(wide[2], narrow[2])
+            is_one_of_them = wide[1].endswith(OF_SUBJECT) and covers(f"{wide[2]}.>", narrow[2])
+            return wide[1] == narrow[1] and (is_one_of_them or covers(wide[2], narrow[2]))
         what = narrow[1].removeprefix(OF_ANOTHER)
         return narrow[2] in ("", wide[2]) and covers(wide[1], what)
 
@@ -430,7 +433,7 @@ class Attack:
         request = b'{"batch":%d}' % len(SETTLING)
         observer.subscribe(f"x.delivered.{number}", number)
         observer.publish(f"{API}CONSUMER.MSG.NEXT.{stream}.{consumer}", request, f"x.delivered.{number}")
-        async with asyncio.timeout(SECONDS):
+        async with asyncio.timeout(WAIT_SECONDS):
             while len(found := [one.reply for one in observer.received if one.sid == number]) < len(SETTLING):
                 await self._settle()
         return found
@@ -464,7 +467,7 @@ class Attack:
             stream = berth.names.stream_of(subject)
             number = next(self._numbers) + ANSWERS
             self._own(berth).publish(f"{API}DIRECT.GET.{stream}.{subject}", b"", f"x.{number}")
-            async with asyncio.timeout(SECONDS):
+            async with asyncio.timeout(WAIT_SECONDS):
                 while not self._arrived[number]:
                     await self._settle()
             if "Nats-Stream" not in self._arrived[number][0][1].headers:
@@ -525,7 +528,7 @@ class Attack:
             number = next(self._numbers) + ANSWERS
             self._own(berth).publish(f"{API}STREAM.NAMES", b"", f"x.{number}")
             barriers.append(number)
-        async with asyncio.timeout(SECONDS):
+        async with asyncio.timeout(WAIT_SECONDS):
             for account, observer in self._observers.items():
                 await observer.settle()
                 self._note(account, observer)
@@ -599,5 +602,5 @@ def _verb(request: str) -> tuple[str, str]:
     verb = next((one for one in verbs if plain == one or plain.startswith(f"{one}.")), plain)
     about = plain[len(verb) + 1 :]
     if verb == "DIRECT.GET" and "." in about:
-        verb, about = f"{verb} of a subject", about.removesuffix(".>")
+        verb, about = verb + OF_SUBJECT, about.removesuffix(".>")
     return request.removesuffix(plain) + verb, about

@@ -15,6 +15,7 @@ import pytest
 
 from berth.bus.interface import BusRefusedError
 from berth.bus.session import NatsBus, NatsSession
+from berth.bus.topology import COMPARED
 from berth_cli.pipeline.natsconf import nats_conf
 from berth_cli.pipeline.natsserver import find_nats_server
 from berth_sim.cluster import SimulatedCluster
@@ -121,7 +122,7 @@ async def test_an_admin_with_the_domain_of_people_is_told_to_leave_it_away(appli
 @pytest.mark.parametrize("user", SERVICES)
 async def test_every_service_may_see_that_the_bus_is_as_declared(applied, user):
     session = await session_of(applied, user)
-    await session.verify()
+    await session.verify(COMPARED.get(user, ()))
     await session.close()
 
 
@@ -136,7 +137,7 @@ async def test_people_see_pods_and_services_and_may_put_facts(applied):
 
 async def test_people_and_nobody_else_hear_what_a_shadow_says(applied):
     shadow, people = await session_of(applied, "shadow"), await session_of(applied, "people")
-    await shadow.verify()
+    await shadow.verify(COMPARED["shadow"])
     heard: asyncio.Queue[tuple[str, bytes]] = asyncio.Queue()
     await people.subscribe("berth.shadow.>", lambda subject, data, _: heard.put_nowait((subject, data)))
     await shadow.broadcast("berth.shadow.packed.berth.default.web-0", b"{}")

@@ -92,6 +92,18 @@ def test_when_a_proposal_ends_the_mirrored_nomination_counts_again(snapshot, nom
     assert nominated_nodes(snapshot) == ["n1"]
 
 
+def test_a_preemptor_that_is_deleted_after_a_repeated_attempt_keeps_no_node(snapshot, nominations):
+    """The mirror shows its nomination all along and so never again: its end must end the proposal's."""
+    snapshot.nominate(nominated("n1"), "n1")
+    nominations.mirrored(nominated("n1"))
+    nominations.ranked(ranked("n1", n=2), attempt(2), 0.0)
+    nominations.decided(decision(Outcome.PREEMPTING, "n1", n=2), attempt(2), 1.0)
+    assert (nominated_nodes(snapshot), len(nominations)) == (["n1"], 0)
+    snapshot.end_nomination(POD.uid)  # what applying the purge does
+    nominations.unmirrored(POD.uid)
+    assert nominated_nodes(snapshot) == []
+
+
 def test_a_pod_that_fits_ends_its_nomination(snapshot, nominations):
     nominations.ranked(ranked("n1"), attempt(), 0.0)
     nominations.ranked(ranked(n=2, candidates=[Candidate(node="n2", total=1)]), attempt(2), 1.0)

@@ -17,7 +17,7 @@ from berth.bus.interface import (
     Session,
     WrongLastSequenceError,
 )
-from berth.bus.topology import BANDWIDTH, CLUSTER
+from berth.bus.topology import BANDWIDTH, CLUSTER, COMPARED
 from berth.errors import TemporaryError
 from berth.lifecycle.process import Process, run_until
 from berth.lifecycle.sessions import present, serve_each_session
@@ -52,7 +52,14 @@ async def serve(process: Process, bus: Bus, queries: Sequence[BandwidthQuery], s
             await run_until(collector.run(condition), process.stopping, session.lost)
 
     try:
-        await serve_each_session(bus, name="metrics-collector", process=process, condition=condition, serve=collect)
+        await serve_each_session(
+            bus,
+            name="metrics-collector",
+            process=process,
+            condition=condition,
+            serve=collect,
+            only=COMPARED["collector"],
+        )
     finally:
         for server in servers.values():
             server.close()

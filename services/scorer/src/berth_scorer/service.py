@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from berth.api.config.configuration import ExtenderConfiguration
 from berth.bus.interface import Bus, BusLostError, Delivery, MissingError, Session, StoredMessage
-from berth.bus.topology import PENDING, SCORER, TRIES
+from berth.bus.topology import COMPARED, PENDING, SCORER, TRIES
 from berth.cluster.buckets import LiveDataReader
 from berth.errors import BerthError, DecodeError, TemporaryError
 from berth.extenders.client import Extenders
@@ -82,7 +82,9 @@ async def serve(process: Process, bus: Bus, ranker: Ranker, extenders: Sequence[
                 await run_until(scorer.run(condition), process.stopping, session.lost)
                 await scorer.finish()
 
-        await serve_each_session(bus, name="scorer", process=process, condition=condition, serve=score)
+        await serve_each_session(
+            bus, name="scorer", process=process, condition=condition, serve=score, only=COMPARED["scorer"]
+        )
 
 
 class Scorer:

@@ -15,6 +15,7 @@ from importlib.metadata import version
 from typing import Any, Final
 
 from berth.bus.interface import Bus, BusLostError, Session, StoredMessage
+from berth.bus.topology import COMPARED
 from berth.cluster.buckets import LiveDataReader
 from berth.errors import BerthError
 from berth.lifecycle.coreloop import CoreLoop
@@ -64,7 +65,9 @@ async def serve_shadow(process: Process, bus: Bus, ranker: Ranker, name: str) ->
         )
         await run_until(shadow.run(condition), process.stopping, session.lost)
 
-    await serve_each_session(bus, name="shadow", process=process, condition=condition, serve=serve)
+    await serve_each_session(
+        bus, name="shadow", process=process, condition=condition, serve=serve, only=COMPARED["shadow"]
+    )
 
 
 class Shadow:

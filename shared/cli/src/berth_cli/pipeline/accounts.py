@@ -21,6 +21,7 @@ from berth.bus.topology import (
     BUS_ID_KEY,
     CLUSTER,
     COMMITS,
+    COMPARED,
     CONTROL,
     DEAD,
     DECISIONS,
@@ -160,6 +161,20 @@ def _get(*streams: str) -> Right:
     return lambda of: [path for stream in streams for path in of.direct(stream)]
 
 
+def _get_one(stream: str, subject: str) -> Right:
+    return lambda of: of.api(f"DIRECT.GET.{of.names.stream(stream)}.{of.names.filter(subject)}")
+
+
+def _identity(of: _Subjects) -> Iterable[Path]:
+    """The key by which a client notices that the streams are new."""
+    return _get_one(bucket_stream(CONTROL), bucket_prefix(CONTROL) + BUS_ID_KEY)(of)
+
+
+def _compare(service: str) -> Right:
+    """Whether the streams that a service uses are as declared."""
+    return lambda of: [path for one in COMPARED[service] for path in of.api(f"STREAM.INFO.{of.names.stream(one)}")]
+
+
 def _read(*streams: str) -> Right:
     return lambda of: [path for stream in streams for path in of.stored(stream)]
 
@@ -187,7 +202,7 @@ def _buckets(*buckets: str) -> tuple[str, ...]:
     return tuple(map(bucket_stream, buckets))
 
 
-# Requests of every service: whether the streams exist and the drain is over.
+# Requests of watcher and binder: whether the streams are as declared, terms, and whether the drain is over.
 _LOOK: Final = (_api("STREAM.INFO.{each}", "CONSUMER.INFO.{pending}.{scorer}"), _get(bucket_stream(CONTROL)))
 # The subjects that a ranking depends on.
 _RANKINGS: Final = (f"{PREFIX}.ranked.>", f"{PREFIX}.decision.>", *_keys(CLUSTER, BANDWIDTH, FACTS))
@@ -254,8 +269,10 @@ _USERS: Final[Mapping[str, _Declared]] = {
             _put(TRIES, ">"),
             _request("$JS.ACK.{pending}.{scorer}.>"),
             _api("CONSUMER.MSG.NEXT.{pending}.{scorer}", many=True),
-            *_LOOK,
-            _get(bucket_stream(TRIES)),
+            _identity,
+            _compare("scorer"),
+            _api("CONSUMER.INFO.{pending}.{scorer}"),
+            _get_one(bucket_stream(TRIES), ">"),
             _read(RANKED, DECISIONS, *_buckets(CLUSTER, BANDWIDTH, FACTS)),
         ),
         reads=_RANKINGS,
@@ -264,7 +281,7 @@ _USERS: Final[Mapping[str, _Declared]] = {
         account="COLLECTORS",
         about="Writes the nodes' bandwidth. Reads the nodes from the mirror.",
         service="berth-metrics-collector",
-        sends=(_put(BANDWIDTH, ">"), *_LOOK, _read(*_buckets(CLUSTER, BANDWIDTH))),
+        sends=(_put(BANDWIDTH, ">"), _identity, _compare("collector"), _read(*_buckets(CLUSTER, BANDWIDTH))),
         reads=(bucket_prefix(CLUSTER) + "node.>", *_keys(BANDWIDTH)),
     ),
     "shadow": _Declared(
@@ -273,7 +290,7 @@ _USERS: Final[Mapping[str, _Declared]] = {
         service="berth-shadow",
         announces=False,
         broadcasts=(f"{PREFIX}.shadow.>",),
-        sends=(*_LOOK, _read(RANKED, DECISIONS, *_buckets(CLUSTER, BANDWIDTH, FACTS))),
+        sends=(_identity, _compare("shadow"), _read(RANKED, DECISIONS, *_buckets(CLUSTER, BANDWIDTH, FACTS))),
         reads=_RANKINGS,
     ),
     "people": _Declared(

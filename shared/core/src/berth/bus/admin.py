@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import uuid
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Collection
 from datetime import UTC, datetime, timedelta
 from typing import Final
 
@@ -140,14 +140,18 @@ async def _has_room(connection: Connection) -> bool:
     return stored > 0
 
 
-async def verify(connection: Connection) -> None:
-    """Raise for the first missing stream or consumer, or else for all differences."""
-    topology = connection.settings.topology
+async def verify(connection: Connection, only: Collection[str] = ()) -> None:
+    """Raise for the first missing stream or consumer, or else for all differences. ``only``: of these streams."""
+    topology, names = connection.settings.topology, connection.names
     found: list[str] = []
     for stream in declared_streams(topology):
+        if only and names.own_stream(stream.name) not in only:
+            continue
         existing = (await stream_info(connection, stream.name)).config
         found += differences(f"stream {stream.name}", stream_config(stream, topology), existing)
     for consumer in declared_consumers(topology):
+        if only and names.own_stream(consumer.stream) not in only:
+            continue
         subject = f"CONSUMER.INFO.{consumer.stream}.{consumer.name}"
         info = await api_read(connection, subject, None, ConsumerInfo)
         found += differences(f"consumer {consumer.stream} {consumer.name}", consumer_config(consumer), info.config)

@@ -10,7 +10,7 @@ A :class:`Session` is one client on one connection and never reconnects: when th
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
@@ -445,8 +445,8 @@ class Session(Protocol):
         """
         ...
 
-    async def verify(self) -> None:
-        """Compare the server with the declaration.
+    async def verify(self, only: Collection[str] = ()) -> None:
+        """Compare the server with the declaration, of these streams or of all.
 
         Raises:
             MissingError: a stream, bucket or consumer is missing: wait until it is applied.

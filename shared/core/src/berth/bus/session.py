@@ -9,7 +9,7 @@ import asyncio
 import contextlib
 import time
 import uuid
-from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
@@ -200,8 +200,8 @@ class NatsSession(Session):
     async def remake(self, name: str) -> bool:
         return await admin.remake(self._connection, name)
 
-    async def verify(self) -> None:
-        await admin.verify(self._connection)
+    async def verify(self, only: Collection[str] = ()) -> None:
+        await admin.verify(self._connection, only)
 
     async def create_consumer(self, stream: str, consumer: str) -> None:
         await admin.create_consumer(self._connection, self._names.stream(stream), consumer)

@@ -44,6 +44,9 @@ STORED_PREFIX: Final = "stored."
 
 UNLIMITED: Final = -1
 
+_BUCKETS_STREAM: Final = "KV_"
+_KEYS: Final = "$KV."
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StreamSpec:
@@ -77,6 +80,15 @@ def bucket_stream(bucket: str) -> str:
 def bucket_prefix(bucket: str) -> str:
     """The subject of a key is this prefix and the key."""
     return f"{_KEYS}{bucket}."
+
+
+# The streams that a service outside the account of the streams compares with their declaration at its start: those that
+# it reads or consumes. Watcher and binder compare all.
+COMPARED: Final[Mapping[str, tuple[str, ...]]] = {
+    "scorer": (PENDING, RANKED, DECISIONS, *map(bucket_stream, (CLUSTER, BANDWIDTH, FACTS, TRIES))),
+    "shadow": (RANKED, DECISIONS, *map(bucket_stream, (CLUSTER, BANDWIDTH, FACTS))),
+    "collector": tuple(map(bucket_stream, (CLUSTER, BANDWIDTH))),
+}
 
 
 class Names:
@@ -147,8 +159,6 @@ class Names:
         return _BY_STAGE.get(tokens[1], subject) if len(tokens) > 1 else subject
 
 
-_BUCKETS_STREAM: Final = "KV_"
-_KEYS: Final = "$KV."
 _ALL: Final = ">"
 
 _BY_STAGE: Final[Mapping[str, str]] = {"pending": PENDING, "ranked": RANKED, "decision": DECISIONS, "dead": DEAD}

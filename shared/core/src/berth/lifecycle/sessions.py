@@ -11,7 +11,7 @@ unreachable, or its streams are missing or different.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from datetime import timedelta
 from importlib.metadata import version
@@ -67,16 +67,17 @@ class _NotReadyError(Exception):
 
 
 async def sessions(
-    bus: Bus, *, name: str, process: Process, apply_when_missing: bool = False
+    bus: Bus, *, name: str, process: Process, apply_when_missing: bool = False, only: Collection[str] = ()
 ) -> AsyncIterator[Session]:
     """Yield one connected and verified session after another, each closed before the next. Ends on stopping.
 
-    ``apply_when_missing``: create missing streams and buckets, as the watcher does; otherwise wait for them. Catch
+    ``apply_when_missing``: create missing streams and buckets, as the watcher does; otherwise wait for them. ``only``:
+    the streams to verify; by default all. Catch
     :class:`BusLostError` in the loop's body to get the next session. Objects built on a session are freed before the
     next one, unless a variable of the body holds them.
     """
     reporter = WaitReporter(process.health.condition("nats", "waiting for NATS"), process.clock)
-    connector = _Connector(bus, name=name, reporter=reporter, process=process, applies=apply_when_missing)
+    connector = _Connector(bus, name=name, reporter=reporter, process=process, applies=apply_when_missing, only=only)
     while not process.stopping.is_set():
         session = await run_until(connector.connect(), process.stopping)
         if session is None:
@@ -96,14 +97,20 @@ async def sessions(
             await process.sleep(RETRY_SECONDS / 2)
 
 
-async def serve_each_session(
-    bus: Bus, *, name: str, process: Process, condition: Condition, serve: Callable[[Session], Awaitable[None]]
+async def serve_each_session(  # noqa: PLR0913 - a service, its parts, and what it compares
+    bus: Bus,
+    *,
+    name: str,
+    process: Process,
+    condition: Condition,
+    serve: Callable[[Session], Awaitable[None]],
+    only: Collection[str] = (),
 ) -> None:
-    """Serve on one session after another until the process stops.
+    """Serve on one session after another until the process stops. ``only``: as for :func:`sessions`.
 
     A temporary failure begins another session; ``condition`` shows the wait for NATS meanwhile.
     """
-    async for session in sessions(bus, name=name, process=process):
+    async for session in sessions(bus, name=name, process=process, only=only):
         try:
             await serve(session)
         except* TemporaryError as lost:
@@ -189,12 +196,22 @@ def unstored_sentence(unstored: Mapping[str, Unstored]) -> str:
 class _Connector:
     """Tries to connect until a session is verified. Each try is a new client, which first reads bus.id."""
 
-    def __init__(self, bus: Bus, *, name: str, reporter: WaitReporter, process: Process, applies: bool) -> None:
+    def __init__(  # noqa: PLR0913 - the parts of a connection's start
+        self,
+        bus: Bus,
+        *,
+        name: str,
+        reporter: WaitReporter,
+        process: Process,
+        applies: bool,
+        only: Collection[str],
+    ) -> None:
         self._bus = bus
         self._name = name
         self._reporter = reporter
         self._process = process
         self._applies = applies
+        self._only = only
 
     async def connect(self) -> Session:
         cause, failures = "", 0
@@ -223,7 +240,7 @@ class _Connector:
 
     async def _verify(self, session: Session) -> None:
         try:
-            await session.verify()
+            await session.verify(self._only)
         except MissingError as error:
             await self._missing(session, error)
         except TemporaryError as error:

@@ -273,7 +273,9 @@ class NominationProposals:
         proposal = self._by_uid.get(attempt.uid)
         if proposal is None or attempt.order < proposal.attempt.order:
             return
-        if decision.outcome is Outcome.PREEMPTING:
+        if decision.outcome is Outcome.PREEMPTING and self._is_mirrored(attempt.uid, decision.node):
+            self.end(attempt.uid)  # of a repeated attempt: the mirror shows the nomination, and will show its end
+        elif decision.outcome is Outcome.PREEMPTING:
             proposal.node, proposal.expires = decision.node, now + self._lifetime
             self._snapshot.nominate(proposal.pod, proposal.node)
         elif decision.outcome is Outcome.WAITING:
@@ -318,6 +320,10 @@ class NominationProposals:
     def resume(self) -> None:
         for proposal in self._by_uid.values():
             self._snapshot.nominate(proposal.pod, proposal.node)
+
+    def _is_mirrored(self, uid: str, node: str) -> bool:
+        pod = self._mirrored.get(uid)
+        return pod is not None and pod.status.nominated_node_name == node
 
     def _restore_mirrored(self, uid: str) -> None:
         pod = self._mirrored.get(uid)
