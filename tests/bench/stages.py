@@ -79,6 +79,7 @@ def _programs(address: str, kubeconfig: Path, pods: int, folder: Path) -> dict[s
         "BERTH_NATS_URL": address,
         "BERTH_KUBECONFIG": str(kubeconfig),
         "BERTH_NUMBERS_WINDOW_FLOOR": str(2 * pods),
+        "BERTH_NUMBERS_SILENT_ATTEMPT": "600s",  # else pods that wait for their stage are published again
     }
     return {
         name: ServicePod(service=name, command=[f"berth-{name}"], environment=environment, files=folder / name)

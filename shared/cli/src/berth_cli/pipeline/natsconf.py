@@ -22,8 +22,9 @@ from berth_cli.pipeline.accounts import (
     users,
 )
 
-# Connections of people's commands, consoles and recorders at once.
-PEOPLE_CONNECTIONS: Final = 64
+# Connections of people's commands, consoles and recorders at once. Those that read nothing cost 512 MB together, less
+# than the memory that nats-server has on Kubernetes.
+PEOPLE_CONNECTIONS: Final = 32
 # Bytes of a message with its headers. The largest that people write are facts.
 PEOPLE_PAYLOAD_BYTES: Final = 128 * 1024
 # Connections of scorers, collectors or shadows at once: one a process.
