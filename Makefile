@@ -1,7 +1,7 @@
 # Commands for development. They need Python 3.11 or newer (with pip and venv) and make; the rest is installed into .venv.
 # ARGS is passed to the target's command: make run ARGS="--pods 200", make test ARGS="tests/unit -k queue".
 # WORKERS is the number of test processes, each of which runs one file at a time; 0 runs all files in one process. Slow
-# tests have four on two cores, since they wait for much of their time.
+# tests have three on two cores, since they wait for much of their time.
 # DIST is the folder of what a release has.
 
 PYTHON ?= python3
@@ -54,7 +54,7 @@ test: setup  ## run the fast tests: no process, no socket, no waiting; two minut
 	$(PYTEST) -m "not slow" $(ARGS)
 
 .PHONY: test-all test-slow test-long
-test-all test-slow: WORKERS = 4
+test-all test-slow: WORKERS = 3
 test-all: setup  ## run every test that this machine can run, and list what is left out with the reason; 22 minutes
 	$(PYTEST) $(ARGS)
 
