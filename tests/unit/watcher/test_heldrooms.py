@@ -91,6 +91,17 @@ def test_pod_deleted_before_its_wait_is_received_counts_too():
     assert len(watcher.core._held_rooms) == 0
 
 
+def test_pod_deleted_while_its_attempt_is_under_way_is_forgotten_without_a_decision():
+    watcher = WatcherUnderTest().lead(a_node("n1"), a_pod("first", cpu="3"), a_pod("second", cpu="3"))
+    watcher.delete(a_pod("first", cpu="3", version=9))
+    watcher.advance(20)
+    watcher.delete(a_pod("second", cpu="3", version=10))
+    watcher.advance(11)
+    assert len(watcher.core._held_rooms) == 1
+    watcher.advance(20)
+    assert len(watcher.core._held_rooms) == 0
+
+
 def test_binding_to_another_node_tries_it_again(watcher):
     watcher.decide("first", Outcome.BOUND, node="n2")
     assert tries(watcher) == 2

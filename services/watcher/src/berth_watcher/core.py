@@ -299,7 +299,7 @@ class WatcherCore:
         queued = self._queue.get(change.name)
         is_gone = change.new is None or (isinstance(change.new, Pod) and is_gone_while_unbound(change.new))
         if is_gone and queued is not None and queued.stage is Stage.IN_FLIGHT:
-            self._held_rooms.left(queued.pod)
+            self._held_rooms.left(queued.pod, self._clock.now)
 
     def _mirror_object(self, kind: str, name: str, thing: KubernetesObject | None) -> tuple[int, Sequence[Effect]]:
         """Set the mirror's desired value of an object. Returns the change's number, and warnings about the object."""
@@ -610,6 +610,7 @@ class WatcherCore:
 
     def _run_timers(self) -> Sequence[Effect]:
         effects: list[Effect] = []
+        self._held_rooms.forget_left(self._clock.now)
         for queued in self._queue.pop_due():
             if queued.stage is Stage.IN_FLIGHT and queued.attempt is not None:
                 effects += self._attempts.look_up(queued, queued.attempt)

@@ -7,6 +7,7 @@ No object of the API server shows it, so the final Decision gives the position.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final
 
 import msgspec
 
@@ -14,6 +15,10 @@ from berth.api.pod import Pod, is_bound, is_finished
 from berth.errors import DecodeError
 from berth.messages.attempts import DecisionSummary, Outcome
 from berth.messages.subjects import Attempt
+
+# Seconds after its deletion for which a pod may still be said to wait: more than a watch's delay. There may be no
+# Decision: the message is deleted when no pod needs it (docs/adr/0058), or a scorer acknowledges it without an answer.
+LEFT_SECONDS: Final = 30.0
 
 
 @dataclass(slots=True)
@@ -45,7 +50,8 @@ class HeldRooms:
 
     def __init__(self) -> None:
         self._rooms: dict[str, _HeldRoom] = {}
-        self._left: dict[str, Pod] = {}  # deleted while an attempt was under way, of which a Decision is still to come
+        # Deleted while an attempt was under way, of which a Decision may still come; each with the time, oldest first.
+        self._left: dict[str, tuple[float, Pod]] = {}
 
     def __len__(self) -> int:
         return len(self._rooms) + len(self._left)
@@ -69,10 +75,18 @@ class HeldRooms:
         held = self._rooms.get(uid)
         return None if held is None else held.placed()
 
-    def left(self, pod: Pod) -> None:
+    def left(self, pod: Pod, now: float) -> None:
         """A pod whose attempt is under way is deleted: ``waiting`` may still come, and then the end of the wait."""
-        if pod.uid not in self._rooms:
-            self._left[pod.uid] = pod
+        if pod.uid not in self._rooms and pod.uid not in self._left:
+            self._left[pod.uid] = now, pod
+
+    def forget_left(self, now: float) -> None:
+        """Forget deleted pods whose Decision has not come in time."""
+        while self._left:
+            uid, (at, _) = next(iter(self._left.items()))
+            if now - at < LEFT_SECONDS:
+                return
+            del self._left[uid]
 
     def shown(self, uid: str, pod: Pod | None) -> Pod | None:
         """The watch shows a change of the pod. Until the Decision a deleted pod still holds its room in scorers."""
@@ -89,7 +103,8 @@ class HeldRooms:
 
     def _hold(self, decision: DecisionSummary, pod: Pod | None) -> Pod | None:
         held, attempt = self._rooms.get(decision.uid), _attempt_of(decision)
-        pod = pod or self._left.get(decision.uid) or (held.pod if held else None)
+        _, left = self._left.get(decision.uid, (0.0, None))
+        pod = pod or left or (held.pod if held else None)
         if pod is None or attempt is None or not decision.node or (held and not held.is_about(decision)):
             return None
         self._rooms[decision.uid] = _HeldRoom(pod, decision.node, attempt)
