@@ -55,7 +55,7 @@ test: setup  ## run the fast tests: no process, no socket, no waiting; two minut
 
 .PHONY: test-all test-slow test-long
 test-all test-slow: WORKERS = 3
-test-all: setup  ## run every test that this machine can run, and list what is left out with the reason; 22 minutes
+test-all: setup  ## run every test that this machine can run, and list what is left out with the reason; 20 minutes
 	$(PYTEST) $(ARGS)
 
 test-slow: setup  ## run what make test leaves out
