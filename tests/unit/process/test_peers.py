@@ -289,7 +289,7 @@ async def test_the_watcher_knows_for_seconds_which_attempts_a_scorer_says_to_hol
     watcher, ranker = process("watcher", {"a": "1"}, clock), process("scorer", {"a": "1"}, clock)
     session, other = await bus.connect(name="watcher"), await bus.connect(name="scorer")
     async with present(session, watcher):
-        async with present(other, ranker, held=lambda: ["web.1.1"]):
+        async with present(other, ranker, held=lambda: ["web.1.1", *(f"more.{number}.1" for number in range(4_096))]):
             await clock.run(EVERY_SECONDS)
             assert watcher.peers.hold("web.1.1", clock.now())
             assert not watcher.peers.hold("web.1.2", clock.now())

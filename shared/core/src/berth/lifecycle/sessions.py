@@ -33,7 +33,7 @@ from berth.bus.settings import TopologySettings
 from berth.bus.topology import declared_streams
 from berth.clock import Backoff
 from berth.errors import BerthError, DecodeError, TemporaryError
-from berth.lifecycle.peers import ALL_ANNOUNCEMENTS, EVERY_SECONDS, Announcement, PeerReporter
+from berth.lifecycle.peers import ALL_ANNOUNCEMENTS, EVERY_SECONDS, MAX_HELD, Announcement, PeerReporter
 from berth.lifecycle.process import Process, give_back_memory, in_background, run_until
 from berth.messages.attempts import decode_versioned, encode
 from berth.observability.health import ONCE, Condition, WaitReporter
@@ -374,7 +374,9 @@ async def present(
     async def announce() -> None:
         with contextlib.suppress(BerthError):  # The service itself notices a lost connection.
             while True:
-                await session.broadcast(own.subject, encode(msgspec.structs.replace(own, held=tuple(held()))))
+                await session.broadcast(
+                    own.subject, encode(msgspec.structs.replace(own, held=tuple(held()[:MAX_HELD])))
+                )
                 reporter.review(clock.now())
                 await clock.sleep(EVERY_SECONDS)
 
