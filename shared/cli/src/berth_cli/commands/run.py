@@ -19,7 +19,6 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextC
 from rich.status import Status
 from rich.table import Table
 
-from berth.api.config.presets import DEFAULT_NAME
 from berth.bus.interface import Session, StoredMessage
 from berth.errors import BerthError, DecodeError, TemporaryError
 from berth.exits import Exit
@@ -29,17 +28,15 @@ from berth.kube.kubeconfig import source_for
 from berth.messages.attempts import Decision, Outcome, Pending, Ranked, decode
 from berth.messages.livedata import decode_bandwidth
 from berth.messages.subjects import PodSubject, unescape
-from berth.profiles.configuration import profiles_of, read_configuration
 from berth.settings.settings import short_identity
 from berth_cli.bus import connect_bus
-from berth_cli.commands.config import Gates, Provider, configured
-from berth_cli.options import countable_seconds, run_command, until_stopped
+from berth_cli.commands.config import configured
+from berth_cli.options import Gates, Provider, countable_seconds, run_command, until_stopped
 from berth_cli.pipeline.pipeline import Pipeline, PipelineOptions, pipeline
-from berth_cli.pipeline.programs import ServiceOptions
 from berth_cli.pipeline.servers import MOST_NODES
 from berth_cli.pods.choice import shown_candidates
-from berth_cli.pods.explain import Weights, candidates_table
-from berth_cli.pods.timeline import OUTCOME_STYLES, TracedMessage, candidates_of, node_of, subject_table, with_meaning
+from berth_cli.pods.explain import candidates_table, legend
+from berth_cli.pods.timeline import OUTCOME_STYLES, TracedMessage, last_ranking, node_of, subject_table, with_meaning
 from berth_cli.rendering import natural, new_table, open_console, plain, print_line, print_rich
 from berth_sim.nodes import pod_manifest
 
@@ -156,7 +153,7 @@ async def _schedule(running: Pipeline, starting: Status, options: RunOptions) ->
             bound = await _bound_pods(client)
     finally:
         await session.close()
-    _explain(observed, running.options)
+    _explain(observed)
     print_line("")
     print_line(traffic_summary(traffic, observed.counts.nodes))
     _summarise(observed, options, bound, took)
@@ -254,23 +251,17 @@ def _stages(counts: MessageCounts) -> Table:
     return table
 
 
-def _explain(observed: Observed, options: ServiceOptions) -> None:
+def _explain(observed: Observed) -> None:
     print_rich(
         "",
         f"The messages of one pod, as `nats sub 'berth.*.*.default.{observed.pod}'` shows them:",
         subject_table(observed.messages),
     )
-    if candidates := candidates_of(observed.messages):
+    if ranked := last_ranking(observed.messages):
         node = node_of(observed.messages)
-        shown = shown_candidates(candidates, node)
-        print_rich("", candidates_table(shown, weights=_weights(options), chosen=node, among=candidates))
-
-
-def _weights(options: ServiceOptions) -> Weights:
-    """The weights of the only profile."""
-    provider, gates = options.algorithm_provider or DEFAULT_NAME, options.feature_gates or ""
-    (profile,) = profiles_of(read_configuration(options.config, provider=provider, gates=gates)).values()
-    return profile.weights
+        shown = shown_candidates(ranked.candidates, node)
+        table = candidates_table(shown, weights=ranked.weights, chosen=node, among=ranked.candidates)
+        print_rich("", table, *legend(shown))
 
 
 def _summarise(observed: Observed, options: RunOptions, bound: int, took: float) -> None:
