@@ -25,10 +25,8 @@ from berth.framework.profile import Profile
 from berth.framework.status import Code, Status
 from berth.messages.attempts import Decision, Outcome, Reason
 from berth.messages.subjects import Epoch
-from berth_binder.attempts.attempt import AttemptPhase, BindingAttempt, DecidedAttempts
-from berth_binder.attempts.pluginsteps import PluginSteps
-from berth_binder.attempts.queue import BindingQueue, waits_for
-from berth_binder.attempts.suspects import Suspects, given_up
+from berth_binder.attempts.attempt import AttemptPhase, BindingAttempt, DecidedAttempts, PluginSteps
+from berth_binder.attempts.queue import BindingQueue, Suspects, given_up, waits_for
 from berth_binder.cache import Cache
 from berth_binder.decisions.conflictcheck import ConflictCheck
 from berth_binder.decisions.preemption import PreemptionCheck, evictions, verdict_after_evicting

@@ -23,14 +23,12 @@ from berth.lifecycle.coreloop import EffectTasks, Inbox
 from berth.lifecycle.process import Process
 from berth.lifecycle.tries import clear_tries, count_try
 from berth.messages.attempts import DeadLetter, Decision, Outcome
-from berth.messages.subjects import key
+from berth.messages.subjects import key, trace_id_of
 from berth.observability.logging import get_logger, verbose
-from berth.observability.traceparent import trace_id_of
 from berth.settings.settings import V_RESULT, V_STEP
 from berth_binder.apicalls import ApiRequests
-from berth_binder.attempts.ahead import REDELIVERY, AheadMessages
 from berth_binder.cache import Cache
-from berth_binder.eventrecorder.recorder import EventRecorder
+from berth_binder.eventrecorder import EventRecorder
 from berth_binder.events import (
     Ack,
     ApiRequest,
@@ -284,3 +282,41 @@ def log_decision(decision: Decision, headers: Mapping[str, str]) -> None:
     elif verbose(V_STEP):
         reason = decision.message or decision.reason
         log.info("attempt decided", **about, outcome=decision.outcome.value, reason=reason)
+
+
+# Between two deliveries of such a message.
+REDELIVERY: Final = timedelta(seconds=5)
+# Until it becomes a dead letter. A rollout replaces the binder within a minute; the watcher publishes the pod again.
+LONGEST: Final = timedelta(minutes=2)
+# Their share of RANKED's bytes.
+SHARE: Final = 8
+# Without a redelivery for this long, the message is no longer stored.
+_FORGOTTEN: Final = 3 * REDELIVERY
+
+
+class AheadMessages:
+    """Messages of RANKED that only a newer binder may understand: of a newer schema, or of a profile added there.
+
+    They are redelivered for a while, because such a binder may lead soon. Any scorer can write them, so time and bytes
+    are bounded: RANKED must keep room for all other pods. Pure, the clock is injected.
+    """
+
+    def __init__(self, ranked_bytes: int) -> None:
+        self._most_bytes = ranked_bytes // SHARE
+        self._kept: dict[int, tuple[int, float, float]] = {}  # bytes, and the times of the first and last delivery
+
+    def may_wait(self, sequence: int, *, size: int, age: timedelta, now: float) -> bool:
+        """Whether the message may be redelivered; if not, it is a dead letter.
+
+        ``age``: since it was stored, as far as known. ``now``: monotonic seconds.
+        """
+        _, first, _ = self._kept.pop(sequence, (0, now, now))
+        if max(age, timedelta(seconds=now - first)) > LONGEST or self._bytes_at(now) + size > self._most_bytes:
+            return False
+        self._kept[sequence] = size, first, now
+        return True
+
+    def _bytes_at(self, now: float) -> int:
+        oldest = now - _FORGOTTEN.total_seconds()
+        self._kept = {sequence: kept for sequence, kept in self._kept.items() if kept[2] >= oldest}
+        return sum(size for size, _, _ in self._kept.values())

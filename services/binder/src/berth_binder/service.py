@@ -28,18 +28,16 @@ from berth.kube.listwatch import ReflectorEvent, Undecodable
 from berth.leader.checks import LeaderChecks, OrphanCheck
 from berth.leader.clients import cluster_informers
 from berth.leader.loop import lead_until_stopped
-from berth.leader.session import LeaderSession
-from berth.leader.term import CONTROL, number_in_control, term_key
+from berth.leader.session import CONTROL, LeaderSession, number_in_control, term_key
 from berth.lifecycle.coreloop import CoreLoop, Inbox
 from berth.lifecycle.livedata import follow_live
 from berth.lifecycle.process import Process, run_until
 from berth.lifecycle.sessions import UndecodableReporter
 from berth.messages.attempts import Ranked, UnknownSchemaError, attempt_of, decode
 from berth.messages.livedata import LiveSource
-from berth.messages.subjects import Attempt, Epoch
+from berth.messages.subjects import TRACEPARENT, Attempt, Epoch, trace_id_of
 from berth.observability.health import Progress
 from berth.observability.logging import get_logger, verbose
-from berth.observability.traceparent import TRACEPARENT, trace_id_of
 from berth.observability.tracing import Span
 from berth.profiles.configuration import profiles_of
 from berth.settings.settings import V_STEP
@@ -47,8 +45,7 @@ from berth_binder.apicalls import ApiRequests
 from berth_binder.cache import Cache
 from berth_binder.core import BinderCore
 from berth_binder.effects import BinderEffects, DecisionPublisher
-from berth_binder.eventrecorder.budget import EventBudget
-from berth_binder.eventrecorder.recorder import EventRecorder
+from berth_binder.eventrecorder import EventBudget, EventRecorder
 from berth_binder.events import (
     Event,
     PodShown,

@@ -22,7 +22,7 @@ from berth.framework.plugincalls import ONE_TIME, PluginFailure, SortKey, Timing
 from berth.framework.profile import Profile
 from berth.lifecycle.tries import MOST_TRIES
 from berth.messages.attempts import Pending, Ranked
-from berth.observability.traceparent import TRACEPARENT
+from berth.messages.subjects import TRACEPARENT
 from berth.observability.tracing import Span
 from berth.ranking.ranker import Ranker
 from berth.ranking.view import LIFETIME, View

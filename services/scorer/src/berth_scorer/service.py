@@ -21,10 +21,9 @@ from berth.lifecycle.process import Process, run_until
 from berth.lifecycle.sessions import UndecodableReporter, present, serve_each_session
 from berth.lifecycle.tries import clear_tries, count_try
 from berth.messages.attempts import Pending, UnknownSchemaError, attempt_of, decode
-from berth.messages.subjects import key
+from berth.messages.subjects import TRACEPARENT, key, trace_id_of
 from berth.observability.health import Condition
 from berth.observability.logging import get_logger, verbose
-from berth.observability.traceparent import TRACEPARENT, trace_id_of
 from berth.observability.tracing import Span
 from berth.ranking.ranker import Ranker
 from berth.settings.settings import V_STEP
