@@ -15,7 +15,7 @@ from berth.messages.attempts import Decision, MirrorEntry, Outcome, Pending, Rej
 from berth.messages.queue import QueueAnswer, QueuedPodDetail, WaitingPod
 from berth.profiles.configuration import profiles_of, read_configuration
 from berth_cli.console.answers import pod_queue_json
-from berth_cli.options import OutputFormat, PodName
+from berth_cli.options import ConfigurationFlags, OutputFormat, PodName
 from berth_cli.pods.waiting import print_detail
 from berth_cli.remedies.asking import ANOTHER_POD, NO_POD, OTHER_CONFIGURATION, Advisory, advice_on
 from berth_cli.remedies.groups import advise_groups, group_lines, grouped
@@ -24,6 +24,7 @@ from harness.fakes.memory_bus import MemoryBus
 from harness.worlds.printed import printed
 
 CONFIGURATION = read_configuration(None)
+FLAGS = ConfigurationFlags(file=None, provider=None, gates=None)
 NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)
 WEB = PodName(namespace="default", name="web")
 ASKS = "asks for 8 CPU; the largest node has 4, and the freest 4 of 4 free (n1)"
@@ -123,7 +124,7 @@ async def test_one_pod_of_each_group_stands_for_it(session):
     pods = [waiting("web", "NodeResourcesFit"), waiting("web-2", "NodeResourcesFit"), waiting("own", "Own")]
     await refuse(session, a_pod(cpu="8"))
     await publish(session, a_pod(cpu="8"))
-    groups = await advise_groups(session, pods, CONFIGURATION)
+    groups = await advise_groups(session, pods, FLAGS)
     assert printed(*group_lines(groups), width=200) == [
         "",
         "2 pods, such as default/web, refused by NodeResourcesFit: what would help",
@@ -135,7 +136,7 @@ async def test_one_pod_of_each_group_stands_for_it(session):
 
 
 async def test_no_mirror_is_read_where_nobody_was_refused():
-    assert await advise_groups(await MemoryBus().connect(name="no streams"), [], CONFIGURATION) == []
+    assert await advise_groups(await MemoryBus().connect(name="no streams"), [], FLAGS) == []
 
 
 async def test_the_console_tells_what_would_help_a_pod_that_the_watcher_has(session):

@@ -180,7 +180,8 @@ def test_ranked_says_that_the_nominated_node_was_tried_first_and_how_many_there_
 
 
 def test_ranked_has_the_weights_of_its_points(view):
-    ranked = answer(view, a_pod("web", priority=0, containers=[a_container(cpu="1")]))
+    apply(view, "node.n2", a_node("n2", cpu="1"))
+    ranked = answer(view, a_pod("first", priority=0, containers=[a_container(cpu="1")]))
     assert ranked.weights == default_profile().weights
     assert set(ranked.candidates[0].scores) <= set(ranked.weights)
     assert answer(view, a_pod("large", priority=0, containers=[a_container(cpu="999")])).weights == {}

@@ -18,10 +18,11 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar
 
 import typer
 
-from berth.api.config.presets import PRESETS
+from berth.api.config.presets import DEFAULT_NAME, PRESETS, GateError
 from berth.errors import BerthError, first_error
 from berth.exits import Exit, UsageError, exit_for
 from berth.messages.subjects import PREFIX, escape_dotted, escape_token
+from berth.settings.presets import UnknownPresetError, gates_for, preset
 from berth.settings.readers import object_name
 from berth_cli.rendering import MOST_ROWS, note, print_json, print_yaml
 
@@ -149,11 +150,19 @@ ServicesGates = Annotated[str | None, typer.Option("--feature-gates", envvar="BE
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConfigurationFlags:
-    """The services' configuration, for a command that may answer without it."""
+    """The services' configuration, for a command that may answer without it. Unknown names end the command at once."""
 
     file: Path | None
     provider: str | None
     gates: str | None
+
+    def __post_init__(self) -> None:
+        try:
+            gates_for(self.provider or DEFAULT_NAME, self.gates or "")
+            preset(self.provider or DEFAULT_NAME)
+        except (GateError, UnknownPresetError) as error:
+            note(str(error))
+            raise typer.Exit(Exit.USAGE) from error
 
     def read(self) -> KubeSchedulerConfiguration:
         """Read it. Errors end the command with exit code 2."""

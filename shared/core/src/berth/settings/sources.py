@@ -14,7 +14,7 @@ from difflib import get_close_matches
 from functools import cache
 from operator import attrgetter
 from pathlib import Path
-from typing import Any, Final, get_type_hints
+from typing import Any, Final, TypeVar, get_type_hints
 
 from berth.exits import UsageError
 from berth.settings import readers
@@ -27,6 +27,8 @@ from berth.settings.settings import (
     with_proposal_of_the_lease,
     written_path,
 )
+
+S = TypeVar("S")
 
 PREFIX: Final = "BERTH"
 
@@ -109,6 +111,19 @@ def read_settings(
     return settings
 
 
+def read_variables(kind: type[S], environment: Mapping[str, str]) -> S:
+    """The settings of one service alone, which come from variables.
+
+    Raises:
+        SettingsError: with every problem.
+    """
+    given = _Sources(flags={}, environment=environment, file={}, flag_names={})
+    settings: S = _build(kind, "", given)
+    if given.problems:
+        raise SettingsError([f"{given.names[path]}: {problem}" for path, problem in given.problems])
+    return settings
+
+
 def leaves(kind: type[Any] = Settings, prefix: str = "") -> Iterator[Leaf]:
     """All settings, in order of declaration."""
     for name, (of, marks) in _fields(kind).items():  # type: ignore[arg-type]  # a class is hashable
@@ -120,9 +135,10 @@ def leaves(kind: type[Any] = Settings, prefix: str = "") -> Iterator[Leaf]:
 
 @cache
 def _fields(kind: type[Any]) -> dict[str, tuple[type[Any], tuple[Any, ...]]]:
-    """Name, type and other items of each field's annotation."""
+    """Type and reader of each field that has a reader, and the variable if its name is not the path."""
     hints = get_type_hints(kind, include_extras=True)
-    return {name: (getattr(of, "__origin__", of), getattr(of, "__metadata__", ())) for name, of in hints.items()}
+    every = {name: (getattr(of, "__origin__", of), getattr(of, "__metadata__", ())) for name, of in hints.items()}
+    return {name: (of, marks) for name, (of, marks) in every.items() if marks or is_dataclass(of)}
 
 
 def _leaf(path: str, marks: tuple[Any, ...]) -> Leaf:
