@@ -15,7 +15,6 @@ from berth.api.pod import Pod
 from berth.cluster.nodes import Mask, NodeInfo, Nodes, NodesWithoutPods, RemovedPods, RowIndex, node_info
 from berth.cluster.pods import PlacedPod
 from berth.cluster.snapshot import Snapshot
-from berth.framework.equivalencecache import EquivalenceCache
 from berth.framework.extending import EXTENDER, Evictions
 from berth.framework.filtering import (
     FeasibleNodes,
@@ -121,13 +120,11 @@ def best_eviction(pod: Pod, proposed: str, snapshot: Snapshot, profile: Profile)
     Raises:
         PluginFailure: a plugin failed.
     """
-    results = EquivalenceCache.of(snapshot, profile).results_of(pod)
-    found = pre_filter(pod, snapshot, profile, results.new_state(), results.pre_filtered)
+    found = pre_filter(pod, snapshot, profile)
     if found.rejection is not None:
         return None
-    cached = results.refresh_filters()
-    feasible = FeasibleNodes(pod, snapshot, profile, found, cached)
-    diagnosis, dry_run = feasible.diagnosis(), FilterDryRun(pod, snapshot, profile, found, cached.columns)
+    feasible = FeasibleNodes(pod, snapshot, profile, found)
+    diagnosis, dry_run = feasible.diagnosis(), FilterDryRun(pod, snapshot, profile, found, feasible.columns)
     for plugin in profile.post_filters:
         answer = call(plugin, "PostFilter", plugin.choose, object, pod, proposed, diagnosis, dry_run)
         if isinstance(answer, Nomination):
@@ -141,8 +138,7 @@ def dry_run_of(pod: Pod, snapshot: Snapshot, profile: Profile) -> FilterDryRun:
     Raises:
         PluginFailure: a plugin failed.
     """
-    results = EquivalenceCache.of(snapshot, profile).results_of(pod)
-    found = pre_filter(pod, snapshot, profile, results.new_state(), results.pre_filtered)
+    found = pre_filter(pod, snapshot, profile)
     return FilterDryRun(pod, snapshot, profile, found, {})
 
 
