@@ -14,8 +14,9 @@ from berth.cluster.snapshot import Snapshot
 from berth.messages.attempts import Decision, MirrorEntry, Outcome, Pending, Rejection, encode_entry
 from berth.messages.queue import QueueAnswer, QueuedPodDetail, WaitingPod
 from berth.profiles.configuration import profiles_of, read_configuration
+from berth_cli.configflags import ConfigurationFlags
 from berth_cli.console.answers import pod_queue_json
-from berth_cli.options import ConfigurationFlags, OutputFormat, PodName
+from berth_cli.options import OutputFormat, PodName
 from berth_cli.pods.waiting import print_detail
 from berth_cli.remedies.asking import ANOTHER_POD, NO_POD, OTHER_CONFIGURATION, Advisory, advice_on
 from berth_cli.remedies.groups import advise_groups, group_lines, grouped

@@ -14,20 +14,16 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar
+from typing import Annotated, Any, Final, TypeVar
 
 import typer
 
-from berth.api.config.presets import DEFAULT_NAME, PRESETS, GateError
+from berth.api.config.presets import PRESETS
 from berth.errors import BerthError, first_error
 from berth.exits import Exit, UsageError, exit_for
 from berth.messages.subjects import PREFIX, escape_dotted, escape_token
-from berth.settings.presets import UnknownPresetError, gates_for, preset
 from berth.settings.readers import object_name
 from berth_cli.rendering import MOST_ROWS, note, print_json, print_yaml
-
-if TYPE_CHECKING:
-    from berth.api.config.configuration import KubeSchedulerConfiguration
 
 T = TypeVar("T")
 DEFAULT_NAMESPACE = "default"
@@ -103,7 +99,6 @@ def named_file(text: str) -> Path:
 
 
 def shown(file: Path) -> str:
-    """The name of the file in errors and results."""
     return "standard input" if file == STANDARD_INPUT else str(file)
 
 
@@ -146,30 +141,6 @@ ServicesProvider = Annotated[
     str | None, typer.Option("--algorithm-provider", envvar="BERTH_ALGORITHM_PROVIDER", hidden=True)
 ]
 ServicesGates = Annotated[str | None, typer.Option("--feature-gates", envvar="BERTH_FEATURE_GATES", hidden=True)]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ConfigurationFlags:
-    """The services' configuration, for a command that may answer without it. Unknown names end the command at once."""
-
-    file: Path | None
-    provider: str | None
-    gates: str | None
-
-    def __post_init__(self) -> None:
-        try:
-            gates_for(self.provider or DEFAULT_NAME, self.gates or "")
-            preset(self.provider or DEFAULT_NAME)
-        except (GateError, UnknownPresetError) as error:
-            note(str(error))
-            raise typer.Exit(Exit.USAGE) from error
-
-    def read(self) -> KubeSchedulerConfiguration:
-        """Read it. Errors end the command with exit code 2."""
-        # Every plugin and NumPy, which take 0.2 s of CPU.
-        from berth_cli.commands.config import configured  # noqa: PLC0415 - see above
-
-        return configured(self.file, self.provider, self.gates)
 
 
 LONGEST_SECONDS: Final = 366 * 24 * 3600  # a year; clocks overflow on much larger values
@@ -289,7 +260,7 @@ _STOPPING: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 @contextmanager
 def stoppable() -> Iterator[None]:
-    """On Ctrl-C, SIGTERM or SIGHUP, the block cleans up and the command ends with exit code 1.
+    """On Ctrl-C, SIGTERM or SIGHUP, the block cleans up and the exit code is 1.
 
     For work without an event loop. Ignored signals stay ignored, as in :func:`until_stopped`.
     """

@@ -183,7 +183,7 @@ def providers(name: Name = None, feature_gates: Gates = None, output: Output = O
 
 
 def preset_json(of: Preset, values: GateValues) -> Mapping[str, Any]:
-    """A preset as JSON without empty points; the plugins in ``beside`` run after the others."""
+    """The plugins in ``beside`` run after the others."""
     return {
         "release": of.release,
         "gates": _gates_of(of, values),

@@ -13,8 +13,8 @@ from rich.console import RenderableType
 from berth.exits import UsageError
 from berth.messages.queue import IN_FLIGHT, QUEUES, QueueAnswer
 from berth_cli.bus import NatsContext, NatsServer, NatsUrl, open_session
+from berth_cli.configflags import ConfigurationFlags
 from berth_cli.options import (
-    ConfigurationFlags,
     EveryRow,
     NotFoundError,
     Output,
@@ -87,8 +87,6 @@ def list_queue(  # noqa: PLR0913 - one parameter a flag, given by name
 
 @dataclass(frozen=True, slots=True)
 class _QueueAsked:
-    """The watcher to ask and the form of the answer, from flags."""
-
     server: NatsServer
     output: OutputFormat
     configuration: ConfigurationFlags

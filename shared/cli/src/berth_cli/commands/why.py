@@ -16,8 +16,8 @@ from berth.api.pod import Pod
 from berth.bus.interface import Session
 from berth.messages.attempts import Outcome
 from berth_cli.bus import NatsContext, NatsServer, NatsUrl, open_session
+from berth_cli.configflags import ConfigurationFlags
 from berth_cli.options import (
-    ConfigurationFlags,
     EveryRow,
     NotFoundError,
     Output,
@@ -109,8 +109,6 @@ def why(  # noqa: PLR0913 - one parameter a flag, given by name
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Asked:
-    """The pod and the form of the answer, from flags."""
-
     pod: PodName
     kubeconfig: Path | None
     server: NatsServer

@@ -35,7 +35,7 @@ _BECAME = {
 def decision_lines(
     decided: ExplainedDecision, *, has_details: bool = True, every_row: bool = False
 ) -> Iterator[RenderableType]:
-    """The Decision as text: outcome, times, the best nodes, and the plugins that rejected the others.
+    """Outcome, times, the best nodes, and the plugins that rejected the others.
 
     ``has_details``: with the plugins' explanations of their points. ``every_row``: all nodes of the Decision.
     """
@@ -63,7 +63,6 @@ def decision_lines(
 
 
 def headline(decided: ExplainedDecision) -> Text:
-    """The state of the pod, in a sentence."""
     decision = decided.decision
     line = plain(f"{decision.namespace}/{decision.pod} ", "bold")
     style = OUTCOME_STYLES.get(decision.outcome, "") or "not bold"
@@ -95,7 +94,7 @@ def _when(decided: ExplainedDecision) -> str:
 
 
 def _times(decided: ExplainedDecision) -> Iterator[str]:
-    """The duration of each step, as far as the Decision has the times."""
+    """The duration of each step whose times the Decision has."""
     asked, ranked = decided.decision.asked_at, decided.decision.ranked_at
     if asked is not None and ranked is not None:
         yield f"ranked {_took(asked, ranked)} after the request"
@@ -133,7 +132,7 @@ def _preemption_line(decided: ExplainedDecision, record: EvictionRecord) -> str:
 
 
 def decision_json(decided: ExplainedDecision) -> dict[str, object]:
-    """The Decision as JSON, with its age; scores are unweighted."""
+    """Scores are unweighted."""
     decision = decided.decision
     return {
         "pod": f"{decision.namespace}/{decision.pod}",
@@ -214,7 +213,7 @@ def legend(candidates: Sequence[Candidate], *, has_weights: bool = True) -> Iter
 
 
 def candidate_details(candidates: Sequence[Candidate]) -> list[Text]:
-    """The plugins' explanations of their scores: a line a node, or one line if all nodes have the same."""
+    """A line a node, or one line if all nodes have the same explanations."""
     nodes: dict[tuple[str, str], list[str]] = {}
     for candidate in candidates:
         for explanation in candidate.details.items():
@@ -264,7 +263,7 @@ def _scored(points: int, weight: int | None) -> dict[str, int | None]:
 
 
 def rejections_table(rejections: Iterable[Rejection]) -> Table:
-    """The number of rejected nodes by plugin and reason, with a few of their names."""
+    """Rejected nodes by plugin and reason, with a few of their names."""
     table = new_table("NODES", "PLUGIN", "REASON", "FOR EXAMPLE", numbers=("NODES",))
     for rejection in rejections:
         cells = (str(rejection.nodes), rejection.plugin, rejection.reason, ", ".join(rejection.examples))

@@ -38,8 +38,6 @@ _POD: Final = msgspec.json.Decoder(Pod)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PodInCluster:
-    """A pod from the API server, with its explanation."""
-
     pod: Pod
     sentence: str
 

@@ -51,8 +51,6 @@ class AskedNow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankedNow:
-    """The result of a cycle that ran just now."""
-
     pod: Pod
     node: str  # the pod's node in the mirror; empty without one
     found_in: str  # where the pod was found
@@ -67,7 +65,7 @@ class RankedNow:
 
 
 def ranked_now_lines(now: RankedNow, *, every_row: bool = False) -> Iterator[RenderableType]:
-    """The best nodes with their scores, and rejected ones with the plugin; the pod's present node is among them."""
+    """The best nodes, the pod's present node, and the plugins that rejected others."""
     ranking, metadata = now.every.ranking, now.pod.metadata
     yield plain(f"{metadata.namespace}/{metadata.name} ", "bold").append_text(plain(_headline_now(now), "not bold"))
     yield indented(_mirror_line(now))
@@ -129,7 +127,6 @@ def rejections_of(rejected: Mapping[str, Status]) -> list[Rejection]:
 
 
 def rejected_nodes_table(rejected: Mapping[str, Status]) -> Table:
-    """A line a node: the plugin that rejected it, and its reasons."""
     table = new_table("REJECTED", "PLUGIN", "REASON")
     for node, status in rejected.items():
         table.add_row(*map(plain, (node, status.plugin, ", ".join(status.reasons))))

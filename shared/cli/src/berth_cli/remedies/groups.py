@@ -10,7 +10,8 @@ from rich.console import RenderableType
 
 from berth.bus.interface import Session
 from berth.messages.queue import WaitingPod
-from berth_cli.options import ConfigurationFlags, PodName
+from berth_cli.configflags import ConfigurationFlags
+from berth_cli.options import PodName
 from berth_cli.remedies.remedy import Advice
 from berth_cli.rendering import indented, plain
 
