@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
+from pathlib import Path
 from typing import Annotated, Final, Self
 
 import msgspec
@@ -37,7 +39,7 @@ from berth_cli.pipeline.servers import MOST_NODES
 from berth_cli.pods.choice import shown_candidates
 from berth_cli.pods.explain import candidates_table, legend
 from berth_cli.pods.timeline import OUTCOME_STYLES, TracedMessage, last_ranking, node_of, subject_table, with_meaning
-from berth_cli.rendering import natural, new_table, open_console, plain, print_line, print_rich
+from berth_cli.rendering import natural, new_table, open_console, plain, print_line, print_rich, print_text
 from berth_sim.nodes import pod_manifest
 
 app = typer.Typer()
@@ -156,6 +158,7 @@ async def _schedule(running: Pipeline, starting: Status, options: RunOptions) ->
     print_line("")
     print_line(traffic_summary(traffic, observed.counts.nodes))
     _summarise(observed, options, bound, took)
+    print_text(next_steps(sys.argv[0]))
     return bound == options.pods
 
 
@@ -268,6 +271,20 @@ def _summarise(observed: Observed, options: RunOptions, bound: int, took: float)
     print_line(f"messages: pending {counts.stages['pending']}, ranked {counts.stages['ranked']}, decisions: {outcomes}")
     print_line(f"nodes: {len(counts.nodes)} of {options.nodes} used, pods per node {counts.spread()}")
     print_line(f"bound {bound}/{options.pods} in {took:.1f} s ({bound / took:.0f} pods/s)")
+
+
+def next_steps(program: str) -> str:
+    """What to type after the run; ``program`` is how it was called."""
+    path, here = Path(program).absolute(), Path.cwd()
+    berth = str(path.relative_to(here)) if path.is_relative_to(here) else "berth"
+    steps = {
+        f"{berth} up --nodes 12": "the same until Ctrl-C; it prints the path of a kubeconfig",
+        "kubectl run web --image=nginx": "in another terminal, with that path as KUBECONFIG",
+        f"{berth} why default/web": "why it is on its node",
+        f"{berth} console": "all of it in a browser",
+    }
+    width = max(map(len, steps))
+    return "\n".join(("", "next:", *(f"  {typed:{width}}  # {text}" for typed, text in steps.items())))
 
 
 class MessageCounts:
