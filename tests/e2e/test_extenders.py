@@ -363,7 +363,7 @@ async def preempted(
     )
     names = {pod["metadata"]["uid"]: name for name, pod in (await seen.pods()).items()}
     wanted = {"requests": {gpu(resource): "1", "cpu": "2"}, "limits": {gpu(resource): "1", "cpu": "2"}}
-    container = {"name": "first", "image": "i", "resources": wanted}
+    container = {"name": "first", "image": "i", "resources": wanted, "env": [{"name": "PASSWORD", "value": "hunter2"}]}
     spec = {"schedulerName": caller, "containers": [container], "priorityClassName": f"{seen.namespace}-vip"}
     extender.requests.clear()
     await seen.create([seen.pod("vip", spec=spec)])
@@ -395,6 +395,8 @@ async def preempted(
     question = await eventually(asked, "the extender to be asked about these pods")
     node, message = await eventually(settled, "the pod to have a node, or none")
     evicted = {name for name in lows if name not in await seen.pods()}
+    sent = [request.body["Pod"] for request in extender.of(caller) if request.path.endswith("/preempt")]
+    assert all(pod["spec"]["containers"][0]["env"] == container["env"] for pod in sent)
     for name in await seen.pods():
         await seen.delete_pod(name)
     return question, node, message.replace(f"{extender.url}/{caller}", "URL"), evicted

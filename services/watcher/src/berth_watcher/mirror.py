@@ -29,7 +29,7 @@ from berth.errors import DecodeError
 from berth.messages.attempts import WATERMARK, MirrorEntry, Watermark, decode_entry, encode_entry, encode_watermark
 from berth.messages.subjects import Term
 from berth_watcher.events import Effect, LookUpKey, PurgeKey, StepDown, Warn, WriteKey
-from berth_watcher.store.objects import nominated_node, without_version
+from berth_watcher.store import nominated_node, without_version
 
 NO_CHANGE: Final = 0
 
@@ -480,7 +480,7 @@ class Watermarks:
         return version
 
     def next_due(self, settled: int) -> float | None:
-        """Monotonic time of the next write; ``None`` if there is none, or its changes must be stored first."""
+        """Monotonic time of the next write; ``None`` without one, or if its changes must be stored first."""
         return min((mark.due_at for mark in self._open.values() if mark.next_change <= settled), default=None)
 
 

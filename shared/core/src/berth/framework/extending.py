@@ -1,4 +1,4 @@
-"""The answers of HTTP extenders in one cycle: the feasible nodes that they keep, their points, and evictions.
+"""The answers of HTTP extenders: the feasible nodes that they keep, their points, and the evictions that they keep.
 
 A cycle does no I/O, so its caller asks first: ``berth.framework.cycle.nodes_to_extend`` returns the nodes that pass all
 filters, the extenders answer, and ``rank`` takes the answers as an ``Extension``. The Snapshot may have changed
@@ -28,18 +28,6 @@ NOT_ASKED: Final = Status(Status.unschedulable().code, ("extender(s) were not as
 LEFT_OUT: Final = Status(Status.unresolvable().code, (), EXTENDER)
 
 
-# kube-scheduler's message if extenders keep no candidate.
-NO_CANDIDATE: Final = "no candidate node for preemption"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Evictions:
-    """The evictions that extenders keep: victims' uids by node, the best first; or why there are no evictions."""
-
-    left: Mapping[str, frozenset[str]] = field(default_factory=dict)
-    message: str = NO_CANDIDATE
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Extension:
     """The extenders' answers about one pod. ``points``: by extender and node, weighted and scaled."""
@@ -48,12 +36,11 @@ class Extension:
     left: frozenset[str]  # nodes that all extenders keep
     rejected: Mapping[str, Status] = field(default_factory=dict)  # their reasons, if given
     points: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
-    evictions: Evictions | None = None  # None: not asked about evictions
 
     @property
     def is_empty(self) -> bool:
         # No extender was asked.
-        return not self.asked and self.evictions is None
+        return not self.asked
 
     def is_final_for(self, nodes: Collection[str]) -> bool:
         """Whether these feasible nodes need no further question: one is kept, or extenders were asked about all."""

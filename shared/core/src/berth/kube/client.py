@@ -24,8 +24,7 @@ import aiohttp
 from yarl import URL
 
 from berth.errors import cause_of
-from berth.kube.connecting import Server
-from berth.kube.connections import CONNECT_SECONDS, IDLE_SECONDS, Call, Check, ConnectionPool, NoAnswerError
+from berth.kube.connections import CONNECT_SECONDS, IDLE_SECONDS, Call, Check, ConnectionPool, NoAnswerError, Server
 from berth.kube.credentials import KubeCredentials
 from berth.kube.errors import ApiUnreachableError, KubeconfigError, Response, parse_retry_after
 from berth.kube.http1 import ANSWER_BYTES, Answer, fields, request
@@ -92,8 +91,6 @@ ACCEPTED = {"Accept": JSON, "Accept-Encoding": "identity"}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Exchange:
-    """One request and its answer, for metrics and log."""
-
     method: str
     path: str  # With the query.
     host: str  # Host and port of the API server.
@@ -178,7 +175,7 @@ class KubeClient:
         burst: int | None = None,
         listener: Listener | None = None,
     ) -> Self:
-        """Read the kubeconfig, or the pod's service account if there is none. Without qps the rate is unlimited.
+        """Read the kubeconfig or, without one, the pod's service account. Without qps the rate is unlimited.
 
         ``listener`` is called after each request, answered or failed.
 

@@ -79,14 +79,13 @@ class OverlappingFile:
         return ""
 
     def records(self, *, is_continued: bool) -> Iterator[Record]:
-        """All of it, or the part after its begin."""
         self.file.seek(0)
         return opened(self.name, self.file, is_continued=is_continued)[1]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Joined:
-    """Files that continue each other. ``less`` says why they cover less than requested, if so."""
+    """``less``: why the files cover less than requested; empty if they do not."""
 
     parts: Sequence[OverlappingFile]
     less: str = ""
@@ -133,7 +132,7 @@ def joined(paths: Sequence[Path], since: timedelta | None = None) -> Iterator[Jo
     The files stay open in the block, so that a recorder may remove them meanwhile.
 
     Raises:
-        UsageError: there is none.
+        UsageError: no segment or file.
         RecordingError: the newest cannot be read.
     """
     with ExitStack() as stack:
