@@ -7,7 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import partial
+from typing import Final
 
 import numpy as np
 
@@ -43,6 +45,17 @@ from berth.framework.plugincalls import (
 )
 from berth.framework.profile import Profile
 from berth.framework.status import SUCCESS, CycleState, Diagnosis, FilterColumn, Status, Verdicts
+
+# kube-scheduler's message if extenders keep no candidate.
+NO_CANDIDATE: Final = "no candidate node for preemption"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Evictions:
+    """The candidates that extenders keep, the best first; or why they keep none."""
+
+    left: tuple[Nomination, ...] = ()
+    message: str = NO_CANDIDATE
 
 
 def post_filter(  # noqa: PLR0913 - the parts of one cycle
