@@ -178,7 +178,7 @@ def test_a_process_that_announces_itself_keeps_its_place_and_a_new_one_takes_tha
     known = peers()
     for number in range(MAX_PEERS):
         known.receive(scorer(f"s{number}", profiles={}), 0.0)
-    known.receive(Announcement(service="binder", identity="b", config="c2"), 1.0)  # other services have places of their own
+    known.receive(Announcement(service="binder", identity="b", config="c2"), 1.0)  # has a place of its own
     known.receive(scorer("early", profiles={}), 1.0)
     for number in range(1, MAX_PEERS):
         known.receive(scorer(f"s{number}", profiles={}), HELD_SECONDS)
@@ -187,7 +187,7 @@ def test_a_process_that_announces_itself_keeps_its_place_and_a_new_one_takes_tha
     assert named == {"b", "late", *(f"s{number}" for number in range(1, MAX_PEERS))}
 
 
-def test_of_ten_thousand_announcements_a_second_of_new_processes_few_are_read_and_all_are_forgotten_after_ten_seconds():
+def test_of_thousands_of_made_up_processes_few_are_read_and_all_are_forgotten_after_ten_seconds():
     known, read = peers(), 0
     known.receive(scorer("honest"), 0.0)
     for number in range(30_000):

@@ -247,8 +247,9 @@ def _work_queue(  # noqa: PLR0913 - the parts of a declaration
 def _bucket(
     name: str, max_bytes: int, *, max_age: timedelta = timedelta(0), discard: Literal["old", "new"] = "new"
 ) -> StreamSpec:
-    # Configured as by the NATS CLI, so that `nats kv` works. A bucket that scorers, collectors or people write drops its
-    # oldest keys when it is full: filled with a stolen credential, it takes what honest ones write next (docs/adr/0055).
+    # Configured as by the NATS CLI, so that `nats kv` works. A bucket that scorers, collectors or people write drops
+    # its oldest keys when it is full: filled with a stolen credential, it takes what honest ones write next
+    # (docs/adr/0055).
     return StreamSpec(
         name=bucket_stream(name),
         subjects=(f"{bucket_prefix(name)}>",),
