@@ -105,8 +105,6 @@ class _Announced:
 
 @dataclass(frozen=True, slots=True)
 class _Read:
-    """A digest of messages."""
-
     profile: str
     since: float
     at: float
@@ -129,7 +127,6 @@ class Peers:
         self._passed_at = self._listening_since = float("-inf")
 
     def receive(self, announcement: Announcement, now: float) -> None:
-        """A process has announced itself."""
         key = (announcement.service, announcement.identity)
         if key == (self.own.service, self.own.identity):
             return
