@@ -17,7 +17,6 @@ from berth.api.pod import Pod
 from berth.cluster.nodes import Mask, NodeInfo, Nodes, NodesWithoutPods, RemovedPods, RowIndex, node_info
 from berth.cluster.pods import PlacedPod
 from berth.cluster.snapshot import Snapshot
-from berth.framework.equivalencecache import EquivalenceCache
 from berth.framework.filtering import (
     FeasibleNodes,
     PreFiltered,
@@ -139,13 +138,11 @@ def eviction_candidates(pod: Pod, proposed: str, snapshot: Snapshot, profile: Pr
 
 def _search(pod: Pod, snapshot: Snapshot, profile: Profile) -> tuple[Diagnosis, FilterDryRun] | None:
     """The reason against each node, and the dry run; None if PreFilter rejects the pod."""
-    results = EquivalenceCache.of(snapshot, profile).results_of(pod)
-    found = pre_filter(pod, snapshot, profile, results.new_state(), results.pre_filtered)
+    found = pre_filter(pod, snapshot, profile)
     if found.rejection is not None:
         return None
-    cached = results.refresh_filters()
-    feasible = FeasibleNodes(pod, snapshot, profile, found, cached)
-    return feasible.diagnosis(), FilterDryRun(pod, snapshot, profile, found, cached.columns)
+    feasible = FeasibleNodes(pod, snapshot, profile, found)
+    return feasible.diagnosis(), FilterDryRun(pod, snapshot, profile, found, feasible.columns)
 
 
 def dry_run_of(pod: Pod, snapshot: Snapshot, profile: Profile) -> FilterDryRun:
@@ -154,8 +151,7 @@ def dry_run_of(pod: Pod, snapshot: Snapshot, profile: Profile) -> FilterDryRun:
     Raises:
         PluginFailure: a plugin failed.
     """
-    results = EquivalenceCache.of(snapshot, profile).results_of(pod)
-    found = pre_filter(pod, snapshot, profile, results.new_state(), results.pre_filtered)
+    found = pre_filter(pod, snapshot, profile)
     return FilterDryRun(pod, snapshot, profile, found, {})
 
 
