@@ -45,7 +45,7 @@ class LiveData:
         self.now = 0.0
 
     def observe_time(self, now: float) -> None:
-        """Advance ``now`` to the time of a received message (Unix seconds)."""
+        """``now``: of a received message, in Unix seconds."""
         self.now = max(self.now, now)
 
     def bandwidth(self, query: str) -> BandwidthColumns:
@@ -57,7 +57,7 @@ class LiveData:
         return known
 
     def set_bandwidth(self, query: str, node: str, sample: Bandwidth | None) -> None:
-        """Set a node's newest sample of a query; ``None`` removes it.
+        """``None`` removes the node's sample.
 
         Columns are made when a plugin reads them, because a collector may write samples of any query.
         """
@@ -69,7 +69,6 @@ class LiveData:
             del self._bandwidth[query]
 
     def fact(self, source: str, node: str) -> msgspec.Raw | None:
-        """The newest fact of a source about a node, as JSON."""
         return self._facts.get(source, {}).get(node)
 
     def facts(self, source: str) -> Mapping[str, msgspec.Raw]:
@@ -77,7 +76,7 @@ class LiveData:
         return self._facts.get(source, {})
 
     def set_fact(self, source: str, node: str, fact: msgspec.Raw | None) -> None:
-        """Set a node's newest fact of a source; ``None`` removes it."""
+        """``None`` removes the node's fact."""
         self._fact_bytes -= self._written.pop((source, node), 0)
         if fact is not None:
             self._facts.setdefault(source, {})[node] = fact
@@ -112,7 +111,7 @@ class BandwidthColumns:
         self._changed: dict[int, int] = {}  # row to the version that wrote it last, in that order
 
     def set(self, node: str, sample: Bandwidth | None) -> None:
-        """Set the node's newest sample; ``None`` removes it."""
+        """``None`` removes the node's sample."""
         if sample is None:
             self._samples.pop(node, None)
         else:

@@ -38,7 +38,7 @@ MAX_HELD: Final = 1024  # announced attempts of a process
 # Processes of a service that are remembered, twice as many as may be connected. A further one takes the place of the
 # one that has been silent for longest, but not of one that announces itself.
 MAX_PEERS: Final = 128
-NEW_PEERS: Final = 16  # of a service, read within a second; the rest are read when they announce themselves again
+NEW_PEERS: Final = 32  # of a service, read within a second; the rest are read when they announce themselves again
 # Bytes of an announcement that is read: one with all attempts has 60 KB. Of a known process long ones are read once a
 # second.
 MAX_BYTES: Final = 96 * 1024
@@ -115,8 +115,6 @@ class _Announced:
 
 @dataclass(frozen=True, slots=True)
 class _Read:
-    """A digest of messages."""
-
     profile: str
     since: float
     at: float
@@ -154,7 +152,6 @@ class Peers:
         return count < NEW_PEERS
 
     def receive(self, announcement: Announcement, now: float) -> None:
-        """A process has announced itself."""
         if (announcement.service, announcement.identity) == (self.own.service, self.own.identity):
             return
         key = announcement.subject

@@ -50,7 +50,6 @@ CREATED_SECONDS: Final = 0.1  # before the next try after streams or buckets wer
 
 
 BACKOFF: Final = Backoff(initial=timedelta(seconds=0.1), maximum=timedelta(seconds=2))
-"""Back-off between tries to connect to NATS."""
 
 
 # A shorter session is followed by a pause, so that a server that drops all clients is not flooded.
