@@ -43,10 +43,10 @@ from berth.plugins.registry import BUILT_IN
 from berth_watcher.core import WatcherCore
 from berth_watcher.events import BucketComplete, KeyWritten, PublishPending, StreamsRead, WriteKey
 from berth_watcher.queue.hints import QueueingHints, UnschedulablePods
-from berth_watcher.queue.plugins import QueuePlugins
 from berth_watcher.queue.queuedpod import EventClock, QueuedPod, Timestamp
+from berth_watcher.queue.schedulingqueue import QueuePlugins
 from berth_watcher.settings import AttemptSettings
-from berth_watcher.store.objects import ObjectStore
+from berth_watcher.store import ObjectStore
 
 RESULTS = Path(__file__).parent / "results"
 EVENTS = 2

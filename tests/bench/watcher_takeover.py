@@ -33,7 +33,7 @@ from berth.observability.health import Progress
 from berth.profiles.configuration import profiles_of, read_configuration
 from berth_watcher.service import WatcherParts, WatcherTerm
 from berth_watcher.settings import WatcherSettings
-from berth_watcher.store.objects import ObjectStore
+from berth_watcher.store import ObjectStore
 from harness.fakes.recording_meter import RecordingMeter
 from harness.servers.nats_server import nats_server
 from harness.worlds.watcher_world import WatcherUnderTest, a_node, a_pod

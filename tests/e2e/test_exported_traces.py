@@ -14,7 +14,7 @@ from typing import NamedTuple
 import pytest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
-from berth.observability.traceparent import TRACEPARENT, trace_id_of, trace_of_pod
+from berth.messages.subjects import TRACEPARENT, trace_id_of, trace_of_pod
 from berth_sim.apiserver.kinds import PODS
 from berth_sim.cluster import SimulatedCluster, kubeconfig
 from berth_sim.nodes import node_manifests

@@ -18,7 +18,7 @@ from berth.bus.interface import Entry, StoredMessage
 from berth.decoding import decode_json
 from berth.errors import DecodeError
 from berth.leader.lease import held_record, is_live, observe, released_record
-from berth.leader.term import number_in_control
+from berth.leader.session import number_in_control
 from berth.lifecycle.peers import Announcement, Peers
 from berth.messages.attempts import (
     DeadLetter,

@@ -20,7 +20,7 @@ from berth.framework import preemption as framework_preemption
 from berth.framework.events import Resource
 from berth.framework.status import SUCCESS
 from berth.kube import writes
-from berth.leader import checks, term
+from berth.leader import checks, session
 from berth.leader.session import LeaderSession
 from berth.messages.attempts import Outcome, Positions, Reason
 from berth.plugins.volumes.volumebinding import plugin as volumebinding
@@ -28,21 +28,20 @@ from berth.ranking import view
 from berth_binder import cache as binder_cache
 from berth_binder import core, takeover
 from berth_binder.attempts import queue as queue_of_attempts
-from berth_binder.attempts.ahead import AheadMessages
 from berth_binder.core import BinderCore
 from berth_binder.decisions import conflictcheck, preemption
 from berth_binder.decisions.verdict import EvictionPlan, Verdict
+from berth_binder.effects import AheadMessages
 from berth_binder.events import Ack, PutOff
 from berth_metrics_collector import samplestore
 from berth_scorer import backlog
 from berth_scorer import core as scorer_core
 from berth_scorer import events as scorer_events
-from berth_watcher import mirror
+from berth_watcher import mirror, store
 from berth_watcher.attempts import Attempts, InFlightWindow
 from berth_watcher.queue import requeue
-from berth_watcher.queue.plugins import QueuePlugins
 from berth_watcher.queue.requeue import Requeue
-from berth_watcher.store import clusterevents
+from berth_watcher.queue.schedulingqueue import QueuePlugins
 from berth_watcher.takeover import TakeoverState
 from harness.fakes.memory_bus import MemoryStore
 from simulation.faults import STREAM_LOST
@@ -186,10 +185,20 @@ def _evicts_unread() -> list[Replacement]:
 def _evicts_where_proposed() -> list[Replacement]:
     """The binder finds its own victims, on the proposed node."""
 
-    def best(self: Any, pod: Any, proposed: Any, profile: Any) -> Any:
+    def best(self: Any, pod: Any, proposed: Any, profile: Any, _kept: Any) -> Any:
         return framework_preemption.confirm(pod, proposed.node, self.cache.snapshot, profile)
 
     return [(preemption.PreemptionCheck, "_best_eviction", best)]
+
+
+def _asks_where_proposed() -> list[Replacement]:
+    """The binder asks extenders about its own victims, on the proposed node."""
+
+    def candidates(*args: Any) -> list[Any]:
+        found = framework_preemption.confirm(*args)
+        return [] if found is None else [found]
+
+    return [(preemption, "eviction_candidates", candidates)]
 
 
 def _evicts_unneeded() -> list[Replacement]:
@@ -294,7 +303,7 @@ def _no_term_in_message_id() -> list[Replacement]:
 
 
 def _numbers_with_the_store() -> list[Replacement]:
-    return [(term, "number_on_lease", lambda _lease: 0)]
+    return [(session, "number_on_lease", lambda _lease: 0)]
 
 
 # --- the watcher
@@ -354,12 +363,12 @@ def _one_window() -> list[Replacement]:
 
 
 def _end_of_nomination_unheard() -> list[Replacement]:
-    events = clusterevents._pod_events
+    events = store._pod_events
 
     def without(old: Any, new: Any) -> Any:
         return (each for each in events(old, new) if each[0].resource is not Resource.NOMINATION)
 
-    return [(clusterevents, "_pod_events", without)]
+    return [(store, "_pod_events", without)]
 
 
 def _silent_attempts_stay() -> list[Replacement]:
@@ -762,6 +771,12 @@ MUTATIONS: Final[dict[str, Mutation]] = {
         seeds=500,
         replace=_evicts_where_proposed,
         focus=CHOICES,
+    ),
+    "asks-where-proposed": Mutation(
+        rule="extenders are asked about the binder's own candidates (5.16)",
+        seeds=500,
+        replace=_asks_where_proposed,
+        focus=replace(CHOICES, variants=("asked",)),
     ),
     "evicts-unneeded": Mutation(
         rule="no eviction for a pod that fits by the binder's own cache (5; point 1)",

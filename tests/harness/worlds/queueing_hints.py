@@ -9,8 +9,8 @@ from berth.api.pod import Pod
 from berth.framework.events import ClusterEvent
 from berth.framework.profile import Profile
 from berth_watcher.queue.hints import QueueingHints
-from berth_watcher.queue.plugins import QueuePlugins
 from berth_watcher.queue.queuedpod import EventClock, QueuedPod, Timestamp
+from berth_watcher.queue.schedulingqueue import QueuePlugins
 
 SINCE = datetime(2026, 1, 1, tzinfo=UTC)
 

@@ -38,7 +38,7 @@ from berth_watcher.events import (
 )
 from berth_watcher.queue.queuedpod import Timestamp, always
 from berth_watcher.settings import AttemptSettings
-from berth_watcher.store.objects import ObjectStore
+from berth_watcher.store import ObjectStore
 from harness.builders import objects
 
 EPOCH = datetime(2026, 1, 1, tzinfo=UTC)

@@ -10,7 +10,7 @@ import pytest
 
 from berth.bus.stages import publish_ranked
 from berth.messages.attempts import DeadLetter, Outcome, Ranked, decode
-from berth_binder.attempts import ahead
+from berth_binder import effects
 from berth_sim.faults import Clear, CutWatches, Delay, Fail, LoseAnswer, Reject
 from harness.fakes.memory_bus import MemoryBus
 from harness.plugins.fixtures_bus import BusUnderTest
@@ -245,7 +245,7 @@ async def test_message_of_a_newer_schema_stays_in_the_stream(world):
 async def test_message_of_a_newer_schema_beyond_its_share_of_the_stream_is_a_dead_letter(
     world, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(ahead, "SHARE", 1 << 40)  # of which not a byte is left
+    monkeypatch.setattr(effects, "SHARE", 1 << 40)  # of which not a byte is left
     await world.leading_binder()
     await world.session.publish("berth.ranked.berth.default.new", b'{"schema": 99}')
     await world.until(lambda: world.session.last("dead", "berth.dead.berth.default.new"))

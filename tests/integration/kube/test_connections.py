@@ -13,9 +13,8 @@ from pathlib import Path
 import pytest
 import uvloop
 
-from berth.kube import connecting, connections
-from berth.kube.connecting import Server
-from berth.kube.connections import Call, ConnectionPool, NoAnswerError
+from berth.kube import connections
+from berth.kube.connections import Call, ConnectionPool, NoAnswerError, Server
 from berth.kube.credentials import Access
 from berth.kube.http1 import request
 from berth.kube.library import LibraryCall, LibraryClient
@@ -535,7 +534,7 @@ def test_server_with_tls_is_reached_through_a_tunnel_of_the_proxy(run: Run, cert
         async with raw_server(tls=server_side(certificates)) as server:
             tls = server_side(certificates) if scheme == "https" else None
             async with raw_server(tunnelling(seen, server.port), tls=tls) as proxy, Pool() as pool:
-                monkeypatch.setattr("berth.kube.connecting.client_context", lambda: to_proxy)
+                monkeypatch.setattr("berth.kube.connections.client_context", lambda: to_proxy)
                 address = f"{scheme}://me:p%40ss@127.0.0.1:{proxy.port}"
                 there = https(server.port, to_server, server_name="api.example.com", proxy=address)
                 for _ in range(3):
@@ -629,7 +628,7 @@ def test_url_becomes_host_and_prefix(url: str, host: bytes, prefix: str):
 
 @pytest.mark.parametrize("first", ["refuses", "is silent"])
 def test_next_address_of_the_host_is_tried_when_one_does_not_answer(run: Run, first: str, monkeypatch):
-    original, tried = connecting._connect_socket, []
+    original, tried = connections._connect_socket, []
 
     async def connect(loop, sock, address):
         tried.append(address)
@@ -652,8 +651,8 @@ def test_next_address_of_the_host_is_tried_when_one_does_not_answer(run: Run, fi
                 async def getaddrinfo(self, *_, **__):
                     return address * 2
 
-            monkeypatch.setattr(connecting, "_connect_socket", connect)
-            sock = await connecting._connected_socket(Loop(), "api", server.port)
+            monkeypatch.setattr(connections, "_connect_socket", connect)
+            sock = await connections._connected_socket(Loop(), "api", server.port)
             sock.close()
             assert len(tried) == 2
             assert (await pool.exchange(at(server.port), post())).status == 200

@@ -2,7 +2,7 @@
 
 from datetime import timedelta
 
-from berth_binder.attempts.ahead import LONGEST, REDELIVERY, AheadMessages
+from berth_binder.effects import LONGEST, REDELIVERY, AheadMessages
 
 SECONDS = REDELIVERY.total_seconds()
 NEW = timedelta(0)

@@ -8,7 +8,7 @@ from berth.api.pod import Pod, PodCondition
 from berth.api.workloads import Service
 from berth.kube.listwatch import Current, Deleted, Listed, ListedPart, Undecodable, Upserted
 from berth_binder.cache import NODES, PODS, Cache
-from berth_watcher.store.objects import nominated_node
+from berth_watcher.store import nominated_node
 from harness.worlds.binder_bench import at_version, make_node, make_pod, on_node
 
 

@@ -11,9 +11,8 @@ from hypothesis import strategies as st
 from berth.api.kinds import POD
 from berth.api.pod import Pod
 from berth.api.trimming import trim
-from berth.kube import sharing
-from berth.kube.listwatch import ObjectDecoder
-from berth.kube.sharing import LARGEST, WORKLOADS, SharedParts
+from berth.kube import listwatch
+from berth.kube.listwatch import LARGEST, WORKLOADS, ObjectDecoder, SharedParts
 from harness.builders.random_clusters import pods
 
 
@@ -74,7 +73,7 @@ def test_the_name_of_a_node_is_kept_once():
 
 
 def test_names_of_nodes_that_are_remembered_are_bounded(monkeypatch):
-    monkeypatch.setattr(sharing, "NODES", 1)
+    monkeypatch.setattr(listwatch, "NODES", 1)
     pods = decoded(*(written(number, node=f"node-{number % 2}") for number in range(1, 6)))
     assert pods[3].spec.node_name is pods[1].spec.node_name
     assert pods[4].spec.node_name is not pods[2].spec.node_name

@@ -17,7 +17,7 @@ from berth.api.kinds import PLUGIN_KINDS
 from berth.api.meta import ObjectMeta
 from berth.api.node import Node
 from berth.api.pod import Pod, is_bound
-from berth.api.resize import ReportedPod, with_effective_requests
+from berth.api.trimming import ReportedPod, with_effective_requests
 from berth.api.workloads import Namespace
 from berth.cluster.snapshot import Snapshot
 from berth.framework.cycle import RankOptions, check, rank

@@ -14,7 +14,7 @@ import pytest
 
 from berth.api.node import Node
 from berth.api.pod import Pod, is_bound
-from berth.api.resize import ReportedPod, with_effective_requests
+from berth.api.trimming import ReportedPod, with_effective_requests
 from berth.api.workloads import PodDisruptionBudget
 from berth.cluster.snapshot import Snapshot
 from berth.framework.cycle import Ranking, RankOptions, rank

@@ -20,7 +20,7 @@ from berth.cluster.buckets import LiveDataReader, MirroredSnapshot
 from berth.cluster.snapshot import Snapshot
 from berth.decoding import MAX_NESTING, decoding, number
 from berth.errors import DecodeError
-from berth.leader.term import number_in_control
+from berth.leader.session import number_in_control
 from berth.messages.attempts import (
     Candidate,
     DeadLetter,

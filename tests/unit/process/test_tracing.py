@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 from berth.exits import UsageError
-from berth.observability.traceparent import parse_traceparent, trace_of_pod
+from berth.messages.subjects import parse_traceparent, trace_of_pod
 from berth.observability.tracing import SAMPLERS, Tracing
 
 PARENT = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"

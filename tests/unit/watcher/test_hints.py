@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from berth.framework.events import Action, ClusterEvent, Resource
-from berth_watcher.store.clusterevents import cluster_events, label_of, label_of_own_update
-from berth_watcher.store.objects import ObjectChange
+from berth_watcher.store import ObjectChange, cluster_events, label_of, label_of_own_update
 from harness.builders.volumes import a_claim, a_volume
 
 

@@ -15,7 +15,7 @@ from berth.messages.attempts import Outcome, Positions
 from berth_watcher.queue import requeue
 from berth_watcher.queue.requeue import MAX_EVENTS, EventLog
 from berth_watcher.settings import AttemptSettings, RequeueSettings
-from berth_watcher.store.objects import ObjectStore
+from berth_watcher.store import ObjectStore
 from harness.builders.objects import pod_requesting
 from harness.worlds.watcher_world import KINDS, WatcherUnderTest, a_node, a_pod
 

@@ -31,10 +31,9 @@ from berth.plugins.noderesources.fit import NodeResourcesFitArgs
 from berth.plugins.registry import BUILT_IN
 from berth.profiles.installed import known_plugins
 from berth_watcher.queue.hints import QueueingHints, UnschedulablePods
-from berth_watcher.queue.plugins import QueuePlugins
 from berth_watcher.queue.queuedpod import EventClock, QueuedPod, Timestamp
-from berth_watcher.store.clusterevents import RESOURCES, cluster_events
-from berth_watcher.store.objects import ObjectChange
+from berth_watcher.queue.schedulingqueue import QueuePlugins
+from berth_watcher.store import RESOURCES, ObjectChange, cluster_events
 from harness.builders.objects import a_container, a_pod
 from harness.builders.profiles import profile_of
 from harness.builders.random_clusters import QUERY, metadata, namespaces, nodes, pods, samples, specs

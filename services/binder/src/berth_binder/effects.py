@@ -10,33 +10,36 @@ from typing import Any, Final, TypeVar
 
 import msgspec
 
+from berth.api.trimming import without_whole
 from berth.bus.interface import BusLostError, Delivery, MissingError, PubAck, Session
 from berth.bus.settings import MEBIBYTE
 from berth.bus.stages import StagedMessage, decision_message, publish_dead_letter
 from berth.bus.topology import COMMITS
 from berth.errors import BerthError, TemporaryError
+from berth.extenders.client import Extenders
+from berth.framework.extending import Evictions
 from berth.leader.session import LeaderSession
-from berth.lifecycle.coreloop import Inbox
+from berth.lifecycle.coreloop import EffectTasks, Inbox
 from berth.lifecycle.process import Process
 from berth.lifecycle.tries import clear_tries, count_try
 from berth.messages.attempts import DeadLetter, Decision, Outcome
-from berth.messages.subjects import key
+from berth.messages.subjects import key, trace_id_of
 from berth.observability.logging import get_logger, verbose
-from berth.observability.traceparent import trace_id_of
 from berth.settings.settings import V_RESULT, V_STEP
 from berth_binder.apicalls import ApiRequests
-from berth_binder.attempts.ahead import REDELIVERY, AheadMessages
 from berth_binder.cache import Cache
-from berth_binder.eventrecorder.recorder import EventRecorder
+from berth_binder.eventrecorder import EventRecorder
 from berth_binder.events import (
     Ack,
     ApiRequest,
+    AskAboutEvictions,
     ClearTries,
     CountTry,
     DecisionNotStored,
     DecisionStored,
     Effect,
     Event,
+    EvictionsAnswered,
     LogMissingRight,
     PublishDecision,
     PutOff,
@@ -71,6 +74,7 @@ class BinderEffects:
         publisher: DecisionPublisher,
         recorder: EventRecorder,
         cache: Cache,
+        extenders: Extenders,
         inbox: Inbox[Event],
     ) -> None:
         self._process = process
@@ -80,7 +84,10 @@ class BinderEffects:
         self._publisher = publisher
         self._recorder = recorder
         self._cache = cache
+        self._extenders = extenders
         self._inbox = inbox
+        # Tasks that wait for extenders. They change nothing, so the end of the leadership awaits no answer.
+        self.questions = EffectTasks(inbox.fail)
         self._logged: set[str] = set()
         # By uid, the trace of the pod's message.
         self.traceparent_of: Callable[[str], str | None] = lambda _uid: None
@@ -93,6 +100,8 @@ class BinderEffects:
         match effect:
             case PublishDecision():
                 return self._publish(effect)
+            case AskAboutEvictions():
+                self.questions.start(self._ask(effect))
             case Ack():
                 effect.held.delivery.ack()
             case PutOff():
@@ -110,6 +119,16 @@ class BinderEffects:
             case ClearTries():
                 return self._clear_tries(effect)
         return None
+
+    async def _ask(self, effect: AskAboutEvictions) -> None:
+        """Ask extenders. Any exception is an answer that keeps no eviction."""
+        pod = effect.pod
+        try:
+            evictions = await self._extenders.ask_about_evictions(pod, effect.candidates, effect.victims)
+        except Exception as error:
+            log.exception("asking extenders failed", pod=pod.key, uid=pod.uid)
+            evictions = Evictions(message=f"asking extenders raised {type(error).__name__}")
+        self._inbox.put(EvictionsAnswered(pod=without_whole(pod), evictions=evictions))
 
     def _publish(self, effect: PublishDecision) -> Coroutine[Any, Any, None] | None:
         if effect.dead_letter or effect.is_repeat:
@@ -263,3 +282,41 @@ def log_decision(decision: Decision, headers: Mapping[str, str]) -> None:
     elif verbose(V_STEP):
         reason = decision.message or decision.reason
         log.info("attempt decided", **about, outcome=decision.outcome.value, reason=reason)
+
+
+# Between two deliveries of such a message.
+REDELIVERY: Final = timedelta(seconds=5)
+# Until it becomes a dead letter. A rollout replaces the binder within a minute; the watcher publishes the pod again.
+LONGEST: Final = timedelta(minutes=2)
+# Their share of RANKED's bytes.
+SHARE: Final = 8
+# Without a redelivery for this long, the message is no longer stored.
+_FORGOTTEN: Final = 3 * REDELIVERY
+
+
+class AheadMessages:
+    """Messages of RANKED that only a newer binder may understand: of a newer schema, or of a profile added there.
+
+    They are redelivered for a while, because such a binder may lead soon. Any scorer can write them, so time and bytes
+    are bounded: RANKED must keep room for all other pods. Pure, the clock is injected.
+    """
+
+    def __init__(self, ranked_bytes: int) -> None:
+        self._most_bytes = ranked_bytes // SHARE
+        self._kept: dict[int, tuple[int, float, float]] = {}  # bytes, and the times of the first and last delivery
+
+    def may_wait(self, sequence: int, *, size: int, age: timedelta, now: float) -> bool:
+        """Whether the message may be redelivered; if not, it is a dead letter.
+
+        ``age``: since it was stored, as far as known. ``now``: monotonic seconds.
+        """
+        _, first, _ = self._kept.pop(sequence, (0, now, now))
+        if max(age, timedelta(seconds=now - first)) > LONGEST or self._bytes_at(now) + size > self._most_bytes:
+            return False
+        self._kept[sequence] = size, first, now
+        return True
+
+    def _bytes_at(self, now: float) -> int:
+        oldest = now - _FORGOTTEN.total_seconds()
+        self._kept = {sequence: kept for sequence, kept in self._kept.items() if kept[2] >= oldest}
+        return sum(size for size, _, _ in self._kept.values())

@@ -28,18 +28,16 @@ from berth.kube.listwatch import ReflectorEvent, Undecodable
 from berth.leader.checks import LeaderChecks, OrphanCheck
 from berth.leader.clients import cluster_informers
 from berth.leader.loop import lead_until_stopped
-from berth.leader.session import LeaderSession
-from berth.leader.term import CONTROL, number_in_control, term_key
+from berth.leader.session import CONTROL, LeaderSession, number_in_control, term_key
 from berth.lifecycle.coreloop import CoreLoop, Inbox
 from berth.lifecycle.livedata import follow_live
 from berth.lifecycle.process import Process, run_until
 from berth.lifecycle.sessions import UndecodableReporter
 from berth.messages.attempts import Ranked, UnknownSchemaError, attempt_of, decode
 from berth.messages.livedata import LiveSource
-from berth.messages.subjects import Attempt, Epoch
+from berth.messages.subjects import TRACEPARENT, Attempt, Epoch, trace_id_of
 from berth.observability.health import Progress
 from berth.observability.logging import get_logger, verbose
-from berth.observability.traceparent import TRACEPARENT, trace_id_of
 from berth.observability.tracing import Span
 from berth.profiles.configuration import profiles_of
 from berth.settings.settings import V_STEP
@@ -47,8 +45,7 @@ from berth_binder.apicalls import ApiRequests
 from berth_binder.cache import Cache
 from berth_binder.core import BinderCore
 from berth_binder.effects import BinderEffects, DecisionPublisher
-from berth_binder.eventrecorder.budget import EventBudget
-from berth_binder.eventrecorder.recorder import EventRecorder
+from berth_binder.eventrecorder import EventBudget, EventRecorder
 from berth_binder.events import (
     Event,
     PodShown,
@@ -102,8 +99,8 @@ async def serve(
     process.health.condition("leadership", "waiting to lead as binder")  # before the bus alone makes it ready
     profiles = dict(profiles_of(configuration, process.settings.numbers.plugin_deadline))
     cache, client = Cache(schedulers=profiles.keys()), clients.api
-    binders = [extender for extender in configuration.extenders if extender.bind_verb]
-    extenders = Extenders(binders, process.metrics, keeps_connections=False)
+    called = [extender for extender in configuration.extenders if extender.bind_verb or extender.preempt_verb]
+    extenders = Extenders(called, process.metrics, keeps_connections=False)
     parts = BinderParts(
         process=process,
         client=client,
@@ -174,7 +171,7 @@ class BinderEpoch:
             binding_timeout=parts.settings.binding_timeout,
             inbox=self._inbox,
         )
-        effects = BinderEffects(
+        self._effects = BinderEffects(
             parts.process,
             leadership,
             session,
@@ -182,12 +179,13 @@ class BinderEpoch:
             publisher=self._publisher,
             recorder=parts.recorder,
             cache=parts.cache,
+            extenders=parts.extenders,
             inbox=self._inbox,
         )
-        effects.traceparent_of = self._traceparent_of
+        self._effects.traceparent_of = self._traceparent_of
         self._loop = CoreLoop(
             self._core,
-            effects.carry_out,
+            self._effects.carry_out,
             clock=parts.process.clock,
             slice_seconds=parts.settings.slice.total_seconds(),
             inbox=self._inbox,
@@ -226,6 +224,7 @@ class BinderEpoch:
         parts = self._parts
         async with AsyncExitStack() as stack, consuming as deliveries, asyncio.TaskGroup() as tasks:
             stack.push_async_callback(self._loop.tasks.settle, 0)
+            stack.push_async_callback(self._effects.questions.settle, 0)
             parts.cache.notify(lambda uid: self._inbox.put(PodShown(uid=uid)))
             stack.callback(parts.cache.notify, None)
             parts.recorder.defer_to(lambda: self._core.backlog > 0)

@@ -12,9 +12,9 @@ from berth.bus.stages import StagedMessage, publish_dead_letter, ranked_message
 from berth.bus.topology import RANKED
 from berth.errors import BerthError, PermanentError
 from berth.messages.attempts import DeadLetter, Ranked
+from berth.messages.subjects import trace_id_of
 from berth.observability.logging import get_logger, verbose
 from berth.observability.metrics import Meter
-from berth.observability.traceparent import trace_id_of
 from berth.settings.settings import V_STEP
 from berth_scorer.events import Event, PublishRanked, RankedNotStored, RankedRefused, RankedStored
 

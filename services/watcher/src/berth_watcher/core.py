@@ -25,7 +25,7 @@ from berth.kube.listwatch import Listed, ListedPart, ReflectorEvent, Undecodable
 from berth.messages.attempts import DecisionSummary, Outcome, Positions, watermark_key
 from berth.messages.livedata import LiveBucket
 from berth.messages.subjects import Attempt, Term, key
-from berth_watcher.attempts import Attempts, is_news
+from berth_watcher.attempts import Attempts, HeldRooms, is_news
 from berth_watcher.events import (
     REFLECTOR_EVENTS,
     AttemptLookedUp,
@@ -53,7 +53,6 @@ from berth_watcher.metrics import Figures
 from berth_watcher.mirror import NO_CHANGE, DesiredEntry, Mirror, Watermarks, affinity_warnings, desired_entry
 from berth_watcher.queue.answers import RETRIED_FROM, QueueAnswers
 from berth_watcher.queue.hints import QueueingHints, UnschedulablePods
-from berth_watcher.queue.plugins import QueuePlugins
 from berth_watcher.queue.queuedpod import (
     NO_RETRY_SECONDS,
     WAITING_FOR_EVENT,
@@ -66,18 +65,18 @@ from berth_watcher.queue.queuedpod import (
     waits,
 )
 from berth_watcher.queue.requeue import ROOM_FREED, ROOM_HELD, Requeue, Wait
-from berth_watcher.queue.schedulingqueue import SchedulingQueue
+from berth_watcher.queue.schedulingqueue import QueuePlugins, SchedulingQueue
 from berth_watcher.settings import AttemptSettings
-from berth_watcher.store.clusterevents import (
+from berth_watcher.store import (
     LIVE_DATA_EVENTS,
+    ObjectChange,
+    ObjectStore,
+    UndecodableObjects,
     as_new,
     cluster_events,
     label_of_own_update,
     live_data_event,
 )
-from berth_watcher.store.heldrooms import HeldRooms
-from berth_watcher.store.objects import ObjectChange, ObjectStore
-from berth_watcher.store.undecodable import UndecodableObjects
 from berth_watcher.takeover import FormerState, TakeoverState
 
 # Events with which a takeover makes progress.

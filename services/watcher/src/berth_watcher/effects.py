@@ -23,9 +23,8 @@ from berth.kube.writes import get_pod
 from berth.leader.session import LeaderSession, NoLongerLeadingError
 from berth.lifecycle.coreloop import Inbox
 from berth.lifecycle.process import Process
-from berth.messages.subjects import Attempt
+from berth.messages.subjects import TRACEPARENT, Attempt, trace_id_of, trace_of_pod
 from berth.observability.logging import get_logger, verbose
-from berth.observability.traceparent import TRACEPARENT, trace_id_of, trace_of_pod
 from berth.observability.tracing import Span, UnexportedSpan
 from berth.settings.settings import V_STEP
 from berth_watcher.events import (

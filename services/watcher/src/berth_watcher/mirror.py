@@ -29,7 +29,7 @@ from berth.errors import DecodeError
 from berth.messages.attempts import WATERMARK, MirrorEntry, Watermark, decode_entry, encode_entry, encode_watermark
 from berth.messages.subjects import Term
 from berth_watcher.events import Effect, LookUpKey, PurgeKey, StepDown, Warn, WriteKey
-from berth_watcher.store.objects import nominated_node, without_version
+from berth_watcher.store import nominated_node, without_version
 
 NO_CHANGE: Final = 0
 

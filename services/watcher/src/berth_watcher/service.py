@@ -66,7 +66,7 @@ from berth_watcher.metrics import Gauges, count_decision, count_received, stats_
 from berth_watcher.queue.answers import RETRIED_FROM
 from berth_watcher.queue.queuedpod import Timestamp, waits
 from berth_watcher.settings import WatcherSettings
-from berth_watcher.store.objects import ObjectStore
+from berth_watcher.store import ObjectStore
 from berth_watcher.takeover import read_streams
 
 log = get_logger()

@@ -1,23 +1,32 @@
 """An attempt to bind a pod, from its first RANKED message to the PubAck of its Decision, and the decided attempts.
 
-A pod has one attempt: messages of later attempts of the same uid join it. Pure, the clock is injected.
+A pod has one attempt: messages of later attempts of the same uid join it. Once a node is chosen, the attempt takes its
+steps through the plugins: Reserve, Permit, PreBind, Bind, PostBind; Unreserve after a failure. Pure: the clock is
+injected, and the core sends the requests.
 """
 
 from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Final
 
 from berth.api.pod import Pod
+from berth.cluster.snapshot import Snapshot
 from berth.decoding import version_number
+from berth.framework.interface import SNAPSHOT, Binding, Permission, PreBindPlugin, Write
+from berth.framework.plugincalls import PluginFailure, call, with_plugin_name
+from berth.framework.profile import Profile
+from berth.framework.status import SUCCESS, Code, CycleState, Status
 from berth.messages.attempts import Candidate, Decision
 from berth.messages.subjects import Term
-from berth_binder.attempts.pluginsteps import PluginSteps
-from berth_binder.decisions.verdict import EvictionPlan, Placement, Verdict
+from berth_binder.decisions.verdict import EvictionPlan, EvictionQuestion, Placement, Verdict
 from berth_binder.events import (
+    AskAboutEvictions,
+    EvictionsAnswered,
     GetPod,
     Nominate,
     PostBinding,
@@ -38,6 +47,7 @@ class AttemptPhase(Enum):
     POSTING = "the answer to a Binding"
     READING = "the answer to the reading of the pod"
     VOIDING = "the answer to the write that makes its Bindings void"
+    ASKING = "the extenders' answer about evictions for it"
     EVICTING = "the answers to the evictions for it"
     WRITING = "the answers to the writes before the Binding"
     NOMINATING = "the answer to the nomination before a wait"
@@ -69,6 +79,7 @@ class BindingAttempt:
     # The same for POSTs without an answer: their node is kept until the pod's own resourceVersion is higher.
     lost_version: int = 0
     read: Pod | None = None  # the API server's answer; None again after a pause
+    answered: EvictionsAnswered | None = None  # by extenders, for the evictions that come next
     has_waited_for_watch: bool = False  # for a watch that has not shown the pod yet
     # A verdict that waits until no POST of the pod can land any more, and whether it has a dead letter.
     undecided: tuple[Verdict, bool] | None = None
@@ -154,9 +165,9 @@ class BindingAttempt:
         self.posted_version = max(self.posted_version, version_number(self.pod.metadata.resource_version))
         return PostBinding(pod=self.pod, node=node, by_extender=by_extender)
 
-    def begin_reading(self) -> GetPod:
+    def begin_reading(self, *, keeps_whole: bool) -> GetPod:
         self.phase = AttemptPhase.READING
-        return GetPod(pod=self.pod)
+        return GetPod(pod=self.pod, keeps_whole=keeps_whole)
 
     def begin_voiding(self) -> VoidBindings:
         """Void the pod's Bindings before its node is free for others, because one of them has no answer yet."""
@@ -173,6 +184,12 @@ class BindingAttempt:
 
     def begin_evicting(self, plan: EvictionPlan) -> None:
         self.pod, self.eviction, self.phase = plan.pod, plan, AttemptPhase.EVICTING
+
+    def begin_asking(self, question: EvictionQuestion) -> AskAboutEvictions:
+        """Ask about evictions for the pod as it was read."""
+        self.phase = AttemptPhase.ASKING
+        pod, self.read = self.read or self.pod, None
+        return AskAboutEvictions(pod=pod, candidates=question.candidates, victims=question.victims)
 
     def pause(self, due: float, waits_for: str) -> list[SetAside]:
         """Pause until ``due``. After the first pause, the attempt's messages do not count against ``max_unacked``."""
@@ -277,3 +294,131 @@ class DecidedAttempts:
 
     def __len__(self) -> int:
         return len(self._by_uid)
+
+
+NO_DEADLINE = float("inf")
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class PluginSteps:
+    """One pod's steps towards one node through the plugins of its profile."""
+
+    profile: Profile
+    state: CycleState
+    pod: Pod
+    node: str
+    # Deadline on the caller's clock: a pod whose Permit plugins still answer WAIT is rejected then.
+    waits_until: float = field(default=NO_DEADLINE)
+    # Writes to send before PreBind; the core empties it once all are written.
+    unwritten: tuple[Write, ...] = field(default=())
+    _has_asked_for_writes: bool = field(default=False)
+    _is_permitted: bool = field(default=False)
+    _is_reserved: bool = field(default=False)
+    _waiting_since: dict[str, float] = field(default_factory=dict)
+
+    @classmethod
+    def on(cls, node: str, pod: Pod, snapshot: Snapshot, profile: Profile) -> PluginSteps:
+        """Steps with a new CycleState for a pod that was just assumed on the node."""
+        state = CycleState(snapshot.class_of(pod))
+        state.write(SNAPSHOT, snapshot)
+        return cls(profile=profile, state=state, pod=pod, node=node)
+
+    def before_binding(self, now: float) -> Status:
+        """Run the remaining steps before the Binding. On WAIT call again; any other failure rejects the pod.
+
+        Raises:
+            PluginFailure: a plugin could not answer.
+        """
+        for step in (self._reserve, self._permit, self._collect_writes, self._pre_bind):
+            status = step(now)
+            if not status.is_success:
+                return status
+        return SUCCESS
+
+    def binding(self) -> Binding:
+        """The Binding to send.
+
+        Raises:
+            PluginFailure: no plugin of the profile binds this pod, or one could not answer.
+        """
+        for plugin in self.profile.binds:
+            found = call(plugin, "Bind", plugin.bind, object, self.state, self.pod, self.node)
+            if isinstance(found, Binding):
+                return found
+        raise PluginFailure(
+            f"binding {self.pod.key!r}: no Bind plugin of profile {self.profile.scheduler_name!r} takes it"
+        )
+
+    def after_binding(self) -> None:
+        """Run PostBind after the API has confirmed the Binding."""
+        for plugin in self.profile.post_binds:
+            with suppress(PluginFailure):  # the pod is bound: a plugin's failure changes nothing
+                call(plugin, "PostBind", plugin.post_bind, object, self.state, self.pod, self.node)
+
+    def undo(self) -> None:
+        """Run Unreserve of all Reserve plugins in reverse order, because the pod was not bound to the node."""
+        if not self._is_reserved:
+            return
+        self._is_reserved = False
+        for plugin in reversed(self.profile.reserves):
+            with suppress(PluginFailure):  # the outcome is final: a plugin's failure changes nothing
+                call(plugin, "Unreserve", plugin.unreserve, object, self.state, self.pod, self.node)
+
+    def _reserve(self, _now: float) -> Status:
+        """Run all Reserve plugins. If one fails, undo the reservations, so that the next try starts anew."""
+        if self._is_reserved:
+            return SUCCESS
+        self._is_reserved = True
+        try:
+            for plugin in self.profile.reserves:
+                answer = call(plugin, "Reserve", plugin.reserve, Status, self.state, self.pod, self.node)
+                status = with_plugin_name(plugin, "Reserve", answer)
+                if not status.is_success:
+                    return status
+        except PluginFailure:
+            self.undo()
+            raise
+        return SUCCESS
+
+    def _permit(self, now: float) -> Status:
+        """Run all plugins again while one answers WAIT. The earliest deadline counts, from the first WAIT on."""
+        if self._is_permitted:
+            return SUCCESS
+        waits = SUCCESS
+        for plugin in self.profile.permits:
+            answer = call(plugin, "Permit", plugin.permit, Permission, self.state, self.pod, self.node)
+            status = with_plugin_name(plugin, "Permit", answer.status)
+            if status.code is Code.WAIT:
+                waits = status
+                self.waits_until = min(self.waits_until, now + answer.timeout_seconds)
+            elif not status.is_success:
+                return status
+        if waits.code is Code.WAIT and now >= self.waits_until:
+            return Status(Code.UNSCHEDULABLE, (f'rejected: "{waits.plugin}" gave no permission in time',), waits.plugin)
+        self._is_permitted = waits.is_success
+        return waits
+
+    def _collect_writes(self, _now: float) -> Status:
+        if not self._has_asked_for_writes:
+            plugins = self.profile.pre_binds
+            found = [call(p, "PreBind", p.writes, tuple, self.state, self.pod, self.node) for p in plugins]
+            self.unwritten = tuple(write for writes in found for write in writes)
+            self._has_asked_for_writes = True
+        return Status(Code.WAIT, ("writes before the Binding are under way",)) if self.unwritten else SUCCESS
+
+    def _pre_bind(self, now: float) -> Status:
+        """Run all plugins again while one answers WAIT. Each has ``wait_seconds`` from its first WAIT on."""
+        for plugin in self.profile.pre_binds:
+            answer = call(plugin, "PreBind", plugin.pre_bind, Status, self.state, self.pod, self.node)
+            status = with_plugin_name(plugin, "PreBind", answer)
+            if status.code is Code.WAIT:
+                return self._wait_or_reject(plugin, status, now)
+            if not status.is_success:
+                return status
+        return SUCCESS
+
+    def _wait_or_reject(self, plugin: PreBindPlugin, status: Status, now: float) -> Status:
+        since = self._waiting_since.setdefault(plugin.name, now)
+        if now < since + plugin.wait_seconds:
+            return status
+        return Status(Code.UNSCHEDULABLE, (plugin.too_late,), plugin.name)

@@ -12,17 +12,22 @@ from typing import Final
 
 from berth.clock import Backoff
 from berth.framework.status import Status
-from berth_binder.attempts.attempt import BindingAttempt
-from berth_binder.attempts.pluginsteps import PluginSteps
+from berth.lifecycle.tries import MOST_TRIES
+from berth_binder.attempts.attempt import BindingAttempt, PluginSteps
+from berth_binder.decisions.verdict import Verdict, failed
 from berth_binder.events import (
+    ClearTries,
+    CountTry,
     RankedDelivery,
     RequestAnswer,
     SetAside,
+    TryCounted,
 )
 from berth_binder.settings import CoreSettings
 
 UNANSWERED: Final = "the API server has not answered yet"
 BY_EXTENDER: Final = "waiting for an extender to bind it"
+ABOUT_EVICTIONS: Final = "waiting for extenders' answer about evictions"
 AFTER_EXCEPTION: Final = "trying again after an exception"
 LONG_AGO: Final = 0.0  # a due time that means now
 
@@ -231,15 +236,33 @@ class BindingQueue:
         self, attempt: BindingAttempt, steps: PluginSteps, status: Status, now: float
     ) -> list[SetAside]:
         """Pause until the plugin is called again; the interval grows with the number of paused attempts."""
-        interval = max(self._settings.plugin_interval, self._settings.plugin_step * len(self.paused))
-        due = min(now + interval.total_seconds(), steps.waits_until)
-        return self._pause(attempt, due, waits_for(status))
+        return self._pause(attempt, min(now + self._interval, steps.waits_until), waits_for(status))
 
-    def wait_for_extender(self, attempt: BindingAttempt, now: float) -> None:
-        """Publish ``waiting`` if the extender that binds the pod takes longer than a moment."""
-        attempt.waits_for = BY_EXTENDER
+    @property
+    def _interval(self) -> float:
+        """Seconds until a paused attempt is looked at again; more with the number of paused ones."""
+        return max(self._settings.plugin_interval, self._settings.plugin_step * len(self.paused)).total_seconds()
+
+    def wait_for_extender(self, attempt: BindingAttempt, now: float, waits_for: str = BY_EXTENDER) -> None:
+        """Publish ``waiting`` if the extender that binds the pod, or is asked about it, takes longer than a moment."""
+        attempt.waits_for = waits_for
         if attempt.uid not in self.waiting:
             self.waiting.set(attempt, now + self._settings.plugin_interval.total_seconds())
+
+    def wait_to_ask(self, attempt: BindingAttempt, now: float) -> list[SetAside]:
+        """Pause while extenders are asked about as many other pods as may be asked about at once."""
+        self.wait_for_extender(attempt, now, ABOUT_EVICTIONS)
+        return self._pause(attempt, now + self._interval, ABOUT_EVICTIONS)
+
+    def wait_for_answer(self, attempt: BindingAttempt, now: float) -> list[SetAside]:
+        """Pause until ``go_on``."""
+        self.wait_for_extender(attempt, now, ABOUT_EVICTIONS)
+        return attempt.pause(now, ABOUT_EVICTIONS)
+
+    def go_on(self, attempt: BindingAttempt, now: float) -> None:
+        """Go on at the attempt's place in the stream."""
+        attempt.pause(now, attempt.waits_for)
+        self.paused.add(attempt)
 
     def published_waiting(self, attempt: BindingAttempt, now: float) -> None:
         attempt.repeats += 1
@@ -250,3 +273,64 @@ class BindingQueue:
         aside = attempt.pause(due, waits_for)
         self.paused.add(attempt)
         return aside
+
+
+class Suspects:
+    """Pods that a former binder left when it ended: one of them may have ended it (docs/protocol.md, 6); by uid.
+
+    Each suspect is counted in a bucket before it goes on. A suspect with an earlier count goes on alone, so that the
+    next crash is its own; after several it is given up. A binder that survives the pod removes the count.
+    """
+
+    def __init__(self) -> None:
+        self._counting: str | None = None
+        self._counted: set[str] = set()  # their counts are stored
+        self._next_alone: str | None = None
+        self._alone: str | None = None
+
+    @property
+    def hold_up_others(self) -> bool:
+        """Whether no other pod may be started now."""
+        return self._counting is not None or self._next_alone is not None or self._alone is not None
+
+    def is_counted(self, uid: str) -> bool:
+        return uid in self._counted
+
+    def count(self, uid: str) -> CountTry:
+        """Count the pod; no pod is started before the count is stored."""
+        self._counting = uid
+        return CountTry(uid=uid)
+
+    def counted(self, event: TryCounted) -> bool:
+        """The count is stored. Returns whether it was awaited."""
+        if self._counting != event.uid:
+            return False
+        self._counting = None
+        self._counted.add(event.uid)
+        return True
+
+    def put_off(self, uid: str) -> None:
+        """The pod goes on once no other request is in flight."""
+        self._next_alone = uid
+
+    def take_alone(self) -> str | None:
+        """Remove and return the postponed pod, alone until it is cleared. Call it with no request in flight."""
+        uid, self._next_alone = self._next_alone, None
+        self._alone = uid or self._alone
+        return uid
+
+    def clear(self, uid: str) -> list[ClearTries]:
+        """The pod is decided or paused, so this binder has survived it: remove the count."""
+        if self._alone == uid:
+            self._alone = None
+        if uid not in self._counted:
+            return []
+        self._counted.discard(uid)
+        return [ClearTries(uid=uid)]
+
+
+def given_up(pod: str, tries: int) -> Verdict | None:
+    """The verdict on a pod (``namespace/name``) that has ended too many binders; ``None``: it may go on."""
+    if tries < MOST_TRIES:
+        return None
+    return failed(f"committing {pod!r} ended {MOST_TRIES - 1} binders before this one", reason="tries")

@@ -25,10 +25,10 @@ from berth.messages.queue import (
     QueuedPodDetail,
     WaitingPod,
 )
-from berth_watcher.queue.preempting import VICTIM_DELETED
+from berth_watcher.queue.hints import VICTIM_DELETED
 from berth_watcher.queue.queuedpod import QUEUES, WAITING_FOR_EVENT, EventClock, QueuedPod, Stage, created_at
 from berth_watcher.queue.schedulingqueue import SchedulingQueue
-from berth_watcher.store.clusterevents import label_of
+from berth_watcher.store import label_of
 
 PODS_SCANNED: Final = 2000  # per request: bounds its time when few pods match
 PODS_ON_A_PAGE: Final = 100

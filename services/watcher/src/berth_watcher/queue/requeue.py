@@ -26,7 +26,7 @@ from berth.messages.livedata import BANDWIDTH, FACTS
 from berth_watcher.queue.hints import QueueingHints, Step, UnschedulablePods
 from berth_watcher.queue.queuedpod import WAITING_FOR_EVENT, EventClock, QueuedPod, Stage, Timestamp
 from berth_watcher.settings import RequeueSettings
-from berth_watcher.store.clusterevents import LIVE_DATA_EVENTS, label_of
+from berth_watcher.store import LIVE_DATA_EVENTS, label_of
 
 # kube-scheduler's names of the reasons, beside cluster events, that bring a pod to a queue.
 ATTEMPT_FAILED: Final = "ScheduleAttemptFailure"

@@ -15,7 +15,7 @@ import msgspec
 
 from berth.api.meta import ObjectMeta
 from berth.api.pod import Pod, PodSpec
-from berth.api.resize import with_effective_requests
+from berth.api.trimming import with_effective_requests
 from berth.api.volumes import BETA_STORAGE_CLASS, PersistentVolumeClaim, StorageClass
 from berth.api.workloads import SYSTEM_PRIORITIES, PriorityClass
 from berth_cli.simulate.defaults import with_defaults

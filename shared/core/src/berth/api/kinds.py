@@ -14,7 +14,7 @@ from typing import Any, Final, Generic, TypeVar
 from berth.api.meta import KubernetesObject
 from berth.api.node import Node
 from berth.api.pod import Pod
-from berth.api.resize import ReportedPod
+from berth.api.trimming import ReportedPod
 from berth.api.volumes import (
     CSIDriver,
     CSINode,

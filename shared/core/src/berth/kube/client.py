@@ -24,8 +24,7 @@ import aiohttp
 from yarl import URL
 
 from berth.errors import cause_of
-from berth.kube.connecting import Server
-from berth.kube.connections import CONNECT_SECONDS, IDLE_SECONDS, Call, Check, ConnectionPool, NoAnswerError
+from berth.kube.connections import CONNECT_SECONDS, IDLE_SECONDS, Call, Check, ConnectionPool, NoAnswerError, Server
 from berth.kube.credentials import KubeCredentials
 from berth.kube.errors import ApiUnreachableError, KubeconfigError, Response, parse_retry_after
 from berth.kube.http1 import ANSWER_BYTES, Answer, fields, request

@@ -13,8 +13,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from berth.bus.interface import ConsumerState, Session, StreamState
-from berth.leader.session import LeaderSession
-from berth.leader.term import Role
+from berth.leader.session import LeaderSession, Role
 from berth.lifecycle.process import Process
 from berth.lifecycle.sessions import Refusals
 from berth.observability.health import Progress

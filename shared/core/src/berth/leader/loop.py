@@ -10,8 +10,7 @@ from berth.errors import BerthError
 from berth.kube.client import KubeClient
 from berth.leader.lease import LeaseObservations
 from berth.leader.otherschedulers import OtherSchedulers
-from berth.leader.session import LeaderSession, NotLeadingError, lead
-from berth.leader.term import Role
+from berth.leader.session import LeaderSession, NotLeadingError, Role, lead
 from berth.lifecycle.process import Process
 from berth.lifecycle.sessions import present, sessions
 from berth.observability.logging import get_logger

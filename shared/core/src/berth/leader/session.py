@@ -5,6 +5,9 @@
 
 A lost connection ends the leadership. The service then opens a new session, takes a new number and does a takeover.
 Before each action that only a leader may do, the service calls ``leadership.check()``.
+
+The number, watcher's term or binder's epoch, is stored in ``control`` and on the Lease, so that it stays unique if the
+bus loses its store.
 """
 
 from __future__ import annotations
@@ -12,15 +15,16 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
-from typing import Final
+from typing import Final, Literal
 
-from berth.bus.interface import BusLostError, BusRefusedError, Entry, MissingError, Session
+from berth.bus.interface import BusLostError, BusRefusedError, Entry, MissingError, Session, WrongLastSequenceError
 from berth.bus.topology import BUS_ID_KEY
-from berth.errors import BerthError, TemporaryError
+from berth.decoding import bounded_number
+from berth.errors import BerthError, DecodeError, TemporaryError
 from berth.kube.client import KubeClient
 from berth.leader.elector import Elector, Unelected
-from berth.leader.heldlease import HeldLease
-from berth.leader.lease import ANNOTATION_BUS_ID, LeaseObservations
+from berth.leader.heldlease import AnnotationConflictError, HeldLease
+from berth.leader.lease import ANNOTATION_BUS_ID, ANNOTATION_TERM, LeaseObservations
 from berth.leader.onecluster import (
     BusAndCluster,
     OtherBusWatch,
@@ -31,13 +35,18 @@ from berth.leader.onecluster import (
     read_served_cluster,
 )
 from berth.leader.otherschedulers import CHECK_SECONDS, OtherSchedulers
-from berth.leader.term import CONTROL, ROLES, Role, number_in_control, number_on_lease, take_number, term_key
 from berth.lifecycle.process import Process, in_background, run_until
 from berth.observability.health import ONCE, WaitReporter
 from berth.observability.logging import get_logger
 from berth.settings.settings import LeaderElectionSettings
 
 log = get_logger()
+
+Role = Literal["watcher", "binder"]
+
+ROLES: Final[tuple[Role, ...]] = ("watcher", "binder")
+CONTROL: Final = "control"
+_QUOTED: Final = 100  # Quoted characters of an invalid number.
 
 # Pause between two checks while the bus does not belong to the cluster or the API server does not answer
 # (docs/protocol.md, 2).
@@ -408,3 +417,65 @@ def _show(process: Process, role: Role, lease: str, number: int) -> None:
     # The gauges are exported with 0 too, because a missing series may be a failed scrape.
     process.metrics.set("leader_election_master_status", int(number > 0), name=lease)
     process.metrics.set("berth_leadership_number", number, role=role)
+
+
+async def take_number(session: Session, lease: HeldLease, role: Role) -> int:
+    """Take one more than the greater of both numbers. It is written to both by compare-and-set, to the Lease first.
+
+    Raises:
+        DecodeError: an invalid number in ``control`` or on the Lease.
+        BusLostError: the session is lost.
+        LeadershipLostError: the Lease is lost.
+        ApiUnreachableError, ApiRefusedError: the Lease could not be written.
+    """
+    while True:
+        entry = await session.get(CONTROL, term_key(role))
+        number = max(_usable_number_in_control(entry, role, lease), number_on_lease(lease)) + 1
+        try:
+            # No await between reading the annotation and this: annotate compares with the value read.
+            await lease.annotate({ANNOTATION_TERM: str(number)})
+            expected = entry.sequence if entry is not None else 0
+            await session.put(CONTROL, term_key(role), str(number).encode(), expected=expected)
+        except (AnnotationConflictError, WrongLastSequenceError):
+            continue  # another process took the number at the same time: read both again
+        return number
+
+
+def term_key(role: Role) -> str:
+    """The key of a role's number in ``control``."""
+    return f"term.{role}"
+
+
+def number_in_control(entry: Entry | None, role: Role) -> int:
+    """The number in an entry of ``control``; 0 if there is no entry.
+
+    Raises:
+        DecodeError: an invalid number.
+    """
+    text = entry.data.decode(errors="replace") if entry is not None and entry.data is not None else None
+    return _number(text, where=f"{CONTROL} {term_key(role)!r}")
+
+
+def number_on_lease(lease: HeldLease) -> int:
+    """The number in the Lease's annotation; 0 without annotation. Raises as :func:`number_in_control`."""
+    return _number(lease.annotations.get(ANNOTATION_TERM), where=f"annotation {ANNOTATION_TERM!r} of the Lease")
+
+
+def _usable_number_in_control(entry: Entry | None, role: Role, lease: HeldLease) -> int:
+    # An invalid number in `control` is replaced, because the Lease's number is written first.
+    try:
+        return number_in_control(entry, role)
+    except DecodeError as error:
+        if not lease.annotations.get(ANNOTATION_TERM):
+            raise
+        log.warning("replacing an invalid number", error=str(error))
+        return 0
+
+
+def _number(text: str | None, *, where: str) -> int:
+    if not text:
+        return 0
+    number = bounded_number(text)
+    if number is None:
+        raise DecodeError(f"reading {where}: want a number, got {text[:_QUOTED]!r}: remove it, it is written again")
+    return number

@@ -30,7 +30,7 @@ from opentelemetry.trace import (
 )
 from opentelemetry.trace import Span as SdkSpan
 
-from berth.observability.traceparent import parse_traceparent
+from berth.messages.subjects import parse_traceparent
 from berth.safetext import one_line, without_passwords
 from berth.tls import requests_adapter
 

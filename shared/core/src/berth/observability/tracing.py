@@ -18,7 +18,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Final, Protocol, Self
 
 from berth.exits import UsageError
-from berth.observability.traceparent import parse_traceparent
+from berth.messages.subjects import parse_traceparent
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.trace.export import SpanExporter

@@ -1,1 +1,0 @@
-"""Events and PodScheduled conditions: the records of a Decision, their budget, and the requests."""
