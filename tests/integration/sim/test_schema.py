@@ -94,7 +94,8 @@ async def test_a_body_in_protobuf_is_what_it_is_in_json(real_control_plane: Cont
                 assert answer.content_type == protobuf.CONTENT_TYPE
                 decoded = protobuf.decode(await answer.read(), "object")
             assert without_nothing(decoded) == without_nothing(created.body)
-            assert decoded["spec"].get("replicas") == created.body["spec"].get("replicas"), "zero replicas are no default"
+            replicas = decoded["spec"].get("replicas")
+            assert replicas == created.body["spec"].get("replicas"), "zero replicas are no default"
 
 
 async def never() -> None:
