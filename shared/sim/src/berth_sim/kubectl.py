@@ -111,7 +111,7 @@ _MINUTE, _HOUR, _DAY = 60, 3600, 86_400
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Column:
-    """One column; `-o wide` shows columns of priority 1 too."""
+    """`-o wide` shows columns of priority 1 too."""
 
     name: str
     cell: Callable[[JsonObject, datetime], Any]
@@ -175,7 +175,7 @@ def _since(time: object, now: datetime) -> str:
 
 
 def human_duration(seconds: int) -> str:
-    """Return a duration as kubectl writes an age: `45s`, `12m`, `3h`, `8d`."""
+    """As kubectl writes an age: `45s`, `12m`, `3h`, `8d`."""
     for limit, unit, letter in ((2 * _MINUTE, 1, "s"), (3 * _HOUR, _MINUTE, "m"), (2 * _DAY, _HOUR, "h")):
         if seconds < limit:
             return f"{max(0, seconds) // unit}{letter}"
