@@ -16,6 +16,7 @@ from berth.framework.extending import EXTENDER, NO_CANDIDATE, Evictions
 from berth.framework.preemption import confirm
 from berth.kube.listwatch import Upserted
 from berth.messages.attempts import Outcome, Preemption, Ranked, Reason, Victim
+from berth.plugins.defaultpreemption import plugin
 from berth.plugins.defaultpreemption.victims import Cost, DisruptionBudgets, Victims
 from berth_binder.attempts.queue import ABOUT_EVICTIONS
 from berth_binder.core import MOST_QUESTIONS
@@ -164,7 +165,7 @@ def test_an_eviction_that_extenders_leave_out_is_not_made(bench):
     ("evictions_kept", "message"),
     [
         pytest.param(Evictions(), f"none fits preemption: {NO_CANDIDATE}", id="they keep none"),
-        pytest.param(Evictions(message="code 503"), "none fits preemption: code 503", id="one fails"),
+        pytest.param(Evictions(failure="code 503"), "none fits preemption: code 503", id="one fails"),
     ],
 )
 def test_where_extenders_keep_no_eviction_the_pod_has_the_reason(bench, evictions_kept, message):
@@ -174,6 +175,23 @@ def test_where_extenders_keep_no_eviction_the_pod_has_the_reason(bench, eviction
     (decision,) = bench.decisions
     assert (decision.outcome, decision.message) == (Outcome.UNSCHEDULABLE, message)
     assert decision.blockers == ["NodeResourcesFit", EXTENDER]
+
+
+def test_extenders_that_leave_out_the_cheapest_evictions_are_asked_about_the_next_ones(bench, monkeypatch):
+    monkeypatch.setattr(plugin, "ASKED_AT_ONCE", 1)
+    pod = extended(bench).show(important())
+    first = question(bench.take(proposing(pod, "n2")))
+    second = question(keep(bench, first))
+    assert [[each.node for each in one.candidates] for one in (first, second)] == [["n2"], ["n1"]]
+    assert evictions(keep(bench, second, "n1")) == [("n1", ["c"])]
+
+
+def test_extenders_are_asked_about_no_more_nodes_than_kube_scheduler_wants_candidates(bench, monkeypatch):
+    monkeypatch.setattr(plugin, "ASKED_AT_ONCE", 1)
+    monkeypatch.setattr(plugin.DefaultPreemptionArgs, "enough", lambda _args, _nodes: 1)
+    pod = extended(bench).show(important())
+    assert question(keep(bench, question(bench.take(proposing(pod, "n2"))))) is None
+    assert bench.outcomes == ["unschedulable"]
 
 
 def test_only_pods_of_the_extender_are_asked_about(bench):

@@ -337,8 +337,10 @@ class BinderCore:
         if attempt.read is None:
             return self._preemption.verdict(ranked, proposed, pod, profile)
         answered, attempt.answered = attempt.answered, None
-        kept = None if answered is None or changed(answered.pod, pod) else answered.evictions
-        return self._preemption.plan(ranked, proposed, pod, profile, kept)
+        if answered is None or changed(answered.pod, pod):
+            attempt.asked = frozenset()
+        kept = answered.evictions if answered is not None and attempt.asked else None
+        return self._preemption.plan(ranked, proposed, pod, profile, kept, attempt.asked)
 
     def _read_preemptor(self, attempt: BindingAttempt, now: float) -> list[Effect]:
         """A pod that was deleted or changed must not cost others their place: ask the API server, not a watch."""

@@ -35,10 +35,20 @@ NO_CANDIDATE: Final = "no candidate node for preemption"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evictions:
-    """The candidates that extenders keep, the best first; or why they keep none."""
+    """The candidates that extenders keep, the best first; empty if one that is not ignorable failed."""
 
     left: tuple[Nomination, ...] = ()
-    message: str = NO_CANDIDATE
+    failure: str = ""
+
+    @property
+    def is_final(self) -> bool:
+        """Whether they are not to be asked about further candidates."""
+        return bool(self.left or self.failure)
+
+    @property
+    def message(self) -> str:
+        """Why no candidate is left, as in kube-scheduler."""
+        return self.failure or NO_CANDIDATE
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -109,8 +109,12 @@ def best_eviction(pod: Pod, proposed: str, snapshot: Snapshot, profile: Profile)
     return None
 
 
-def eviction_candidates(pod: Pod, proposed: str, snapshot: Snapshot, profile: Profile) -> list[Nomination]:
+def eviction_candidates(
+    pod: Pod, proposed: str, snapshot: Snapshot, profile: Profile, asked: Collection[str]
+) -> list[Nomination]:
     """The evictions by this Snapshot to ask extenders about, the best first; ``proposed`` as in ``best_eviction``.
+
+    ``asked``: nodes about which they were asked before.
 
     Raises:
         PluginFailure: a plugin failed.
@@ -118,7 +122,7 @@ def eviction_candidates(pod: Pod, proposed: str, snapshot: Snapshot, profile: Pr
     if (searched := _search(pod, snapshot, profile)) is None:
         return []
     for plugin in profile.post_filters:
-        found: list[Nomination] = call(plugin, "PostFilter", plugin.candidates, list, pod, proposed, *searched)
+        found: list[Nomination] = call(plugin, "PostFilter", plugin.candidates, list, pod, proposed, *searched, asked)
         if found:
             return found
     return []
