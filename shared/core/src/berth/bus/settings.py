@@ -205,8 +205,9 @@ class BusSettings:
     """Time between two pings. From 0.1 s; a ping without an answer by the next one ends the connection, so after twice
     this at the latest. Longer than a pause of garbage collection or of one scheduling cycle over 5,000 nodes."""
 
-    pull_expires: timedelta = timedelta(seconds=30)
-    """How long the server keeps a pull request. From 1 s; a lost request is repeated after this at the latest."""
+    pull_expires: timedelta = timedelta(seconds=10)
+    """How long the server keeps a pull request. From 1 s, at most 10 s, since the server forgets who has asked after 15
+    (``berth_cli.pipeline.natsconf``); a lost request is repeated after this at the latest."""
 
     pull_heartbeat: timedelta = timedelta(seconds=1)
     """Time between the server's heartbeats for an idle pull. From 0.1 s, at most half of ``pull_expires``; after three
