@@ -9,7 +9,7 @@ import pytest
 
 from berth.api.config.configuration import ExtenderConfiguration
 from berth.api.meta import LabelSelector, ObjectMeta
-from berth.api.pod import Affinity, Pod, PodAffinity, PodAffinityTerm, PodCondition
+from berth.api.pod import Affinity, Container, Pod, PodAffinity, PodAffinityTerm, PodCondition, ResourceRequirements
 from berth.api.workloads import BudgetStatus, PodDisruptionBudget, SelectorSpec
 from berth.framework.cycle import any_feasible_node
 from berth.framework.extending import EXTENDER, NO_CANDIDATE, Evictions
@@ -328,6 +328,25 @@ def test_no_more_pods_are_asked_about_at_once_than_the_bound_and_all_are_in_the_
         bench.handle(EvictionsAnswered(pod=one.pod, evictions=Evictions()))
     late = [each for each in bench.wait(1.1) if isinstance(each, AskAboutEvictions)]
     assert len({one.pod.uid for one in (*asked, *late)}) == MOST_QUESTIONS + 2
+
+
+def test_pods_of_a_slow_extender_hold_up_no_question_to_others(bench):
+    slow, quick = (
+        ExtenderConfiguration(url_prefix="", name=name, preempt_verb="preempt", managed_resources=frozenset({name}))
+        for name in ("example.com/slow", "example.com/quick")
+    )
+    bench.profiles[PROFILE].extenders = (slow, quick)
+    for number in range(MOST_QUESTIONS + 1):
+        effects = bench.take(proposing(bench.show(requesting(f"vip-{number}", slow.name)), "n2"))
+        assert (question(effects) is None) is (number == MOST_QUESTIONS)
+    assert question(bench.take(proposing(bench.show(requesting("vip", quick.name)), "n2")))
+
+
+def requesting(name: str, resource: str) -> Pod:
+    """An important pod that extenders of this resource handle, and that fits with an eviction."""
+    pod = make_pod(name, spec={"priority": 1000})
+    limited = Container(name="c", resources=ResourceRequirements(requests={"cpu": "1"}, limits={resource: "1"}))
+    return msgspec.structs.replace(pod, spec=msgspec.structs.replace(pod.spec, containers=[limited]))
 
 
 # A nomination holds while victims terminate.

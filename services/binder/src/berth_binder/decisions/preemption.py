@@ -68,7 +68,7 @@ class PreemptionCheck:
         verdict = self.verdict(ranked, proposed, pod, profile)
         if verdict is not None:
             return verdict
-        if profile.asks_about_evictions(pod) and (kept is None or not kept.is_final):
+        if profile.asked_about_evictions(pod) and (kept is None or not kept.is_final):
             question = self._question(pod, proposed, profile, asked)
             return question or (_conflict(NO_VICTIMS) if kept is None else _left_out(ranked, kept))
         if kept is not None and kept.failure:
