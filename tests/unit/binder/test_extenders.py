@@ -12,8 +12,8 @@ import pytest
 
 from berth.api.config.configuration import ExtenderConfiguration
 from berth.api.pod import Container, Pod, ResourceRequirements
-from berth.framework.extending import Evictions
 from berth.framework.interface import Nomination
+from berth.framework.preemption import Evictions
 from berth.kube.errors import Response
 from berth.lifecycle.coreloop import Inbox
 from berth.messages.attempts import Outcome

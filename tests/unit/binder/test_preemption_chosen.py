@@ -12,8 +12,8 @@ from berth.api.meta import LabelSelector, ObjectMeta
 from berth.api.pod import Affinity, Container, Pod, PodAffinity, PodAffinityTerm, PodCondition, ResourceRequirements
 from berth.api.workloads import BudgetStatus, PodDisruptionBudget, SelectorSpec
 from berth.framework.cycle import any_feasible_node
-from berth.framework.extending import EXTENDER, NO_CANDIDATE, Evictions
-from berth.framework.preemption import confirm
+from berth.framework.extending import EXTENDER
+from berth.framework.preemption import NO_CANDIDATE, Evictions, confirm
 from berth.kube.listwatch import Upserted
 from berth.messages.attempts import Outcome, Preemption, Ranked, Reason, Victim
 from berth.plugins.defaultpreemption import plugin

@@ -17,7 +17,7 @@ from berth.bus.stages import StagedMessage, decision_message, publish_dead_lette
 from berth.bus.topology import COMMITS
 from berth.errors import BerthError, TemporaryError
 from berth.extenders.client import Extenders
-from berth.framework.extending import Evictions
+from berth.framework.preemption import Evictions
 from berth.leader.session import LeaderSession
 from berth.lifecycle.coreloop import EffectTasks, Inbox
 from berth.lifecycle.process import Process

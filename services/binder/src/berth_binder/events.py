@@ -14,8 +14,8 @@ from typing import Any, Final
 import msgspec
 
 from berth.api.pod import Pod
-from berth.framework.extending import Evictions
 from berth.framework.interface import Nomination, Write
+from berth.framework.preemption import Evictions
 from berth.messages.attempts import Decision, Ranked
 from berth.messages.subjects import Attempt
 

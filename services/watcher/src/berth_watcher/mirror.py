@@ -480,7 +480,7 @@ class Watermarks:
         return version
 
     def next_due(self, settled: int) -> float | None:
-        """Monotonic time of the next write; ``None`` if there is none, or its changes must be stored first."""
+        """Monotonic time of the next write; ``None`` without one, or if its changes must be stored first."""
         return min((mark.due_at for mark in self._open.values() if mark.next_change <= settled), default=None)
 
 

@@ -252,7 +252,6 @@ def _first_revision(identity: str, clock: Clock) -> int:
 
 
 def _known_by(identity: str) -> JsonObject:
-    """The namespace whose uid identifies a cluster."""
     uid = str(uuid.uuid5(uuid.NAMESPACE_URL, f"berth_sim/{identity}"))
     return {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "kube-system", "uid": uid}}
 

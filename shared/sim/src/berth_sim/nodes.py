@@ -19,8 +19,6 @@ _CORDON = {"key": UNSCHEDULABLE_TAINT.key, "effect": UNSCHEDULABLE_TAINT.effect}
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class KubeletSettings:
-    """Start and end times of pods on the simulated nodes."""
-
     start_delay: timedelta = timedelta(seconds=0.5)  # from Binding to Running
     longest_grace: timedelta = timedelta(seconds=1)  # upper limit of a terminating pod's grace period
 

@@ -52,10 +52,7 @@ class SimulatedApiServer:
         return self._resources.store
 
     async def handle(self, request: web.BaseRequest) -> web.StreamResponse:
-        """Answer one request.
-
-        A watch ends when its client disconnects. A delayed write is carried out even after its client has disconnected.
-        """
+        """A watch ends when its client disconnects; a delayed write is carried out nevertheless."""
         if self._faults.armed() and "watch=" not in request.query_string:
             return await asyncio.shield(self._answer_or_refuse(request))
         return await self._answer_or_refuse(request)

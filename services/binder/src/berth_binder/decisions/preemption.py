@@ -15,10 +15,10 @@ from typing import Final
 from berth.api.pod import Pod, is_being_preempted, priority_of
 from berth.cluster.nodes import node_info
 from berth.framework.cycle import any_feasible_node
-from berth.framework.extending import EXTENDER, Evictions
+from berth.framework.extending import EXTENDER
 from berth.framework.interface import Nomination
 from berth.framework.plugincalls import PluginFailure
-from berth.framework.preemption import best_eviction, confirm, dry_run_of, eviction_candidates
+from berth.framework.preemption import Evictions, best_eviction, confirm, dry_run_of, eviction_candidates
 from berth.framework.profile import Profile
 from berth.messages.attempts import Outcome, Preemption, Ranked, Reason, Victim
 from berth_binder.cache import Cache

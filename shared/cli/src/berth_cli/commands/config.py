@@ -47,7 +47,6 @@ def named_file(text: str) -> Path:
 
 
 def shown(file: Path) -> str:
-    """The name of the file in errors and results."""
     return "standard input" if file == STANDARD_INPUT else str(file)
 
 
@@ -220,7 +219,7 @@ def providers(name: Name = None, feature_gates: Gates = None, output: Output = O
 
 
 def preset_json(of: Preset, values: GateValues) -> Mapping[str, Any]:
-    """A preset as JSON without empty points; the plugins in ``beside`` run after the others."""
+    """The plugins in ``beside`` run after the others."""
     return {
         "release": of.release,
         "gates": _gates_of(of, values),

@@ -378,7 +378,7 @@ def _answers(user: User) -> list[str]:
 def listed(user: User) -> list[str]:
     """The subjects of NATS's service protocol on which the user's service answers.
 
-    Answers to the three subjects without a name prove nothing: any service could have sent one under another name.
+    Answers to the three subjects without a name are no proof: any service could have sent one under another name.
     """
     verbs = [f"$SRV.{verb}" for verb in ("PING", "INFO", "STATS")]
     return [*verbs, *(f"{verb}.{user.names.word(user.service)}{rest}" for verb in verbs for rest in ("", ".>"))]

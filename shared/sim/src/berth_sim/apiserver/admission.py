@@ -37,7 +37,6 @@ _CLASS: JsonObject = {"reclaimPolicy": "Delete", "volumeBindingMode": "Immediate
 
 
 def with_defaults(kind: SimulatedKind, value: JsonObject) -> JsonObject:
-    """Return a new object for storage with the phase Pending and without its own status."""
     if kind is STORAGE_CLASSES:
         return {**_CLASS, **value}
     if kind not in _SPECS:
@@ -144,7 +143,6 @@ def _admit(kind: SimulatedKind, value: JsonObject) -> JsonObject:
 
 
 def _node_status(given: JsonObject) -> JsonObject:
-    """Return a node's status with the members that typed clients require."""
     return {
         **given,
         "daemonEndpoints": given.get("daemonEndpoints") or {"kubeletEndpoint": {"Port": 0}},

@@ -16,8 +16,6 @@ FieldPath = tuple[str, ...]  # path of a field in an object
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class SimulatedKind:
-    """One kind: its address, its field selectors, and how its writes behave."""
-
     group: str = ""  # API group; empty: the core group
     version: str = "v1"
     plural: str

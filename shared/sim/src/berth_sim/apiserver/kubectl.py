@@ -43,7 +43,7 @@ def documents() -> dict[str, bytes]:
 
 
 def _schemas() -> dict[str, dict[str, Any]]:
-    """Return a minimal OpenAPI document, with which kubectl leaves validation to the server."""
+    """With this minimal OpenAPI document kubectl leaves validation to the server."""
     roots = {f"apis/{kind.api_version}" if kind.group else "api/v1" for kind in SERVED_KINDS}
     index = {"paths": {root: {"serverRelativeURL": f"/openapi/v3/{root}"} for root in roots}}
     return {"/openapi/v3": index, **{f"/openapi/v3/{root}": _schema(root) for root in roots}}
@@ -112,7 +112,7 @@ _MINUTE, _HOUR, _DAY = 60, 3600, 86_400
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Column:
-    """One column; `-o wide` shows columns of priority 1 too."""
+    """`-o wide` shows columns of priority 1 too."""
 
     name: str
     cell: Callable[[JsonObject, datetime], Any]
@@ -164,7 +164,7 @@ def _since(time: object, now: datetime) -> str:
 
 
 def human_duration(seconds: int) -> str:
-    """Return a duration as kubectl writes an age: `45s`, `12m`, `3h`, `8d`."""
+    """As kubectl writes an age: `45s`, `12m`, `3h`, `8d`."""
     for limit, unit, letter in ((2 * _MINUTE, 1, "s"), (3 * _HOUR, _MINUTE, "m"), (2 * _DAY, _HOUR, "h")):
         if seconds < limit:
             return f"{max(0, seconds) // unit}{letter}"

@@ -104,29 +104,22 @@ _DEFAULT_GRACE_SECONDS = 30
 
 
 def utc_now() -> datetime:
-    """Return the present time; tests use their own clock."""
     return datetime.now(UTC)
 
 
 def timestamp(moment: datetime) -> str:
-    """Return a moment as the API writes it, to the second."""
+    """To the second."""
     return moment.replace(tzinfo=None).isoformat(timespec="seconds") + "Z"
 
 
 class Resources:
-    """The objects of a cluster, and the rules for writing them."""
-
     def __init__(self, store: Store, clock: Clock = utc_now, default_scheduler: str = DEFAULT_SCHEDULER) -> None:
         self.store = store
         self.clock = clock
         self._default_scheduler = default_scheduler
 
     def find(self, kind: SimulatedKind, key: Key) -> StoredObject:
-        """Return an object.
-
-        Raises:
-            StatusError: 404.
-        """
+        """Raises: StatusError: 404."""
         stored = self.store.table(kind).items.get(key)
         if stored is None:
             raise not_found(kind, key[1])
@@ -331,7 +324,7 @@ def _is_over(kind: SimulatedKind, value: JsonObject) -> bool:
 
 
 def _grace_seconds(pod: JsonObject, options: DeleteOptions) -> int:
-    """Return a pod's grace period: 0 without a node or after its end."""
+    """0 without a node or after the pod's end."""
     if not pod["spec"].get("nodeName") or pod["status"].get("phase") in _FINISHED:
         return 0
     given = options.grace_seconds

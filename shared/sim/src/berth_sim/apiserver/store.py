@@ -117,7 +117,7 @@ def watch_line(event: str, encoded: bytes) -> bytes:
 
 
 def with_revision(value: JsonObject, revision: int) -> JsonObject:
-    """Return a copy with this resourceVersion that shares all but the metadata."""
+    """A copy that shares all but the metadata."""
     return {**value, "metadata": {**value["metadata"], "resourceVersion": str(revision)}}
 
 
@@ -125,8 +125,6 @@ Listener = Callable[[StoreEvent], None]
 
 
 class Table:
-    """All objects of one kind, and their latest changes."""
-
     def __init__(self, kind: SimulatedKind, history: int, first_revision: int) -> None:
         self.kind = kind
         self.items: dict[Key, StoredObject] = {}
@@ -139,7 +137,7 @@ class Table:
         self._sorted: list[StoredObject] | None = None
 
     def in_order(self) -> list[StoredObject]:
-        """Return all objects by namespace and name; the list is shared and must not be changed."""
+        """By namespace and name; the list is shared and must not be changed."""
         if self._sorted is None:
             self._sorted = [self.items[key] for key in sorted(self.items)]
         return self._sorted
@@ -197,8 +195,6 @@ class Table:
 
 
 class Store:
-    """All tables, with one revision counter."""
-
     def __init__(self, history: int = DEFAULT_HISTORY, first_revision: int = FIRST_REVISION) -> None:
         self.revision = first_revision
         tables = {kind: Table(kind, history, first_revision) for kind in SERVED_KINDS if not kind.stored_as}
@@ -209,7 +205,6 @@ class Store:
         return self._tables[kind]
 
     def put(self, kind: SimulatedKind, key: Key, value: JsonObject) -> StoredObject:
-        """Store an object with the next revision as its resourceVersion."""
         table = self._tables[kind]
         self.revision += 1
         stored = StoredObject(table.kind, key, self.revision, with_revision(value, self.revision))
