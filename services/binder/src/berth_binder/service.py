@@ -181,7 +181,7 @@ class BinderEpoch:
             cache=parts.cache,
             inbox=self._inbox,
         )
-        effects.traceparent_of = self._traceparent_of
+        self._requests.traceparent_of = self._traceparent_of
         self._loop = CoreLoop(
             self._core,
             effects.carry_out,
@@ -370,7 +370,7 @@ class BinderEpoch:
         return self._parts.process.tracing.span("check", parent=held.delivery.headers.get(TRACEPARENT))
 
     def _traceparent_of(self, uid: str) -> str | None:
-        held = self._core.latest(uid) if self._parts.process.tracing.is_exporting else None
+        held = self._core.latest(uid)
         return held.delivery.headers.get(TRACEPARENT) if held is not None else None
 
 
