@@ -363,7 +363,7 @@ async def preempted(
     )
     names = {pod["metadata"]["uid"]: name for name, pod in (await seen.pods()).items()}
     wanted = {"requests": {gpu(resource): "1", "cpu": "2"}, "limits": {gpu(resource): "1", "cpu": "2"}}
-    container = {"name": "first", "image": "i", "resources": wanted}
+    container = {"name": "first", "image": "i", "resources": wanted, "env": [{"name": "PASSWORD", "value": "hunter2"}]}
     spec = {"schedulerName": caller, "containers": [container], "priorityClassName": f"{seen.namespace}-vip"}
     extender.requests.clear()
     await seen.create([seen.pod("vip", spec=spec)])
@@ -375,6 +375,9 @@ async def preempted(
 
     node, message = await eventually(settled, "the pod to have a node, or none")
     evicted = {name for name in lows if name not in await seen.pods()}
+    requests = [request for request in extender.of(caller) if request.path.endswith("/preempt")]
+    sent = [request.body["Pod"]["spec"]["containers"] for request in requests]
+    assert all(whole["env"] == container["env"] for (whole,) in sent)
     asked = [
         {
             last(name): (
@@ -384,8 +387,7 @@ async def preempted(
             )
             for name, victims in request.body["NodeNameToMetaVictims"].items()
         }
-        for request in extender.of(caller)
-        if request.path.endswith("/preempt")
+        for request in requests
     ]
     for name in await seen.pods():
         await seen.delete_pod(name)

@@ -148,9 +148,6 @@ class _NoExtenders:
     def are_interested_in(self, _pod: object) -> bool:
         return False
 
-    def are_asked_about_evictions(self, _pod: object) -> bool:
-        return False
-
 
 class WholeCycle:
     """The three cores, and what of them people see."""

@@ -32,7 +32,7 @@ SMALL_NOTES: Final = 20_000
 """Bytes of labels that every message has room for."""
 LOAD: Final = "load"
 """The source of the facts that a plugin reads."""
-Variant = Literal["one", "two", "live"]
+Variant = Literal["one", "two", "live", "asked"]
 
 _ONE: Final = """
 apiVersion: kubescheduler.config.k8s.io/v1
@@ -67,6 +67,7 @@ profiles:
   - name: NetworkTraffic
     args: {url: "http://prometheus", scoring: Capacity, saturationPercent: 90}
 """
+_ASKED: Final = _ONE + "extenders: [{urlPrefix: 'http://extender', preemptVerb: preempt, nodeCacheCapable: true}]\n"
 
 
 class Load(ScorePlugin):
@@ -150,11 +151,11 @@ class TrapPoint:
 
 LOAD_FACTORY: Final = PluginFactory(name=Load.name, points=(Point.SCORE,), build=no_args(Load))
 POINTS: Final = (TrapPoint(FACTORY), TrapPoint(SORT_FACTORY), TrapPoint(LOAD_FACTORY))
-TEXTS: Final = {"one": _ONE, "two": _TWO, "live": _LIVE}
+TEXTS: Final = {"one": _ONE, "two": _TWO, "live": _LIVE, "asked": _ASKED}
 NETWORK_QUERY: Final = query_of(NetworkTrafficArgs(url="http://prometheus")).token
 
 
 @lru_cache
 def configuration(variant: Variant) -> KubeSchedulerConfiguration:
-    """One profile, two, or one that reads live data. Call it inside ``simulated``, where the plugins are found."""
+    """One profile, two, or one with live data or an extender. Call it in ``simulated``, where the plugins are found."""
     return load(TEXTS[variant], known=known_plugins(), preset=DEFAULT)

@@ -186,10 +186,20 @@ def _evicts_unread() -> list[Replacement]:
 def _evicts_where_proposed() -> list[Replacement]:
     """The binder finds its own victims, on the proposed node."""
 
-    def best(self: Any, pod: Any, proposed: Any, profile: Any) -> Any:
+    def best(self: Any, pod: Any, proposed: Any, profile: Any, _kept: Any) -> Any:
         return framework_preemption.confirm(pod, proposed.node, self.cache.snapshot, profile)
 
     return [(preemption.PreemptionCheck, "_best_eviction", best)]
+
+
+def _asks_where_proposed() -> list[Replacement]:
+    """The binder asks extenders about its own victims, on the proposed node."""
+
+    def candidates(*args: Any) -> list[Any]:
+        found = framework_preemption.confirm(*args)
+        return [] if found is None else [found]
+
+    return [(preemption, "eviction_candidates", candidates)]
 
 
 def _evicts_unneeded() -> list[Replacement]:
@@ -763,6 +773,12 @@ MUTATIONS: Final[dict[str, Mutation]] = {
         seeds=500,
         replace=_evicts_where_proposed,
         focus=CHOICES,
+    ),
+    "asks-where-proposed": Mutation(
+        rule="extenders are asked about the binder's own candidates (5.16)",
+        seeds=500,
+        replace=_asks_where_proposed,
+        focus=replace(CHOICES, variants=("asked",)),
     ),
     "evicts-unneeded": Mutation(
         rule="no eviction for a pod that fits by the binder's own cache (5; point 1)",

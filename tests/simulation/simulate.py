@@ -18,6 +18,7 @@ from berth.leader import clients
 from berth.ranking.view import View
 from berth.settings.settings import NatsSettings, Numbers
 from berth_binder import apicalls
+from berth_binder import service as binder_service
 from berth_binder.cache import Cache
 from berth_binder.core import BinderCore
 from berth_binder.decisions.conflictcheck import ConflictCheck
@@ -36,7 +37,7 @@ from simulation.invariants import Invariants
 from simulation.loop import OWNER, START_SECONDS, TooManyStepsError
 from simulation.rules import Rules
 from simulation.truth import READ_KINDS
-from simulation.world import COLLECTOR, QuietLinks, World
+from simulation.world import COLLECTOR, QuietLinks, SlowExtenders, World
 
 QUIET_SECONDS: Final = 60.0
 """Within which every pod that fits must be bound after the last fault."""
@@ -239,6 +240,7 @@ def simulating() -> Iterator[None]:
     apicalls.post_binding, apicalls.evict_pods = post_binding, evict_pods
     ConflictCheck.examine = examine  # type: ignore[method-assign] - it only looks on
     poller, collector_service.Poller = collector_service.Poller, QuietLinks  # type: ignore[misc,assignment]
+    extenders, binder_service.Extenders = binder_service.Extenders, SlowExtenders  # type: ignore[misc,assignment]
     log_defaults = requeue.EventLog.__init__.__kwdefaults__
     event_bytes, log_defaults["max_bytes"] = log_defaults["max_bytes"], EVENT_BYTES
     kinds = clients.WATCHED_KINDS, watcher_service.WATCHED_KINDS
@@ -255,6 +257,7 @@ def simulating() -> Iterator[None]:
         apicalls.post_binding, apicalls.evict_pods = post, evict
         ConflictCheck.examine = examined  # type: ignore[method-assign]
         collector_service.Poller = poller  # type: ignore[misc]
+        binder_service.Extenders = extenders  # type: ignore[misc]
         log_defaults["max_bytes"] = event_bytes
         for part, begin in beginnings:
             part.__init__ = begin
@@ -323,8 +326,8 @@ class Script:
             scorer_hold=self.chance.choice((2, 64)),
         )
         self.variant = self.chance.choice(focus.variants)
-        if self.variant == "live":
-            world.configuration = configuration("live")
+        if self.variant in ("live", "asked"):
+            world.configuration = configuration(self.variant)
         elif self.variant != "one":
             world.configuration = configuration("two")
         schedulers = {"berth", SECOND} if self.variant in ("two", "some scorers") else {"berth"}

@@ -5,14 +5,17 @@ from __future__ import annotations
 import asyncio
 import random
 from collections import Counter
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import Any, Final
+from typing import Any, Final, Self
 
 from berth.api.config.configuration import KubeSchedulerConfiguration
+from berth.api.pod import Pod
 from berth.clock import Clock
 from berth.errors import BerthError
+from berth.framework.extending import Evictions
+from berth.framework.interface import Nomination
 from berth.framework.profile import Profile
 from berth.lifecycle.process import Process
 from berth.messages.livedata import Bandwidth
@@ -51,6 +54,8 @@ STEADY_SECONDS: Final = 1e6
 """How long ago a machine may have started before the others."""
 HOSTILE: Final = "hostile"
 COLLECTOR: Final = "metrics-collector"
+ANSWER_SECONDS: Final = 0.3
+"""How long an extender takes to answer, at most."""
 POLL: Final = timedelta(seconds=5)
 """Between two rounds of the collector."""
 WITHOUT_API: Final = ("scorer", COLLECTOR)
@@ -76,6 +81,21 @@ class QuietLinks:
     async def poll(self, nodes: NodeNames) -> MatchedSamples:
         sample = Bandwidth(receive=1e6, transmit=1e6, capacity=1.25e8, sampled_at=patches.true_time())
         return MatchedSamples(found=NodeSamples(samples=dict.fromkeys(sorted(nodes.names), sample)))
+
+
+class SlowExtenders:
+    """Extenders that keep every eviction, in place of HTTP: it takes a while until they have said so."""
+
+    def __init__(self, *_args: Any, **_more: Any) -> None: ...
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None: ...
+
+    async def ask_about_evictions(self, _pod: Pod, candidates: Sequence[Nomination], _victims: object) -> Evictions:
+        await asyncio.sleep(random.uniform(0.01, ANSWER_SECONDS))
+        return Evictions(left=tuple(candidates))
 
 
 class ProcessClock(Clock):

@@ -9,8 +9,12 @@ from typing import Any
 import msgspec
 from hypothesis import strategies as st
 
-from berth.api.bandwidth import EGRESS_ANNOTATION, INGRESS_ANNOTATION, LINK_CAPACITY_ANNOTATION
-from berth.api.config.networktraffic import BandwidthQuery
+from berth.api.config.networktraffic import (
+    EGRESS_ANNOTATION,
+    INGRESS_ANNOTATION,
+    LINK_CAPACITY_ANNOTATION,
+    BandwidthQuery,
+)
 from berth.api.meta import ObjectMeta, OwnerReference
 from berth.api.node import ContainerImage, Node, NodeCondition, NodeSpec, NodeStatus, Taint
 from berth.api.pod import (

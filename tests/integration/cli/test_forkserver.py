@@ -160,6 +160,23 @@ async def test_all_end_with_the_server(fork, tmp_path):
         await fork("exit", 0)
 
 
+async def test_all_end_with_a_parent_that_is_killed(tmp_path):
+    code = f"""
+import asyncio
+from berth_cli.pipeline.supervisor import Program, Supervisor
+async def main():
+    async with Supervisor(print, forked=["a_service"]) as supervisor:
+        supervisor.start(Program(name="a", command=("-m", "a_service", {str(tmp_path / "up")!r}), module="a_service"))
+        await asyncio.Event().wait()
+asyncio.run(main())
+"""
+    parent = await asyncio.create_subprocess_exec(sys.executable, "-c", code)
+    child, server = await until(lambda: started(tmp_path / "up"))
+    parent.kill()
+    await parent.wait()
+    await until(lambda: not lives(child) and not lives(server))
+
+
 async def test_closing_ends_what_still_runs(tmp_path):
     server = await ForkServer.start(["a_service"])
     child = await server.fork(request(tmp_path / "up", name="service-1"))

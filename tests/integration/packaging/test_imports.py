@@ -85,7 +85,7 @@ def test_every_command_is_imported_for_the_help():
     [
         pytest.param(
             "berth_metrics_collector",
-            65,
+            64,
             ("berth.plugins", "berth.profiles", "berth.framework", "berth.cluster", "berth.kube"),
             id="collector",
         ),

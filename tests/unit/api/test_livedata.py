@@ -4,7 +4,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from berth.api.bandwidth import annotated_rate, bytes_per_second
+from berth.api.config.networktraffic import annotated_rate, bytes_per_second
 from berth.api.meta import ObjectMeta
 from berth.api.pod import Pod
 from berth.api.resources import QuantityError

@@ -12,13 +12,17 @@ from berth.api.meta import LabelSelector, ObjectMeta
 from berth.api.pod import Affinity, Pod, PodAffinity, PodAffinityTerm, PodCondition
 from berth.api.workloads import BudgetStatus, PodDisruptionBudget, SelectorSpec
 from berth.framework.cycle import any_feasible_node
+from berth.framework.extending import EXTENDER, NO_CANDIDATE, Evictions
 from berth.framework.preemption import confirm
 from berth.kube.listwatch import Upserted
 from berth.messages.attempts import Outcome, Preemption, Ranked, Reason, Victim
 from berth.plugins.defaultpreemption.victims import Cost, DisruptionBudgets, Victims
-from berth_binder.events import ClearNomination, Effect, EvictPods
+from berth_binder.attempts.queue import ABOUT_EVICTIONS
+from berth_binder.core import MOST_QUESTIONS
+from berth_binder.events import AskAboutEvictions, ClearNomination, Effect, EvictionsAnswered, EvictPods, GetPod
+from berth_binder.settings import CoreSettings
 from harness.plugins.long_runs import often
-from harness.worlds.binder_bench import PROFILE, Bench, make_pod, nominated, ranked
+from harness.worlds.binder_bench import BACKOFF, PROFILE, Bench, labelled, make_pod, nominated, posts, ranked
 
 HOSTNAME = "kubernetes.io/hostname"
 MOST = 2**63 - 1
@@ -109,12 +113,203 @@ def test_nothing_is_evicted_by_an_important_pod_that_may_not_preempt(bench):
     assert [(each.outcome, each.reason) for each in bench.decisions] == [(Outcome.CONFLICT, Reason.VICTIMS)]
 
 
-def test_where_extenders_leave_out_evictions_only_the_kept_ones_are_made(bench):
-    """The binder does not ask extenders: which nodes they keep, only the scorer knows."""
-    bench.profiles[PROFILE].extenders = (ExtenderConfiguration(url_prefix="", name="", preempt_verb="preempt"),)
-    pod = bench.show(important())
-    assert evictions(bench.take(proposing(pod, "n1", violations=1))) == []
-    assert evictions(bench.take(proposing(pod, "n1", "c", n=2, violations=1))) == [("n1", ["c"])]
+# Extenders that filter evictions.
+
+GPU = "example.com/gpu"
+
+
+def extended(bench: Bench, *resources: str) -> Bench:
+    """With an extender that filters evictions for pods with these resources, or for every pod."""
+    one = ExtenderConfiguration(url_prefix="", name="", preempt_verb="preempt", managed_resources=frozenset(resources))
+    bench.profiles[PROFILE].extenders = (one,)
+    bench.new_epoch(bench.epoch)
+    return bench
+
+
+def question(effects: list[Effect]) -> AskAboutEvictions | None:
+    found = [each for each in effects if isinstance(each, AskAboutEvictions)]
+    assert len(found) <= 1
+    assert not found or evictions(effects) == []
+    return found[0] if found else None
+
+
+def keep(bench: Bench, asked: AskAboutEvictions, *nodes: str) -> list[Effect]:
+    """The extenders keep the evictions on these nodes."""
+    left = tuple(each for each in asked.candidates if each.node in nodes)
+    return bench.handle(EvictionsAnswered(pod=asked.pod, evictions=Evictions(left=left)))
+
+
+@pytest.mark.parametrize("node", ["n1", "n2", "elsewhere", ""])
+def test_a_scorer_does_not_choose_where_a_pod_of_an_extender_preempts(bench, node):
+    """The binder asks the extenders about its own candidates, the best first."""
+    pod = extended(bench).show(important())
+    asked = question(bench.take(proposing(pod, node, "a", "b", "c", violations=-MOST)))
+    assert [(each.node, each.victims, each.violations) for each in asked.candidates] == [
+        ("n2", ("uid-cheap",), 0),
+        ("n1", ("uid-c",), 1),
+    ]
+    assert {uid: victim.metadata.name for uid, victim in asked.victims.items()} == {"uid-cheap": "cheap", "uid-c": "c"}
+    assert evictions(keep(bench, asked, "n1", "n2")) == [("n2", ["cheap"])]
+    bench.evicted(pod, "n2")
+    assert bench.outcomes == ["preempting"]
+
+
+def test_an_eviction_that_extenders_leave_out_is_not_made(bench):
+    pod = extended(bench).show(important())
+    asked = question(bench.take(proposing(pod, "n2", "cheap")))
+    assert evictions(keep(bench, asked, "n1")) == [("n1", ["c"])]
+
+
+@pytest.mark.parametrize(
+    ("evictions_kept", "message"),
+    [
+        pytest.param(Evictions(), f"none fits preemption: {NO_CANDIDATE}", id="they keep none"),
+        pytest.param(Evictions(message="code 503"), "none fits preemption: code 503", id="one fails"),
+    ],
+)
+def test_where_extenders_keep_no_eviction_the_pod_has_the_reason(bench, evictions_kept, message):
+    pod = extended(bench).show(important())
+    asked = question(bench.take(proposing(pod, "n2", "cheap", blockers=["NodeResourcesFit"])))
+    assert evictions(bench.handle(EvictionsAnswered(pod=asked.pod, evictions=evictions_kept))) == []
+    (decision,) = bench.decisions
+    assert (decision.outcome, decision.message) == (Outcome.UNSCHEDULABLE, message)
+    assert decision.blockers == ["NodeResourcesFit", EXTENDER]
+
+
+def test_only_pods_of_the_extender_are_asked_about(bench):
+    pod = extended(bench, GPU).show(important())
+    effects = bench.take(proposing(pod, "n1", "a"))
+    assert (question(effects), evictions(effects)) == (None, [("n2", ["cheap"])])
+
+
+def test_the_pod_that_extenders_are_sent_is_the_whole_one_of_the_api_server(bench):
+    bench.reads_preemptors = False
+    pod = extended(bench).show(important())
+    (read,) = (each for each in bench.take(proposing(pod, "n1", "a")) if isinstance(each, GetPod))
+    assert read.keeps_whole
+    whole = msgspec.structs.replace(pod, whole=msgspec.Raw(b'{"spec":{}}'))
+    asked = question(bench.reading(pod, whole))
+    assert bytes(asked.pod.whole) == b'{"spec":{}}'
+    keep(bench, asked, "n2")
+    (evicted,) = (each for each in bench.reading(pod, whole) if isinstance(each, EvictPods))
+    assert bytes(evicted.pod.whole) == b""  # it is kept nowhere
+
+
+# The cluster changes while extenders are asked.
+
+
+def test_other_pods_are_bound_while_extenders_are_asked(bench):
+    bench.settings = CoreSettings(max_in_flight=1, backoff=BACKOFF)
+    pod = extended(bench).show(important())
+    bench.show_node("n3", cpu="1")
+    bench.show(running("full", "n3", priority=2000))
+    assert question(bench.take(proposing(pod, "n1", "a")))
+    bench.show_node("n4", cpu="1")
+    assert posts(bench.take(ranked(bench.show(make_pod("web")), "n4"))) == [("web", "n4", "10")]
+
+
+def test_a_pod_for_which_extenders_are_asked_long_is_said_to_wait(bench):
+    """So its slot in the window is free, and the watcher publishes no next attempt."""
+    pod = extended(bench).show(important())
+    assert question(bench.take(proposing(pod, "n1", "a")))
+    bench.wait(1.0)
+    (decision,) = bench.decisions
+    assert (decision.outcome, decision.node, decision.message) == (Outcome.WAITING, "", ABOUT_EVICTIONS)
+
+
+def test_a_victim_that_has_gone_is_not_replaced_by_another_one(bench):
+    pod = extended(bench).show(important(cpu="2"))
+    asked = question(bench.take(proposing(pod, "n2")))
+    assert [each.victims for each in asked.candidates] == [("uid-e", "uid-cheap"), ("uid-b", "uid-c")]
+    bench.delete(running("cheap", "n2"), 30)
+    assert evictions(keep(bench, asked, "n1", "n2")) == [("n1", ["b", "c"])]
+
+
+def test_where_no_kept_eviction_is_possible_by_now_the_pod_is_tried_again(bench):
+    pod = extended(bench).show(important(cpu="2"))
+    asked = question(bench.take(proposing(pod, "n2")))
+    bench.delete(running("cheap", "n2"), 30)
+    assert evictions(keep(bench, asked, "n2")) == []
+    assert [(each.outcome, each.reason) for each in bench.decisions] == [(Outcome.CONFLICT, Reason.VICTIMS)]
+
+
+def test_a_budget_that_allows_less_by_now_is_not_violated(bench):
+    budget(bench, "database", allowed=1)
+    pod = extended(bench).show(important())
+    asked = question(bench.take(proposing(pod, "n1", "c")))
+    budget(bench, "database", allowed=0)
+    assert evictions(keep(bench, asked, "n1")) == []
+
+
+def test_a_pod_that_fits_by_now_evicts_none(bench):
+    pod = extended(bench).show(important())
+    asked = question(bench.take(proposing(pod, "n2")))
+    bench.show_node("n3", cpu="1")
+    assert evictions(keep(bench, asked, "n1", "n2")) == []
+    assert [each.reason for each in bench.decisions] == [Reason.FITS]
+
+
+@pytest.mark.parametrize("is_deleted", [False, True])
+def test_nothing_is_evicted_for_a_pod_that_has_changed_or_gone(bench, is_deleted):
+    pod = extended(bench).show(important())
+    asked = question(bench.take(proposing(pod, "n2")))
+    if is_deleted:
+        bench.delete(pod, 40)
+    else:
+        bench.show(labelled(pod, 40))
+    assert evictions(keep(bench, asked, "n1", "n2")) == []
+    assert bench.outcomes == ["gone" if is_deleted else "conflict"]
+
+
+def test_extenders_are_asked_again_about_a_pod_that_has_changed_and_was_ranked_again(bench):
+    pod = extended(bench).show(important())
+    asked = question(bench.take(proposing(pod, "n2")))
+    changed = bench.show(labelled(pod, 40))
+    assert question(bench.take(proposing(changed, "n2", n=2))) is None
+    again = question(keep(bench, asked, "n1", "n2"))
+    assert again.pod.metadata.labels == {"new": "label"}
+    assert evictions(keep(bench, again, "n1", "n2")) == [("n2", ["cheap"])]
+
+
+def test_extenders_are_asked_again_where_the_answer_could_not_be_used_at_once(bench):
+    bench.reads_preemptors = False
+    pod = extended(bench).show(important())
+    bench.take(proposing(pod, "n2"))
+    asked = question(bench.reading(pod, pod))
+    keep(bench, asked, "n1", "n2")
+    bench.reading(pod, None, status=503)
+    bench.wait(60)
+    assert question(bench.reading(pod, pod))
+
+
+def test_two_preemptors_that_are_asked_about_at_once_evict_no_pod_twice(bench):
+    first, second = (make_pod(name, spec={"priority": 1000}) for name in ("vip-1", "vip-2"))
+    extended(bench)
+    asked = [question(bench.take(proposing(bench.show(pod), "n2"))) for pod in (first, second)]
+    assert [[each.node for each in one.candidates] for one in asked] == [["n2", "n1"]] * 2
+    assert evictions(keep(bench, asked[0], "n1", "n2")) == [("n2", ["cheap"])]
+    assert evictions(keep(bench, asked[1], "n1", "n2")) == [("n1", ["c"])]
+
+
+def test_an_answer_of_a_former_leadership_changes_nothing(bench):
+    pod = extended(bench).show(important())
+    asked = question(bench.take(proposing(pod, "n2")))
+    bench.succeed()
+    assert keep(bench, asked, "n2") == []
+
+
+def test_no_more_pods_are_asked_about_at_once_than_the_bound_and_all_are_in_the_end(bench):
+    extended(bench)
+    asked = []
+    for number in range(MOST_QUESTIONS + 2):
+        effects = bench.take(proposing(bench.show(make_pod(f"vip-{number}", spec={"priority": 1000})), "n2"))
+        asked += [each for each in effects if isinstance(each, AskAboutEvictions)]
+    assert len(asked) == MOST_QUESTIONS
+    assert [each for each in bench.wait(1.0) if isinstance(each, AskAboutEvictions)] == []
+    for one in asked:
+        bench.handle(EvictionsAnswered(pod=one.pod, evictions=Evictions()))
+    late = [each for each in bench.wait(1.1) if isinstance(each, AskAboutEvictions)]
+    assert len({one.pod.uid for one in (*asked, *late)}) == MOST_QUESTIONS + 2
 
 
 # A nomination holds while victims terminate.
@@ -217,6 +412,27 @@ def test_no_hostile_proposal_evicts_more_than_the_best_dry_run_of_every_node(see
             assert (found, bench.decisions[-1].reason) == ([], Reason.FITS if fits else Reason.VICTIMS)
         else:
             assert [costs[node] for node, _ in found] == [min(possible)]
+
+
+@pytest.mark.parametrize("seed", range(often(60)))
+def test_no_hostile_proposal_evicts_more_than_the_best_dry_run_that_extenders_keep(seed):
+    chance = random.Random(seed)
+    bench = extended(a_random_bench(chance))
+    pod = bench.show(a_random_preemptor(chance))
+    costs = {f"n{each}": cost_of(pod, f"n{each}", bench) for each in range(1, bench.nodes + 1)}
+    fits = any_feasible_node(pod, bench.cache.snapshot, bench.profiles[PROFILE])
+    for n in range(1, 6):
+        bench.succeed()
+        asked = question(bench.take(a_hostile_proposal(chance, pod, bench, n)))
+        if asked is None:
+            assert fits or not any(costs.values())
+            continue
+        possible = [node for node, cost in costs.items() if cost is not None]
+        assert sorted(each.node for each in asked.candidates) == possible
+        kept = {node: costs[node] for node in possible if chance.random() < 0.6}
+        found = evictions(keep(bench, asked, *kept))
+        assert [costs[node] for node, _ in found] == ([min(kept.values())] if kept else [])
+        assert [node for node, _ in found if node not in kept] == []
 
 
 def test_the_random_clusters_need_evictions():

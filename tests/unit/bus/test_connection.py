@@ -11,6 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from nats.aio.client import Client
+from nats.aio.subscription import Subscription
+from nats.protocol.parser import Parser
 
 import berth.bus
 from berth.bus.connection import ReadingClient
@@ -88,3 +90,27 @@ def without_waiting(reading: Coroutine[None, None, T]) -> T:
     with pytest.raises(StopIteration) as done:
         reading.send(None)
     return done.value.value
+
+
+FAULTS = [
+    pytest.param(b"HMSG a 1 1 1\r\nx\r\n", id="a header block without a version"),
+    pytest.param(b"HMSG a 1 16 16\r\nNATS/1.0 4\xff4 \r\n\r\n\r\n", id="a status that is not UTF-8"),
+    pytest.param(b"MSG \xff 1 0\r\n\r\n", id="a subject that is not UTF-8"),
+    pytest.param(b"MSG a 1 \xff 0\r\n\r\n", id="a reply that is not UTF-8"),
+]
+
+
+@pytest.mark.parametrize("message", FAULTS)
+def test_nats_py_ends_its_reading_at_a_malformed_message_and_berths_client_does_not(message: bytes):
+    # When the first assertion fails, nats-py is mended: ReadingClient loses the method (docs/adr/0008).
+    with pytest.raises((IndexError, UnicodeDecodeError)):
+        received(Client(), message)
+    assert received(ReadingClient(), message) == 1
+
+
+def received(client: Client, message: bytes) -> int:
+    """The messages of a subscription after the client has parsed the bytes. An exception ends nats-py's reading."""
+    subscription = Subscription(client, id=1, subject=">")
+    client._subs[1] = subscription
+    without_waiting(Parser(client).parse(message))
+    return subscription.pending_msgs

@@ -8,8 +8,9 @@ from berth.api.config.configuration import ExtenderConfiguration
 from berth.api.pod import Container, Pod, ResourceRequirements
 from berth.cluster.snapshot import Snapshot
 from berth.framework.cycle import RankOptions, ToExtend, nodes_to_extend, rank
-from berth.framework.extending import EXTENDER, NO_CANDIDATE, Evictions, Extension, is_interested
+from berth.framework.extending import EXTENDER, Extension, is_interested
 from berth.framework.interface import Nomination
+from berth.framework.preemption import eviction_candidates
 from berth.framework.status import Code, Status
 from harness.builders.objects import a_container, a_node, a_pod, first_attempt, pod_requesting
 from harness.builders.profiles import default_profile
@@ -126,15 +127,12 @@ def important() -> Pod:
     return a_pod("vip", priority=1000, containers=[a_container(cpu="1")])
 
 
-def evictions_in(snapshot: Snapshot) -> list[Nomination]:
-    found: list[Nomination] = []
-    ranked(snapshot, said(asked=""), important(), evictions=found)
-    return found
+def evictions_in(snapshot: Snapshot, proposed: str = "") -> list[Nomination]:
+    return eviction_candidates(important(), proposed, snapshot, PROFILE)
 
 
-def leaving(*evictions: Nomination) -> Extension:
-    left = {each.node: frozenset(each.victims) for each in evictions}
-    return Extension(asked=frozenset(), left=frozenset(), evictions=Evictions(left=left))
+def uid_of(name: str) -> str:
+    return a_pod(name).uid
 
 
 def test_extenders_are_asked_about_every_candidate_the_best_first():
@@ -142,35 +140,16 @@ def test_extenders_are_asked_about_every_candidate_the_best_first():
     assert found == [Nomination(name, (uid_of(f"low-{name}"),)) for name in "bca"]
 
 
-def uid_of(name: str) -> str:
-    return a_pod(name).uid
+@pytest.mark.parametrize("proposed", list("abc"))
+def test_the_proposed_node_comes_first_among_equals(proposed):
+    best, *_ = evictions_in(full(a=1, b=1, c=1, d=2), proposed)
+    assert best.node == proposed
 
 
-def test_where_a_node_is_feasible_there_is_no_eviction_to_ask_about():
-    snapshot = full(a=3)
-    snapshot.set_node(a_node("free", cpu="1"))
-    found: list[Nomination] = []
-    ranked(snapshot, said("free", asked="free"), important(), evictions=found)
-    assert found == []
+def test_a_worse_proposed_node_stays_in_its_place():
+    assert [each.node for each in evictions_in(full(a=1, b=3, c=2), "b")] == ["a", "c", "b"]
 
 
-def test_the_best_eviction_that_extenders_leave_is_proposed():
-    snapshot = full(a=3, b=1, c=2)
-    best, second, third = evictions_in(snapshot)
-    assert ranked(snapshot, None, important()).nomination == best
-    assert ranked(snapshot, leaving(second, third), important()).nomination == second
-
-
-def test_an_eviction_that_needs_other_victims_by_now_is_not_proposed():
-    snapshot = full(a=3, b=1, c=2)
-    best, second, _ = evictions_in(snapshot)
-    snapshot.remove_pod(uid_of("low-b"))
-    snapshot.place(a_pod("other", priority=1, containers=[a_container(cpu="1")]), "b")
-    assert ranked(snapshot, leaving(best, second), important()).nomination == second
-
-
-def test_where_none_is_left_any_event_may_help():
-    ranking = ranked(full(a=3, b=1), leaving(), important())
-    assert ranking.nomination is None
-    assert ranking.message == f"0/2 nodes are available: 2 Insufficient cpu. preemption: {NO_CANDIDATE}"
-    assert set(ranking.unschedulable_plugins) == {"NodeResourcesFit", EXTENDER}
+def test_a_pod_that_may_not_preempt_has_no_candidates():
+    never = a_pod("vip", priority=1000, containers=[a_container(cpu="1")], preemption_policy="Never")
+    assert eviction_candidates(never, "a", full(a=1), PROFILE) == []

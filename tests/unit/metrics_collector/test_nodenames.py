@@ -5,7 +5,7 @@ from ipaddress import IPv6Address
 
 import pytest
 
-from berth.api.bandwidth import LINK_CAPACITY_ANNOTATION
+from berth.api.config.networktraffic import LINK_CAPACITY_ANNOTATION
 from berth.api.meta import ObjectMeta
 from berth.api.node import Node, NodeAddress, NodeStatus
 from berth_metrics_collector.nodenames import NodeNames, host_of, nodes_of

@@ -316,3 +316,10 @@ def test_the_interval_is_read_from_the_environment():
     assert collector_settings({"BERTH_COLLECTOR_INTERVAL": "500ms"}).interval == timedelta(seconds=0.5)
     with pytest.raises(UsageError, match=r"BERTH_COLLECTOR_INTERVAL: want 0\.2s\.\.3600s, got 0s"):
         collector_settings({"BERTH_COLLECTOR_INTERVAL": "0s"})
+
+
+def test_all_wrong_variables_are_reported_together():
+    wrong = {"BERTH_COLLECTOR_INTERVAL": "x", "BERTH_PROMETHEUS_TOKEN_FILE": "", "BERTH_PROMETHEUS_CA_FILE": "/no/file"}
+    with pytest.raises(UsageError) as caught:
+        collector_settings(wrong)
+    assert {line.partition(":")[0] for line in str(caught.value).splitlines()} == set(wrong)

@@ -12,8 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from berth.api.bandwidth import EGRESS_ANNOTATION, INGRESS_ANNOTATION
-from berth.api.config.networktraffic import NetworkTrafficArgs, query_of
+from berth.api.config.networktraffic import EGRESS_ANNOTATION, INGRESS_ANNOTATION, NetworkTrafficArgs, query_of
 from berth.api.meta import ObjectMeta
 from berth.cluster.nodes import Nodes, node_info
 from berth.cluster.snapshot import Snapshot

@@ -25,7 +25,7 @@ def one(**fields: object) -> ExtenderConfiguration:
         pytest.param([one(bind_verb="b")], set(), id="it binds only, which takes names"),
         pytest.param([one(filter_verb="f", node_cache_capable=True)], {"pod"}, id="it knows the nodes"),
         pytest.param([one(prioritize_verb="p")], {"pod", "node"}, id="it does not"),
-        pytest.param([one(preempt_verb="p")], {"pod"}, id="it is asked about evictions only"),
+        pytest.param([one(preempt_verb="p")], set(), id="the binder asks it about evictions only"),
     ],
 )
 def test_pods_that_wait_and_nodes_for_those_that_do_not_know_them(extenders, names):

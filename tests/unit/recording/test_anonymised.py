@@ -14,9 +14,9 @@ from uuid import UUID
 import msgspec
 import pytest
 
-from berth.api.bandwidth import EGRESS_ANNOTATION, INGRESS_ANNOTATION, LINK_CAPACITY_ANNOTATION
 from berth.api.config.configuration import KubeSchedulerConfiguration
 from berth.api.config.load import load
+from berth.api.config.networktraffic import EGRESS_ANNOTATION, INGRESS_ANNOTATION, LINK_CAPACITY_ANNOTATION
 from berth.api.config.types import API_VERSION, KIND, Point
 from berth.api.pod import Pod
 from berth.api.volumes import BETA_STORAGE_CLASS, BIND_COMPLETED, MIGRATED_PLUGINS

@@ -8,8 +8,8 @@ from datetime import timedelta
 import msgspec
 import pytest
 
-from berth.api.bandwidth import EGRESS_ANNOTATION
 from berth.api.config.load import load
+from berth.api.config.networktraffic import EGRESS_ANNOTATION
 from berth.api.config.presets import DEFAULT
 from berth.api.config.types import API_VERSION, KIND
 from berth.api.pod import Pod

@@ -12,7 +12,7 @@ import pytest
 from berth.api.node import Node
 from berth.api.pod import Pod
 from berth.bus.interface import Entry
-from berth.framework.extending import Evictions, Extension
+from berth.framework.extending import Extension
 from berth.messages.attempts import MirrorEntry, Pending, Positions, encode_entry
 from berth.messages.subjects import Term, key
 from berth.observability.tracing import UnexportedSpan
@@ -22,14 +22,12 @@ from berth_scorer.core import HEARTBEAT_SECONDS, LONG_SECONDS, ScorerCore
 from berth_scorer.events import (
     SUSPECT_DELIVERIES,
     AckPending,
-    AskAboutEvictions,
     AskExtenders,
     ClearSuspect,
     CountSuspect,
     DeadLetterStored,
     Effect,
     Event,
-    EvictionsAnswered,
     ExtendersAnswered,
     ExtendersFailed,
     KeepAlive,
@@ -47,7 +45,7 @@ from berth_scorer.events import (
     WriteDeadLetter,
 )
 from berth_scorer.questions import MOST_ROUNDS
-from harness.builders.objects import a_node, a_pod, pod_requesting
+from harness.builders.objects import a_node, pod_requesting
 
 STORED_AT = datetime(2026, 1, 1, tzinfo=UTC)
 
@@ -69,9 +67,6 @@ class Interested:
 
     def are_interested_in(self, pod: Pod) -> bool:
         return "extended" in (pod.metadata.labels or {})
-
-    def are_asked_about_evictions(self, pod: Pod) -> bool:
-        return (pod.metadata.labels or {}).get("extended") == "evictions"
 
 
 class Bench:
@@ -394,21 +389,6 @@ def test_node_must_still_pass_the_filters_when_extenders_have_answered(bench):
     (publish, _) = only.handle(ExtendersAnswered(sequence=1, extension=left("a", asked=("a",))))
     assert publish.message.candidates == []
     assert publish.message.proposals_counted
-
-
-def test_extenders_are_asked_about_evictions_when_they_leave_no_node():
-    full = Bench()
-    full.mirror(a_node("a", cpu="1"), a_pod("victim", node="a", cpu="1", priority=0))
-    wanted = a_pod("web", cpu="1", priority=1000)
-    web = msgspec.structs.replace(wanted, metadata=extended("web", "evictions").metadata)
-    (question,) = full.handle(full.message(web))
-    assert isinstance(question, AskAboutEvictions)
-    assert [each.node for each in question.candidates] == ["a"]
-    assert [each.metadata.name for each in question.victims.values()] == ["victim"]
-    uid = next(iter(question.victims))
-    answer = EvictionsAnswered(sequence=1, evictions=Evictions(left={"a": frozenset({uid})}))
-    (publish, _) = full.handle(answer)
-    assert publish.message.preemption.node == "a"
 
 
 def test_plugin_that_raises_between_questions_is_the_pods_error(bench, monkeypatch):

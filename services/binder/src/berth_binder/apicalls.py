@@ -15,6 +15,7 @@ import msgspec
 
 from berth.api.meta import ObjectMeta
 from berth.api.pod import Pod, is_marked_for_preemption
+from berth.api.trimming import with_whole
 from berth.clock import Clock
 from berth.decoding import version_number
 from berth.errors import BerthError, DecodeError
@@ -277,7 +278,10 @@ async def get_pod(client: KubeClient, effect: GetPod) -> PodAnswer:
         response = await client.call("GET", pod_path(metadata.namespace, metadata.name))
     except ApiUnreachableError as error:
         return PodAnswer(uid=metadata.uid, status=NO_ANSWER, message=str(error))
-    return _pod_answer(metadata.uid, response)
+    answer = _pod_answer(metadata.uid, response)
+    if answer.pod is None or not effect.keeps_whole:
+        return answer
+    return msgspec.structs.replace(answer, pod=with_whole(answer.pod, response.body))
 
 
 async def void_bindings(client: KubeClient, effect: VoidBindings, epoch: int) -> PodAnswer:

@@ -18,11 +18,12 @@ from typing import Final, TypeVar
 
 import msgspec
 
-from berth.api.pod import Pod, is_gone_while_unbound
+from berth.api.pod import Pod, changed, is_gone_while_unbound
+from berth.api.trimming import without_whole
 from berth.decoding import version_number
 from berth.framework.profile import Profile
 from berth.framework.status import Code, Status
-from berth.messages.attempts import Decision, Outcome, Ranked, Reason
+from berth.messages.attempts import Decision, Outcome, Reason
 from berth.messages.subjects import Epoch
 from berth_binder.attempts.attempt import AttemptPhase, BindingAttempt, DecidedAttempts, PluginSteps
 from berth_binder.attempts.queue import BindingQueue, Suspects, given_up, waits_for
@@ -32,6 +33,7 @@ from berth_binder.decisions.preemption import PreemptionCheck, evictions, verdic
 from berth_binder.decisions.verdict import (
     GONE,
     EvictionPlan,
+    EvictionQuestion,
     Placement,
     Verdict,
     bound,
@@ -53,6 +55,7 @@ from berth_binder.events import (
     Effect,
     Event,
     EvictionAnswer,
+    EvictionsAnswered,
     LogMissingRight,
     NominationAnswer,
     NominationCleared,
@@ -72,6 +75,8 @@ from berth_binder.events import (
 )
 from berth_binder.settings import CoreSettings
 
+# Pods about whose evictions extenders are asked at once; further ones wait.
+MOST_QUESTIONS: Final = 32
 UNSEEN: Final = Status(Code.WAIT, ("the watch has not shown the writes before the Binding yet",), "the API server")
 
 A = TypeVar("A", bound=RequestAnswer)
@@ -102,6 +107,7 @@ class BinderCore:
         self._queue = BindingQueue(self._settings)
         self._attempts: dict[str, BindingAttempt] = {}
         self._in_flight: set[str] = set()  # uids of pods with a request in flight, at most one a pod
+        self._asked: set[str] = set()  # uids of pods about whose evictions extenders are asked; not in flight
         # Pods in flight that an extender binds. They take no place, so that a slow extender delays no other Binding.
         self._at_extender: set[str] = set()
         self._decided = DecidedAttempts()
@@ -166,7 +172,7 @@ class BinderCore:
         at_api_server = len(self._in_flight) - len(self._at_extender)
         return at_api_server < self._settings.max_in_flight and not self._suspects.hold_up_others
 
-    def _apply(self, event: Event, now: float) -> list[Effect]:  # noqa: C901, PLR0911 - one for each kind of event
+    def _apply(self, event: Event, now: float) -> list[Effect]:  # noqa: C901, PLR0911, PLR0912 - one for each kind of event
         match event:
             case RankedDelivery():
                 return self._receive(event, now)
@@ -180,6 +186,8 @@ class BinderCore:
                 return self._on_answer(event, self._after_writing, now)
             case NominationAnswer():
                 return self._on_answer(event, self._after_nominating, now)
+            case EvictionsAnswered():
+                return self._on_evictions(event, now)
             case RequestFailed():
                 return self._on_failure(event, now)
             case TryCounted():
@@ -311,29 +319,59 @@ class BinderCore:
             return self._decide(attempt, pod)
         if pod.spec.scheduler_name != latest.ranked.profile:
             return self._reject(attempt, pod)
-        attempt.pod = pod
+        attempt.pod = pod = without_whole(pod)
         if steps is not None and self._check.passes(latest.ranked, pod, attempt.node):
             return self._before_binding(attempt, steps, now)
         with self._checking(latest):
-            found = self._find(latest.ranked, pod, is_read=attempt.read is not None)
-        # A pod that was deleted or changed must not cost others their place: ask the API server, not a watch.
-        return self._read(attempt) if found is None else self._go_to(found, attempt, now)
+            found = self._find(attempt, pod)
+        return self._read_preemptor(attempt, now) if found is None else self._go_to(found, attempt, now)
 
-    def _find(self, ranked: Ranked, pod: Pod, *, is_read: bool) -> Verdict | Placement | EvictionPlan | None:
+    def _find(self, attempt: BindingAttempt, pod: Pod) -> Verdict | Placement | EvictionPlan | EvictionQuestion | None:
         """A node, pods to evict, or the verdict that there is no node; ``None``: read the pod before an eviction."""
+        ranked = attempt.latest.ranked
         found, proposed = self._check.examine(ranked, pod), ranked.preemption
         is_rejected = isinstance(found, Verdict) and found.outcome is Outcome.UNSCHEDULABLE
         if not is_rejected or proposed is None:
             return found
-        find = self._preemption.plan if is_read else self._preemption.verdict
-        return find(ranked, proposed, pod, self._profiles[ranked.profile])
+        profile = self._profiles[ranked.profile]
+        if attempt.read is None:
+            return self._preemption.verdict(ranked, proposed, pod, profile)
+        answered, attempt.answered = attempt.answered, None
+        kept = None if answered is None or changed(answered.pod, pod) else answered.evictions
+        return self._preemption.plan(ranked, proposed, pod, profile, kept)
 
-    def _go_to(self, found: Verdict | Placement | EvictionPlan, attempt: BindingAttempt, now: float) -> list[Effect]:
+    def _read_preemptor(self, attempt: BindingAttempt, now: float) -> list[Effect]:
+        """A pod that was deleted or changed must not cost others their place: ask the API server, not a watch."""
+        profile = self._profiles[attempt.latest.ranked.profile]
+        is_to_ask = attempt.answered is None and profile.asks_about_evictions(attempt.pod)
+        if is_to_ask and len(self._asked) >= MOST_QUESTIONS:
+            return [*self._suspects.clear(attempt.uid), *self._queue.wait_to_ask(attempt, now)]
+        return self._read(attempt)
+
+    def _go_to(
+        self, found: Verdict | Placement | EvictionPlan | EvictionQuestion, attempt: BindingAttempt, now: float
+    ) -> list[Effect]:
         if isinstance(found, Verdict):
             return self._decide(attempt, found)
         if isinstance(found, EvictionPlan):
             return self._evict(attempt, found)
+        if isinstance(found, EvictionQuestion):
+            return self._ask(attempt, found, now)
         return self._assume(attempt, found, now)
+
+    def _ask(self, attempt: BindingAttempt, question: EvictionQuestion, now: float) -> list[Effect]:
+        """Ask extenders about evictions. Other pods go on meanwhile; then the pod is examined again."""
+        self._asked.add(attempt.uid)
+        aside = self._queue.wait_for_answer(attempt, now)
+        return [*self._suspects.clear(attempt.uid), *aside, attempt.begin_asking(question)]
+
+    def _on_evictions(self, event: EvictionsAnswered, now: float) -> list[Effect]:
+        self._asked.discard(event.pod.uid)
+        attempt = self._attempts.get(event.pod.uid)
+        if attempt is not None and attempt.phase is AttemptPhase.ASKING:
+            attempt.answered = event
+            self._queue.go_on(attempt, now)
+        return []
 
     def _wait_for_watch(self, attempt: BindingAttempt, now: float) -> list[Effect]:
         """Give the watch some time to show the pod, then read it; a counted suspect at once, because others wait.
@@ -425,7 +463,8 @@ class BinderCore:
         return self._request(attempt, attempt.begin_posting(steps.binding().node, by_extender=by_extender))
 
     def _read(self, attempt: BindingAttempt) -> list[Effect]:
-        return self._request(attempt, attempt.begin_reading())
+        profile = self._profiles[attempt.latest.ranked.profile]
+        return self._request(attempt, attempt.begin_reading(keeps_whole=profile.filters_evictions))
 
     def _void(self, attempt: BindingAttempt) -> list[Effect]:
         return self._request(attempt, attempt.begin_voiding())
@@ -550,6 +589,7 @@ class BinderCore:
     # Pauses.
 
     def _back_off(self, attempt: BindingAttempt, answer: RequestAnswer | None, now: float) -> list[Effect]:
+        attempt.answered = None  # it may be old when the pod goes on
         aside = self._queue.back_off(attempt, answer, now)
         return [*self._suspects.clear(attempt.uid), *aside]
 

@@ -10,13 +10,16 @@ from typing import Any, Final, TypeVar
 
 import msgspec
 
+from berth.api.trimming import without_whole
 from berth.bus.interface import BusLostError, Delivery, MissingError, PubAck, Session
 from berth.bus.settings import MEBIBYTE
 from berth.bus.stages import StagedMessage, decision_message, publish_dead_letter
 from berth.bus.topology import COMMITS
 from berth.errors import BerthError, TemporaryError
+from berth.extenders.client import Extenders
+from berth.framework.extending import Evictions
 from berth.leader.session import LeaderSession
-from berth.lifecycle.coreloop import Inbox
+from berth.lifecycle.coreloop import EffectTasks, Inbox
 from berth.lifecycle.process import Process
 from berth.lifecycle.tries import clear_tries, count_try
 from berth.messages.attempts import DeadLetter, Decision, Outcome
@@ -29,12 +32,14 @@ from berth_binder.eventrecorder import EventRecorder
 from berth_binder.events import (
     Ack,
     ApiRequest,
+    AskAboutEvictions,
     ClearTries,
     CountTry,
     DecisionNotStored,
     DecisionStored,
     Effect,
     Event,
+    EvictionsAnswered,
     LogMissingRight,
     PublishDecision,
     PutOff,
@@ -69,6 +74,7 @@ class BinderEffects:
         publisher: DecisionPublisher,
         recorder: EventRecorder,
         cache: Cache,
+        extenders: Extenders,
         inbox: Inbox[Event],
     ) -> None:
         self._process = process
@@ -78,7 +84,10 @@ class BinderEffects:
         self._publisher = publisher
         self._recorder = recorder
         self._cache = cache
+        self._extenders = extenders
         self._inbox = inbox
+        # Tasks that wait for extenders. They change nothing, so the end of the leadership awaits no answer.
+        self.questions = EffectTasks(inbox.fail)
         self._logged: set[str] = set()
 
     def carry_out(self, effect: Effect) -> Coroutine[Any, Any, None] | None:  # noqa: C901, PLR0911 - one case an effect
@@ -89,6 +98,8 @@ class BinderEffects:
         match effect:
             case PublishDecision():
                 return self._publish(effect)
+            case AskAboutEvictions():
+                self.questions.start(self._ask(effect))
             case Ack():
                 effect.held.delivery.ack()
             case PutOff():
@@ -106,6 +117,16 @@ class BinderEffects:
             case ClearTries():
                 return self._clear_tries(effect)
         return None
+
+    async def _ask(self, effect: AskAboutEvictions) -> None:
+        """Ask extenders. Any exception is an answer that keeps no eviction."""
+        pod = effect.pod
+        try:
+            evictions = await self._extenders.ask_about_evictions(pod, effect.candidates, effect.victims)
+        except Exception as error:
+            log.exception("asking extenders failed", pod=pod.key, uid=pod.uid)
+            evictions = Evictions(message=f"asking extenders raised {type(error).__name__}")
+        self._inbox.put(EvictionsAnswered(pod=without_whole(pod), evictions=evictions))
 
     def _publish(self, effect: PublishDecision) -> Coroutine[Any, Any, None] | None:
         if effect.dead_letter or effect.is_repeat:

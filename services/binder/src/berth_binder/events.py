@@ -6,7 +6,7 @@ because several are made for each pod and a frozen dataclass takes five times as
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from http import HTTPStatus
 from typing import Any, Final
@@ -14,7 +14,8 @@ from typing import Any, Final
 import msgspec
 
 from berth.api.pod import Pod
-from berth.framework.interface import Write
+from berth.framework.extending import Evictions
+from berth.framework.interface import Nomination, Write
 from berth.messages.attempts import Decision, Ranked
 from berth.messages.subjects import Attempt
 
@@ -104,6 +105,13 @@ class NominationCleared(RequestAnswer, frozen=True, kw_only=True):
     """The answer to ``ClearNomination``."""
 
 
+class EvictionsAnswered(msgspec.Struct, frozen=True, kw_only=True):
+    """Extenders have answered about evictions for this pod, or failed. -> AskAboutEvictions."""
+
+    pod: Pod
+    evictions: Evictions
+
+
 class RequestFailed(msgspec.Struct, frozen=True, kw_only=True):
     """A request for the pod of this uid raised an exception: a bug, or an unreadable answer."""
 
@@ -140,7 +148,16 @@ class DecisionNotStored(msgspec.Struct, frozen=True, kw_only=True):
     publish: PublishDecision
 
 
-Event = RankedDelivery | Answer | RequestFailed | TryCounted | DecisionStored | DecisionNotStored | PodShown
+Event = (
+    RankedDelivery
+    | Answer
+    | EvictionsAnswered
+    | RequestFailed
+    | TryCounted
+    | DecisionStored
+    | DecisionNotStored
+    | PodShown
+)
 
 
 # Effects.
@@ -155,9 +172,10 @@ class PostBinding(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class GetPod(msgspec.Struct, frozen=True, kw_only=True):
-    """GET the pod. -> PodAnswer."""
+    """GET the pod. -> PodAnswer. ``keeps_whole``: with its complete JSON, for extenders."""
 
     pod: Pod
+    keeps_whole: bool = False
 
 
 class VoidBindings(msgspec.Struct, frozen=True, kw_only=True):
@@ -192,6 +210,14 @@ class WriteVolumes(msgspec.Struct, frozen=True, kw_only=True):
 
     pod: Pod
     requests: tuple[Write, ...]
+
+
+class AskAboutEvictions(msgspec.Struct, frozen=True, kw_only=True):
+    """Ask extenders which of these evictions they keep. ``victims``: by uid. -> EvictionsAnswered."""
+
+    pod: Pod
+    candidates: Sequence[Nomination]
+    victims: Mapping[str, Pod]
 
 
 class CountTry(msgspec.Struct, frozen=True, kw_only=True):
@@ -259,6 +285,7 @@ ApiRequest = PostBinding | GetPod | VoidBindings | EvictPods | Nominate | ClearN
 
 Effect = (
     ApiRequest
+    | AskAboutEvictions
     | CountTry
     | ClearTries
     | PublishDecision

@@ -99,8 +99,8 @@ async def serve(
     process.health.condition("leadership", "waiting to lead as binder")  # before the bus alone makes it ready
     profiles = dict(profiles_of(configuration, process.settings.numbers.plugin_deadline))
     cache, client = Cache(schedulers=profiles.keys()), clients.api
-    binders = [extender for extender in configuration.extenders if extender.bind_verb]
-    extenders = Extenders(binders, process.metrics, keeps_connections=False)
+    called = [extender for extender in configuration.extenders if extender.bind_verb or extender.preempt_verb]
+    extenders = Extenders(called, process.metrics, keeps_connections=False)
     parts = BinderParts(
         process=process,
         client=client,
@@ -171,7 +171,7 @@ class BinderEpoch:
             binding_timeout=parts.settings.binding_timeout,
             inbox=self._inbox,
         )
-        effects = BinderEffects(
+        self._effects = BinderEffects(
             parts.process,
             leadership,
             session,
@@ -179,12 +179,13 @@ class BinderEpoch:
             publisher=self._publisher,
             recorder=parts.recorder,
             cache=parts.cache,
+            extenders=parts.extenders,
             inbox=self._inbox,
         )
         self._requests.traceparent_of = self._traceparent_of
         self._loop = CoreLoop(
             self._core,
-            effects.carry_out,
+            self._effects.carry_out,
             clock=parts.process.clock,
             slice_seconds=parts.settings.slice.total_seconds(),
             inbox=self._inbox,
@@ -223,6 +224,7 @@ class BinderEpoch:
         parts = self._parts
         async with AsyncExitStack() as stack, consuming as deliveries, asyncio.TaskGroup() as tasks:
             stack.push_async_callback(self._loop.tasks.settle, 0)
+            stack.push_async_callback(self._effects.questions.settle, 0)
             parts.cache.notify(lambda uid: self._inbox.put(PodShown(uid=uid)))
             stack.callback(parts.cache.notify, None)
             parts.recorder.defer_to(lambda: self._core.backlog > 0)

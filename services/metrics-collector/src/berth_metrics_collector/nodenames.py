@@ -16,7 +16,7 @@ from typing import Final, TypeVar
 
 import msgspec
 
-from berth.api.bandwidth import LINK_CAPACITY_ANNOTATION, annotated_rate
+from berth.api.config.networktraffic import LINK_CAPACITY_ANNOTATION, annotated_rate
 from berth.api.node import Node
 from berth.bus.interface import Entry
 from berth.decoding import decode_json

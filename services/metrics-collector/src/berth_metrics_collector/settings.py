@@ -2,34 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
-from typing import Final, TypeVar
+from typing import Annotated, Final
 
-from berth.exits import UsageError
 from berth.settings import readers
-
-T = TypeVar("T")
+from berth.settings.sources import read_variables
 
 INTERVAL_VARIABLE: Final = "BERTH_COLLECTOR_INTERVAL"
 TOKEN_VARIABLE: Final = "BERTH_PROMETHEUS_TOKEN_FILE"  # noqa: S105 - the name of a variable
 HEADERS_VARIABLE: Final = "BERTH_PROMETHEUS_HEADERS_FILE"
 CA_VARIABLE: Final = "BERTH_PROMETHEUS_CA_FILE"
-_read_interval = readers.duration(0.2, 3600)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PrometheusAccess:
     """Files for authentication between the collector and Prometheus."""
 
-    token_file: Path | None = None
+    token_file: Annotated[Path | None, readers.existing_file, TOKEN_VARIABLE] = None
     """A file with a bearer token (BERTH_PROMETHEUS_TOKEN_FILE). Read for every request."""
-    headers_file: Path | None = None
+    headers_file: Annotated[Path | None, readers.existing_file, HEADERS_VARIABLE] = None
     """A file with more headers, one ``Name: value`` per line (BERTH_PROMETHEUS_HEADERS_FILE), such as X-Scope-OrgID for
     a tenant. Read for every request."""
-    ca_file: Path | None = None
+    ca_file: Annotated[Path | None, readers.existing_file, CA_VARIABLE] = None
     """PEM certificates to verify the server's certificate with (BERTH_PROMETHEUS_CA_FILE). Read for every connection.
     None: the system's."""
 
@@ -38,7 +35,7 @@ class PrometheusAccess:
 class CollectorSettings:
     """Polling interval and credentials for Prometheus."""
 
-    interval: timedelta = timedelta(seconds=15)
+    interval: Annotated[timedelta, readers.duration(0.2, 3600), INTERVAL_VARIABLE] = timedelta(seconds=15)
     """Time between two rounds, 0.2 s to 1 h (BERTH_COLLECTOR_INTERVAL). Default: the usual scrape interval, because
     polling more often returns no new values."""
     inventory_rounds: int = 8
@@ -51,29 +48,11 @@ def collector_settings(environment: Mapping[str, str]) -> CollectorSettings:
     """Read the environment.
 
     Raises:
-        UsageError: a value is not valid.
+        SettingsError: with every problem.
     """
-    interval = _read(environment, INTERVAL_VARIABLE, _read_interval)
-    return CollectorSettings(
-        interval=CollectorSettings().interval if interval is None else interval,
-        access=PrometheusAccess(
-            token_file=_read(environment, TOKEN_VARIABLE, readers.existing_file),
-            headers_file=_read(environment, HEADERS_VARIABLE, readers.existing_file),
-            ca_file=_read(environment, CA_VARIABLE, readers.existing_file),
-        ),
-    )
+    return read_variables(CollectorSettings, environment)
 
 
 def outlived(ages: Mapping[str, timedelta], interval: timedelta) -> list[str]:
     """The queries whose samples are too old for every profile before the next round brings new ones."""
     return [query for query, age in ages.items() if age <= interval]
-
-
-def _read(environment: Mapping[str, str], variable: str, read: Callable[[str], T]) -> T | None:
-    given = environment.get(variable)
-    if given is None:
-        return None
-    try:
-        return read(given)
-    except ValueError as exc:
-        raise UsageError(f"{variable}: {exc}") from exc

@@ -30,7 +30,7 @@ async def _serve(process: Process, configuration: KubeSchedulerConfiguration) ->
     if shadow is not None:
         await serve_shadow(replace(process, name=SHADOW_SERVICE), bus, ranker, shadow)
     else:
-        await serve(process, bus, ranker, configuration.extenders)
+        await serve(process, bus, ranker, [extender for extender in configuration.extenders if extender.is_asked])
 
 
 main = service_command(

@@ -17,7 +17,7 @@ from typing import Final
 import msgspec
 
 from berth.bus.topology import CLUSTER, DECISIONS
-from berth.framework.extending import Evictions, Extension
+from berth.framework.extending import Extension
 from berth.framework.plugincalls import ONE_TIME, PluginFailure, SortKey, Timing, default_sort_key, run_sort_key
 from berth.framework.profile import Profile
 from berth.lifecycle.tries import MOST_TRIES
@@ -35,7 +35,6 @@ from berth_scorer.events import (
     DecisionsRead,
     Effect,
     Event,
-    EvictionsAnswered,
     ExtendersAnswered,
     ExtendersFailed,
     KeepAlive,
@@ -185,8 +184,6 @@ class ScorerCore:
                 return self._end(event.sequence, is_answered=event.is_stored)
             case ExtendersAnswered():
                 self._on_extenders(event.sequence, event.extension)
-            case EvictionsAnswered():
-                self._on_extenders(event.sequence, event.evictions)
             case ExtendersFailed():
                 if (asked := self._questions.pop(event.sequence, None)) is not None:
                     self._answered.append(_failed(asked.held, event.reason))
@@ -246,7 +243,7 @@ class ScorerCore:
                 return self._answer(held, None)
             asked = self._questions[held.sequence] = Questions(held)
         try:
-            question = asked.next(self._ranker, self.view, self._interests)
+            question = asked.next(self._ranker, self.view)
         except Exception as error:  # noqa: BLE001 - an exception of a plugin is the pod's failure, not the scorer's
             del self._questions[held.sequence]
             reason = f"asking extenders raised {type(error).__name__}"
@@ -301,7 +298,7 @@ class ScorerCore:
         timed = msgspec.structs.replace(message, asked_at=held.delivery.time)
         return PublishRanked(held=held, message=timed, headers=headers)
 
-    def _on_extenders(self, sequence: int, answer: Extension | Evictions) -> None:
+    def _on_extenders(self, sequence: int, answer: Extension) -> None:
         if (asked := self._questions.get(sequence)) is not None:
             asked.on_answer(answer)
             self._answered.append(asked.held)

@@ -13,11 +13,9 @@ from typing import Final
 import msgspec
 
 from berth.api.node import Node
-from berth.api.pod import Pod
 from berth.bus.interface import Delivery, Entry, StoredMessage
 from berth.framework.cycle import ToExtend
-from berth.framework.extending import Evictions, Extension
-from berth.framework.interface import Nomination
+from berth.framework.extending import Extension
 from berth.framework.plugincalls import Timing
 from berth.messages.attempts import Pending, Ranked
 
@@ -123,13 +121,6 @@ class ExtendersAnswered(msgspec.Struct, frozen=True, kw_only=True):
     extension: Extension
 
 
-class EvictionsAnswered(msgspec.Struct, frozen=True, kw_only=True):
-    """-> AskAboutEvictions."""
-
-    sequence: int
-    evictions: Evictions
-
-
 class ExtendersFailed(msgspec.Struct, frozen=True, kw_only=True):
     """-> AskExtenders, AskAboutEvictions: the pod's error."""
 
@@ -157,7 +148,6 @@ Event = (
     | RankedRefused
     | DeadLetterStored
     | ExtendersAnswered
-    | EvictionsAnswered
     | ExtendersFailed
     | SuspectCounted
     | SuspectNotCounted
@@ -214,14 +204,6 @@ class AskExtenders(msgspec.Struct, frozen=True, kw_only=True):
     nodes: Mapping[str, Node]
 
 
-class AskAboutEvictions(msgspec.Struct, frozen=True, kw_only=True):
-    """Ask extenders to filter evictions. -> EvictionsAnswered, ExtendersFailed."""
-
-    held: PendingDelivery
-    candidates: Sequence[Nomination]
-    victims: Mapping[str, Pod]
-
-
 class CountSuspect(msgspec.Struct, frozen=True, kw_only=True):
     """Store the start of an attempt's ranking; the count outlives this scorer. -> SuspectCounted, SuspectNotCounted."""
 
@@ -268,7 +250,6 @@ Effect = (
     | SetAsidePending
     | KeepAlive
     | AskExtenders
-    | AskAboutEvictions
     | CountSuspect
     | ClearSuspect
     | ObserveRanking

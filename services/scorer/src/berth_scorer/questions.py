@@ -6,15 +6,15 @@ again, ``MOST_ROUNDS`` times at most.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Final, Protocol
 
 from berth.api.pod import Pod
 from berth.cluster.nodes import node_info
-from berth.framework.extending import Evictions, Extension
+from berth.framework.extending import Extension
 from berth.ranking.ranker import Ranker
 from berth.ranking.view import View
-from berth_scorer.events import AskAboutEvictions, AskExtenders, PendingDelivery
+from berth_scorer.events import AskExtenders, PendingDelivery
 
 MOST_ROUNDS: Final = 3  # questions about nodes in one attempt
 NOT_ASKED: Final = Extension(asked=frozenset(), left=frozenset())
@@ -27,13 +27,6 @@ class Interests(Protocol):
         """Whether an extender must be asked about the pod's nodes."""
         ...
 
-    def are_asked_about_evictions(self, pod: Pod) -> bool:
-        """Whether an extender may veto evictions for the pod."""
-        ...
-
-
-Question = AskExtenders | AskAboutEvictions
-
 
 @dataclass(slots=True)
 class Questions:
@@ -42,30 +35,23 @@ class Questions:
     held: PendingDelivery
     extension: Extension = NOT_ASKED
     rounds: int = 0
-    is_asked: bool = False  # about nodes, in this round
 
     @property
     def answer(self) -> Extension | None:
         """The extenders' answers for the ranking; ``None`` if empty."""
         return None if self.extension.is_empty else self.extension
 
-    def on_answer(self, answer: Extension | Evictions) -> None:
-        self.extension = answer if isinstance(answer, Extension) else replace(self.extension, evictions=answer)
+    def on_answer(self, answer: Extension) -> None:
+        self.extension = answer
 
-    def next(self, ranker: Ranker, view: View, interests: Interests) -> Question | None:
+    def next(self, ranker: Ranker, view: View) -> AskExtenders | None:
         """Run plugins to find the next question; ``None`` if the pod can be ranked."""
-        while True:
-            if not self.is_asked:
-                self.rounds += 1
-                self.is_asked = True
-                if (question := self._about_nodes(ranker, view)) is not None:
-                    return question
-            if (about_evictions := self._about_evictions(ranker, view, interests)) is not None:
-                return about_evictions
+        if self.rounds:
             feasible = ranker.to_extend(self.held.pending, view, search=False).nodes
             if self.rounds >= MOST_ROUNDS or self.extension.is_final_for(feasible):
                 return None
-            self.is_asked = False
+        self.rounds += 1
+        return self._about_nodes(ranker, view)
 
     def _about_nodes(self, ranker: Ranker, view: View) -> AskExtenders | None:
         to_extend = ranker.to_extend(self.held.pending, view)
@@ -74,14 +60,3 @@ class Questions:
         infos = [node_info(view.snapshot, name) for name in to_extend.all]
         nodes = {info.name: info.node for info in infos if info is not None}
         return AskExtenders(held=self.held, to_extend=to_extend, nodes=nodes)
-
-    def _about_evictions(self, ranker: Ranker, view: View, interests: Interests) -> AskAboutEvictions | None:
-        is_settled = self.extension.left or self.extension.evictions is not None
-        if is_settled or not interests.are_asked_about_evictions(self.held.pending.pod):
-            return None
-        candidates = ranker.evictions(self.held.pending, view, self.extension)
-        if not candidates:
-            return None
-        placed = [view.snapshot.placed(uid) for each in candidates for uid in each.victims]
-        victims = {each.pod.uid: each.pod for each in placed if each is not None}
-        return AskAboutEvictions(held=self.held, candidates=candidates, victims=victims)

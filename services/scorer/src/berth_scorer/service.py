@@ -30,14 +30,12 @@ from berth.settings.settings import V_STEP
 from berth_scorer.core import ScorerCore
 from berth_scorer.events import (
     AckPending,
-    AskAboutEvictions,
     AskExtenders,
     ClearSuspect,
     CountSuspect,
     DeadLetterStored,
     Effect,
     Event,
-    EvictionsAnswered,
     ExtendersAnswered,
     ExtendersFailed,
     KeepAlive,
@@ -190,7 +188,7 @@ class Scorer:
 
     # --- effects
 
-    def _carry_out(self, effect: Effect) -> Coroutine[Any, Any, None] | None:  # noqa: C901, PLR0912 - one case an effect
+    def _carry_out(self, effect: Effect) -> Coroutine[Any, Any, None] | None:  # noqa: C901 - one case an effect
         match effect:
             case PublishRanked():
                 self._publisher.publish_soon(effect)
@@ -211,9 +209,7 @@ class Scorer:
             case WriteDeadLetter():
                 return self._publish_dead_letter(effect)
             case AskExtenders():
-                return self._ask(effect.held, self._ask_extenders(effect))
-            case AskAboutEvictions():
-                return self._ask(effect.held, self._ask_about_evictions(effect))
+                return self._ask(effect)
             case CountSuspect():
                 return self._count_try(effect)
             case ClearSuspect():
@@ -248,25 +244,18 @@ class Scorer:
         if effect.in_place_of_answer:
             self._loop.inbox.put(DeadLetterStored(sequence=effect.held.sequence, is_stored=is_stored))
 
-    async def _ask(self, held: PendingDelivery, asking: Coroutine[Any, Any, Event]) -> None:
+    async def _ask(self, effect: AskExtenders) -> None:
         """Ask extenders. Any exception is an error of the pod."""
+        held = effect.held
         try:
-            answer: Event = await asking
+            extension = await self._extenders.ask(held.pending.pod, effect.to_extend, effect.nodes)
+            answer: Event = ExtendersAnswered(sequence=held.sequence, extension=extension)
         except ExtenderError as error:
             answer = ExtendersFailed(sequence=held.sequence, reason=str(error))
         except Exception as error:
             log.exception("asking extenders failed", attempt=held.pending.attempt)
             answer = ExtendersFailed(sequence=held.sequence, reason=f"asking extenders raised {type(error).__name__}")
         self._loop.inbox.put(answer)
-
-    async def _ask_extenders(self, effect: AskExtenders) -> ExtendersAnswered:
-        extension = await self._extenders.ask(effect.held.pending.pod, effect.to_extend, effect.nodes)
-        return ExtendersAnswered(sequence=effect.held.sequence, extension=extension)
-
-    async def _ask_about_evictions(self, effect: AskAboutEvictions) -> EvictionsAnswered:
-        pod = effect.held.pending.pod
-        evictions = await self._extenders.ask_about_evictions(pod, effect.candidates, effect.victims)
-        return EvictionsAnswered(sequence=effect.held.sequence, evictions=evictions)
 
     async def _count_try(self, effect: CountSuspect) -> None:
         """Count a try, or rank the pod again later. Raises BusLostError, MissingError: the session ends."""

@@ -23,8 +23,10 @@ from berth.framework.profile import Profile
 from berth.framework.status import SUCCESS, Code, CycleState, Status
 from berth.messages.attempts import Candidate, Decision
 from berth.messages.subjects import Term
-from berth_binder.decisions.verdict import EvictionPlan, Placement, Verdict
+from berth_binder.decisions.verdict import EvictionPlan, EvictionQuestion, Placement, Verdict
 from berth_binder.events import (
+    AskAboutEvictions,
+    EvictionsAnswered,
     GetPod,
     Nominate,
     PostBinding,
@@ -45,6 +47,7 @@ class AttemptPhase(Enum):
     POSTING = "the answer to a Binding"
     READING = "the answer to the reading of the pod"
     VOIDING = "the answer to the write that makes its Bindings void"
+    ASKING = "the extenders' answer about evictions for it"
     EVICTING = "the answers to the evictions for it"
     WRITING = "the answers to the writes before the Binding"
     NOMINATING = "the answer to the nomination before a wait"
@@ -76,6 +79,7 @@ class BindingAttempt:
     # The same for POSTs without an answer: their node is kept until the pod's own resourceVersion is higher.
     lost_version: int = 0
     read: Pod | None = None  # the API server's answer; None again after a pause
+    answered: EvictionsAnswered | None = None  # by extenders, for the evictions that come next
     has_waited_for_watch: bool = False  # for a watch that has not shown the pod yet
     # A verdict that waits until no POST of the pod can land any more, and whether it has a dead letter.
     undecided: tuple[Verdict, bool] | None = None
@@ -161,9 +165,9 @@ class BindingAttempt:
         self.posted_version = max(self.posted_version, version_number(self.pod.metadata.resource_version))
         return PostBinding(pod=self.pod, node=node, by_extender=by_extender)
 
-    def begin_reading(self) -> GetPod:
+    def begin_reading(self, *, keeps_whole: bool) -> GetPod:
         self.phase = AttemptPhase.READING
-        return GetPod(pod=self.pod)
+        return GetPod(pod=self.pod, keeps_whole=keeps_whole)
 
     def begin_voiding(self) -> VoidBindings:
         """Void the pod's Bindings before its node is free for others, because one of them has no answer yet."""
@@ -180,6 +184,12 @@ class BindingAttempt:
 
     def begin_evicting(self, plan: EvictionPlan) -> None:
         self.pod, self.eviction, self.phase = plan.pod, plan, AttemptPhase.EVICTING
+
+    def begin_asking(self, question: EvictionQuestion) -> AskAboutEvictions:
+        """Ask about evictions for the pod as it was read."""
+        self.phase = AttemptPhase.ASKING
+        pod, self.read = self.read or self.pod, None
+        return AskAboutEvictions(pod=pod, candidates=question.candidates, victims=question.victims)
 
     def pause(self, due: float, waits_for: str) -> list[SetAside]:
         """Pause until ``due``. After the first pause, the attempt's messages do not count against ``max_unacked``."""

@@ -27,6 +27,7 @@ from berth_binder.settings import CoreSettings
 
 UNANSWERED: Final = "the API server has not answered yet"
 BY_EXTENDER: Final = "waiting for an extender to bind it"
+ABOUT_EVICTIONS: Final = "waiting for extenders' answer about evictions"
 AFTER_EXCEPTION: Final = "trying again after an exception"
 LONG_AGO: Final = 0.0  # a due time that means now
 
@@ -235,15 +236,33 @@ class BindingQueue:
         self, attempt: BindingAttempt, steps: PluginSteps, status: Status, now: float
     ) -> list[SetAside]:
         """Pause until the plugin is called again; the interval grows with the number of paused attempts."""
-        interval = max(self._settings.plugin_interval, self._settings.plugin_step * len(self.paused))
-        due = min(now + interval.total_seconds(), steps.waits_until)
-        return self._pause(attempt, due, waits_for(status))
+        return self._pause(attempt, min(now + self._interval, steps.waits_until), waits_for(status))
 
-    def wait_for_extender(self, attempt: BindingAttempt, now: float) -> None:
-        """Publish ``waiting`` if the extender that binds the pod takes longer than a moment."""
-        attempt.waits_for = BY_EXTENDER
+    @property
+    def _interval(self) -> float:
+        """Seconds until a paused attempt is looked at again; more with the number of paused ones."""
+        return max(self._settings.plugin_interval, self._settings.plugin_step * len(self.paused)).total_seconds()
+
+    def wait_for_extender(self, attempt: BindingAttempt, now: float, waits_for: str = BY_EXTENDER) -> None:
+        """Publish ``waiting`` if the extender that binds the pod, or is asked about it, takes longer than a moment."""
+        attempt.waits_for = waits_for
         if attempt.uid not in self.waiting:
             self.waiting.set(attempt, now + self._settings.plugin_interval.total_seconds())
+
+    def wait_to_ask(self, attempt: BindingAttempt, now: float) -> list[SetAside]:
+        """Pause while extenders are asked about as many other pods as may be asked about at once."""
+        self.wait_for_extender(attempt, now, ABOUT_EVICTIONS)
+        return self._pause(attempt, now + self._interval, ABOUT_EVICTIONS)
+
+    def wait_for_answer(self, attempt: BindingAttempt, now: float) -> list[SetAside]:
+        """Pause until ``go_on``."""
+        self.wait_for_extender(attempt, now, ABOUT_EVICTIONS)
+        return attempt.pause(now, ABOUT_EVICTIONS)
+
+    def go_on(self, attempt: BindingAttempt, now: float) -> None:
+        """Go on at the attempt's place in the stream."""
+        attempt.pause(now, attempt.waits_for)
+        self.paused.add(attempt)
 
     def published_waiting(self, attempt: BindingAttempt, now: float) -> None:
         attempt.repeats += 1

@@ -2,7 +2,7 @@
 
 ``ConflictCheck`` looks at the pod: bound, gone, changed, or pending. ``NodeChoice`` takes the node with the best
 estimate of the K candidates that pass every filter. If the verdict is that the pod is unschedulable,
-``berth_binder.decisions.preemption`` checks the proposal to evict pods.
+``berth_binder.decisions.preemption`` chooses the pods to evict.
 """
 
 from __future__ import annotations

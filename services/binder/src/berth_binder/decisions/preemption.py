@@ -1,8 +1,8 @@
 """Chooses the pods to evict, and gives the verdict after the evictions (docs/protocol.md, 5.16).
 
 A scorer only asks for evictions: the binder searches its own cache for the cheapest ones, and evicts no pod if the
-preemptor fits without. The scorer's node decides between equally good ones. Only if extenders may have left out better
-evictions, the binder confirms the scorer's node and victims.
+preemptor fits without. The scorer's node decides between equally good ones. If extenders filter evictions, they are
+asked which of the cheapest ones they keep, and the binder evicts the best of those that its cache still confirms.
 """
 
 from __future__ import annotations
@@ -15,13 +15,14 @@ from typing import Final
 from berth.api.pod import Pod, is_being_preempted, priority_of
 from berth.cluster.nodes import node_info
 from berth.framework.cycle import any_feasible_node
+from berth.framework.extending import EXTENDER, Evictions
 from berth.framework.interface import Nomination
 from berth.framework.plugincalls import PluginFailure
-from berth.framework.preemption import best_eviction, confirm, dry_run_of
+from berth.framework.preemption import best_eviction, confirm, dry_run_of, eviction_candidates
 from berth.framework.profile import Profile
 from berth.messages.attempts import Outcome, Preemption, Ranked, Reason, Victim
 from berth_binder.cache import Cache
-from berth_binder.decisions.verdict import GONE, EvictionPlan, RecheckError, Verdict, refused
+from berth_binder.decisions.verdict import GONE, EvictionPlan, EvictionQuestion, RecheckError, Verdict, refused
 from berth_binder.events import ApiRequest, ClearNomination, EvictionAnswer, EvictPods
 
 NO_VICTIMS: Final = "no possible evictions help the pod by now"
@@ -47,8 +48,12 @@ class PreemptionCheck:
             return Verdict(outcome=Outcome.PREEMPTING, node=nominated, message=ranked.message, preemption=preemption)
         return self._without_eviction(pod, profile)
 
-    def plan(self, ranked: Ranked, proposed: Preemption, pod: Pod, profile: Profile) -> Verdict | EvictionPlan:
-        """The pods to evict, or a verdict: also a conflict if there are no victims, or one is being bound.
+    def plan(
+        self, ranked: Ranked, proposed: Preemption, pod: Pod, profile: Profile, kept: Evictions | None
+    ) -> Verdict | EvictionPlan | EvictionQuestion:
+        """The pods to evict, a question, or a verdict: also a conflict if there are no victims, or one is being bound.
+
+        ``kept``: the evictions that extenders keep; ``None``: they were not asked.
 
         Raises:
             RecheckError: a plugin could not answer.
@@ -56,7 +61,11 @@ class PreemptionCheck:
         verdict = self.verdict(ranked, proposed, pod, profile)
         if verdict is not None:
             return verdict
-        needed = self._best_eviction(pod, proposed, profile)
+        if kept is None and profile.asks_about_evictions(pod):
+            return self._question(pod, proposed, profile)
+        if kept is not None and not kept.left:
+            return _left_out(ranked, kept)
+        needed = self._best_eviction(pod, proposed, profile, kept)
         if needed is None or not needed.victims:
             return _conflict(NO_VICTIMS)
         if not all(self.may_give_up(uid) for uid in needed.victims if uid in self.cache.assumed_pods):
@@ -116,16 +125,29 @@ class PreemptionCheck:
         going = [_victim(found.pod) for found in placed if found is not None and is_being_preempted(found.pod)]
         return Preemption(node=node, victims=going)
 
-    def _best_eviction(self, pod: Pod, proposed: Preemption, profile: Profile) -> Nomination | None:
+    def _question(self, pod: Pod, proposed: Preemption, profile: Profile) -> Verdict | EvictionQuestion:
         snapshot = self.cache.snapshot
         try:
-            if not profile.asks_about_evictions(pod):
-                return best_eviction(pod, proposed.node, snapshot, profile)
-            needed = confirm(pod, proposed.node, snapshot, profile)
+            candidates = eviction_candidates(pod, proposed.node, snapshot, profile)
         except PluginFailure as failure:
-            raise RecheckError(f"choosing victims for {pod.key!r}: {failure}") from failure
-        kept = {victim.uid for victim in proposed.victims}
-        return needed if needed and kept.issuperset(needed.victims) else None
+            raise _cannot_choose(pod, failure) from failure
+        if not candidates:
+            return _conflict(NO_VICTIMS)
+        placed = (snapshot.placed(uid) for each in candidates for uid in each.victims)
+        victims = {each.pod.uid: each.pod for each in placed if each is not None}
+        return EvictionQuestion(candidates=tuple(candidates), victims=victims)
+
+    def _best_eviction(
+        self, pod: Pod, proposed: Preemption, profile: Profile, kept: Evictions | None
+    ) -> Nomination | None:
+        snapshot = self.cache.snapshot
+        try:
+            if kept is None:
+                return best_eviction(pod, proposed.node, snapshot, profile)
+            confirmed = ((each, confirm(pod, each.node, snapshot, profile)) for each in kept.left)
+            return next((now for asked, now in confirmed if now is not None and _costs_no_more(now, asked)), None)
+        except PluginFailure as failure:
+            raise _cannot_choose(pod, failure) from failure
 
     def _less_important_nominees(self, pod: Pod, node: str) -> tuple[Pod, ...]:
         nominees = (each.pod for each in self.cache.snapshot.nominations_to(node))
@@ -134,6 +156,21 @@ class PreemptionCheck:
 
 def _conflict(message: str) -> Verdict:
     return Verdict(outcome=Outcome.CONFLICT, reason=Reason.VICTIMS, message=message)
+
+
+def _left_out(ranked: Ranked, kept: Evictions) -> Verdict:
+    """Extenders keep no eviction, or one that is not ignorable failed. Any event may help."""
+    message = f"{ranked.message} preemption: {kept.message}"
+    return Verdict(outcome=Outcome.UNSCHEDULABLE, message=message, blockers=(*ranked.blockers, EXTENDER))
+
+
+def _costs_no_more(now: Nomination, asked: Nomination) -> bool:
+    """Whether the node still needs the victims that extenders were asked about, and violates no further budget."""
+    return set(now.victims) == set(asked.victims) and now.violations <= asked.violations
+
+
+def _cannot_choose(pod: Pod, failure: PluginFailure) -> RecheckError:
+    return RecheckError(f"choosing victims for {pod.key!r}: {failure}")
 
 
 def _victim(pod: Pod) -> Victim:

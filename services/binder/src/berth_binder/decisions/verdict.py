@@ -5,11 +5,12 @@ Pure.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import msgspec
 
 from berth.api.pod import Pod, changed, is_gated, is_gone_while_unbound
+from berth.framework.interface import Nomination
 from berth.framework.status import Status
 from berth.messages.attempts import Candidate, Decision, Outcome, Preemption, Ranked, Reason, Rejection, within_bounds
 from berth.messages.subjects import Epoch
@@ -46,6 +47,13 @@ class EvictionPlan(msgspec.Struct, frozen=True, kw_only=True):
     victims: tuple[Pod, ...]
     demoted: tuple[Pod, ...]  # less important pods that lose their nomination for the node
     preemption: Preemption
+
+
+class EvictionQuestion(msgspec.Struct, frozen=True, kw_only=True):
+    """The evictions of which extenders may leave some out, the best first; ``victims``: by uid."""
+
+    candidates: tuple[Nomination, ...]
+    victims: Mapping[str, Pod]
 
 
 class RecheckError(Exception):

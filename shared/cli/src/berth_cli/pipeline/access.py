@@ -1,7 +1,7 @@
 """Users of the embedded NATS server: random passwords in the pipeline's private folder, where commands find them.
 
-The server listens on the loopback address only, but processes of all users of the machine can connect. The pipeline may
-hold the credentials of a real cluster, so each client needs a password.
+Processes of all users of the machine can connect to the loopback address, and the pipeline may hold the credentials of
+a real cluster.
 """
 
 from __future__ import annotations
@@ -18,7 +18,6 @@ from berth_cli.pipeline.accounts import DOMAIN, users
 from berth_cli.pipeline.natsconf import nats_conf
 
 FOLDER_PREFIX: Final = "berth-of-"
-"""Working folders of pipelines: ``berth-of-<pid>-...`` in the folder for temporary files."""
 APPLY: Final = "apply"
 PEOPLE: Final = "people"
 _CREDENTIALS: Final = "credentials"
@@ -40,17 +39,17 @@ def create_passwords(folder: Path, prefix: str = "") -> str:
 
 
 def announce_address(folder: Path, address: str) -> None:
-    """Write where the server listens, so that commands of the same user find its passwords."""
+    """Write the server's address, by which commands of the same user find its passwords."""
     _write(folder / _CREDENTIALS / _ADDRESS, address)
 
 
 def announce_cluster(folder: Path, kubeconfig: Path) -> None:
-    """Write which cluster was given, so that commands of the same user name it by more than its uid."""
+    """Write the given cluster, which commands of the same user name beside its uid."""
     _write(folder / _CREDENTIALS / _KUBECONFIG, str(kubeconfig.absolute()))
 
 
 def cluster_of(address: str) -> str:
-    """The kubeconfig that was given to this user's pipeline whose embedded server listens there; empty for none."""
+    """The kubeconfig of this user's pipeline whose embedded server has this address; empty for none."""
     folder = find_folder(address)
     try:
         return "" if folder is None else (folder / _CREDENTIALS / _KUBECONFIG).read_text(encoding="utf-8")
@@ -59,12 +58,11 @@ def cluster_of(address: str) -> str:
 
 
 def write_limits(folder: Path, variables: Mapping[str, str]) -> None:
-    """Write the sizes of streams, which services and commands must have in common."""
+    """Write the sizes of streamsthat services and commands share."""
     _write(folder / _CREDENTIALS / _LIMITS, "".join(f"{name}={value}\n" for name, value in variables.items()))
 
 
 def _limits(folder: Path) -> dict[str, str]:
-    """What was written there."""
     lines = (folder / _CREDENTIALS / _LIMITS).read_text(encoding="utf-8").splitlines()
     return dict(line.split("=", 1) for line in lines)
 
@@ -74,7 +72,7 @@ def password_file(folder: Path, user: str) -> Path:
 
 
 def environment(folder: Path, user: str, prefix: str = "") -> Mapping[str, str]:
-    """The settings of a service that connects as this user, which is named without prefix."""
+    """The settings of a service that connects as this user, named without prefix."""
     known = next(one for one in users(prefix) if one.names.own_word(one.name) == user)
     return {
         "BERTH_NATS_USER": known.name,
@@ -87,15 +85,15 @@ def environment(folder: Path, user: str, prefix: str = "") -> Mapping[str, str]:
 
 
 def find_folder(address: str, place: Path | None = None) -> Path | None:
-    """The folder of the pipeline whose embedded server listens there. Folders of other users do not count.
+    """This user's pipeline whose embedded server has this address.
 
-    ``place``: the folder for temporary files of the process that started it, if it is another one.
+    ``place``: another folder for temporary files, of the process that started it.
     """
     return next((folder for found, folder in _own_pipelines(place) if found == address), None)
 
 
 def own_addresses(place: Path | None = None) -> list[str]:
-    """Where the embedded servers of this user's running pipelines listen; ``place`` as in :func:`find_folder`."""
+    """Addresses of the embedded servers of this user's running pipelines; ``place`` as in :func:`find_folder`."""
     return sorted({address for address, _ in _own_pipelines(place)})
 
 
@@ -115,7 +113,6 @@ def _own_pipelines(place: Path | None) -> Iterator[tuple[str, Path]]:
 
 
 def is_abandoned(folder: Path) -> bool:
-    """Whether the process of the folder's name has ended."""
     owner = folder.name.removeprefix(FOLDER_PREFIX).partition("-")[0]
     return owner.isdigit() and not is_running(int(owner))
 

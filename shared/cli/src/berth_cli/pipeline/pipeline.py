@@ -1,6 +1,6 @@
 """The whole pipeline as child processes: the bus, a cluster if none is given, the services.
 
-Their files are in a temporary folder. It is removed at the end, or by the next pipeline after a crash.
+Their temporary folder is removed at the end, or by the next pipeline after a crash.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ class Pipeline:
         return [program.name for program in self.programs if not ready_file(self.options, program).exists()]
 
     def report_logs(self, names: Collection[str]) -> None:
-        """Print the end of the log file of each of these services."""
+        """Print the end of each service's log file."""
         for program in self.programs:
             if program.name in names:
                 for line in last_log_lines(program):
@@ -201,14 +201,14 @@ def _further_flags(options: PipelineOptions) -> Iterator[str]:
 
 
 def _with_log_file(program: Program, folder: Path) -> Program:
-    """The program with its log in a file as text, for reading when the program fails."""
+    """The program with its log in a file, to be printed when it fails."""
     environment = {"BERTH_LOG_FORMAT": "text", **program.environment}
     return replace(program, log=folder / f"{program.name}.log", environment=environment)
 
 
 @contextmanager
 def working_folder() -> Iterator[Path]:
-    """A folder for this process; folders of ended processes are removed first."""
+    """Removes the folders of ended processes first."""
     _remove_abandoned(Path(tempfile.gettempdir()))
     folder = Path(tempfile.mkdtemp(prefix=f"{access.FOLDER_PREFIX}{os.getpid()}-"))
     try:

@@ -54,8 +54,6 @@ class ShadowOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServiceOptions:
-    """The flags that all services of a pipeline get."""
-
     nats: str
     kubeconfig: Path
     config: Path | None
@@ -73,7 +71,6 @@ class ServiceOptions:
 
 
 def services(options: ServiceOptions, *, scorers: int, shadows: Sequence[ShadowOptions] = ()) -> Iterable[Program]:
-    """Watcher, binder, metrics collector, scorers and shadows."""
     yield _service("berth_watcher", "watcher", options)
     yield _service("berth_binder", "binder", options)
     yield _service("berth_metrics_collector", "metrics-collector", options)
@@ -104,7 +101,6 @@ def _service(module: str, name: str, options: ServiceOptions, *, user: str = "",
 
 
 def ready_file(options: ServiceOptions, program: Program) -> Path:
-    """The file that a service writes when it is ready."""
     return options.ready / program.name
 
 
@@ -116,7 +112,7 @@ CORES_PER_THREAD: Final = 4
 
 
 def nats_server(folder: Path, port: int, *, name: str, settings: NatsSettings | None = None) -> Program:
-    """The embedded NATS server, with its configuration and its store in the folder."""
+    """Its configuration and store are in the folder."""
     config, settings = folder / "nats-server.conf", settings or NatsSettings()
     prefix, limits = settings.prefix, stream_limits(free_bytes(folder), settings, os.environ)
     # The store limit exceeds the streams' sizes, so that a small disk does not keep NATS from starting.

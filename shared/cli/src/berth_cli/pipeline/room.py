@@ -41,7 +41,7 @@ def want_room(folder: Path) -> None:
 
 
 def stream_limits(free: int, nats: NatsSettings, environment: Container[str]) -> dict[str, str]:
-    """The variables of the large stores' sizes: the user's, else as much as fits into the free bytes."""
+    """Variables with the sizes of large stores: the user's, else as much as fits into the free bytes."""
     limits = {}
     for name, share in _SHARES.items():
         variable, size = f"BERTH_NATS_{name.upper()}", getattr(nats, name)
@@ -52,7 +52,7 @@ def stream_limits(free: int, nats: NatsSettings, environment: Container[str]) ->
 
 @asynccontextmanager
 async def watched_room(folder: Path, report: Report, *, interval: timedelta = INTERVAL) -> AsyncIterator[None]:
-    """Report inside the block when the disk of the folder becomes full, and when it has room again."""
+    """Inside the block, report when the folder's disk becomes full and when it has room again."""
     place = folder.parent
     free = free_bytes(folder)
     if FULL <= free < SCARCE:
@@ -82,7 +82,6 @@ async def _watch(folder: Path, report: Report, interval: timedelta) -> None:
 
 
 def free_bytes(folder: Path) -> int:
-    """Bytes that a process of this user can still write there."""
     return shutil.disk_usage(folder).free
 
 

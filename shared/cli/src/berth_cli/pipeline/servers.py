@@ -45,7 +45,7 @@ async def embedded_nats(
     within: timedelta,
     settings: NatsSettings | None = None,
 ) -> str:
-    """Start a NATS server on the first free port; return its address when this server answers there.
+    """Start a NATS server on the first free port; return its address when it answers.
 
     Raises:
         TemporaryError: none of the ports is free, or another server answers.
@@ -59,7 +59,7 @@ async def embedded_nats(
 
 
 async def check_nats_server(port: int, name: str) -> None:
-    """Check the name of the server on the port: two pipelines that start at once may both choose the same port.
+    """Check the server's name, because two pipelines that start at once may choose the same port.
 
     Raises:
         TemporaryError: no server answers yet, or another one does.
@@ -99,7 +99,7 @@ async def check_api(kubeconfig: Path) -> None:
 
 
 async def check_simulated_cluster(kubeconfig: Path) -> None:
-    """Check the API server of a simulated cluster, which writes its kubeconfig when it listens.
+    """A simulated cluster writes its kubeconfig when it listens.
 
     Raises:
         TemporaryError: it does not listen yet.
@@ -127,7 +127,7 @@ async def retry(check: Callable[[], Awaitable[T]], *, within: timedelta) -> T:
 
 
 async def retry_aloud(check: Callable[[], Awaitable[T]], *, within: timedelta, what: str, report: Report) -> T:
-    """The same, and report the wait: after a second, when the cause changes, and at its end."""
+    """:func:`retry`, reporting the wait: after a second, when the cause changes, and at its end."""
     cause, reported = "no answer yet", ""
 
     async def report_causes() -> None:
@@ -166,7 +166,6 @@ def _first_free(ports: tuple[int, ...]) -> int:
 
 
 def is_free(port: int) -> bool:
-    """Whether the port of the loopback address is free."""
     with socket.socket() as probe:
         # Connections of a server that has just ended stay for a minute in TIME_WAIT and do not matter.
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -178,7 +177,6 @@ def is_free(port: int) -> bool:
 
 
 def free_port() -> int:
-    """A free TCP port of the loopback address."""
     for port in range(_first_port(), _OWN_PORTS.stop):
         with socket.socket() as probe:
             try:

@@ -1,13 +1,14 @@
 """Child processes of one foreground process: started, restarted with back-off when they end, stopped together.
 
-Each child ends with its parent, even if the parent is killed: the kernel does it (Linux), and berth's own services
-watch their parent too (``BERTH_PARENT_PID``).
+Each child ends with its parent, even if the parent is killed: forked services by the fork server, other programs by the
+kernel (Linux). berth's own services watch their parent too (``BERTH_PARENT_PID``).
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import ctypes
 import os
 import signal
 import sys
@@ -20,7 +21,7 @@ from typing import Final, Protocol, Self
 
 from berth.clock import Backoff
 from berth.exits import UsageError
-from berth_cli.pipeline.forkserver import ForkRequest, ForkServer, NotForkedError, die_with_parent
+from berth_cli.pipeline.forkserver import ForkRequest, ForkServer, NotForkedError
 
 # Short at first, so that a killed child restarts soon; then longer, to save CPU.
 BACKOFF: Final = Backoff(initial=timedelta(seconds=0.5), maximum=timedelta(seconds=10), jitter_ratio=0)
@@ -29,6 +30,8 @@ GRACE: Final = timedelta(seconds=12)  # from SIGTERM to SIGKILL; a service ends 
 USAGE: Final = 2  # exit code for wrong settings: a restart does not help
 LAST_BYTES: Final = 16 * 1024
 LAST_LINES: Final = 20  # lines of the log printed when a program has ended: enough for a traceback
+
+_PR_SET_PDEATHSIG: Final = 1  # prctl(2)
 
 Report = Callable[[str], None]
 
@@ -39,8 +42,6 @@ class ChildRefusedError(UsageError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Program:
-    """A child: its name, its command line, and additions to its environment."""
-
     name: str
     command: Sequence[str]
     environment: Mapping[str, str] = field(default_factory=dict)
@@ -50,8 +51,6 @@ class Program:
 
 
 class Child(Protocol):
-    """A process that was started, of whatever kind."""
-
     @property
     def pid(self) -> int: ...
     @property
@@ -62,10 +61,10 @@ class Child(Protocol):
 
 
 class Supervisor:
-    """Keeps programs running inside its block; leaving the block stops them all.
+    """Keeps programs running inside its block, and stops them at its end.
 
-    Programs of the modules ``forked`` are forked from a process that imports these at once. Where that is impossible,
-    they are started by their command line as all others.
+    Programs of the modules ``forked`` are forked from a process that imports these at once, or, where that is
+    impossible, started by their command line as others are.
 
     The block ends with :class:`ChildRefusedError` (in a group) when a child rejects its settings.
     """
@@ -100,12 +99,11 @@ class Supervisor:
                     await self._fork_server.close()
 
     def start(self, program: Program) -> None:
-        """Start the program, and restart it when it ends."""
         keeper = self._group.create_task(self._keep(program), name=program.name)
         self._keepers[program.stops_last].append(keeper)
 
     def pid(self, name: str) -> int | None:
-        """The process id of a child; ``None`` if it does not run."""
+        """``None`` if the child does not run."""
         process = self._running.get(name)
         return None if process is None else process.pid
 
@@ -156,11 +154,16 @@ class Supervisor:
                 stderr=output,
                 env={**os.environ, **program.environment, "BERTH_PARENT_PID": str(os.getpid())},
                 start_new_session=True,  # Ctrl-C goes to the parent only, which stops the children in order.
-                preexec_fn=die_with_parent if sys.platform == "linux" else None,
+                preexec_fn=_die_with_parent if sys.platform == "linux" else None,
             )
         finally:
             if output is not None:
                 output.close()
+
+
+def _die_with_parent() -> None:
+    # nats-server watches no parent: the kernel kills it when its own ends, for any reason.
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 async def _cancelled(tasks: Sequence[asyncio.Task[None]]) -> None:
@@ -182,7 +185,7 @@ async def _end(process: Child) -> None:
 
 
 def last_log_lines(program: Program) -> list[str]:
-    """The end of the program's log file; empty without one."""
+    """Empty without a log file."""
     if program.log is None or not program.log.exists():
         return []
     with program.log.open("rb") as log:

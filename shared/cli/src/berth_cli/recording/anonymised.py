@@ -13,10 +13,15 @@ from typing import Any, Final, TypeVar, overload
 
 import msgspec
 
-from berth.api.bandwidth import EGRESS_ANNOTATION, INGRESS_ANNOTATION, LINK_CAPACITY_ANNOTATION
 from berth.api.config.configuration import KubeSchedulerConfiguration
 from berth.api.config.encode import in_full
-from berth.api.config.networktraffic import NetworkTrafficArgs, query_of
+from berth.api.config.networktraffic import (
+    EGRESS_ANNOTATION,
+    INGRESS_ANNOTATION,
+    LINK_CAPACITY_ANNOTATION,
+    NetworkTrafficArgs,
+    query_of,
+)
 from berth.api.kinds import WATCHED_KINDS
 from berth.api.meta import NOT_KEPT
 from berth.bus.topology import BANDWIDTH, CLUSTER, DECISIONS, FACTS, PENDING, RANKED
@@ -53,8 +58,6 @@ _DECODERS: Final[Mapping[str, msgspec.json.Decoder[Any]]] = {
 
 
 class Anonymiser:
-    """The masks of one recording, and how each kind of message gets them."""
-
     def __init__(self, configuration: KubeSchedulerConfiguration, mask: Mask | None = None) -> None:
         self._mask = mask or Mask(_plugin_names(recorded_configuration(configuration)))
         self._texts = {**_by_field(self._mask), "scorer": self._scorer}
@@ -63,7 +66,6 @@ class Anonymiser:
         self._configuration = configuration
 
     def header(self, head: Header) -> Header:
-        """The header, for services with this configuration, with masked names."""
         return msgspec.structs.replace(
             head,
             bus_id=self._mask.name(head.bus_id),
@@ -79,7 +81,6 @@ class Anonymiser:
     def of(self, record: Waiting) -> Waiting: ...
 
     def of(self, record: Recorded | Waiting) -> Recorded | Waiting:
-        """The record with masked names."""
         return self._list(record) if isinstance(record, Waiting) else self._message(record)
 
     def _list(self, waiting: Waiting) -> Waiting:

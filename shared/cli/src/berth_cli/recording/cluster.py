@@ -31,7 +31,6 @@ def objects_of_recording(name: str) -> Iterator[Document] | None:
 
 
 def _objects(recording: Recording, name: str) -> Iterator[Document]:
-    """The mirror's objects, and pods that were waiting, or bound and not mirrored yet."""
     mirror = {record.subject: record.payload for record in recording.of(CLUSTER)}
     for subject, payload in mirror.items():
         if payload is not None:

@@ -43,7 +43,7 @@ def recorded_header(configuration: KubeSchedulerConfiguration, bus_id: str, at: 
 
 
 def configuration_of(recorded: Header, name: str) -> KubeSchedulerConfiguration:
-    """The configuration of a recording, with the digest of its messages.
+    """The configuration, with the digest of the recording's messages.
 
     Raises:
         RecordingError: it cannot be used here; the text has every problem.

@@ -18,7 +18,7 @@ NOT_COMPARED: Final = (
 
 
 def differences(recorded: Ranked, again: Ranked, *, masked: bool = False) -> Iterator[str]:
-    """The differences of two rankings of an attempt, a sentence each. ``masked``: of an anonymised recording."""
+    """``masked``: of an anonymised recording."""
     comparable: Callable[[str], object] = without_names if masked else str
     is_cut = _is_cut(recorded, again)
     yield from _candidate_differences(recorded.candidates, again.candidates, is_cut=is_cut)

@@ -1,13 +1,11 @@
 """The file of a recording: lines of JSON, compressed in frames that are read whole or not at all.
 
-A frame is a member of a gzip file, so ``zcat FILE`` shows a recording. A frame ends with its checksum, and the writer
-begins a new one every second: a killed recorder leaves a file whose complete frames can be read, and no record is ever
-read in part.
+A frame is a member of a gzip file (``zcat FILE`` shows a recording) with a checksum at its end. The writer begins one
+every second, so a killed recorder leaves readable frames, and no record is read in part.
 
-The first line is the :class:`Header`. Then come messages in the order in which the recorder read them, which is each
-stream's order, but not one order of all streams. :class:`Begun` follows the stored messages, and soon after it the
-waiting pods (:class:`Waiting`). :class:`Ended` is last; without it the recorder was killed or could not write, or the
-file was copied in part.
+The first line is the :class:`Header`. Then come messages as the recorder read them: in each stream's order, not in one
+order of all streams. :class:`Begun` follows the stored messages, and soon after it the waiting pods (:class:`Waiting`).
+:class:`Ended` is last, unless the recorder was killed or could not write, or the file was copied in part.
 """
 
 from __future__ import annotations
@@ -64,15 +62,15 @@ class RecordingError(UsageError):
 
 
 class NotBegunError(RecordingError):
-    """A file without its first frame: its recorder ended within a second, or has just begun."""
+    """No whole frame: the recorder ended within a second, or has just begun."""
 
 
 class RecordingWriteError(BerthError):
-    """The file cannot be written any more, as on a full disk. Earlier records can be read."""
+    """As on a full disk. Earlier records can be read."""
 
 
 class Header(msgspec.Struct, frozen=True, kw_only=True):
-    """The first line. ``configuration`` is the services', as ``berth config show`` prints it."""
+    """``configuration`` is the services', as ``berth config show`` prints it."""
 
     kind: str
     schema: int
@@ -101,7 +99,6 @@ class Recorded(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, ta
 
     @property
     def payload(self) -> bytes | None:
-        """The bytes; ``None`` for a removal."""
         if self.base64 is not None:
             return b64decode(self.base64, validate=True)
         data = bytes(self.data)
@@ -144,7 +141,7 @@ class Waiting(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag
 
 
 class Begun(msgspec.Struct, frozen=True, kw_only=True, tag_field="record", tag="begun"):
-    """The stored messages up to these sequences have been read; changes follow."""
+    """Stored messages up to these sequences have been read."""
 
     positions: dict[Source, Sequence]
 
@@ -185,8 +182,6 @@ _raw_decoder: Final = msgspec.json.Decoder(msgspec.Raw)
 
 
 class _Version(msgspec.Struct):
-    """The part of a header that says which berth can read the rest."""
-
     kind: str = ""
     schema: int = 0
     berth: str = ""
@@ -196,7 +191,7 @@ _version_decoder: Final = msgspec.json.Decoder(_Version)
 
 
 def recorded(source: Source, sequence: int, time: datetime, subject: str, data: bytes | None) -> Recorded:
-    """A record of a message. ``data`` is ``None`` for a removal."""
+    """``data`` is ``None`` for a removal."""
     if data is None:
         return Recorded(source=source, sequence=sequence, time=time, subject=subject)
     if _fits_in_a_line(data):
@@ -240,7 +235,7 @@ def header(  # noqa: PLR0913 - one parameter a member, given by name
 
 
 class RecordingWriter:
-    """Writes a new file, or into a pipe. Records are safe after ``flush``; ``close`` flushes the rest."""
+    """Records are safe after ``flush``; ``close`` flushes the rest."""
 
     def __init__(self, name: str, file: RawIOBase, *, is_pipe: bool = False) -> None:
         self._name = name
@@ -271,7 +266,7 @@ class RecordingWriter:
 
     @classmethod
     def into(cls, name: str, file: RawIOBase, head: Header, *, is_pipe: bool = False) -> RecordingWriter:
-        """A recording that begins in an open file without a buffer, such as standard output."""
+        """Write into an open file without a buffer, such as standard output."""
         writer = cls(name, file, is_pipe=is_pipe)
         writer._add(_encoder.encode(head))
         return writer
@@ -287,7 +282,6 @@ class RecordingWriter:
 
     @property
     def has_frame(self) -> bool:
-        """Whether the added records fill a frame."""
         return self._waiting >= FRAME_BYTES
 
     def flush(self) -> None:
@@ -343,7 +337,6 @@ class RecordingWriter:
         self.close()
 
     def drop(self) -> None:
-        """Close the file without records that were not flushed."""
         with suppress(OSError):
             self._file.close()
 
@@ -391,7 +384,6 @@ class Recording:
         return self.messages.get(source, [])
 
     def position(self, source: Source) -> int:
-        """The position of the source when changes began."""
         return self.begun.positions.get(source, 0) if self.begun is not None else 0
 
     @property
@@ -423,12 +415,11 @@ def read_recording(path: Path) -> Recording:
 
 
 def read_opened(name: str, file: BinaryIO) -> Recording:
-    """The same of an open file, such as standard input. Raises as :func:`read_recording`, and OSError."""
+    """From an open file, such as standard input. Raises as :func:`read_recording`, and OSError."""
     return collected(*opened(name, file))
 
 
 def collected(head: Header, records: Iterable[Record]) -> Recording:
-    """A recording of these records."""
     recording = Recording(header=head)
     for record in records:
         if isinstance(record, Begun):
@@ -445,7 +436,7 @@ def collected(head: Header, records: Iterable[Record]) -> Recording:
 def opened(name: str, file: BinaryIO, *, is_continued: bool = False) -> tuple[Header, Iterator[Record]]:
     """The header, and the rest, read and checked on demand.
 
-    ``is_continued``: without the stored messages at its begin, which the recording before it has.
+    ``is_continued``: skips the stored messages at its begin, which the recording before it has.
 
     Raises:
         NotBegunError: no frame is whole.
@@ -475,8 +466,6 @@ def _records(name: str, lines: Iterator[bytes], *, is_continued: bool) -> Iterat
 
 
 class _Order:
-    """The order of a recording's records."""
-
     def __init__(self) -> None:
         self._last: dict[Source, int] = {}
         self._has_ended = False

@@ -31,15 +31,13 @@ Claim = tuple[str, str]  # namespace and name
 
 
 class Fate(StrEnum):
-    """The end of a pod's way."""
-
     PLACED = "placed"
     WAITS = "waits"
     EVICTED = "evicted"
 
 
 class PodFate(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A pod's end in one run. ``node`` is its node; ``reason`` why it waits."""
+    """A pod's end in one run. ``reason``: why it waits."""
 
     fate: Fate
     node: str = ""
@@ -80,7 +78,6 @@ class History:
             self._decide(decision, record.time)
 
     def fate_of(self, uid: str) -> PodFate:
-        """The end of a pod's way."""
         if uid in self.evicted:
             return PodFate(fate=Fate.EVICTED, node=self.bound.get(uid, ""))
         if uid in self.bound:
@@ -117,12 +114,11 @@ class History:
 
 
 def decoded(recording: Recording, source: Source, kind: type[M]) -> Iterator[tuple[Recorded, M]]:
-    """The decodable messages of a stream; services ignore the others too."""
+    """Services ignore undecodable messages too."""
     return decoded_records(recording.of(source), kind)
 
 
 def decoded_records(records: Iterable[Recorded], kind: type[M]) -> Iterator[tuple[Recorded, M]]:
-    """The decodable ones of these messages."""
     for record in records:
         try:
             message = decode(record.payload or b"", kind)
@@ -141,7 +137,7 @@ class KnownWaiting:
 
 
 class RecordedQueue:
-    """The waiting pods of a recording by namespace and name, each from the newest list that has it."""
+    """Waiting pods by namespace and name, each from the newest list that has it."""
 
     def __init__(self, recording: Recording) -> None:
         self._known: dict[tuple[str, str], KnownWaiting] = {}
@@ -161,7 +157,7 @@ class RecordedQueue:
 
 
 def all_decisions(recording: Recording) -> Iterable[Recorded]:
-    """The messages of DECISIONS and the last ones on waiting pods, which may be older; in stream order."""
+    """DECISIONS and the last Decisions on waiting pods, which may be older; in stream order."""
     by_sequence = {each.sequence: each for each in (*_of_lists(recording), *recording.of(DECISIONS))}
     return sorted(by_sequence.values(), key=attrgetter("sequence"))
 
@@ -200,7 +196,6 @@ def recorded_run(recording: Recording, history: History, snapshot: Snapshot) -> 
 
 
 def recorded_end(recording: Recording, history: History) -> Snapshot:
-    """The cluster at the end of a recording."""
     snapshot = Snapshot()
     for _ in recorded_run(recording, history, snapshot):
         pass

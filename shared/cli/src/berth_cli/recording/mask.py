@@ -50,7 +50,6 @@ class Mask:
         self._names: dict[str, str] = {}
 
     def name(self, text: str) -> str:
-        """A name, or several with separators."""
         found = self._names.get(text)
         if found is None:
             found = _PARTS.sub(self._part, text)
@@ -63,11 +62,10 @@ class Mask:
         return text if _NUMBER.fullmatch(text) else self.name(text)
 
     def text(self, text: str) -> str:
-        """A sentence; numbers and amounts are kept."""
+        """Keeps numbers and amounts."""
         return " ".join(map(self._token, text.split(" ")))
 
     def attempt(self, text: str) -> str:
-        """An attempt, with its term and number."""
         try:
             attempt = Attempt.parse(text)
         except DecodeError:
@@ -75,11 +73,10 @@ class Mask:
         return str(Attempt(uid=Uid(self.name(attempt.uid)), term=attempt.term, n=attempt.n))
 
     def time(self, text: str) -> str:
-        """A time as the API writes it is kept."""
+        """Keeps times as the API writes them."""
         return text if _TIME.fullmatch(text) else self.name(text)
 
     def quantity(self, text: str) -> str:
-        """A quantity is kept."""
         return text if _QUANTITY.fullmatch(text) else self.name(text)
 
     def version(self, text: str) -> str:
@@ -91,7 +88,6 @@ class Mask:
         return text if text in _EVERYWHERE else self.name(text)
 
     def url(self, text: str) -> str:
-        """A valid address that belongs to no machine."""
         return f"http://{self.name('-'.join(_WORD.findall(text.partition('://')[2] or text)))}"
 
     def _part(self, found: re.Match[str]) -> str:

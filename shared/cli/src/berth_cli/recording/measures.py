@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import msgspec
 import numpy as np
 
-from berth.api.bandwidth import EGRESS_ANNOTATION, INGRESS_ANNOTATION, annotated_rate
+from berth.api.config.networktraffic import EGRESS_ANNOTATION, INGRESS_ANNOTATION, annotated_rate
 from berth.api.pod import Pod
 from berth.api.resources import CPU, MEMORY
 from berth.cluster.nodes import Amount, RowIndex
@@ -17,8 +17,6 @@ from berth.messages.livedata import Bandwidth
 
 
 class Spread(msgspec.Struct, frozen=True, kw_only=True):
-    """An amount over all nodes."""
-
     least: float
     mean: float
     most: float
@@ -64,7 +62,7 @@ class Traffic:
         self._annotated = {name: _annotated(measured, name) for name in (INGRESS_ANNOTATION, EGRESS_ANNOTATION)}
 
     def of(self, snapshot: Snapshot) -> BusiestNodes:
-        """The busiest nodes of a cluster with the same nodes."""
+        """Of a cluster with the same nodes."""
         received = {node: sample.receive for node, sample in self._samples.items()}
         transmitted = {node: sample.transmit for node, sample in self._samples.items()}
         return BusiestNodes(
@@ -82,7 +80,6 @@ class Traffic:
 
 
 def _annotated(snapshot: Snapshot, annotation: str) -> dict[str, float]:
-    """By node, the sum of its pods' annotations."""
     sums: dict[str, float] = {}
     for row in range(snapshot.size):
         for placed in snapshot.placed_on_row(row):
@@ -128,7 +125,7 @@ def _share(snapshot: Snapshot, rows: RowIndex, resource: str) -> Amount:
 
 
 def _room(snapshot: Snapshot, rows: RowIndex, pod: Pod | None) -> Amount:
-    """The number of pods with these requests that fit on each node, by its sums alone."""
+    """How many pods with these requests fit on each node, by its sums alone."""
     columns = snapshot.columns
     room: Amount = np.maximum(columns.allowed_pods[rows] - columns.pods[rows], 0)
     room[columns.unschedulable[rows]] = 0

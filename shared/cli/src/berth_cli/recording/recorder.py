@@ -1,10 +1,10 @@
 """Records a bus: stored messages, then every change, until stopped.
 
-It reads as a user without other rights: Direct Get, and the copies that streams republish. The queues PENDING and
-RANKED are read in the same way, so short-lived messages are recorded too.
+It needs no rights but Direct Get and the copies that streams republish, also of PENDING and RANKED, so short-lived
+messages are recorded too.
 
-A waiting pod may be on no stream: a gated pod never was, and an unschedulable one is on PENDING only while it is tried.
-So the recorder asks the watcher for waiting pods, as `berth queue` does, page by page, one request at a time.
+Gated pods are on no stream, and unschedulable ones only while they are tried. So the recorder asks the watcher for
+waiting pods, as `berth queue` does, one page at a time.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ OnWaiting = Callable[[Waiting], None]
 
 
 class BusReading:
-    """Reads every source of a recording: stored messages, then changes. ``received`` gets them in batches."""
+    """``received`` gets stored messages, then changes, in batches."""
 
     def __init__(self, session: Session, received: OnRecords) -> None:
         self._session = session
@@ -63,12 +63,12 @@ class BusReading:
 
     @property
     def begun(self) -> Begun:
-        """The positions received at the begin."""
+        """Positions at the begin."""
         return Begun(positions={name: each.position for name, each in self._readers.items()})
 
     @asynccontextmanager
     async def following(self) -> AsyncIterator[None]:
-        """When the block starts, every stored message has been received; inside it, changes are.
+        """Changes arrive inside the block; before it, every stored message has.
 
         The queues come first, so that a moving message is met in the next stream and not missed.
 
@@ -144,7 +144,7 @@ class Recorder:
                 await ask_who_waits(self._session, self._ask, self._waits, longest=LONGEST_AT_THE_END)
 
     def end(self, reason: str) -> None:
-        """Write the end, so that the recording is known to be whole.
+        """Write the end, which marks a whole recording.
 
         Raises:
             RecordingWriteError: this or an earlier write failed. Then it has no end.

@@ -1,9 +1,9 @@
 """Repeats every ranking of a recording from the data that its scorer had read, and compares.
 
-Each scorer of the recording has a view again (:class:`berth.ranking.view.View`). Before a ranking it reads what that
-scorer had read: the mirror, Decisions and live data up to the message's ``positions``, and its peers' rankings up to
-``received``. Then the scorer's own code runs (:class:`berth.ranking.ranker.Ranker`). From there on the recorded
-ranking counts, so that one difference does not cause others.
+Each scorer has a view again (:class:`berth.ranking.view.View`). Before a ranking, it reads the mirror, Decisions and
+live data up to the message's ``positions``, and its peers' rankings up to ``received``. Then the scorer's own code runs
+(:class:`berth.ranking.ranker.Ranker`). Afterwards the recorded ranking counts, so that one difference does not cause
+others.
 """
 
 from __future__ import annotations
@@ -59,13 +59,13 @@ class RecordedRanking:
 
     @property
     def was_ranked(self) -> bool:
-        """Whether a cycle ran: without one the answer is an error without nodes."""
+        """Without a cycle the answer is an error without nodes."""
         return not self.message.error or self.message.nodes is not None or self.message.evaluated > 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Replayed:
-    """A repeated ranking. ``differences`` are sentences; empty if it is equal.
+    """``differences`` are sentences; empty if it is equal.
 
     ``left_out`` is why it was not repeated; then ``again`` is ``None``.
     """
@@ -78,7 +78,7 @@ class Replayed:
 
 @dataclass(slots=True, kw_only=True)
 class ReplayCounts:
-    """The numbers of a replay: equal ones by scorer, left out ones by reason."""
+    """Equal rankings by scorer, left out ones by reason."""
 
     equal: Counter[str] = field(default_factory=Counter)
     different: int = 0
@@ -113,7 +113,6 @@ class Replay:
         self._sources = RecordedSources(recording, self.rankings)
 
     def run(self) -> Iterator[Replayed]:
-        """Every ranking, in stream order."""
         for ranking in self.rankings:
             yield self.make_again(ranking)
 
@@ -158,7 +157,7 @@ class Replay:
             return ranker.answer(pending, view, 0.0)
 
     def _most_named(self, message: Ranked) -> int | None:
-        """The scorer's maximum of named nodes at that time, as far as the recording shows."""
+        """The scorer's ``numbers.best`` at that time, as far as the recording shows."""
         known = (most for most in self._named.get(message.scorer, ()) if most >= len(message.candidates))
         return min(known, default=None)
 
@@ -185,7 +184,7 @@ class Replay:
 
 
 class RecordingGaps:
-    """Missing parts of a scorer's input: before the begin of the recording, or after its end."""
+    """Parts of a scorer's input from before the recording or after it."""
 
     def __init__(self, recording: Recording, uncertain: timedelta) -> None:
         self._begun = recording.begun
@@ -228,7 +227,7 @@ _BEFORE: Final = "ranked before everything that counted then was recorded"
 def _proposed_before(recording: Recording) -> Iterator[tuple[str, tuple[int, datetime]]]:
     """Pods that counted on a node at the begin of the recording without a RANKED in it.
 
-    Each has the position from which the mirror shows its end, and the time of its Decision.
+    By uid: the position from which the mirror shows its end, and the time of its Decision.
     """
     ranked = {uid for record in recording.of(RANKED) if (uid := _uid_in(record))}
     first_mirrored: dict[str, int] = {}
@@ -260,8 +259,6 @@ def _missed(recording: Recording) -> Iterator[datetime]:
 
 
 class _Attempted(msgspec.Struct):
-    """The part of a message that identifies its pod."""
-
     attempt: str
 
 
@@ -311,7 +308,6 @@ class RecordedSources:
         return self._rankings[begin:end], end
 
     def last_pending(self, position: int) -> Recorded | None:
-        """The newest message of PENDING up to the position."""
         end = bisect_right(self._sequences[PENDING], position)
         return self._records[PENDING][end - 1] if end else None
 
@@ -332,7 +328,7 @@ class ScorersView:
         self._expiring: list[str] = []  # pods whose proposals expire before the next ranking
 
     def advance(self, ranking: RecordedRanking) -> None:
-        """Read the scorer's input of this ranking, in the order of NATS's times."""
+        """Read the ranking's input, in the order of NATS's times."""
         message, received = ranking.message, ranking.message.received
         read: list[Sequence[tuple[datetime, Source, Recorded | RecordedRanking]]] = []
         for source, name in POSITIONED.items():

@@ -1,8 +1,8 @@
-"""The recording's pods under another configuration: in their order, on a cluster that follows.
+"""A recording's pods under another configuration, in their order.
 
-The cluster begins as the recording does. Events of others are repeated at their times: nodes, objects, pods of other
-schedulers, deletions. Results of the recorded decisions are left out: Bindings, evictions, and the volumes of claims.
-The new decisions count instead. A waiting pod is tried again whenever a change may help it.
+The cluster begins as the recording does. Events of others (nodes, objects, pods of other schedulers, deletions) are
+repeated at their times. Results of the recorded decisions (Bindings, evictions, volumes of claims) are replaced by the
+new ones. A waiting pod is tried again whenever a change may help it.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class RunResult(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class WhatIf(msgspec.Struct, frozen=True, kw_only=True):
-    """A recording, and two runs of its pods: with its own configuration, and with another one.
+    """Two runs of a recording's pods: with its own configuration and with another.
 
     The first shows the differences that come from the run itself: pods are placed one after another.
     """
@@ -94,7 +94,7 @@ def what_if(
     history: History | None = None,
     observer: RunObserver | None = None,
 ) -> WhatIf:
-    """Run the recording's pods with its own profiles and with others; ``observer`` observes the other run."""
+    """``observer`` observes the run with the other profiles."""
     history = history or History(recording)
     recorded = recorded_end(recording, history)
     largest = max((pod for uid, pod in history.pods.items() if uid in history.bound), key=_size, default=None)
@@ -120,8 +120,6 @@ def _size(pod: Pod) -> tuple[int, int]:
 
 
 class OtherRun:
-    """A run of the recorded pods with some profiles."""
-
     def __init__(
         self,
         recording: Recording,
@@ -152,11 +150,9 @@ class OtherRun:
 
     @property
     def failures(self) -> dict[str, str]:
-        """By pod, the error of a plugin."""
         return self._simulation.failures
 
     def through(self) -> None:
-        """From the begin of the recording to its end."""
         asked = [(one.at, one) for one in self._history.asked if one.pod.uid in self._is_ours]
         gone = [(at, uid) for uid, at in self._history.gone.items() if uid in self._is_ours]
         events: list[Sequence[tuple[datetime, Source | None, Recorded | AskedPod | str]]] = [
@@ -239,7 +235,7 @@ class OtherRun:
             self._end(uid)
 
     def _end(self, uid: str) -> None:
-        """The pod was deleted, or has finished."""
+        """Deleted or finished."""
         self._ended.add(uid)
         self._waiting.pop(uid, None)
         self.snapshot.remove_pod(uid)
@@ -300,7 +296,7 @@ class OtherRun:
             self._observer.ranked(pod, ranking, at)
 
     def _carry_out(self, pod: Pod, ranking: Ranking, at: datetime) -> bool:
-        """Carry out the ranking; returns whether the pod may fit now that its victims are gone."""
+        """Whether the pod may fit now that its victims are gone."""
         victims = ranking.nomination.victims if ranking.nomination is not None else ()
         self._note_victims(victims)
         rejection = self._simulation.carry_out(pod, ranking)

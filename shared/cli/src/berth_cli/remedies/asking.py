@@ -33,7 +33,7 @@ ANOTHER_POD: Final = "what would help is unknown: the last Decision is on an ear
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Advisory:
-    """Gives advice on any pod. ``profiles`` belong to the configuration and are made once."""
+    """``profiles`` are made once."""
 
     session: Session
     snapshot: Snapshot
@@ -80,6 +80,6 @@ def sources_of_filters(profiles: Iterable[Profile]) -> set[LiveSource]:
 async def advice_on(
     session: Session, name: PodName, configuration: KubeSchedulerConfiguration, pod: Pod | None = None
 ) -> Advice:
-    """The advice on one pod, from a mirror read for it. ``pod`` as in :meth:`Advisory.on`."""
+    """From a mirror read for this pod. ``pod`` as in :meth:`Advisory.on`."""
     async with open_advisory(session, configuration) as advisory:
         return await advisory.on(name, pod)

@@ -21,7 +21,7 @@ MOST_GROUPS: Final = 5  # advice is given on the largest groups only
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RefusedGroup:
-    """Pods rejected by the same plugins; the advice is on ``example``."""
+    """The advice is on ``example``."""
 
     plugins: tuple[str, ...]
     pods: int
@@ -62,7 +62,7 @@ async def advise_groups(
 
 
 def group_lines(groups: Iterable[RefusedGroup]) -> Iterator[RenderableType]:
-    """The groups as text; groups without advice are left out."""
+    """Groups without advice are left out."""
     missing: dict[str, None] = {}
     for group in groups:
         if group.advice.missing:

@@ -78,14 +78,12 @@ class _Rejections:
 
     @property
     def free(self) -> RowIndex:
-        """The rows that no filter rejects."""
         rejected = np.zeros(len(self.rows), dtype=np.bool_)
         for mask in self.by_plugin.values():
             rejected |= mask
         return self.rows[~rejected]
 
     def remedies(self, plugin: FilterPlugin) -> Iterator[Remedy]:
-        """The plugin's remedies for the nodes that it rejects."""
         rejected = self.by_plugin.get(plugin.name)
         if rejected is None or not rejected.any() or not isinstance(plugin, RemedyPlugin):
             return

@@ -54,7 +54,7 @@ class Advice:
 
 
 def remedy_lines(remedies: Iterable[Remedy]) -> Iterator[RenderableType]:
-    """The remedies under their heading; empty without remedies."""
+    """Empty without remedies."""
     for number, remedy in enumerate(remedies):
         if not number:
             yield HEADING

@@ -27,7 +27,7 @@ TEXT_CHARACTERS: Final = 600
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordedSource:
-    """A recording with its services' profiles. ``config``: the digest of their configuration."""
+    """``config``: the digest of the services' configuration."""
 
     recording: Recording
     profiles: Mapping[str, Profile]
@@ -36,8 +36,6 @@ class RecordedSource:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TwoClusters:
-    """A recording, and the run of its pods with other profiles."""
-
     source: RecordedSource
     profiles: Mapping[str, Profile]
     title: str  # the file
@@ -76,7 +74,6 @@ class TwoClusters:
         )
 
     def document(self) -> Document:
-        """Both runs, step by step, and their differences."""
         different = [each for each in self.found.other.pods if not each.is_equal]
         measured = (self.found.recorded, self.found.again.measures, self.found.other.measures)
         return {
@@ -95,7 +92,7 @@ class TwoClusters:
         }
 
     def node_json(self, name: str, step: int) -> Document:
-        """The node's pods at a step, in both clusters.
+        """Both clusters at a step.
 
         Raises:
             NotFoundError: neither cluster has the node.
@@ -113,7 +110,7 @@ class TwoClusters:
         }
 
     def pod_json(self, name: PodName) -> Document:
-        """The pod's place and its reason, in both clusters.
+        """Both clusters at their ends.
 
         Raises:
             NotFoundError: neither cluster has the pod.
@@ -179,7 +176,7 @@ class TwoClusters:
 
 
 class _OtherEvictions:
-    """The evictions of the other run; names of victims come from the comparison."""
+    """Names of victims come from the comparison."""
 
     def __init__(self, film: Film, compared: Sequence[ComparedPod]) -> None:
         names = {each.uid: _name_of(each) for each in compared}
@@ -206,7 +203,6 @@ class _OtherEvictions:
         return self._by_preemptor.get(uid)
 
     def of_victim(self, uid: str) -> EvictionRecord | None:
-        """The eviction that ended the pod."""
         return self._of_victim.get(uid)
 
 
@@ -254,7 +250,7 @@ _OUTCOMES: Final = {Fate.PLACED: Outcome.BOUND, Fate.EVICTED: Outcome.BOUND, Fat
 
 
 def _other_decision(name: PodName, compared: ComparedPod, last: LastRanking) -> Decision:
-    """The Decision that the binder would have made, so that one code explains both runs."""
+    """As the binder would have made it, so that one code explains both runs."""
     ranking, fate = last.ranking, compared.other
     return Decision(
         attempt="",

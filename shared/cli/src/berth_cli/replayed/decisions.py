@@ -62,12 +62,12 @@ class RecordedDecisions:
                     self._evicted_for[evicted] = eviction
 
     def __contains__(self, name: PodName) -> bool:
-        """Whether the last pod of this name has a Decision."""
+        """The last pod of this name has a Decision."""
         waited = self.waited(name)
         return name in self._last and (waited is None or waited.pod.uid == self._uids[name])
 
     def waited(self, name: PodName) -> KnownWaiting | None:
-        """The watcher's answer about the last pod of this name, if the pod waited then."""
+        """The answer about the last pod of this name, if it waited."""
         known, decided = self._waiting.of(name.namespace, name.name), self._last.get(name)
         if known is None or decided is None or known.pod.uid == self._uids[name] or known.at > decided.time:
             return known
@@ -118,7 +118,7 @@ class RecordedDecisions:
 
 
 def _node_of(recording: Recording, name: PodName) -> str:
-    """The pod's node in the mirror at the end of a recording; empty without one."""
+    """In the mirror at the end; empty without one."""
     ended: set[str] = set()
     for record in reversed(recording.of(CLUSTER)):
         if not record.subject.startswith(f"{POD.name}.") or record.subject in ended:
@@ -143,7 +143,7 @@ def _is_about(record: Recorded, name: PodName) -> bool:
 
 
 def waited_sentences(known: KnownWaiting) -> Iterator[str]:
-    """Why a pod without a Decision waited, in the words of `berth why`."""
+    """In the words of `berth why`."""
     for line in detail_lines(_answer(known), QueuedPodDetail(pod=known.pod)):
         if isinstance(line, str):
             yield line.strip()

@@ -90,15 +90,11 @@ class FilmedEviction:
 
 @dataclass(slots=True)
 class _Run:
-    """The nodes of a run, as :class:`NodeTable` reads them."""
-
     snapshot: Snapshot
     bandwidth: dict[str, dict[str, Bandwidth]] = field(default_factory=dict)
 
 
 class Film:
-    """A step for each of ``times``."""
-
     def __init__(self, times: Sequence[datetime], samples: Sequence[Recorded] = ()) -> None:
         """``samples``: the records of bandwidth; without them the film has no traffic."""
         self.times = times
@@ -133,15 +129,14 @@ class Film:
             self._step(snapshot)
 
     def on_node(self, node: str, step: int) -> list[Stay]:
-        """The pods of a node in a step, the latest first."""
+        """The latest first."""
         return [each for each in reversed(self._by_node.get(node, ())) if each.is_at(step)]
 
     def stays_of(self, name: PodName) -> list[Stay]:
-        """The pod's places, in order of time."""
         return self._by_pod.get(name, [])
 
     def ends_with(self, uid: str) -> bool:
-        """Whether the pod is placed at the end. A pod of a removed node counts as placed until it is deleted itself."""
+        """A pod of a removed node counts as placed until it is deleted itself."""
         return self._run is not None and self._run.snapshot.placed(uid) is not None
 
     def step_of(self, at: datetime) -> int:
@@ -181,7 +176,6 @@ class Film:
             here.pop(uid).end = len(self.steps)
 
     def _sample(self, until: datetime, run: _Run) -> None:
-        """Take the samples up to this time."""
         while self._sampled < len(self._samples) and self._samples[self._sampled].time <= until:
             record = self._samples[self._sampled]
             self._sampled += 1

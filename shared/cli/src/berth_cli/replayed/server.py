@@ -1,4 +1,4 @@
-"""Serves the page of a recording with two clusters side by side. All contents are made before and do not change."""
+"""Serves the page of a recording with two clusters side by side. Its contents do not change."""
 
 from __future__ import annotations
 

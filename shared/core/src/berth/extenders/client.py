@@ -72,6 +72,7 @@ class HttpExtender:
         self._metrics = metrics
         self._tls = tls
         self._slots = asyncio.Semaphore(CALLS_WITH_NODES if configuration.reads_nodes else CALLS)
+        self._binding_slots = asyncio.Semaphore(CALLS)  # questions of a slow extender delay no Binding
         self._is_failing = False
 
     async def filter(self, pod: Pod, nodes: Mapping[str, Node]) -> FilterAnswer:
@@ -118,7 +119,7 @@ class HttpExtender:
         """
         configuration = self.configuration
         async with self._call(BIND):
-            async with self._slots:
+            async with self._binding_slots:
                 check()
                 body = await self._send(configuration.bind_verb, binding_args(pod, node))
             binding_answer(configuration, body)
@@ -258,9 +259,6 @@ class Extenders:
                     return alone
         return await self._ask(interested, pod, {name: nodes[name] for name in to_extend.nodes})
 
-    def are_asked_about_evictions(self, pod: Pod) -> bool:
-        return any(each.preempt_verb and is_interested(each, pod) for each in self._configurations)
-
     async def ask_about_evictions(
         self, pod: Pod, candidates: Sequence[Nomination], victims: Mapping[str, Pod]
     ) -> Evictions:
@@ -279,7 +277,7 @@ class Extenders:
             except ExtenderError as error:
                 if not extender.configuration.ignorable:
                     return Evictions(message=str(error))
-        return Evictions(left={each.node: frozenset(each.victims) for each in left})
+        return Evictions(left=tuple(left))
 
     async def _ask(self, interested: Sequence[HttpExtender], pod: Pod, nodes: Mapping[str, Node]) -> Extension:
         left, rejected = dict(nodes), dict[str, Status]()

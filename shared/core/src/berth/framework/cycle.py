@@ -99,7 +99,7 @@ class EveryNode:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankOptions:
-    """Options of ``rank``; ``evictions``, ``detail`` and ``timing`` are filled in."""
+    """Options of ``rank``; ``detail`` and ``timing`` are filled in."""
 
     best: int = BEST  # number of named nodes
     explained: int = BEST  # how many of them, from the first on, have every plugin's points
@@ -107,8 +107,6 @@ class RankOptions:
     may_preempt: bool = True  # run PostFilter if no node is feasible
     extension: Extension | None = None  # the extenders' answers about the pod
     unasked: bool = False  # count nodes that extenders were not asked about
-    # Evictions that would make room, best first; extenders may be asked about them.
-    evictions: list[Nomination] | None = None
     detail: Detail | None = None  # the result for every node
     timing: Timing | None = None  # the duration of each extension point
 
@@ -391,8 +389,6 @@ def _none_feasible(cycle: _Cycle, diagnosis: Diagnosis, message: str, columns: M
             cycle.found,
             columns,
             diagnosis=diagnosis,
-            evictions=None if cycle.options.extension is None else cycle.options.extension.evictions,
-            candidates=cycle.options.evictions,
         )
         cycle.timing.end(Code.SUCCESS if result.nomination is not None else Code.UNSCHEDULABLE)
     return Ranking(

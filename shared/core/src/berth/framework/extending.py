@@ -1,4 +1,4 @@
-"""The answers of HTTP extenders in one cycle: the feasible nodes that they keep, their points, and evictions.
+"""The answers of HTTP extenders: the feasible nodes that they keep, their points, and the evictions that they keep.
 
 A cycle does no I/O, so its caller asks first: ``berth.framework.cycle.nodes_to_extend`` returns the nodes that pass all
 filters, the extenders answer, and ``rank`` takes the answers as an ``Extension``. The Snapshot may have changed
@@ -18,6 +18,7 @@ from berth.api.config.configuration import ExtenderConfiguration
 from berth.api.pod import Container, Pod
 from berth.cluster.nodes import Mask, Nodes
 from berth.cluster.snapshot import Snapshot
+from berth.framework.interface import Nomination
 from berth.framework.status import Diagnosis, Status
 
 # Stands for all extenders among the plugins that rejected a pod, as in kube-scheduler: any event may help it.
@@ -34,9 +35,9 @@ NO_CANDIDATE: Final = "no candidate node for preemption"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evictions:
-    """The evictions that extenders keep: victims' uids by node, the best first; or why there are no evictions."""
+    """The candidates that extenders keep, the best first; or why they keep none."""
 
-    left: Mapping[str, frozenset[str]] = field(default_factory=dict)
+    left: tuple[Nomination, ...] = ()
     message: str = NO_CANDIDATE
 
 
@@ -48,12 +49,11 @@ class Extension:
     left: frozenset[str]  # nodes that all extenders keep
     rejected: Mapping[str, Status] = field(default_factory=dict)  # their reasons, if given
     points: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
-    evictions: Evictions | None = None  # None: not asked about evictions
 
     @property
     def is_empty(self) -> bool:
         # No extender was asked.
-        return not self.asked and self.evictions is None
+        return not self.asked
 
     def is_final_for(self, nodes: Collection[str]) -> bool:
         """Whether these feasible nodes need no further question: one is kept, or extenders were asked about all."""

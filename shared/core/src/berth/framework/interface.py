@@ -347,15 +347,8 @@ class PostFilterPlugin(Plugin):
     ) -> PostFilterResult:
         """``diagnosis`` has the reason for each rejected node; ``dry_run`` evaluates evictions."""
 
-    def candidates(
-        self, state: CycleState, pod: Pod, snapshot: Snapshot, diagnosis: Diagnosis, dry_run: DryRun
-    ) -> list[Nomination]:
-        """The nominations to ask extenders about, best first; empty: do not ask."""
-        del state, pod, snapshot, diagnosis, dry_run
-        return []
-
     def confirm(self, pod: Pod, node: str, dry_run: DryRun) -> Nomination | None:
-        """The victims on this node, for evictions that extenders keep; None (the default): no pod is evicted."""
+        """The victims on this node by the binder's own cache; None (the default): no pod is evicted."""
         del pod, node, dry_run
         return None
 
@@ -367,6 +360,14 @@ class PostFilterPlugin(Plugin):
         """
         del diagnosis
         return self.confirm(pod, proposed, dry_run)
+
+    def candidates(self, pod: Pod, proposed: str, diagnosis: Diagnosis, dry_run: DryRun) -> list[Nomination]:
+        """Called in place of ``choose`` if extenders filter evictions: the ones to ask about, the best first.
+
+        By default what ``choose`` finds.
+        """
+        found = self.choose(pod, proposed, diagnosis, dry_run)
+        return [] if found is None else [found]
 
 
 class PreScorePlugin(Plugin):

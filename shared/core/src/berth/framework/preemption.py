@@ -16,7 +16,6 @@ from berth.cluster.nodes import Mask, NodeInfo, Nodes, NodesWithoutPods, Removed
 from berth.cluster.pods import PlacedPod
 from berth.cluster.snapshot import Snapshot
 from berth.framework.equivalencecache import EquivalenceCache
-from berth.framework.extending import EXTENDER, Evictions
 from berth.framework.filtering import (
     FeasibleNodes,
     PreFiltered,
@@ -29,7 +28,6 @@ from berth.framework.filtering import (
 from berth.framework.interface import (
     FilterPlugin,
     Nomination,
-    PostFilterPlugin,
     PostFilterResult,
     PreFilterExtensions,
     Reads,
@@ -55,13 +53,10 @@ def post_filter(  # noqa: PLR0913 - the parts of one cycle
     columns: Mapping[str, FilterColumn],
     *,
     diagnosis: Diagnosis,
-    evictions: Evictions | None = None,
-    candidates: list[Nomination] | None = None,
 ) -> PostFilterResult:
     """Run the PostFilter plugins up to the first nomination and join all messages.
 
-    Without a PostFilter plugin, a nomination of the pod is cleared. ``evictions``: those that extenders keep.
-    ``candidates`` is filled with those about which extenders may be asked.
+    Without a PostFilter plugin, a nomination of the pod is cleared.
 
     Raises:
         PluginFailure: a plugin failed.
@@ -75,28 +70,12 @@ def post_filter(  # noqa: PLR0913 - the parts of one cycle
         answer = call(plugin, "PostFilter", plugin.post_filter, PostFilterResult, *arguments)
         messages.extend([answer.message] if answer.message else [])
         if answer.nomination is not None:
-            nomination = answer.nomination
-            if nomination.victims and candidates is not None:
-                candidates.extend(call(plugin, "PostFilter", plugin.candidates, list, *arguments))
-            if nomination.victims and evictions is not None:
-                return _of_those_left(plugin, pod, dry_run, evictions)
-            return PostFilterResult(nomination, ", ".join(messages))
+            return PostFilterResult(answer.nomination, ", ".join(messages))
         unschedulable.update(answer.unschedulable_plugins)
         clears = clears or answer.clears_nomination
         if answer.is_last_word:
             break
     return PostFilterResult(None, ", ".join(messages), clears, unschedulable_plugins=tuple(unschedulable))
-
-
-def _of_those_left(plugin: PostFilterPlugin, pod: Pod, dry_run: FilterDryRun, evictions: Evictions) -> PostFilterResult:
-    """The best eviction that extenders keep and that still makes room with the same victims."""
-    for node, victims in evictions.left.items():
-        found = call(plugin, "PostFilter", plugin.confirm, object, pod, node, dry_run)
-        if isinstance(found, Nomination) and victims == frozenset(found.victims):
-            return PostFilterResult(found)
-    return PostFilterResult(
-        message=f"preemption: {evictions.message}", unschedulable_plugins=(EXTENDER,)
-    )  # any event may help
 
 
 def confirm(pod: Pod, node: str, snapshot: Snapshot, profile: Profile) -> Nomination | None:
@@ -121,18 +100,39 @@ def best_eviction(pod: Pod, proposed: str, snapshot: Snapshot, profile: Profile)
     Raises:
         PluginFailure: a plugin failed.
     """
+    if (searched := _search(pod, snapshot, profile)) is None:
+        return None
+    for plugin in profile.post_filters:
+        answer = call(plugin, "PostFilter", plugin.choose, object, pod, proposed, *searched)
+        if isinstance(answer, Nomination):
+            return answer
+    return None
+
+
+def eviction_candidates(pod: Pod, proposed: str, snapshot: Snapshot, profile: Profile) -> list[Nomination]:
+    """The evictions by this Snapshot to ask extenders about, the best first; ``proposed`` as in ``best_eviction``.
+
+    Raises:
+        PluginFailure: a plugin failed.
+    """
+    if (searched := _search(pod, snapshot, profile)) is None:
+        return []
+    for plugin in profile.post_filters:
+        found: list[Nomination] = call(plugin, "PostFilter", plugin.candidates, list, pod, proposed, *searched)
+        if found:
+            return found
+    return []
+
+
+def _search(pod: Pod, snapshot: Snapshot, profile: Profile) -> tuple[Diagnosis, FilterDryRun] | None:
+    """The reason against each node, and the dry run; None if PreFilter rejects the pod."""
     results = EquivalenceCache.of(snapshot, profile).results_of(pod)
     found = pre_filter(pod, snapshot, profile, results.new_state(), results.pre_filtered)
     if found.rejection is not None:
         return None
     cached = results.refresh_filters()
     feasible = FeasibleNodes(pod, snapshot, profile, found, cached)
-    diagnosis, dry_run = feasible.diagnosis(), FilterDryRun(pod, snapshot, profile, found, cached.columns)
-    for plugin in profile.post_filters:
-        answer = call(plugin, "PostFilter", plugin.choose, object, pod, proposed, diagnosis, dry_run)
-        if isinstance(answer, Nomination):
-            return answer
-    return None
+    return feasible.diagnosis(), FilterDryRun(pod, snapshot, profile, found, cached.columns)
 
 
 def dry_run_of(pod: Pod, snapshot: Snapshot, profile: Profile) -> FilterDryRun:

@@ -185,15 +185,20 @@ class Profile:
         rejecting = (*self.pre_enqueues, *self.pre_filters, *self.filters, *self.reserves, *self.permits)
         self.requeueing = {p.name: p for p in rejecting}
         self.event_hints = {p.name: p.events() if isinstance(p, EnqueueExtensions) else None for p in rejecting}
-        if any(extender.filter_verb for extender in self.extenders):
+        if any(extender.filter_verb or extender.preempt_verb for extender in self.extenders):
             self.event_hints = {**self.event_hints, EXTENDER: None}
 
     def is_extended(self, pod: Pod) -> bool:
         """Whether extenders filter nodes for the pod: nodes that pass the plugins' filters may still be rejected."""
         return any(extender.filter_verb and is_interested(extender, pod) for extender in self.extenders)
 
+    @cached_property
+    def filters_evictions(self) -> bool:
+        """Whether an extender filters evictions, for some pods."""
+        return any(extender.preempt_verb for extender in self.extenders)
+
     def asks_about_evictions(self, pod: Pod) -> bool:
-        """Whether extenders may leave out evictions for the pod, of which only the scorer knows."""
+        """Whether the binder asks extenders which evictions for the pod they keep."""
         return any(extender.preempt_verb and is_interested(extender, pod) for extender in self.extenders)
 
     def is_bound_by_extender(self, pod: Pod) -> bool:

@@ -58,19 +58,6 @@ class Ranker:
         """The nodes to ask extenders about before the pod is ranked."""
         return nodes_to_extend(pending.pod, view.snapshot, self.profiles[pending.profile], search=search)
 
-    def evictions(self, pending: Pending, view: View, extension: Extension | None) -> list[Nomination]:
-        """The evictions to ask extenders about, best first; empty if none would be proposed."""
-        found: list[Nomination] = []
-        profile, attempt = self.profiles[pending.profile], Attempt.parse(pending.attempt)
-        rank(
-            pending.pod,
-            view.snapshot,
-            profile,
-            attempt=attempt,
-            options=RankOptions(explained=0, extension=extension, evictions=found),
-        )
-        return found
-
     def answer(  # noqa: PLR0913 - what is ranked, on what, and the options
         self,
         pending: Pending,

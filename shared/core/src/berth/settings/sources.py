@@ -13,7 +13,7 @@ from datetime import timedelta
 from difflib import get_close_matches
 from operator import attrgetter
 from pathlib import Path
-from typing import Any, Final, cast, get_type_hints
+from typing import Any, Final, TypeVar, cast, get_type_hints
 
 import typer
 
@@ -28,6 +28,8 @@ from berth.settings.settings import (
     with_proposal_of_the_lease,
     written_path,
 )
+
+S = TypeVar("S")
 
 PREFIX: Final = "BERTH"
 
@@ -110,6 +112,19 @@ def read_settings(
     return settings
 
 
+def read_variables(kind: type[S], environment: Mapping[str, str]) -> S:
+    """The settings of one service alone, which come from variables.
+
+    Raises:
+        SettingsError: with every problem.
+    """
+    given = _Sources(flags={}, environment=environment, file={}, flag_names={})
+    settings: S = _build(kind, "", given)
+    if given.problems:
+        raise SettingsError([f"{given.names[path]}: {problem}" for path, problem in given.problems])
+    return settings
+
+
 def leaves(kind: type[Any] = Settings, prefix: str = "") -> Iterator[Leaf]:
     """All settings, in order of declaration."""
     for name, (of, marks) in _fields(kind).items():
@@ -120,10 +135,11 @@ def leaves(kind: type[Any] = Settings, prefix: str = "") -> Iterator[Leaf]:
 
 
 def _fields(kind: type[Any]) -> dict[str, tuple[type[Any], tuple[Any, ...]]]:
-    """Name, type and other items of each field's annotation."""
+    """Type and reader of each field that has a reader, and the variable if its name is not the path."""
     plain = get_type_hints(kind)
     full = get_type_hints(kind, include_extras=True)
-    return {name: (plain[name], getattr(full[name], "__metadata__", ())) for name in plain}
+    every = {name: (plain[name], getattr(full[name], "__metadata__", ())) for name in plain}
+    return {name: (of, marks) for name, (of, marks) in every.items() if marks or is_dataclass(of)}
 
 
 def _leaf(path: str, marks: tuple[Any, ...]) -> Leaf:

@@ -1,4 +1,4 @@
-"""The folder of `berth record --keep`: segments, each an ordinary recording that overlaps with the next one.
+"""The folder of `berth record --keep`: segments that overlap.
 
 A segment is called ``000017-20261125T101500Z.berth``: its number, and its begin by NATS's clock. One recorder at a time
 holds the folder's lock, which ends with its process.
@@ -32,8 +32,6 @@ _SHOWN: Final = 200  # characters of the lock file, which names its process, in 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SegmentFile:
-    """A segment by its name: ``at`` is its begin, to the second."""
-
     path: Path
     number: int
     at: datetime
@@ -76,7 +74,6 @@ class SegmentFolder:
 
     @property
     def summary(self) -> tuple[int, int]:
-        """The number of segments, and their bytes."""
         there = segments_in(self.path)
         return len(there), sum(_size(each) for each in there)
 

@@ -79,14 +79,13 @@ class OverlappingFile:
         return ""
 
     def records(self, *, is_continued: bool) -> Iterator[Record]:
-        """All of it, or the part after its begin."""
         self.file.seek(0)
         return opened(self.name, self.file, is_continued=is_continued)[1]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Joined:
-    """Files that continue each other. ``less`` says why they cover less than requested, if so."""
+    """``less``: why the files cover less than requested; empty if they do not."""
 
     parts: Sequence[OverlappingFile]
     less: str = ""

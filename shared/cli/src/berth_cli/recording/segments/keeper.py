@@ -1,7 +1,7 @@
 """Keeps the last hour of the bus as segments (`berth record --keep`).
 
-A segment is an ordinary recording. The next one begins before it ends, so that together they have no gap: each reads
-the stored messages from NATS and ends when its successor has reached its position.
+Each segment is an ordinary recording, with NATS's stored messages. It ends when its successor has reached its position,
+so that there is no gap.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ class Keeper:
         return _Segment(self._folder.next_path(head.at), head, session, self._ask, self._on_missing)
 
     async def _until_due(self, segment: _Segment) -> None:
-        """Until the next segment should begin: by age, or if it is large and half of it are changes."""
+        """Until the segment is old, or large and half of it changes."""
         most = max(self._folder.most_bytes // SEGMENTS, 2 * segment.written)
         until = asyncio.get_running_loop().time() + self._folder.length.total_seconds()
         while asyncio.get_running_loop().time() < until and segment.written < most and segment.has_room:
@@ -104,8 +104,6 @@ class Keeper:
 
 
 class _Segment:
-    """A running recorder and its file."""
-
     def __init__(self, path: Path, head: Header, session: Session, ask: AskQueue, on_missing: OnBegun) -> None:
         """Raises: UsageError: the file cannot be created."""
         self._path = path
@@ -119,12 +117,11 @@ class _Segment:
 
     @property
     def written(self) -> int:
-        """Bytes of the file."""
         return self._writer.written
 
     @property
     def has_room(self) -> bool:
-        """Whether a replay could also read the messages until the next segment has begun."""
+        """A replay could also read the messages until the next segment has begun."""
         return self._writer.size < MOST_BYTES - 2 * MOST_FRAME_BYTES
 
     async def begin(self) -> None:

@@ -86,13 +86,13 @@ class ExtenderConfiguration:
 
     @property
     def is_asked(self) -> bool:
-        """Whether scorers ask it, and so receive whole pods."""
-        return bool(self.filter_verb or self.prioritize_verb or self.preempt_verb)
+        """Whether scorers ask it about nodes, and so receive whole pods."""
+        return bool(self.filter_verb or self.prioritize_verb)
 
     @property
     def reads_nodes(self) -> bool:
         """Whether whole nodes are sent to it."""
-        return bool(self.filter_verb or self.prioritize_verb) and not self.node_cache_capable
+        return self.is_asked and not self.node_cache_capable
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,6 +1,6 @@
-"""The arguments of NetworkTraffic: the short form (``ip``, ``deviceName``, ``timeRange``) and the full one.
+"""NetworkTraffic's annotations and arguments, which the collector reads without plugins.
 
-Separate from the plugin, because the collector reads them without plugins.
+Arguments have a short form (``ip``, ``deviceName``, ``timeRange``) and a full one.
 """
 
 from __future__ import annotations
@@ -12,9 +12,11 @@ from datetime import timedelta
 from typing import Final
 from urllib.parse import urlsplit
 
-from berth.api.bandwidth import bytes_per_second
 from berth.api.config.types import Args, Point
-from berth.api.resources import QuantityError
+from berth.api.node import Node
+from berth.api.pod import Pod
+from berth.api.resources import QuantityError, value
+from berth.errors import PermanentError
 
 NAME: Final = "NetworkTraffic"
 ALIAS: Final = "network_traffic"
@@ -31,6 +33,14 @@ _LABEL: Final = re.compile(r"[a-zA-Z_][a-zA-Z0-9_]*")
 
 
 DEFAULT_NODE_LABEL: Final = "node"
+
+# Annotations of a pod: bits per second as a quantity (10M), as read by the CNI plugin that shapes traffic.
+INGRESS_ANNOTATION: Final = "kubernetes.io/ingress-bandwidth"
+EGRESS_ANNOTATION: Final = "kubernetes.io/egress-bandwidth"
+# Annotation of a node: bits per second of its link, for network cards that report no speed or a wrong one.
+LINK_CAPACITY_ANNOTATION: Final = "berth/link-capacity"
+
+_BITS_PER_BYTE: Final = 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,6 +121,29 @@ def maximum_age_of(args: NetworkTrafficArgs) -> timedelta:
     return args.maximum_age or max(time_range_of(args), _SHORTEST_AGE)
 
 
+def bytes_per_second(bits: str | float) -> float:
+    """A quantity of bits per second (``10M``) in bytes per second.
+
+    Raises:
+        QuantityError: not a quantity, or below 0.
+    """
+    amount = value(bits)
+    if amount < 0:
+        raise QuantityError(f"want 0 or more, got {bits!r}")
+    return amount / _BITS_PER_BYTE
+
+
+def annotated_rate(thing: Pod | Node, annotation: str) -> float | None:
+    """Bytes per second of an object's annotation; ``None`` if absent or unreadable."""
+    written = (thing.metadata.annotations or {}).get(annotation)
+    if written is None:
+        return None
+    try:
+        return bytes_per_second(written)
+    except PermanentError:
+        return None
+
+
 def validate(args: NetworkTrafficArgs, path: str) -> list[str]:
     return [
         *_form_problems(args, path),
@@ -164,10 +197,10 @@ def _label_problems(args: NetworkTrafficArgs, path: str) -> list[str]:
     problems = []
     if not _LABEL.fullmatch(args.node_label):
         problems.append(f"{path}.nodeLabel: want the name of a label, got {args.node_label!r}")
-    for label, value in (args.labels or {}).items():
+    for label, expression in (args.labels or {}).items():
         if not _LABEL.fullmatch(label) or label == "device":
             problems.append(f"{path}.labels: want names of labels other than device, got {label!r}")
-        problems += _expression_problems(value, f"{path}.labels.{label}")
+        problems += _expression_problems(expression, f"{path}.labels.{label}")
     return problems
 
 

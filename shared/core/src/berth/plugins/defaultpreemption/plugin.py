@@ -82,14 +82,6 @@ class DefaultPreemption(PostFilterPlugin):
             )
         return PostFilterResult(_nomination(best, snapshot))
 
-    def candidates(
-        self, state: CycleState, pod: Pod, snapshot: Snapshot, diagnosis: Diagnosis, dry_run: DryRun
-    ) -> list[Nomination]:
-        del state, pod
-        rows = diagnosis.resolvable_rows()
-        found = _CandidateSearch(snapshot, dry_run).some(rows, self._args.enough(len(rows)))
-        return [_nomination(each, snapshot) for each in sorted(found, key=lambda victims: victims.cost)]
-
     def confirm(self, pod: Pod, node: str, dry_run: DryRun) -> Nomination | None:
         info = node_info(dry_run.snapshot, node)
         if info is None or pod.spec.preemption_policy == NEVER:
@@ -104,6 +96,14 @@ class DefaultPreemption(PostFilterPlugin):
         search, enough = _CandidateSearch(snapshot, dry_run), self._args.enough(len(rows))
         best = search.best(rows, enough, first=snapshot.rows.of(proposed), most=enough)
         return None if best is None else _nomination(best, snapshot)
+
+    def candidates(self, pod: Pod, proposed: str, diagnosis: Diagnosis, dry_run: DryRun) -> list[Nomination]:
+        if pod.spec.preemption_policy == NEVER:
+            return []
+        snapshot, rows = dry_run.snapshot, diagnosis.resolvable_rows()
+        search, enough = _CandidateSearch(snapshot, dry_run), self._args.enough(len(rows))
+        found = search.some(rows, enough, first=snapshot.rows.of(proposed))
+        return [_nomination(each, snapshot) for each in sorted(found, key=lambda victims: victims.cost)]
 
 
 class _CandidateSearch:
@@ -138,9 +138,12 @@ class _CandidateSearch:
             best = found if best is None or found.cost < best.cost else best
         return best
 
-    def some(self, rows: RowIndex, enough: int) -> list[Victims]:
-        found = (self._dry_run_on(node.row) for node in self._potential_nodes(rows))
-        return list(islice((each for each in found if isinstance(each, Victims)), enough))
+    def some(self, rows: RowIndex, most: int, *, first: int | None) -> list[Victims]:
+        """The victims on the row ``first``, and on ``most`` others, the cheapest bounds first."""
+        tried = [first] if first is not None and first in rows else []
+        tried += [node.row for node in islice(self._potential_nodes(rows), most) if node.row != first]
+        found = [self._dry_run_on(row) for row in tried]
+        return [each for each in found if isinstance(each, Victims)]
 
     def why_not(self, rows: RowIndex, node_count: int) -> Diagnosis:
         """The reasons of all nodes; skipped nodes get a dry run for theirs."""

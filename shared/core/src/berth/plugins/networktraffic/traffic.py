@@ -17,12 +17,15 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from berth.api.bandwidth import EGRESS_ANNOTATION, INGRESS_ANNOTATION, annotated_rate, bytes_per_second
 from berth.api.config.networktraffic import (
     BOTH,
+    EGRESS_ANNOTATION,
+    INGRESS_ANNOTATION,
     RECEIVE,
     TRANSMIT,
     NetworkTrafficArgs,
+    annotated_rate,
+    bytes_per_second,
     maximum_age_of,
     query_of,
     time_range_of,
