@@ -14,8 +14,8 @@ from berth.api.config.configuration import KubeSchedulerConfiguration
 from berth.api.pod import Pod
 from berth.clock import Clock
 from berth.errors import BerthError
-from berth.framework.extending import Evictions
 from berth.framework.interface import Nomination
+from berth.framework.preemption import Evictions
 from berth.framework.profile import Profile
 from berth.lifecycle.process import Process
 from berth.messages.livedata import Bandwidth

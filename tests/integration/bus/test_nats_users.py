@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import shutil
 import subprocess
@@ -16,7 +17,8 @@ import pytest
 from berth.bus.interface import BusRefusedError
 from berth.bus.session import NatsBus, NatsSession
 from berth.bus.topology import COMPARED
-from berth_cli.pipeline.natsconf import nats_conf
+from berth_cli.pipeline.accounts import users
+from berth_cli.pipeline.natsconf import SUBSCRIPTIONS, nats_conf
 from berth_cli.pipeline.natsserver import find_nats_server
 from berth_sim.cluster import SimulatedCluster
 from harness.servers.bus_users import (
@@ -73,6 +75,28 @@ def test_the_committed_file_is_the_one_that_berth_prints():
     assert accounts == nats_conf(), (
         "run: berth bus permissions, and replace the accounts in deploy/compose/nats/accounts.conf"
     )
+
+
+async def test_the_server_refuses_more_connections_and_subscriptions_than_it_has_memory_for(server: NatsServer):
+    (person,) = (user for user in users() if user.is_person)
+    opened = [await _greeted(server, b"".join(b"SUB _INBOX.x.%d %d\r\n" % (one, one) for one in range(1, 301)))]
+    assert opened[0][1].count(b"maximum subscriptions exceeded") == 300 - SUBSCRIPTIONS
+    opened += [await _greeted(server) for _ in range(person.connections)]
+    assert b"maximum account active connections exceeded" in opened[-1][1]
+    for writer, _ in opened:
+        writer.close()
+
+
+async def _greeted(server: NatsServer, lines: bytes = b"") -> tuple[asyncio.StreamWriter, bytes]:
+    """A connection of `people` that sends these lines, and what the server has answered."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", server.settings.port)
+    hello = json.dumps({"user": "people", "pass": password_of("people"), "verbose": False})
+    writer.write(f"CONNECT {hello}\r\n".encode() + lines + b"PING\r\n")
+    answered = b""
+    async with asyncio.timeout(SECONDS):
+        while b"PONG" not in answered and (more := await reader.read(2**16)):
+            answered += more
+    return writer, answered
 
 
 def test_the_file_is_one_that_a_server_takes(tmp_path: Path):

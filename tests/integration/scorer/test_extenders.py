@@ -22,8 +22,8 @@ from berth.errors import PermanentError
 from berth.extenders.client import Extenders, tls_context
 from berth.extenders.wire import ExtenderError
 from berth.framework.cycle import ToExtend
-from berth.framework.extending import NO_CANDIDATE, Evictions
 from berth.framework.interface import Nomination
+from berth.framework.preemption import NO_CANDIDATE, Evictions
 from berth.framework.status import Code
 from berth.lifecycle.process import Process
 from berth.messages.attempts import Candidate, DeadLetter, MirrorEntry, Pending, Ranked, decode, encode_entry

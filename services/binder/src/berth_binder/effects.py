@@ -17,7 +17,7 @@ from berth.bus.stages import StagedMessage, decision_message, publish_dead_lette
 from berth.bus.topology import COMMITS
 from berth.errors import BerthError, TemporaryError
 from berth.extenders.client import Extenders
-from berth.framework.extending import Evictions
+from berth.framework.preemption import Evictions
 from berth.leader.session import LeaderSession
 from berth.lifecycle.coreloop import EffectTasks, Inbox
 from berth.lifecycle.process import Process
@@ -125,7 +125,7 @@ class BinderEffects:
             evictions = await self._extenders.ask_about_evictions(pod, effect.candidates, effect.victims)
         except Exception as error:
             log.exception("asking extenders failed", pod=pod.key, uid=pod.uid)
-            evictions = Evictions(message=f"asking extenders raised {type(error).__name__}")
+            evictions = Evictions(failure=f"asking extenders raised {type(error).__name__}")
         self._inbox.put(EvictionsAnswered(pod=without_whole(pod), evictions=evictions))
 
     def _publish(self, effect: PublishDecision) -> Coroutine[Any, Any, None] | None:

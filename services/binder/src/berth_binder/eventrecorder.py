@@ -466,7 +466,7 @@ def events_of_victims(decision: Decision, pod: Pod) -> list[EventRecord]:
 
 
 def condition_of(decision: Decision, pod: Pod) -> ConditionRecord | None:
-    """The condition of a Decision; ``None`` if it has none (a Binding sets PodScheduled itself)."""
+    """The condition of a Decision; ``None`` for a Binding, which sets PodScheduled itself."""
     reason = _REASONS.get(decision.outcome)
     return None if reason is None else ConditionRecord(pod=pod, reason=reason, message=_text(decision.message))
 

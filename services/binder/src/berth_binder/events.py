@@ -14,8 +14,8 @@ from typing import Any, Final
 import msgspec
 
 from berth.api.pod import Pod
-from berth.framework.extending import Evictions
 from berth.framework.interface import Nomination, Write
+from berth.framework.preemption import Evictions
 from berth.messages.attempts import Decision, Ranked
 from berth.messages.subjects import Attempt
 
@@ -48,8 +48,6 @@ class RankedDelivery(msgspec.Struct, frozen=True, kw_only=True, eq=False):
 
 
 class RequestAnswer(msgspec.Struct, frozen=True, kw_only=True):
-    """The API server answered a request for the pod of this uid, or did not."""
-
     uid: str
     status: int
     message: str = ""
@@ -72,7 +70,7 @@ class RequestAnswer(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class BindingAnswer(RequestAnswer, frozen=True, kw_only=True):
-    """The answer to a Binding, or the pod's state after an extender was to bind it."""
+    """Also the pod's state after an extender was to bind it."""
 
     failure: str = ""  # of the extender, for users
 

@@ -59,7 +59,7 @@ class EventSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BinderSettings:
-    """The settings of the service round the core."""
+    """Settings round the core."""
 
     core: CoreSettings = field(default_factory=CoreSettings)
     events: EventSettings = field(default_factory=EventSettings)
@@ -82,7 +82,6 @@ class BinderSettings:
 
 
 def binder_settings(settings: Settings) -> BinderSettings:
-    """The settings that follow from the shared ones."""
     numbers = settings.numbers
     core = CoreSettings(max_in_flight=numbers.max_in_flight_bindings)
     return BinderSettings(core=core, keep_alive=numbers.binder_ack_wait / 3)

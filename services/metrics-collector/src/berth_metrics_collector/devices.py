@@ -38,7 +38,7 @@ _VLAN: Final = re.compile(r"(?P<parent>.+)\.\d+")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceFacts:
-    """What the exporters of a node report about a device; ``None`` and the empty text: nothing."""
+    """A device as a node's exporters report it; ``None`` and the empty text are unknown."""
 
     flags: int | None = None
     address: str = ""  # the hardware's
@@ -48,7 +48,6 @@ class DeviceFacts:
     members: int | None = None  # of a bond
 
     def __or__(self, other: DeviceFacts) -> DeviceFacts:
-        """The facts of two exporters of one node."""
         return DeviceFacts(
             flags=self.flags if other.flags is None else other.flags,
             address=other.address or self.address,
@@ -74,7 +73,7 @@ def counted_devices(
 
 
 def _own(names: Collection[str], facts: Mapping[str, DeviceFacts]) -> set[str]:
-    """The node's own devices; if there is none, all that may be."""
+    """The node's own devices; without one, all that may be."""
     possible = {name for name in names if not _OTHER.fullmatch(name)}
     running = {name for name in possible if not facts.get(name, _NOTHING).is_down}
     return {name for name in running if _is_own(name, facts.get(name, _NOTHING))} or running or possible

@@ -107,7 +107,6 @@ class NodeNames:
         }
 
     def node_of(self, target: Target, nodename: str) -> str | None:
-        """The exporter's node; ``None`` if unmatched."""
         return self._find(target.label) or self._find(nodename) or self._find(target.instance)
 
     def _find(self, text: str) -> str | None:
@@ -138,7 +137,7 @@ def _addresses(nodes: Iterable[Node], kind: str) -> Iterator[tuple[Address, str]
 
 
 def _address(text: str) -> Address | None:
-    """The address, without a zone; an IPv4 address within IPv6 as IPv4."""
+    """Without a zone; an IPv4 address within IPv6 becomes IPv4."""
     try:
         address = ip_address(text.partition("%")[0])
     except ValueError:

@@ -41,8 +41,6 @@ class QueryServer(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MatchedSamples:
-    """The result of a round."""
-
     found: NodeSamples = field(default_factory=NodeSamples)
     unmatched: tuple[str, ...] = ()  # instances of exporters that match no node
     missing: tuple[str, ...] = ()  # nodes without a current sample
@@ -127,7 +125,7 @@ class Poller:
 
 
 class Reporter:
-    """Reports a query's results to operators: metrics each round, a log line per change."""
+    """Metrics each round, a log line per change."""
 
     def __init__(self, query: BandwidthQuery, meter: Meter) -> None:
         self._query = query
@@ -136,7 +134,6 @@ class Reporter:
 
     @property
     def is_failing(self) -> bool:
-        """Whether the last round failed."""
         return self._reported.get("failure") is not None
 
     def answered(self) -> None:

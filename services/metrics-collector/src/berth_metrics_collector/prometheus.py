@@ -209,7 +209,6 @@ class _BoundedBody:
         self.release_conn = raw.release_conn
 
     def stream(self, most: int, *, decode_content: bool) -> Iterator[bytes]:
-        """The pieces as they arrive, unpacked."""
         size = 0
         try:
             while piece := self._raw.read1(most, decode_content=decode_content):  # does not wait for a full piece

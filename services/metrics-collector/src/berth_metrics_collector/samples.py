@@ -214,7 +214,6 @@ def _device_of(labels: frozenset[tuple[str, str]], node_label: str) -> Device:
 
 
 def target_of(labels: Mapping[str, str], node_label: str) -> Target:
-    """The exporter of a series."""
     others = dict(labels)
     for name in (*_OF_METRICS, *_OF_UNAME, "instance", "job", node_label):
         others.pop(name, None)
@@ -238,8 +237,6 @@ def host_names(rows: Iterable[SampleRow], node_label: str) -> dict[Target, str]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceRows:
-    """What exporters report about devices."""
-
     flags: Sequence[SampleRow] = ()
     info: Sequence[SampleRow] = ()
     stacked: Sequence[SampleRow] = ()

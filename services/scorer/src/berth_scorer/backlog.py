@@ -75,7 +75,7 @@ class Backlog:
             self._waiting.append(item)
 
     def pop(self, positions: Positions, now: float) -> PendingDelivery | None:
-        """Remove and return the next message to rank; ``None`` if none is due."""
+        """Remove and return the next message to rank; ``None`` if no message is due."""
         self._promote(positions, now)
         return self._ready.popleft() if self._ready else None
 

@@ -1,4 +1,4 @@
-"""A shadow: ranks the pods of live scorers by its own configuration, compares, and binds nothing (ADR 35).
+"""A shadow: ranks the pods of live scorers by its own configuration, and compares; it does not bind (ADR 35).
 
 The shadow has only read permissions and consumes no message: it reads the copies that RANKED republishes. A live
 ranking carries the pod and its positions, so the shadow ranks the same pod on the same view. Rankings that arrive

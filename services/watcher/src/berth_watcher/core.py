@@ -144,7 +144,7 @@ class WatcherCore:
     def begin(self, now: float) -> Iterator[list[Effect]]:
         """Take in the store, one step per item; the store must not change until the last step.
 
-        Writes and publishes nothing. In one step 200,000 pods would take as long as a Lease.
+        Does not write or publish. In one step 200,000 pods would take as long as a Lease.
         """
         self._clock.now = now
         taken, effects = 0, list[Effect]()

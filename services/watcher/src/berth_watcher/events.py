@@ -23,7 +23,7 @@ from berth.messages.subjects import Attempt, PodSubject, Uid
 
 
 class DecisionReceived(msgspec.Struct, frozen=True, kw_only=True):
-    """A Decision was read from DECISIONS, which stored it at ``time``."""
+    """DECISIONS stored it at ``time``."""
 
     decision: DecisionSummary
     sequence: int
@@ -65,7 +65,7 @@ class KeyTooLarge:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeyLookedUp:
-    """A key after a failed write. ``entry`` is ``None`` without a value or delete marker."""
+    """``entry`` is ``None`` without a value or delete marker."""
 
     key: str
     entry: Entry | None

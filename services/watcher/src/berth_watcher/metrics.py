@@ -29,8 +29,6 @@ MANY_ATTEMPTS: Final = 15  # pods with at least this many share one `attempts` l
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Figures:
-    """The state of the core, for metrics."""
-
     pending: Mapping[str, int]  # pods by kube-scheduler's queue
     # Rejected pods not tried again since, by plugin and profile: once per plugin, and once for all names that are not
     # plugins of the profile.
@@ -71,7 +69,7 @@ class Gauges:
         self._counted: Counter[tuple[str, str]] = Counter()
 
     def update(self, figures: Figures) -> None:
-        """Set all gauges, and count the pods that entered a queue since the last update."""
+        """Also counts the pods that entered a queue since the last update."""
         metrics = self._metrics
         for queue, pods in figures.pending.items():
             metrics.set("scheduler_pending_pods", pods, queue=queue)
@@ -116,7 +114,6 @@ def count_published(metrics: Meter, published: PublishPending) -> None:
 
 
 def count_scheduled(metrics: Meter, scheduled: CountScheduled) -> None:
-    """Count a pod that the watch shows on its node."""
     attempts = str(scheduled.attempts) if scheduled.attempts < MANY_ATTEMPTS else f"{MANY_ATTEMPTS}+"
     metrics.observe("scheduler_pod_scheduling_sli_duration_seconds", scheduled.seconds, attempts=attempts)
     metrics.observe("scheduler_pod_scheduling_attempts", scheduled.attempts)

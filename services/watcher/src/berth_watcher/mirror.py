@@ -64,7 +64,6 @@ class DesiredEntry(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
     @property
     def bound_at(self) -> str | None:
-        """When the API server stored the pod's Binding."""
         return bound_at_text(self.object) if isinstance(self.object, Pod) and is_bound(self.object) else None
 
     def is_value_of(self, entry: MirrorEntry) -> bool:
@@ -156,7 +155,7 @@ class Mirror:
 
     @property
     def may_write(self) -> bool:
-        """Whether :meth:`take_writes` has work."""
+        """:meth:`take_writes` has work."""
         return self._writes_enabled and bool(self._due) and self._busy_keys < self._max_writes
 
     @property
@@ -165,7 +164,7 @@ class Mirror:
         return len(self._unsettled)
 
     def set_desired(self, name: str, desired: DesiredEntry | None, *, numbered: bool = True) -> int:
-        """Set the desired value of a key; ``None`` removes it. Returns the number of the change.
+        """``None`` removes the key. Returns the number of the change.
 
         Returns NO_CHANGE if the value is unchanged. A watermark is not numbered, because no pod waits for it.
         """
@@ -214,7 +213,6 @@ class Mirror:
         return effects
 
     def on_written(self, name: str, sequence: int) -> list[Effect]:
-        """The write in flight is stored."""
         key = self._answered(name)
         if key is None:
             return []
@@ -291,7 +289,6 @@ class Mirror:
         return key
 
     def _answered(self, name: str) -> _Key | None:
-        """The key whose write or look-up is answered."""
         key = self._keys.get(name)
         if key is not None and key.busy:
             key.busy = False
@@ -357,13 +354,13 @@ class Mirror:
         return key is None or key.stored_change >= change
 
     def _schedule(self, key: _Key) -> None:
-        """Compare the key with the bucket, after its write in flight if there is one."""
+        """After the write in flight, if there is one."""
         if self._writes_enabled and not key.due and not key.busy:
             key.due = True
             self._due.append(key)
 
     def _compare(self, key: _Key) -> list[Effect]:
-        """Compare the entry read back with the desired value, and write if they differ."""
+        """Write if the entry read back differs from the desired value."""
         entry, key.read = key.read, None
         if entry is not None and entry.sequence >= key.sequence:
             is_own_write = entry.sequence == key.sequence and key.stored is not FOREIGN
@@ -480,12 +477,12 @@ class Watermarks:
         return version
 
     def next_due(self, settled: int) -> float | None:
-        """Monotonic time of the next write; ``None`` if there is none, or its changes must be stored first."""
+        """Monotonic time of the next write; ``None`` without one, or if its changes must be stored first."""
         return min((mark.due_at for mark in self._open.values() if mark.next_change <= settled), default=None)
 
 
 def desired_entry(thing: KubernetesObject | None) -> DesiredEntry | None:
-    """The mirror's desired value of an object; ``None`` if the mirror does not hold it."""
+    """``None`` if the mirror does not hold the object."""
     if thing is None or (isinstance(thing, Pod) and not is_bound(thing) and not nominated_node(thing)):
         return None
     return DesiredEntry(object=thing)

@@ -1,4 +1,4 @@
-"""The watcher's own settings. Those that services share are in ``berth.settings.settings`` (docs/protocol.md, 7)."""
+"""The watcher's settings, beside the shared ones (docs/protocol.md, 7)."""
 
 from __future__ import annotations
 
@@ -59,7 +59,6 @@ class WatcherSettings:
 
 
 def watcher_settings(settings: Settings, configuration: KubeSchedulerConfiguration) -> WatcherSettings:
-    """The watcher's settings that follow from the shared ones and from the configuration."""
     numbers = settings.numbers
     backoff = replace(
         POD_BACKOFF,

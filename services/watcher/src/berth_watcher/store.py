@@ -49,8 +49,6 @@ class ObjectChange(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ObjectStore:
-    """The newest state of every object, by kind."""
-
     def __init__(self, kinds: Iterable[str]) -> None:
         self._objects: dict[str, dict[str, KubernetesObject]] = {kind: {} for kind in kinds}
         # By kind, the resourceVersion that its reflector has reached.
@@ -71,7 +69,7 @@ class ObjectStore:
         return self._rooms.of(there) if isinstance(there, Node) else None
 
     def apply(self, event: ReflectorEvent[KubernetesObject]) -> list[ObjectChange]:
-        """Store a reflector's event. Returns its changes, in order."""
+        """Returns the event's changes, in order."""
         if isinstance(event, ListedPart):
             return [self._set(event.kind, thing) for thing in event.objects]
         metadata = event.object.metadata if isinstance(event, Upserted | Deleted) else event
@@ -193,7 +191,7 @@ def without_version(thing: KubernetesObject) -> KubernetesObject:
 
 
 def nominated_node(pod: Pod) -> str:
-    """The node that an unbound pod is nominated to; empty for none."""
+    """Of an unbound pod; may be empty."""
     if pod.spec.node_name or pod.metadata.deletion_timestamp is not None or is_finished(pod):
         return ""
     return pod.status.nominated_node_name
@@ -268,7 +266,7 @@ def as_new(change: ObjectChange) -> EventWithObjects | None:
 
 
 def _as_placed(nominated: Pod) -> Pod:
-    """A nominated pod as plugins see it: on its node."""
+    """As plugins see a nominated pod: on its node."""
     spec = msgspec.structs.replace(nominated.spec, node_name=nominated_node(nominated))
     return msgspec.structs.replace(nominated, spec=spec)
 

@@ -92,7 +92,6 @@ class TakeoverState:
         return self.streams is not None and self.last_difference is not None and self.last_difference <= settled
 
     def last_decision(self, uid: str) -> FoundDecision | None:
-        """The last Decision about the pod, of any attempt."""
         found = self.streams.decisions.get(uid) if self.streams is not None else None
         return found if found is not None and found.decision.uid == uid else None
 
@@ -102,7 +101,7 @@ class TakeoverState:
 
 
 def _attempt_of(uid: str, last: FoundDecision | None) -> Attempt | None:
-    """The attempt of a Decision; ``None`` if the Decision is about another pod of the same name."""
+    """``None`` if the Decision is about another pod of the same name."""
     if last is None or last.decision.uid != uid:
         return None
     try:
@@ -112,7 +111,7 @@ def _attempt_of(uid: str, last: FoundDecision | None) -> Attempt | None:
 
 
 def _decoded(stored: StoredMessage) -> FoundInFlight | None:
-    """The attempt of a message; ``None`` if it cannot be decoded: its consumer makes a dead letter of it."""
+    """``None`` if the message cannot be decoded: its consumer makes a dead letter of it."""
     try:
         is_pending = PodSubject.parse(stored.subject).stage == "pending"
         message: Pending | Ranked = decode(stored.data, Pending) if is_pending else decode(stored.data, Ranked)

@@ -1,7 +1,7 @@
 """Entry points of ``berth`` and ``kubectl berth``. Ctrl-C ends the command silently while it starts.
 
-Importing the commands takes most of a second. A command that cleans up, or that answers after Ctrl-C, takes the signal
-back while it runs (``run_command``).
+Importing the commands takes most of a second. A command that cleans up or answers after Ctrl-C takes the signal back
+(``run_command``).
 """
 
 from __future__ import annotations

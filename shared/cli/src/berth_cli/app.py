@@ -89,7 +89,7 @@ def needed(words: Sequence[str], commands: Iterable[str]) -> Sequence[str]:
 
 
 def completed(commands: Iterable[str], environment: Mapping[str, str] = os.environ) -> Sequence[str]:
-    """The subcommands to import for a completion. A shell waits for it at every Tab, so only these are imported."""
+    """A shell waits at every Tab, so only these subcommands are imported."""
     typed = next((environment[name].split() for name in WORDS if name in environment), [])[1:]
     if len(typed) == 1:  # maybe incomplete
         return [name for name in commands if name.startswith(typed[0])]

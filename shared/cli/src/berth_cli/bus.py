@@ -64,7 +64,7 @@ class NatsServer:
 async def open_session(
     server: NatsServer, *, name: str, user: str = access.PEOPLE, is_named: bool = True
 ) -> AsyncIterator[Session]:
-    """A session for a command. ``user``: its NATS user at the embedded server of a pipeline.
+    """``user``: the NATS user at the embedded server of a pipeline.
 
     Cluster and NATS are in each document that the command prints from then on, or the first line of its answer
     (``is_named``).
@@ -160,7 +160,7 @@ def _own_address(place: Path | None) -> str:
     """The address of this user's own `berth up`; of several, that on NATS's own port.
 
     Raises:
-        BusLostError: none runs.
+        BusLostError: no pipeline runs.
         UsageError: several run, all on other ports.
     """
     addresses = access.own_addresses(place)
@@ -198,7 +198,7 @@ async def _connect(settings: Settings, *, name: str) -> Session:
 
 
 def bus_of(settings: Settings) -> Bus:
-    """The bus. The first call imports the NATS client, 0.25 s of CPU: until then `berth up` has servers to start."""
+    """The first call imports the NATS client, 0.25 s of CPU: until then `berth up` has servers to start."""
     # nats-py imports aiohttp, 0.12 s more, if it is there. It needs it for WebSocket addresses, which berth refuses.
     has_http = "aiohttp" in sys.modules
     if not has_http:
@@ -246,7 +246,7 @@ def is_anonymous(nats: NatsSettings) -> bool:
 
 
 async def apply_bus(url: str, *, is_own: bool = False) -> None:
-    """Create or update the streams, buckets and consumers of berth. ``is_own`` is as in `connect_bus`."""
+    """``is_own`` is as in `connect_bus`."""
     session = await connect_bus(url, user=access.APPLY, is_own=is_own)
     try:
         await session.apply()

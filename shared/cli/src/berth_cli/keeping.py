@@ -32,8 +32,6 @@ OnConnected = Callable[[Session], Awaitable[None]]  # called when the first sess
 
 @dataclass(slots=True, kw_only=True)
 class Keeping:
-    """A recorder that keeps the last hours, configured by flags."""
-
     folder: Path
     keep: timedelta
     most_bytes: int
@@ -91,7 +89,7 @@ class Keeping:
         return is_away or (isinstance(error, BerthError) and self._has_read)
 
     def _begun(self) -> None:
-        """Called for each segment once it has all stored messages."""
+        """A segment has all stored messages."""
         if self._nats.is_ready:
             return
         if self._has_read:
@@ -108,7 +106,7 @@ class Keeping:
         self._nats.waiting(reason)
 
     def _on_missing(self, missing: str) -> None:
-        """Called for each segment with the reason why it has no list of waiting pods."""
+        """A segment has no list of waiting pods."""
         if missing and missing != self._missing:
             note(f"{without_passwords(one_line(missing))}; the next segment asks again")
         self._missing = missing

@@ -206,7 +206,7 @@ _STOPPING: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 @contextmanager
 def stoppable() -> Iterator[None]:
-    """On Ctrl-C, SIGTERM or SIGHUP, the block cleans up and the command ends with exit code 1.
+    """On Ctrl-C, SIGTERM or SIGHUP, the block cleans up and the exit code is 1.
 
     For work without an event loop. Ignored signals stay ignored, as in :func:`until_stopped`.
     """

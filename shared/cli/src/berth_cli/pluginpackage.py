@@ -163,7 +163,6 @@ class PackageFiles:
 
 
 def name_problem(name: str) -> str:
-    """The error in a plugin's name; empty if it is valid."""
     if _NAME.fullmatch(name) and not keyword.iskeyword(_words(name, "_")):
         return ""
     return f"naming the plugin {name!r}: want capitalized words without separators, such as FirstNode"

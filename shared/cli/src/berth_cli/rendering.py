@@ -42,7 +42,6 @@ def print_text(text: str) -> None:
 
 
 def note(line: str, *, by: str = "berth") -> None:
-    """Print a line on standard error."""
     with suppress(OSError):  # a closed terminal must not keep a command from ending normally
         sys.stderr.write(f"{by}: {without_passwords(one_line(line))}\n")
         sys.stderr.flush()
@@ -140,8 +139,8 @@ _GAP: Final = 2  # spaces between two columns
 class FittingTable(Table):
     """A table that cuts names only if the longest words of all columns do not fit.
 
-    Rich shrinks the widest column first, which cuts pod names at 100 columns. Here each column shrinks down to its
-    longest word. In a narrow terminal the gaps shrink and units wrap below their numbers first.
+    Rich shrinks the widest column first, which cuts pod names. Here each column shrinks to its longest word; in a
+    narrow terminal gaps shrink and units wrap below their numbers first.
     """
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
@@ -158,7 +157,6 @@ class FittingTable(Table):
 
 
 def _measured(console: Console, options: ConsoleOptions, column: Column, *, parts_numbers: bool) -> Measurement:
-    """The width of the column's longest word and of its longest line."""
     found = measure_renderables(console, options, (column.header, *column.cells))
     keeps_lines = column.justify == "right" and not parts_numbers
     return Measurement(found.maximum, found.maximum) if keeps_lines else found
@@ -192,7 +190,7 @@ def and_more(left_out: int, *, is_complete: bool = True) -> list[Text]:
 
 
 def plain(text: str, style: str = "") -> Text:
-    """A line of text that is printed unchanged, even if it looks like markup."""
+    """Printed unchanged, even if it looks like markup."""
     return Text(one_line(text), style=style)
 
 
@@ -202,7 +200,6 @@ def stacked(parts: Iterable[str]) -> Text:
 
 
 def indented(text: str, style: str = "") -> Padding:
-    """Indented text; wrapped lines are indented too."""
     return Padding(plain(text, style), (0, 0, 0, 2))
 
 
@@ -244,7 +241,7 @@ def ago(then: datetime, now: datetime) -> str:
 
 
 def is_current(age: float) -> bool:
-    """Whether a mirror is current that was confirmed this many seconds ago."""
+    """``age``: seconds since the mirror was confirmed."""
     return age <= CURRENT_WITHIN.total_seconds()
 
 

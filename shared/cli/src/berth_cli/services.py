@@ -33,8 +33,6 @@ NO_LEADER: Final[Mapping[str, str]] = {
 
 
 class Leading(msgspec.Struct, frozen=True):
-    """A leadership: its term or epoch, and its duration."""
-
     number: int
     seconds: float
 
@@ -103,7 +101,7 @@ def _read(stats: Mapping[str, object]) -> Statistics:
 
 
 def activity(one: Seen) -> str:
-    """The state of a process: leads, stands by, is ready, or the reason why it is not."""
+    """Leads, stands by, is ready, or the reason why it is not."""
     if one.statistics.readiness != READY:
         return one.statistics.readiness
     if one.statistics.leading is not None:
@@ -115,7 +113,6 @@ def activity(one: Seen) -> str:
 
 
 def compared(figures: ShadowFigures) -> str:
-    """A shadow's results, in a few words."""
     if not figures.compared:
         return "compares, nothing yet"
     equal = figures.results.get(ShadowResult.EQUAL, 0)
@@ -161,7 +158,6 @@ def is_draining(processes: Iterable[Seen]) -> bool:
 
 
 def queue_lines(processes: Sequence[Seen]) -> Iterator[str]:
-    """The leading watcher's queues, and each profile's window."""
     watcher = leader(processes, "watcher")
     if watcher is None or not watcher.statistics.queues:
         return
@@ -194,7 +190,7 @@ def _silence(one: Gone) -> str:
 
 
 def missing(processes: Sequence[Seen]) -> Iterator[str]:
-    """A sentence for each service without a process, or without a leader if it needs one."""
+    """A sentence for each service without a process or the leader that it needs."""
     here = {one.service for one in processes}
     yield from (sentence for service, sentence in NO_PROCESS.items() if service not in here)
     for service, sentence in NO_LEADER.items():
@@ -232,7 +228,6 @@ def _why(processes: Sequence[Seen], stalled: Stalled) -> str:
 
 
 def _configurations(processes: Sequence[Seen]) -> Iterator[str]:
-    """A sentence for each profile whose digests differ, and one for the other settings."""
     configured = [one for one in processes if one.statistics.configuration]
     # The collector knows no plugins, so it has no digest of a profile.
     knowing = [one for one in configured if one.statistics.profiles]

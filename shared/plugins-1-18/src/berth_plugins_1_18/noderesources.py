@@ -37,8 +37,6 @@ Amount = npt.NDArray[np.float64]
 
 
 class BalancedAllocationV118(VectorScorePlugin):
-    """Scores by how evenly cpu and memory are used with the pod on the node."""
-
     name: ClassVar[str] = BALANCED_ALLOCATION
     reads = Reads.NODE | Reads.PODS
     reads_amounts = True

@@ -88,8 +88,6 @@ Fault: TypeAlias = Armed | CutWatches | Compact | Clear
 
 
 class Faults:
-    """The armed faults, and the watches that can be cut."""
-
     def __init__(self, store: Store) -> None:
         self._store = store
         self._armed: list[Armed] = []

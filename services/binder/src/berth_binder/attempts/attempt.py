@@ -8,16 +8,16 @@ injected, and the core sends the requests.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Final
+from typing import Final, TypeVar
 
 from berth.api.pod import Pod
 from berth.cluster.snapshot import Snapshot
 from berth.decoding import version_number
-from berth.framework.interface import SNAPSHOT, Binding, Permission, PreBindPlugin, Write
+from berth.framework.interface import SNAPSHOT, Binding, Permission, Plugin, PreBindPlugin, Write
 from berth.framework.plugincalls import PluginFailure, call, with_plugin_name
 from berth.framework.profile import Profile
 from berth.framework.status import SUCCESS, Code, CycleState, Status
@@ -35,6 +35,8 @@ from berth_binder.events import (
     VoidBindings,
     WriteVolumes,
 )
+
+P = TypeVar("P", bound=Plugin)
 
 # Messages held for one pod. A pod may wait for its volume for hours, while its owner or a scorer causes messages at any
 # rate.
@@ -79,6 +81,7 @@ class BindingAttempt:
     # The same for POSTs without an answer: their node is kept until the pod's own resourceVersion is higher.
     lost_version: int = 0
     read: Pod | None = None  # the API server's answer; None again after a pause
+    asked: frozenset[str] = frozenset()  # the nodes on which extenders were asked about evictions
     answered: EvictionsAnswered | None = None  # by extenders, for the evictions that come next
     has_waited_for_watch: bool = False  # for a watch that has not shown the pod yet
     # A verdict that waits until no POST of the pod can land any more, and whether it has a dead letter.
@@ -188,6 +191,7 @@ class BindingAttempt:
     def begin_asking(self, question: EvictionQuestion) -> AskAboutEvictions:
         """Ask about evictions for the pod as it was read."""
         self.phase = AttemptPhase.ASKING
+        self.asked = self.asked.union(each.node for each in question.candidates)
         pod, self.read = self.read or self.pod, None
         return AskAboutEvictions(pod=pod, candidates=question.candidates, victims=question.victims)
 
@@ -311,6 +315,7 @@ class PluginSteps:
     waits_until: float = field(default=NO_DEADLINE)
     # Writes to send before PreBind; the core empties it once all are written.
     unwritten: tuple[Write, ...] = field(default=())
+    _left_out: frozenset[str] = field(default=frozenset())  # the plugins that have nothing to do for the pod
     _has_asked_for_writes: bool = field(default=False)
     _is_permitted: bool = field(default=False)
     _is_reserved: bool = field(default=False)
@@ -321,7 +326,8 @@ class PluginSteps:
         """Steps with a new CycleState for a pod that was just assumed on the node."""
         state = CycleState(snapshot.class_of(pod))
         state.write(SNAPSHOT, snapshot)
-        return cls(profile=profile, state=state, pod=pod, node=node)
+        left_out = profile.left_out(snapshot.traits_of(pod))
+        return cls(profile=profile, state=state, pod=pod, node=node, _left_out=left_out)
 
     def before_binding(self, now: float) -> Status:
         """Run the remaining steps before the Binding. On WAIT call again; any other failure rejects the pod.
@@ -360,9 +366,12 @@ class PluginSteps:
         if not self._is_reserved:
             return
         self._is_reserved = False
-        for plugin in reversed(self.profile.reserves):
+        for plugin in reversed(self._concerned(self.profile.reserves)):
             with suppress(PluginFailure):  # the outcome is final: a plugin's failure changes nothing
                 call(plugin, "Unreserve", plugin.unreserve, object, self.state, self.pod, self.node)
+
+    def _concerned(self, plugins: Sequence[P]) -> list[P]:
+        return [plugin for plugin in plugins if plugin.name not in self._left_out]
 
     def _reserve(self, _now: float) -> Status:
         """Run all Reserve plugins. If one fails, undo the reservations, so that the next try starts anew."""
@@ -370,7 +379,7 @@ class PluginSteps:
             return SUCCESS
         self._is_reserved = True
         try:
-            for plugin in self.profile.reserves:
+            for plugin in self._concerned(self.profile.reserves):
                 answer = call(plugin, "Reserve", plugin.reserve, Status, self.state, self.pod, self.node)
                 status = with_plugin_name(plugin, "Reserve", answer)
                 if not status.is_success:
@@ -385,7 +394,7 @@ class PluginSteps:
         if self._is_permitted:
             return SUCCESS
         waits = SUCCESS
-        for plugin in self.profile.permits:
+        for plugin in self._concerned(self.profile.permits):
             answer = call(plugin, "Permit", plugin.permit, Permission, self.state, self.pod, self.node)
             status = with_plugin_name(plugin, "Permit", answer.status)
             if status.code is Code.WAIT:
@@ -400,7 +409,7 @@ class PluginSteps:
 
     def _collect_writes(self, _now: float) -> Status:
         if not self._has_asked_for_writes:
-            plugins = self.profile.pre_binds
+            plugins = self._concerned(self.profile.pre_binds)
             found = [call(p, "PreBind", p.writes, tuple, self.state, self.pod, self.node) for p in plugins]
             self.unwritten = tuple(write for writes in found for write in writes)
             self._has_asked_for_writes = True
@@ -408,7 +417,7 @@ class PluginSteps:
 
     def _pre_bind(self, now: float) -> Status:
         """Run all plugins again while one answers WAIT. Each has ``wait_seconds`` from its first WAIT on."""
-        for plugin in self.profile.pre_binds:
+        for plugin in self._concerned(self.profile.pre_binds):
             answer = call(plugin, "PreBind", plugin.pre_bind, Status, self.state, self.pod, self.node)
             status = with_plugin_name(plugin, "PreBind", answer)
             if status.code is Code.WAIT:

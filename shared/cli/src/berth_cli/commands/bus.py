@@ -67,7 +67,7 @@ def permissions(
 
 
 def _checked(prefixes: list[str] | None) -> list[str]:
-    """The given prefixes, by default the prefix of the environment.
+    """By default the prefix of the environment.
 
     Raises:
         UsageError: a prefix is invalid.

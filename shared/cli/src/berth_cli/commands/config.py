@@ -47,7 +47,6 @@ def named_file(text: str) -> Path:
 
 
 def shown(file: Path) -> str:
-    """The name of the file in errors and results."""
     return "standard input" if file == STANDARD_INPUT else str(file)
 
 
@@ -149,7 +148,7 @@ def _read_again_with(provider: str | None, gates: str | None) -> str:
 
 
 def extenders_not_asked(configuration: KubeSchedulerConfiguration) -> list[str]:
-    """A note for commands that rank pods themselves: only scorers ask extenders."""
+    """A note for commands that rank pods themselves: only services ask extenders."""
     names = [extender.name for extender in configuration.extenders]
     return [f"extenders are not asked here: nodes and points are as without {', '.join(names)}"] if names else []
 
@@ -220,7 +219,7 @@ def providers(name: Name = None, feature_gates: Gates = None, output: Output = O
 
 
 def preset_json(of: Preset, values: GateValues) -> Mapping[str, Any]:
-    """A preset as JSON without empty points; the plugins in ``beside`` run after the others."""
+    """The plugins in ``beside`` run after the others."""
     return {
         "release": of.release,
         "gates": _gates_of(of, values),

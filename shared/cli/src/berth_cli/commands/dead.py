@@ -54,7 +54,7 @@ ListedNamespace = Annotated[
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredLetter:
-    """A dead letter with its number in the stream. ``letter`` is ``None`` if it cannot be decoded either."""
+    """``letter`` is ``None`` if it cannot be decoded either."""
 
     number: int
     at: datetime
@@ -134,7 +134,7 @@ async def _letters(session: Session, namespace: str | None) -> AsyncIterator[Sto
 
 
 def list_lines(letters: list[StoredLetter], now: datetime, *, rows: int | None) -> Iterator[RenderableType]:
-    """The newest letters; ``None`` rows are all."""
+    """``rows``: of the newest letters; ``None`` is all."""
     shown = letters[-(rows or len(letters)) :]
     yield letters_table(shown, now)
     yield from and_more(len(letters) - len(shown))

@@ -86,8 +86,6 @@ def list_queue(  # noqa: PLR0913 - one parameter a flag, given by name
 
 @dataclass(frozen=True, slots=True)
 class _QueueAsked:
-    """The watcher to ask and the form of the answer, from flags."""
-
     server: NatsServer
     output: OutputFormat
     configuration: KubeSchedulerConfiguration

@@ -124,8 +124,6 @@ Port = Annotated[
 
 @dataclass(frozen=True, slots=True)
 class _Opened:
-    """A recording, and its services' configuration."""
-
     recording: Recording
     configuration: KubeSchedulerConfiguration
     profiles: Mapping[str, Profile]

@@ -97,7 +97,6 @@ def run(  # noqa: PLR0913, PLR0917 - one parameter a flag, given by name
 
 
 async def _run(options: RunOptions) -> bool:
-    """Whether every pod was bound."""
     scorers = f"{options.scorers} scorers" if options.scorers > 1 else "1 scorer"
     print_rich(
         f"berth: {options.nodes} simulated nodes, watcher, binder, metrics collector, {scorers}, "
@@ -124,7 +123,7 @@ async def _run(options: RunOptions) -> bool:
 
 
 async def _until_ready(running: Pipeline, starting: Status, deadline: timedelta) -> None:
-    """Wait until every service is ready, with a status line that names the missing ones.
+    """Show the missing services until all are ready.
 
     Raises:
         TemporaryError: services are not ready at the deadline; the ends of their logs have been printed.
@@ -169,7 +168,7 @@ def _pod_name(number: int) -> str:
 
 @asynccontextmanager
 async def _creating_pods(client: KubeClient, count: int) -> AsyncIterator[asyncio.Task[None]]:
-    """Create the pods in the block. Afterwards no request is sent any more."""
+    """Create the pods in the block, and send no request after it."""
     creating = asyncio.create_task(_create_pods(client, count))
     try:
         yield creating
@@ -192,7 +191,7 @@ async def _create_pods(client: KubeClient, count: int) -> None:
 
 
 async def _bound_pods(client: KubeClient) -> int:
-    """The number of pods with a node at the API server."""
+    """By the API server."""
     answer = await client.request("GET", "/api/v1/pods", params={"fieldSelector": "spec.nodeName!="})
     return len(msgspec.json.decode(answer.body)["items"])
 
@@ -216,8 +215,6 @@ async def _watch(observed: Observed, options: RunOptions, creating: asyncio.Task
 
 
 class _Lines:
-    """A line a second; replaces the live table if there is no terminal."""
-
     def __init__(self) -> None:
         self._next = 0.0
 
@@ -283,7 +280,7 @@ def _summarise(observed: Observed, options: RunOptions, bound: int, took: float)
 
 
 class MessageCounts:
-    """Counts of the messages of ``berth.>``: by stage, by scorer, by outcome, and bound pods by node."""
+    """Counts messages of ``berth.>`` by stage, scorer and outcome, and bound pods by node."""
 
     def __init__(self) -> None:
         self.stages: Counter[str] = Counter()

@@ -204,7 +204,6 @@ def row_of(report: PodReport, *, nominated_first: bool = False) -> ReportRow:
 
 
 def table_of(rows: list[ReportRow]) -> Table:
-    """A line a pod; several profiles add a column."""
     several = len({row.profile for row in rows}) > 1
     headings = ("POD", *(("PROFILE",) if several else ()), "NODE", "POSSIBLE", "BECAUSE")
     table = new_table(*headings, numbers=("POSSIBLE",))

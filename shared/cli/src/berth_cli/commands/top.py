@@ -144,7 +144,7 @@ async def _wait_for(event: asyncio.Event, most: timedelta) -> None:
 
 
 class _Screen:
-    """The terminal's content: the last overview, as many nodes as fit, and the reason if the overview is old."""
+    """The last overview, as many nodes as fit, and why the overview is old."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
@@ -171,7 +171,7 @@ class _Screen:
 
 @contextmanager
 def _pressed(key: bytes) -> Iterator[asyncio.Event]:
-    """Set when the key is pressed on the terminal; typed characters are not shown meanwhile."""
+    """Set when the key is pressed; typed characters are not shown meanwhile."""
     event, terminal = asyncio.Event(), sys.stdin
     if not terminal.isatty():
         yield event
@@ -233,7 +233,7 @@ class NodeLine:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Overview:
-    """The state at a time on NATS's clock. ``outcomes`` counts the Decisions of the last ``window``."""
+    """At a time on NATS's clock. ``outcomes`` counts the Decisions of the last ``window``."""
 
     now: datetime
     source: str
@@ -250,8 +250,6 @@ class Overview:
 
 
 class OverviewReader:
-    """Reads the state repeatedly on one session."""
-
     def __init__(self, session: Session, mirror: MirrorReader) -> None:
         self._session = session
         self._mirror = mirror
@@ -284,7 +282,7 @@ class OverviewReader:
 
 
 def outcome_of(stored: StoredMessage) -> str:
-    """The outcome from a Decision's header, so the payload need not be decoded."""
+    """From the header, so that the payload need not be decoded."""
     return stored.headers.get(OUTCOME, "unknown")
 
 
@@ -351,7 +349,6 @@ def _oldest(overview: Overview, state: StreamState) -> Text:
 
 
 def _flow(overview: Overview) -> Text:
-    """The rate of Decisions, and the lag of the mirror."""
     seconds = overview.window.total_seconds()
     numbers = sorted(overview.outcomes.items())
     outcomes = ", ".join(with_meaning(outcome, f"{outcome} {number}") for outcome, number in numbers) or "none"
@@ -366,7 +363,7 @@ def _flow(overview: Overview) -> Text:
 
 
 def services(overview: Overview) -> Table:
-    """A line for each process that answers, with its figures; then the processes that are gone.
+    """A line for each process that answers; then the processes that are gone.
 
     Versions are shown if they differ, so that the table fits into 80 columns.
     """

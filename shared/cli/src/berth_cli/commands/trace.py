@@ -109,7 +109,6 @@ class TracePrinter:
         self._before: TracedMessage | None = None
 
     def print(self, message: TracedMessage) -> None:
-        """Print a message: a line, or a JSON document on a line."""
         if self._output.is_document:
             print_document(as_json(message, self._before), self._output, one_of_many=True)
         else:

@@ -122,8 +122,6 @@ def why(  # noqa: PLR0913 - one parameter a flag, given by name
 
 @dataclass(frozen=True, slots=True)
 class _Asked:
-    """The pod and the form of the answer, from flags."""
-
     pod: str
     namespace: str | None
     kubeconfig: Path | None
@@ -168,7 +166,6 @@ def _print_decision(decided: ExplainedDecision, weights: Weights, *, every_row: 
 async def _advice(
     session: Session, name: PodName, known: KnownByDecision, configuration: KubeSchedulerConfiguration
 ) -> Advice:
-    """Only an unschedulable pod needs the mirror."""
     if known.decided.decision.outcome is not Outcome.UNSCHEDULABLE:
         return Advice()
     return await advice_on(session, name, configuration, known.pod)

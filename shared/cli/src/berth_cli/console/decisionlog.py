@@ -35,7 +35,7 @@ NAME_CHARACTERS: Final = 253
 
 
 class DecidedAttempt(Message, frozen=True, kw_only=True):
-    """A Decision as the page lists it; its candidates are not decoded."""
+    """Candidates are not decoded."""
 
     attempt: str
     profile: str
@@ -80,8 +80,6 @@ class DeadLine(msgspec.Struct, frozen=True, array_like=True):
 
 
 class DeadKept(msgspec.Struct, frozen=True, kw_only=True):
-    """The number of dead letters in NATS and the sequence of the oldest."""
-
     letters: int = 0
     first: int = 0
 
@@ -114,8 +112,6 @@ class DecisionFigures(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(slots=True)
 class _Second:
-    """The Decisions of one second of NATS's clock."""
-
     outcomes: Counter[str] = field(default_factory=Counter)
     profiles: Counter[str] = field(default_factory=Counter)
     namespaces: Counter[str] = field(default_factory=Counter)
@@ -216,7 +212,7 @@ class DeadLetters:
         self._new: deque[DeadLine] = deque(maxlen=DEAD_KEPT)
 
     def add(self, stored: StoredMessage) -> None:
-        """Add a dead letter; an undecodable one is shown as such."""
+        """An undecodable dead letter is shown as such."""
         try:
             letter = decode(stored.data, DeadLetter)
             subject, service, reason = letter.subject, letter.service, letter.reason
@@ -244,13 +240,11 @@ class DeadLetters:
         return list(self._lines)
 
     def new_lines(self) -> list[DeadLine]:
-        """Letters since the last call."""
         new = list(self._new)
         self._new.clear()
         return new
 
     def changed_kept(self) -> DeadKept | None:
-        """The number kept, if it changed since the last call."""
         if self.kept == self._sent:
             return None
         self._sent = self.kept
@@ -307,7 +301,6 @@ def _sum(counts: Iterable[Counter[str]]) -> Counter[str]:
 
 
 def _most(counts: Counter[str]) -> dict[str, int]:
-    """The most frequent ones; the rest together."""
     shown = dict(counts.most_common(NAMES_SHOWN))
     rest = counts.total() - sum(shown.values())
     return {**shown, **({OTHERS: shown.get(OTHERS, 0) + rest} if rest else {})}

@@ -38,8 +38,6 @@ class BusAwayError(TemporaryError):
 
 
 class Feed:
-    """The state of the page, kept up to date."""
-
     def __init__(self, server: NatsServer, sources: Collection[LiveSource] = ()) -> None:
         """``sources``: the live data that filters read."""
         self.model = ConsoleModel()
@@ -146,7 +144,6 @@ class Feed:
                         task.cancel()
 
     async def _ask_services(self) -> None:
-        """Request the services' statistics while a page is open."""
         asked_at = 0.0
         while True:
             session = self.session
@@ -161,7 +158,6 @@ class Feed:
         self._clock_offset = (await session.state(DECISIONS)).now.timestamp() - time.time()
 
     def now(self) -> float:
-        """NATS's clock, in Unix seconds."""
         return time.time() + self._clock_offset
 
     async def _tick(self) -> None:

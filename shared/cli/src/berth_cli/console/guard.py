@@ -54,7 +54,7 @@ class TrustedProxy:
     networks: tuple[Network, ...]  # addresses whose header is believed
 
     def vouches(self, headers: Mapping[str, str], peer: str) -> bool:
-        """Whether a request comes from the proxy and names a person."""
+        """The request comes from the proxy and names a person."""
         try:
             address = ipaddress.ip_address(peer)
         except ValueError:
@@ -90,7 +90,7 @@ class Guard:
         return cls(host=host, hosts=hosts, token=token, proxy=proxy, _key=key)
 
     def knows(self, host_header: str | None) -> bool:
-        """Whether the Host of a request is one of ours; foreign names that resolve here are refused."""
+        """Foreign names that resolve here are refused."""
         return host_header is not None and name_of_host(host_header) in self.hosts
 
     def same_origin(self, origin: str | None, host_header: str | None) -> bool:
@@ -100,7 +100,6 @@ class Guard:
         return origin.lower() in {f"{scheme}://{host_header.lower()}" for scheme in ("http", "https")}
 
     def may_look(self, headers: Mapping[str, str], cookie: str | None, peer: str, *, now: float) -> bool:
-        """Whether a request may see anything."""
         if self.token is None and self.proxy is None:
             return True
         if self.proxy is not None and self.proxy.vouches(headers, peer):
@@ -113,20 +112,18 @@ class Guard:
         return cookie is not None and self.is_session(cookie, now=now)
 
     def is_guess(self, headers: Mapping[str, str]) -> bool:
-        """Whether a refused request carries a wrong token."""
         return self.token is not None and _bearer_of(headers) is not None
 
     def is_token(self, given: str) -> bool:
-        """Whether this is the token, in constant time."""
+        """In constant time."""
         return self.token is not None and hmac.compare_digest(_hashed(given), _hashed(self.token.reveal()))
 
     def new_session(self, *, now: float) -> str:
-        """A cookie value, valid for ``SESSION`` or until the token changes; nothing is stored."""
+        """A cookie value, valid for ``SESSION`` or until the token changes; it is not stored."""
         expiry = str(int(now + SESSION.total_seconds()))
         return f"{expiry}.{self._signature(expiry)}"
 
     def is_session(self, cookie: str, *, now: float) -> bool:
-        """Whether a cookie value was made here and is still valid."""
         expiry, _, signature = cookie.partition(".")
         signed = hmac.compare_digest(_hashed(signature), _hashed(self._signature(expiry)))
         return signed and expiry.isascii() and expiry.isdigit() and len(expiry) < LONGEST_TOKEN and int(expiry) > now
@@ -146,7 +143,6 @@ def _hashed(text: str) -> bytes:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether only this machine can connect to the address."""
     if host == "localhost":
         return True
     try:
@@ -156,7 +152,7 @@ def is_loopback(host: str) -> bool:
 
 
 def name_of_host(header: str) -> str:
-    """The name in a Host header without port and brackets; empty if unreadable."""
+    """Without port and brackets; empty if unreadable."""
     try:
         parts = urlsplit(f"//{header}")
         _ = parts.port

@@ -31,7 +31,6 @@ class OpenPage:
 
     @property
     def waiting(self) -> int:
-        """The number of unread frames."""
         return len(self._waiting)
 
     def put(self, frame: bytes) -> None:
@@ -45,13 +44,11 @@ class OpenPage:
         self._changed.set()
 
     def renew(self) -> None:
-        """Send the whole state next."""
         self._waiting.clear()
         self._needs_whole = True
         self._changed.set()
 
     async def next(self) -> bytes:
-        """The next frame to send; waits for one."""
         await self._changed.wait()
         if self._needs_whole:
             self._needs_whole = False
@@ -103,7 +100,6 @@ class Hub:
             page.put(frame)
 
     def renew(self) -> None:
-        """Send the whole state to all pages."""
         self._made = None
         for page in self._pages:
             page.renew()

@@ -29,7 +29,7 @@ class ServiceState(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Services(msgspec.Struct, frozen=True, kw_only=True):
-    """The services' statistics: the leading watcher's queues and windows, and problems for a person."""
+    """The leading watcher's queues and windows, and problems for a person."""
 
     queues: dict[str, int]
     in_flight: dict[str, int]
@@ -108,7 +108,6 @@ class ConsoleModel:
 
     @property
     def unreadable(self) -> int:
-        """The number of undecodable Decisions, shadow differences and mirror entries."""
         return self._decisions.unreadable + self._mirror.unreadable + self.shadows.unreadable
 
     def connected(self, mirror: MirrorReader, *, source: str, at: float) -> None:
@@ -136,7 +135,6 @@ class ConsoleModel:
             self._dead.add(stored)
 
     def counted_dead(self, state: StreamState) -> None:
-        """The stream of dead letters has this number."""
         self._dead.looked_at(state)
 
     def services_answered(self, instances: Sequence[ServiceInstance]) -> None:

@@ -75,8 +75,6 @@ class NodeChanges:
 
 
 class NodeSource(Protocol):
-    """The source of the nodes: the mirror, or a run of a recording."""
-
     @property
     def snapshot(self) -> Snapshot: ...
     @property

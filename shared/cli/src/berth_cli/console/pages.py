@@ -97,7 +97,6 @@ class GuardedPage:
         return _error_answer(401, "who are you? Type the token at the console's first page")
 
     def may_look(self, request: web.Request) -> bool:
-        """Whether the guard admits the caller now."""
         cookie = request.cookies.get(COOKIE)
         return self._guard.may_look(request.headers, cookie, request.remote or "", now=time.time())
 

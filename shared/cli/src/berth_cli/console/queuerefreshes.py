@@ -1,7 +1,7 @@
 """Answers about the queue for all pages: the watcher is asked for one list after another.
 
-A refresh is a few requests to the leading watcher. Refreshes begin at least a second apart, and an answer serves every
-page that requests the same list meanwhile.
+Refreshes, a few requests each, begin at least a second apart, and an answer serves every page that requests the same
+list meanwhile.
 """
 
 from __future__ import annotations
@@ -29,8 +29,6 @@ class WantedList:
 
 
 class QueueRefreshes:
-    """Lists of waiting pods, read by ``read``."""
-
     def __init__(self, read: Callable[[WantedList], Awaitable[Document]], clock: Clock | None = None) -> None:
         self._read = read
         self._clock = clock or SteadyClock()

@@ -26,8 +26,6 @@ DIFFERENCES_KEPT: Final = 64  # per shadow: a page shows them with both rankings
 
 
 class ShadowLine(msgspec.Struct, frozen=True, kw_only=True):
-    """A shadow that answers: its process, readiness and numbers."""
-
     process: str
     readiness: str
     figures: ShadowFigures
@@ -53,8 +51,6 @@ class DifferenceLine(msgspec.Struct, frozen=True, array_like=True):
 
 @dataclass(slots=True)
 class _KeptDifferences:
-    """The last differences of a shadow, by pod."""
-
     by_pod: dict[PodName, ShadowComparison] = field(default_factory=dict)
     lines: deque[DifferenceLine] = field(default_factory=lambda: deque(maxlen=DIFFERENCES_KEPT))
 
@@ -70,7 +66,7 @@ class ShadowLog:
         self._sent: list[ShadowLine] = []
 
     def received(self, subject: str, data: bytes, at: float) -> None:
-        """A shadow broadcast a difference, at a time of NATS's clock."""
+        """``at``: a time on NATS's clock."""
         try:
             comparison = _comparison(subject, data)
         except DecodeError:
@@ -91,7 +87,6 @@ class ShadowLog:
         self._new.append(line)
 
     def seen(self, processes: Iterable[Seen]) -> None:
-        """Statistics of the services arrived."""
         found = [
             ShadowLine(process=one.name, readiness=one.statistics.readiness[:300], figures=one.statistics.shadow)
             for one in processes
@@ -104,7 +99,6 @@ class ShadowLog:
         return sorted((line for each in self._by_shadow.values() for line in each.lines), key=lambda line: line.at)
 
     def new_lines(self) -> list[DifferenceLine]:
-        """Differences since the last call."""
         new = list(self._new)
         self._new.clear()
         return new
@@ -113,7 +107,6 @@ class ShadowLog:
         return self._shadows
 
     def changed_shadows(self) -> list[ShadowLine] | None:
-        """The same, if changed since the last call."""
         if self._shadows == self._sent:
             return None
         self._sent = self._shadows

@@ -49,7 +49,7 @@ def announce_cluster(folder: Path, kubeconfig: Path) -> None:
 
 
 def cluster_of(address: str) -> str:
-    """The kubeconfig of this user's pipeline whose embedded server has this address; empty for none."""
+    """The kubeconfig of this user's pipeline whose embedded server has this address; may be empty."""
     folder = find_folder(address)
     try:
         return "" if folder is None else (folder / _CREDENTIALS / _KUBECONFIG).read_text(encoding="utf-8")

@@ -73,6 +73,7 @@ class User:
     announces: bool = True  # its service publishes its configuration to the others, and receives theirs
     broadcasts: tuple[str, ...] = ()  # for people; no stream stores them
     answers_admins: bool = False  # it has endpoints with side effects, for the admin's user only
+    connections: int = 0  # that its account may have at once; 0: any number
     # The prefix of its inboxes, its own, so that no user receives the replies to another.
     inbox: str
     names: Names  # the names of its berth
@@ -191,6 +192,7 @@ class _Declared:
     announces: bool = True
     broadcasts: tuple[str, ...] = ()
     answers_admins: bool = False
+    connections: int = 0
 
 
 def _keys(*buckets: str) -> tuple[str, ...]:
@@ -261,6 +263,7 @@ _USERS: Final[Mapping[str, _Declared]] = {
     ),
     "scorer": _Declared(
         account="SCORERS",
+        connections=64,
         about="Consumes PENDING, publishes RANKED. Reads the mirror, live data and others' results.",
         service="berth-scorer",
         sends=(
@@ -278,6 +281,7 @@ _USERS: Final[Mapping[str, _Declared]] = {
     ),
     "collector": _Declared(
         account="COLLECTORS",
+        connections=8,
         about="Writes the nodes' bandwidth. Reads the nodes from the mirror.",
         service="berth-metrics-collector",
         sends=(_put(BANDWIDTH, ">"), _identity, _compare("collector"), _read(*_buckets(CLUSTER, BANDWIDTH))),
@@ -285,6 +289,7 @@ _USERS: Final[Mapping[str, _Declared]] = {
     ),
     "shadow": _Declared(
         account="SHADOWS",
+        connections=8,
         about="For shadows: reads what scorers read and what they say. Publishes comparisons, for people only.",
         service="berth-shadow",
         announces=False,
@@ -294,6 +299,7 @@ _USERS: Final[Mapping[str, _Declared]] = {
     ),
     "people": _Declared(
         account=PEOPLE,
+        connections=32,  # of commands, consoles and recorders
         about="For people: berth why, trace, top, queue and dead, and the NATS CLI. May only look, and put facts.",
         sends=(
             _put(FACTS, ">"),
@@ -326,6 +332,7 @@ def _user_of(name: str, declared: _Declared, of: _Subjects) -> User:
         announces=declared.announces,
         broadcasts=tuple(map(names.subject, declared.broadcasts)),
         answers_admins=declared.answers_admins,
+        connections=declared.connections,
         inbox=_inbox(names, name),
         names=names,
     )
@@ -371,7 +378,7 @@ def _answers(user: User) -> list[str]:
 def listed(user: User) -> list[str]:
     """The subjects of NATS's service protocol on which the user's service answers.
 
-    Answers to the three subjects without a name prove nothing: any service could have sent one under another name.
+    Answers to the three subjects without a name are no proof: any service could have sent one under another name.
     """
     verbs = [f"$SRV.{verb}" for verb in ("PING", "INFO", "STATS")]
     return [*verbs, *(f"{verb}.{user.names.word(user.service)}{rest}" for verb in verbs for rest in ("", ".>"))]

@@ -141,7 +141,7 @@ class ForkServer:
             self._requested.popleft().set_exception(NotForkedError())
 
     async def _lose(self) -> None:
-        """Kill the services of the server, because none may live when it is started again."""
+        """Kill the services of the server, because they must not live beside restarted ones."""
         while self._requested:
             self._requested.popleft().set_exception(NotForkedError())
         children, self._children = self._children, {}

@@ -22,13 +22,15 @@ from berth_cli.pipeline.accounts import (
     users,
 )
 
-# Connections of people's commands, consoles and recorders at once. Those that read nothing cost 512 MB together, less
-# than the memory that nats-server has on Kubernetes.
-PEOPLE_CONNECTIONS: Final = 32
 # Bytes of a message with its headers. The largest that people write are facts.
 PEOPLE_PAYLOAD_BYTES: Final = 128 * 1024
-# Connections of scorers, collectors or shadows at once: one a process.
-SERVICE_CONNECTIONS: Final = 1024
+# Subscriptions of one connection. Services have up to 20; each costs the server up to 8 KB.
+SUBSCRIPTIONS: Final = 256
+# Seconds after which the server forgets a request to another account; until then it costs 0.5 KB, answered in several
+# messages also when they have come. Its default is two minutes. Clients wait 5 s.
+ANSWER_SECONDS: Final = 10
+# The same for a pull, which has its answers as long as it is open.
+PULL_SECONDS: Final = 15
 
 
 def nats_conf(*prefixes: str) -> str:
@@ -48,11 +50,8 @@ def nats_conf(*prefixes: str) -> str:
 def _account(name: str, declared: Sequence[User]) -> Iterator[str]:
     members = [user for user in declared if user.account == name]
     is_own = any(user.is_own for user in members)
-    if any(user.is_person for user in members):
-        # A connection that reads nothing costs the server up to `max_pending`; facts have 64 KiB at most.
-        yield f"limits {{ max_connections: {PEOPLE_CONNECTIONS}, max_payload: {PEOPLE_PAYLOAD_BYTES} }}"
-    elif not is_own:
-        yield f"limits {{ max_connections: {SERVICE_CONNECTIONS} }}"
+    if not is_own:
+        yield f"limits {{ {', '.join(_limits(members))} }}"
     if is_own:
         yield "jetstream: enabled"
     yield "users: ["
@@ -68,6 +67,14 @@ def _account(name: str, declared: Sequence[User]) -> Iterator[str]:
             imports += _service_imports(name, account, declared)
     yield from _block("exports", exports)
     yield from _block("imports", imports)
+
+
+def _limits(members: Sequence[User]) -> Iterator[str]:
+    # A connection that reads nothing costs the server up to `max_pending`.
+    yield f"max_connections: {sum(user.connections for user in members)}"
+    yield f"max_subscriptions: {SUBSCRIPTIONS}"
+    if any(user.is_person for user in members):
+        yield f"max_payload: {PEOPLE_PAYLOAD_BYTES}"
 
 
 def _user(user: User) -> Iterator[str]:
@@ -90,8 +97,8 @@ def _shared_streams(declared: Iterable[User]) -> Iterator[str]:
             for subject in user.reads:
                 copies.setdefault(subject, {})[user.account] = None
     for path, accounts in paths.items():
-        kind = ", response_type: stream" if path.many else ""
-        yield f"{{ service: {_quoted(path.subject)}{kind}, accounts: [{', '.join(accounts)}] }}"
+        seconds = PULL_SECONDS if ".CONSUMER.MSG.NEXT." in path.subject else ANSWER_SECONDS
+        yield _service(path.subject, accounts, seconds=seconds, many=path.many)
     for subject, accounts in copies.items():
         yield f"{{ stream: {_quoted(subject)}, accounts: [{', '.join(accounts)}] }}"
 
@@ -123,8 +130,13 @@ def _service_exports(user: User, declared: Iterable[User]) -> Iterator[str]:
     for subject in user.broadcasts:
         yield f"{{ stream: {_quoted(subject)}, accounts: [{people}] }}"
     for subject in listed(user):
-        yield f"{{ service: {_quoted(subject)}, response_type: stream, accounts: [{people}] }}"
-    yield f"{{ service: {_quoted(asked(user))}, accounts: [{people}] }}"
+        yield _service(subject, [people], many=True)
+    yield _service(asked(user), [people])
+
+
+def _service(subject: str, accounts: Iterable[str], *, seconds: int = ANSWER_SECONDS, many: bool = False) -> str:
+    kind = f'{", response_type: stream" if many else ""}, response_threshold: "{seconds}s"'
+    return f"{{ service: {_quoted(subject)}{kind}, accounts: [{', '.join(accounts)}] }}"
 
 
 def _service_imports(name: str, other: str, declared: Iterable[User]) -> Iterator[str]:

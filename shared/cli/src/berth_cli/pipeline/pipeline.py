@@ -1,4 +1,4 @@
-"""The whole pipeline as child processes: the bus, a cluster if none is given, the services.
+"""The whole pipeline as child processes: the bus, a cluster unless one is given, the services.
 
 Their temporary folder is removed at the end, or by the next pipeline after a crash.
 """

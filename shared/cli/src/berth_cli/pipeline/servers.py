@@ -48,7 +48,7 @@ async def embedded_nats(
     """Start a NATS server on the first free port; return its address when it answers.
 
     Raises:
-        TemporaryError: none of the ports is free, or another server answers.
+        TemporaryError: no port is free, or another server answers.
     """
     port, name = _first_free(ports), f"berth-{uuid.uuid4().hex}"
     supervisor.start(nats_server(folder, port, name=name, settings=settings))

@@ -14,7 +14,7 @@ _NOMINATED: Final = "nominated for the pod, and no other node was tried"
 
 
 class TriedNodes(Protocol):
-    """The nodes that a ranking tried, from a message or from the result of a cycle."""
+    """The nodes that a ranking tried, of a message or of a cycle."""
 
     @property
     def candidates(self) -> Sequence[Candidate]: ...
@@ -40,12 +40,11 @@ def possible_nodes(ranking: TriedNodes, be: str) -> str:
 
 
 def chosen_candidate(decision: Decision) -> Candidate | None:
-    """The candidate on the pod's node, if the Decision has it."""
     return next((each for each in decision.candidates if decision.node and each.node == decision.node), None)
 
 
 def shown_candidates(candidates: Sequence[Candidate], chosen: str = "") -> list[Candidate]:
-    """The candidates of a table: those with every plugin's points, the chosen one and the runner-up."""
+    """Candidates with every plugin's points, the chosen one and the runner-up."""
     order = by_best_estimate(candidates)
     best = {each.node for each in order[:2]} | {chosen}
     return [each for each in candidates if each.scores or each.node in best or len(candidates) <= _NAMED]
@@ -62,7 +61,7 @@ def estimate_text(candidate: Candidate) -> str:
 
 
 def choice_lines(decision: Decision) -> Iterator[str]:
-    """Why this node and no other, and the runner-up; empty for a pod that is on no candidate."""
+    """Empty for a pod that is on no candidate."""
     chosen = chosen_candidate(decision)
     if chosen is None:
         return
@@ -94,7 +93,6 @@ def _runner_up(chosen: Candidate, second: Candidate) -> str:
 
 
 def _behind(chosen: Candidate, second: Candidate) -> str:
-    """The tie-break between equal estimates."""
     if chosen.newcomers != second.newcomers:
         return "more pods came there"
     if chosen.total != second.total:

@@ -50,7 +50,7 @@ _BECAME = {
 def decision_lines(
     decided: ExplainedDecision, weights: Weights, *, has_details: bool = True, every_row: bool = False
 ) -> Iterator[RenderableType]:
-    """The Decision as text: outcome, times, the best nodes, and the plugins that rejected the others.
+    """Outcome, times, the best nodes, and the plugins that rejected the others.
 
     ``has_details``: with the plugins' explanations of their points. ``every_row``: all nodes of the Decision.
     """
@@ -76,7 +76,6 @@ def decision_lines(
 
 
 def headline(decided: ExplainedDecision) -> Text:
-    """The state of the pod, in a sentence."""
     decision = decided.decision
     line = plain(f"{decision.namespace}/{decision.pod} ", "bold")
     style = OUTCOME_STYLES.get(decision.outcome, "") or "not bold"
@@ -108,7 +107,7 @@ def _when(decided: ExplainedDecision) -> str:
 
 
 def _times(decided: ExplainedDecision) -> Iterator[str]:
-    """The duration of each step, as far as the Decision has the times."""
+    """The duration of each step whose times the Decision has."""
     asked, ranked = decided.decision.asked_at, decided.decision.ranked_at
     if asked is not None and ranked is not None:
         yield f"ranked {_took(asked, ranked)} after the request"
@@ -146,7 +145,7 @@ def _preemption_line(decided: ExplainedDecision, record: EvictionRecord) -> str:
 
 
 def decision_json(decided: ExplainedDecision, weights: Weights) -> dict[str, object]:
-    """The Decision as JSON, with its age; scores are unweighted."""
+    """Scores are unweighted."""
     decision = decided.decision
     return {
         "pod": f"{decision.namespace}/{decision.pod}",
@@ -194,8 +193,6 @@ def _evicted_json(evicted: EvictionRecord) -> dict[str, object]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankedNow:
-    """The result of a cycle that ran just now."""
-
     pod: Pod
     node: str  # the pod's node in the mirror; empty without one
     found_in: str  # where the pod was found
@@ -210,7 +207,7 @@ class RankedNow:
 
 
 def ranked_now_lines(now: RankedNow, *, every_row: bool = False) -> Iterator[RenderableType]:
-    """The best nodes with their scores, and rejected ones with the plugin; the pod's present node is among them."""
+    """The best nodes, the pod's present node, and the plugins that rejected others."""
     ranking, metadata = now.every.ranking, now.pod.metadata
     yield plain(f"{metadata.namespace}/{metadata.name} ", "bold").append_text(plain(_headline_now(now), "not bold"))
     yield indented(_mirror_line(now))
@@ -271,7 +268,6 @@ def rejections_of(rejected: Mapping[str, Status]) -> list[Rejection]:
 
 
 def rejected_nodes_table(rejected: Mapping[str, Status]) -> Table:
-    """A line a node: the plugin that rejected it, and its reasons."""
     table = new_table("REJECTED", "PLUGIN", "REASON")
     for node, status in rejected.items():
         table.add_row(*map(plain, (node, status.plugin, ", ".join(status.reasons))))
@@ -357,7 +353,7 @@ def candidates_table(
 
 
 def candidate_details(candidates: Sequence[Candidate]) -> list[Text]:
-    """The plugins' explanations of their scores: a line a node, or one line if all nodes have the same."""
+    """A line a node, or one line if all nodes have the same explanations."""
     nodes: dict[tuple[str, str], list[str]] = {}
     for candidate in candidates:
         for explanation in candidate.details.items():
@@ -407,7 +403,7 @@ def _scored(points: int, weight: int | None) -> dict[str, int | None]:
 
 
 def rejections_table(rejections: Iterable[Rejection]) -> Table:
-    """The number of rejected nodes by plugin and reason, with a few of their names."""
+    """Rejected nodes by plugin and reason, with a few of their names."""
     table = new_table("NODES", "PLUGIN", "REASON", "FOR EXAMPLE", numbers=("NODES",))
     for rejection in rejections:
         cells = (str(rejection.nodes), rejection.plugin, rejection.reason, ", ".join(rejection.examples))

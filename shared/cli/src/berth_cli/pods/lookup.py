@@ -68,11 +68,10 @@ class ExplainedDecision:
 
     @property
     def is_on_its_node(self) -> bool:
-        """Whether the pod was bound, and is neither evicted nor deleted as far as known."""
+        """The pod was bound, and is neither evicted nor deleted as far as known."""
         return self.decision.outcome is Outcome.BOUND and not self.has_left and self.evicted_for is None
 
     def since(self, then: datetime) -> str:
-        """The time from then to the reading, as text."""
         if not self.is_recorded:
             return ago(then, self.now)
         return f"{duration(max(0.0, (self.now - then).total_seconds()))} before the end of the recording"
@@ -100,7 +99,7 @@ async def last_decision(session: Session, name: PodName) -> ExplainedDecision:
 
 
 async def check_it_is_the_last(session: Session, decided: ExplainedDecision) -> None:
-    """Check that no later pod of the same name is under way. A StatefulSet, for example, reuses names.
+    """Check that no later pod of the name is under way: StatefulSets reuse names.
 
     Raises:
         NotFoundError: a later pod has no Decision yet; the text is as in :func:`last_decision`.
@@ -157,7 +156,7 @@ def _is_victim(uid: str, of: Decision) -> bool:
 
 
 async def _exists(session: Session, uid: str) -> bool:
-    """Whether the mirror has the pod, and the pod is not being deleted."""
+    """The mirror has the pod, not being deleted."""
     entry = await session.get(CLUSTER, key("pod", uid))
     if entry is None or entry.data is None:
         return False
@@ -168,7 +167,7 @@ async def _exists(session: Session, uid: str) -> bool:
 
 
 async def _has_left(session: Session, uid: str, bound_at: datetime) -> bool:
-    """Whether the pod is missing in a mirror that has all pods bound by then (docs/protocol.md, 4)."""
+    """A mirror with all pods bound by then lacks the pod (docs/protocol.md, 4)."""
     entry = await session.get(CLUSTER, key("pod", uid))
     if entry is not None:  # without data, the entry marks the pod's removal
         return entry.data is None

@@ -1,6 +1,6 @@
 """A pod's messages in order of time, as text and as JSON.
 
-A message that was deleted from its stream is restored from the pod's Decision, which has most of it.
+Messages deleted from their streams are restored from the pod's Decision, which has most of them.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ _COMPLETE: Final = frozenset({Reason.CHANGED})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TracedMessage:
-    """A message as received, or restored from the pod's Decision, then without ``data``.
+    """A received message, or a restored one, without ``data``.
 
     ``at``: seconds, on one clock for all messages of a table.
     """
@@ -83,7 +83,7 @@ class TracedMessage:
 
 
 def with_recalled(messages: Iterable[TracedMessage]) -> list[TracedMessage]:
-    """The messages in order of time, with those restored from a Decision."""
+    """Add messages restored from a Decision; in order of time."""
     received = list(messages)
     known = {(traced.stage, attempt) for traced in received if (attempt := _attempt(traced)) is not None}
     added: dict[tuple[str, str], TracedMessage] = {}
@@ -112,7 +112,7 @@ def _recalled(stage: str, at: datetime, by: TracedMessage, message: Message) -> 
 
 
 def _ranked_of(decision: Decision, pod: Pod) -> Ranked:
-    """The Ranked message as far as the Decision has it; the rejections come from the Decision."""
+    """The Ranked message as far as the Decision has it."""
     found = bool(decision.candidates)
     return Ranked(
         attempt=decision.attempt,
@@ -153,7 +153,6 @@ def stage_table(messages: list[TracedMessage]) -> Table:
 
 
 def stage_row(traced: TracedMessage, before: TracedMessage | None) -> tuple[Text, Text, Text, Text]:
-    """A line of :func:`stage_table`."""
     at = plain(clock(datetime.fromtimestamp(traced.at, UTC)))
     since = plain("" if before is None else f"+{duration(max(0.0, traced.at - before.at))}")
     return at, since, plain(traced.stage), describe(traced)
@@ -202,7 +201,7 @@ def describe(traced: TracedMessage) -> Text:
 
 
 def with_meaning(outcome: str, text: str) -> str:
-    """The text about an outcome, with the consequence of a conflict."""
+    """Add the consequence of a conflict."""
     return f"{text}{_RANKED_AGAIN}" if outcome == Outcome.CONFLICT else text
 
 
@@ -227,7 +226,7 @@ def candidates_of(messages: list[TracedMessage]) -> list[Candidate]:
 
 
 def node_of(messages: list[TracedMessage]) -> str:
-    """The node that the pod was bound to; empty if it was not bound."""
+    """Empty if the pod was not bound."""
     for traced in reversed(messages):
         message = _read(traced)
         if isinstance(message, Decision) and message.outcome is Outcome.BOUND:

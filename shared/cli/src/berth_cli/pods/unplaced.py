@@ -26,8 +26,6 @@ _KEPT: Final = "Decisions are kept for an hour"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PodInCluster:
-    """A pod from the API server, with its explanation."""
-
     pod: Pod
     sentence: str
 
@@ -53,14 +51,12 @@ class KnownByDecision:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KnownByWatcher:
-    """A waiting pod without a Decision."""
-
     answer: QueueAnswer
     detail: QueuedPodDetail
 
 
 async def explanation_of(session: Session, name: PodName) -> KnownByDecision | KnownByWatcher:
-    """Explain the last pod of this name. A Decision on an earlier pod does not count.
+    """A Decision on an earlier pod of the name does not count.
 
     Raises:
         NotFoundError: the pod has no Decision, and the watcher does not know it.
@@ -87,7 +83,7 @@ async def explanation_of(session: Session, name: PodName) -> KnownByDecision | K
 
 
 async def ask_the_watcher(session: Session, name: PodName) -> QueueAnswer | None:
-    """The leading watcher's answer; ``None`` if it does not know the pod, or no watcher leads."""
+    """``None`` if the leading watcher does not know the pod, or no watcher leads."""
     try:
         answer = await queued_pod(session, name)
     except NoLeaderError:

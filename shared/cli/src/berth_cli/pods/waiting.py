@@ -43,7 +43,7 @@ class NoLeaderError(TemporaryError):
 
 
 async def leading_watcher(session: Session) -> Seen:
-    """The watcher that has the queue.
+    """It has the queue.
 
     Raises:
         NoLeaderError: no watcher leads.
@@ -80,7 +80,7 @@ async def ask_watcher(
 
 
 async def queued_pod(session: Session, name: PodName) -> QueueAnswer:
-    """The leading watcher's answer about a pod. Raises as :func:`leading_watcher` and :func:`ask_watcher`."""
+    """Raises as :func:`leading_watcher` and :func:`ask_watcher`."""
     watcher = await leading_watcher(session)
     return await ask_watcher(session, watcher, POD, PodRequest(namespace=name.namespace, name=name.name))
 
@@ -96,7 +96,7 @@ async def waiting_pod(session: Session, name: PodName) -> Pod | None:
 
 
 async def queue_pages(session: Session, *, queue: str = "", namespace: str = "") -> AsyncGenerator[QueueAnswer, None]:
-    """The leading watcher's queue, page by page, one request at a time. Raises as :func:`queued_pod`."""
+    """One request at a time. Raises as :func:`queued_pod`."""
     watcher = await leading_watcher(session)
     start: int | None = 0
     while start is not None:
@@ -125,14 +125,14 @@ async def read_queue(
 
 
 def _order(pod: WaitingPod) -> tuple[int, float, int, datetime, str, str]:
-    """By queue; within a queue, the next to be tried first, then by priority and age."""
+    """By queue, then the next to be tried, then by priority and age."""
     queue = _SHOWN.index(pod.queue) if pod.queue in _SHOWN else len(_SHOWN)
     soonest = pod.tried_again_seconds if pod.tried_again_seconds is not None else float("inf")
     return queue, soonest if pod.queue == "backoff" else 0.0, -pod.priority, pod.since, pod.namespace, pod.name
 
 
 def queue_json(answer: QueueAnswer, *, complete: bool) -> dict[str, object]:
-    """The waiting pods as JSON. ``complete``: the list has all of them."""
+    """``complete``: the answer has all waiting pods."""
     document = {"now": answer.now, "draining": answer.draining, "queues": answer.queues, "pods": answer.pods}
     return {**document, "complete": complete}
 
@@ -165,14 +165,14 @@ def _age(pod: WaitingPod, now: datetime | None) -> str:
 
 
 def may_be_helped(detail: QueuedPodDetail) -> bool:
-    """Whether the pod waits because nodes rejected it; then advice is possible."""
+    """Advice is possible if nodes rejected the pod."""
     return detail.pod.queue in {"unschedulable", "backoff"}
 
 
 def print_detail(
     answer: QueueAnswer, detail: QueuedPodDetail, stuck: str, advice: Advice, output: OutputFormat
 ) -> None:
-    """Print why the pod waits and what would help it; also ``stuck``, why no pod moves, if it is not empty."""
+    """``stuck``: why no pod moves; may be empty."""
     if output.is_document:
         print_document({**detail_json(answer, detail, stuck), **advice.as_json()}, output)
     else:
@@ -195,7 +195,7 @@ def detail_lines(answer: QueueAnswer, detail: QueuedPodDetail) -> Iterator[str |
 
 
 def detail_json(answer: QueueAnswer, detail: QueuedPodDetail, stuck: str) -> dict[str, object]:
-    """The same for programs; first the fields that `berth why` has for every pod."""
+    """First the fields that `berth why` has for every pod."""
     pod = detail.pod
     return {
         "pod": f"{pod.namespace}/{pod.name}",

@@ -203,7 +203,7 @@ def recorded_end(recording: Recording, history: History) -> Snapshot:
 
 
 def apply(mirror: MirroredSnapshot, record: Recorded) -> None:
-    """Apply a recorded entry of the mirror; an undecodable one changes nothing, as in a scorer."""
+    """Apply a recorded entry of the mirror; undecodable ones are ignored, as in a scorer."""
     with suppress(DecodeError):
         mirror.apply(record.subject, record.payload)
 

@@ -30,7 +30,7 @@ _DEFAULT_CLASS: Final = (
 
 @dataclass(slots=True, kw_only=True)
 class StoredObjects:
-    """The ``pods`` and ``others`` of the cluster, and the pods ``to_place``. ``problems`` name missing objects."""
+    """``problems`` name missing objects."""
 
     pods: tuple[Pod, ...] = ()
     others: list[ReadObject] = field(default_factory=list)
@@ -91,12 +91,12 @@ class _Admission:
 
 
 def _default_priority_class(classes: Iterable[PriorityClass]) -> PriorityClass | None:
-    """The default class; of several, the one with the lowest value, as in the API server."""
+    """Of several, the one with the lowest value, as in the API server."""
     return min((one for one in classes if one.global_default), key=lambda one: one.value, default=None)
 
 
 def _default_storage_class(classes: Iterable[StorageClass]) -> str:
-    """The name of the newest default class; empty without one."""
+    """The newest default class; empty without one."""
     marked = [
         one for one in classes if any((one.metadata.annotations or {}).get(key) == "true" for key in _DEFAULT_CLASS)
     ]

@@ -61,16 +61,16 @@ def _with_requests_and_ports(spec: PodSpec) -> PodSpec:
 
 
 def _with_tolerations(spec: PodSpec) -> PodSpec:
-    """The spec with the default tolerations, unless it has its own for these taints."""
+    """Add the default tolerations, unless the spec has its own for these taints."""
     own = spec.tolerations or []
     added = [one for one in _TOLERATED if not any(_covers(toleration, one.key) for toleration in own)]
     return msgspec.structs.replace(spec, tolerations=[*own, *added]) if added else spec
 
 
 def _with_label_keys(spec: PodSpec, labels: Mapping[str, str]) -> PodSpec:
-    """The spec of a pod with these labels, with selectors completed by ``matchLabelKeys`` and ``mismatchLabelKeys``.
+    """Complete selectors by ``matchLabelKeys`` and ``mismatchLabelKeys``.
 
-    Keys without a label on the pod add nothing.
+    Keys without a label on the pod are ignored.
     """
     if spec.affinity is None and not spec.topology_spread_constraints:
         return spec
@@ -99,7 +99,7 @@ def _on_host(port: ContainerPort) -> ContainerPort:
 
 
 def _pod_resources(spec: PodSpec, own: ResourceRequirements) -> ResourceRequirements:
-    """Resources of the whole pod: its requests are the sum over containers, else its limits."""
+    """Requests of the whole pod are the sum over containers, else its limits."""
     if not own.limits:
         return own
     containers = pod_requests(msgspec.structs.replace(spec, resources=None, overhead=None)).amounts

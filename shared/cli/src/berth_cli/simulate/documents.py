@@ -32,7 +32,7 @@ _VALIDATION: Final = re.compile(r"(?P<reason>.*) - at `\$\.?(?P<path>.*)`", re.D
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Document:
-    """One object. ``where``: its file and position, for messages; ``raw``: its JSON.
+    """``where``: the object's file and position, for messages; ``raw``: its JSON.
 
     ``is_generated``: created from the template of a workload.
     """
@@ -45,7 +45,7 @@ class Document:
 
 
 class _Head(msgspec.Struct, frozen=True, rename="camel"):
-    """The fields that identify an object's kind; ``items`` belong to a List."""
+    """``items`` belong to a List."""
 
     api_version: str = ""
     kind: str = ""
@@ -60,7 +60,7 @@ _head_decoder: Final = msgspec.json.Decoder(_Head)
 
 
 def documents(name: str, data: bytes, problems: list[str]) -> Iterator[Document]:
-    """The objects of a file with that name; its errors are added to ``problems``."""
+    """Errors are added to ``problems``."""
     values = _values(name, data, problems)
     for number, value in enumerate(values, start=1):
         where = f"{name}: document {number}" if len(values) > 1 else name
@@ -115,7 +115,7 @@ def _type_info(decoder: msgspec.json.Decoder[Any]) -> inspect.Type:
 
 
 def _without_nulls(value: Any, of: inspect.Type) -> Any:
-    """The value without nulls that its type does not allow: removed from objects, zero values in lists and maps."""
+    """Nulls that the type does not allow are removed from objects, and become zero values in lists and maps."""
     if isinstance(of, inspect.UnionType):
         of = next(one for one in of.types if not isinstance(one, inspect.NoneType))
     if isinstance(of, inspect.StructType) and isinstance(value, dict):
@@ -199,5 +199,5 @@ def _next(text: str, at: int) -> int:
 
 
 def _yaml_as_json(data: bytes) -> list[bytes]:
-    """The YAML documents as JSON; empty ones, for example between two ``---``, are left out."""
+    """Empty documents, for example between two ``---``, are left out."""
     return [msgspec.json.encode(value) for value in yaml_values(data.decode()) if value is not None]

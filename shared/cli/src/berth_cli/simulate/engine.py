@@ -1,7 +1,7 @@
 """Runs the scheduling cycle on one pod after another, without a bus or a cluster.
 
-All pods use the same Snapshot, or each pod uses the Snapshot after the earlier pods. In the second case the simulation
-also does the work of the binder and the API server: Reserve, place the pod, evict the victims of preemption.
+All pods use the same Snapshot, or each uses the Snapshot after the earlier pods. Then the simulation also reserves,
+places and evicts, as binder and API server do.
 """
 
 from __future__ import annotations
@@ -34,8 +34,6 @@ from berth.messages.subjects import Attempt, Term, Uid
 
 
 class NodeRejection(msgspec.Struct, frozen=True, kw_only=True):
-    """The plugin that rejected a node, and its reasons."""
-
     plugin: str
     reasons: tuple[str, ...]
 
@@ -62,7 +60,7 @@ class PodReport(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(slots=True)
 class ReportCounts:
-    """Numbers of all pods, of placed pods and of preemptors; ``nodes`` are the nodes that got pods."""
+    """``nodes`` are the nodes that got pods."""
 
     pods: int = 0
     placed: int = 0
@@ -95,13 +93,11 @@ class Simulation:
     nominated_first: set[str] = field(default_factory=set)
 
     def independently(self, pods: Iterable[Pod]) -> Iterator[PodReport]:
-        """Each pod on the unchanged Snapshot, in the order given."""
         for pod in pods:
             self._profile(pod).search.next_row = 0  # so that no result depends on the previous pod
             yield self._decide(pod)[0]
 
     def in_queue_order(self, pods: Iterable[Pod]) -> Iterator[PodReport]:
-        """In the order of the queue, each pod on the Snapshot after the earlier pods."""
         waiting = sorted(pods, key=self._sort_key)
         for pod in waiting:
             if pod.status.nominated_node_name:
@@ -112,7 +108,7 @@ class Simulation:
             yield msgspec.structs.replace(report, bound=None, message=rejection) if rejection else report
 
     def carry_out(self, pod: Pod, ranking: Ranking) -> str:
-        """Place the pod on the best node, or evict pods for it, as the binder does; returns why it is not placed.
+        """Place the pod on the best node, or evict pods for it; returns why it is not placed.
 
         Empty for a pod that is placed, or that has no node.
         """
@@ -175,7 +171,7 @@ class Simulation:
         return sorted(victim.pod.metadata.name for victim in placed if victim is not None)
 
     def _place(self, pod: Pod, node: str) -> str:
-        """Place the pod on the node, unless a Reserve plugin rejects it; returns the rejection's reason."""
+        """Returns a Reserve plugin's reason for rejecting the node."""
         status = _run_reserve_plugins(pod, node, self.snapshot, self._profile(pod))
         if status.is_success:
             bound = msgspec.structs.replace(pod, spec=msgspec.structs.replace(pod.spec, node_name=node))
@@ -197,13 +193,13 @@ class Simulation:
 
 
 def _since(pod: Pod) -> datetime:
-    """The creation time, by which the queue sorts. A pod without one comes last."""
+    """The creation time; a pod without one comes last."""
     created = pod.metadata.creation_timestamp
     return datetime.fromtimestamp(unix_seconds(created), UTC) if created else _LAST
 
 
 def _evict(snapshot: Snapshot, uids: Iterable[str]) -> None:
-    """Remove the pods at once, and subtract each from the budgets that select it."""
+    """Subtract each pod from the budgets that select it."""
     for uid in uids:
         placed = snapshot.placed(uid)
         if placed is not None:

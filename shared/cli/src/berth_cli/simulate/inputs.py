@@ -64,7 +64,7 @@ class InputError(UsageError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Inputs:
-    """``pods`` are to be placed on ``snapshot``; ``notes`` are about ignored contents of the files."""
+    """``notes`` are about ignored contents of the files."""
 
     snapshot: Snapshot
     pods: tuple[Pod, ...]
@@ -101,7 +101,7 @@ def read_inputs(
 
 @dataclass(slots=True, kw_only=True)
 class _Files:
-    """The objects of the files; ``added`` are the other objects in --pods, such as the pods' claims."""
+    """``added``: other objects in --pods, such as the pods' claims."""
 
     cluster: Objects
     added: Objects
@@ -192,7 +192,7 @@ def _of_profiles(files: _Files, schedulers: Collection[str]) -> list[FoundObject
 
 
 def _pods_to_place(pods: Iterable[FoundObject[Pod]], *, problems: list[str]) -> dict[Identity, FoundObject[Pod]]:
-    """The pods in the order of their files; reasons not to place one are added to ``problems``."""
+    """In the order of the files; reasons not to place a pod are added to ``problems``."""
     to_place: dict[Identity, FoundObject[Pod]] = {}
     for one in pods:
         before = to_place.setdefault(one.identity, one)
@@ -261,7 +261,7 @@ def _inputs(files: _Files, to_place: Mapping[Identity, FoundObject[Pod]]) -> Inp
 
 
 def _snapshot(objects: StoredObjects) -> tuple[Snapshot, int]:
-    """The scheduler's Snapshot of the cluster, and the number of its pending pods."""
+    """The Snapshot, and the number of its pending pods."""
     snapshot = Snapshot()
     for one in objects.others:
         _set(snapshot, one)

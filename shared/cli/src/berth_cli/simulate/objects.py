@@ -73,8 +73,6 @@ _BY_LOWER_CASE: Final = {kind.lower(): kind for kind in KINDS}
 
 @dataclass(slots=True)
 class ObjectReader:
-    """Decodes documents one by one."""
-
     problems: list[str] = field(default_factory=list)  # the errors in objects, one text each
     # the number of objects of each kind that the cycle does not read
     others: Counter[str] = field(default_factory=Counter)
@@ -111,7 +109,7 @@ class ObjectReader:
 
 
 def _mistaken_kind(document: Document) -> str:
-    """The error in a misspelt kind or version; empty if there is none.
+    """Empty if kind and version are known.
 
     Without it, ``kind: pod`` would be left out silently.
     """

@@ -98,8 +98,6 @@ def _read(raw: bytes) -> Workload:
 
 
 class _Controller(msgspec.Struct, frozen=True, kw_only=True):
-    """Creates the objects of one workload."""
-
     where: str
     kind: str
     workload: Workload
@@ -120,7 +118,7 @@ class _Controller(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def _is_of_a_deployment(self) -> bool:
-        """Whether a Deployment in the files owns the ReplicaSet, and so creates its pods already."""
+        """A Deployment in the files owns the ReplicaSet and creates its pods."""
         return any(
             owner.kind == "Deployment" and owner.controller for owner in self.workload.metadata.owner_references or ()
         )
@@ -176,7 +174,6 @@ class _Controller(msgspec.Struct, frozen=True, kw_only=True):
         return self._document("Pod", {"metadata": metadata, "spec": self._spec(name)}, "v1", place="spec.template")
 
     def _labels(self, name: str, number: int) -> Labels:
-        """The labels that the workload's controller adds to a pod."""
         match self.kind:
             case "StatefulSet":
                 return {
@@ -191,7 +188,7 @@ class _Controller(msgspec.Struct, frozen=True, kw_only=True):
                 return self._hash_label
 
     def _spec(self, pod: str) -> dict[str, Any]:
-        """The template's spec; claims of a StatefulSet replace its volumes of the same names."""
+        """Claims of a StatefulSet replace the template's volumes of the same names."""
         spec, claims = self.workload.spec.template.spec, self.workload.spec.volume_claim_templates or ()
         if not claims:
             return spec

@@ -13,7 +13,7 @@ from berth.api.pod import Toleration
 
 
 class Taint(Trimmed, frozen=True, kw_only=True):
-    """A taint: pods that do not tolerate it are kept off the node."""
+    """Keeps pods off the node that do not tolerate it."""
 
     key: str
     effect: str
@@ -35,8 +35,6 @@ class ContainerImage(Trimmed, frozen=True, kw_only=True):
 
 
 class NodeAddress(Trimmed, frozen=True, kw_only=True):
-    """One address of the node, such as its InternalIP."""
-
     type: str
     address: str
 
@@ -124,7 +122,6 @@ def _is_less(one: str, other: str) -> bool:
 
 
 def is_tolerated(taint: Taint, tolerations: Iterable[Toleration]) -> bool:
-    """Whether any toleration matches the taint."""
     return any(tolerates(toleration, taint) for toleration in tolerations)
 
 

@@ -297,7 +297,7 @@ def is_bound(pod: Pod) -> bool:
 
 
 def is_finished(pod: Pod) -> bool:
-    """Whether the pod has reached a terminal phase; it then counts as deleted."""
+    """A pod in a terminal phase counts as deleted."""
     return pod.status.phase in TERMINAL_PHASES
 
 
@@ -311,7 +311,7 @@ def is_gated(pod: Pod) -> bool:
 
 
 def priority_of(pod: Pod) -> int:
-    """The pod's priority; absent is 0."""
+    """An absent priority is 0."""
     return pod.spec.priority or 0
 
 
@@ -393,7 +393,6 @@ def disruption_condition(pod: Pod) -> PodCondition | None:
 
 
 def is_marked_for_preemption(pod: Pod) -> bool:
-    """Whether a condition marks the pod as evicted by a scheduler."""
     condition = disruption_condition(pod)
     return condition is not None and condition.status == "True" and condition.reason == PREEMPTION_BY_SCHEDULER
 

@@ -154,7 +154,7 @@ def is_scalar(resource: str) -> bool:
 
 
 def is_extended(resource: str) -> bool:
-    """Whether the resource is extended, such as ``example.com/gpu``."""
+    """Such as ``example.com/gpu``."""
     return "/" in resource and "kubernetes.io/" not in resource and not resource.startswith("requests.")
 
 
@@ -164,7 +164,6 @@ def is_counted(resource: str) -> bool:
 
 
 def counted(amounts: Mapping[str, int]) -> Amounts:
-    """The amounts of the resources that scheduling counts."""
     return {resource: amount for resource, amount in amounts.items() if is_counted(resource)}
 
 

@@ -104,7 +104,6 @@ class LabelMatcher:
     requirements: tuple[Requirement, ...]
 
     def matches(self, labels: Mapping[str, str]) -> bool:
-        """Whether an object with these labels is selected."""
         return all(r.holds(labels.get(r.key)) for r in self.requirements)
 
 
@@ -157,7 +156,7 @@ def named_nodes(selector: NodeSelector | None) -> frozenset[str] | None:
 
 
 def is_valid_term(term: NodeSelectorTerm) -> bool:
-    """Whether every expression of the term can hold."""
+    """Every expression of the term can hold."""
     compiled = _node_term(term)
     return all(requirement.operator != _INVALID for requirement in (*compiled.labels, *compiled.names))
 
@@ -241,14 +240,12 @@ class PodSelector:
         return self.labels.matches(labels) and self.covers(namespace, labels_of)
 
     def covers(self, namespace: str, labels_of: LabelsOfNamespace) -> bool:
-        """Whether it selects pods of this namespace."""
         return namespace in self.namespaces or (
             self.uses_namespace_labels and self.namespace_selector.matches(labels_of(namespace))
         )
 
     @property
     def uses_namespace_labels(self) -> bool:
-        """Whether the answer depends on namespaces' labels."""
         return self.namespace_selector is not MATCHES_NOTHING
 
 
@@ -272,8 +269,6 @@ class AffinityTermKind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class AffinityTerms:
-    """The terms of one pod."""
-
     required_affinity: tuple[AffinityTerm, ...] = ()
     required_anti_affinity: tuple[AffinityTerm, ...] = ()
     preferred_affinity: tuple[AffinityTerm, ...] = ()

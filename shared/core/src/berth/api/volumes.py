@@ -40,8 +40,6 @@ class VolumeNodeAffinity(Trimmed, frozen=True, kw_only=True):
 
 
 class PersistentVolumeSpec(Trimmed, frozen=True, kw_only=True):
-    """The volume, without sources that no plugin reads."""
-
     capacity: Quantities | None = None
     access_modes: list[str] | None = None
     claim_ref: ClaimReference | None = None
@@ -70,7 +68,7 @@ class PersistentVolume(Trimmed, frozen=True, kw_only=True):
 
     @property
     def class_name(self) -> str:
-        """The volume's class; empty without one."""
+        """Empty without one."""
         return (self.metadata.annotations or {}).get(BETA_STORAGE_CLASS, self.spec.storage_class_name)
 
 
@@ -97,7 +95,7 @@ class PersistentVolumeClaim(Trimmed, frozen=True, kw_only=True):
 
     @property
     def class_name(self) -> str:
-        """The claim's storage class; empty without one."""
+        """Empty without one."""
         return (self.metadata.annotations or {}).get(BETA_STORAGE_CLASS, self.spec.storage_class_name or "")
 
     @property

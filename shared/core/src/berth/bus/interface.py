@@ -138,8 +138,6 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConsumerState:
-    """Counters of a durable consumer."""
-
     name: str
     undelivered: int  # Messages not delivered yet.
     unacknowledged: int  # Messages delivered and not settled.
@@ -176,14 +174,10 @@ class Delivery(Protocol):
     """A message of a work queue. ``ack`` or ``nak`` settles it; later calls have no effect."""
 
     @property
-    def subject(self) -> str:
-        """The subject that it was published to."""
-        ...
+    def subject(self) -> str: ...
 
     @property
-    def data(self) -> bytes:
-        """The payload, not validated."""
-        ...
+    def data(self) -> bytes: ...
 
     @property
     def headers(self) -> Mapping[str, str]:
@@ -243,8 +237,6 @@ class OrderedReader(Protocol):
 
 
 class StreamReader(OrderedReader, Protocol):
-    """Ordered reading of a stream."""
-
     def batches(self) -> AsyncIterator[list[StoredMessage]]:
         """Arrived messages, in order, without end."""
         ...
@@ -263,8 +255,6 @@ class BucketReader(OrderedReader, Protocol):
 
 
 class Session(Protocol):
-    """One client on one connection to the bus."""
-
     @property
     def bus_id(self) -> str:
         """KV ``control`` ``bus.id``, read by this session's first request; empty if the bucket is missing."""

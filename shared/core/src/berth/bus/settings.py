@@ -23,7 +23,7 @@ MEBIBYTE: Final = 1024 * 1024
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopologySettings:
-    """Limits and copies of streams, buckets and consumers. All services of one bus must use the same values."""
+    """The same in all services of one bus."""
 
     prefix: str = ""
     """Prefix of streams, buckets, subjects and services; empty for a server with one berth."""
@@ -56,13 +56,13 @@ class TopologySettings:
     long as a starting scorer reads back."""
 
     decisions_bytes: int = 512 * MEBIBYTE
-    """Bytes of Decisions kept, oldest dropped first. From 1 MiB; reserved on the server's disk."""
+    """From 1 MiB, oldest dropped first; reserved on the server's disk."""
 
     dead_age: timedelta = timedelta(days=7)
     """How long dead letters wait for a person. From 1 h."""
 
     dead_bytes: int = 64 * MEBIBYTE
-    """Bytes of dead letters kept, oldest dropped first. From 1 MiB; reserved on the server's disk."""
+    """From 1 MiB, oldest dropped first; reserved on the server's disk."""
 
     pending_bytes: int = 64 * MEBIBYTE
     """Bytes of PENDING, which holds the pods in flight, a few KiB each. From 1 MiB. If it is full, new pods wait in the
@@ -78,7 +78,7 @@ class TopologySettings:
     """Bytes of ``bandwidth`` and of ``facts``, each. From 1 MiB. It limits facts, which come from outside."""
 
     control_bytes: int = 16 * MEBIBYTE
-    """Bytes of ``control``, ``tries`` and ``commits``, each. From 1 MiB; a few hundred per pod that ends services."""
+    """``control``, ``tries`` and ``commits``, each. From 1 MiB; a few hundred bytes per pod that ends services."""
 
     message_bytes: int = 8 * MEBIBYTE
     """Largest message or value, from 64 KiB. Far above etcd's 1.5 MiB per object, so that every accepted pod fits. The
@@ -129,13 +129,11 @@ class TlsSettings:
     """TLS to the server. By default the system's authorities are trusted and no client certificate is sent."""
 
     authority_file: Path | None = None
-    """PEM of trusted authorities."""
 
     certificate_file: Path | None = None
     """PEM of the client certificate, for a server that requires one."""
 
     key_file: Path | None = None
-    """PEM of the client certificate's key."""
 
     host_name: str | None = None
     """The name in the server's certificate, if it differs from the address's host."""
@@ -146,19 +144,15 @@ class NatsCredentials:
     """Authentication of the client: at most one of these ways; without any for a server without users."""
 
     user: str | None = None
-    """User name; goes with ``password``."""
 
     password: str | None = field(default=None, repr=False)
-    """Password of ``user``."""
 
     token: str | None = field(default=None, repr=False)
-    """A token, instead of user and password."""
 
     credentials_file: Path | None = None
-    """A ``.creds`` file: a JWT and the seed that signs with it."""
+    """A JWT and the seed that signs with it."""
 
     nkey_seed_file: Path | None = None
-    """A file with the seed of an nkey."""
 
     def problems(self) -> list[str]:
         """Contradictions, in the form of :meth:`TopologySettings.problems`."""
@@ -179,7 +173,6 @@ class BusSettings:
     """Addresses of the servers of one cluster, ``nats://host:port`` or ``tls://host:port``; tried in random order."""
 
     credentials: NatsCredentials = NatsCredentials()
-    """Authentication of the client."""
 
     inbox_prefix: str = DEFAULT_INBOX_PREFIX
     """Prefix of the subjects for replies. With a prefix for each user, the server can keep one user's replies from the
@@ -192,7 +185,6 @@ class BusSettings:
     """If set, a server without TLS is refused. Otherwise TLS is used if the address or the server requires it."""
 
     topology: TopologySettings = TopologySettings()
-    """Declaration of streams and consumers."""
 
     connect_timeout: timedelta = timedelta(seconds=4)
     """Time limit of connecting. From 0.1 s; well below the 15 s after which a leader gives up its Lease."""
@@ -205,8 +197,9 @@ class BusSettings:
     """Time between two pings. From 0.1 s; a ping without an answer by the next one ends the connection, so after twice
     this at the latest. Longer than a pause of garbage collection or of one scheduling cycle over 5,000 nodes."""
 
-    pull_expires: timedelta = timedelta(seconds=30)
-    """How long the server keeps a pull request. From 1 s; a lost request is repeated after this at the latest."""
+    pull_expires: timedelta = timedelta(seconds=10)
+    """How long the server keeps a pull request. From 1 s, at most 10 s, since the server forgets who has asked after 15
+    (``berth_cli.pipeline.natsconf``); a lost request is repeated after this at the latest."""
 
     pull_heartbeat: timedelta = timedelta(seconds=1)
     """Time between the server's heartbeats for an idle pull. From 0.1 s, at most half of ``pull_expires``; after three
@@ -218,7 +211,6 @@ class BusSettings:
 
     @property
     def addresses(self) -> str:
-        """Addresses for people, without credentials."""
         return ", ".join(server.rpartition("@")[2] for server in self.servers)
 
     @property
@@ -232,7 +224,6 @@ class BusSettings:
         return "" if self.domain in {"", IMPORTED_DOMAIN} else f"{self.api}."
 
     def problems(self) -> list[str]:
-        """All errors, in the form of :meth:`TopologySettings.problems`."""
         found = [*self.topology.problems(), *self.credentials.problems()]
         found += [f"{name}: want at least 0.1 s, got {value}" for name, value in self._waits() if value < _SHORTEST]
         if not self.servers:

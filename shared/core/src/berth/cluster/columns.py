@@ -112,8 +112,6 @@ class Rows:
 
 
 class NodeColumns:
-    """Columns of ``capacity`` rows."""
-
     def __init__(self) -> None:
         self.capacity = _FIRST_CAPACITY
         # by resource; cpu in millicores, other resources in base units
@@ -168,7 +166,7 @@ class NodeColumns:
         self.labels.write(row, node.metadata.labels or {}, rows)
 
     def clear_node(self, row: int, rows: int) -> None:
-        """Remove a node from its row; pods placed there stay counted."""
+        """Pods placed on the row stay counted."""
         self._write_allocatable(row, {})
         self.allowed_pods[row] = 0
         self.exists[row] = False
@@ -271,7 +269,7 @@ class AmountColumns:
         return iter((*self._always, *self._amounts))
 
     def of(self, resource: str) -> Amount:
-        """The column of a resource, read only; valid until the next change."""
+        """Read only; valid until the next change."""
         column = self._always.get(resource)
         if column is not None:
             return column
@@ -289,7 +287,7 @@ class AmountColumns:
         return column
 
     def item(self, resource: str, row: int) -> float:
-        """The amount in one row, 0 without one."""
+        """0 without an amount."""
         column = self._always.get(resource)
         if column is not None:
             return column.item(row)
@@ -458,7 +456,7 @@ class ValuesInUse(Generic[Value]):
 
 
 def grown(column: npt.NDArray[Scalar], capacity: int, empty: Any = 0) -> npt.NDArray[Scalar]:
-    """The column with room for ``capacity`` rows; new rows hold ``empty``."""
+    """New rows hold ``empty``."""
     wider = np.full(capacity, empty, dtype=column.dtype)
     wider[: len(column)] = column
     return wider

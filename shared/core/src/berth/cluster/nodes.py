@@ -73,12 +73,12 @@ class NodeInfo:
 
     @property
     def nonzero_cpu(self) -> int:
-        """Millicores requested, with the defaults that scores use."""
+        """Millicores, with the defaults that scores use."""
         return self._exact(NONZERO, CPU, self._columns.nonzero_cpu.item(self.row))
 
     @property
     def nonzero_memory(self) -> int:
-        """Bytes requested, with the defaults that scores use."""
+        """Bytes, with the defaults that scores use."""
         return self._exact(NONZERO, MEMORY, self._columns.nonzero_memory.item(self.row))
 
     def allocatable(self, resource: str) -> int:
@@ -128,7 +128,6 @@ class Nodes:
 
     @property
     def rows(self) -> RowIndex:
-        """The rows of the view in the Snapshot."""
         return np.arange(self._length) if isinstance(self._index, slice) else self._index
 
     def rows_at(self, positions: RowIndex) -> RowIndex:
@@ -150,7 +149,7 @@ class Nodes:
 
     @property
     def names(self) -> list[str]:
-        """Node names; empty text for a row without a node."""
+        """Empty text for a row without a node."""
         names = self.snapshot.rows.names
         return list(names) if isinstance(self._index, slice) else [names[row] for row in self._index.tolist()]
 
@@ -184,22 +183,20 @@ class Nodes:
 
     @property
     def nonzero_cpu(self) -> Amount:
-        """Millicores requested, with the defaults that scores use."""
+        """Millicores, with the defaults that scores use."""
         return self.take(self._columns.nonzero_cpu)
 
     @property
     def nonzero_memory(self) -> Amount:
-        """Bytes requested, with the defaults that scores use."""
+        """Bytes, with the defaults that scores use."""
         return self.take(self._columns.nonzero_memory)
 
     @property
     def pods(self) -> Amount:
-        """The number of placed pods per node."""
         return self.take(self._columns.pods)
 
     @property
     def allowed_pods(self) -> Amount:
-        """The allocatable number of pods per node."""
         return self.take(self._columns.allowed_pods)
 
     @property
@@ -357,8 +354,6 @@ ANOTHER_UID: Final = "another"
 
 
 class NodeInfoWithAnother(NodeInfo):
-    """A node as if ``count`` more pods were on it."""
-
     __slots__ = ("_another", "_count")
 
     def __init__(self, snapshot: Snapshot, row: int, node: Node, another: AnotherPod, count: int = 1) -> None:

@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
+from enum import IntFlag, auto
 from functools import cached_property
-from typing import TypeVar
+from typing import Final, TypeVar
 from weakref import WeakValueDictionary
 
 import msgspec
@@ -33,6 +34,33 @@ from berth.cluster.columns import HostPort, host_ports
 from berth.cluster.topologycounts import PodGroup
 
 _encode = msgspec.json.Encoder().encode
+
+
+class Trait(IntFlag):
+    """Properties of a pod, or of the Snapshot, without which some plugins have nothing to do (``Plugin.only_for``)."""
+
+    # In the spec without volumes: equal for all pods of an equivalence class.
+    NODE_NAME = auto()
+    NODE_AFFINITY = auto()  # nodeSelector or node affinity
+    NODE_FEATURES = auto()  # fields that need a feature of the kubelet
+    HOST_PORTS = auto()
+    POD_AFFINITY = auto()  # or anti-affinity
+    TOPOLOGY_SPREAD = auto()  # constraints of its own
+    # Beside the class.
+    VOLUMES = auto()  # of a type that plugins read
+    SELECTED = auto()  # it has an owner, or its namespace has a Service
+    PLACED_AFFINITY = auto()  # some placed pod has affinity or anti-affinity
+
+
+# The traits that follow from an equivalence class.
+TRAITS_OF_CLASS: Final = (
+    Trait.NODE_NAME
+    | Trait.NODE_AFFINITY
+    | Trait.NODE_FEATURES
+    | Trait.HOST_PORTS
+    | Trait.POD_AFFINITY
+    | Trait.TOPOLOGY_SPREAD
+)
 
 
 class EquivalenceClasses:
@@ -95,6 +123,21 @@ class EquivalenceClass:
     def _is_within_limits(self) -> bool:
         # Limits of the parts that belong to the class.
         return is_within_limits(self.spec)
+
+    @cached_property
+    def traits(self) -> int:
+        """Those of ``TRAITS_OF_CLASS`` that the pods have, as a number: operations on an IntFlag cost a microsecond."""
+        spec, affinity = self.spec, self.spec.affinity or Affinity()
+        containers = (*(spec.containers or ()), *(spec.init_containers or ()))
+        found = {
+            Trait.NODE_NAME: spec.node_name,
+            Trait.NODE_AFFINITY: spec.node_selector or affinity.node_affinity,
+            Trait.NODE_FEATURES: spec.host_users is False or any(each.restart_policy_rules for each in containers),
+            Trait.HOST_PORTS: self.host_ports,
+            Trait.POD_AFFINITY: affinity.pod_affinity or affinity.pod_anti_affinity,
+            Trait.TOPOLOGY_SPREAD: spec.topology_spread_constraints,
+        }
+        return sum(int(trait) for trait, has in found.items() if has)
 
     @cached_property
     def requests(self) -> Requests:
@@ -240,11 +283,11 @@ def _metadata(own: ObjectMeta, group: PodGroup) -> ObjectMeta:
 
 
 def _spec(own: PodSpec, pod_class: EquivalenceClass) -> PodSpec:
-    volumes = [volume for volume in own.volumes or () if _has_source(volume)]
+    volumes = [volume for volume in own.volumes or () if has_source(volume)]
     return msgspec.structs.replace(pod_class.spec, volumes=volumes) if volumes else pod_class.spec
 
 
-def _has_source(volume: Volume) -> bool:
+def has_source(volume: Volume) -> bool:
     """Whether some plugin reads its type of source; other types are not decoded."""
     return volume != Volume(name=volume.name)
 

@@ -19,11 +19,20 @@ import msgspec
 from berth.api.meta import ObjectMeta
 from berth.api.node import Node
 from berth.api.pod import Pod
-from berth.api.workloads import Namespace
+from berth.api.workloads import Namespace, Service
 from berth.cluster.columns import HostPorts, LabelColumn, NodeColumns, Rows
 from berth.cluster.images import Images
 from berth.cluster.livedata import LiveData
-from berth.cluster.pods import EquivalenceClass, EquivalenceClasses, NominatedPod, PlacedPod, PodVolumes, deduplicated
+from berth.cluster.pods import (
+    EquivalenceClass,
+    EquivalenceClasses,
+    NominatedPod,
+    PlacedPod,
+    PodVolumes,
+    Trait,
+    deduplicated,
+    has_source,
+)
 from berth.cluster.topologycounts import PodGroups
 
 
@@ -124,6 +133,11 @@ PODS: Final = 2  # pods placed on the node
 # A placed pod was updated without effect on a sum or count of the row: the time of its binding, its labels or
 # annotations.
 PODS_UPDATED: Final = 4
+
+# Plain numbers, because operations on an IntFlag cost a microsecond.
+_VOLUMES: Final = int(Trait.VOLUMES)
+_SELECTED: Final = int(Trait.SELECTED)
+_PLACED_AFFINITY: Final = int(Trait.PLACED_AFFINITY)
 
 _MAX_PROBLEMS: Final = 256
 _MAX_PROBLEM_LENGTH: Final = 256  # of an error's text, which may quote a whole object
@@ -301,6 +315,15 @@ class Snapshot:
     def class_of(self, pod: Pod) -> EquivalenceClass:
         """The equivalence class of a pending pod; the caller keeps it as long as needed."""
         return self._classes.of(pod)
+
+    def traits_of(self, pod: Pod) -> int:
+        """The traits of a pending pod in the present state."""
+        traits: int = self._classes.of(pod).traits
+        if pod.spec.volumes and any(map(has_source, pod.spec.volumes)):
+            traits |= _VOLUMES
+        if pod.metadata.owner_references or self.objects(Service).in_namespace(pod.metadata.namespace):
+            traits |= _SELECTED
+        return traits | _PLACED_AFFINITY if self.groups.have_any_terms else traits
 
     def has_node(self, name: str) -> bool:
         row = self.rows.of(name)

@@ -158,6 +158,11 @@ class PodGroups:
         """Whether any placed pod has affinity terms of these kinds."""
         return any(map(self._terms.have, points))
 
+    @property
+    def have_any_terms(self) -> bool:
+        """Whether any placed pod has affinity terms."""
+        return self._terms.are_any
+
     def terms_matching(self, point: AffinityTermKind, namespace: str, labels: LabelItems) -> tuple[AffinityTerm, ...]:
         """The distinct affinity terms of placed pods that match a pod with these labels."""
         return self._terms.matching(point, namespace, labels, self.namespaces)
@@ -329,6 +334,10 @@ class PlacedPodTerms:
                 del self._groups[kind][term]
                 for key in _places(kind, term):
                     self._forget(key, term)
+
+    @property
+    def are_any(self) -> bool:
+        return any(self._groups.values())
 
     def have(self, point: AffinityTermKind) -> bool:
         return bool(self._groups[point])

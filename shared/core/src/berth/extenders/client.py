@@ -35,8 +35,9 @@ from berth.extenders.wire import (
     shown,
 )
 from berth.framework.cycle import ToExtend
-from berth.framework.extending import Evictions, Extension, binds, is_interested
+from berth.framework.extending import Extension, binds, is_interested
 from berth.framework.interface import Nomination
+from berth.framework.preemption import Evictions
 from berth.framework.status import Status
 from berth.log import get_logger
 from berth.observability.metrics import Meter
@@ -276,7 +277,7 @@ class Extenders:
                 left = await extender.preempt(pod, left, victims)
             except ExtenderError as error:
                 if not extender.configuration.ignorable:
-                    return Evictions(message=str(error))
+                    return Evictions(failure=str(error))
         return Evictions(left=tuple(left))
 
     async def _ask(self, interested: Sequence[HttpExtender], pod: Pod, nodes: Mapping[str, Node]) -> Extension:

@@ -35,8 +35,6 @@ class ExtenderError(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FilterAnswer:
-    """The nodes that an extender keeps, and its reasons for rejecting others."""
-
     left: tuple[str, ...]
     rejected: Mapping[str, Status]
 

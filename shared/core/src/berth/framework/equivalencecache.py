@@ -75,6 +75,7 @@ class EquivalenceCache:
 
     def __init__(self, snapshot: Snapshot, profile: Profile) -> None:
         self.snapshot = snapshot
+        self.profile = profile
         self.local_pre_filters = [p for p in profile.pre_filters if p.is_row_local]
         self.local_filters = [f for f in profile.filters if f.is_row_local]
         self.local_pre_scores = [p for p in profile.pre_scores if p.is_row_local]
@@ -124,10 +125,14 @@ class ClassResults:
         self._cache = cache
         self._pod = pod
         self.state = CycleState(pod_class)
+        self._left_out = cache.profile.left_out(pod_class.traits)
         self.pre_filtered = {
-            p.name: run_pre_filter(p, self.state, pod, cache.snapshot) for p in cache.local_pre_filters
+            p.name: run_pre_filter(p, self.state, pod, cache.snapshot)
+            for p in cache.local_pre_filters
+            if p.name not in self._left_out
         }
-        self._filters = [f for f in cache.local_filters if not self._skips(f)]
+        skipped = {name for name, answer in self.pre_filtered.items() if answer.status.code is Code.SKIP}
+        self._filters = [f for f in cache.local_filters if f.name not in skipped and f.name not in self._left_out]
         self._filters_of_pods = [f for f in self._filters if f.reads_pods]
         self._filters_of_nodes = [f for f in self._filters if not f.reads_pods]
         self._scores: list[WeightedScore] | None = None
@@ -258,13 +263,10 @@ class ClassResults:
         self._columns_of_nodes = [column for column in self._score_columns.values() if not column.reads_pods]
         self.local_scores = None
 
-    def _skips(self, plugin: Plugin) -> bool:
-        answer = self.pre_filtered.get(plugin.name)
-        return answer is not None and answer.status.code is Code.SKIP
-
     def _pre_score(self) -> None:
         nodes = Nodes(self._cache.snapshot)
-        skipped = {p.name for p in self._cache.local_pre_scores if run_pre_score(p, self.state, self._pod, nodes)}
+        pre_scores = [p for p in self._cache.local_pre_scores if p.name not in self._left_out]
+        skipped = self._left_out.union(p.name for p in pre_scores if run_pre_score(p, self.state, self._pod, nodes))
         self._scores = [entry for entry in self._cache.local_scores if entry.plugin.name not in skipped]
         self._make_score_columns()
 

@@ -179,7 +179,6 @@ def _scaled(old: Pod, new: Pod) -> Action:
 
 
 def _is_less(some: Mapping[str, int], others: Mapping[str, int]) -> bool:
-    """Whether some amount is less than the other."""
     return any(some.get(resource, 0) < amount for resource, amount in others.items())
 
 
@@ -306,7 +305,7 @@ _encode_in_any_order: Final = msgspec.json.Encoder().encode
 
 
 def bytes_of(*things: object) -> int:
-    """The size of objects as JSON: 2 us for an ordinary pod."""
+    """As JSON: 2 us for an ordinary pod."""
     return sum(len(_encode_in_any_order(thing)) for thing in things if thing is not None)
 
 

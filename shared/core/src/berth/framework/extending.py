@@ -18,7 +18,6 @@ from berth.api.config.configuration import ExtenderConfiguration
 from berth.api.pod import Container, Pod
 from berth.cluster.nodes import Mask, Nodes
 from berth.cluster.snapshot import Snapshot
-from berth.framework.interface import Nomination
 from berth.framework.status import Diagnosis, Status
 
 # Stands for all extenders among the plugins that rejected a pod, as in kube-scheduler: any event may help it.
@@ -27,18 +26,6 @@ EXTENDER: Final = "Extender"
 NOT_ASKED: Final = Status(Status.unschedulable().code, ("extender(s) were not asked about the node(s)",), EXTENDER)
 # For nodes that an extender drops without a reason, as in kube-scheduler.
 LEFT_OUT: Final = Status(Status.unresolvable().code, (), EXTENDER)
-
-
-# kube-scheduler's message if extenders keep no candidate.
-NO_CANDIDATE: Final = "no candidate node for preemption"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Evictions:
-    """The candidates that extenders keep, the best first; or why they keep none."""
-
-    left: tuple[Nomination, ...] = ()
-    message: str = NO_CANDIDATE
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -22,6 +22,7 @@ Guarantees:
 - A plugin does no I/O. It reads the Snapshot; its answer contains the writes that it needs.
 - The Snapshot does not change during a cycle, except before AddPod and RemovePod.
 - The filters of a profile run in its order, and the first that rejects a node gives its reasons.
+- ``Plugin.only_for`` leaves the plugin out of the cycle of a pod without these traits, as Skip would.
 - Skip from PreFilter leaves the plugin's Filter out, Skip from PreScore its Score.
 - Scalar forms are never called for rows without a node; vector forms may be, and the answer for such a row is ignored.
 """
@@ -43,7 +44,7 @@ import numpy.typing as npt
 
 from berth.api.pod import Pod
 from berth.cluster.nodes import Mask, NodeInfo, Nodes, NodesWithAnother, RejectedNodes, RemovedPods, RowIndex
-from berth.cluster.pods import PlacedPod
+from berth.cluster.pods import PlacedPod, Trait
 from berth.cluster.snapshot import Snapshot
 from berth.framework.events import EventHint
 from berth.framework.status import SKIP, SUCCESS, Code, CycleState, Diagnosis, StateKey, Status, Verdicts
@@ -104,6 +105,10 @@ class Plugin(ABC):
     # Reads amounts of resources: where they are too large for columns (`NodeColumns.large`), the vector forms' answers
     # are replaced by those of the scalar forms.
     reads_amounts: ClassVar[bool] = False
+    # The plugin matters only to pods with one of these traits: for others it would return Skip, or accept every node.
+    # It is not called for them from PreFilter to PreBind, except at PostFilter. None: called for every pod. A row-local
+    # plugin names traits of the spec only.
+    only_for: Trait | None = None
     limit: CallLimit | None = None  # ends a call that hangs; services set one for third-party plugins
     timing: CallTimer | None = None  # set for some cycles only, because reading the clock costs more than some calls
     # The sources that the plugin reads of `Snapshot.live`, which holds only declared ones. Such a plugin reads
@@ -361,12 +366,14 @@ class PostFilterPlugin(Plugin):
         del diagnosis
         return self.confirm(pod, proposed, dry_run)
 
-    def candidates(self, pod: Pod, proposed: str, diagnosis: Diagnosis, dry_run: DryRun) -> list[Nomination]:
+    def candidates(
+        self, pod: Pod, proposed: str, diagnosis: Diagnosis, dry_run: DryRun, asked: Collection[str]
+    ) -> list[Nomination]:
         """Called in place of ``choose`` if extenders filter evictions: the ones to ask about, the best first.
 
-        By default what ``choose`` finds.
+        ``asked``: nodes about which they were asked before, and kept none. By default what ``choose`` finds, once.
         """
-        found = self.choose(pod, proposed, diagnosis, dry_run)
+        found = None if asked else self.choose(pod, proposed, diagnosis, dry_run)
         return [] if found is None else [found]
 
 

@@ -102,7 +102,7 @@ def call_within_limit(plugin: Plugin, point: str, work: Callable[[], R]) -> R:
 
 
 def with_plugin_name(plugin: Plugin, point: str, status: Status) -> Status:
-    """The status with the plugin's name.
+    """Add the plugin's name.
 
     Raises:
         PluginFailure: the status is an error.
@@ -116,7 +116,6 @@ def with_plugin_name(plugin: Plugin, point: str, status: Status) -> Status:
 
 
 def run_pre_filter(plugin: PreFilterPlugin, state: CycleState, pod: Pod, snapshot: Snapshot) -> PreFilterResult:
-    """The answer; a rejection carries the plugin's name."""
     answer = call(plugin, "PreFilter", plugin.pre_filter, PreFilterResult, state, pod, snapshot)
     if answer.status.code in (Code.SUCCESS, Code.SKIP):
         return answer
@@ -124,12 +123,10 @@ def run_pre_filter(plugin: PreFilterPlugin, state: CycleState, pod: Pod, snapsho
 
 
 def run_add_pod(plugin: PreFilterExtensions, state: CycleState, pod: Pod, added: Pod, node: NodeInfo) -> None:
-    """Update the plugin's part of the state: the pod was added to the node."""
     _check_update(plugin, "AddPod", call(plugin, "AddPod", plugin.add_pod, Status, state, pod, added, node))
 
 
 def run_remove_pod(plugin: PreFilterExtensions, state: CycleState, pod: Pod, removed: Pod, node: NodeInfo) -> None:
-    """Update the plugin's part of the state: the pod was removed from the node."""
     _check_update(plugin, "RemovePod", call(plugin, "RemovePod", plugin.remove_pod, Status, state, pod, removed, node))
 
 
@@ -182,7 +179,6 @@ def run_remedy(plugin: RemedyPlugin, state: CycleState, pod: Pod, nodes: Rejecte
 
 
 def run_remedy_by_reason(plugin: RemedyPlugin, reason: str, nodes: Nodes) -> RemedySentence | None:
-    """The nodes' side of a rejection with this reason."""
     answer = call(plugin, "Remedy", plugin.remedy_by_reason, object, reason, nodes)
     if answer is not None and not isinstance(answer, RemedySentence):
         raise _unexpected(plugin, "Remedy", RemedySentence, answer)
@@ -190,7 +186,7 @@ def run_remedy_by_reason(plugin: RemedyPlugin, reason: str, nodes: Nodes) -> Rem
 
 
 def run_pre_score(plugin: PreScorePlugin, state: CycleState, pod: Pod, nodes: Nodes) -> bool:
-    """Whether the plugin's Score is skipped."""
+    """True if the plugin's Score is skipped."""
     status = call(plugin, "PreScore", plugin.pre_score, Status, state, pod, nodes)
     if status.code not in (Code.SUCCESS, Code.SKIP):
         raise PluginFailure(f'running PreScore plugin "{plugin.name}": {", ".join(status.reasons)}')
@@ -222,7 +218,7 @@ def run_score_on_all(plugin: ScorePlugin, state: CycleState, pod: Pod, nodes: No
 
 
 def run_score_with_another(plugin: ScorePlugin, state: CycleState, pod: Pod, nodes: NodesWithAnother) -> Scores:
-    """One raw score per node, with one more pod on it."""
+    """With one more pod on each node."""
     answer = call(plugin, "Score", plugin.score_with_another, object, state, pod, nodes)
     return (
         _checked_scores(plugin, answer, len(nodes))
@@ -238,7 +234,6 @@ def run_normalize(plugin: NormalizePlugin, state: CycleState, pod: Pod, scores: 
 
 
 def run_counted_pods(plugin: SpreadingPlugin, pod: Pod, nodes: Nodes) -> Scores:
-    """The number of pods per node that count for the pod."""
     counts = call(plugin, "Score", plugin.counted_pods, np.ndarray, pod, nodes)
     return _checked_scores(plugin, counts, len(nodes))
 
@@ -259,7 +254,7 @@ def check_range(plugin: Plugin, scores: Scores) -> int:
 
 
 def highest(scores: Scores) -> int:
-    """The highest score; a negative one counts as higher than all others."""
+    """A negative score counts as higher than all others."""
     return int(np.maximum.reduce(scores.view(np.uint64)))  # one pass finds both
 
 
@@ -370,7 +365,7 @@ def _check_update(plugin: Plugin, point: str, status: Status) -> None:
 
 
 def _checked_verdicts(plugin: Plugin, verdicts: Verdicts, length: int) -> Verdicts:
-    """The verdicts, if complete: one per node, each with its status."""
+    """Complete verdicts have one per node, each with its status."""
     codes = verdicts.codes
     if codes.shape == (length,) and not np.count_nonzero(codes):
         return verdicts
@@ -431,7 +426,6 @@ def default_sort_key(pod: Pod, since: datetime) -> SortKey:
 
 
 def run_pre_enqueue(plugin: PreEnqueuePlugin, pod: Pod) -> Status:
-    """Whether the plugin lets the pod into the queue."""
     return with_plugin_name(plugin, "PreEnqueue", call(plugin, "PreEnqueue", plugin.pre_enqueue, Status, pod))
 
 
@@ -464,14 +458,11 @@ def pre_enqueue(plugins: Sequence[PreEnqueuePlugin], pod: Pod) -> Status:
 
 
 def run_hint(plugin: Plugin, hint: EventHint, pod: Pod, old: object, new: object) -> bool:
-    """Whether the hint says that the event may help the pod."""
     ask = hint.hint
     return ask is None or call(plugin, _HINTS, lambda: bool(ask(pod, old, new)), bool)
 
 
 def run_key(plugin: Plugin, key: PodKey, pod: Pod) -> Hashable:
-    """The key of a pod for a hint of the plugin."""
-
     def hashable() -> Hashable:
         found = key(pod)
         hash(found)
@@ -481,10 +472,8 @@ def run_key(plugin: Plugin, key: PodKey, pod: Pod) -> Hashable:
 
 
 def find_in_index(plugin: Plugin, index: HintIndex, old: object, new: object) -> list[Hashable]:
-    """The keys that an event can concern."""
     return call(plugin, _HINTS, lambda: list(index.find(old, new)), list)
 
 
 def update_index(plugin: Plugin, update: Callable[[], None]) -> None:
-    """Add a key to an index of the plugin, or remove it."""
     call(plugin, _HINTS, update, object)

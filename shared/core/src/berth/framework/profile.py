@@ -26,6 +26,7 @@ from berth.api.config.configuration import (
 from berth.api.config.types import PluginRef, Point
 from berth.api.pod import Pod
 from berth.cluster.nodes import Mask, RowIndex
+from berth.cluster.pods import TRAITS_OF_CLASS
 from berth.framework.events import EventHint
 from berth.framework.extending import EXTENDER, binds, is_interested
 from berth.framework.interface import (
@@ -181,12 +182,37 @@ class Profile:
     # Events by plugin; None for a plugin without EnqueueExtensions.
     event_hints: Mapping[str, Sequence[EventHint] | None] = field(init=False)
 
+    _particular: tuple[Plugin, ...] = field(init=False)  # the plugins that only some pods need
+    _left_out: dict[int, frozenset[str]] = field(init=False, default_factory=dict)  # by the traits of the pod
+
     def __post_init__(self) -> None:
+        called = (*self._plugins_of_the_cycle, *self.reserves, *self.permits, *self.pre_binds)
+        self._particular = tuple(plugin for plugin in called if self._may_be_left_out(plugin))
         rejecting = (*self.pre_enqueues, *self.pre_filters, *self.filters, *self.reserves, *self.permits)
         self.requeueing = {p.name: p for p in rejecting}
         self.event_hints = {p.name: p.events() if isinstance(p, EnqueueExtensions) else None for p in rejecting}
         if any(extender.filter_verb or extender.preempt_verb for extender in self.extenders):
             self.event_hints = {**self.event_hints, EXTENDER: None}
+
+    def left_out(self, traits: int) -> frozenset[str]:
+        """The plugins that have nothing to do for a pod with these traits (``Plugin.only_for``)."""
+        known = self._left_out.get(traits)
+        if known is None:
+            known = frozenset(plugin.name for plugin in self._particular if not int(plugin.only_for or 0) & traits)
+            self._left_out[traits] = known
+        return known
+
+    def _may_be_left_out(self, plugin: Plugin) -> bool:
+        if plugin.only_for is None:
+            return False
+        if plugin.is_row_local and plugin.only_for & ~TRAITS_OF_CLASS:
+            return False  # its answers are kept for the class, whose pods may differ in the other traits
+        # Without its PreFilter or PreScore in the profile, the plugin never skips a pod.
+        filters: Sequence[Plugin] = self.filters
+        scores: Sequence[Plugin] = [score.plugin for score in self.scores]
+        if isinstance(plugin, PreFilterPlugin) and plugin in filters and plugin not in self.pre_filters:
+            return False
+        return not (isinstance(plugin, PreScorePlugin) and plugin in scores and plugin not in self.pre_scores)
 
     def is_extended(self, pod: Pod) -> bool:
         """Whether extenders filter nodes for the pod: nodes that pass the plugins' filters may still be rejected."""
@@ -197,9 +223,9 @@ class Profile:
         """Whether an extender filters evictions, for some pods."""
         return any(extender.preempt_verb for extender in self.extenders)
 
-    def asks_about_evictions(self, pod: Pod) -> bool:
-        """Whether the binder asks extenders which evictions for the pod they keep."""
-        return any(extender.preempt_verb and is_interested(extender, pod) for extender in self.extenders)
+    def asked_about_evictions(self, pod: Pod) -> tuple[str, ...]:
+        """The extenders that the binder asks which evictions for the pod they keep, by name."""
+        return tuple(each.name for each in self.extenders if each.preempt_verb and is_interested(each, pod))
 
     def is_bound_by_extender(self, pod: Pod) -> bool:
         """Whether an extender binds the pod instead of the binder."""

@@ -24,6 +24,7 @@ from berth.cluster.columns import hash_of
 from berth.cluster.nodes import Amount, AnotherPod, Nodes, NodesWithAnother, RowIndex
 from berth.cluster.snapshot import Snapshot
 from berth.framework.equivalencecache import ClassResults, LocalScores
+from berth.framework.filtering import PreFiltered
 from berth.framework.interface import (
     MAX_SCORE,
     MIN_SCORE,
@@ -97,9 +98,7 @@ class Scored:
         return [dict(zip(self.parts, row, strict=True)) for row in rows]
 
 
-def score(  # noqa: PLR0913 - the parts of one cycle
-    pod: Pod, nodes: Nodes, profile: Profile, state: CycleState, results: ClassResults, *, timing: Timing
-) -> Scored:
+def score(pod: Pod, nodes: Nodes, profile: Profile, found: PreFiltered, *, timing: Timing) -> Scored:
     """Score the feasible nodes. Without a score plugin every node gets 1, as in kube-scheduler.
 
     Raises:
@@ -107,11 +106,13 @@ def score(  # noqa: PLR0913 - the parts of one cycle
     """
     if not profile.scores:
         return Scored(np.ones(len(nodes), dtype=np.int64))
+    state, skipped = found.state, set(found.left_out)
     timing.begin("PreScore")
-    skipped = {p.name for p in profile.pre_scores if not p.is_row_local and run_pre_score(p, state, pod, nodes)}
+    pre_scores = (p for p in profile.pre_scores if not p.is_row_local and p.name not in skipped)
+    skipped.update([p.name for p in pre_scores if run_pre_score(p, state, pod, nodes)])
     timing.end()
     timing.begin("Score")
-    local = _local_scores(pod, nodes, state, results)
+    local = _local_scores(pod, nodes, state, found.results)
     scored = Scored(local.totals, keys=local.keys)
     for entry in profile.scores:
         name = entry.plugin.name
@@ -313,7 +314,7 @@ class BestNodes:
     indices: RowIndex
 
 
-def losses(best: BestNodes, profile: Profile, state: CycleState, results: ClassResults) -> list[float]:
+def losses(best: BestNodes, profile: Profile, found: PreFiltered) -> list[float]:
     """Each best node's total minus its total with one more equal pod.
 
     0 where pods do not move the total, negative where they make the node better.
@@ -323,7 +324,7 @@ def losses(best: BestNodes, profile: Profile, state: CycleState, results: ClassR
     """
     pod, raw, indices = best.pod, best.scored.raw, best.indices
     rows, snapshot = best.nodes.rows_at(indices), best.nodes.snapshot
-    local = results.scores_with_another(rows)
+    local, state = found.results.scores_with_another(rows), found.state
     lost = np.zeros(len(rows))
     for entry in profile.scores_that_read_pods:
         plugin = entry.plugin

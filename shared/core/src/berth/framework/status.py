@@ -37,9 +37,7 @@ class StateKey(Generic[T]):
 class Cloneable(Protocol):
     """A value that AddPod and RemovePod change: it is copied before they run."""
 
-    def clone(self) -> Self:
-        """A copy that may be changed."""
-        ...
+    def clone(self) -> Self: ...
 
 
 class CycleState:
@@ -150,7 +148,7 @@ class Status:
 
     @property
     def is_rejection(self) -> bool:
-        """Whether the pod does not fit, whether or not evictions may help."""
+        """The pod does not fit, whether or not evictions may help."""
         return self.code in (Code.UNSCHEDULABLE, Code.UNSCHEDULABLE_AND_UNRESOLVABLE, Code.PENDING)
 
 
@@ -185,7 +183,6 @@ class Verdicts:
 
     @classmethod
     def of(cls, statuses: Iterable[Status]) -> Verdicts:
-        """One status per node, in order."""
         known: dict[Status, int] = {SUCCESS: 0}
         codes = [known.setdefault(SUCCESS if s.is_success else s, len(known)) for s in statuses]
         return cls(np.array(codes, dtype=np.int32), tuple(known))
@@ -301,7 +298,7 @@ def unavailable(node_count: int, reasons: Iterable[str]) -> str:
 
 
 def _numbered(values: npt.NDArray[np.int64], width: int) -> tuple[list[int], npt.NDArray[np.intp]]:
-    """The distinct values, ascending, and the index of each element's value among them."""
+    """The distinct values, ascending, and each element's index among them."""
     if width > _MAX_TABLE_WIDTH:
         present, places = np.unique(values, return_inverse=True)
         return present.tolist(), places

@@ -91,8 +91,6 @@ ACCEPTED = {"Accept": JSON, "Accept-Encoding": "identity"}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Exchange:
-    """One request and its answer, for metrics and log."""
-
     method: str
     path: str  # With the query.
     host: str  # Host and port of the API server.
@@ -177,7 +175,7 @@ class KubeClient:
         burst: int | None = None,
         listener: Listener | None = None,
     ) -> Self:
-        """Read the kubeconfig, or the pod's service account if there is none. Without qps the rate is unlimited.
+        """Read the kubeconfig or, without one, the pod's service account. Without qps the rate is unlimited.
 
         ``listener`` is called after each request, answered or failed.
 

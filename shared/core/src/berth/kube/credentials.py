@@ -69,7 +69,6 @@ class KubeCredentials:
 
     @property
     def access(self) -> Access:
-        """Result of the last read."""
         return self._access
 
     def __str__(self) -> str:

@@ -142,7 +142,6 @@ class Response:
         return self.failure().message
 
     def failure(self) -> StatusObject:
-        """The Status object in the body."""
         return decode_status(self.body, code=self.status)
 
 

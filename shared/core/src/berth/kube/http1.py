@@ -125,7 +125,7 @@ def _want(is_so: bool, what: str, got: bytes) -> None:  # noqa: FBT001 - the con
 
 
 class AnswerReader:
-    """Parses the answer to one request from bytes that arrive in pieces. Call ``expect`` before the next."""
+    """Parses one answer from bytes that arrive in pieces. Call ``expect`` before the next."""
 
     __slots__ = ("_buffer", "_chunk", "_head", "_interim", "_largest", "_pieces", "_scanned", "_size")
 

@@ -132,8 +132,6 @@ class ReflectorPhase(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReflectorStatus:
-    """Activity of a reflector, and its last error."""
-
     phase: ReflectorPhase = ReflectorPhase.LISTING
     listed: bool = False  # Whether a complete LIST was passed on.
     last_contact: float | None = None  # When the last request succeeded, by the reflector's clock.
@@ -194,7 +192,6 @@ class Reflector(Generic[T]):
 
     @property
     def status(self) -> ReflectorStatus:
-        """Activity and last error."""
         return replace(self._status, last_contact=self._last_contact)
 
     def age(self) -> float | None:
@@ -447,7 +444,6 @@ class Informers:
         self._listener = listener
 
     async def listed(self) -> None:
-        """Wait until every kind was listed."""
         for listed in self._listed.values():
             await listed.wait()
 

@@ -53,8 +53,6 @@ class Listed(Generic[T]):
 
 
 class Upserted(msgspec.Struct, Generic[T], frozen=True, kw_only=True):
-    """An object was added or modified."""
-
     kind: str
     object: T
 
@@ -301,7 +299,6 @@ class Selection:
 
     @property
     def may_be_paged(self) -> bool:
-        """Whether a LIST with this selector can be paged."""
         # kube-apiserver 1.36 then returns an empty second page without a continue token: every object after the first
         # page would be missing without an error.
         return "metadata.namespace" not in (self.field_selector or "")
@@ -309,8 +306,6 @@ class Selection:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WholeList(Generic[T]):
-    """All objects of a kind at one resourceVersion."""
-
     objects: list[T]
     undecodable: list[Undecodable]
     resource_version: str

@@ -39,8 +39,6 @@ log = get_logger()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ElectorStatus:
-    """State of an election, for /readyz and the log."""
-
     leading: bool = False
     holder: str = ""  # By the last read of the Lease; may be empty.
     last_error: str | None = None  # None once the API server has answered again.

@@ -43,8 +43,6 @@ class AnnotationConflictError(TemporaryError):
 
 
 class HeldLease(ABC):
-    """A leader's Lease, with or without election."""
-
     def __init__(self, lease: LeaseObject, stored: StoredLease, *, former_settled: str, clock: Clock) -> None:
         self.lost = asyncio.Event()  # Set once leading is over.
         self.former_settled: Final = former_settled  # ANNOTATION_SETTLED of the former leader; may be empty.

@@ -226,7 +226,7 @@ class ElectionStep(Enum):
 
 
 def observe(before: LeaseObservation | None, lease: Lease, now: float) -> LeaseObservation:
-    """Record a read of the Lease at ``now``. An unchanged record keeps its age; annotations do not count."""
+    """An unchanged record keeps its age; annotations do not count."""
     same = before is not None and before.lease.metadata.uid == lease.metadata.uid and before.lease.spec == lease.spec
     return LeaseObservation(lease=lease, unchanged_since=before.unchanged_since if same and before else now)
 
@@ -277,7 +277,7 @@ def _transitions(before: LeaseSpec, *, new: int) -> int:
 
 
 def settled_of(stored: StoredLease | None) -> str:
-    """The former leader's ``ANNOTATION_SETTLED``; may be empty."""
+    """Of the former leader; may be empty."""
     return "" if stored is None else stored.annotations.get(ANNOTATION_SETTLED, "")
 
 

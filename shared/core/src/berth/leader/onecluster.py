@@ -103,7 +103,7 @@ class OtherBusWatch:
 
 
 async def claim_cluster(session: Session, cluster_id: str) -> None:
-    """Write which cluster this bus serves, unless it is already written."""
+    """Unless it is already written."""
     entry = await session.get(CONTROL, CLUSTER_ID_KEY)
     if entry is not None and entry.data is not None:
         return

@@ -442,7 +442,6 @@ async def take_number(session: Session, lease: HeldLease, role: Role) -> int:
 
 
 def term_key(role: Role) -> str:
-    """The key of a role's number in ``control``."""
     return f"term.{role}"
 
 

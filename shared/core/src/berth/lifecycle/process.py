@@ -78,7 +78,7 @@ class Process:
 
     @property
     def identity(self) -> str:
-        """The name of this process, also as a holder of Leases."""
+        """Also the holder of Leases."""
         return self.settings.identity
 
     async def sleep(self, seconds: float) -> bool:
@@ -126,8 +126,6 @@ def run(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Parts:
-    """The parts made before the loop runs."""
-
     peers: Peers
     configuration: Mapping[str, Any]
     stop_thread: StopThread
@@ -162,7 +160,7 @@ async def _live(service_main: ServiceMain, settings: Settings, name: str, parts:
 async def _set_up(
     process: Process, meter: PrometheusMeter, configuration: Mapping[str, Any], stack: AsyncExitStack
 ) -> None:
-    """Set up the parts that every process has, until ``stack`` is closed."""
+    """Until ``stack`` is closed."""
     settings = process.settings
     if settings.parent_pid is not None:
         end_with_parent(settings.parent_pid)

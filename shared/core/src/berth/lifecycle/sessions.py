@@ -50,7 +50,6 @@ CREATED_SECONDS: Final = 0.1  # before the next try after streams or buckets wer
 
 
 BACKOFF: Final = Backoff(initial=timedelta(seconds=0.1), maximum=timedelta(seconds=2))
-"""Back-off between tries to connect to NATS."""
 
 
 # A shorter session is followed by a pause, so that a server that drops all clients is not flooded.
@@ -352,6 +351,8 @@ async def present(
         }
 
     def listen(subject: str, data: bytes, _headers: Mapping[str, str]) -> None:
+        if not peers.is_read(subject, len(data), clock.now()):
+            return
         with contextlib.suppress(DecodeError):  # Of a newer schema, or not an announcement.
             announcement = decode_versioned(data, Announcement, "an announcement")
             if announcement.subject == subject:

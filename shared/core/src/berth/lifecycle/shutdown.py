@@ -112,7 +112,7 @@ class Watchdog:
 
 
 def main_thread_stands() -> list[str]:
-    """The innermost calls of the main thread, for a log line about a hang."""
+    """Its innermost calls, for a log line about a hang."""
     frame = sys._current_frames().get(threading.main_thread().ident or 0)  # noqa: SLF001 - the documented way
     stack = traceback.extract_stack(frame)[-FRAMES:] if frame else []
     return [f"{call.name} ({call.filename}:{call.lineno})" for call in stack]
@@ -199,7 +199,6 @@ class StopThread:
 
 
 def _under_way(loop: asyncio.AbstractEventLoop) -> list[str]:
-    """Names of unfinished tasks, and the main thread's position."""
     try:
         names = sorted(task.get_name() for task in asyncio.all_tasks(loop))
     except RuntimeError:  # The set changed while it was read from this thread.

@@ -55,15 +55,13 @@ class ReadConfiguration(Protocol):
 
 
 class KubeCommand(TyperCommand):
-    """A command with flags in the forms of Kubernetes' programs."""
-
     def parse_args(self, ctx: typer.Context, args: list[str]) -> list[str]:  # type: ignore[override]  # typer hands its own Context
         return super().parse_args(ctx, go_forms(args))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Flag:
-    """A flag: its setting, and its entry in ``--help``."""
+    """A setting, and its entry in ``--help``."""
 
     path: str  # of its setting; empty for a flag without effect
     names: tuple[str, ...]
@@ -74,11 +72,10 @@ class Flag:
 
     @property
     def argument(self) -> str:
-        """The name of the function's parameter."""
         return self.names[-1].strip("-").replace("-", "_")
 
     def parameter(self) -> Parameter:
-        """The parameter for the parser; its value stays text."""
+        """Its value stays text."""
         option = Annotated[Given, typer.Option(*self.names, metavar=self.value, help=self.about)]
         return Parameter(self.argument, Parameter.KEYWORD_ONLY, default=None, annotation=option)
 

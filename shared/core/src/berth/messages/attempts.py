@@ -1,7 +1,7 @@
 """The messages between the services, and the values of the bucket ``cluster`` (docs/protocol.md, 1 to 5).
 
-PENDING, RANKED, DECISIONS. Payloads are JSON that a person can read. Every message carries its schema and the digest of
-its writer's configuration, so that two versions or two configurations can run side by side.
+Every message carries its schema and the digest of its writer's configuration, so that two versions or two
+configurations can run side by side.
 
 The watcher writes objects and watermarks to ``cluster``; scorers and ``berth why --now`` read them. Objects stay bytes
 here: their readers decode them.
@@ -74,7 +74,6 @@ class Outcome(StrEnum):
 
     @property
     def final(self) -> bool:
-        """Whether the attempt ends with it."""
         return self is not Outcome.WAITING
 
 
@@ -414,12 +413,12 @@ def encode(message: Versioned) -> bytes:
 
 
 def decode(data: bytes, kind: type[M]) -> M:
-    """Read a message. Raises as :func:`decode_versioned`."""
+    """Raises as :func:`decode_versioned`."""
     return decode_versioned(data, kind, "a message")
 
 
 def decode_versioned(data: bytes, kind: type[V], what: str) -> V:
-    """Read a value of the bus; errors call it ``what``.
+    """Errors call the value ``what``.
 
     Raises:
         UnknownSchemaError: of another schema.
@@ -543,5 +542,5 @@ def encode_watermark(watermark: Watermark) -> bytes:
 
 
 def decode_watermark(data: bytes) -> Watermark:
-    """Read a watermark. Raises as :func:`decode_entry`."""
+    """Raises as :func:`decode_entry`."""
     return decode_versioned(data, Watermark, "a mirrored value")

@@ -85,7 +85,7 @@ def _escape(name: str, allowed: frozenset[int]) -> str:
 
 
 class PodSubject(msgspec.Struct, frozen=True, kw_only=True):
-    """The subject of a pod at a stage: ``berth.<stage>.<profile>.<namespace>.<pod name>``."""
+    """``berth.<stage>.<profile>.<namespace>.<pod name>``."""
 
     stage: str
     profile: str
@@ -110,7 +110,6 @@ class PodSubject(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def all_of(stage: str) -> str:
-    """The filter for every pod of a stage."""
     return f"{PREFIX}.{stage}.>"
 
 
@@ -125,7 +124,7 @@ def service_subject(service: str, identity: str, endpoint: str = "", *, for_admi
 
 
 def key(kind: str, name: str) -> str:
-    """A key of a KV bucket: ``node.<name>``, ``pod.<uid>``, ``watermark.<kind>``."""
+    """``node.<name>``, ``pod.<uid>``, ``watermark.<kind>``."""
     return f"{escape_token(kind)}.{escape_dotted(name)}"
 
 
@@ -178,7 +177,7 @@ class Attempt(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def order(self) -> tuple[int, int]:
-        """The order of attempts of one uid: by term, then n."""
+        """By term, then n."""
         return (self.term, self.n)
 
     def next(self, term: Term) -> Attempt:

@@ -82,7 +82,6 @@ class ExportedSpans:
             self._end(name, Context(), now - int(seconds * 1e9), now, notes)
 
     def close(self) -> None:
-        """Export the remaining spans, and stop."""
         self._provider.shutdown()
 
     def _end(self, name: str, context: Context, start: int, end: int, notes: Mapping[str, str | int]) -> None:
@@ -113,8 +112,6 @@ class SpanIds(RandomIdGenerator):
 
 
 class ExportedSpan:
-    """A span of OpenTelemetry's SDK."""
-
     def __init__(self, span: SdkSpan) -> None:
         self._span = span
 
@@ -125,7 +122,6 @@ class ExportedSpan:
 
     @property
     def traceparent(self) -> str:
-        """The header of the next message."""
         context = self._span.get_span_context()
         return f"00-{context.trace_id:032x}-{context.span_id:016x}-{int(context.trace_flags):02x}"
 
@@ -134,7 +130,6 @@ class ExportedSpan:
         return self._span.is_recording()
 
     def note(self, key: str, value: str | int, /) -> None:
-        """Set an attribute of the span."""
         self._span.set_attribute(key, value)
 
 

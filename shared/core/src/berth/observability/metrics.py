@@ -443,11 +443,9 @@ class PrometheusMeter(Collector):
         series.counts[bisect_left(series.bounds, value)] += 1
 
     def exposition(self) -> bytes:
-        """All metrics in Prometheus' text format."""
         return generate_latest(self._registry)
 
     def collect(self) -> Iterator[metrics_core.Metric]:
-        """All metrics with their present values, for Prometheus' client."""
         for name, metric in METRICS.items():
             base = name.removesuffix("_total") if metric.kind == "counter" else name
             family = metrics_core.Metric(base, metric.meaning, metric.kind)
@@ -477,8 +475,6 @@ class PrometheusMeter(Collector):
 
 
 class _Series:
-    """The numbers of one metric with one set of labels."""
-
     __slots__ = ("bounds", "counts", "created", "value")
 
     def __init__(self, bounds: tuple[float, ...]) -> None:

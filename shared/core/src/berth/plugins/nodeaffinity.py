@@ -29,7 +29,7 @@ from berth.api.selectors import (
     named_nodes,
 )
 from berth.cluster.nodes import Mask, NodeInfo, Nodes, RejectedNodes
-from berth.cluster.pods import EquivalenceClass
+from berth.cluster.pods import EquivalenceClass, Trait
 from berth.cluster.snapshot import Snapshot
 from berth.framework.events import Action, ClusterEvent, EventHint, IdentityCache, Resource, ValueIndex, Values, encoded
 from berth.framework.interface import (
@@ -86,6 +86,7 @@ class NodeAffinityPlugin(
     reads = Reads.NODE
 
     def __init__(self, args: NodeAffinityArgs) -> None:
+        self.only_for = Trait.NODE_AFFINITY if args.added_affinity is None else None
         added = args.added_affinity or Affinity()
         required = added.required_during_scheduling_ignored_during_execution
         self._required = compile_node_selector(required) if required is not None else None

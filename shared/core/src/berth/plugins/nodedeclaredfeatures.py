@@ -18,6 +18,7 @@ from berth.api.node import Node
 from berth.api.pod import Pod, PodSpec
 from berth.cluster.columns import FeatureSet
 from berth.cluster.nodes import Mask, NodeInfo, Nodes, RejectedNodes
+from berth.cluster.pods import Trait
 from berth.cluster.snapshot import Snapshot
 from berth.framework.events import Action, ClusterEvent, EventHint, Resource
 from berth.framework.interface import (
@@ -46,6 +47,7 @@ _WHY: Final = {
 class NodeDeclaredFeatures(PreFilterPlugin, VectorFilterPlugin, RemedyPlugin, EnqueueExtensions):
     name: ClassVar[str] = NAME
     reads = Reads.NODE
+    only_for = Trait.NODE_FEATURES
 
     def pre_filter(self, state: CycleState, pod: Pod, snapshot: Snapshot) -> PreFilterResult:
         """Skip for a pod that needs none."""

@@ -9,6 +9,7 @@ from berth.api.config.types import Point
 from berth.api.node import Node
 from berth.api.pod import Pod
 from berth.cluster.nodes import NodeInfo, Nodes
+from berth.cluster.pods import Trait
 from berth.framework.events import Action, ClusterEvent, EventHint, Resource, ValueIndex
 from berth.framework.interface import EnqueueExtensions, Reads, VectorFilterPlugin
 from berth.framework.status import SUCCESS, CycleState, Status, Verdicts
@@ -23,6 +24,7 @@ class NodeName(VectorFilterPlugin, EnqueueExtensions):
 
     name: ClassVar[str] = NAME
     reads = Reads.SPEC
+    only_for = Trait.NODE_NAME
 
     def filter(self, state: CycleState, pod: Pod, node: NodeInfo) -> Status:
         return SUCCESS if pod.spec.node_name in ("", node.name) else ANOTHER_NODE

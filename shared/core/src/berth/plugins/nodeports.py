@@ -9,6 +9,7 @@ from berth.api.config.types import Point
 from berth.api.pod import Pod
 from berth.cluster.columns import HostPort, host_ports
 from berth.cluster.nodes import NodeInfo, Nodes, RejectedNodes
+from berth.cluster.pods import Trait
 from berth.cluster.snapshot import Snapshot
 from berth.framework.events import Action, ClusterEvent, EventHint, Resource, ValueIndex, Values
 from berth.framework.interface import (
@@ -30,6 +31,7 @@ TAKEN: Final = Status.unschedulable("node(s) didn't have free ports for the requ
 class NodePorts(PreFilterPlugin, VectorFilterPlugin, RemedyPlugin, EnqueueExtensions):
     name: ClassVar[str] = NAME
     reads = Reads.PODS
+    only_for = Trait.HOST_PORTS
 
     def pre_filter(self, state: CycleState, pod: Pod, snapshot: Snapshot) -> PreFilterResult:
         return PreFilterResult(SUCCESS if state.pod_class.host_ports else SKIP)

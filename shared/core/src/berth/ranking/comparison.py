@@ -123,7 +123,6 @@ def _cut(text: str) -> str:
 
 
 def refusing_plugins(comparison: ShadowComparison, live: Ranked) -> Iterator[tuple[Side, str]]:
-    """The plugins that reject the other side's node."""
     if comparison.refused_by:
         yield "shadow", comparison.refused_by
     if comparison.result is ShadowResult.FEASIBLE:
@@ -172,8 +171,6 @@ MOST_PLUGINS: Final = 64
 
 @dataclass(slots=True)
 class ShadowCounts:
-    """The counts of a shadow over all its sessions."""
-
     results: Counter[str] = field(default_factory=Counter)
     skipped: Counter[str] = field(default_factory=Counter)
     refusals: dict[Side, Counter[str]] = field(default_factory=lambda: {"live": Counter(), "shadow": Counter()})

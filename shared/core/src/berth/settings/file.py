@@ -1,4 +1,4 @@
-"""Reads the configuration file, the settings in it, and its public part."""
+"""Reads the configuration file and its settings."""
 
 from __future__ import annotations
 

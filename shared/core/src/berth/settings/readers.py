@@ -73,7 +73,6 @@ def text(given: str) -> str:
 
 
 def any_text(given: str) -> str:
-    """Any text."""
     return given
 
 
@@ -217,7 +216,7 @@ def berth_prefix(given: str) -> str:
 
 
 def written(value: timedelta) -> str:
-    """A duration in the form of a setting: ``15s``, ``0.5s``."""
+    """``15s``, ``0.5s``."""
     return f"{value.total_seconds():g}s"
 
 

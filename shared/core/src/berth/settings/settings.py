@@ -73,7 +73,6 @@ class LeaseSettings:
     clock_slack: timedelta = timedelta(seconds=2)
 
     def problems(self, name: Naming = written_path) -> Iterator[BrokenRule]:
-        """All errors, each with the path of its setting."""
         written = readers.written
         if self.duration < timedelta(seconds=1) or self.duration % timedelta(seconds=1):
             yield _LEASE_DURATION, f"want whole seconds, 1 or more, got {written(self.duration)}"
@@ -166,8 +165,6 @@ class KubeSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogSettings:
-    """Verbosity and format of the log."""
-
     verbosity: Annotated[int, readers.integer(0, 10)] = 0
     """klog's V, 0-10: 0 for operators, 2 a line per bound or unschedulable pod, 4 every step of a pod, 6 every message
     on NATS and every request to the API server, 10 every plugin's result on every node."""

@@ -126,7 +126,6 @@ def read_variables(kind: type[S], environment: Mapping[str, str]) -> S:
 
 
 def leaves(kind: type[Any] = Settings, prefix: str = "") -> Iterator[Leaf]:
-    """All settings, in order of declaration."""
     for name, (of, marks) in _fields(kind).items():
         if is_dataclass(of):
             yield from leaves(of, f"{prefix}{name}.")
@@ -228,7 +227,6 @@ def variables() -> Iterator[Variable]:
 
 
 def help_text() -> str:
-    """The end of ``--help``: each variable with its default."""
     found = list(variables())
     width = max(len(variable.name) for variable in found)
     lines = [f"  {variable.name:{width}}  {variable.default}".rstrip() for variable in found]

@@ -40,7 +40,7 @@ class LabelRequirement:
     values: frozenset[str] = frozenset()
 
     def matches(self, labels: dict[str, str]) -> bool:
-        """Whether an object with these labels matches; `!=` and `notin` also hold without the label."""
+        """`!=` and `notin` also hold without the label."""
         match self.operator:
             case "=" | "in":
                 return labels.get(self.key) in self.values
@@ -54,7 +54,7 @@ class LabelRequirement:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class FieldRequirement:
-    """One requirement on a field; a missing field is the empty string, or false."""
+    """A missing field is the empty string, or false."""
 
     path: FieldPath
     value: str
@@ -66,7 +66,7 @@ class FieldRequirement:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Selector:
-    """The selectors of a request, without its namespace."""
+    """Without the request's namespace."""
 
     labels: tuple[LabelRequirement, ...] = ()
     fields: tuple[FieldRequirement, ...] = ()

@@ -23,7 +23,7 @@ class StatusError(Exception):
         self.rest = ""  # token with which an expired list can continue inconsistently
 
     def status(self) -> JsonObject:
-        """Return the Status object; members without a value are left out, as the real server does."""
+        """Members without a value are left out, as by the real server."""
         metadata = {"continue": self.rest} if self.rest else {}
         body: JsonObject = {"kind": "Status", "apiVersion": "v1", "metadata": metadata, "status": "Failure"}
         body["message"] = self.message
@@ -48,7 +48,7 @@ def success(code: int | None = None, details: Mapping[str, Any] | None = None) -
 
 
 def details_of(kind: SimulatedKind, name: str) -> JsonObject:
-    """Return the details that name an object, with its group unless that is the core group."""
+    """With the object's group, unless that is the core group."""
     group = {"group": kind.group} if kind.group else {}
     return {"name": name, **group, "kind": kind.plural}
 
@@ -101,7 +101,8 @@ def invalid(kind: SimulatedKind, name: str, field: str, problem: str, cause: str
     details: JsonObject = {"name": name} if name else {}
     details |= {"group": kind.group} if kind.group else {}
     details |= {"kind": kind.name, "causes": [{"reason": cause, "message": problem, "field": field}]}
-    message = f'{kind.name} "{name}" is invalid: {field}: {problem}'
+    shown = f"{kind.name}.{kind.group}" if kind.group else kind.name
+    message = f'{shown} "{name}" is invalid: {field}: {problem}'
     return StatusError(HTTPStatus.UNPROCESSABLE_ENTITY, "Invalid", message, details)
 
 

@@ -117,7 +117,7 @@ def watch_line(event: str, encoded: bytes) -> bytes:
 
 
 def with_revision(value: JsonObject, revision: int) -> JsonObject:
-    """Return a copy with this resourceVersion that shares all but the metadata."""
+    """A copy that shares all but the metadata."""
     return {**value, "metadata": {**value["metadata"], "resourceVersion": str(revision)}}
 
 
@@ -125,8 +125,6 @@ Listener = Callable[[StoreEvent], None]
 
 
 class Table:
-    """All objects of one kind, and their latest changes."""
-
     def __init__(self, kind: SimulatedKind, history: int, first_revision: int) -> None:
         self.kind = kind
         self.items: dict[Key, StoredObject] = {}
@@ -138,8 +136,13 @@ class Table:
         self._history_limit = history
         self._sorted: list[StoredObject] | None = None
 
+    def listen(self, listener: Listener) -> Listener:
+        """Report each change to the listener, within the write; return the listener."""
+        self.listeners[listener] = None
+        return listener
+
     def in_order(self) -> list[StoredObject]:
-        """Return all objects by namespace and name; the list is shared and must not be changed."""
+        """By namespace and name; the list is shared and must not be changed."""
         if self._sorted is None:
             self._sorted = [self.items[key] for key in sorted(self.items)]
         return self._sorted
@@ -197,19 +200,20 @@ class Table:
 
 
 class Store:
-    """All tables, with one revision counter."""
-
     def __init__(self, history: int = DEFAULT_HISTORY, first_revision: int = FIRST_REVISION) -> None:
         self.revision = first_revision
         tables = {kind: Table(kind, history, first_revision) for kind in SERVED_KINDS if not kind.stored_as}
         core = {kind.plural: table for kind, table in tables.items() if not kind.group}
         self._tables = {kind: core[kind.stored_as] if kind.stored_as else tables[kind] for kind in SERVED_KINDS}
 
+    @property
+    def tables(self) -> dict[SimulatedKind, Table]:
+        return self._tables
+
     def table(self, kind: SimulatedKind) -> Table:
         return self._tables[kind]
 
     def put(self, kind: SimulatedKind, key: Key, value: JsonObject) -> StoredObject:
-        """Store an object with the next revision as its resourceVersion."""
         table = self._tables[kind]
         self.revision += 1
         stored = StoredObject(table.kind, key, self.revision, with_revision(value, self.revision))
@@ -226,3 +230,18 @@ class Store:
         """Compact the history: every older list page and watch ends in 410."""
         for table in self._tables.values():
             table.forget(self.revision)
+
+
+class DryStore(Store):
+    """A view of a store for dry runs: reads are those of the store, writes return what they would store."""
+
+    def __init__(self, store: Store) -> None:
+        self.revision = store.revision
+        self._tables = store.tables
+
+    def put(self, kind: SimulatedKind, key: Key, value: JsonObject) -> StoredObject:
+        """Return the object as it would be stored."""
+        return StoredObject(self._tables[kind].kind, key, self.revision, value)
+
+    def remove(self, kind: SimulatedKind, key: Key) -> None:  # noqa: ARG002 - as in a store that keeps its writes
+        return

@@ -132,7 +132,7 @@ def joined(paths: Sequence[Path], since: timedelta | None = None) -> Iterator[Jo
     The files stay open in the block, so that a recorder may remove them meanwhile.
 
     Raises:
-        UsageError: there is none.
+        UsageError: no segment or file.
         RecordingError: the newest cannot be read.
     """
     with ExitStack() as stack:

@@ -19,8 +19,6 @@ EVERY_NODE: Final = 0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeaderElection:
-    """Leader election of watcher and binder."""
-
     # False: this process leads at once and must be the only one; its Lease is written for the annotations only.
     leader_elect: bool = True
     # A standby waits this long after the last renewal it saw.
@@ -35,8 +33,6 @@ class LeaderElection:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClientConnection:
-    """Address of the API server, and limits of requests to it."""
-
     kubeconfig: str = ""  # empty: the in-cluster account; ``--kubeconfig`` overrides it
     qps: float | None = None  # requests per second; None, 0 or less: no limit (v1's default of 50 means 56 pods/s)
     burst: int | None = None  # requests at once under ``qps``; None: twice ``qps``
@@ -44,7 +40,7 @@ class ClientConnection:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProfileConfiguration:
-    """One scheduler name, its plugins at each extension point, and their arguments."""
+    """One scheduler name."""
 
     scheduler_name: str
     plugins: PluginLists
@@ -97,8 +93,6 @@ class ExtenderConfiguration:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KubeSchedulerConfiguration:
-    """The configuration of all services."""
-
     profiles: tuple[ProfileConfiguration, ...]
     leader_election: LeaderElection = LeaderElection()
     client_connection: ClientConnection = ClientConnection()

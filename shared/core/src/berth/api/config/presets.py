@@ -59,7 +59,7 @@ def read_gates(text: str, gates: Iterable[Gate]) -> GateValues:
 
 
 def apply_gates(plugins: Plugins, gates: Iterable[Gate], values: GateValues) -> Plugins:
-    """The plugins with the enabled gates' plugins appended, in the order of the gates."""
+    """Append the enabled gates' plugins, in the order of the gates."""
     for gate in gates:
         if values.get(gate.name, gate.is_on):
             added = {point: PluginSet(enabled=[ref]) for point, ref in gate.adds.items()}
@@ -68,7 +68,6 @@ def apply_gates(plugins: Plugins, gates: Iterable[Gate], values: GateValues) -> 
 
 
 def append_plugins(plugins: Plugins, added: Mapping[Point, PluginSet]) -> Plugins:
-    """The plugins with others appended at each extension point."""
     sets = {
         point.name.lower(): PluginSet(enabled=[*(plugins.at(point).enabled or ()), *(more.enabled or ())])
         for point, more in added.items()
@@ -175,11 +174,9 @@ class Preset:
     deprecation: str = ""
 
     def gated(self, values: GateValues = NO_GATES) -> Plugins:
-        """The plugins with the gates' plugins."""
         return apply_gates(self.plugins, self.gates, values)
 
     def all_plugins(self, values: GateValues = NO_GATES) -> Plugins:
-        """The plugins with the gates' and the appended ones."""
         return append_plugins(self.gated(values), {point: self.appended.at(point) for point in Point})
 
 

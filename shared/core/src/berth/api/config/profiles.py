@@ -33,7 +33,7 @@ _MAX_WEIGHT: Final = (1 << 31) - 1
 
 
 class KnownPlugin(Protocol):
-    """A plugin as loading needs it; the registry's factories have this form."""
+    """The registry's factories have this form."""
 
     @property
     def points(self) -> Collection[Point]: ...
@@ -275,8 +275,6 @@ class NamedPlugin(Protocol):
 
 @dataclass(slots=True, kw_only=True)
 class PluginNames:
-    """The plugin names that a file may use."""
-
     known: Mapping[str, NamedPlugin]
     preset: Plugins
     has_listed: bool = field(init=False, default=False)  # a problem has listed all names already

@@ -71,7 +71,7 @@ _OLD_LOCKS: Final = ("endpoints", "configmaps", "endpointsleases", "configmapsle
 
 @dataclass(slots=True)
 class Conversion:
-    """A file in conversion to v1: the document, the conversions done, and problems for the user to solve."""
+    """The document, the conversions done, and problems for the user to solve."""
 
     document: dict[str, Any]
     done: list[str] = field(default_factory=list)

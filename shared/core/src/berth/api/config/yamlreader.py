@@ -122,14 +122,11 @@ def yaml_values(text: str) -> Iterator[Any]:
 
 
 class _YamlReader:
-    """Builds the value of one document from its events."""
-
     def __init__(self, events: Iterator[Any]) -> None:
         self._events = events
         self._anchors: dict[str, Any] = {}
 
     def value(self, event: Any) -> Any:
-        """The value that starts with this event."""
         kind = event.__class__
         if kind is yaml.ScalarEvent:
             return self._anchored(event, _scalar(event))
@@ -196,7 +193,7 @@ def _scalar(event: Any) -> Any:
 
 
 def _constructed(node: yaml.ScalarNode) -> Any:
-    """The value of a number or date. PyYAML's other exceptions become YAMLErrors."""
+    """PyYAML's other exceptions become YAMLErrors."""
     try:
         return _constructor.construct_object(node)
     except (ValueError, OverflowError, IndexError, KeyError) as exc:
@@ -209,7 +206,7 @@ def _too_long(tag: str) -> str:
 
 @lru_cache(maxsize=65_536)
 def _plain(text: str) -> Any:
-    """The value of unquoted text. Cached, because the pods of a cluster share a few thousand texts."""
+    """Cached, because the pods of a cluster share a few thousand unquoted texts."""
     tag = _resolver.resolve(yaml.ScalarNode, text, (True, False))  # type: ignore[no-untyped-call]  # untyped in the stubs
     if tag in _TEXT:
         return text

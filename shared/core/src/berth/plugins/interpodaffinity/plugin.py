@@ -27,6 +27,7 @@ from berth.api.selectors import (
 )
 from berth.api.workloads import Namespace
 from berth.cluster.nodes import NodeInfo, Nodes, NodesWithAnother, RejectedNodes, RemovedPods
+from berth.cluster.pods import Trait
 from berth.cluster.snapshot import Snapshot
 from berth.framework.events import Action, ClusterEvent, EventHint, IdentityCache, Resource, ValueIndex, Values, encoded
 from berth.framework.interface import (
@@ -94,6 +95,7 @@ class InterPodAffinity(
     """Filters by required terms, scores by preferred ones."""
 
     name: ClassVar[str] = NAME
+    only_for = Trait.POD_AFFINITY | Trait.PLACED_AFFINITY
 
     def __init__(self, args: InterPodAffinityArgs) -> None:
         self._hard_weight = args.hard_pod_affinity_weight

@@ -19,7 +19,7 @@ from berth.api.pod import Pod, PodSpec, TopologySpreadConstraint
 from berth.api.selectors import MATCHES_NOTHING
 from berth.api.workloads import ReplicaSet, ReplicationController, Service, StatefulSet
 from berth.cluster.nodes import NodeInfo, Nodes, NodesWithAnother, RejectedNodes, RemovedPods
-from berth.cluster.pods import EquivalenceClass
+from berth.cluster.pods import EquivalenceClass, Trait
 from berth.cluster.snapshot import Snapshot
 from berth.framework.events import Action, ClusterEvent, EventHint, IdentityCache, Resource, ValueIndex, Values, encoded
 from berth.framework.interface import (
@@ -109,6 +109,7 @@ class PodTopologySpread(
     """Filters by DoNotSchedule, scores by ScheduleAnyway."""
 
     name: ClassVar[str] = NAME
+    only_for = Trait.TOPOLOGY_SPREAD | Trait.SELECTED
 
     def __init__(self, args: PodTopologySpreadArgs) -> None:
         self._system = args.defaulting_type == SYSTEM

@@ -18,6 +18,7 @@ from berth.api.config.types import Point
 from berth.api.pod import Pod, Volume
 from berth.api.volumes import CSINode, PersistentVolume, PersistentVolumeClaim, StorageClass, VolumeAttachment
 from berth.cluster.nodes import NodeInfo, Nodes
+from berth.cluster.pods import Trait
 from berth.cluster.snapshot import Snapshot
 from berth.framework.events import Action, ClusterEvent, EventHint, Resource, ValueIndex, nothing
 from berth.framework.interface import (
@@ -52,6 +53,7 @@ NEEDED: Final = StateKey[AttachedVolumes | Status]("NodeVolumeLimits.needed")
 
 class NodeVolumeLimits(PreFilterPlugin, VectorFilterPlugin, EnqueueExtensions):
     name: ClassVar[str] = NAME
+    only_for = Trait.VOLUMES
 
     def __init__(self) -> None:
         self._attachments = Attachments()

@@ -16,6 +16,7 @@ from berth.api.config.types import Point
 from berth.api.pod import ISCSI, RBD, AWSElasticBlockStore, GCEPersistentDisk, Pod, Volume
 from berth.api.volumes import READ_WRITE_ONCE_POD
 from berth.cluster.nodes import NodeInfo, Nodes
+from berth.cluster.pods import Trait
 from berth.cluster.snapshot import Snapshot
 from berth.framework.events import Action, ClusterEvent, EventHint, Resource, ValueIndex, Values
 from berth.framework.interface import (
@@ -57,6 +58,7 @@ class VolumeRestrictions(PreFilterExtensions, VectorFilterPlugin, EnqueueExtensi
     """Filters by the volumes of other pods."""
 
     name: ClassVar[str] = NAME
+    only_for = Trait.VOLUMES
 
     def pre_filter(self, state: CycleState, pod: Pod, snapshot: Snapshot) -> PreFilterResult:
         """Skip for a pod without disks whose ReadWriteOncePod claims are unused."""

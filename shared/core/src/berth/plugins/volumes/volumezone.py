@@ -15,6 +15,7 @@ from berth.api.pod import Pod
 from berth.api.selectors import NodeTerm, Requirement, in_words
 from berth.api.volumes import WAIT_FOR_FIRST_CONSUMER, PersistentVolume, PersistentVolumeClaim, StorageClass
 from berth.cluster.nodes import NodeInfo, Nodes, RejectedNodes
+from berth.cluster.pods import Trait
 from berth.cluster.snapshot import Snapshot
 from berth.framework.events import Action, ClusterEvent, EventHint, Resource, nothing
 from berth.framework.interface import (
@@ -57,6 +58,7 @@ class VolumeZone(PreFilterPlugin, VectorFilterPlugin, RemedyPlugin, EnqueueExten
     """Filters by the labels of bound volumes."""
 
     name: ClassVar[str] = NAME
+    only_for = Trait.VOLUMES
 
     def pre_filter(self, state: CycleState, pod: Pod, snapshot: Snapshot) -> PreFilterResult:
         if not has_claims(pod):

@@ -23,6 +23,7 @@ from berth.api.volumes import (
     StorageClass,
 )
 from berth.cluster.nodes import NodeInfo, Nodes, RejectedNodes, node_info
+from berth.cluster.pods import Trait
 from berth.cluster.snapshot import Snapshot
 from berth.framework.events import Action, ClusterEvent, EventHint, Resource, ValueIndex, nothing
 from berth.framework.interface import (
@@ -80,6 +81,7 @@ class VolumeBinding(PreFilterPlugin, VectorFilterPlugin, RemedyPlugin, ReservePl
     """Filters by volumes, and has a pod's claims bound before its Binding."""
 
     name: ClassVar[str] = NAME
+    only_for = Trait.VOLUMES
     too_late = "binding volumes: context deadline exceeded"
 
     def __init__(self, args: VolumeBindingArgs) -> None:
