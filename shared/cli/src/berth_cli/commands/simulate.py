@@ -124,7 +124,7 @@ def simulate(  # noqa: PLR0913 - one parameter a flag, given by name
     every_row: EveryRow = False,
     output: Output = OutputFormat.TABLE,
 ) -> None:
-    """Print where pods would go, on a cluster in files or on a running one, which stays as it is.
+    """Print where pods would go. The cluster, in files or a running one, stays as it is.
 
     With each plugin's scores and each node's rejection.
     """
