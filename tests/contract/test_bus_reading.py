@@ -10,7 +10,6 @@ from berth.bus.interface import (
     BusRefusedError,
     Entry,
     MissingError,
-    StoreFullError,
     TooLargeError,
     WrongLastSequenceError,
 )
@@ -341,11 +340,11 @@ async def test_the_last_messages_of_no_subjects_and_of_an_empty_stream_are_none(
         await anext(session.last_of_each("nowhere", [decision("web")]))
 
 
-@pytest.mark.parametrize("bucket", ["bandwidth", "tries"])
-async def test_a_full_bucket_of_scorers_or_collectors_drops_its_oldest_keys(on, bucket):
+@pytest.mark.parametrize("bucket", ["bandwidth", "facts", "tries"])
+async def test_a_full_bucket_of_scorers_collectors_or_people_drops_its_oldest_keys(on, bucket):
     session = await on.session()
     data = bytes(60_000)
-    fit = (TEST_TOPOLOGY.live_bytes if bucket == "bandwidth" else TEST_TOPOLOGY.control_bytes) // len(data)
+    fit = (TEST_TOPOLOGY.live_bytes if bucket != "tries" else TEST_TOPOLOGY.control_bytes) // len(data)
     await session.put(bucket, "honest.n1", data)
     for number in range(fit + 10):
         await session.put(bucket, f"junk.{number}", data)
@@ -354,19 +353,3 @@ async def test_a_full_bucket_of_scorers_or_collectors_drops_its_oldest_keys(on, 
     found = await session.get(bucket, "honest.n1")
     assert (found.sequence, found.data) == (sequence, b"new")
     assert session.unstored() == {}
-
-
-async def test_a_full_bucket_of_people_refuses_new_keys_and_takes_their_removal(on):
-    session = await on.session()
-    data = bytes(60_000)
-
-    async def fill() -> None:
-        for number in range(TEST_TOPOLOGY.live_bytes // len(data) + 10):
-            await session.put("facts", f"junk.{number}", data)
-
-    with pytest.raises(StoreFullError):
-        await fill()
-    with pytest.raises(StoreFullError):
-        await session.put("facts", "mine", data)
-    await session.purge("facts", "junk.0")
-    await session.put("facts", "mine", data)

@@ -194,8 +194,8 @@ def _evicts_where_proposed() -> list[Replacement]:
 def _asks_where_proposed() -> list[Replacement]:
     """The binder asks extenders about its own victims, on the proposed node."""
 
-    def candidates(*args: Any) -> list[Any]:
-        found = framework_preemption.confirm(*args)
+    def candidates(pod: Any, proposed: str, snapshot: Any, profile: Any, asked: Any) -> list[Any]:
+        found = None if asked else framework_preemption.confirm(pod, proposed, snapshot, profile)
         return [] if found is None else [found]
 
     return [(preemption, "eviction_candidates", candidates)]

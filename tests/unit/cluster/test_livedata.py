@@ -8,6 +8,7 @@ import msgspec
 import pytest
 
 from berth.cluster.buckets import LiveDataReader
+from berth.cluster.livedata import MAX_FACT_BYTES, MAX_UNKNOWN
 from berth.cluster.snapshot import Snapshot
 from berth.errors import DecodeError
 from berth.messages.livedata import Bandwidth, LiveSource, encode_bandwidth
@@ -51,6 +52,35 @@ def test_queries_that_no_plugin_reads_cost_their_samples_and_end_with_them():
 
     assert alive < 3_000_000  # not 300 queries of five columns of 16 KB
     assert left < 100_000
+
+
+def test_samples_of_nodes_that_do_not_exist_are_bounded_and_take_no_place_of_one_that_does():
+    snapshot = Snapshot()
+    snapshot.live.set_bandwidth("q1", "before", sample(5.0))
+    snapshot.set_node(a_node("before"))
+    for number in range(MAX_UNKNOWN + 1000):
+        snapshot.live.set_bandwidth("q1", f"junk-{number}", sample(1.0))
+    samples = snapshot.live.bandwidth("q1").samples()
+    assert len(samples) == MAX_UNKNOWN + 1
+    assert "junk-0" not in samples
+    assert receive(snapshot, "before") == 5.0
+
+
+def test_facts_are_bounded_in_bytes_and_the_oldest_end_first():
+    snapshot, fact = Snapshot(), msgspec.Raw(b'"%b"' % (b"x" * 60_000))
+    fit = MAX_FACT_BYTES // 60_000
+    snapshot.live.set_fact("power", "honest", msgspec.Raw(b"1"))
+    for number in range(fit + 100):
+        snapshot.live.set_fact("power", f"junk-{number}", fact)
+        snapshot.live.set_fact("power", "honest", msgspec.Raw(b"2"))
+    assert fit - 10 < len(snapshot.live.facts("power")) <= fit + 1
+    assert snapshot.live.fact("power", "junk-0") is None
+    assert snapshot.live.fact("power", "honest") == msgspec.Raw(b"2")
+    for node in list(snapshot.live.facts("power")):
+        snapshot.live.set_fact("power", node, None)
+    assert snapshot.live.facts("power") == {}
+    snapshot.live.set_fact("power", "again", fact)
+    assert snapshot.live.fact("power", "again") == fact
 
 
 def test_a_row_that_another_node_takes_over_shows_that_nodes_sample():

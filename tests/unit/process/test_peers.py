@@ -1,6 +1,7 @@
 """Other services and their configurations: what differs, in words, once, and until it is over."""
 
 from unittest.mock import patch
+from uuid import uuid4
 
 import msgspec
 import pytest
@@ -14,10 +15,13 @@ from berth.lifecycle.peers import (
     GONE_SECONDS,
     GRACE_SECONDS,
     HELD_SECONDS,
+    MAX_BYTES,
     MAX_DIFFERENCES,
+    MAX_HELD,
     MAX_NAME,
     MAX_PEERS,
     MESSAGE_SECONDS,
+    NEW_PEERS,
     Announcement,
     Difference,
     PeerReporter,
@@ -168,6 +172,57 @@ def test_no_more_processes_are_remembered_than_the_limit():
         known.receive(scorer(f"s{number}", profiles={}), 0.0)
     ((_, who), *_) = known.differences(0.0).items()
     assert len(who) == MAX_PEERS
+
+
+def test_a_process_that_announces_itself_keeps_its_place_and_a_new_one_takes_that_of_a_silent_one():
+    known = peers()
+    for number in range(MAX_PEERS):
+        known.receive(scorer(f"s{number}", profiles={}), 0.0)
+    known.receive(Announcement(service="binder", identity="b", config="c2"), 1.0)  # has a place of its own
+    known.receive(scorer("early", profiles={}), 1.0)
+    for number in range(1, MAX_PEERS):
+        known.receive(scorer(f"s{number}", profiles={}), HELD_SECONDS)
+    known.receive(scorer("late", profiles={}), HELD_SECONDS + 1)
+    named = {who for found in known.differences(HELD_SECONDS + 1).values() for who in found}
+    assert named == {"b", "late", *(f"s{number}" for number in range(1, MAX_PEERS))}
+
+
+def test_of_thousands_of_made_up_processes_few_are_read_and_all_are_forgotten_after_ten_seconds():
+    known, read = peers(), 0
+    known.receive(scorer("honest"), 0.0)
+    for number in range(30_000):
+        now = 1.0 + number / 10_000
+        one = scorer(f"ghost-{number}", profiles={"berth": "other"})
+        if known.is_read(one.subject, 400, now):
+            read += 1
+            known.receive(one, now)
+        if number % 10_000 == 0:
+            assert known.is_read(scorer("honest").subject, 400, now)
+    assert 0 < read <= 3 * NEW_PEERS + NEW_PEERS
+    known.receive(scorer("honest"), 14.0)
+    assert known.pass_time(14.0) == []
+    assert known.differences(14.0) == {}
+    assert known.services() == {"scorer"}
+
+
+@pytest.mark.parametrize(
+    ("size", "after", "is_read"),
+    [
+        pytest.param(MAX_BYTES + 1, 60.0, False, id="too long"),
+        pytest.param(MAX_BYTES, 1.0, True, id="long, after a second"),
+        pytest.param(MAX_BYTES, 0.5, False, id="long, at once again"),
+        pytest.param(300, 0.0, True, id="short, such as the last one"),
+    ],
+)
+def test_of_a_known_process_a_long_announcement_is_read_once_a_second(size, after, is_read):
+    known = peers()
+    known.receive(scorer(), 5.0)
+    assert known.is_read(scorer().subject, size, 5.0 + after) is is_read
+
+
+def test_an_announcement_of_all_attempts_is_short_enough_to_be_read():
+    held = tuple(f"{uuid4()}.12.{number}" for number in range(MAX_HELD))
+    assert len(encode(msgspec.structs.replace(scorer(), held=held))) < MAX_BYTES
 
 
 def test_no_more_differences_are_shown_than_the_limit():

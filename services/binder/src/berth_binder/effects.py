@@ -127,7 +127,7 @@ class BinderEffects:
             evictions = await self._extenders.ask_about_evictions(pod, effect.candidates, effect.victims)
         except Exception as error:
             log.exception("asking extenders failed", pod=pod.key, uid=pod.uid)
-            evictions = Evictions(message=f"asking extenders raised {type(error).__name__}")
+            evictions = Evictions(failure=f"asking extenders raised {type(error).__name__}")
         self._inbox.put(EvictionsAnswered(pod=without_whole(pod), evictions=evictions))
 
     def _publish(self, effect: PublishDecision) -> Coroutine[Any, Any, None] | None:

@@ -81,6 +81,7 @@ class BindingAttempt:
     # The same for POSTs without an answer: their node is kept until the pod's own resourceVersion is higher.
     lost_version: int = 0
     read: Pod | None = None  # the API server's answer; None again after a pause
+    asked: frozenset[str] = frozenset()  # the nodes on which extenders were asked about evictions
     answered: EvictionsAnswered | None = None  # by extenders, for the evictions that come next
     has_waited_for_watch: bool = False  # for a watch that has not shown the pod yet
     # A verdict that waits until no POST of the pod can land any more, and whether it has a dead letter.
@@ -190,6 +191,7 @@ class BindingAttempt:
     def begin_asking(self, question: EvictionQuestion) -> AskAboutEvictions:
         """Ask about evictions for the pod as it was read."""
         self.phase = AttemptPhase.ASKING
+        self.asked = self.asked.union(each.node for each in question.candidates)
         pod, self.read = self.read or self.pod, None
         return AskAboutEvictions(pod=pod, candidates=question.candidates, victims=question.victims)
 

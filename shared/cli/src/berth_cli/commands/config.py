@@ -148,7 +148,7 @@ def _read_again_with(provider: str | None, gates: str | None) -> str:
 
 
 def extenders_not_asked(configuration: KubeSchedulerConfiguration) -> list[str]:
-    """A note for commands that rank pods themselves: only scorers ask extenders."""
+    """A note for commands that rank pods themselves: only services ask extenders."""
     names = [extender.name for extender in configuration.extenders]
     return [f"extenders are not asked here: nodes and points are as without {', '.join(names)}"] if names else []
 

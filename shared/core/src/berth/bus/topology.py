@@ -197,7 +197,7 @@ def declared_streams(settings: TopologySettings) -> tuple[StreamSpec, ...]:
         ),
         _bucket(names.word(CLUSTER), settings.cluster_bytes),
         _bucket(names.word(BANDWIDTH), settings.live_bytes, discard="old"),
-        _bucket(names.word(FACTS), settings.live_bytes),
+        _bucket(names.word(FACTS), settings.live_bytes, discard="old"),
         _bucket(names.word(TRIES), settings.control_bytes, max_age=_TRIES_AGE, discard="old"),
         _bucket(names.word(COMMITS), settings.control_bytes, max_age=_TRIES_AGE),
         _bucket(names.word(CONTROL), settings.control_bytes),
@@ -247,8 +247,9 @@ def _work_queue(  # noqa: PLR0913 - the parts of a declaration
 def _bucket(
     name: str, max_bytes: int, *, max_age: timedelta = timedelta(0), discard: Literal["old", "new"] = "new"
 ) -> StreamSpec:
-    # Configured as by the NATS CLI, so that `nats kv` works. A bucket that scorers or collectors write drops its oldest
-    # keys when it is full: filled with a stolen credential, it takes what honest ones write next (docs/adr/0055).
+    # Configured as by the NATS CLI, so that `nats kv` works. A bucket that scorers, collectors or people write drops
+    # its oldest keys when it is full: filled with a stolen credential, it takes what honest ones write next
+    # (docs/adr/0055).
     return StreamSpec(
         name=bucket_stream(name),
         subjects=(f"{bucket_prefix(name)}>",),

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from itertools import takewhile
-from typing import TypeVar
+from typing import Final, TypeVar
 
 import msgspec
 import numpy as np
@@ -18,6 +18,12 @@ from berth.cluster.columns import NO_NODE, NodeColumns, Rows, grown
 from berth.messages.livedata import Bandwidth
 
 T = TypeVar("T")
+
+# Samples of one query for nodes that are not in the Snapshot, more than a cluster has nodes: samples may come before
+# them. A full bucket drops its oldest keys and says nothing, so a reader of junk keys would keep them for ever.
+MAX_UNKNOWN: Final = 32_768
+# Bytes of facts, twice as many as the bucket has by default. The facts that were written longest ago are dropped.
+MAX_FACT_BYTES: Final = 64 * 1024 * 1024
 
 Amount = npt.NDArray[np.float64]
 
@@ -34,6 +40,8 @@ class LiveData:
         self._columns = columns
         self._bandwidth: dict[str, BandwidthColumns] = {}
         self._facts: dict[str, dict[str, msgspec.Raw]] = {}
+        self._written: dict[tuple[str, str], int] = {}  # source and node to bytes, the fact written longest ago first
+        self._fact_bytes = 0
         self.now = 0.0
 
     def observe_time(self, now: float) -> None:
@@ -69,12 +77,17 @@ class LiveData:
 
     def set_fact(self, source: str, node: str, fact: msgspec.Raw | None) -> None:
         """``None`` removes the node's fact."""
+        self._fact_bytes -= self._written.pop((source, node), 0)
         if fact is not None:
             self._facts.setdefault(source, {})[node] = fact
+            self._written[source, node] = size = memoryview(fact).nbytes + len(node)
+            self._fact_bytes += size
         elif source in self._facts:
             self._facts[source].pop(node, None)
             if not self._facts[source]:
                 del self._facts[source]
+        while self._fact_bytes > MAX_FACT_BYTES:
+            self.set_fact(*next(iter(self._written)), None)
 
 
 class BandwidthColumns:
@@ -90,6 +103,7 @@ class BandwidthColumns:
         self._rows = rows
         self._columns = columns
         self._samples: dict[str, Bandwidth] = {}
+        self._unknown: dict[str, None] = {}  # nodes with a sample that were not in the Snapshot when it came
         self._names: npt.NDArray[np.uint64] = np.zeros(0, dtype=np.uint64)
         self.receive, self.transmit, self.capacity, self.sampled_at = (_unknown(0) for _ in range(4))
         self._names_seen = 0
@@ -103,8 +117,18 @@ class BandwidthColumns:
         else:
             self._samples[node] = sample
         row = self._rows.of(node)
+        if row is None and sample is not None:
+            self._note_unknown(node)
         if row is not None and row < len(self._names):
             self._write(row, sample)
+
+    def _note_unknown(self, node: str) -> None:
+        self._unknown[node] = None
+        if len(self._unknown) > MAX_UNKNOWN:
+            oldest = next(iter(self._unknown))
+            del self._unknown[oldest]
+            if self._rows.of(oldest) is None:
+                self._samples.pop(oldest, None)
 
     @property
     def is_unused(self) -> bool:

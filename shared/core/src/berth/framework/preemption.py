@@ -51,10 +51,20 @@ NO_CANDIDATE: Final = "no candidate node for preemption"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evictions:
-    """The candidates that extenders keep, the best first; or why they keep none."""
+    """The candidates that extenders keep, the best first; empty if one that is not ignorable failed."""
 
     left: tuple[Nomination, ...] = ()
-    message: str = NO_CANDIDATE
+    failure: str = ""
+
+    @property
+    def is_final(self) -> bool:
+        """Whether they are not to be asked about further candidates."""
+        return bool(self.left or self.failure)
+
+    @property
+    def message(self) -> str:
+        """Why no candidate is left, as in kube-scheduler."""
+        return self.failure or NO_CANDIDATE
 
 
 def post_filter(  # noqa: PLR0913 - the parts of one cycle
@@ -121,8 +131,12 @@ def best_eviction(pod: Pod, proposed: str, snapshot: Snapshot, profile: Profile)
     return None
 
 
-def eviction_candidates(pod: Pod, proposed: str, snapshot: Snapshot, profile: Profile) -> list[Nomination]:
+def eviction_candidates(
+    pod: Pod, proposed: str, snapshot: Snapshot, profile: Profile, asked: Collection[str]
+) -> list[Nomination]:
     """The evictions by this Snapshot to ask extenders about, the best first; ``proposed`` as in ``best_eviction``.
+
+    ``asked``: nodes about which they were asked before.
 
     Raises:
         PluginFailure: a plugin failed.
@@ -130,7 +144,7 @@ def eviction_candidates(pod: Pod, proposed: str, snapshot: Snapshot, profile: Pr
     if (searched := _search(pod, snapshot, profile)) is None:
         return []
     for plugin in profile.post_filters:
-        found: list[Nomination] = call(plugin, "PostFilter", plugin.candidates, list, pod, proposed, *searched)
+        found: list[Nomination] = call(plugin, "PostFilter", plugin.candidates, list, pod, proposed, *searched, asked)
         if found:
             return found
     return []

@@ -35,7 +35,15 @@ GRACE_SECONDS: Final = 2 * EVERY_SECONDS
 HELD_SECONDS: Final = EVERY_SECONDS + 1.0
 MAX_HELD: Final = 1024  # announced attempts of a process
 
-MAX_PEERS: Final = 512  # remembered processes; further announcements are ignored
+# Processes of a service that are remembered, twice as many as may be connected. A further one takes the place of the
+# one that has been silent for longest, but not of one that announces itself.
+MAX_PEERS: Final = 128
+NEW_PEERS: Final = 32  # of a service, read within a second; the rest are read when they announce themselves again
+# Bytes of an announcement that is read: one with all attempts has 60 KB. Of a known process long ones are read once a
+# second.
+MAX_BYTES: Final = 96 * 1024
+LONG_BYTES: Final = 4096
+LONG_SECONDS: Final = 1.0
 MAX_DIGESTS: Final = 64  # remembered digests of messages
 NAMED: Final = 3  # processes named in a sentence; the rest are counted
 
@@ -99,8 +107,10 @@ class _State(Enum):
 @dataclass(frozen=True, slots=True)
 class _Announced:
     announcement: Announcement
+    since: float
     at: float
     state: _State
+    held: frozenset[str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,17 +132,44 @@ class Peers:
             profiles=dict(own.profiles),
             settings=own.settings,
         )
-        self._announced: dict[tuple[str, str], _Announced] = {}
+        self._announced: dict[str, _Announced] = {}  # by subject
+        self._new: dict[str, tuple[float, int]] = {}  # by service: when a second began, and the new processes in it
         self._read: dict[tuple[str, str], _Read] = {}
         self._passed_at = self._listening_since = float("-inf")
 
+    def is_read(self, subject: str, size: int, now: float) -> bool:
+        """Whether an announcement is to be decoded and received. Anybody with a service's rights may send thousands."""
+        known = self._announced.get(subject)
+        if size > MAX_BYTES or (known is not None and size > LONG_BYTES and now - known.at < LONG_SECONDS):
+            return False
+        if known is not None:
+            return True
+        service = subject.rpartition(".")[0]
+        began, count = self._new.get(service, (now, 0))
+        if now - began >= 1.0:
+            began, count = now, 0
+        self._new[service] = began, count + 1
+        return count < NEW_PEERS
+
     def receive(self, announcement: Announcement, now: float) -> None:
-        key = (announcement.service, announcement.identity)
-        if key == (self.own.service, self.own.identity):
+        if (announcement.service, announcement.identity) == (self.own.service, self.own.identity):
             return
-        if key in self._announced or len(self._announced) < MAX_PEERS:
+        key = announcement.subject
+        known = self._announced.get(key)
+        if known is not None or self._has_room(announcement.service, now):
             state = _State.LEFT if announcement.leaving else _State.PRESENT
-            self._announced[key] = _Announced(announcement, now, state)
+            since, held = known.since if known else now, frozenset(announcement.held)
+            self._announced[key] = _Announced(announcement, since, now, state, held)
+
+    def _has_room(self, service: str, now: float) -> bool:
+        of_service = [key for key, each in self._announced.items() if each.announcement.service == service]
+        if len(of_service) < MAX_PEERS:
+            return True
+        oldest = min(of_service, key=lambda key: self._announced[key].at)
+        if now - self._announced[oldest].at <= HELD_SECONDS:
+            return False
+        del self._announced[oldest]
+        return True
 
     def read(self, service: str, config: str, profile: str, now: float) -> None:
         """A message of this service carries this digest. Equal digests, the usual case, cost a comparison."""
@@ -146,7 +183,7 @@ class Peers:
     def hold(self, attempt: str, now: float) -> bool:
         """Whether a scorer has said in the last seconds that it holds the attempt."""
         return any(
-            now - each.at <= HELD_SECONDS and attempt in each.announcement.held
+            now - each.at <= HELD_SECONDS and attempt in each.held
             for each in self._announced.values()
             if each.announcement.service == "scorer"
         )
@@ -159,6 +196,7 @@ class Peers:
         if now - self._passed_at > 2 * EVERY_SECONDS:
             self._listening_since = now
         self._passed_at = now
+        self._forget_floods(now)
         gone = []
         for key, last in list(self._announced.items()):
             silent = now - max(last.at, self._listening_since)
@@ -169,6 +207,17 @@ class Peers:
                 gone.append(last.announcement)
         self._read = {key: read for key, read in self._read.items() if now - read.at < MESSAGE_SECONDS}
         return gone
+
+    def _forget_floods(self, now: float) -> None:
+        """Forget more new processes than a rollout has that have announced themselves only once: they are made up."""
+        once: dict[str, list[str]] = {}
+        for key, last in self._announced.items():
+            if last.at == last.since and last.state is not _State.LEFT and now - last.at >= GRACE_SECONDS:
+                once.setdefault(last.announcement.service, []).append(key)
+        for keys in once.values():
+            if len(keys) > NEW_PEERS:
+                for key in keys:
+                    del self._announced[key]
 
     def gone(self, now: float) -> list[tuple[Announcement, float]]:
         """Processes that ended without a last announcement, and the seconds of their silence."""

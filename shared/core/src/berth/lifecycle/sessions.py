@@ -351,6 +351,8 @@ async def present(
         }
 
     def listen(subject: str, data: bytes, _headers: Mapping[str, str]) -> None:
+        if not peers.is_read(subject, len(data), clock.now()):
+            return
         with contextlib.suppress(DecodeError):  # Of a newer schema, or not an announcement.
             announcement = decode_versioned(data, Announcement, "an announcement")
             if announcement.subject == subject:
