@@ -29,8 +29,14 @@ endif
 .DEFAULT_GOAL := help
 .PHONY: help setup run up test bench bench-drain bench-latency bench-cycle bench-requests bench-requeue bench-placement bench-tenant bench-failover bench-recovery simulate-faults faults soak fuzz krew sbom audit check lint format types layers spelling lock-current lock clean
 
+# A target is listed with the others of its kind; what no pattern matches is for a release.
 help:  ## list the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { \
+	    kind = $$1 ~ /^(help|setup|run|up)$$/ ? "Start" : $$1 ~ /^(test|check|docs|clean|lock)/ ? "Change" : \
+	      $$1 ~ /^(bench|trace)/ ? "Measure" : $$1 ~ /(faults|soak|fuzz)/ ? "Break" : "Release"; \
+	    listed[kind] = listed[kind] sprintf("  make %-16s %s\n", $$1, $$2) } \
+	  END { count = split("Start Change Release Break Measure", kinds, " "); \
+	    for (i = 1; i <= count; i++) printf("%s%s\n%s", (i > 1 ? "\n" : ""), kinds[i], listed[kinds[i]]) }' Makefile
 
 setup: $(STAMP)  ## create .venv with the locked dependencies and the berth command; does nothing when it is up to date
 
