@@ -118,6 +118,8 @@ class Connection:
         self.settings: Final = settings
         self.name: Final = name
         self.names: Final = Names(settings.topology.prefix)
+        self.api: Final = settings.api
+        self.before_keys: Final = settings.before_keys
         self.lost: Final = asyncio.Event()
         self.stores: Final = StoreRecord(asyncio.get_running_loop().time)
         self._client: Final = ReadingClient()
