@@ -15,8 +15,8 @@ from typer.core import TyperCommand
 from berth.api.config.configuration import KubeSchedulerConfiguration
 from berth.exits import Exit
 from berth.profiles.configuration import profiles_of
-from berth_cli.commands.config import Gates, Provider, configured, extenders_not_asked
-from berth_cli.options import EveryRow, Output, OutputFormat, print_document, reporting_errors
+from berth_cli.commands.config import configured, extenders_not_asked
+from berth_cli.options import EveryRow, Gates, Output, OutputFormat, Provider, print_document, reporting_errors
 from berth_cli.recording.cluster import objects_of_recording
 from berth_cli.rendering import MOST_ROWS, and_more, new_table, note, plain, print_rich
 from berth_cli.simulate.engine import PodReport, ReportCounts, Simulation

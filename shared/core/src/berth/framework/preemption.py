@@ -17,6 +17,7 @@ from berth.api.pod import Pod
 from berth.cluster.nodes import Mask, NodeInfo, Nodes, NodesWithoutPods, RemovedPods, RowIndex, node_info
 from berth.cluster.pods import PlacedPod
 from berth.cluster.snapshot import Snapshot
+from berth.framework.equivalencecache import EquivalenceCache
 from berth.framework.filtering import (
     FeasibleNodes,
     PreFiltered,
@@ -152,11 +153,13 @@ def eviction_candidates(
 
 def _search(pod: Pod, snapshot: Snapshot, profile: Profile) -> tuple[Diagnosis, FilterDryRun] | None:
     """The reason against each node, and the dry run; None if PreFilter rejects the pod."""
-    found = pre_filter(pod, snapshot, profile)
+    results = EquivalenceCache.of(snapshot, profile).results_of(pod)
+    found = pre_filter(pod, snapshot, profile, results.new_state(), results.pre_filtered)
     if found.rejection is not None:
         return None
-    feasible = FeasibleNodes(pod, snapshot, profile, found)
-    return feasible.diagnosis(), FilterDryRun(pod, snapshot, profile, found, feasible.columns)
+    cached = results.refresh_filters()
+    feasible = FeasibleNodes(pod, snapshot, profile, found, cached)
+    return feasible.diagnosis(), FilterDryRun(pod, snapshot, profile, found, cached.columns)
 
 
 def dry_run_of(pod: Pod, snapshot: Snapshot, profile: Profile) -> FilterDryRun:
@@ -165,7 +168,8 @@ def dry_run_of(pod: Pod, snapshot: Snapshot, profile: Profile) -> FilterDryRun:
     Raises:
         PluginFailure: a plugin failed.
     """
-    found = pre_filter(pod, snapshot, profile)
+    results = EquivalenceCache.of(snapshot, profile).results_of(pod)
+    found = pre_filter(pod, snapshot, profile, results.new_state(), results.pre_filtered)
     return FilterDryRun(pod, snapshot, profile, found, {})
 
 

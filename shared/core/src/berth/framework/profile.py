@@ -241,8 +241,8 @@ class Profile:
         """Whether the node with fewer pods wins among equal totals: no plugin prefers nodes with more."""
         return not any(score.plugin.packs for score in self.scores)
 
-    @property
-    def weights(self) -> Mapping[str, int]:
+    @cached_property
+    def weights(self) -> dict[str, int]:
         return {score.plugin.name: score.weight for score in self.scores}
 
     @cached_property
