@@ -644,7 +644,8 @@ class BinderCore:
             return self._void(attempt)
         ranked = attempt.latest.ranked
         profile = self._profiles[ranked.profile]
-        is_useless = self._preemption.nomination_is_useless(verdict, ranked, attempt.pod, profile)
+        is_unschedulable = verdict.outcome is Outcome.UNSCHEDULABLE
+        is_useless = is_unschedulable and self._preemption.nomination_is_useless(ranked, attempt.pod, profile)
         attempt.undecided = None
         if verdict.outcome is Outcome.BOUND:
             self._cache.finish_binding(attempt.uid)

@@ -89,13 +89,11 @@ class BinderEffects:
         # Tasks that wait for extenders. They change nothing, so the end of the leadership awaits no answer.
         self.questions = EffectTasks(inbox.fail)
         self._logged: set[str] = set()
-        # By uid, the trace of the pod's message.
-        self.traceparent_of: Callable[[str], str | None] = lambda _uid: None
 
     def carry_out(self, effect: Effect) -> Coroutine[Any, Any, None] | None:  # noqa: C901, PLR0911 - one case an effect
         """Begin an effect. Returns a coroutine if the effect waits for an answer."""
         if isinstance(effect, ApiRequest):
-            self._requests.start(effect, self.traceparent_of(effect.pod.uid))
+            self._requests.start(effect)
             return None
         match effect:
             case PublishDecision():
@@ -111,7 +109,7 @@ class BinderEffects:
             case RejectRanked():
                 return self._publisher.reject_unusable(effect.held.delivery, effect.reason)
             case RecordEvent():
-                self._recorder.record(effect.decision, self._cache.pod(effect.pod.uid) or effect.pod)
+                self._recorder.record(effect.decision, self._cache.pod(effect.decision.uid) or effect.pod)
             case LogMissingRight():
                 self._log_missing_right(effect.text)
             case CountTry():

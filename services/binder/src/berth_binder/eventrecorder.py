@@ -98,6 +98,9 @@ class EventRecorder:
 
     def _next(self) -> Record | None:
         """The record that may be sent now; if there is no such record, set the timer for the next one."""
+        if not self._budget.waiting:
+            self._set_timer(None)
+            return None
         now = self._process.clock.now()
         bindings_wait = self._bindings_wait is not None and self._bindings_wait()
         record = self._budget.next(now, bindings_wait=bindings_wait)
@@ -191,13 +194,13 @@ class EventBudget:
 
     def add(self, decision: Decision, pod: Pod) -> None:
         """Queue the Decision's records. A newer record of a pod replaces its pending one."""
-        condition, event = condition_of(decision, pod), event_of(decision, pod)
+        uid, condition, event = decision.uid, condition_of(decision, pod), event_of(decision, pod)
         if condition is not None and condition.changes_anything:
-            self._queue(self._refusals, (pod.uid, CONDITION), condition)
+            self._queue(self._refusals, (uid, CONDITION), condition)
         if decision.outcome is Outcome.BOUND:
-            self._refusals.discard(pod)
+            self._refusals.discard(uid)
         if event is not None:
-            self._queue(self._refusals if event.type == "Warning" else self._others, (pod.uid, event.reason), event)
+            self._queue(self._refusals if event.type == "Warning" else self._others, (uid, event.reason), event)
         for victim in events_of_victims(decision, pod):
             self._queue(self._others, (victim.pod.uid, victim.reason), victim)
 
@@ -304,9 +307,9 @@ class WaitingRecords:
         """Remove the oldest record of the namespace that has the most."""
         self._take_oldest(max(self._by_namespace, key=lambda namespace: len(self._by_namespace[namespace])))
 
-    def discard(self, pod: Pod) -> None:
+    def discard(self, uid: str) -> None:
         """Remove the pod's condition and failure Event."""
-        for key in ((pod.uid, CONDITION), (pod.uid, FAILED)):
+        for key in ((uid, CONDITION), (uid, FAILED)):
             namespace = self._namespaces.pop(key, None)
             if namespace is not None:
                 del self._by_namespace[namespace][key]

@@ -182,7 +182,7 @@ class BinderEpoch:
             extenders=parts.extenders,
             inbox=self._inbox,
         )
-        self._effects.traceparent_of = self._traceparent_of
+        self._requests.traceparent_of = self._traceparent_of
         self._loop = CoreLoop(
             self._core,
             self._effects.carry_out,
@@ -372,7 +372,7 @@ class BinderEpoch:
         return self._parts.process.tracing.span("check", parent=held.delivery.headers.get(TRACEPARENT))
 
     def _traceparent_of(self, uid: str) -> str | None:
-        held = self._core.latest(uid) if self._parts.process.tracing.is_exporting else None
+        held = self._core.latest(uid)
         return held.delivery.headers.get(TRACEPARENT) if held is not None else None
 
 

@@ -413,65 +413,65 @@ class HeldRooms:
     """
 
     def __init__(self) -> None:
-        self._rooms: dict[str, _HeldRoom] = {}
+        self.rooms: dict[str, _HeldRoom] = {}
         # Deleted while an attempt was under way, of which a Decision may still come; each with the time, oldest first.
-        self._left: dict[str, tuple[float, Pod]] = {}
+        self.deleted: dict[str, tuple[float, Pod]] = {}
 
     def __len__(self) -> int:
-        return len(self._rooms) + len(self._left)
+        return len(self.rooms) + len(self.deleted)
 
     def decided(self, decision: DecisionSummary, pod: Pod | None) -> Pod | None:
         """A Decision; ``pod``: its pod, if it is still in the queue."""
         if not decision.outcome.final:
             return self._hold(decision, pod)
-        self._left.pop(decision.uid, None)
-        held = self._rooms.get(decision.uid)
+        self.deleted.pop(decision.uid, None)
+        held = self.rooms.get(decision.uid)
         if held is None or not held.is_about(decision):
             return None
         if decision.outcome is Outcome.BOUND:
             held.is_bound = True
             return self._move(held, decision.node)
-        del self._rooms[decision.uid]
+        del self.rooms[decision.uid]
         return held.placed()
 
     def held(self, uid: str) -> Pod | None:
         """The pod as if it were bound to the node where it waits; ``None`` if it does not wait."""
-        held = self._rooms.get(uid)
+        held = self.rooms.get(uid)
         return None if held is None else held.placed()
 
     def left(self, pod: Pod, now: float) -> None:
         """A pod whose attempt is under way is deleted: ``waiting`` may still come, and then the end of the wait."""
-        if pod.uid not in self._rooms and pod.uid not in self._left:
-            self._left[pod.uid] = now, pod
+        if pod.uid not in self.rooms and pod.uid not in self.deleted:
+            self.deleted[pod.uid] = now, pod
 
-    def forget_left(self, now: float) -> None:
+    def forget_deleted(self, now: float) -> None:
         """Forget deleted pods whose Decision has not come in time."""
-        while self._left:
-            uid, (at, _) = next(iter(self._left.items()))
+        while self.deleted:
+            uid, (at, _) = next(iter(self.deleted.items()))
             if now - at < LEFT_SECONDS:
                 return
-            del self._left[uid]
+            del self.deleted[uid]
 
     def shown(self, uid: str, pod: Pod | None) -> Pod | None:
         """The watch shows a change of the pod. Until the Decision a deleted pod still holds its room in scorers."""
-        held = self._rooms.get(uid)
+        held = self.rooms.get(uid)
         if held is None:
             return None
         if pod is not None and is_bound(pod):
-            del self._rooms[uid]
+            del self.rooms[uid]
             return None if pod.spec.node_name == held.node else held.placed()
         if held.is_bound and (pod is None or is_finished(pod)):
-            del self._rooms[uid]
+            del self.rooms[uid]
             return held.placed()
         return None
 
     def _hold(self, decision: DecisionSummary, pod: Pod | None) -> Pod | None:
-        held, attempt = self._rooms.get(decision.uid), _attempt_of(decision)
-        _, left = self._left.get(decision.uid, (0.0, None))
+        held, attempt = self.rooms.get(decision.uid), _attempt_of(decision)
+        _, left = self.deleted.get(decision.uid, (0.0, None))
         pod = pod or left or (held.pod if held else None)
         if pod is None or attempt is None or not decision.node or (held and not held.is_about(decision)):
             return None
-        self._rooms[decision.uid] = _HeldRoom(pod, decision.node, attempt)
+        self.rooms[decision.uid] = _HeldRoom(pod, decision.node, attempt)
         return None if held is None or held.node == decision.node else held.placed()
 
     def _move(self, held: _HeldRoom, node: str) -> Pod | None:

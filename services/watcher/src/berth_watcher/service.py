@@ -74,10 +74,6 @@ log = get_logger()
 # A takeover reads DECISIONS from this long ago, more than the clocks of this machine and of NATS may differ. Earlier
 # Decisions are found by the subjects of the pods.
 DECISIONS_BEFORE: Final = timedelta(seconds=10)
-# Events are gathered this long while pods wait for a slot of the window, otherwise handled at once: a call of the core
-# costs 30 µs for one event or twenty, and pods published together stay together in scorer and binder (ADR 33). Filling
-# a slot that much later delays no pod.
-GATHER_SECONDS: Final = 0.02
 
 
 END_SECONDS: Final = 5.0  # between two searches for messages of PENDING that no pod needs
@@ -235,7 +231,7 @@ class WatcherTerm:
             slice_seconds=parts.settings.slice.total_seconds(),
             inbox=self._inbox,
             check=self._leadership.check,
-            gather_seconds=lambda: gather_seconds(core),
+            gather_seconds=core.gather_seconds,
         )
         async with AsyncExitStack() as stack, asyncio.TaskGroup() as tasks:
             stack.push_async_callback(loop.tasks.settle, 0)
@@ -378,11 +374,6 @@ class WatcherTerm:
                 LiveDataReceived(bucket=bucket, key=entry.key, sequence=entry.sequence, data=entry.data)
                 for entry in batch
             )
-
-
-def gather_seconds(core: WatcherCore) -> float:
-    """Seconds for which events gather before the core's next call."""
-    return GATHER_SECONDS if core.is_queue_running and core.waiting else 0.0
 
 
 def _attempt_of(stored: StoredMessage) -> Attempt | None:

@@ -98,10 +98,10 @@ class BindingAttempt:
     repeats: int = 0  # how often ``waiting`` was published for the latest attempt
     decision: Decision | None = None  # the final one, until its PubAck
     decided: RankedDelivery | None = None  # the decided message: a later attempt may join meanwhile
+    uid: str = field(init=False)
 
-    @property
-    def uid(self) -> str:
-        return self.pod.uid
+    def __post_init__(self) -> None:
+        self.uid = self.latest.attempt.uid
 
     @property
     def is_suspect(self) -> bool:

@@ -89,14 +89,14 @@ class PreemptionCheck:
             ),
         )
 
-    def nomination_is_useless(self, verdict: Verdict, ranked: Ranked, pod: Pod, profile: Profile) -> bool:
-        """Whether the pod's nominated node does not help it even after a preemption, and no victims terminate there.
+    def nomination_is_useless(self, ranked: Ranked, pod: Pod, profile: Profile) -> bool:
+        """Whether an unschedulable pod's nominated node does not help it even after a preemption, and keeps no victims.
 
         Raises:
             RecheckError: a plugin could not answer.
         """
         nominated = pod.status.nominated_node_name
-        is_useless = verdict.outcome is Outcome.UNSCHEDULABLE and ranked.clears_nomination and bool(nominated)
+        is_useless = ranked.clears_nomination and bool(nominated)
         return is_useless and not self._is_being_vacated(pod, nominated, profile)
 
     def _without_eviction(self, pod: Pod, profile: Profile) -> Verdict | None:

@@ -90,12 +90,12 @@ class QueueingHints:
         """Whether a plugin of any profile registered the event, so that it must be logged."""
         answer = self._registered_events.get(event)
         if answer is None:
-            registered = [hints for profile in self._profiles.values() for hints in profile.event_hints.values()]
-            is_read = event.resource in ALWAYS_READ or any(
-                hint.event.resource is event.resource for hints in registered for hint in hints or ()
-            )
-            awaited = is_read and any(each.matches(event) for each in AWAITED)
-            answer = awaited or any(is_registered(hints, event) for hints in registered)
+            of_plugins = [hints for profile in self._profiles.values() for hints in profile.event_hints.values()]
+            hints = [hint for of_plugin in of_plugins for hint in of_plugin or ()]
+            answer = None in of_plugins or is_registered(hints, event)
+            if not answer:
+                is_read = event.resource in ALWAYS_READ or any(hint.event.resource is event.resource for hint in hints)
+                answer = is_read and any(each.matches(event) for each in AWAITED)
             self._registered_events[event] = answer
         return answer
 

@@ -84,7 +84,7 @@ class Requeue:
         self._cluster_log = EventLog()
         self._live_logs = {BANDWIDTH: EventLog(), FACTS: EventLog()}
         self._held_log = EventLog()
-        self._unchecked: deque[_UncheckedEvent] = deque()
+        self.unchecked: deque[_UncheckedEvent] = deque()  # events that may help a pod: ``helped`` has work
         self._unchecked_bytes = 0
         self._unchecked_nodes: dict[str, _UncheckedEvent] = {}
 
@@ -219,9 +219,9 @@ class Requeue:
 
     def helped(self) -> Iterator[QueuedPod]:
         """Waiting pods that an event may help, while the slice has time. The caller must move each."""
-        while self._unchecked:
-            unchecked = self._unchecked[0]
-            if len(self._unchecked) > MAX_EVENTS or self._unchecked_bytes > MAX_EVENT_BYTES:
+        while self.unchecked:
+            unchecked = self.unchecked[0]
+            if len(self.unchecked) > MAX_EVENTS or self._unchecked_bytes > MAX_EVENT_BYTES:
                 unchecked.steps = self._waiting.waiting_for(unchecked.event)
             for pods in self._helped_by(unchecked):
                 yield from pods
@@ -229,11 +229,6 @@ class Requeue:
                     self._forget(unchecked)
                 if not self._clock.may_continue():
                     return
-
-    @property
-    def has_more(self) -> bool:
-        """Whether pods that an event may help are left for the next slice."""
-        return bool(self._unchecked)
 
     def _check_later(self, event: ClusterEvent, old: object, new: object, change: int, size: int) -> None:
         """Queue an event whose hints run at the end of the slice, or later. Updates of one node merge.
@@ -250,7 +245,7 @@ class Requeue:
                 earlier.size = size
                 return
         unchecked = _UncheckedEvent(event=event, old=old, new=new, change=change, last_waiting=last_waiting, size=size)
-        self._unchecked.append(unchecked)
+        self.unchecked.append(unchecked)
         self._unchecked_bytes += size
         if isinstance(new, Node):
             self._unchecked_nodes[new.metadata.name] = unchecked
@@ -271,7 +266,7 @@ class Requeue:
         yield self._requeued(found, unchecked)
 
     def _forget(self, unchecked: _UncheckedEvent) -> None:
-        self._unchecked.popleft()
+        self.unchecked.popleft()
         self._unchecked_bytes -= unchecked.size
         if self._unchecked_nodes.get(unchecked.node) is unchecked:
             del self._unchecked_nodes[unchecked.node]

@@ -19,7 +19,7 @@ from operator import itemgetter
 from typing import Final, NamedTuple, TypeVar
 
 from berth.api.pod import Pod
-from berth.framework.interface import Plugin
+from berth.framework.interface import Plugin, QueueSortPlugin
 from berth.framework.plugincalls import (
     ONE_TIME,
     PluginFailure,
@@ -280,7 +280,7 @@ class SchedulingQueue:
                 del self._names[metadata.namespace]
 
     def _push(self, pod: QueuedPod, place: Place, by_profile: Mapping[str, ActivePods]) -> None:
-        active = by_profile[pod.profile]
+        active = by_profile[pod.pod.spec.scheduler_name]
         namespace = FRONT if pod.at_front else pod.pod.metadata.namespace
         active.add(place.rank, namespace, ActiveEntry(place.key, pod.timestamp, pod.generation, pod.uid))
         if self._is_mostly_stale(active):  # pods come and go while the window is full
@@ -305,6 +305,11 @@ class SchedulingQueue:
             return None
         *_, active = min(heads, key=itemgetter(0, 1))
         return self._pods[active.pop().uid]
+
+    @property
+    def has_early(self) -> bool:
+        """Whether a back-off may end early, unless its pod has moved since."""
+        return any(map(len, self._early.values()))
 
     def pop_early(self, room: Mapping[str, int], settled: int) -> QueuedPod | None:
         """A pod whose back-off may end early, of a profile with room and without active pods. The caller must move it.
@@ -401,6 +406,10 @@ class Place(NamedTuple):
     key: SortKey  # orders pods within their namespace
 
 
+def _place(plugin: QueueSortPlugin, pod: QueuedPod) -> Place:
+    return Place(run_sort_key(plugin, pod.pod, ONE_TIME), run_sort_key(plugin, pod.pod, pod.timestamp))
+
+
 class QueuePlugins:
     """Calls QueueSort, PreEnqueue and queueing hints for one pod at a time.
 
@@ -411,7 +420,7 @@ class QueuePlugins:
     def __init__(self, profiles: Mapping[str, Profile], clock: EventClock) -> None:
         self._profiles = profiles
         self._clock = clock
-        self._warnings: list[Warn] = []
+        self.warnings: list[Warn] = []  # for the next ``take_warnings``
         self._timeouts: Counter[str] = Counter()
         self._suspended: dict[str, float] = {}
         self._warned: dict[str, float] = {}
@@ -420,19 +429,11 @@ class QueuePlugins:
         """The pod's place in the queue; the default plugin's if its own fails."""
         if not pod.failure:
             try:
-                return Place(self.sort_key(pod.pod, ONE_TIME), self.sort_key(pod.pod, pod.timestamp))
+                plugin = self._profiles[pod.pod.spec.scheduler_name].queue_sort
+                return self.call(plugin, pod.pod, partial(_place, plugin, pod))
             except PluginFailure as failure:
                 pod.record_failure(failure, self._clock.now)
         return Place(default_sort_key(pod.pod, ONE_TIME), default_sort_key(pod.pod, pod.timestamp))
-
-    def sort_key(self, pod: Pod, since: datetime) -> SortKey:
-        """The pod's sort key with ``since`` as its timestamp.
-
-        Raises:
-            PluginFailure: the plugin failed for this pod.
-        """
-        plugin = self._profiles[pod.spec.scheduler_name].queue_sort
-        return self.call(plugin, pod, partial(run_sort_key, plugin, pod, since))
 
     def pre_enqueue(self, pod: Pod) -> Status:
         """Run the PreEnqueue plugins until one rejects the pod.
@@ -448,7 +449,7 @@ class QueuePlugins:
 
     def take_warnings(self) -> list[Warn]:
         """Warnings about failures since the last call, at most one per plugin and minute."""
-        warnings, self._warnings = self._warnings, []
+        warnings, self.warnings = self.warnings, []
         return warnings
 
     def call(self, plugin: Plugin, pod: Pod, work: Callable[[], R]) -> R:
@@ -478,4 +479,4 @@ class QueuePlugins:
     def _report(self, plugin: Plugin, pod: Pod, failure: PluginFailure) -> None:
         if self._clock.now >= self._warned.get(plugin.name, 0.0):
             self._warned[plugin.name] = self._clock.now + SUSPENDED_SECONDS
-            self._warnings.append(Warn(message="a plugin failed", fields={"pod": pod.key, "error": str(failure)}))
+            self.warnings.append(Warn(message="a plugin failed", fields={"pod": pod.key, "error": str(failure)}))
