@@ -35,6 +35,7 @@ GROUPS: Final[Mapping[str, Mapping[str, str]]] = {
         "run": "See berth work: it places pods on a simulated cluster.",
         "up": "Run the whole pipeline in the foreground, until Ctrl-C.",
         "simulate": "Print where pods would go.",
+        "export": "Write a cluster's objects into a file, for berth simulate.",
     },
     "Operate": {
         "dead": "Dead letters: messages that could not be decoded, or failed.",
