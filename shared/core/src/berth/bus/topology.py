@@ -165,8 +165,8 @@ _ALL: Final = ">"
 _BY_STAGE: Final[Mapping[str, str]] = {"pending": PENDING, "ranked": RANKED, "decision": DECISIONS, "dead": DEAD}
 
 
-# Bytes of a ranking, at least: RANKED has no more messages than its bytes hold of these. Short ones that are no rankings
-# would keep the binder busy for minutes after their sender has gone: it takes 7,500 of them a second.
+# Bytes of a ranking, at least: RANKED has no more messages than its bytes hold of these. Short ones that are no
+# rankings would keep the binder busy for minutes after their sender has gone: it takes 7,500 of them a second.
 RANKED_BYTES: Final = 3072
 RANKED_LEAST: Final = 1000  # messages, however small RANKED is
 # Age of a message that no scorer settles, such as one of a deleted pod that a hostile scorer has put off. The watcher
