@@ -2,18 +2,20 @@
 # ARGS is passed to the target's command: make run ARGS="--pods 200", make test ARGS="tests/unit -k queue".
 # WORKERS is the number of test processes, each of which runs one file at a time; 0 runs all files in one process. Slow
 # tests have three on two cores, since they wait for much of their time.
-# DIST is the folder of what a release has.
+# DIST is the folder of what a release has, REPOSITORY the image's name in its chart and manifests.
 
 PYTHON ?= python3
 ARGS ?=
 WORKERS ?= 2
 DIST ?= dist
+REPOSITORY ?= berth
 
 BIN := .venv/bin
 # Where PYTHONDONTWRITEBYTECODE is set, as in containers, each worker would compile all tests again for ten seconds.
 PYTEST = PYTHONDONTWRITEBYTECODE= $(BIN)/pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
-CYCLONEDX_VERSION := 7.1.0
 PIP_AUDIT_VERSION := 2.9.0
+VERSION := $(shell sed -n 's/^__version__ = "\(.*\)"/\1/p' shared/core/src/berth/__init__.py)
+BUILD_ARGS = --build-arg VERSION=$(VERSION) --build-arg REVISION=$(shell git rev-parse HEAD 2>/dev/null || echo unknown) $(ARGS)
 STAMP := .venv/.berth-installed
 MEMBERS := $(patsubst %/pyproject.toml,%,$(wildcard shared/*/pyproject.toml services/*/pyproject.toml))
 PROJECTS := pyproject.toml $(addsuffix /pyproject.toml,$(MEMBERS))
@@ -27,10 +29,16 @@ export SSL_CERT_FILE ?= $(PIP_CERT)
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run up test bench bench-drain bench-latency bench-cycle bench-requests bench-requeue bench-placement bench-tenant bench-failover bench-recovery simulate-faults faults soak fuzz krew sbom audit check lint format types layers spelling lock-current lock clean
+.PHONY: help setup run up test bench bench-drain bench-latency bench-cycle bench-requests bench-requeue bench-placement bench-tenant bench-failover bench-recovery simulate-faults faults soak fuzz krew audit check lint format types layers spelling lock-current lock clean
 
+# A target is listed with the others of its kind; what no pattern matches is for a release.
 help:  ## list the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { \
+	    kind = $$1 ~ /^(help|setup|run|up)$$/ ? "Start" : $$1 ~ /^(test|check|docs|clean|lock)/ ? "Change" : \
+	      $$1 ~ /^(bench|trace)/ ? "Measure" : $$1 ~ /(faults|soak|fuzz)/ ? "Break" : "Release"; \
+	    listed[kind] = listed[kind] sprintf("  make %-16s %s\n", $$1, $$2) } \
+	  END { count = split("Start Change Release Break Measure", kinds, " "); \
+	    for (i = 1; i <= count; i++) printf("%s%s\n%s", (i > 1 ? "\n" : ""), kinds[i], listed[kinds[i]]) }' Makefile
 
 setup: $(STAMP)  ## create .venv with the locked dependencies and the berth command; does nothing when it is up to date
 
@@ -127,34 +135,26 @@ docs: setup .venv-docs/.installed  ## build the site of docs/ into dist/site; a 
 	$(BIN)/uv pip install --quiet --python .venv-docs/bin/python --require-hashes -r docs/requirements.lock
 	@touch $@
 
-.PHONY: dist wheels image
-dist: wheels image  ## build what a release has: the wheels and the image
-
-wheels: setup  ## build the wheels of berth's parts into dist/wheels
-	$(BIN)/uv build --quiet --wheel --all-packages --no-build-isolation --clear --out-dir $(DIST)/wheels
-	@ls $(DIST)/wheels/*.whl
+.PHONY: release image
+# Built with PLATFORMS by buildx, which needs a builder that can export OCI archives; else for this machine by its engine.
+release: setup  ## put what a release has into dist; IMAGE=NAME:TAG takes one that is built; PLATFORMS=linux/amd64,linux/arm64
+	@command -v helm >/dev/null || { echo "make release: helm packs the chart, and there is no helm on the PATH: https://helm.sh/docs/intro/install"; exit 2; }
+ifdef PLATFORMS
+	docker buildx build --file deploy/Dockerfile --platform $(PLATFORMS) --output type=oci,dest=$(DIST).oci.tar,name=$(REPOSITORY):$(VERSION) $(BUILD_ARGS) .
+	$(BIN)/python deploy/release.py --out $(DIST) --repository $(REPOSITORY) --archive $(DIST).oci.tar
+	rm $(DIST).oci.tar
+else
+	$(if $(IMAGE),,$(MAKE) --no-print-directory image)
+	$(BIN)/python deploy/release.py --out $(DIST) --repository $(REPOSITORY) --image $(or $(IMAGE),berth:$(VERSION))
+endif
 
 image: setup  ## build the image berth:VERSION; ARGS="--build-arg BUILD_PYTHON=IMAGE" behind a mirror
 	@command -v docker >/dev/null || { echo "make image: Docker builds it, and there is no docker on the PATH"; exit 2; }
-	version=$$($(BIN)/python -c 'import berth; print(berth.__version__)') && \
-	  docker build --quiet --file deploy/Dockerfile --tag berth:$$version --build-arg VERSION=$$version \
-	    --build-arg REVISION=$$(git rev-parse HEAD 2>/dev/null || echo unknown) $(ARGS) . && echo berth:$$version
-
-.PHONY: chart
-chart:  ## write the chart, and a manifest for each of its presets, into dist (needs helm)
-	@command -v helm >/dev/null || { echo "make chart: helm packs it, and there is no helm on the PATH: https://helm.sh/docs/intro/install"; exit 2; }
-	@helm package deploy/chart --destination $(DIST) 2>/dev/null
-	@version=$$(sed -n 's/^version: //p' deploy/chart/Chart.yaml) && for preset in deploy/chart/presets/*.yaml; do \
-	  name=$(DIST)/berth-$$version-$$(basename $$preset .yaml).yaml && helm template berth deploy/chart --namespace berth \
-	    --values $$preset --set namespace.create=true,nats.secrets.create=false $(ARGS) 2>/dev/null >$$name && echo $$name || exit 1; done
+	docker build --quiet --file deploy/Dockerfile --tag berth:$(VERSION) $(BUILD_ARGS) . && echo berth:$(VERSION)
 
 krew: setup  ## build kubectl berth for krew in dist/krew; URL=... is where the archives will be
 	@test -n "$(URL)" || { echo "make krew: name the address of the archives: make krew URL=https://..."; exit 2; }
 	$(BIN)/python deploy/krew/build.py --url "$(URL)" $(ARGS)
-
-sbom: setup  ## write what the image contains to dist/berth.cdx.json (CycloneDX)
-	mkdir -p dist
-	$(BIN)/uv tool run --from cyclonedx-bom==$(CYCLONEDX_VERSION) cyclonedx-py requirements deploy/requirements.lock --output-file dist/berth.cdx.json
 
 audit: setup  ## look the image's packages up in the list of known vulnerabilities (needs the network)
 	$(BIN)/uv tool run --from pip-audit==$(PIP_AUDIT_VERSION) pip-audit --disable-pip --require-hashes --requirement deploy/requirements.lock

@@ -5,9 +5,9 @@
 
 The pipeline of `berth run --nodes 3 --pods 1 --scorers 1` runs with `sys.setprofile` in every process, its caches cold.
 The table has, by part of the way, the calls, the functions, their modules, and the module changes: how often a call is
-in another module than the call before it. A part is cut by the times of the pod's messages on the bus, so it can hold
-some calls of a background task. `--calls` also prints every call in order, `--pairs 10` the pairs of modules with the
-most changes.
+in another module than the call before it. A part is cut by the times of the pod's messages on the bus. Calls of tasks
+that run at any time and know no pod, such as the renewal of the Lease, are left out (OTHER_TASKS); `--all` counts them
+too. `--calls` also prints every call in order with its task, `--pairs 10` the pairs of modules with the most changes.
 """
 
 from __future__ import annotations
@@ -47,8 +47,26 @@ AFTERWARDS_SECONDS: Final = 0.5
 DEADLINE_SECONDS: Final = 120.0
 
 
+OTHER_TASKS: Final = frozenset(
+    {
+        # Leading: the Lease, and who else leads.
+        *("ElectedLease.keep", "UnelectedLease.follow", "Elector._follow", "LeaderSession.watch"),
+        *(f"LeaderSession._watch_{name}" for name in ("connection", "lease", "number_on_lease", "control", "others")),
+        *("LeaderChecks.check_progress", "LeaderChecks.check_orphans"),
+        # The process: its event loop, its session's streams, what it tells others about itself.
+        *("Watchdog._beat", "StoreWatch.run", "sessions.<locals>.announce", "present.<locals>.announce"),
+        *("WatcherTerm._show_figures", "WatcherTerm._end_messages", "BinderEpoch._set_gauges"),
+        *("BinderEpoch._keep_alive", "BinderEpoch._ask_about_fences", "count_waiting", "report_foreign_bindings"),
+        # Deadlines of all requests, once in a while.
+        *("Connection._sweep", "ConnectionPool._give_up_overdue"),
+    }
+)
+"""Tasks and timers that know no pod, by the coroutine or function with which they begin."""
+
+
 class Call(NamedTuple):
     at: int
+    task: str
     module: str
     function: str
 
@@ -138,8 +156,13 @@ def calls_by_service(folder: Path) -> Mapping[str, Sequence[Call]]:
 
 
 def _call(line: str) -> Call:
-    at, module, function = line.split(" ", 2)
-    return Call(int(at), module, function)
+    at, task, module, function = line.split(" ", 3)
+    return Call(int(at), task, module, function)
+
+
+def of_the_pod(calls: Mapping[str, Sequence[Call]]) -> Mapping[str, Sequence[Call]]:
+    """The calls without those of OTHER_TASKS."""
+    return {service: [call for call in each if call.task not in OTHER_TASKS] for service, each in calls.items()}
 
 
 def parts_of(calls: Mapping[str, Sequence[Call]], times: Times) -> list[Part]:
@@ -183,17 +206,19 @@ def print_parts(parts: Sequence[Part], console: Console) -> None:
 def main(
     *,
     calls: Annotated[bool, typer.Option(help="Print every call in order.")] = False,
+    all_: Annotated[bool, typer.Option("--all", help="Count tasks that know no pod too.")] = False,
     pairs: Annotated[int, typer.Option(help="Print so many pairs of modules between which most changes are.")] = 0,
 ) -> None:
     """Trace one pod's way through the code."""
     with tempfile.TemporaryDirectory(prefix="berth-trace-") as folder:
         times = asyncio.run(run_pod(Path(folder)))
-        parts = parts_of(calls_by_service(Path(folder)), times)
+        called = calls_by_service(Path(folder))
+    parts = parts_of(called if all_ else of_the_pod(called), times)
     console = Console()
     for part in parts if calls or pairs else ():
         console.print(part.name, style="bold")
         for call in part.calls if calls else ():
-            console.print(f"{call.module}:{call.function}", soft_wrap=True, highlight=False)
+            console.print(f"{call.task} {call.module}:{call.function}", soft_wrap=True, highlight=False)
         for (one, other), count in part.changes.most_common(pairs):
             console.print(f"{count:5} {one} - {other}", highlight=False)
     print_parts(parts, console)

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from berth import __version__
 from harness.plugins.left_out import require
 from harness.servers.compose import PROFILES, ROOT, TRACES, configuration
 from harness.servers.docker_engine import docker
@@ -20,9 +21,13 @@ def services(request: pytest.FixtureRequest) -> dict[str, Any]:
     return configuration(request.param, TRACES)["services"]
 
 
-def test_every_image_is_ours_or_public_with_a_version(services):
-    for name, service in services.items():
-        assert re.fullmatch(r"berth(-[a-z-]+)?:local|[\w./-]+:v?\d+\.\d+\.\d+[\w.+-]*", service["image"]), name
+def test_every_image_is_public_with_a_version_or_the_one_of_this_version(services):
+    ours = {name for name, service in services.items() if service["image"] == f"berth:{__version__}"}
+    assert {*OURS, "console"} <= ours
+    assert [name for name, service in services.items() if "build" in service] == ["bus-apply"]
+    assert services["bus-apply"]["build"]["args"]["VERSION"] == __version__
+    for name in services.keys() - ours:
+        assert re.fullmatch(r"[\w./-]+:v?\d+\.\d+\.\d+[\w.+-]*", services[name]["image"]), name
 
 
 def test_nats_has_the_version_of_the_locked_wheel(services):
@@ -116,10 +121,3 @@ def test_the_default_is_the_simulated_cluster():
 def test_services_export_no_traces_unless_told_where(services):
     for name in ("watcher", "scorer", "binder"):
         assert services[name]["environment"]["OTEL_EXPORTER_OTLP_ENDPOINT"] == ""
-
-
-def test_sources_are_watched_for_every_service(services):
-    for name in ("watcher", "scorer", "binder", "metrics-collector", "console"):
-        watched = {rule["path"].removeprefix(f"{ROOT}/") for rule in services[name]["develop"]["watch"]}
-        assert {"shared", "services"} <= watched
-        assert all((ROOT / path).exists() for path in watched)

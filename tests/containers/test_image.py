@@ -14,7 +14,7 @@ pytestmark = pytest.mark.timeout(1500)  # the image may have to be built first
 
 SERVICES = ("berth-watcher", "berth-scorer", "berth-binder", "berth-metrics-collector")
 SHARED = ("core", "cli", "sim", "plugins-1-18")
-BUILD_TOOLS = ("gcc", "cc", "make", "pip", "pip3", "uv", "git", "hatchling")
+BUILD_TOOLS = ("gcc", "cc", "make", "pip", "pip3", "uv", "git", "hatchling", "apt", "perl")
 
 
 @pytest.fixture(autouse=True)
@@ -44,6 +44,11 @@ def test_every_program_starts_on_a_read_only_file_system():
 def test_words_after_the_image_are_those_of_the_command(words):
     command = " ".join(("berth", *[word for word in words if word not in {"berth", "--help"}]))
     assert f"Usage: {command} " in run(*words)
+
+
+def test_it_is_below_250_megabytes():
+    (found,) = inspected(IMAGE)
+    assert found["Size"] < 250_000_000
 
 
 def test_it_contains_no_build_tool_and_no_installer():

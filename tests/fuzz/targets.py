@@ -394,7 +394,12 @@ def recording(data: bytes) -> None:
         list(objects_of_recording(file.name) or ())
 
 
-REPORT = {"attempt": "u.1.1", "profile": "berth", "candidates": [Candidate(node="n1", total=9, scores={"Fit": 9})]}
+REPORT = {
+    "attempt": "u.1.1",
+    "profile": "berth",
+    "candidates": [Candidate(node="n1", total=9, scores={"Fit": 9})],
+    "weights": {"Fit": 1},
+}
 _POD = msgspec.convert(POD, Pod, strict=False)
 
 

@@ -88,6 +88,7 @@ def _report(name: str) -> Body:
         "nodes": 5,
         "nominated_first": True,
         "candidates": [candidate],
+        "weights": {"NodeResourcesFit": 1},
         "rejections": [rejection],
         "blockers": ["NodeName"],
         "preemption": {"node": HONEST_NODES[0], "victims": [victim], "violations": 1},

@@ -142,8 +142,8 @@ def check_people(world: WholeCycle) -> None:
     assert world.longest_message < ONE_MEGABYTE, f"a message of {world.longest_message} bytes"
     for decision in world.decisions:
         decided = ExplainedDecision(decision=decision, at=EPOCH, now=EPOCH)
-        list(decision_lines(decided, {}))
-        msgspec.json.encode(decision_json(decided, {}))
+        list(decision_lines(decided))
+        msgspec.json.encode(decision_json(decided))
     for record in world.events:
         for event in (event_of(record.decision, record.pod), *events_of_victims(record.decision, record.pod)):
             if event is not None:

@@ -18,6 +18,7 @@ from berth.cluster import columns
 from berth.framework import cycle, filtering
 from berth.framework import preemption as framework_preemption
 from berth.framework.events import Resource
+from berth.framework.plugincalls import ONE_TIME
 from berth.framework.status import SUCCESS
 from berth.kube import writes
 from berth.leader import checks, session
@@ -41,7 +42,7 @@ from berth_watcher import mirror, store
 from berth_watcher.attempts import Attempts, InFlightWindow
 from berth_watcher.queue import requeue
 from berth_watcher.queue.requeue import Requeue
-from berth_watcher.queue.schedulingqueue import QueuePlugins
+from berth_watcher.queue.schedulingqueue import Place, QueuePlugins
 from berth_watcher.takeover import TakeoverState
 from harness.fakes.memory_bus import MemoryStore
 from simulation.faults import STREAM_LOST
@@ -194,8 +195,8 @@ def _evicts_where_proposed() -> list[Replacement]:
 def _asks_where_proposed() -> list[Replacement]:
     """The binder asks extenders about its own victims, on the proposed node."""
 
-    def candidates(*args: Any) -> list[Any]:
-        found = framework_preemption.confirm(*args)
+    def candidates(pod: Any, proposed: str, snapshot: Any, profile: Any, asked: Any) -> list[Any]:
+        found = None if asked else framework_preemption.confirm(pod, proposed, snapshot, profile)
         return [] if found is None else [found]
 
     return [(preemption, "eviction_candidates", candidates)]
@@ -346,10 +347,11 @@ def _large_objects_whole() -> list[Replacement]:
 
 
 def _sort_keys_unguarded() -> list[Replacement]:
-    def sort_key(self: Any, pod: Any, since: Any) -> Any:
-        return self._profiles[pod.spec.scheduler_name].queue_sort.sort_key(pod, since)
+    def place(self: Any, queued: Any) -> Place:
+        plugin, pod = self._profiles[queued.profile].queue_sort, queued.pod
+        return Place(plugin.sort_key(pod, ONE_TIME), plugin.sort_key(pod, queued.timestamp))
 
-    return [(QueuePlugins, "sort_key", sort_key)]
+    return [(QueuePlugins, "place", place)]
 
 
 def _one_window() -> list[Replacement]:

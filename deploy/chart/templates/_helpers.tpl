@@ -55,11 +55,14 @@ tls://nats-0.nats:4222,tls://nats-1.nats:4222,tls://nats-2.nats:4222
 {{- $ := index . 0 -}}
 {{- $user := index . 1 -}}
 {{- if include "berth.natsUsers" $ }}
-- {name: BERTH_NATS_USER, value: {{ $user }}}
+{{- $prefix := get $.Values.settings "BERTH_NATS_PREFIX" }}
+{{- $name := $user }}
+{{- if $prefix }}{{ $name = printf "%s-%s" $prefix $user }}{{ end }}
+- {name: BERTH_NATS_USER, value: {{ $name }}}
 - {name: BERTH_NATS_PASSWORD_FILE, value: /run/berth/nats/password}
 - {name: BERTH_NATS_CA_FILE, value: /run/berth/nats/ca.crt}
-{{- if ne $user "people" }}
-- {name: BERTH_NATS_INBOX_PREFIX, value: _INBOX_{{ $user }}}
+{{- if or $prefix (ne $user "people") }}
+- {name: BERTH_NATS_INBOX_PREFIX, value: _INBOX_{{ $name }}}
 {{- end }}
 {{- if has $user (list "scorer" "collector" "shadow" "people") }}
 - {name: BERTH_NATS_DOMAIN, value: berth}

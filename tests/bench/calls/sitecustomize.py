@@ -1,6 +1,8 @@
-"""Write every call of berth's functions to ``$BERTH_CALLS/<pid>``, a line each: time in ns, module, function.
+"""Write every call of berth's functions to ``$BERTH_CALLS/<pid>``, a line each: time in ns, task, module, function.
 
-Python imports a ``sitecustomize`` on its path before the program: ``bench.trace_pod`` puts this folder there.
+The task is the coroutine with which asyncio's present task began; in a callback, the function of berth's that the event
+loop called. Python imports a ``sitecustomize`` on its path before the program: ``bench.trace_pod`` puts this folder
+there.
 """
 
 from __future__ import annotations
@@ -13,7 +15,7 @@ from types import CodeType, FrameType
 
 FOLDER = Path(os.environ["BERTH_CALLS"])
 names: dict[CodeType, bytes] = {}
-"""The end of the line of each function; empty for functions of others."""
+"""Module and function of each code; empty for functions of others."""
 
 
 def begin() -> None:
@@ -28,11 +30,26 @@ def begin() -> None:
         if name is None:
             module = frame.f_globals.get("__name__", "")
             is_berths = "/berth" in code.co_filename and (module.startswith("berth") or module == "__main__")
-            name = names[code] = f" {module} {code.co_qualname}\n".encode() if is_berths else b""
+            name = names[code] = f"{module} {code.co_qualname}".encode() if is_berths else b""
         if name:
-            os.write(written, b"%d%b" % (time.time_ns(), name))
+            os.write(written, b"%d %b %b\n" % (time.time_ns(), _task(frame), name))
 
     sys.setprofile(on_event)
+
+
+def _task(frame: FrameType) -> bytes:
+    asyncio = sys.modules.get("asyncio")
+    try:
+        task = asyncio.current_task() if asyncio is not None else None
+    except (AttributeError, RuntimeError):  # asyncio is being imported, or no loop runs
+        task = None
+    if task is not None:
+        return getattr(task.get_coro(), "__qualname__", "-").encode()
+    outermost, above = frame.f_code, frame.f_back
+    while above is not None and "/asyncio/" not in above.f_code.co_filename:
+        outermost = above.f_code if names.get(above.f_code) else outermost
+        above = above.f_back
+    return outermost.co_qualname.encode() if asyncio is not None else b"-"
 
 
 os.register_at_fork(after_in_child=begin)

@@ -13,6 +13,7 @@ from berth.api.config.types import API_VERSION, KIND
 from berth.api.pod import Pod
 from berth.cluster.nodes import Nodes
 from berth.cluster.snapshot import Snapshot
+from berth.framework.equivalencecache import EquivalenceCache
 from berth.framework.filtering import FeasibleNodes, pre_filter
 from berth.framework.interface import (
     BindPlugin,
@@ -77,10 +78,11 @@ def profile_of(*plugins: Plugin, weight: int = 1) -> Profile:
 
 def feasible_nodes(pod: Pod, snapshot: Snapshot, profile: Profile) -> FeasibleNodes | None:
     """The feasible nodes of one cycle; None when PreFilter rejects the pod."""
-    found = pre_filter(pod, snapshot, profile)
+    results = EquivalenceCache.of(snapshot, profile).results_of(pod)
+    found = pre_filter(pod, snapshot, profile, results.new_state(), results.pre_filtered)
     if found.rejection is not None:
         return None
-    feasible = FeasibleNodes(pod, snapshot, profile, found)
+    feasible = FeasibleNodes(pod, snapshot, profile, found, results.refresh_filters())
     feasible.find()
     return feasible
 

@@ -67,6 +67,19 @@ async def test_a_server_without_tls_gets_no_credentials(shared_nats_server, cert
         await NatsBus(BusSettings(servers=(tls_address,))).connect(name="test")
 
 
+async def test_a_server_without_times_to_live_of_messages_is_refused_by_its_version():
+    async def old(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(b'INFO {"version":"2.10.26","max_payload":1048576}\r\n')
+        while await reader.read(1000):
+            writer.write(b"PONG\r\n")
+        writer.close()
+
+    async with await asyncio.start_server(old, "127.0.0.1", 0) as server:
+        settings = BusSettings(servers=(f"nats://127.0.0.1:{server.sockets[0].getsockname()[1]}",))
+        with pytest.raises(BusRefusedError, match=r"want 2\.11 or newer, got 2\.10\.26$"):
+            await NatsBus(settings).connect(name="test")
+
+
 @pytest.fixture
 def creds_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Credentials with a seed, and a stand-in for the package that signs with it."""

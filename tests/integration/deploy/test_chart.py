@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import re
+import subprocess
+import sys
 from collections.abc import Iterator, Mapping
 from functools import cache
 from typing import Any, Final
@@ -130,7 +132,7 @@ OTHER: Final[Mapping[str, tuple[Any, Mapping[str, Any]]]] = {
     "namespace.create": (True, {}),
     "scheduler.configuration": ({"profiles": [{"schedulerName": "ours"}]}, {}),
     "logVerbosity": (4, {}),
-    "settings": ({"BERTH_NATS_PREFIX": "ours"}, {}),
+    "settings": ({"BERTH_NATS_DECISIONS_MEBIBYTES": 256}, {}),
     "nats.mode": ("single", {}),
     "nats.image.repository": ("registry.example.com/nats", {}),
     "nats.image.tag": ("2.99", {}),
@@ -232,6 +234,13 @@ def unchanged(values: str) -> tuple[Object, ...]:
         ({"shadow": {"enabled": True}}, "shadow.configuration: give the KubeSchedulerConfiguration"),
         ({"console": {"ingress": {"enabled": True}}}, "console.ingress.host: give the name"),
         (
+            {"settings": {"BERTH_NATS_PREFIX": "east"}},
+            "settings.BERTH_NATS_PREFIX: the bundled servers of nats.mode cluster have one berth, without a prefix",
+        ),
+        ({"settings": {"BERTH_NATS_URL": "nats://own"}}, "settings.BERTH_NATS_URL: give nats.external.url instead"),
+        ({"settings": {"BERTH_NATS_REPLICAS": 1}}, "settings.BERTH_NATS_REPLICAS: give nats.external.replicas instead"),
+        ({"settings": {"BERTH_LOG_VERBOSITY": 4}}, "settings.BERTH_LOG_VERBOSITY: give logVerbosity instead"),
+        (
             {"scorer": {"autoscaling": {"type": "keda"}}, "nats": {"mode": "single"}},
             "scorer.autoscaling.type: keda reads the servers of nats.mode cluster",
         ),
@@ -254,6 +263,41 @@ def test_leases_are_in_the_release_namespace_unless_the_configuration_says_other
 
     assert namespace() == "elsewhere"
     assert namespace(leaderElection={"resourceNamespace": "ours"}) == "ours"
+
+
+@pytest.mark.parametrize(
+    "nats", [{"mode": "single"}, {"mode": "external", "external": {"url": "nats://own", "users": False}}]
+)
+def test_a_prefix_needs_no_users(nats):
+    objects = charted({"nats": nats, "settings": {"BERTH_NATS_PREFIX": "east"}})
+    assert named(objects, "ConfigMap", "berth-settings")["data"]["BERTH_NATS_PREFIX"] == "east"
+    assert "BERTH_NATS_USER" not in json.dumps(objects)
+
+
+def test_users_of_ones_own_servers_are_those_that_the_command_prints_for_the_prefix():
+    objects = charted(
+        {
+            **ALIKE["shadow"],
+            "recorder": {"enabled": True},
+            "nats": {"mode": "external", "external": {"url": "tls://own"}},
+            "settings": {"BERTH_NATS_PREFIX": "east"},
+        }
+    )
+    printed = permissions_of("east")
+    users = set(re.findall(r"user: (\S+),", printed))
+    used = set()
+    for name, template in pod_templates(objects):
+        for each in containers(template):
+            told = {variable["name"]: variable.get("value") for variable in each.get("env", [])}
+            used.add(told["BERTH_NATS_USER"])
+            inbox = told.get("BERTH_NATS_INBOX_PREFIX", "_INBOX")
+            assert f'"{inbox}.>"' in printed, name
+    assert used == users
+
+
+def permissions_of(prefix: str) -> str:
+    command = [sys.executable, "-m", "berth_cli", "bus", "permissions", "--prefix", prefix]
+    return subprocess.run(command, capture_output=True, text=True, check=True, timeout=60).stdout
 
 
 def test_console_answers_to_the_name_of_its_ingress():

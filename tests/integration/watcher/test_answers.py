@@ -12,7 +12,8 @@ from berth.messages.attempts import Outcome, Positions, encode
 from berth.messages.queue import POD, QUEUE, RETRY, PodRequest, QueueAnswer, decode_queue_answer
 from berth.messages.subjects import service_subject
 from berth_cli.options import NotFoundError, PodName
-from berth_cli.pods.unplaced import ask_the_cluster, ask_the_watcher
+from berth_cli.pods.finding import ask_the_cluster
+from berth_cli.pods.unplaced import ask_the_watcher
 from berth_cli.pods.waiting import NoLeaderError, leading_watcher, queued_pod, read_queue
 from harness.plugins.fixtures_bus import BusUnderTest
 from harness.plugins.fixtures_kube import Cluster

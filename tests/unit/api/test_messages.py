@@ -66,6 +66,7 @@ messages = st.one_of(
         pod=pods,
         received=received,
         candidates=candidates,
+        weights=st.dictionaries(words, counts),
         rejections=rejections,
         error=words,
         nodes=st.none() | counts,
@@ -283,6 +284,7 @@ def test_what_plugins_say_is_cut_to_what_readers_take(report):
         rejections=rejected(plugin=LONGER, reason=LONGER) * 5_000,
         preemption=evicting(5_000),
         candidates=explained(scores={LONG: 1, "Fit": 2}, details={LONG: "why", "Fit": LONGER}),
+        weights={LONG: 1, "Fit": 2},
         **({"error": LONGEST} if isinstance(report, Ranked) else {"reason": LONG}),
     )
     bounded = within_bounds(given)
@@ -290,6 +292,7 @@ def test_what_plugins_say_is_cut_to_what_readers_take(report):
     assert (bounded.message, bounded.rejections[0].reason) == ("x" * 8189 + "...", "x" * 1021 + "...")
     assert (len(bounded.blockers), len(bounded.rejections), bounded.preemption) == (256, 4096, None)
     assert bounded.candidates == explained(scores={"Fit": 2}, details={"Fit": "x" * 1021 + "..."})
+    assert bounded.weights == {"Fit": 2}
 
 
 @given(messages)

@@ -72,7 +72,7 @@ def binding(name: str) -> PostBinding:
 async def test_every_answer_is_an_event():
     requests, inbox = requests_to(Server())
     for name in ("first", "second"):
-        requests.start(binding(name), None)
+        requests.start(binding(name))
     assert requests.under_way == 2
     assert await requests.settle()
     assert [(event.uid, event.status) for event in inbox.drain()] == [("uid-first", 201), ("uid-second", 201)]
@@ -83,7 +83,7 @@ async def test_answer_that_cannot_be_read_is_a_failure_of_its_pod():
         raise ValueError("nonsense")
 
     requests, inbox = requests_to(Server(answer))
-    requests.start(binding("web"), None)
+    requests.start(binding("web"))
     await requests.settle()
     assert inbox.drain() == [RequestFailed(uid="uid-web", error="ValueError: nonsense")]
 
@@ -93,7 +93,7 @@ async def test_request_after_the_leadership_ends_the_loop_and_needs_no_answer():
         raise NoLongerLeadingError("the Lease is lost")
 
     requests, inbox = requests_to(Server(answer))
-    requests.start(binding("web"), None)
+    requests.start(binding("web"))
     with pytest.raises(NoLongerLeadingError):
         await asyncio.wait_for(inbox.wait(None), 10)
     assert await requests.settle()
@@ -104,6 +104,6 @@ async def test_request_without_an_answer_is_given_up_at_the_end(monkeypatch):
     server = Server()
     server.answers.clear()
     requests, inbox = requests_to(server)
-    requests.start(binding("web"), None)
+    requests.start(binding("web"))
     assert not await requests.settle()
     assert not inbox

@@ -74,6 +74,7 @@ def test_decision_carries_all_that_the_ranking_reported(bench):
         "nominated_first": True,
         "rejections": [Rejection(plugin="NodePorts", reason="taken", nodes=4, examples=["n2"])],
         "blockers": ["NodePorts"],
+        "weights": {"NodePorts": 2},
     }
     message = ranked(pod, "n1", **report)
     decided_otherwise = {"schema", "config", "message", "preemption", "asked_at"}  # by the binder, by NATS

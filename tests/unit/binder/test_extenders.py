@@ -1,13 +1,25 @@
-"""Pods that an extender binds: its failures, and a slow one beside the Bindings of other pods."""
+"""Extenders that bind pods or are asked about evictions: failures, and slow ones beside the Bindings of other pods."""
 
 from __future__ import annotations
 
+import asyncio
+import json
+from collections.abc import Callable
+from types import SimpleNamespace
+
 import msgspec
+import pytest
 
 from berth.api.config.configuration import ExtenderConfiguration
 from berth.api.pod import Container, Pod, ResourceRequirements
+from berth.framework.interface import Nomination
+from berth.framework.preemption import Evictions
+from berth.kube.errors import Response
+from berth.lifecycle.coreloop import Inbox
 from berth.messages.attempts import Outcome
-from berth_binder.events import Effect, PostBinding
+from berth_binder.apicalls import get_pod
+from berth_binder.effects import BinderEffects
+from berth_binder.events import AskAboutEvictions, Effect, EvictionsAnswered, GetPod, PostBinding
 from berth_binder.settings import CoreSettings
 from harness.worlds.binder_bench import BACKOFF, Bench, make_pod, posts, ranked, reads
 
@@ -76,3 +88,65 @@ def test_an_api_server_that_does_not_show_the_pod_is_asked_again():
     bench.answer(pod, 0)
     assert bench.decisions == []
     assert reads(bench.wait(10)) == ["gpu"]
+
+
+# Questions about evictions.
+
+CANDIDATES = (Nomination("n1", ("uid-low",)),)
+
+
+def asking(answer: Callable[[], Evictions], *, is_slow: bool = False) -> tuple[BinderEffects, Inbox]:
+    """The effects of a leadership, whose extenders answer so, or never."""
+
+    async def ask_about_evictions(pod: Pod, candidates: tuple[Nomination, ...], victims: dict[str, Pod]) -> Evictions:
+        assert (pod.key, candidates, list(victims)) == ("default/vip", CANDIDATES, ["uid-low"])
+        await asyncio.sleep(3600 if is_slow else 0)
+        return answer()
+
+    inbox, parts = Inbox(), dict.fromkeys(("requests", "publisher", "recorder", "cache"))
+    extenders = SimpleNamespace(ask_about_evictions=ask_about_evictions)
+    return BinderEffects(None, None, None, extenders=extenders, inbox=inbox, **parts), inbox
+
+
+def about_evictions() -> AskAboutEvictions:
+    pod = msgspec.structs.replace(make_pod("vip"), whole=msgspec.Raw(b"{}"))
+    return AskAboutEvictions(pod=pod, candidates=CANDIDATES, victims={"uid-low": make_pod("low")})
+
+
+async def answer_of(effects: BinderEffects, inbox: Inbox) -> EvictionsAnswered:
+    assert effects.carry_out(about_evictions()) is None
+    await asyncio.wait_for(inbox.wait(None), 10)
+    (answer,) = inbox.drain()
+    return answer
+
+
+async def test_the_evictions_that_extenders_keep_are_an_event():
+    answer = await answer_of(*asking(lambda: Evictions(left=CANDIDATES)))
+    assert (answer.evictions.left, answer.pod) == (CANDIDATES, make_pod("vip"))
+
+
+async def test_an_exception_on_the_way_to_an_extender_keeps_no_eviction():
+    def fail() -> Evictions:
+        raise ZeroDivisionError
+
+    answer = await answer_of(*asking(fail))
+    assert answer.evictions == Evictions(failure="asking extenders raised ZeroDivisionError")
+
+
+async def test_the_end_of_a_leadership_waits_for_no_extender():
+    effects, inbox = asking(Evictions, is_slow=True)
+    effects.carry_out(about_evictions())
+    await effects.questions.settle(0)
+    assert (len(effects.questions), len(inbox)) == (0, 0)
+
+
+@pytest.mark.parametrize("keeps_whole", [False, True])
+async def test_a_pod_is_whole_if_it_is_read_for_extenders(keeps_whole):
+    shown = {"metadata": {"name": "web", "uid": "u", "managedFields": []}, "spec": {"containers": [{"image": "i"}]}}
+
+    async def call(_method: str, _path: str) -> Response:
+        return Response(status=200, body=json.dumps({"kind": "Pod", **shown}).encode())
+
+    answer = await get_pod(SimpleNamespace(call=call), GetPod(pod=make_pod("web"), keeps_whole=keeps_whole))
+    del shown["metadata"]["managedFields"]
+    assert bytes(answer.pod.whole) == (json.dumps(shown, separators=(",", ":")).encode() if keeps_whole else b"")

@@ -9,13 +9,14 @@ import pytest
 
 from berth.api.config.configuration import ExtenderConfiguration
 from berth.api.meta import LabelSelector, ObjectMeta
-from berth.api.pod import Affinity, Pod, PodAffinity, PodAffinityTerm, PodCondition
+from berth.api.pod import Affinity, Container, Pod, PodAffinity, PodAffinityTerm, PodCondition, ResourceRequirements
 from berth.api.workloads import BudgetStatus, PodDisruptionBudget, SelectorSpec
 from berth.framework.cycle import any_feasible_node
 from berth.framework.extending import EXTENDER
 from berth.framework.preemption import NO_CANDIDATE, Evictions, confirm
 from berth.kube.listwatch import Upserted
 from berth.messages.attempts import Outcome, Preemption, Ranked, Reason, Victim
+from berth.plugins.defaultpreemption import plugin
 from berth.plugins.defaultpreemption.victims import Cost, DisruptionBudgets, Victims
 from berth_binder.attempts.queue import ABOUT_EVICTIONS
 from berth_binder.core import MOST_QUESTIONS
@@ -164,7 +165,7 @@ def test_an_eviction_that_extenders_leave_out_is_not_made(bench):
     ("evictions_kept", "message"),
     [
         pytest.param(Evictions(), f"none fits preemption: {NO_CANDIDATE}", id="they keep none"),
-        pytest.param(Evictions(message="code 503"), "none fits preemption: code 503", id="one fails"),
+        pytest.param(Evictions(failure="code 503"), "none fits preemption: code 503", id="one fails"),
     ],
 )
 def test_where_extenders_keep_no_eviction_the_pod_has_the_reason(bench, evictions_kept, message):
@@ -174,6 +175,23 @@ def test_where_extenders_keep_no_eviction_the_pod_has_the_reason(bench, eviction
     (decision,) = bench.decisions
     assert (decision.outcome, decision.message) == (Outcome.UNSCHEDULABLE, message)
     assert decision.blockers == ["NodeResourcesFit", EXTENDER]
+
+
+def test_extenders_that_leave_out_the_cheapest_evictions_are_asked_about_the_next_ones(bench, monkeypatch):
+    monkeypatch.setattr(plugin, "ASKED_AT_ONCE", 1)
+    pod = extended(bench).show(important())
+    first = question(bench.take(proposing(pod, "n2")))
+    second = question(keep(bench, first))
+    assert [[each.node for each in one.candidates] for one in (first, second)] == [["n2"], ["n1"]]
+    assert evictions(keep(bench, second, "n1")) == [("n1", ["c"])]
+
+
+def test_extenders_are_asked_about_no_more_nodes_than_kube_scheduler_wants_candidates(bench, monkeypatch):
+    monkeypatch.setattr(plugin, "ASKED_AT_ONCE", 1)
+    monkeypatch.setattr(plugin.DefaultPreemptionArgs, "enough", lambda _args, _nodes: 1)
+    pod = extended(bench).show(important())
+    assert question(keep(bench, question(bench.take(proposing(pod, "n2"))))) is None
+    assert bench.outcomes == ["unschedulable"]
 
 
 def test_only_pods_of_the_extender_are_asked_about(bench):
@@ -310,6 +328,25 @@ def test_no_more_pods_are_asked_about_at_once_than_the_bound_and_all_are_in_the_
         bench.handle(EvictionsAnswered(pod=one.pod, evictions=Evictions()))
     late = [each for each in bench.wait(1.1) if isinstance(each, AskAboutEvictions)]
     assert len({one.pod.uid for one in (*asked, *late)}) == MOST_QUESTIONS + 2
+
+
+def test_pods_of_a_slow_extender_hold_up_no_question_to_others(bench):
+    slow, quick = (
+        ExtenderConfiguration(url_prefix="", name=name, preempt_verb="preempt", managed_resources=frozenset({name}))
+        for name in ("example.com/slow", "example.com/quick")
+    )
+    bench.profiles[PROFILE].extenders = (slow, quick)
+    for number in range(MOST_QUESTIONS + 1):
+        effects = bench.take(proposing(bench.show(requesting(f"vip-{number}", slow.name)), "n2"))
+        assert (question(effects) is None) is (number == MOST_QUESTIONS)
+    assert question(bench.take(proposing(bench.show(requesting("vip", quick.name)), "n2")))
+
+
+def requesting(name: str, resource: str) -> Pod:
+    """An important pod that extenders of this resource handle, and that fits with an eviction."""
+    pod = make_pod(name, spec={"priority": 1000})
+    limited = Container(name="c", resources=ResourceRequirements(requests={"cpu": "1"}, limits={resource: "1"}))
+    return msgspec.structs.replace(pod, spec=msgspec.structs.replace(pod.spec, containers=[limited]))
 
 
 # A nomination holds while victims terminate.

@@ -84,7 +84,8 @@ async def test_a_pod_that_fits_has_room_for_its_ranking(session):
     ],
 )
 async def test_a_ranking_that_is_too_large_loses_explanations_then_candidates(session, pod, count, details, left):
-    ranked = Ranked(attempt="u.1.1", profile="berth", pod=a_pod(pod), candidates=candidates(count, details))
+    given = {"candidates": candidates(count, details), "weights": {"Fit": 1}}
+    ranked = Ranked(attempt="u.1.1", profile="berth", pod=a_pod(pod), **given)
     await publish_ranked(session, ranked)
     found = await stored(session, RANKED, Ranked)
     assert [each.node for each in found.candidates] == [f"node-{i}" for i in range(left)]

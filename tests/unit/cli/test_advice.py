@@ -14,6 +14,7 @@ from berth.cluster.snapshot import Snapshot
 from berth.messages.attempts import Decision, MirrorEntry, Outcome, Pending, Rejection, encode_entry
 from berth.messages.queue import QueueAnswer, QueuedPodDetail, WaitingPod
 from berth.profiles.configuration import profiles_of, read_configuration
+from berth_cli.configflags import ConfigurationFlags
 from berth_cli.console.answers import pod_queue_json
 from berth_cli.options import OutputFormat, PodName
 from berth_cli.pods.waiting import print_detail
@@ -24,6 +25,7 @@ from harness.fakes.memory_bus import MemoryBus
 from harness.worlds.printed import printed
 
 CONFIGURATION = read_configuration(None)
+FLAGS = ConfigurationFlags(file=None, provider=None, gates=None)
 NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)
 WEB = PodName(namespace="default", name="web")
 ASKS = "asks for 8 CPU; the largest node has 4, and the freest 4 of 4 free (n1)"
@@ -123,7 +125,7 @@ async def test_one_pod_of_each_group_stands_for_it(session):
     pods = [waiting("web", "NodeResourcesFit"), waiting("web-2", "NodeResourcesFit"), waiting("own", "Own")]
     await refuse(session, a_pod(cpu="8"))
     await publish(session, a_pod(cpu="8"))
-    groups = await advise_groups(session, pods, CONFIGURATION)
+    groups = await advise_groups(session, pods, FLAGS)
     assert printed(*group_lines(groups), width=200) == [
         "",
         "2 pods, such as default/web, refused by NodeResourcesFit: what would help",
@@ -135,7 +137,7 @@ async def test_one_pod_of_each_group_stands_for_it(session):
 
 
 async def test_no_mirror_is_read_where_nobody_was_refused():
-    assert await advise_groups(await MemoryBus().connect(name="no streams"), [], CONFIGURATION) == []
+    assert await advise_groups(await MemoryBus().connect(name="no streams"), [], FLAGS) == []
 
 
 async def test_the_console_tells_what_would_help_a_pod_that_the_watcher_has(session):

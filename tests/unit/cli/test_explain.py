@@ -31,6 +31,7 @@ BOUND = Decision(
     evaluated=10,
     feasible=9,
     candidates=CANDIDATES,
+    weights=WEIGHTS,
     scorer="scorer-2",
     view_age_seconds=0.4,
     asked_at=AT - timedelta(milliseconds=10),
@@ -56,8 +57,8 @@ def decided(decision=BOUND, **changes):
     return ExplainedDecision(decision=changed, at=AT, now=AT + timedelta(seconds=12))
 
 
-def lines(of, weights=WEIGHTS, width=120):
-    return printed(*decision_lines(of, weights), width=width)
+def lines(of, width=120):
+    return printed(*decision_lines(of), width=width)
 
 
 def test_a_bound_pod_has_times_and_says_that_the_view_was_current():
@@ -75,7 +76,18 @@ def test_each_of_the_best_nodes_has_every_plugins_score_times_its_weight():
 
 
 def test_without_weights_scores_are_not_divided():
-    assert ["1", "node-a", "393", "93", "300", "2", "3"] in words(lines(decided(), weights={}))
+    shown = lines(decided(weights={}))
+    assert ["1", "node-a", "393", "93", "300", "2", "3"] in words(shown)
+    assert "the weights are unknown" in "\n".join(shown)
+
+
+def test_a_legend_says_what_the_numbers_of_the_table_mean():
+    shown = "\n".join(lines(decided()))
+    assert "TOTAL: sum of the points (score x weight). LOSS: points one more such pod costs." in shown
+    assert "NEWCOMERS:" not in shown
+    with_newcomers = [msgspec.structs.replace(CANDIDATES[0], newcomers=2), CANDIDATES[1]]
+    shown = "\n".join(lines(decided(candidates=with_newcomers)))
+    assert "NEWCOMERS: pods that came since the ranking. The highest TOTAL - LOSS x NEWCOMERS wins." in shown
 
 
 def test_the_runner_up_has_what_made_the_difference():
@@ -146,7 +158,7 @@ def test_the_nominated_node_was_not_the_only_one_possible():
         "  the nominated node-a was possible and was tried first, without the 199 others; the data was"
     )
     assert last == "node-a was nominated for the pod, and no other node was tried"
-    result = decision_json(alone, WEIGHTS)
+    result = decision_json(alone)
     assert (result["nominated_first"], result["evaluated"], result["nodes"]) == (True, 1, 200)
 
 
@@ -165,7 +177,7 @@ def test_explanations_of_plugins_are_below_the_nodes_and_the_runner_up():
 
 def test_the_page_has_the_sentences_before_its_bars_and_nothing_of_each_node():
     explained = [msgspec.structs.replace(CANDIDATES[0], details={"NetworkTraffic": "1 MB/s, 4 s old"}), CANDIDATES[1]]
-    told = list(sentences_of(decided(candidates=explained), WEIGHTS))
+    told = list(sentences_of(decided(candidates=explained)))
     assert told[0] == "default/web-0 is on node-a"
     assert told[-1].startswith("runner-up: node-b")
     assert not [sentence for sentence in told if "NetworkTraffic" in sentence]
@@ -207,22 +219,22 @@ def test_a_preemptor_names_its_victims_and_the_node():
     assert shown[0].startswith("default/web-0 waits for evicted pods to end on node-b: 0/10 nodes are available")
     assert shown[-1] == "preempted pods on node-b 15.0 s ago: batch/job-1, batch/job-2"
     assert lines(replace(decided(), preemption=ROOM), width=200)[-1] == shown[-1]
-    result = decision_json(waits, WEIGHTS)["preemption"]
+    result = decision_json(waits)["preemption"]
     assert (result["node"], [victim.name for victim in result["victims"]]) == ("node-b", ["job-1", "job-2"])
-    assert decision_json(decided(), WEIGHTS)["preemption"] is None
+    assert decision_json(decided())["preemption"] is None
 
 
 def test_an_evicted_pod_names_its_preemptor():
     low = decided(pod="job-1", namespace="batch", uid="v")
     evicted = replace(low, evicted_for=ROOM)
     assert lines(evicted)[0] == "batch/job-1 was evicted from node-b for default/web-0 15.0 s ago"
-    assert decision_json(evicted, WEIGHTS)["evicted_for"] == {
+    assert decision_json(evicted)["evicted_for"] == {
         "pod": "default/web-0",
         "uid": "u",
         "node": "node-b",
         "at": ROOM.at,
     }
-    assert decision_json(low, WEIGHTS)["evicted_for"] is None
+    assert decision_json(low)["evicted_for"] is None
 
 
 @pytest.mark.parametrize("outcome", list(Outcome))
@@ -250,10 +262,10 @@ def test_an_older_decision_without_times_is_explained():
 
 
 def test_json_has_scores_without_weights_and_ages_in_seconds():
-    result = decision_json(decided(), WEIGHTS)
+    result = decision_json(decided())
     assert (result["outcome"], result["node"], result["age_seconds"]) == ("bound", "node-a", 12.0)
     assert result["candidates"][0]["scores"]["TaintToleration"] == {"points": 300, "weight": 3, "score": 100}
-    assert decision_json(decided(), {})["candidates"][0]["scores"]["TaintToleration"] == {
+    assert decision_json(decided(weights={}))["candidates"][0]["scores"]["TaintToleration"] == {
         "points": 300,
         "weight": None,
         "score": None,

@@ -20,8 +20,8 @@ from berth.profiles.configuration import profiles_of, read_configuration
 from berth_cli.commands.top import newest, node_lines
 from berth_cli.mirror import open_mirror
 from berth_cli.options import parse_pod
-from berth_cli.pods.explain import RankedNow, ranked_now_json, ranked_now_lines, rejections_of
-from berth_cli.pods.lookup import find_pod
+from berth_cli.pods.finding import find_pod
+from berth_cli.pods.now import RankedNow, ranked_now_json, ranked_now_lines, rejections_of
 from berth_cli.remedies.rejections import remedies_of
 from harness.fakes.memory_bus import MemoryBus
 from harness.worlds.printed import printed, words

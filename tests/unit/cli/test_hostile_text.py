@@ -25,9 +25,9 @@ from berth_cli.commands.top import NodeLine, Overview, overview_lines
 from berth_cli.commands.trace import TracePrinter
 from berth_cli.options import OutputFormat, PodName
 from berth_cli.pods.explain import decision_lines
+from berth_cli.pods.finding import whose
 from berth_cli.pods.lookup import ExplainedDecision
 from berth_cli.pods.timeline import TracedMessage, as_json, stage_table, subject_table
-from berth_cli.pods.unplaced import whose
 from berth_cli.pods.waiting import detail_lines, queue_table
 from berth_cli.rendering import note, plain, print_json, print_line, print_rich, print_yaml
 
@@ -49,6 +49,7 @@ DECISION = Decision(
     uid=EVIL,
     node=EVIL,
     candidates=[CANDIDATE],
+    weights={EVIL: 1},
     message=EVIL,
     reason=EVIL,
     rejections=[Rejection(plugin=EVIL, reason=EVIL, nodes=1, examples=[EVIL])],
@@ -103,7 +104,7 @@ PRINTERS: dict[str, Any] = {
     "a line": lambda: print_line(EVIL),
     "an error": lambda: note(EVIL),
     "text": lambda: print_rich(EVIL),
-    "why": lambda: print_rich(*decision_lines(EXPLAINED, {EVIL: 1})),
+    "why": lambda: print_rich(*decision_lines(EXPLAINED)),
     "trace": lambda: print_rich(stage_table(MESSAGES)),
     "trace -f": lambda: [TracePrinter(OutputFormat.TABLE).print(message) for message in MESSAGES],
     "queue": lambda: print_rich(queue_table(QueueAnswer(now=NOW, pods=[WAITING]))),

@@ -11,7 +11,8 @@ from berth.bus.interface import Session
 from berth.bus.stages import publish_decision, publish_pending
 from berth.messages.attempts import Decision, MirrorEntry, Outcome, Pending, Preemption, Victim, encode_entry
 from berth_cli.options import NotFoundError, parse_pod
-from berth_cli.pods.lookup import config_in_use, last_decision
+from berth_cli.pods.finding import config_in_use
+from berth_cli.pods.lookup import last_decision
 from berth_cli.services import what_stops
 from harness.fakes.memory_bus import MemoryBus
 

@@ -9,7 +9,7 @@ import pytest
 
 from berth.exits import UsageError
 from berth_cli.options import PodName
-from berth_cli.pods.lookup import POD_BYTES, read_pod
+from berth_cli.pods.finding import POD_BYTES, read_pod
 from harness.builders.objects import a_pod
 
 POD = PodName(namespace="default", name="web")

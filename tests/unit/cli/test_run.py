@@ -8,7 +8,7 @@ import pytest
 
 from berth.messages.livedata import Bandwidth, encode_bandwidth
 from berth.profiles.configuration import read_configuration
-from berth_cli.commands.run import first_samples, traffic_summary
+from berth_cli.commands.run import first_samples, next_steps, traffic_summary
 from berth_cli.pipeline import access, programs
 from berth_cli.pipeline.programs import write_traffic_configuration
 from harness.fakes.memory_bus import MemoryBus
@@ -66,3 +66,15 @@ def test_every_run_has_passwords_of_its_own_which_nobody_else_may_read(tmp_path)
 
     assert len(found) == len(set(found)) > 2
     assert min(map(len, found)) >= 32
+
+
+def test_the_end_of_a_run_says_what_to_type_next(monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    of_a_checkout = next_steps(".venv/bin/berth").splitlines()
+    assert of_a_checkout[:3] == [
+        "",
+        "next:",
+        "  .venv/bin/berth up --nodes 12    # the same until Ctrl-C; it prints the path of a kubeconfig",
+    ]
+    assert all(len(line) <= 100 for line in of_a_checkout)
+    assert "  berth why default/web          # why it is on its node" in next_steps("/usr/bin/berth").splitlines()

@@ -26,8 +26,8 @@ from berth_cli.options import parse_pod
 from berth_cli.pods.timeline import (
     TracedMessage,
     as_json,
-    candidates_of,
     describe,
+    last_ranking,
     node_of,
     stage_table,
     subject_table,
@@ -167,8 +167,10 @@ def test_json_has_the_message_unless_it_is_gone():
 
 
 def test_the_nodes_are_those_of_the_last_ranking():
-    assert candidates_of(MESSAGES) == CANDIDATES
-    assert candidates_of(MESSAGES[:1]) == []
+    found = last_ranking(MESSAGES)
+    assert found is not None
+    assert found.candidates == CANDIDATES
+    assert last_ranking(MESSAGES[:1]) is None
 
 
 def test_the_node_is_that_of_the_last_binding():

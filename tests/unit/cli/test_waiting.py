@@ -13,19 +13,12 @@ from berth.bus.stages import publish_decision, publish_pending
 from berth.exits import UsageError
 from berth.messages.attempts import Decision, Outcome, Pending, encode
 from berth.messages.queue import Helping, PageRequest, QueueAnswer, QueuedPodDetail, WaitingPod, decode_page_request
-from berth.profiles.configuration import read_configuration
 from berth_cli.commands.dead import StoredLetter, list_lines
 from berth_cli.commands.queue import pod_lines
 from berth_cli.console.answers import why_json
 from berth_cli.options import NotFoundError, PodName
-from berth_cli.pods.unplaced import (
-    KnownByDecision,
-    KnownByWatcher,
-    ask_the_cluster,
-    ask_the_watcher,
-    explanation_of,
-    whose,
-)
+from berth_cli.pods.finding import ask_the_cluster, whose
+from berth_cli.pods.unplaced import KnownByDecision, KnownByWatcher, ask_the_watcher, explanation_of
 from berth_cli.pods.waiting import NoLeaderError, detail_lines, leading_watcher, queue_table, queued_pod, read_queue
 from berth_cli.rendering import MOST_ROWS
 from harness.fakes.memory_bus import MemoryBus
@@ -306,7 +299,7 @@ async def test_a_pod_that_was_made_anew_is_explained_by_the_watcher_and_not_by_t
     known = await explanation_of(session, POD)
     assert isinstance(known, KnownByWatcher)
     assert known.detail == detail
-    shown = await why_json(session, POD, read_configuration(None))
+    shown = await why_json(session, POD)
     assert (shown["kind"], shown["uid"], shown["outcome"]) == ("queued", "uid-web", "gated")
     assert shown["sentences"][0] == "default/web is gated and not scheduled: SchedulingGates"
 

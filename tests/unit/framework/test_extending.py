@@ -128,7 +128,7 @@ def important() -> Pod:
 
 
 def evictions_in(snapshot: Snapshot, proposed: str = "") -> list[Nomination]:
-    return eviction_candidates(important(), proposed, snapshot, PROFILE)
+    return eviction_candidates(important(), proposed, snapshot, PROFILE, ())
 
 
 def uid_of(name: str) -> str:
@@ -152,4 +152,4 @@ def test_a_worse_proposed_node_stays_in_its_place():
 
 def test_a_pod_that_may_not_preempt_has_no_candidates():
     never = a_pod("vip", priority=1000, containers=[a_container(cpu="1")], preemption_policy="Never")
-    assert eviction_candidates(never, "a", full(a=1), PROFILE) == []
+    assert eviction_candidates(never, "a", full(a=1), PROFILE, ()) == []

@@ -3,18 +3,13 @@
 from __future__ import annotations
 
 import ast
-import importlib.metadata
-import os
 import re
 import subprocess
 import sys
 import tomllib
-import zipfile
 from pathlib import Path
 
 import pytest
-
-from berth import __version__
 
 ROOT = Path(__file__).parents[3]
 SHARED = [path.parent for path in sorted(ROOT.glob("shared/*/pyproject.toml"))]
@@ -112,25 +107,3 @@ def test_version_is_declared_in_one_place():
         assert about["project"]["dynamic"] == ["version"]
         path = folder / about["tool"]["hatch"]["version"]["path"]
         assert path.resolve() == ROOT / "shared/core/src/berth/__init__.py"
-
-
-@pytest.mark.slow
-def test_the_wheels_of_a_release_are_all_of_berth(tmp_path):
-    subprocess.run(["make", "-s", "wheels", f"DIST={tmp_path}"], cwd=ROOT, check=True, timeout=100, capture_output=True)
-    wheels = {path.name.partition("-")[0]: path for path in (tmp_path / "wheels").glob("*.whl")}
-    assert set(wheels) == {project(folder)["name"].replace("-", "_") for folder in (ROOT, *MEMBERS)}
-    with zipfile.ZipFile(wheels["berth_cli"]) as archive:
-        page = {name.rpartition("/")[2] for name in archive.namelist() if "/console/page/" in name}
-    assert page == {path.name for path in (ROOT / "shared/cli/src/berth_cli/console/page").iterdir()}
-    for wheel in wheels.values():
-        with zipfile.ZipFile(wheel) as archive:
-            archive.extractall(tmp_path / "site")
-    programs = "berth_cli.app, berth_watcher.service, berth_binder.service"
-    program = f"import berth, {programs}; print(berth.__version__, berth.__file__)"
-    environment = {**os.environ, "PYTHONPATH": str(tmp_path / "site")}
-    done = subprocess.run(
-        [sys.executable, "-c", program], check=True, timeout=60, capture_output=True, text=True, env=environment
-    )
-    assert done.stdout.split() == [__version__, str(tmp_path / "site/berth/__init__.py")]
-    installed = importlib.metadata.distributions(path=[str(tmp_path / "site")])
-    assert {each.version for each in installed} == {__version__}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
+from berth.api.config.configuration import ExtenderConfiguration
 from berth.api.meta import NAME_CHARACTERS
 from berth.framework.status import SUCCESS, Code, Status
 from berth.messages.attempts import (
@@ -163,6 +164,17 @@ def test_a_live_ranking_that_says_nothing_about_the_configuration_is_not_compare
 
 def test_a_profile_that_the_shadow_lacks_is_not_compared():
     assert skip_reason(a_ranking(("a", 9)), None) is SkipReason.PROFILE
+
+
+@pytest.mark.parametrize(
+    ("verb", "reason"),
+    [("filter_verb", SkipReason.EXTENDERS), ("prioritize_verb", SkipReason.EXTENDERS), ("preempt_verb", None)],
+)
+def test_a_ranking_is_not_compared_if_its_scorer_asked_extenders(verb, reason):
+    """About evictions the binder asks them."""
+    profile = default_profile()
+    profile.extenders = (ExtenderConfiguration(url_prefix="", name="", **{verb: "verb"}),)
+    assert skip_reason(a_ranking(("a", 9)), profile) is reason
 
 
 def test_a_comparison_gets_its_final_decision_once():

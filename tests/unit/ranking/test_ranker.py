@@ -179,6 +179,14 @@ def test_ranked_says_that_the_nominated_node_was_tried_first_and_how_many_there_
     assert (anywhere.nominated_first, anywhere.evaluated, anywhere.nodes) == (False, 3, 3)
 
 
+def test_ranked_has_the_weights_of_its_points(view):
+    apply(view, "node.n2", a_node("n2", cpu="1"))
+    ranked = answer(view, a_pod("first", priority=0, containers=[a_container(cpu="1")]))
+    assert ranked.weights == default_profile().weights
+    assert set(ranked.candidates[0].scores) <= set(ranked.weights)
+    assert answer(view, a_pod("large", priority=0, containers=[a_container(cpu="999")])).weights == {}
+
+
 def test_a_node_that_only_a_proposal_fills_is_named_after_those_with_room(view):
     """The binder may have put that pod elsewhere; of a node that is full otherwise nothing is said."""
     for name in ("n2", "n3"):

@@ -260,11 +260,7 @@ def test_a_problem_of_a_template_is_reported_once(problems):
     template = {"metadata": {"labels": {"app": "web"}}, "spec": {"priorityClassName": "none", "containers": [{}]}}
     spec = {"replicas": 3, "selector": {"matchLabels": {"app": "web"}}, "template": template}
     deployment = {"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "web"}, "spec": spec}
-    other_scheduler = OTHER_SCHEDULER.replace("'x'", "'default-scheduler'")
-    assert problems(pods=deployment) == [
-        f"pods (Deployment default/web): spec.template and 2 more: {other_scheduler}",
-        f"pods (Deployment default/web): spec.template: {NO_CLASS}",
-    ]
+    assert problems(pods=deployment) == [f"pods (Deployment default/web): spec.template: {NO_CLASS}"]
 
 
 def test_pending_pods_of_the_cluster_can_be_placed(tmp_path):
@@ -294,14 +290,17 @@ def test_admission_that_is_not_simulated_is_noted(read, kind, version, what):
     assert note not in read(cluster=list_of(node(), other), pods=pod(uid="u-1")).notes
 
 
-def test_pods_of_other_schedulers_are_left_out_beside_those_of_a_profile(read):
-    others = [pod("b", schedulerName="x"), pod("c", schedulerName="x"), pod("d", schedulerName="y", nodeName="n")]
+def test_pods_of_other_schedulers_are_placed_by_the_first_profile(read):
+    others = [pod("b", schedulerName="x"), pod("c", schedulerName="x"), pod("d")]
+    del others[2]["spec"]["schedulerName"]
     inputs = read(cluster=list_of(node()), pods=list_of(pod("a"), *others))
-    assert [one.key for one in inputs.pods] == ["default/a"]
-    of_x, of_y = inputs.notes
-    assert of_x.startswith("--pods: left out ")
-    assert of_x.endswith(f"items[1] (Pod default/b) and 1 more: {OTHER_SCHEDULER}")
-    assert "(Pod default/d): spec.schedulerName: no profile has the name 'y'" in of_y
+    assert [(one.key, one.spec.scheduler_name) for one in inputs.pods] == [
+        (f"default/{name}", "berth") for name in "abcd"
+    ]
+    assert inputs.notes == (
+        "--pods: 2 pods of schedulerName 'x', which no profile has: placed by the profile 'berth'",
+        "--pods: 1 pod of schedulerName 'default-scheduler', which no profile has: placed by the profile 'berth'",
+    )
 
 
 def test_a_dash_is_standard_input(monkeypatch, tmp_path):
@@ -312,9 +311,6 @@ def test_a_dash_is_standard_input(monkeypatch, tmp_path):
 
 WANTED = "want what `kubectl get -o json` or `-o yaml` prints"
 NO_OBJECT = f"not an object with `apiVersion` and `kind`: {WANTED}"
-OTHER_SCHEDULER = (
-    "spec.schedulerName: no profile has the name 'x', there are berth: name a configuration that has it with --config"
-)
 NO_CLASS = "spec.priorityClassName: no PriorityClass 'none' in the files: add it to --cluster"
 NO_QUANTITY = "want a quantity such as 500m or 2Gi, got 'lots'"
 TAKE_OUT = "remove it from the copy"
@@ -366,16 +362,6 @@ TAKE_OUT = "remove it from the copy"
             yaml.safe_dump(list_of(pod(), pod("b", priority="high"))),
             ": items[1] (Pod): spec.priority: Expected `int | null`, got `str`",
             id="a field of another type",
-        ),
-        pytest.param(
-            json.dumps(pod(schedulerName="x")),
-            f" (Pod default/web): {OTHER_SCHEDULER}",
-            id="a pod of another scheduler",
-        ),
-        pytest.param(
-            json.dumps(list_of(pod("a", schedulerName="x"), pod("b", schedulerName="x"))),
-            f": items[0] (Pod default/a) and 1 more: {OTHER_SCHEDULER}",
-            id="many of another scheduler, in a line",
         ),
         pytest.param(
             json.dumps(list_of(pod(), pod())),
@@ -440,10 +426,10 @@ def test_quantities_of_a_template_are_reported_once(problems):
     assert problems(pods=json.dumps(web)) == [f"{template}.cpu: {NO_QUANTITY}", f"{template}.memory: {NO_QUANTITY}"]
 
 
-def test_quantities_are_reported_beside_an_unknown_scheduler(problems):
+def test_quantities_of_a_pod_of_another_scheduler_are_checked(problems):
     lost = pod(schedulerName="nobody", containers=[{"resources": {"requests": {"cpu": "lots"}}}])
-    found = [text.removeprefix("pods (Pod default/web): spec.") for text in problems(pods=json.dumps(lost))]
-    assert [text.partition(": ")[0] for text in found] == ["schedulerName", "containers[0].resources.requests.cpu"]
+    (found,) = problems(pods=json.dumps(lost))
+    assert found.startswith("pods (Pod default/web): spec.containers[0].resources.requests.cpu: ")
 
 
 def test_two_states_of_one_object_are_an_error(problems):

@@ -119,15 +119,16 @@ class ApiRequests:
         self._binding_timeout = binding_timeout
         self._inbox = inbox
         self._tasks = EffectTasks(inbox.fail)
+        # By uid, the trace of the pod's message.
+        self.traceparent_of: Callable[[str], str | None] = lambda _uid: None
 
     @property
     def under_way(self) -> int:
         return len(self._tasks)
 
-    def start(self, request: ApiRequest, traceparent: str | None) -> None:
-        """Send a request. ``traceparent``: the trace of the pod's message."""
+    def start(self, request: ApiRequest) -> None:
         is_traced = self._process.tracing.is_exporting
-        self._tasks.start(self._send_traced(request, traceparent) if is_traced else self._send(request))
+        self._tasks.start(self._send_traced(request) if is_traced else self._send(request))
 
     async def settle(self) -> bool:
         """Wait for the answers to sent requests. Returns whether all were answered.
@@ -137,7 +138,8 @@ class ApiRequests:
         results = await self._tasks.settle(SETTLE_SECONDS)
         return not any(isinstance(result, asyncio.CancelledError) for result in results)
 
-    async def _send_traced(self, request: ApiRequest, traceparent: str | None) -> None:
+    async def _send_traced(self, request: ApiRequest) -> None:
+        traceparent = self.traceparent_of(request.pod.uid)
         with self._process.tracing.span(type(request).__name__, parent=traceparent) as span:
             span.note("pod", request.pod.key)
             if node := _node_of(request):
@@ -211,7 +213,7 @@ class ApiRequests:
 
 
 def _node_of(request: ApiRequest) -> str:
-    """The node of the request, empty if it concerns no single node."""
+    """Empty if the request concerns no single node."""
     node: str = getattr(request, "node", "")
     return node
 
@@ -283,7 +285,6 @@ async def get_pod(client: KubeClient, effect: GetPod) -> PodAnswer:
 
 
 async def void_bindings(client: KubeClient, effect: VoidBindings, epoch: int) -> PodAnswer:
-    """Fence the pod, so that no earlier Binding can land."""
     uid = effect.pod.uid
     try:
         return _pod_answer(uid, await fence(client, effect.pod, epoch))

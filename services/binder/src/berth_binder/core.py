@@ -75,7 +75,7 @@ from berth_binder.events import (
 )
 from berth_binder.settings import CoreSettings
 
-# Pods about whose evictions extenders are asked at once; further ones wait.
+# Pods about whose evictions the same extenders are asked at once; further ones wait.
 MOST_QUESTIONS: Final = 32
 UNSEEN: Final = Status(Code.WAIT, ("the watch has not shown the writes before the Binding yet",), "the API server")
 
@@ -107,7 +107,8 @@ class BinderCore:
         self._queue = BindingQueue(self._settings)
         self._attempts: dict[str, BindingAttempt] = {}
         self._in_flight: set[str] = set()  # uids of pods with a request in flight, at most one a pod
-        self._asked: set[str] = set()  # uids of pods about whose evictions extenders are asked; not in flight
+        # By uid of a pod about whose evictions extenders are asked, these extenders. Such a pod is not in flight.
+        self._asked: dict[str, tuple[str, ...]] = {}
         # Pods in flight that an extender binds. They take no place, so that a slow extender delays no other Binding.
         self._at_extender: set[str] = set()
         self._decided = DecidedAttempts()
@@ -138,7 +139,7 @@ class BinderCore:
         return None if self._is_closed else self._queue.due(may_start=self._may_start)
 
     def held(self) -> Iterator[RankedDelivery]:
-        """Every unsettled message; each needs ``in_progress``."""
+        """Each unsettled message needs ``in_progress``."""
         for attempt in self._attempts.values():
             yield from attempt.deliveries
         yield from self._queue.ranked
@@ -154,17 +155,16 @@ class BinderCore:
 
     @property
     def has_open_requests(self) -> bool:
-        """Whether a request has no answer, so that it may still be carried out."""
+        """A request without an answer may still be carried out."""
         return any(attempt.failures for attempt in self._attempts.values())
 
     @property
     def backlog(self) -> int:
-        """Number of messages not examined yet."""
         return len(self._queue.ranked)
 
     @property
     def is_api_silent(self) -> bool:
-        """Whether as many requests in a row as may be in flight have no answer."""
+        """As many requests in a row as may be in flight have no answer."""
         return self._queue.silence.is_silent
 
     @property
@@ -337,14 +337,16 @@ class BinderCore:
         if attempt.read is None:
             return self._preemption.verdict(ranked, proposed, pod, profile)
         answered, attempt.answered = attempt.answered, None
-        kept = None if answered is None or changed(answered.pod, pod) else answered.evictions
-        return self._preemption.plan(ranked, proposed, pod, profile, kept)
+        if answered is None or changed(answered.pod, pod):
+            attempt.asked = frozenset()
+        kept = answered.evictions if answered is not None and attempt.asked else None
+        return self._preemption.plan(ranked, proposed, pod, profile, kept, attempt.asked)
 
     def _read_preemptor(self, attempt: BindingAttempt, now: float) -> list[Effect]:
         """A pod that was deleted or changed must not cost others their place: ask the API server, not a watch."""
         profile = self._profiles[attempt.latest.ranked.profile]
-        is_to_ask = attempt.answered is None and profile.asks_about_evictions(attempt.pod)
-        if is_to_ask and len(self._asked) >= MOST_QUESTIONS:
+        extenders = profile.asked_about_evictions(attempt.pod) if attempt.answered is None else ()
+        if extenders and [*self._asked.values()].count(extenders) >= MOST_QUESTIONS:
             return [*self._suspects.clear(attempt.uid), *self._queue.wait_to_ask(attempt, now)]
         return self._read(attempt)
 
@@ -361,12 +363,13 @@ class BinderCore:
 
     def _ask(self, attempt: BindingAttempt, question: EvictionQuestion, now: float) -> list[Effect]:
         """Ask extenders about evictions. Other pods go on meanwhile; then the pod is examined again."""
-        self._asked.add(attempt.uid)
+        profile = self._profiles[attempt.latest.ranked.profile]
+        self._asked[attempt.uid] = profile.asked_about_evictions(attempt.pod)
         aside = self._queue.wait_for_answer(attempt, now)
         return [*self._suspects.clear(attempt.uid), *aside, attempt.begin_asking(question)]
 
     def _on_evictions(self, event: EvictionsAnswered, now: float) -> list[Effect]:
-        self._asked.discard(event.pod.uid)
+        self._asked.pop(event.pod.uid, None)
         attempt = self._attempts.get(event.pod.uid)
         if attempt is not None and attempt.phase is AttemptPhase.ASKING:
             attempt.answered = event
@@ -640,7 +643,8 @@ class BinderCore:
             return self._void(attempt)
         ranked = attempt.latest.ranked
         profile = self._profiles[ranked.profile]
-        is_useless = self._preemption.nomination_is_useless(verdict, ranked, attempt.pod, profile)
+        is_unschedulable = verdict.outcome is Outcome.UNSCHEDULABLE
+        is_useless = is_unschedulable and self._preemption.nomination_is_useless(ranked, attempt.pod, profile)
         attempt.undecided = None
         if verdict.outcome is Outcome.BOUND:
             self._cache.finish_binding(attempt.uid)

@@ -62,7 +62,7 @@ PLACED_NOWHERE: Final = frozenset({Outcome.UNSCHEDULABLE, Outcome.PREEMPTING, Ou
 
 
 class BinderEffects:
-    """Carries out the effects of one leadership. Answers go into the inbox."""
+    """Answers go into the inbox."""
 
     def __init__(  # noqa: PLR0913 - the parts that carry out effects, and the inbox
         self,
@@ -89,13 +89,11 @@ class BinderEffects:
         # Tasks that wait for extenders. They change nothing, so the end of the leadership awaits no answer.
         self.questions = EffectTasks(inbox.fail)
         self._logged: set[str] = set()
-        # By uid, the trace of the pod's message.
-        self.traceparent_of: Callable[[str], str | None] = lambda _uid: None
 
     def carry_out(self, effect: Effect) -> Coroutine[Any, Any, None] | None:  # noqa: C901, PLR0911 - one case an effect
         """Begin an effect. Returns a coroutine if the effect waits for an answer."""
         if isinstance(effect, ApiRequest):
-            self._requests.start(effect, self.traceparent_of(effect.pod.uid))
+            self._requests.start(effect)
             return None
         match effect:
             case PublishDecision():
@@ -111,7 +109,7 @@ class BinderEffects:
             case RejectRanked():
                 return self._publisher.reject_unusable(effect.held.delivery, effect.reason)
             case RecordEvent():
-                self._recorder.record(effect.decision, self._cache.pod(effect.pod.uid) or effect.pod)
+                self._recorder.record(effect.decision, self._cache.pod(effect.decision.uid) or effect.pod)
             case LogMissingRight():
                 self._log_missing_right(effect.text)
             case CountTry():
@@ -127,7 +125,7 @@ class BinderEffects:
             evictions = await self._extenders.ask_about_evictions(pod, effect.candidates, effect.victims)
         except Exception as error:
             log.exception("asking extenders failed", pod=pod.key, uid=pod.uid)
-            evictions = Evictions(message=f"asking extenders raised {type(error).__name__}")
+            evictions = Evictions(failure=f"asking extenders raised {type(error).__name__}")
         self._inbox.put(EvictionsAnswered(pod=without_whole(pod), evictions=evictions))
 
     def _publish(self, effect: PublishDecision) -> Coroutine[Any, Any, None] | None:
@@ -189,7 +187,7 @@ class DecisionPublisher:
         self.under_way = 0  # Decisions without a PubAck yet
 
     def publish_soon(self, effect: PublishDecision, on_end: Callable[[BerthError | None], None]) -> None:
-        """Publish a Decision. ``on_end`` is called once: with None when it is stored, or with the error."""
+        """``on_end`` is called once: with None when the Decision is stored, or with the error."""
 
         def on_answer(answer: PubAck | BerthError) -> None:
             self.under_way -= 1

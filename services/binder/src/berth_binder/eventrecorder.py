@@ -41,7 +41,7 @@ CONDITION_TRIES: Final = 3
 
 
 class EventRecorder:
-    """Records Decisions on pods. It lives as long as the process: the leadership may end before the last record."""
+    """Lives as long as the process, because the leadership may end before the last record."""
 
     def __init__(self, client: KubeClient, process: Process, budget: EventBudget | None = None) -> None:
         self._client = client
@@ -98,6 +98,9 @@ class EventRecorder:
 
     def _next(self) -> Record | None:
         """The record that may be sent now; if there is no such record, set the timer for the next one."""
+        if not self._budget.waiting:
+            self._set_timer(None)
+            return None
         now = self._process.clock.now()
         bindings_wait = self._bindings_wait is not None and self._bindings_wait()
         record = self._budget.next(now, bindings_wait=bindings_wait)
@@ -191,13 +194,13 @@ class EventBudget:
 
     def add(self, decision: Decision, pod: Pod) -> None:
         """Queue the Decision's records. A newer record of a pod replaces its pending one."""
-        condition, event = condition_of(decision, pod), event_of(decision, pod)
+        uid, condition, event = decision.uid, condition_of(decision, pod), event_of(decision, pod)
         if condition is not None and condition.changes_anything:
-            self._queue(self._refusals, (pod.uid, CONDITION), condition)
+            self._queue(self._refusals, (uid, CONDITION), condition)
         if decision.outcome is Outcome.BOUND:
-            self._refusals.discard(pod)
+            self._refusals.discard(uid)
         if event is not None:
-            self._queue(self._refusals if event.type == "Warning" else self._others, (pod.uid, event.reason), event)
+            self._queue(self._refusals if event.type == "Warning" else self._others, (uid, event.reason), event)
         for victim in events_of_victims(decision, pod):
             self._queue(self._others, (victim.pod.uid, victim.reason), victim)
 
@@ -304,9 +307,8 @@ class WaitingRecords:
         """Remove the oldest record of the namespace that has the most."""
         self._take_oldest(max(self._by_namespace, key=lambda namespace: len(self._by_namespace[namespace])))
 
-    def discard(self, pod: Pod) -> None:
-        """Remove the pod's condition and failure Event."""
-        for key in ((pod.uid, CONDITION), (pod.uid, FAILED)):
+    def discard(self, uid: str) -> None:
+        for key in ((uid, CONDITION), (uid, FAILED)):
             namespace = self._namespaces.pop(key, None)
             if namespace is not None:
                 del self._by_namespace[namespace][key]
@@ -347,7 +349,6 @@ class Rate:
 
     @property
     def wait(self) -> float:
-        """Seconds from the last ``fill`` until a token is there."""
         return max(0.0, (1 - self._tokens) / self._per_second)
 
 
@@ -403,7 +404,7 @@ class ConditionRecord:
         return shown != (_FALSE, self.reason, self.message) or kept not in {0, self.pod.metadata.generation}
 
     def condition(self, wall: datetime) -> PodCondition:
-        """The condition as the API server takes it. Its time is the last change of its status."""
+        """Its time is the last change of its status."""
         present = self._present()
         since = present.last_transition_time if present is not None and present.status == _FALSE else None
         return PodCondition(
@@ -492,7 +493,6 @@ def event_body(event: EventRecord, *, instance: str, wall: datetime) -> dict[str
 
 
 def series_body(event: EventRecord, wall: datetime) -> dict[str, Any]:
-    """The patch that counts a repeat."""
     return {"series": {"count": event.count, "lastObservedTime": micro_time(wall)}}
 
 

@@ -88,7 +88,6 @@ class Attempts:
         return self.window.is_closed
 
     def slots(self, profile: str, now: float) -> tuple[int, int]:
-        """Used and total slots of the profile's window."""
         return self.window.used()[profile], self.window.sizes(now)[profile]
 
     def waits_for(self, uid: str) -> str:
@@ -102,18 +101,17 @@ class Attempts:
         return slots
 
     def release(self, queued: QueuedPod) -> Sequence[Effect]:
-        """Free the pod's slots, after a final Decision or ``waiting``, which has no time limit."""
+        """After a final Decision or ``waiting``, which has no time limit."""
         self.window.release(queued.uid)
         return self.stalled.ended(queued.uid)
 
     def end(self, queued: QueuedPod) -> Sequence[Effect]:
-        """The latest attempt is decided, or the pod is bound or gone."""
         self._not_stored.discard(queued.uid)
         self._held.pop(queued.uid, None)
         return self.release(queued)
 
     def publish(self, queued: QueuedPod, *, waited: float | None = None) -> list[Effect]:
-        """Publish the next attempt. The caller has acquired the pod's slots."""
+        """The caller has acquired the pod's slots."""
         previous = queued.attempt
         attempt = previous.next(self._term) if previous else Attempt(uid=queued.uid, term=self._term, n=1)
         too_much = queued.refusal
@@ -147,7 +145,6 @@ class Attempts:
         return [LookUpAttempt(attempt=attempt, profile=queued.profile, namespace=meta.namespace, pod=meta.name)]
 
     def on_held(self, queued: QueuedPod, found: AttemptLookedUp) -> Sequence[Effect]:
-        """A work queue still holds the message of the latest attempt."""
         if found.held_by is None or queued.epoch:  # after waiting, it waits for volumes or a Permit plugin
             return ()
         held = self._held.setdefault(queued.uid, _Held())
@@ -171,7 +168,6 @@ class Attempts:
         return True
 
     def seconds_to_look_up(self, queued: QueuedPod) -> float:
-        """Seconds to the next look-up of an attempt that a work queue holds."""
         held, seconds = self._held.get(queued.uid), self._settings.look_up_seconds
         return min(WORKED_ON_LOOK_UP_SECONDS, seconds) if held is not None and held.is_worked_on else seconds
 
@@ -268,7 +264,6 @@ class InFlightWindow:
         return self._used.copy()
 
     def sizes(self, now: float) -> dict[str, int]:
-        """Total slots by profile."""
         return {
             profile: max(self._floor, rate.in_last_second(now) // SHARE_OF_A_SECOND)
             for profile, rate in self._rates.items()
@@ -312,8 +307,6 @@ class InFlightWindow:
 
 
 class DecisionRate:
-    """Decisions received in the last second."""
-
     def __init__(self) -> None:
         self._counts: deque[tuple[float, int]] = deque()
         self._sum = 0
@@ -342,7 +335,7 @@ class StalledAttempts:
         return dict(self._pods)
 
     def waits_for(self, uid: str) -> str:
-        """The service that should take the pod's attempt; empty if it waits for no service."""
+        """Empty if the pod waits for no service."""
         return self._waits_for.get(uid, ("", ""))[1]
 
     def found(self, pod: QueuedPod, held_by: WorkQueue, seconds: float) -> list[Warn | Note]:
@@ -356,7 +349,6 @@ class StalledAttempts:
         return [*ended, _warning(pod, held_by, seconds)] if self._pods[waits_for] == 1 else ended
 
     def ended(self, uid: str) -> list[Warn | Note]:
-        """The attempt is decided, replaced or gone."""
         waits_for = self._waits_for.pop(uid, None)
         if waits_for is None:
             return []
@@ -413,65 +405,65 @@ class HeldRooms:
     """
 
     def __init__(self) -> None:
-        self._rooms: dict[str, _HeldRoom] = {}
+        self.rooms: dict[str, _HeldRoom] = {}
         # Deleted while an attempt was under way, of which a Decision may still come; each with the time, oldest first.
-        self._left: dict[str, tuple[float, Pod]] = {}
+        self.deleted: dict[str, tuple[float, Pod]] = {}
 
     def __len__(self) -> int:
-        return len(self._rooms) + len(self._left)
+        return len(self.rooms) + len(self.deleted)
 
     def decided(self, decision: DecisionSummary, pod: Pod | None) -> Pod | None:
         """A Decision; ``pod``: its pod, if it is still in the queue."""
         if not decision.outcome.final:
             return self._hold(decision, pod)
-        self._left.pop(decision.uid, None)
-        held = self._rooms.get(decision.uid)
+        self.deleted.pop(decision.uid, None)
+        held = self.rooms.get(decision.uid)
         if held is None or not held.is_about(decision):
             return None
         if decision.outcome is Outcome.BOUND:
             held.is_bound = True
             return self._move(held, decision.node)
-        del self._rooms[decision.uid]
+        del self.rooms[decision.uid]
         return held.placed()
 
     def held(self, uid: str) -> Pod | None:
         """The pod as if it were bound to the node where it waits; ``None`` if it does not wait."""
-        held = self._rooms.get(uid)
+        held = self.rooms.get(uid)
         return None if held is None else held.placed()
 
     def left(self, pod: Pod, now: float) -> None:
         """A pod whose attempt is under way is deleted: ``waiting`` may still come, and then the end of the wait."""
-        if pod.uid not in self._rooms and pod.uid not in self._left:
-            self._left[pod.uid] = now, pod
+        if pod.uid not in self.rooms and pod.uid not in self.deleted:
+            self.deleted[pod.uid] = now, pod
 
-    def forget_left(self, now: float) -> None:
+    def forget_deleted(self, now: float) -> None:
         """Forget deleted pods whose Decision has not come in time."""
-        while self._left:
-            uid, (at, _) = next(iter(self._left.items()))
+        while self.deleted:
+            uid, (at, _) = next(iter(self.deleted.items()))
             if now - at < LEFT_SECONDS:
                 return
-            del self._left[uid]
+            del self.deleted[uid]
 
     def shown(self, uid: str, pod: Pod | None) -> Pod | None:
-        """The watch shows a change of the pod. Until the Decision a deleted pod still holds its room in scorers."""
-        held = self._rooms.get(uid)
+        """Until the Decision a deleted pod still holds its room in scorers."""
+        held = self.rooms.get(uid)
         if held is None:
             return None
         if pod is not None and is_bound(pod):
-            del self._rooms[uid]
+            del self.rooms[uid]
             return None if pod.spec.node_name == held.node else held.placed()
         if held.is_bound and (pod is None or is_finished(pod)):
-            del self._rooms[uid]
+            del self.rooms[uid]
             return held.placed()
         return None
 
     def _hold(self, decision: DecisionSummary, pod: Pod | None) -> Pod | None:
-        held, attempt = self._rooms.get(decision.uid), _attempt_of(decision)
-        _, left = self._left.get(decision.uid, (0.0, None))
+        held, attempt = self.rooms.get(decision.uid), _attempt_of(decision)
+        _, left = self.deleted.get(decision.uid, (0.0, None))
         pod = pod or left or (held.pod if held else None)
         if pod is None or attempt is None or not decision.node or (held and not held.is_about(decision)):
             return None
-        self._rooms[decision.uid] = _HeldRoom(pod, decision.node, attempt)
+        self.rooms[decision.uid] = _HeldRoom(pod, decision.node, attempt)
         return None if held is None or held.node == decision.node else held.placed()
 
     def _move(self, held: _HeldRoom, node: str) -> Pod | None:

@@ -74,10 +74,6 @@ log = get_logger()
 # A takeover reads DECISIONS from this long ago, more than the clocks of this machine and of NATS may differ. Earlier
 # Decisions are found by the subjects of the pods.
 DECISIONS_BEFORE: Final = timedelta(seconds=10)
-# Events are gathered this long while pods wait for a slot of the window, otherwise handled at once: a call of the core
-# costs 30 µs for one event or twenty, and pods published together stay together in scorer and binder (ADR 33). Filling
-# a slot that much later delays no pod.
-GATHER_SECONDS: Final = 0.02
 
 
 END_SECONDS: Final = 5.0  # between two searches for messages of PENDING that no pod needs
@@ -85,8 +81,6 @@ END_SECONDS: Final = 5.0  # between two searches for messages of PENDING that no
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WatcherParts:
-    """The parts that every term of this process uses."""
-
     process: Process
     client: KubeClient
     informers: Informers
@@ -235,7 +229,7 @@ class WatcherTerm:
             slice_seconds=parts.settings.slice.total_seconds(),
             inbox=self._inbox,
             check=self._leadership.check,
-            gather_seconds=lambda: gather_seconds(core),
+            gather_seconds=core.gather_seconds,
         )
         async with AsyncExitStack() as stack, asyncio.TaskGroup() as tasks:
             stack.push_async_callback(loop.tasks.settle, 0)
@@ -273,7 +267,6 @@ class WatcherTerm:
         tasks.create_task(streams, name="streams")
 
     async def _take_over(self, core: WatcherCore, cluster: BucketReader) -> None:
-        """Find the pods' messages once the bucket ``cluster`` has been read."""
         self._condition.waiting("taking over: reading the bus")
         await cluster.caught_up.wait()
         subjects = {str(queued.uid): queued.subject("decision") for queued in core.recovering_pods()}
@@ -314,7 +307,6 @@ class WatcherTerm:
         await self._session.create_consumer(PENDING, SCORER)
 
     async def _show_figures(self, core: WatcherCore) -> None:
-        """Show the core's figures as gauges and in NATS's service protocol, until the term ends."""
         gauges, stats = Gauges(self._parts.process.metrics), self._parts.stats
         try:
             while True:
@@ -378,11 +370,6 @@ class WatcherTerm:
                 LiveDataReceived(bucket=bucket, key=entry.key, sequence=entry.sequence, data=entry.data)
                 for entry in batch
             )
-
-
-def gather_seconds(core: WatcherCore) -> float:
-    """Seconds for which events gather before the core's next call."""
-    return GATHER_SECONDS if core.is_queue_running and core.waiting else 0.0
 
 
 def _attempt_of(stored: StoredMessage) -> Attempt | None:

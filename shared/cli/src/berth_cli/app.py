@@ -7,48 +7,73 @@ import os
 import sys
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from importlib import import_module
-from typing import Annotated, Final
+from typing import Annotated, Any, Final
 
 import typer
 from typer import completion
+from typer.core import TyperGroup
 
 from berth import __version__
 from berth.exits import Exit, open_closed_streams
-from berth.settings.sources import HELP_FLAGS, WrongUsage, go_forms, usage_problem
+from berth.settings.commandline import HELP_FLAGS, WrongUsage, go_forms, usage_problem
+from berth_cli.examples import epilog
 from berth_cli.options import KubectlPlugin
 from berth_cli.rendering import OutputError, ReaderGoneError, StandardOutput, note, print_line, print_text
 
 # Modules of ``berth_cli.commands`` with an ``app``, and the first line of their help, in the order of the help.
 # Importing all of them takes 0.7 s of CPU time, ``trace`` alone a third of that; the help and unknown commands import
 # none.
-COMMANDS: Final = {
-    "up": "Run the whole pipeline in the foreground, until Ctrl-C.",
-    "run": "See berth work: it places pods on a simulated cluster.",
-    "why": "Print why a pod is on its node, or on no node.",
-    "trace": "Print a pod's messages in order, with the times between them.",
-    "top": "Print queues, services, nodes, and problems.",
-    "console": "Serve a page that shows the cluster live.",
-    "queue": "List waiting pods, or explain why a pod waits.",
-    "dead": "Dead letters: messages that could not be decoded, or failed.",
-    "drain": "Stop publishing pods, and end when no pod is under way.",
-    "simulate": "Print where pods would go.",
-    "record": "Write the messages on the bus into a file, for berth replay.",
-    "replay": "Make the rankings of a recording again, and compare.",
-    "bus": "The bus: streams, buckets and consumers.",
-    "config": "Configuration files (KubeSchedulerConfiguration).",
-    "plugin": "List plugins, or write the package of a new one.",
-    "completion": "Print a script that completes commands and flags.",
+GROUPS: Final[Mapping[str, Mapping[str, str]]] = {
+    "Look": {
+        "why": "Print why a pod is on its node, or on no node.",
+        "trace": "Print a pod's messages in order, with the times between them.",
+        "top": "Print queues, services, nodes, and problems.",
+        "queue": "List waiting pods, or explain why a pod waits.",
+        "console": "Serve a page that shows the cluster live.",
+    },
+    "Try": {
+        "run": "See berth work: it places pods on a simulated cluster.",
+        "up": "Run the whole pipeline in the foreground, until Ctrl-C.",
+        "simulate": "Print where pods would go.",
+        "export": "Write a cluster's objects into a file, for berth simulate.",
+    },
+    "Operate": {
+        "dead": "Dead letters: messages that could not be decoded, or failed.",
+        "drain": "Stop publishing pods, and end when no pod is under way.",
+        "record": "Write the messages on the bus into a file, for berth replay.",
+        "replay": "Make the rankings of a recording again, and compare.",
+        "bus": "The bus: streams, buckets and consumers.",
+    },
+    "Develop": {
+        "config": "Configuration files (KubeSchedulerConfiguration).",
+        "plugin": "List plugins, or write the package of a new one.",
+        "completion": "Print a script that completes commands and flags.",
+    },
 }
+COMMANDS: Final = {name: text for group in GROUPS.values() for name, text in group.items()}
 # Subcommands of ``kubectl berth``: questions about pods of a running cluster.
 KUBECTL_COMMANDS: Final = ("why", "trace", "top", "queue", "dead")
 COMPLETE: Final = "_BERTH_COMPLETE"  # the variable by which a shell asks for completions
 WORDS: Final = ("COMP_WORDS", "_TYPER_COMPLETE_ARGS")  # the words typed so far: in bash, in other shells
 
 
+class GroupedCommands(TyperGroup):
+    """The command with its subcommands by what people want to do."""
+
+    def format_commands(self, ctx: typer.Context, formatter: Any) -> None:  # type: ignore[override]  # noqa: ARG002 - typer's
+        width = max(map(len, self.commands))
+        for group, commands in GROUPS.items():
+            if rows := [(name.ljust(width), text) for name, text in commands.items() if name in self.commands]:
+                with formatter.section(group):
+                    formatter.write_dl(rows)
+
+
 def app_with(names: Iterable[str] = COMMANDS, *, listed: Iterable[str] = ()) -> typer.Typer:
     """The app with these subcommands. ``listed`` subcommands appear in its help and completions only."""
     app = typer.Typer(
         help="A Kubernetes scheduler made of small services that meet on NATS.",
+        epilog="berth COMMAND --help has examples.",
+        cls=GroupedCommands,
         no_args_is_help=True,
         context_settings=HELP_FLAGS,
         pretty_exceptions_enable=False,
@@ -57,10 +82,19 @@ def app_with(names: Iterable[str] = COMMANDS, *, listed: Iterable[str] = ()) -> 
     )
     app.callback()(root)
     for name in names:
-        app.add_typer(import_module(f"berth_cli.commands.{name}").app)
+        _add(app, name)
     for name in listed:
         app.command(name, help=COMMANDS[name])(_nothing)
     return app
+
+
+def _add(app: typer.Typer, name: str) -> None:
+    added: typer.Typer = import_module(f"berth_cli.commands.{name}").app
+    is_group = added.info.name == name
+    words = [f"{name} {command.name}" if is_group else name for command in added.registered_commands]
+    for command, of in zip(added.registered_commands, words, strict=True):
+        command.epilog = epilog(of)
+    app.add_typer(added, epilog=epilog(*words) if is_group else None)
 
 
 def _nothing() -> None:

@@ -13,10 +13,12 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from enum import StrEnum
+from pathlib import Path
 from typing import Annotated, Any, Final, TypeVar
 
 import typer
 
+from berth.api.config.presets import PRESETS
 from berth.errors import BerthError, first_error
 from berth.exits import Exit, UsageError, exit_for
 from berth.messages.subjects import PREFIX, escape_dotted, escape_token
@@ -85,6 +87,75 @@ PodNamespace = Annotated[
         help=f"The namespace of a pod that is named alone; by default {DEFAULT_NAMESPACE!r}.",
         show_default=False,
         callback=_namespace_as_kubectl_has_it,
+    ),
+]
+
+
+STANDARD_INPUT: Final = Path("/dev/stdin")
+
+
+def named_file(text: str) -> Path:
+    return STANDARD_INPUT if text == "-" else Path(text)
+
+
+def shown(file: Path) -> str:
+    return "standard input" if file == STANDARD_INPUT else str(file)
+
+
+Provider = Annotated[
+    str | None,
+    typer.Option(
+        "--algorithm-provider",
+        metavar="NAME",
+        envvar="BERTH_ALGORITHM_PROVIDER",
+        help=f"The preset that a file starts from: {', '.join(PRESETS)}; `berth config providers` lists all.",
+        show_default=False,
+    ),
+]
+
+ServicesConfig = Annotated[
+    Path | None,
+    typer.Option(
+        "--config",
+        metavar="FILE",
+        help="The services' configuration, for rankings made here and for what would help.",
+        envvar="BERTH_CONFIG",
+        show_default=False,
+    ),
+]
+
+
+Gates = Annotated[
+    str | None,
+    typer.Option(
+        "--feature-gates",
+        metavar="A=true,B=false",
+        envvar="BERTH_FEATURE_GATES",
+        help="Feature gates of the preset; `berth config providers` lists them.",
+        show_default=False,
+    ),
+]
+
+# For commands that ask running services: their presets come from the variables, rarely from a flag.
+ServicesProvider = Annotated[
+    str | None, typer.Option("--algorithm-provider", envvar="BERTH_ALGORITHM_PROVIDER", hidden=True)
+]
+ServicesGates = Annotated[str | None, typer.Option("--feature-gates", envvar="BERTH_FEATURE_GATES", hidden=True)]
+
+
+KubeconfigToRead = Annotated[
+    Path | None,
+    typer.Option(
+        "--kubeconfig",
+        metavar="FILE",
+        help="The cluster to read; by default KUBECONFIG's or ~/.kube/config's.",
+        show_default=False,
+    ),
+]
+KubeContext = Annotated[
+    str | None,
+    typer.Option(
+        "--context", metavar="NAME", help="A context of the kubeconfig; by default the current.", show_default=False
     ),
 ]
 

@@ -26,6 +26,7 @@ from berth_sim.apiserver.kinds import BY_NAME, NAMESPACES, NODES, PODS, PRIORITY
 from berth_sim.apiserver.resources import Clock, Resources, incoming, utc_now
 from berth_sim.apiserver.status import JsonObject
 from berth_sim.apiserver.store import DEFAULT_HISTORY, FIRST_REVISION, Store, StoredObject
+from berth_sim.controllers.loop import Controllers
 from berth_sim.faults import Faults
 from berth_sim.nodes import CordonTaints, Kubelet, KubeletSettings
 from berth_sim.prometheus import PREFIX
@@ -127,7 +128,7 @@ REVISIONS_PER_SECOND = 10_000
 class SimulatedCluster:
     """A cluster on a local port. With `kubelet=None` it is an API server alone.
 
-    Then bound pods stay Pending, terminating ones are not removed, and cordoned nodes get no taint.
+    Then bound pods stay Pending, terminating ones are not removed, cordoned nodes get no taint, and workloads no pods.
 
     Args:
         nodes: Nodes that exist from the start (see `berth_sim.nodes`).
@@ -168,6 +169,7 @@ class SimulatedCluster:
         self._port = port
         self._kubelet = Kubelet(self.resources, kubelet) if kubelet is not None else None
         self._cordon_taints = CordonTaints(self.resources)
+        self._controllers = Controllers(self.resources)
         self._wanted_kubeconfig_path = kubeconfig_path
         self._stack = AsyncExitStack()
 
@@ -212,7 +214,7 @@ class SimulatedCluster:
         host, port = runner.addresses[0][:2]
         self.url = f"http://{host}:{port}"
         if self._kubelet is not None:
-            for one in (self._kubelet, self._cordon_taints):
+            for one in (self._kubelet, self._cordon_taints, self._controllers):
                 one.start()
                 self._stack.callback(one.stop)
         self._write_kubeconfig()

@@ -21,6 +21,7 @@ _CORDON = {"key": UNSCHEDULABLE_TAINT.key, "effect": UNSCHEDULABLE_TAINT.effect}
 class KubeletSettings:
     start_delay: timedelta = timedelta(seconds=0.5)  # from Binding to Running
     longest_grace: timedelta = timedelta(seconds=1)  # upper limit of a terminating pod's grace period
+    job_duration: timedelta = timedelta(seconds=5)  # from Running to Succeeded, for the pods of Jobs
 
 
 class Kubelet:
@@ -81,6 +82,14 @@ class Kubelet:
             return
         status = running_status(pod.value, timestamp(self._resources.clock()))
         self._resources.store.put(PODS, key, {**pod.value, "status": status})
+        if any(owner.get("kind") == "Job" for owner in pod.value["metadata"].get("ownerReferences") or ()):
+            self._later(self._settings.job_duration, partial(self._succeed, key, uid))
+
+    def _succeed(self, key: Key, uid: str) -> None:
+        pod = self._current(key, uid)
+        if pod is not None and "deletionTimestamp" not in pod.value["metadata"]:
+            status = succeeded_status(pod.value, timestamp(self._resources.clock()))
+            self._resources.store.put(PODS, key, {**pod.value, "status": status})
 
     def _end(self, key: Key, uid: str) -> None:
         try:
@@ -141,6 +150,22 @@ def running_status(pod: JsonObject, now: str) -> JsonObject:
         "conditions": list(conditions.values()),
         "containerStatuses": containers,
     }
+
+
+def succeeded_status(pod: JsonObject, now: str) -> JsonObject:
+    """Return the status of a running pod after its containers have ended well."""
+    ended = {"terminated": {"exitCode": 0, "reason": "Completed", "finishedAt": now}}
+    containers = [
+        {**status, "ready": False, "started": False, "state": ended} for status in pod["status"]["containerStatuses"]
+    ]
+    conditions = [
+        {**known, "status": "False", "reason": "PodCompleted"} if known["type"] in _READY else known
+        for known in pod["status"]["conditions"]
+    ]
+    return {**pod["status"], "phase": "Succeeded", "conditions": conditions, "containerStatuses": containers}
+
+
+_READY = frozenset({"Ready", "ContainersReady"})
 
 
 def _container_status(container: JsonObject, now: str) -> JsonObject:

@@ -1,15 +1,18 @@
 """The HTTP side of the simulated API server: from the request to the store and the response."""
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from functools import partial
 from http import HTTPStatus
 from typing import Any
 
 import msgspec
+import yaml
 from aiohttp import web
 
-from berth_sim import faults, prometheus
-from berth_sim.apiserver import kubectl, listing, patch, status
+from berth.api.config.yamlreader import reason_in_a_line, yaml_values
+from berth_sim import faults, kubectl, prometheus
+from berth_sim.apiserver import apply, listing, patch, protobuf, schema, status
 from berth_sim.apiserver import resources as bindings
 from berth_sim.apiserver.kinds import PODS, Route, SimulatedKind, UnknownResourceError, parse_path
 from berth_sim.apiserver.resources import DeleteOptions, Part, Resources
@@ -20,15 +23,14 @@ from berth_sim.apiserver.status import (
     no_such_resource,
     unsupported_media_type,
 )
-from berth_sim.apiserver.store import Store, StoredObject
+from berth_sim.apiserver.store import Store
 from berth_sim.apiserver.watch import Watch, watch_options
 from berth_sim.faults import Faults, Verb
 from berth_sim.prometheus import SimulatedExporters, SimulatedPrometheus
 
 _JSON = "application/json"
-
-
-_PROTOBUF = "application/vnd.kubernetes.protobuf"
+_YAML = "application/yaml"
+_OPENAPI_V2 = "application/com.github.proto-openapi.spec.v2.v1.0+protobuf"
 
 
 _HEALTH_PATHS = frozenset({"/healthz", "/livez", "/readyz"})
@@ -94,27 +96,31 @@ class SimulatedApiServer:
         document = self._documents.get(path.rstrip("/"))
         if document is None:
             return web.Response(status=HTTPStatus.NOT_FOUND, text="404 page not found\n")
-        return _json(document)
+        return web.Response(body=document, content_type=_JSON if document else _OPENAPI_V2)
 
     async def _serve(
         self, request: web.BaseRequest, route: Route, verb: Verb, query: Mapping[str, str], body: bytes
     ) -> web.StreamResponse:
-        if query.get("dryRun"):
-            raise bad_request("dryRun is not simulated: send the request without it")
         match verb:
             case "watch":
                 return await self._watch(request, route, query)
             case "create" | "update" | "patch":
-                return self._write(request.content_type, route, verb, body)
+                return self._write(request.content_type, route, verb, query, body)
             case "delete" | "deletecollection":
-                return self._delete(route, verb, query, body)
+                return self._delete(request.content_type, route, verb, query, body)
             case _:
                 return self._read(request, route, verb, query)
+
+    def _written_to(self, query: Mapping[str, str]) -> Resources:
+        """For a dry run, a copy that keeps no write."""
+        return self._resources.dry() if query.get("dryRun") else self._resources
 
     def _read(self, request: web.BaseRequest, route: Route, verb: Verb, query: Mapping[str, str]) -> web.Response:
         kind = route.kind
         if verb == "get":
             stored = self._resources.find(kind, route.key)
+            if route.subresource == "scale":
+                return _json(msgspec.json.encode(bindings.scale_of(kind, stored.value)))
             if _wants_table(request):
                 return _json(kubectl.encoded(kind, [stored], self._store.revision, self._resources.clock()))
             return _json(stored.encoded(kind))
@@ -123,45 +129,82 @@ class SimulatedApiServer:
             return _json(kubectl.encoded(kind, page.items, page.revision, self._resources.clock(), page.rest))
         return _json(page.encoded(kind))
 
-    def _write(self, content_type: str, route: Route, verb: Verb, body: bytes) -> web.Response:
-        if verb == "create" and route.kind.why_none:
-            raise method_not_allowed(route.kind.why_none)
-        if content_type == _PROTOBUF:
-            raise unsupported_media_type("the simulated API server reads JSON only: try `kubectl create -f`")
+    def _write(
+        self, content_type: str, route: Route, verb: Verb, query: Mapping[str, str], body: bytes
+    ) -> web.Response:
+        kind, resources = route.kind, self._written_to(query)
+        if kind.why_none and verb == "create":
+            raise method_not_allowed(kind.why_none)
         if route.subresource == "binding":
-            decoded = _decode(body, "Binding")
+            decoded = _decode(content_type, body, "Binding")
             name = route.name or (decoded.get("metadata") or {}).get("name", "")
-            bindings.bind(self._resources, route.namespace, name, decoded)
+            bindings.bind(resources, route.namespace, name, decoded)
             return _json(status.success(HTTPStatus.CREATED), HTTPStatus.CREATED)
+        if content_type == apply.CONTENT_TYPE:
+            return self._apply(resources, route, query, body)
+        if verb == "patch" and content_type not in {patch.MERGE, patch.STRATEGIC, patch.JSON}:
+            raise unsupported_media_type()
+        decoded = _decode(content_type, body, "patch" if verb == "patch" else kind.name)
+        warnings = () if verb == "patch" else _unknown_fields(kind, query, decoded)
+        if route.subresource == "scale":
+            scale = bindings.scale_of(kind, resources.find(kind, route.key).value)
+            wanted = patch.apply(content_type, scale, decoded) if verb == "patch" else decoded
+            return _json(
+                msgspec.json.encode(bindings.scale_of(kind, bindings.rescale(resources, kind, route.key, wanted)))
+            )
         part: Part = "status" if route.subresource == "status" else ""
         if verb == "create":
-            stored = self._resources.create(route.kind, route.namespace, _decode(body, route.kind.name))
-            return _json(stored.encoded(route.kind), HTTPStatus.CREATED)
-        if verb == "update":
-            stored, is_new = self._resources.replace(route.kind, route.key, _decode(body, route.kind.name), part)
-            return _json(stored.encoded(route.kind), HTTPStatus.CREATED if is_new else HTTPStatus.OK)
-        return _json(self._patch(content_type, route, part, body).encoded(route.kind))
+            stored, is_new = resources.create(kind, route.namespace, decoded), True
+        elif verb == "update":
+            stored, is_new = resources.replace(kind, route.key, decoded, part)
+        else:
+            changed = partial(_patched, kind, content_type, decoded, query)
+            stored, is_new = resources.change(kind, route.key, changed, part), False
+        return _json(stored.encoded(kind), HTTPStatus.CREATED if is_new else HTTPStatus.OK, warnings)
 
-    def _patch(self, content_type: str, route: Route, part: Part, body: bytes) -> StoredObject:
-        if content_type not in {patch.MERGE, patch.STRATEGIC, patch.JSON}:
-            raise unsupported_media_type()
-        change = _decode(body, "patch")
-        return self._resources.change(
-            route.kind, route.key, lambda value: patch.apply(content_type, value, change), part
+    def _now(self) -> str:
+        return bindings.timestamp(self._resources.clock())
+
+    def _apply(self, resources: Resources, route: Route, query: Mapping[str, str], body: bytes) -> web.Response:
+        kind, manager = route.kind, query.get("fieldManager", "")
+        if kind.why_none:
+            raise method_not_allowed(kind.why_none)
+        if not manager:
+            raise StatusError(
+                HTTPStatus.UNPROCESSABLE_ENTITY,
+                "Invalid",
+                'PatchOptions.meta.k8s.io "" is invalid: fieldManager: Required value: is required for apply patch',
+            )
+        config = _yaml(body)
+        warnings = _unknown_fields(kind, query, config)
+        before = self._resources.store.table(kind).items.get(route.key)
+        after = apply.applied(
+            kind,
+            bindings.as_shown(kind, before.value) if before else None,
+            config,
+            apply.Applier(name=manager, is_forced=query.get("force") == "true", now=self._now()),
         )
+        if before is None:
+            after["metadata"] = {**after["metadata"], "name": route.name}
+            return _json(resources.create(kind, route.namespace, after).encoded(kind), HTTPStatus.CREATED, warnings)
+        part: Part = "status" if route.subresource == "status" else ""
+        return _json(resources.change(kind, route.key, lambda _: after, part).encoded(kind), warnings=warnings)
 
-    def _delete(self, route: Route, verb: Verb, query: Mapping[str, str], body: bytes) -> web.Response:
-        options = _delete_options(query, body)
+    def _delete(
+        self, content_type: str, route: Route, verb: Verb, query: Mapping[str, str], body: bytes
+    ) -> web.Response:
+        options, resources = _delete_options(content_type, query, body), self._written_to(query)
         if verb == "delete":
-            return _json(self._delete_one(route.kind, route.key, options))
+            return _json(self._delete_one(resources, route.kind, route.key, options))
         page = listing.list_page(self._store, route.kind, route.namespace, listing.list_options(route.kind, query))
         for stored in page.items:
-            self._delete_one(route.kind, stored.key, options)
+            self._delete_one(resources, route.kind, stored.key, options)
         return _json(page.encoded(route.kind))
 
-    def _delete_one(self, kind: SimulatedKind, key: tuple[str, str], options: DeleteOptions) -> bytes:
+    @staticmethod
+    def _delete_one(resources: Resources, kind: SimulatedKind, key: tuple[str, str], options: DeleteOptions) -> bytes:
         """Delete an object; the response is a pod's last state, or a Status for other kinds."""
-        stored, is_gone = self._resources.delete(kind, key, options)
+        stored, is_gone = resources.delete(kind, key, options)
         if kind is PODS or not is_gone:
             return stored.encoded(kind)
         return status.success(details={**status.details_of(kind, key[1]), "uid": stored.value["metadata"]["uid"]})
@@ -173,7 +216,8 @@ class SimulatedApiServer:
         self._faults.watch_opened(watch.cut, route.kind.plural)
         try:
             async for chunk in watch.lines():
-                await response.write(chunk)
+                shown = kubectl.watched(route.kind, chunk, self._resources.clock()) if _wants_table(request) else chunk
+                await response.write(shown)
             await response.write_eof()
         except ConnectionError:
             return response  # the client has disconnected
@@ -226,11 +270,38 @@ def _wants_table(request: web.BaseRequest) -> bool:
     return "as=Table" in request.headers.get("Accept", "")
 
 
-def _json(body: bytes, code: int = HTTPStatus.OK) -> web.Response:
-    return web.Response(body=body, status=code, content_type=_JSON)
+def _json(body: bytes, code: int = HTTPStatus.OK, warnings: Sequence[str] = ()) -> web.Response:
+    answer = web.Response(body=body, status=code, content_type=_JSON)
+    for warning in warnings:
+        answer.headers.add("Warning", f"299 - {msgspec.json.encode(warning).decode()}")
+    return answer
 
 
-def _decode(body: bytes, name: str) -> Any:
+def _patched(kind: SimulatedKind, content_type: str, change: Any, query: Mapping[str, str], value: Any) -> Any:
+    after = patch.apply(content_type, value, change)
+    _unknown_fields(kind, query, after)
+    return after
+
+
+def _unknown_fields(kind: SimulatedKind, query: Mapping[str, str], value: Any) -> Sequence[str]:
+    """What to warn of, by the query's fieldValidation.
+
+    Raises:
+        StatusError: 400, with `Strict`, for fields that the kind does not have.
+    """
+    match query.get("fieldValidation"):
+        case "Strict":
+            schema.refuse_unknown(schema.type_of(kind.group, kind.name), value, kind)
+        case "Warn":
+            return schema.check_fields(schema.type_of(kind.group, kind.name), value)
+    return ()
+
+
+def _decode(content_type: str, body: bytes, name: str) -> Any:
+    if content_type == protobuf.CONTENT_TYPE:
+        return protobuf.decode(body, name)
+    if content_type == _YAML:
+        return _yaml(body)
     try:
         return msgspec.json.decode(body)
     except msgspec.DecodeError as exc:
@@ -240,12 +311,25 @@ def _decode(body: bytes, name: str) -> Any:
         ) from exc
 
 
-def _delete_options(query: Mapping[str, str], body: bytes) -> DeleteOptions:
-    options = (_decode(body, "DeleteOptions") if body else None) or {}
+def _yaml(body: bytes) -> Any:
+    try:
+        (value,) = yaml_values(body.decode())
+    except (ValueError, yaml.YAMLError) as exc:
+        raise bad_request(f"error decoding YAML: {reason_in_a_line(exc)}") from exc
+    if not isinstance(value, dict):
+        raise bad_request("error decoding YAML: want an object")
+    return value
+
+
+def _delete_options(content_type: str, query: Mapping[str, str], body: bytes) -> DeleteOptions:
+    options = (_decode(content_type, body, "DeleteOptions") if body else None) or {}
     preconditions = options.get("preconditions") or {}
     grace = options.get("gracePeriodSeconds")
     if grace is None and query.get("gracePeriodSeconds"):
         grace = listing.integer(query, "gracePeriodSeconds")
     return DeleteOptions(
-        grace_seconds=grace, uid=preconditions.get("uid"), resource_version=preconditions.get("resourceVersion")
+        grace_seconds=grace,
+        uid=preconditions.get("uid"),
+        resource_version=preconditions.get("resourceVersion"),
+        orphans=(options.get("propagationPolicy") or query.get("propagationPolicy")) == "Orphan",
     )

@@ -81,6 +81,7 @@ class BindingAttempt:
     # The same for POSTs without an answer: their node is kept until the pod's own resourceVersion is higher.
     lost_version: int = 0
     read: Pod | None = None  # the API server's answer; None again after a pause
+    asked: frozenset[str] = frozenset()  # the nodes on which extenders were asked about evictions
     answered: EvictionsAnswered | None = None  # by extenders, for the evictions that come next
     has_waited_for_watch: bool = False  # for a watch that has not shown the pod yet
     # A verdict that waits until no POST of the pod can land any more, and whether it has a dead letter.
@@ -97,19 +98,19 @@ class BindingAttempt:
     repeats: int = 0  # how often ``waiting`` was published for the latest attempt
     decision: Decision | None = None  # the final one, until its PubAck
     decided: RankedDelivery | None = None  # the decided message: a later attempt may join meanwhile
+    uid: str = field(init=False)
 
-    @property
-    def uid(self) -> str:
-        return self.pod.uid
+    def __post_init__(self) -> None:
+        self.uid = self.latest.attempt.uid
 
     @property
     def is_suspect(self) -> bool:
-        """Whether a former binder may have ended while it bound this pod."""
+        """A former binder may have ended while it bound this pod."""
         return self.deliveries[0].is_suspect
 
     @property
     def sequence(self) -> int:
-        """The pod's place in the order of POSTs: the sequence of its first message."""
+        """The sequence of its first message."""
         return self.deliveries[0].sequence
 
     def join(self, delivery: RankedDelivery) -> bool:
@@ -188,8 +189,8 @@ class BindingAttempt:
         self.pod, self.eviction, self.phase = plan.pod, plan, AttemptPhase.EVICTING
 
     def begin_asking(self, question: EvictionQuestion) -> AskAboutEvictions:
-        """Ask about evictions for the pod as it was read."""
         self.phase = AttemptPhase.ASKING
+        self.asked = self.asked.union(each.node for each in question.candidates)
         pod, self.read = self.read or self.pod, None
         return AskAboutEvictions(pod=pod, candidates=question.candidates, victims=question.victims)
 
@@ -303,8 +304,6 @@ NO_DEADLINE = float("inf")
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class PluginSteps:
-    """One pod's steps towards one node through the plugins of its profile."""
-
     profile: Profile
     state: CycleState
     pod: Pod
@@ -354,7 +353,6 @@ class PluginSteps:
         )
 
     def after_binding(self) -> None:
-        """Run PostBind after the API has confirmed the Binding."""
         for plugin in self.profile.post_binds:
             with suppress(PluginFailure):  # the pod is bound: a plugin's failure changes nothing
                 call(plugin, "PostBind", plugin.post_bind, object, self.state, self.pod, self.node)

@@ -67,12 +67,14 @@ class ConflictCheck:
         pod = _newer(self._cache.pod(attempt.uid), read)
         if pod is None or (read is None and self._is_behind(pod, ranked.pod)):
             is_to_come = version_number(ranked.pod.metadata.resource_version) > self._cache.reached(PODS)
-            return None if is_to_come else GONE if pod is None else self._unless_over(pod, ranked)
-        return GONE if pod.uid != attempt.uid else self._unless_over(pod, ranked)
+            return None if is_to_come else GONE if pod is None else self._unless_over(pod, attempt.uid, ranked)
+        if read is not None and pod.uid != attempt.uid:
+            return GONE
+        return self._unless_over(pod, attempt.uid, ranked)
 
-    def _unless_over(self, pod: Pod, ranked: Ranked) -> Verdict | Pod:
+    def _unless_over(self, pod: Pod, uid: str, ranked: Ranked) -> Verdict | Pod:
         """The pod, or the verdict if it is bound, gone, or changed since it was ranked."""
-        assumed = self._cache.assumed_pod(pod.uid)
+        assumed = self._cache.assumed_pod(uid)
         if assumed is not None and assumed.is_bound:
             return bound(assumed.node)
         if pod.spec.node_name:
@@ -100,7 +102,7 @@ class ConflictCheck:
         return self._nodes.status(pod, node, self._profiles[ranked.profile], has_room=True).is_success
 
     def _is_behind(self, shown: Pod, ranked: Pod) -> bool:
-        """Whether the watcher has seen a change of the pod that our own watch has not shown yet."""
+        """The watcher has seen a change of the pod that our own watch has not shown yet."""
         return version_number(ranked.metadata.resource_version) > version_number(
             shown.metadata.resource_version
         ) and changed(ranked, shown)

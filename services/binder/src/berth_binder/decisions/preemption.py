@@ -7,7 +7,7 @@ asked which of the cheapest ones they keep, and the binder evicts the best of th
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Final
@@ -48,12 +48,19 @@ class PreemptionCheck:
             return Verdict(outcome=Outcome.PREEMPTING, node=nominated, message=ranked.message, preemption=preemption)
         return self._without_eviction(pod, profile)
 
-    def plan(
-        self, ranked: Ranked, proposed: Preemption, pod: Pod, profile: Profile, kept: Evictions | None
+    def plan(  # noqa: PLR0913, PLR0917 - the parts of a proposal, and what extenders have answered
+        self,
+        ranked: Ranked,
+        proposed: Preemption,
+        pod: Pod,
+        profile: Profile,
+        kept: Evictions | None,
+        asked: Collection[str],
     ) -> Verdict | EvictionPlan | EvictionQuestion:
         """The pods to evict, a question, or a verdict: also a conflict if there are no victims, or one is being bound.
 
-        ``kept``: the evictions that extenders keep; ``None``: they were not asked.
+        ``kept``: the evictions that extenders keep of the last ones; ``None``: they were not asked. ``asked``: the
+        nodes about which they were asked.
 
         Raises:
             RecheckError: a plugin could not answer.
@@ -61,9 +68,10 @@ class PreemptionCheck:
         verdict = self.verdict(ranked, proposed, pod, profile)
         if verdict is not None:
             return verdict
-        if kept is None and profile.asks_about_evictions(pod):
-            return self._question(pod, proposed, profile)
-        if kept is not None and not kept.left:
+        if profile.asked_about_evictions(pod) and (kept is None or not kept.is_final):
+            question = self._question(pod, proposed, profile, asked)
+            return question or (_conflict(NO_VICTIMS) if kept is None else _left_out(ranked, kept))
+        if kept is not None and kept.failure:
             return _left_out(ranked, kept)
         needed = self._best_eviction(pod, proposed, profile, kept)
         if needed is None or not needed.victims:
@@ -81,14 +89,14 @@ class PreemptionCheck:
             ),
         )
 
-    def nomination_is_useless(self, verdict: Verdict, ranked: Ranked, pod: Pod, profile: Profile) -> bool:
-        """Whether the pod's nominated node does not help it even after a preemption, and no victims terminate there.
+    def nomination_is_useless(self, ranked: Ranked, pod: Pod, profile: Profile) -> bool:
+        """Whether an unschedulable pod's nominated node does not help it even after a preemption, and keeps no victims.
 
         Raises:
             RecheckError: a plugin could not answer.
         """
         nominated = pod.status.nominated_node_name
-        is_useless = verdict.outcome is Outcome.UNSCHEDULABLE and ranked.clears_nomination and bool(nominated)
+        is_useless = ranked.clears_nomination and bool(nominated)
         return is_useless and not self._is_being_vacated(pod, nominated, profile)
 
     def _without_eviction(self, pod: Pod, profile: Profile) -> Verdict | None:
@@ -125,14 +133,16 @@ class PreemptionCheck:
         going = [_victim(found.pod) for found in placed if found is not None and is_being_preempted(found.pod)]
         return Preemption(node=node, victims=going)
 
-    def _question(self, pod: Pod, proposed: Preemption, profile: Profile) -> Verdict | EvictionQuestion:
+    def _question(
+        self, pod: Pod, proposed: Preemption, profile: Profile, asked: Collection[str]
+    ) -> EvictionQuestion | None:
         snapshot = self.cache.snapshot
         try:
-            candidates = eviction_candidates(pod, proposed.node, snapshot, profile)
+            candidates = eviction_candidates(pod, proposed.node, snapshot, profile, asked)
         except PluginFailure as failure:
             raise _cannot_choose(pod, failure) from failure
         if not candidates:
-            return _conflict(NO_VICTIMS)
+            return None
         placed = (snapshot.placed(uid) for each in candidates for uid in each.victims)
         victims = {each.pod.uid: each.pod for each in placed if each is not None}
         return EvictionQuestion(candidates=tuple(candidates), victims=victims)

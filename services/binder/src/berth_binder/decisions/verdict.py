@@ -149,6 +149,7 @@ def decision_on(  # noqa: PLR0913 - the explanation of a verdict comes from seve
         nodes=ranked.nodes,
         nominated_first=ranked.nominated_first,
         candidates=candidates or ranked.candidates,
+        weights=ranked.weights,
         rejections=list(verdict.rejections) or ranked.rejections,
         blockers=list(verdict.blockers) or ranked.blockers,
         preemption=verdict.preemption,

@@ -19,7 +19,7 @@ from operator import itemgetter
 from typing import Final, NamedTuple, TypeVar
 
 from berth.api.pod import Pod
-from berth.framework.interface import Plugin
+from berth.framework.interface import Plugin, QueueSortPlugin
 from berth.framework.plugincalls import (
     ONE_TIME,
     PluginFailure,
@@ -62,7 +62,6 @@ class ActivePods:
         self._size = 0
 
     def __len__(self) -> int:
-        """Entries, stale ones included."""
         return self._size
 
     def add(self, rank: SortKey, namespace: str, entry: ActiveEntry) -> None:
@@ -134,7 +133,6 @@ class _Rank:
         return self._by_namespace[self._turns[0][2]][0] if self._turns else None
 
     def take(self) -> None:
-        """Remove the first entry and end its namespace's turn."""
         if self._front:
             heapq.heappop(self._front)
             return
@@ -211,7 +209,6 @@ class SchedulingQueue:
 
     @property
     def entries(self) -> int:
-        """Entries in all heaps, stale ones included."""
         return len(self._timers) + sum(map(len, (*self._active.values(), *self._early.values())))
 
     def get(self, uid: str) -> QueuedPod | None:
@@ -221,7 +218,6 @@ class SchedulingQueue:
         return iter(self._pods.values())
 
     def pending(self) -> dict[str, int]:
-        """The number of pods in each of kube-scheduler's queues."""
         sizes = dict.fromkeys(QUEUES.values(), 0)
         for stage, queue in QUEUES.items():
             sizes[queue] += self._stage_sizes[stage]
@@ -280,7 +276,7 @@ class SchedulingQueue:
                 del self._names[metadata.namespace]
 
     def _push(self, pod: QueuedPod, place: Place, by_profile: Mapping[str, ActivePods]) -> None:
-        active = by_profile[pod.profile]
+        active = by_profile[pod.pod.spec.scheduler_name]
         namespace = FRONT if pod.at_front else pod.pod.metadata.namespace
         active.add(place.rank, namespace, ActiveEntry(place.key, pod.timestamp, pod.generation, pod.uid))
         if self._is_mostly_stale(active):  # pods come and go while the window is full
@@ -305,6 +301,11 @@ class SchedulingQueue:
             return None
         *_, active = min(heads, key=itemgetter(0, 1))
         return self._pods[active.pop().uid]
+
+    @property
+    def has_early(self) -> bool:
+        """Whether a back-off may end early, unless its pod has moved since."""
+        return any(map(len, self._early.values()))
 
     def pop_early(self, room: Mapping[str, int], settled: int) -> QueuedPod | None:
         """A pod whose back-off may end early, of a profile with room and without active pods. The caller must move it.
@@ -333,7 +334,6 @@ class SchedulingQueue:
                 return
 
     def has_stored(self, settled: int) -> bool:
-        """Whether :meth:`pop_stored` yields a pod."""
         return bool(self._awaiting_mirror) and self._awaiting_mirror[0][0] <= settled
 
     def pop_due(self) -> Iterator[QueuedPod]:
@@ -361,7 +361,7 @@ class SchedulingQueue:
         return self._generation
 
     def _current(self, generation: int, uid: str) -> QueuedPod | None:
-        """The pod of a heap entry; ``None`` if the entry is stale."""
+        """``None`` if the entry is stale."""
         pod = self._pods.get(uid)
         return pod if pod is not None and pod.generation == generation else None
 
@@ -395,10 +395,12 @@ SUSPENDED_SECONDS: Final = 60.0  # also the interval between two warnings about 
 
 
 class Place(NamedTuple):
-    """A pod's place among the active pods, by the QueueSort plugin."""
-
     rank: SortKey  # its sort key at a fixed timestamp: equal for pods that only their age separates
     key: SortKey  # orders pods within their namespace
+
+
+def _place(plugin: QueueSortPlugin, pod: QueuedPod) -> Place:
+    return Place(run_sort_key(plugin, pod.pod, ONE_TIME), run_sort_key(plugin, pod.pod, pod.timestamp))
 
 
 class QueuePlugins:
@@ -411,28 +413,20 @@ class QueuePlugins:
     def __init__(self, profiles: Mapping[str, Profile], clock: EventClock) -> None:
         self._profiles = profiles
         self._clock = clock
-        self._warnings: list[Warn] = []
+        self.warnings: list[Warn] = []  # for the next ``take_warnings``
         self._timeouts: Counter[str] = Counter()
         self._suspended: dict[str, float] = {}
         self._warned: dict[str, float] = {}
 
     def place(self, pod: QueuedPod) -> Place:
-        """The pod's place in the queue; the default plugin's if its own fails."""
+        """The default plugin's if the pod's own fails."""
         if not pod.failure:
             try:
-                return Place(self.sort_key(pod.pod, ONE_TIME), self.sort_key(pod.pod, pod.timestamp))
+                plugin = self._profiles[pod.pod.spec.scheduler_name].queue_sort
+                return self.call(plugin, pod.pod, partial(_place, plugin, pod))
             except PluginFailure as failure:
                 pod.record_failure(failure, self._clock.now)
         return Place(default_sort_key(pod.pod, ONE_TIME), default_sort_key(pod.pod, pod.timestamp))
-
-    def sort_key(self, pod: Pod, since: datetime) -> SortKey:
-        """The pod's sort key with ``since`` as its timestamp.
-
-        Raises:
-            PluginFailure: the plugin failed for this pod.
-        """
-        plugin = self._profiles[pod.spec.scheduler_name].queue_sort
-        return self.call(plugin, pod, partial(run_sort_key, plugin, pod, since))
 
     def pre_enqueue(self, pod: Pod) -> Status:
         """Run the PreEnqueue plugins until one rejects the pod.
@@ -448,7 +442,7 @@ class QueuePlugins:
 
     def take_warnings(self) -> list[Warn]:
         """Warnings about failures since the last call, at most one per plugin and minute."""
-        warnings, self._warnings = self._warnings, []
+        warnings, self.warnings = self.warnings, []
         return warnings
 
     def call(self, plugin: Plugin, pod: Pod, work: Callable[[], R]) -> R:
@@ -478,4 +472,4 @@ class QueuePlugins:
     def _report(self, plugin: Plugin, pod: Pod, failure: PluginFailure) -> None:
         if self._clock.now >= self._warned.get(plugin.name, 0.0):
             self._warned[plugin.name] = self._clock.now + SUSPENDED_SECONDS
-            self._warnings.append(Warn(message="a plugin failed", fields={"pod": pod.key, "error": str(failure)}))
+            self.warnings.append(Warn(message="a plugin failed", fields={"pod": pod.key, "error": str(failure)}))

@@ -7,7 +7,7 @@ import os
 from collections.abc import Iterable, Mapping
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any, Final, NoReturn
+from typing import Annotated, Any, NoReturn
 
 import typer
 import yaml
@@ -15,7 +15,7 @@ import yaml
 from berth.api.config.configuration import KubeSchedulerConfiguration, PluginLists
 from berth.api.config.encode import as_document
 from berth.api.config.load import ConfigurationError
-from berth.api.config.presets import CURRENT_RELEASE, DEFAULT_NAME, PRESETS, GateError, GateValues, Preset, read_gates
+from berth.api.config.presets import CURRENT_RELEASE, DEFAULT_NAME, GateError, GateValues, Preset, read_gates
 from berth.api.config.profiles import expand
 from berth.api.config.types import PluginRef, Plugins, Point
 from berth.exits import Exit
@@ -25,7 +25,16 @@ from berth.profiles.installed import known_plugins
 from berth.settings.file import file_values
 from berth.settings.presets import UnknownPresetError, deprecation_warning, every_gate, preset, presets
 from berth.settings.sources import read_settings
-from berth_cli.options import Output, OutputFormat, print_document, reporting_errors
+from berth_cli.options import (
+    Gates,
+    Output,
+    OutputFormat,
+    Provider,
+    named_file,
+    print_document,
+    reporting_errors,
+    shown,
+)
 from berth_cli.rendering import (
     indented,
     new_table,
@@ -39,55 +48,10 @@ from berth_cli.rendering import (
 app = typer.Typer(name="config", help="Configuration files (KubeSchedulerConfiguration).", no_args_is_help=True)
 
 
-STANDARD_INPUT: Final = Path("/dev/stdin")
-
-
-def named_file(text: str) -> Path:
-    return STANDARD_INPUT if text == "-" else Path(text)
-
-
-def shown(file: Path) -> str:
-    return "standard input" if file == STANDARD_INPUT else str(file)
-
-
 File = Annotated[
     Path,
     typer.Argument(
         metavar="FILE", help="A KubeSchedulerConfiguration; - is standard input.", parser=named_file, show_default=False
-    ),
-]
-
-Provider = Annotated[
-    str | None,
-    typer.Option(
-        "--algorithm-provider",
-        metavar="NAME",
-        envvar="BERTH_ALGORITHM_PROVIDER",
-        help=f"The preset that a file starts from: {', '.join(PRESETS)}; `berth config providers` lists all.",
-        show_default=False,
-    ),
-]
-
-ServicesConfig = Annotated[
-    Path | None,
-    typer.Option(
-        "--config",
-        metavar="FILE",
-        help="The configuration of the services.",
-        envvar="BERTH_CONFIG",
-        show_default=False,
-    ),
-]
-
-
-Gates = Annotated[
-    str | None,
-    typer.Option(
-        "--feature-gates",
-        metavar="A=true,B=false",
-        envvar="BERTH_FEATURE_GATES",
-        help="Feature gates of the preset; `berth config providers` lists them.",
-        show_default=False,
     ),
 ]
 
@@ -148,7 +112,7 @@ def _read_again_with(provider: str | None, gates: str | None) -> str:
 
 
 def extenders_not_asked(configuration: KubeSchedulerConfiguration) -> list[str]:
-    """A note for commands that rank pods themselves: only scorers ask extenders."""
+    """A note for commands that rank pods themselves: only services ask extenders."""
     names = [extender.name for extender in configuration.extenders]
     return [f"extenders are not asked here: nodes and points are as without {', '.join(names)}"] if names else []
 

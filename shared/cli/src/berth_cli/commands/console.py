@@ -12,13 +12,20 @@ from berth.api.config.configuration import KubeSchedulerConfiguration
 from berth.exits import Exit
 from berth.profiles.configuration import profiles_of
 from berth_cli.bus import NatsContext, NatsServer, NatsUrl
-from berth_cli.commands.config import Gates, Provider, ServicesConfig, configured
+from berth_cli.commands.config import configured
 from berth_cli.console.askagain import AskAgain
 from berth_cli.console.feed import Feed
 from berth_cli.console.guard import Guard, guard_of
 from berth_cli.console.pages import serve
 from berth_cli.console.server import ConsoleServer
-from berth_cli.options import reporting_errors, run_command, until_stopped
+from berth_cli.options import (
+    ServicesConfig,
+    ServicesGates,
+    ServicesProvider,
+    reporting_errors,
+    run_command,
+    until_stopped,
+)
 from berth_cli.remedies.asking import sources_of_filters
 
 app = typer.Typer()
@@ -75,8 +82,8 @@ def console(  # noqa: PLR0913 - one parameter a flag, given by name
     proxy_address: ProxyAddresses = None,
     allowed_host: AllowedHosts = None,
     config: ServicesConfig = None,
-    algorithm_provider: Provider = None,
-    feature_gates: Gates = None,
+    algorithm_provider: ServicesProvider = None,
+    feature_gates: ServicesGates = None,
     kubeconfig: Kubeconfig = None,
     nats: NatsUrl = None,
     nats_context: NatsContext = None,

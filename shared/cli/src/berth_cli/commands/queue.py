@@ -10,11 +10,10 @@ import msgspec
 import typer
 from rich.console import RenderableType
 
-from berth.api.config.configuration import KubeSchedulerConfiguration
 from berth.exits import UsageError
 from berth.messages.queue import IN_FLIGHT, QUEUES, QueueAnswer
 from berth_cli.bus import NatsContext, NatsServer, NatsUrl, open_session
-from berth_cli.commands.config import Gates, Provider, ServicesConfig, configured
+from berth_cli.configflags import ConfigurationFlags
 from berth_cli.options import (
     EveryRow,
     NotFoundError,
@@ -22,6 +21,9 @@ from berth_cli.options import (
     OutputFormat,
     PodArgument,
     PodNamespace,
+    ServicesConfig,
+    ServicesGates,
+    ServicesProvider,
     parse_pod,
     print_document,
     run_command,
@@ -35,7 +37,6 @@ from berth_cli.pods.waiting import (
     queued_pod,
     read_queue,
 )
-from berth_cli.remedies.asking import advice_on
 from berth_cli.remedies.groups import advise_groups, group_lines
 from berth_cli.remedies.remedy import Advice
 from berth_cli.rendering import MOST_ROWS, and_more, plain, print_rich
@@ -68,8 +69,8 @@ def list_queue(  # noqa: PLR0913 - one parameter a flag, given by name
     every_row: EveryRow = False,
     advice: ShownAdvice = True,
     config: ServicesConfig = None,
-    algorithm_provider: Provider = None,
-    feature_gates: Gates = None,
+    algorithm_provider: ServicesProvider = None,
+    feature_gates: ServicesGates = None,
     output: Output = OutputFormat.TABLE,
     nats: NatsUrl = None,
     nats_context: NatsContext = None,
@@ -79,7 +80,7 @@ def list_queue(  # noqa: PLR0913 - one parameter a flag, given by name
     Active, backoff, unschedulable, gated, in flight; and what would help the unschedulable ones.
     """
     if context.invoked_subcommand is None:
-        configuration = configured(config, algorithm_provider, feature_gates)
+        configuration = ConfigurationFlags(file=config, provider=algorithm_provider, gates=feature_gates)
         asked = _QueueAsked(NatsServer(nats, nats_context), output, configuration)
         run_command(_list(asked, queue=queue, namespace=namespace, every_row=every_row, advice=advice))
 
@@ -88,7 +89,7 @@ def list_queue(  # noqa: PLR0913 - one parameter a flag, given by name
 class _QueueAsked:
     server: NatsServer
     output: OutputFormat
-    configuration: KubeSchedulerConfiguration
+    configuration: ConfigurationFlags
 
 
 async def _list(asked: _QueueAsked, *, queue: str | None, namespace: str | None, every_row: bool, advice: bool) -> None:
@@ -133,8 +134,8 @@ def why(  # noqa: PLR0913 - one parameter a flag, given by name
     *,
     namespace: PodNamespace = None,
     config: ServicesConfig = None,
-    algorithm_provider: Provider = None,
-    feature_gates: Gates = None,
+    algorithm_provider: ServicesProvider = None,
+    feature_gates: ServicesGates = None,
     output: Output = OutputFormat.TABLE,
     nats: NatsUrl = None,
     nats_context: NatsContext = None,
@@ -143,7 +144,7 @@ def why(  # noqa: PLR0913 - one parameter a flag, given by name
 
     What would help, the plugins that rejected it, and the events that requeue it.
     """
-    configuration = configured(config, algorithm_provider, feature_gates)
+    configuration = ConfigurationFlags(file=config, provider=algorithm_provider, gates=feature_gates)
     run_command(_why(pod, namespace, _QueueAsked(NatsServer(nats, nats_context), output, configuration)))
 
 
@@ -157,5 +158,7 @@ async def _why(pod: str, namespace: str | None, asked: _QueueAsked) -> None:
             )
         stuck, advice = await what_stops(session), Advice()
         if may_be_helped(answer.detail):
-            advice = await advice_on(session, name, asked.configuration, answer.detail.object)
+            from berth_cli.remedies.asking import advice_on  # noqa: PLC0415 - imports every plugin
+
+            advice = await advice_on(session, name, asked.configuration.read(), answer.detail.object)
     print_detail(answer, answer.detail, stuck, advice, asked.output)

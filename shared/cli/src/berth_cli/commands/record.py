@@ -23,8 +23,16 @@ from berth.exits import Exit, UsageError
 from berth.messages.attempts import Decision, decode
 from berth.settings import readers
 from berth_cli.bus import NatsContext, NatsServer, NatsUrl, open_session
-from berth_cli.commands.config import Gates, Provider, configured
-from berth_cli.options import ANSWERED_BY, reporting_errors, run_command, stoppable, until_stopped
+from berth_cli.commands.config import configured
+from berth_cli.options import (
+    ANSWERED_BY,
+    ServicesGates,
+    ServicesProvider,
+    reporting_errors,
+    run_command,
+    stoppable,
+    until_stopped,
+)
 from berth_cli.pods.waiting import queue_pages
 from berth_cli.recording.anonymised import Anonymiser
 from berth_cli.recording.configuration import configuration_of, recorded_header
@@ -124,8 +132,8 @@ def record(  # noqa: PLR0913 - one parameter a flag, given by name
     since: Since = None,
     anonymise: Anonymise = False,
     config: Config = None,
-    algorithm_provider: Provider = None,
-    feature_gates: Gates = None,
+    algorithm_provider: ServicesProvider = None,
+    feature_gates: ServicesGates = None,
     nats: NatsUrl = None,
     nats_context: NatsContext = None,
 ) -> None:

@@ -21,19 +21,22 @@ from berth.profiles.configuration import profiles_of
 from berth.settings.file import file_values
 from berth.settings.settings import short_identity
 from berth.settings.sources import read_settings
-from berth_cli.commands.config import STANDARD_INPUT, configured, extenders_not_asked, named_file, shown
+from berth_cli.commands.config import configured, extenders_not_asked
 from berth_cli.commands.console import AllowedHosts, ProxyAddresses, ProxyHeader, TokenFile
 from berth_cli.console.guard import guard_of
 from berth_cli.console.pages import serve
 from berth_cli.options import (
+    STANDARD_INPUT,
     Output,
     OutputFormat,
     PodName,
     PodNamespace,
+    named_file,
     parse_pod,
     print_document,
     reporting_errors,
     run_command,
+    shown,
     until_stopped,
 )
 from berth_cli.pods import explain
@@ -319,17 +322,14 @@ def _print_pod(opened: _Opened, name: PodName, output: OutputFormat) -> bool:
         return True
     explained = decisions.last(name)
     made = [one for one in opened.replay().run() if one.ranking.message.pod.key == str(name)]
-    decision = explained.decision
-    profile = opened.profiles.get(decision.profile) if decision.config == opened.configuration.digest else None
-    weights = profile.weights if profile is not None else {}
     if output.is_document:
         rankings = [_replayed_json(one) for one in made]
         waits = {} if waited is None else {"waited": waited.pod, "waited_at": waited.at}
-        print_document({**explain.decision_json(explained, weights), **waits, "rankings": rankings}, output)
+        print_document({**explain.decision_json(explained), **waits, "rankings": rankings}, output)
     else:
         waits_since = [] if waited is None else [indented(waited_sentence(waited))]
         again = map(plain, map(_again, made))
-        print_rich(*explain.decision_lines(explained, weights), *waits_since, "", *again)
+        print_rich(*explain.decision_lines(explained), *waits_since, "", *again)
     return not any(one.differences for one in made)
 
 

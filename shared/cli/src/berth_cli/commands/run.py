@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
+from pathlib import Path
 from typing import Annotated, Final, Self
 
 import msgspec
@@ -19,7 +21,6 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextC
 from rich.status import Status
 from rich.table import Table
 
-from berth.api.config.presets import DEFAULT_NAME
 from berth.bus.interface import Session, StoredMessage
 from berth.errors import BerthError, DecodeError, TemporaryError
 from berth.exits import Exit
@@ -29,18 +30,16 @@ from berth.kube.kubeconfig import source_for
 from berth.messages.attempts import Decision, Outcome, Pending, Ranked, decode
 from berth.messages.livedata import decode_bandwidth
 from berth.messages.subjects import PodSubject, unescape
-from berth.profiles.configuration import profiles_of, read_configuration
 from berth.settings.settings import short_identity
 from berth_cli.bus import connect_bus
-from berth_cli.commands.config import Gates, Provider, configured
-from berth_cli.options import countable_seconds, run_command, until_stopped
+from berth_cli.commands.config import configured
+from berth_cli.options import Gates, Provider, countable_seconds, run_command, until_stopped
 from berth_cli.pipeline.pipeline import Pipeline, PipelineOptions, pipeline
-from berth_cli.pipeline.programs import ServiceOptions
 from berth_cli.pipeline.servers import MOST_NODES
 from berth_cli.pods.choice import shown_candidates
-from berth_cli.pods.explain import Weights, candidates_table
-from berth_cli.pods.timeline import OUTCOME_STYLES, TracedMessage, candidates_of, node_of, subject_table, with_meaning
-from berth_cli.rendering import natural, new_table, open_console, plain, print_line, print_rich
+from berth_cli.pods.explain import candidates_table, legend
+from berth_cli.pods.timeline import OUTCOME_STYLES, TracedMessage, last_ranking, node_of, subject_table, with_meaning
+from berth_cli.rendering import natural, new_table, open_console, plain, print_line, print_rich, print_text
 from berth_sim.nodes import pod_manifest
 
 app = typer.Typer()
@@ -155,10 +154,11 @@ async def _schedule(running: Pipeline, starting: Status, options: RunOptions) ->
             bound = await _bound_pods(client)
     finally:
         await session.close()
-    _explain(observed, running.options)
+    _explain(observed)
     print_line("")
     print_line(traffic_summary(traffic, observed.counts.nodes))
     _summarise(observed, options, bound, took)
+    print_text(next_steps(sys.argv[0]))
     return bound == options.pods
 
 
@@ -251,23 +251,17 @@ def _stages(counts: MessageCounts) -> Table:
     return table
 
 
-def _explain(observed: Observed, options: ServiceOptions) -> None:
+def _explain(observed: Observed) -> None:
     print_rich(
         "",
         f"The messages of one pod, as `nats sub 'berth.*.*.default.{observed.pod}'` shows them:",
         subject_table(observed.messages),
     )
-    if candidates := candidates_of(observed.messages):
+    if ranked := last_ranking(observed.messages):
         node = node_of(observed.messages)
-        shown = shown_candidates(candidates, node)
-        print_rich("", candidates_table(shown, weights=_weights(options), chosen=node, among=candidates))
-
-
-def _weights(options: ServiceOptions) -> Weights:
-    """The weights of the only profile."""
-    provider, gates = options.algorithm_provider or DEFAULT_NAME, options.feature_gates or ""
-    (profile,) = profiles_of(read_configuration(options.config, provider=provider, gates=gates)).values()
-    return profile.weights
+        shown = shown_candidates(ranked.candidates, node)
+        table = candidates_table(shown, weights=ranked.weights, chosen=node, among=ranked.candidates)
+        print_rich("", table, *legend(shown))
 
 
 def _summarise(observed: Observed, options: RunOptions, bound: int, took: float) -> None:
@@ -277,6 +271,20 @@ def _summarise(observed: Observed, options: RunOptions, bound: int, took: float)
     print_line(f"messages: pending {counts.stages['pending']}, ranked {counts.stages['ranked']}, decisions: {outcomes}")
     print_line(f"nodes: {len(counts.nodes)} of {options.nodes} used, pods per node {counts.spread()}")
     print_line(f"bound {bound}/{options.pods} in {took:.1f} s ({bound / took:.0f} pods/s)")
+
+
+def next_steps(program: str) -> str:
+    """What to type after the run; ``program`` is how it was called."""
+    path, here = Path(program).absolute(), Path.cwd()
+    berth = str(path.relative_to(here)) if path.is_relative_to(here) else "berth"
+    steps = {
+        f"{berth} up --nodes 12": "the same until Ctrl-C; it prints the path of a kubeconfig",
+        "kubectl run web --image=nginx": "in another terminal, with that path as KUBECONFIG",
+        f"{berth} why default/web": "why it is on its node",
+        f"{berth} console": "all of it in a browser",
+    }
+    width = max(map(len, steps))
+    return "\n".join(("", "next:", *(f"  {typed:{width}}  # {text}" for typed, text in steps.items())))
 
 
 class MessageCounts:

@@ -22,8 +22,8 @@ from berth.settings.file import file_values
 from berth.settings.settings import NatsSettings
 from berth.settings.sources import misspelt, read_settings
 from berth_cli.bus import is_anonymous
-from berth_cli.commands.config import Gates, Provider, configured_for_services, kubeconfig_of
-from berth_cli.options import reporting_errors, run_command, until_stopped
+from berth_cli.commands.config import configured_for_services, kubeconfig_of
+from berth_cli.options import Gates, Provider, reporting_errors, run_command, until_stopped
 from berth_cli.pipeline import access
 from berth_cli.pipeline.pipeline import PipelineOptions, pipeline
 from berth_cli.pipeline.programs import ShadowOptions

@@ -8,17 +8,15 @@ from typing import Final
 from rich.padding import Padding
 from rich.text import Text
 
-from berth.api.config.configuration import KubeSchedulerConfiguration
 from berth.api.resources import CPU, MEMORY
 from berth.bus.interface import Session
 from berth.cluster.nodes import node_info
 from berth.exits import UsageError
 from berth.messages.queue import IN_FLIGHT, QUEUES
 from berth_cli.commands.trace import stored_messages
-from berth_cli.commands.why import weights_of
 from berth_cli.mirror import MirrorReader
 from berth_cli.options import NotFoundError, PodName
-from berth_cli.pods.explain import Weights, decision_json, decision_lines
+from berth_cli.pods.explain import decision_json, decision_lines
 from berth_cli.pods.lookup import ExplainedDecision
 from berth_cli.pods.timeline import trace_json, with_recalled
 from berth_cli.pods.unplaced import KnownByWatcher, explanation_of
@@ -34,7 +32,7 @@ MOST_REQUESTS: Final = 5
 MOST_ON_A_NODE: Final = 1000  # pods of a node that the page lists; Kubernetes supports 110 per node
 
 
-async def why_json(session: Session, name: PodName, configuration: KubeSchedulerConfiguration) -> Document:
+async def why_json(session: Session, name: PodName) -> Document:
     """The document of ``berth why -o json`` with its sentences. Only the bus is asked, never the API server.
 
     Raises:
@@ -46,14 +44,12 @@ async def why_json(session: Session, name: PodName, configuration: KubeScheduler
         lines = [line for line in detail_lines(known.answer, known.detail) if isinstance(line, str) and line]
         return {"kind": "queued", "sentences": lines, **detail_json(known.answer, known.detail, stuck)}
     decided = known.decided
-    weights = weights_of(configuration, decided.decision)
-    sentences = list(sentences_of(decided, weights))
-    return {"kind": "decided", "sentences": sentences, **decision_json(decided, weights)}
+    return {"kind": "decided", "sentences": list(sentences_of(decided)), **decision_json(decided)}
 
 
-def sentences_of(decided: ExplainedDecision, weights: Weights) -> Iterator[str]:
+def sentences_of(decided: ExplainedDecision) -> Iterator[str]:
     # Without tables and score explanations, which the page shows below the bars.
-    for line in decision_lines(decided, weights, has_details=False):
+    for line in decision_lines(decided, has_details=False):
         text = line.renderable if isinstance(line, Padding) else line
         if isinstance(text, Text):
             yield text.plain

@@ -135,7 +135,7 @@ class ConsoleServer:
 
     async def _why(self, request: web.Request) -> web.Response:
         async with self._turns.turn():
-            return json_answer(await why_json(self._feed.session, pod_of(request), self._configuration))
+            return json_answer(await why_json(self._feed.session, pod_of(request)))
 
     async def _trace(self, request: web.Request) -> web.Response:
         async with self._turns.turn():

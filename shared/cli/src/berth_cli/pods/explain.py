@@ -1,40 +1,25 @@
-"""Explains a pod's placement from its last Decision, or from a cycle that ran just now, as text and as JSON."""
+"""Explains a pod's placement from its last Decision, as text and as JSON."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime
 
 from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from berth.api.pod import Pod
 from berth.errors import DecodeError
-from berth.framework.cycle import EveryNode
-from berth.framework.status import SUCCESS, Status
 from berth.messages.attempts import Candidate, Decision, Outcome, Rejection
 from berth.messages.subjects import Attempt
 from berth.settings.settings import short_identity
 from berth_cli.pods.choice import choice_lines, possible_nodes, shown_candidates
 from berth_cli.pods.lookup import EvictionRecord, ExplainedDecision
 from berth_cli.pods.timeline import OUTCOME_STYLES, reason_text
-from berth_cli.remedies.remedy import Remedy, remedy_lines
-from berth_cli.rendering import (
-    MOST_ROWS,
-    and_more,
-    clock,
-    duration,
-    indented,
-    is_current,
-    new_table,
-    plain,
-)
+from berth_cli.rendering import and_more, clock, duration, indented, is_current, new_table, plain
 
 Weights = Mapping[str, int]  # the weight of each score plugin; empty if unknown
-_GATED = "gated"
 _WORDS = re.compile(r"[A-Z]+(?![a-z])|[A-Z][a-z0-9]+|[^A-Z_]+")
 _BECAME = {
     Outcome.BOUND: "is on {node}",
@@ -48,7 +33,7 @@ _BECAME = {
 
 
 def decision_lines(
-    decided: ExplainedDecision, weights: Weights, *, has_details: bool = True, every_row: bool = False
+    decided: ExplainedDecision, *, has_details: bool = True, every_row: bool = False
 ) -> Iterator[RenderableType]:
     """Outcome, times, the best nodes, and the plugins that rejected the others.
 
@@ -62,8 +47,10 @@ def decision_lines(
     yield ""
     if decision.candidates:
         shown = decision.candidates if every_row else shown_candidates(decision.candidates, decision.node)
-        yield candidates_table(shown, weights=weights, chosen=decision.node, among=decision.candidates)
-        yield from and_more(len(decision.candidates) - len(shown)) if has_details else ()
+        yield candidates_table(shown, weights=decision.weights, chosen=decision.node, among=decision.candidates)
+        if has_details:
+            yield from and_more(len(decision.candidates) - len(shown))
+            yield from legend(shown, has_weights=bool(decision.weights))
         if decision.outcome is Outcome.BOUND:
             yield from map(plain, choice_lines(decision))
         yield from candidate_details(shown) if has_details else ()
@@ -144,7 +131,7 @@ def _preemption_line(decided: ExplainedDecision, record: EvictionRecord) -> str:
     return f"preempted pods on {record.preemption.node} {decided.since(record.at)}: {names}"
 
 
-def decision_json(decided: ExplainedDecision, weights: Weights) -> dict[str, object]:
+def decision_json(decided: ExplainedDecision) -> dict[str, object]:
     """Scores are unweighted."""
     decision = decided.decision
     return {
@@ -168,7 +155,7 @@ def decision_json(decided: ExplainedDecision, weights: Weights) -> dict[str, obj
         "feasible": decision.feasible,
         "nodes": decision.nodes,
         "nominated_first": decision.nominated_first,
-        "candidates": [candidate_json(candidate, weights) for candidate in decision.candidates],
+        "candidates": [candidate_json(candidate, decision.weights) for candidate in decision.candidates],
         "rejections": decision.rejections,
         "blockers": decision.blockers,
         "preemption": None if decided.preemption is None else _preemption_json(decided.preemption),
@@ -189,141 +176,6 @@ def _preemption_json(record: EvictionRecord) -> dict[str, object]:
 
 def _evicted_json(evicted: EvictionRecord) -> dict[str, object]:
     return {"pod": str(evicted.pod), "uid": evicted.uid, "node": evicted.preemption.node, "at": evicted.at}
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RankedNow:
-    pod: Pod
-    node: str  # the pod's node in the mirror; empty without one
-    found_in: str  # where the pod was found
-    weights: Weights
-    every: EveryNode
-    view_age_seconds: float | None  # seconds since the mirror was confirmed; ``None`` without a watermark
-    in_flight: int = 0  # the number of ranked pods that are not bound yet; the cycle does not count them
-    gated: Status = SUCCESS  # the Status of PreEnqueue
-    config: str = ""  # digest of this cycle's configuration
-    services_config: str = ""  # digest of the services' configuration
-    remedies: Sequence[Remedy] = ()  # advice if no node is feasible
-
-
-def ranked_now_lines(now: RankedNow, *, every_row: bool = False) -> Iterator[RenderableType]:
-    """The best nodes, the pod's present node, and the plugins that rejected others."""
-    ranking, metadata = now.every.ranking, now.pod.metadata
-    yield plain(f"{metadata.namespace}/{metadata.name} ", "bold").append_text(plain(_headline_now(now), "not bold"))
-    yield indented(_mirror_line(now))
-    if ranking.error:
-        yield indented(ranking.error, "red")
-        return
-    most = None if every_row else MOST_ROWS
-    if ranking.candidates:
-        best, others = ranking.candidates[:most], ranking.candidates[most or len(ranking.candidates) :]
-        shown = [*best, *(each for each in others if each.node == now.node)]
-        yield ""
-        yield candidates_table(shown, weights=now.weights, among=ranking.candidates)
-        yield from and_more(len(ranking.candidates) - len(shown))
-        yield from candidate_details(shown)
-    rejected = now.every.detail.node_to_status
-    if rejected:
-        names = sorted(rejected, key=lambda node: (node != now.node, node))[:most]
-        yield from ("", rejections_table(rejections_of(rejected)), "")
-        yield rejected_nodes_table({node: rejected[node] for node in names})
-        yield from and_more(len(rejected) - len(names))
-    yield from remedy_lines(now.remedies)
-
-
-def _headline_now(now: RankedNow) -> str:
-    ranking = now.every.ranking
-    stands = f"is on {now.node}; " if now.node else "is on no node; "
-    if not now.gated.is_success:
-        stands = f"is gated and not scheduled ({gate_text(now.gated)}); without that, "
-    if ranking.error:
-        return f"{stands}ranked now it would fail"
-    if not ranking.candidates:
-        return f"{stands}ranked now it would wait: {ranking.message}"
-    return f"{stands}ranked now it would go to {ranking.candidates[0].node}"
-
-
-def _mirror_line(now: RankedNow) -> str:
-    ranking, age = now.every.ranking, now.view_age_seconds
-    view = "the mirror has no watermark, its age is unknown" if age is None else f"the data is {_how_old(age)}"
-    uncounted = f", {now.in_flight} ranked pods that are not bound yet are not counted" if now.in_flight else ""
-    return f"{possible_nodes(ranking, 'are')}; {view}{uncounted}; the pod is from {now.found_in}"
-
-
-def _how_old(age: float) -> str:
-    return "current" if is_current(age) else f"{duration(age)} old, so the watcher is behind"
-
-
-def rejections_of(rejected: Mapping[str, Status]) -> list[Rejection]:
-    """The rejections by plugin and reason, the most frequent first."""
-    nodes: dict[tuple[str, str], list[str]] = {}
-    for node, status in rejected.items():
-        for reason in status.reasons:
-            nodes.setdefault((status.plugin, reason), []).append(node)
-    groups = sorted(nodes.items(), key=lambda group: (-len(group[1]), group[0]))
-    return [
-        Rejection(plugin=plugin, reason=reason, nodes=len(names), examples=names[:3])
-        for (plugin, reason), names in groups
-    ]
-
-
-def rejected_nodes_table(rejected: Mapping[str, Status]) -> Table:
-    table = new_table("REJECTED", "PLUGIN", "REASON")
-    for node, status in rejected.items():
-        table.add_row(*map(plain, (node, status.plugin, ", ".join(status.reasons))))
-    return table
-
-
-def ranked_now_json(now: RankedNow) -> dict[str, object]:
-    ranking, metadata = now.every.ranking, now.pod.metadata
-    return {
-        "pod": f"{metadata.namespace}/{metadata.name}",
-        "uid": metadata.uid,
-        "node": now.node,
-        "found_in": now.found_in,
-        "view_age_seconds": now.view_age_seconds,
-        "view_is_current": now.view_age_seconds is not None and is_current(now.view_age_seconds),
-        "on_the_way": now.in_flight,
-        "evaluated": ranking.evaluated,
-        "feasible": ranking.feasible,
-        "nodes": ranking.nodes,
-        "nominated_first": ranking.nominated_first,
-        "candidates": [candidate_json(candidate, now.weights) for candidate in ranking.candidates],
-        "refused": list(_refused_json(now.every.detail.node_to_status)),
-        "message": ranking.message,
-        "error": ranking.error,
-        "gated": None if now.gated.is_success else {"plugin": now.gated.plugin, "reasons": now.gated.reasons},
-        "config": now.config,
-        "services_config": now.services_config,
-        "remedies": list(now.remedies),
-    }
-
-
-def _refused_json(rejected: Mapping[str, Status]) -> Iterable[dict[str, object]]:
-    for node, status in sorted(rejected.items()):
-        yield {"node": node, "plugin": status.plugin, "reasons": status.reasons, "code": status.code.name}
-
-
-def gated_lines(pod: Pod, status: Status) -> Text:
-    metadata = pod.metadata
-    name = plain(f"{metadata.namespace}/{metadata.name} ", "bold")
-    return name.append_text(plain(f"is gated and not scheduled: {gate_text(status)}", "yellow not bold"))
-
-
-def gate_text(status: Status) -> str:
-    return f"{status.plugin}: {', '.join(status.reasons)}"
-
-
-def gated_json(pod: Pod, status: Status) -> dict[str, object]:
-    metadata = pod.metadata
-    return {
-        "pod": f"{metadata.namespace}/{metadata.name}",
-        "uid": metadata.uid,
-        "outcome": _GATED,
-        "node": "",
-        "message": ", ".join(status.reasons),
-        "blockers": [status.plugin],
-    }
 
 
 def candidates_table(
@@ -350,6 +202,14 @@ def candidates_table(
         cells = (str(places[candidate.node]), candidate.node, str(candidate.total), *points, *counts)
         table.add_row(*map(plain, cells), style="green" if candidate.node == chosen else "")
     return table
+
+
+def legend(candidates: Sequence[Candidate], *, has_weights: bool = True) -> Iterator[Text]:
+    """The meaning of the table's numbers."""
+    points = "points (score x weight)" if has_weights else "points (score x weight; the weights are unknown)"
+    yield plain(f"TOTAL: sum of the {points}. LOSS: points one more such pod costs.", "dim")
+    if any(each.newcomers for each in candidates):
+        yield plain("NEWCOMERS: pods that came since the ranking. The highest TOTAL - LOSS x NEWCOMERS wins.", "dim")
 
 
 def candidate_details(candidates: Sequence[Candidate]) -> list[Text]:

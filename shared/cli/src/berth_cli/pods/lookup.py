@@ -1,42 +1,31 @@
-"""Looks up a pod on the bus and the API server: its last Decision, its eviction, and the pod itself."""
+"""Looks up a pod's last Decision on the bus, and its eviction."""
 
 from __future__ import annotations
 
-import os
-import sys
 from collections.abc import AsyncIterator, Callable
-from contextlib import nullcontext, suppress
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from itertools import chain
-from pathlib import Path
 from typing import Final
 
 import msgspec
 
-from berth.api.kinds import POD
 from berth.api.pod import Pod
 from berth.bus.interface import Session
 from berth.bus.stages import OUTCOME
 from berth.bus.topology import CLUSTER, DECISIONS, PENDING, RANKED
-from berth.cluster.snapshot import Snapshot
-from berth.decoding import check_size, decode_json
-from berth.errors import BerthError, DecodeError
-from berth.exits import UsageError
-from berth.kube.kubeconfig import is_configured
+from berth.errors import DecodeError
 from berth.messages.attempts import Decision, Outcome, Pending, Preemption, Ranked, decode, decode_entry, watermark_key
-from berth.messages.subjects import PREFIX, Attempt, Term, Uid, escape_token, key
-from berth_cli.bus import served_cluster
+from berth.messages.subjects import PREFIX, key
 from berth_cli.options import NotFoundError, PodName
-from berth_cli.pods.waiting import waiting_pod
 from berth_cli.rendering import ago, duration
 from berth_cli.services import what_stops
 
 # Number of Decisions, of all pods, searched for the eviction of a pod; this takes one or two seconds.
 LOOK_BACK: Final = 20_000
-POD_BYTES: Final = 8 * 1024 * 1024  # of a pod in a file: as large as a message may be
 # A watermark this much newer than a Decision includes its pod.
 MIRRORED_WITHIN: Final = timedelta(seconds=5)
+_POD_KIND: Final = "pod"  # in the bucket; berth.api.kinds has it too, and imports all kinds
 _POD: Final = msgspec.json.Decoder(Pod)
 
 
@@ -156,8 +145,8 @@ def _is_victim(uid: str, of: Decision) -> bool:
 
 
 async def _exists(session: Session, uid: str) -> bool:
-    """The mirror has the pod, not being deleted."""
-    entry = await session.get(CLUSTER, key("pod", uid))
+    """Whether the mirror has the pod, and the pod is not being deleted."""
+    entry = await session.get(CLUSTER, key(_POD_KIND, uid))
     if entry is None or entry.data is None:
         return False
     try:
@@ -168,10 +157,10 @@ async def _exists(session: Session, uid: str) -> bool:
 
 async def _has_left(session: Session, uid: str, bound_at: datetime) -> bool:
     """A mirror with all pods bound by then lacks the pod (docs/protocol.md, 4)."""
-    entry = await session.get(CLUSTER, key("pod", uid))
+    entry = await session.get(CLUSTER, key(_POD_KIND, uid))
     if entry is not None:  # without data, the entry marks the pod's removal
         return entry.data is None
-    complete = await session.get(CLUSTER, watermark_key(POD.name))
+    complete = await session.get(CLUSTER, watermark_key(_POD_KIND))
     return complete is not None and complete.time > bound_at + MIRRORED_WITHIN
 
 
@@ -194,132 +183,3 @@ async def _preempting(session: Session, subject: str, after: int) -> AsyncIterat
                 yield stored.time, decode(stored.data, Decision)
             except DecodeError:
                 continue
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FoundPod:
-    pod: Pod
-    where: str
-
-
-async def find_pod(session: Session, name: PodName, snapshot: Snapshot, kubeconfig: Path | None) -> FoundPod:
-    """The pod, from the API server of the kubeconfig, or from the bus.
-
-    Raises:
-        NotFoundError: neither has the pod.
-        UsageError: the kubeconfig is for another cluster.
-        KubeconfigError, TemporaryError: the API server cannot be reached.
-    """
-    if kubeconfig is not None:
-        return FoundPod(pod=await get_pod_from_api(session, name, kubeconfig), where="the API server")
-    found = await pod_on_the_bus(session, name, snapshot)
-    if found is not None:
-        return found
-    nowhere = (
-        f"looking for pod {str(name)!r}: the bus has no message and no mirror entry of it, and no leading watcher has "
-        "it in its queue"
-    )
-    if not is_configured():
-        raise NotFoundError(f"{nowhere}: name the cluster with --kubeconfig")
-    try:
-        return FoundPod(pod=await get_pod_from_api(session, name, None), where="the API server")
-    except NotFoundError:
-        raise
-    except BerthError as error:
-        raise NotFoundError(f"{nowhere}; could not look it up in the cluster: {error}") from error
-
-
-async def pod_on_the_bus(session: Session, name: PodName, snapshot: Snapshot) -> FoundPod | None:
-    """The pod from its messages, the mirror or the leading watcher."""
-    return await _in_a_stream(session, name) or _in_the_mirror(snapshot, name) or await _in_the_queue(session, name)
-
-
-def read_pod(file: Path, name: PodName) -> FoundPod:
-    """The pod of this name in a file.
-
-    Raises:
-        UsageError: the file cannot be read, or has no pod or another one.
-    """
-    is_standard_input = str(file) == "/dev/stdin"  # reopened by name, a socket cannot be read
-    shown = "standard input" if is_standard_input else str(file)
-    try:
-        with nullcontext(sys.stdin.buffer) if is_standard_input else file.open("rb") as opened:
-            data = opened.read(POD_BYTES + 1)
-        check_size(data, "a pod", most=POD_BYTES)
-        pod = decode_json(_POD, data, "a pod")
-    except OSError as error:
-        raise UsageError(f"reading a pod from {shown!r}: {error.strerror}") from error
-    except DecodeError as error:
-        raise UsageError(f"reading a pod from {shown!r}: {error}") from error
-    metadata = pod.metadata
-    if (metadata.namespace, metadata.name) != (name.namespace, name.name):
-        raise UsageError(
-            f"reading a pod from {shown!r}: want {name}, got {f'{metadata.namespace}/{metadata.name}'!r:.300}"
-        )
-    return FoundPod(pod=pod, where=shown)
-
-
-async def get_pod_from_api(session: Session, name: PodName, kubeconfig: Path | None) -> Pod:
-    """The pod from the API server; the default kubeconfig is as in kubectl. Raises as `find_pod`."""
-    # HTTP takes 0.2 s to import, and most pods are explained from the bus alone.
-    from berth.kube.client import KubeClient  # noqa: PLC0415 - see above
-    from berth.kube.writes import get_pod  # noqa: PLC0415 - the same
-    from berth.leader.onecluster import read_cluster_id  # noqa: PLC0415 - the same
-
-    async with await KubeClient.connect(kubeconfig, user_agent="berth-why") as client:
-        served = await served_cluster(session)
-        if served and served != await read_cluster_id(client):
-            raise UsageError(
-                f"asking for pod {str(name)!r}: NATS serves another cluster than that of "
-                f"{str(kubeconfig or os.environ.get('KUBECONFIG') or '~/.kube/config')!r}"
-            )
-        pod = await get_pod(client, name.namespace, name.name)
-    if pod is None:
-        raise NotFoundError(f"looking for pod {str(name)!r}: the API server has no such pod")
-    return pod
-
-
-async def _in_the_queue(session: Session, name: PodName) -> FoundPod | None:
-    """Unschedulable and gated pods are in the watcher's queue only."""
-    try:
-        pod = await waiting_pod(session, name)
-    except BerthError:
-        return None
-    return None if pod is None else FoundPod(pod=pod, where="the watcher's queue")
-
-
-async def _in_a_stream(session: Session, name: PodName) -> FoundPod | None:
-    pending = await session.last(PENDING, name.filter("pending"))
-    if pending is not None:
-        return FoundPod(pod=decode(pending.data, Pending).pod, where=PENDING)
-    ranked = await session.last(RANKED, name.filter("ranked"))
-    return FoundPod(pod=decode(ranked.data, Ranked).pod, where=RANKED) if ranked is not None else None
-
-
-def _in_the_mirror(snapshot: Snapshot, name: PodName) -> FoundPod | None:
-    placed = (one.pod for row in range(snapshot.size) for one in snapshot.placed_on_row(row))
-    for pod in chain(placed, (nominated.pod for nominated in snapshot.nominations())):
-        if (pod.metadata.namespace, pod.metadata.name) == (name.namespace, name.name):
-            return FoundPod(pod=pod, where="bucket cluster")
-    return None
-
-
-async def last_attempt(session: Session, name: PodName, pod: Pod) -> Attempt:
-    """The attempt of the pod's last Decision, so that ties break as they did then; else attempt 0."""
-    stored = await session.last(DECISIONS, name.filter("decision"))
-    try:
-        attempt = Attempt.parse(decode(stored.data, Decision).attempt) if stored is not None else None
-    except DecodeError:
-        attempt = None
-    if attempt is not None and attempt.uid == pod.uid:
-        return attempt
-    return Attempt(uid=Uid(pod.uid), term=Term(0), n=0)
-
-
-async def config_in_use(session: Session, pod: Pod) -> str:
-    """The configuration digest in the last Decision of the pod's profile; empty without one."""
-    stored = await session.last(DECISIONS, f"{PREFIX}.decision.{escape_token(pod.spec.scheduler_name)}.>")
-    try:
-        return decode(stored.data, Decision).config if stored is not None else ""
-    except DecodeError:
-        return ""

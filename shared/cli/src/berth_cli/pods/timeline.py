@@ -16,7 +16,7 @@ from rich.text import Text
 from berth.api.meta import ObjectMeta
 from berth.api.pod import Pod
 from berth.errors import DecodeError
-from berth.messages.attempts import Candidate, DeadLetter, Decision, Message, Outcome, Pending, Ranked, Reason, decode
+from berth.messages.attempts import DeadLetter, Decision, Message, Outcome, Pending, Ranked, Reason, decode
 from berth.settings.settings import short_identity
 from berth_cli.options import PodName
 from berth_cli.pods.choice import chosen_candidate, estimate_text, possible_nodes
@@ -124,6 +124,7 @@ def _ranked_of(decision: Decision, pod: Pod) -> Ranked:
         nodes=decision.nodes,
         nominated_first=decision.nominated_first,
         candidates=decision.candidates,
+        weights=decision.weights,
         error=decision.message if not found and decision.outcome is Outcome.ERROR else "",
         message="" if found else "no node is possible",
         view_age_seconds=decision.view_age_seconds,
@@ -216,13 +217,13 @@ def reason_of_attempt(reason: str, message: str) -> str:
     return ": ".join(filter(None, (_REASONS[known], "" if known in _COMPLETE else message)))
 
 
-def candidates_of(messages: list[TracedMessage]) -> list[Candidate]:
-    """The candidates of the last ranking among the messages, with their newcomers after a Decision."""
+def last_ranking(messages: list[TracedMessage]) -> Ranked | Decision | None:
+    """The last message with candidates: a Decision has their newcomers too."""
     for traced in reversed(messages):
         message = _read(traced)
         if isinstance(message, Ranked | Decision) and message.candidates:
-            return message.candidates
-    return []
+            return message
+    return None
 
 
 def node_of(messages: list[TracedMessage]) -> str:

@@ -19,7 +19,7 @@ from berth.messages.livedata import LiveSource
 from berth.profiles.configuration import profiles_of
 from berth_cli.mirror import open_mirror
 from berth_cli.options import PodName
-from berth_cli.pods.lookup import pod_on_the_bus
+from berth_cli.pods.finding import pod_on_the_bus
 from berth_cli.remedies.rejections import remedies_by_reasons, remedies_of
 from berth_cli.remedies.remedy import Advice
 

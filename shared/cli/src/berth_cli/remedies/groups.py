@@ -8,11 +8,10 @@ from typing import Final
 
 from rich.console import RenderableType
 
-from berth.api.config.configuration import KubeSchedulerConfiguration
 from berth.bus.interface import Session
 from berth.messages.queue import WaitingPod
+from berth_cli.configflags import ConfigurationFlags
 from berth_cli.options import PodName
-from berth_cli.remedies.asking import open_advisory
 from berth_cli.remedies.remedy import Advice
 from berth_cli.rendering import indented, plain
 
@@ -47,13 +46,15 @@ def grouped(pods: Iterable[WaitingPod]) -> list[tuple[tuple[str, ...], list[Wait
 
 
 async def advise_groups(
-    session: Session, pods: Sequence[WaitingPod], configuration: KubeSchedulerConfiguration
+    session: Session, pods: Sequence[WaitingPod], configuration: ConfigurationFlags
 ) -> list[RefusedGroup]:
-    """Add advice on one pod of each group. The mirror is read only if there is a group."""
+    """Add advice on one pod of each group. Mirror and configuration are read only if there is a group."""
     groups = grouped(pods)[:MOST_GROUPS]
     if not groups:
         return []
-    async with open_advisory(session, configuration) as advisory:
+    from berth_cli.remedies.asking import open_advisory  # noqa: PLC0415 - imports every plugin
+
+    async with open_advisory(session, configuration.read()) as advisory:
         return [
             RefusedGroup(plugins=plugins, pods=len(of), example=example, advice=await advisory.on(example))
             for plugins, of in groups

@@ -109,13 +109,13 @@ def _rejections_of(pod: Pod, snapshot: Snapshot, profile: Profile) -> _Rejection
     pod_class, rows = snapshot.class_of(pod), _rows_by_name(snapshot)
     if refusal(pod) or pod_class.requests.problems or not len(rows) or profile.is_extended(pod):
         return None
-    nodes = Nodes(snapshot, rows)
+    state, nodes = CycleState(pod_class), Nodes(snapshot, rows)
     try:
-        found = pre_filter(pod, snapshot, profile)
+        found = pre_filter(pod, snapshot, profile, state, {})
         if found.rejection is not None:
             return None
         verdicts = {
-            plugin.name: run_filter_on_all(plugin, found.state, pod, nodes)
+            plugin.name: run_filter_on_all(plugin, state, pod, nodes)
             for plugin in profile.filters
             if plugin.name not in found.skipped
         }
@@ -127,8 +127,8 @@ def _rejections_of(pod: Pod, snapshot: Snapshot, profile: Profile) -> _Rejection
     cordoned = rejected.get(nodeunschedulable.NAME)
     if cordoned is not None and tainttoleration.NAME in rejected:
         # One obstacle: Kubernetes taints a cordoned node, and removes the taint when the node is uncordoned.
-        rejected[tainttoleration.NAME] &= ~(cordoned & tainttoleration.tainted_by_a_cordon_only(found.state, nodes))
-    return _Rejections(pod=pod, state=found.state, snapshot=snapshot, rows=rows, by_plugin=rejected)
+        rejected[tainttoleration.NAME] &= ~(cordoned & tainttoleration.tainted_by_a_cordon_only(state, nodes))
+    return _Rejections(pod=pod, state=state, snapshot=snapshot, rows=rows, by_plugin=rejected)
 
 
 def _rows_by_name(snapshot: Snapshot) -> RowIndex:

@@ -11,7 +11,7 @@ from berth.framework.profile import Profile
 from berth.messages.attempts import Decision, Outcome, Preemption, Victim
 from berth_cli.console.answers import MOST_ON_A_NODE, Document, sentences_of
 from berth_cli.options import NotFoundError, PodName
-from berth_cli.pods.explain import Weights, decision_json
+from berth_cli.pods.explain import decision_json
 from berth_cli.pods.lookup import EvictionRecord, ExplainedDecision
 from berth_cli.recording.file import Recording
 from berth_cli.recording.history import Fate, History
@@ -146,10 +146,7 @@ class TwoClusters:
                 document["sentences"] = list(waited_sentences(waited))
             return document
         explained = self._decisions.last(name)
-        decision = explained.decision
-        is_known = decision.config == self.source.config and decision.profile in self.source.profiles
-        weights = self.source.profiles[decision.profile].weights if is_known else {}
-        return _explained_json(explained, weights, *() if waited is None else (waited_sentence(waited),))
+        return _explained_json(explained, *() if waited is None else (waited_sentence(waited),))
 
     def _other_json(self, name: PodName, compared: ComparedPod | None, stays: Sequence[Stay]) -> Document:
         if compared is None:
@@ -162,9 +159,8 @@ class TwoClusters:
         if last is None:
             became = f"was evicted from {compared.other.node} for {evicted_for.pod}" if evicted_for is not None else ""
             return _undecided_json(name, stays, "no request to place it was recorded", became)
-        profile = self.profiles.get(last.profile)
         explained = ExplainedDecision(
-            decision=_other_decision(name, compared, last),
+            decision=_other_decision(name, compared, last, self.profiles[last.profile].weights),
             at=last.at,
             now=self.source.recording.last_time,
             is_recorded=True,
@@ -172,7 +168,7 @@ class TwoClusters:
             evicted_for=evicted_for if compared.other.fate is Fate.EVICTED else None,
             has_left=compared.other.fate is Fate.PLACED and not self.other.ends_with(compared.uid),
         )
-        return _explained_json(explained, profile.weights if profile is not None else {})
+        return _explained_json(explained)
 
 
 class _OtherEvictions:
@@ -223,10 +219,10 @@ def _different_json(each: ComparedPod) -> Document:
     }
 
 
-def _explained_json(explained: ExplainedDecision, weights: Weights, *further: str) -> Document:
+def _explained_json(explained: ExplainedDecision, *further: str) -> Document:
     return {
-        "sentences": [*sentences_of(explained, weights), *further],
-        **decision_json(explained, weights),
+        "sentences": [*sentences_of(explained), *further],
+        **decision_json(explained),
     }
 
 
@@ -249,7 +245,7 @@ def _undecided_json(name: PodName, stays: Sequence[Stay], reason: str, became: s
 _OUTCOMES: Final = {Fate.PLACED: Outcome.BOUND, Fate.EVICTED: Outcome.BOUND, Fate.WAITS: Outcome.UNSCHEDULABLE}
 
 
-def _other_decision(name: PodName, compared: ComparedPod, last: LastRanking) -> Decision:
+def _other_decision(name: PodName, compared: ComparedPod, last: LastRanking, weights: dict[str, int]) -> Decision:
     """As the binder would have made it, so that one code explains both runs."""
     ranking, fate = last.ranking, compared.other
     return Decision(
@@ -263,6 +259,7 @@ def _other_decision(name: PodName, compared: ComparedPod, last: LastRanking) -> 
         node=fate.node,
         message=fate.reason,
         candidates=list(ranking.candidates),
+        weights=weights,
         evaluated=ranking.evaluated,
         feasible=ranking.feasible,
         nodes=ranking.nodes,

@@ -8,7 +8,7 @@ from __future__ import annotations
 import sys
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
@@ -94,7 +94,7 @@ def read_inputs(
         files.why_not_placed = "no profile has their schedulerName"
         pending = _pending(_pods(files.cluster.values()), schedulers=schedulers)
         files.pods += [one for one in pending if one.identity not in named]
-    to_place = _pods_to_place(_of_profiles(files, schedulers), problems=files.problems)
+    to_place = _pods_to_place(_of_profiles(files, tuple(schedulers)), problems=files.problems)
     files.problems.extend(_equal_uids((*_pods(files.cluster.values()), *to_place.values())))
     return _inputs(files, to_place)
 
@@ -180,15 +180,16 @@ def _pending(pods: Iterable[FoundObject[Pod]], *, schedulers: Collection[str]) -
             yield one
 
 
-def _of_profiles(files: _Files, schedulers: Collection[str]) -> list[FoundObject[Pod]]:
-    """The pods of --pods with a profile, and a note about the others. If no pod has one: all of them, and an error."""
-    placed = [one for one in files.pods if scheduler_of(one.value) in schedulers]
-    others = list(_without_profile(files.pods, schedulers))
-    if placed:
-        files.notes.extend(f"--pods: left out {other}" for other in others)
-        return placed
-    files.problems.extend(others)
-    return files.pods
+def _of_profiles(files: _Files, schedulers: Sequence[str]) -> list[FoundObject[Pod]]:
+    """The pods of --pods. Those of other schedulers are placed by the first profile, with a note."""
+    others = [one for one in files.pods if scheduler_of(one.value) not in schedulers]
+    files.notes.extend(_placed_as(schedulers[0], others))
+    return [one if scheduler_of(one.value) in schedulers else _of(schedulers[0], one) for one in files.pods]
+
+
+def _of(scheduler: str, one: FoundObject[Pod]) -> FoundObject[Pod]:
+    spec = msgspec.structs.replace(one.value.spec, scheduler_name=scheduler)
+    return replace(one, value=msgspec.structs.replace(one.value, spec=spec))
 
 
 def _pods_to_place(pods: Iterable[FoundObject[Pod]], *, problems: list[str]) -> dict[Identity, FoundObject[Pod]]:
@@ -213,17 +214,12 @@ def _obstacles(pod: Pod) -> Iterator[str]:
         yield "metadata.deletionTimestamp: a terminating pod is not placed: remove it from the file"
 
 
-def _without_profile(pods: Iterable[FoundObject[Pod]], schedulers: Collection[str]) -> Iterator[str]:
-    """Pods of other schedulers, one line a scheduler, because there may be thousands of pods."""
-    by_scheduler: dict[str, list[str]] = {}
-    for one in pods:
-        scheduler = scheduler_of(one.value)
-        if scheduler not in schedulers:
-            by_scheduler.setdefault(scheduler, []).append(one.where)
-    for scheduler, (first, *others) in by_scheduler.items():
+def _placed_as(first: str, pods: Iterable[FoundObject[Pod]]) -> Iterator[str]:
+    # A line for each scheduler, because there may be thousands of pods.
+    for scheduler, number in Counter(scheduler_of(one.value) for one in pods).items():
         yield (
-            f"{first}{f' and {len(others)} more' if others else ''}: spec.schedulerName: no profile has the name "
-            f"{scheduler!r}, there are {', '.join(schedulers)}: name a configuration that has it with --config"
+            f"--pods: {counted(number, 'pod')} of schedulerName {scheduler!r}, which no profile has: placed by the "
+            f"profile {first!r}"
         )
 
 

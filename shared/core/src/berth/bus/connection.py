@@ -38,6 +38,8 @@ from berth.log import get_logger
 
 log = get_logger()
 
+OLDEST_SERVER: Final = (2, 11)  # The first whose messages may have a time to live.
+
 # Maximum bytes of a subject with its reply. NATS closes the connection after a command of more than 4 KiB; the rest of
 # the command is two numbers.
 MOST_SUBJECT_BYTES: Final = 4000
@@ -116,6 +118,8 @@ class Connection:
         self.settings: Final = settings
         self.name: Final = name
         self.names: Final = Names(settings.topology.prefix)
+        self.api: Final = settings.api
+        self.before_keys: Final = settings.before_keys
         self.lost: Final = asyncio.Event()
         self.stores: Final = StoreRecord(asyncio.get_running_loop().time)
         self._client: Final = ReadingClient()
@@ -173,6 +177,7 @@ class Connection:
                 await self._client.connect(**options)
             if not self._client.is_connected:  # an INFO in place of the PONG, when servers join just then
                 raise nats.errors.UnexpectedEOF
+            await self._refuse_old_server()
         except nats.errors.SecureConnRequiredError as exc:
             await self._give_up()
             raise BusRefusedError(f"{self._unreachable(exc)}: TLS is asked for, the server has none") from exc
@@ -184,6 +189,14 @@ class Connection:
                 raise BusRefusedError(f"connecting to NATS at {self.settings.addresses}: {refused}") from exc
             is_unknown = isinstance(self._cause_of(exc), ssl.SSLCertVerificationError)
             raise BusLostError(f"{text}: {UNKNOWN_AUTHORITY}" if is_unknown else text) from exc
+
+    async def _refuse_old_server(self) -> None:
+        server = self._client.connected_server_version
+        if (0, 0) < (server.major, server.minor) < OLDEST_SERVER:
+            await self._give_up()
+            want = ".".join(map(str, OLDEST_SERVER))
+            found = f"{server.major}.{server.minor}.{server.patch}"
+            raise BusRefusedError(f"connecting to NATS at {self.settings.addresses}: want {want} or newer, got {found}")
 
     def _options(self) -> dict[str, Any]:
         settings = self.settings

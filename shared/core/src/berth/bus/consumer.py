@@ -208,7 +208,7 @@ class Pull:
         self.changed: Final = asyncio.Event()
         self._connection = connection
         self._name = f"{stream} {consumer}"
-        self._next = f"{connection.settings.api}.CONSUMER.MSG.NEXT.{stream}.{consumer}"
+        self._next = f"{connection.api}.CONSUMER.MSG.NEXT.{stream}.{consumer}"
         self._inbox = ""
         self._number = 0
         self._loop = asyncio.get_running_loop()

@@ -184,7 +184,7 @@ _publish_response: Final = msgspec.json.Decoder(PublishResponse)
 async def api_request(connection: Connection, subject: str, request: object, kind: type[R]) -> R:
     """Send a request to JetStream's API. Raises the exception of ``error_from`` for an error response."""
     data = b"" if request is None else msgspec.json.encode(request)
-    message = await connection.request(f"{connection.settings.api}.{subject}", data)
+    message = await connection.request(f"{connection.api}.{subject}", data)
     return decode_response(f"requesting {subject}", message.data, msgspec.json.Decoder(kind))
 
 
@@ -223,7 +223,7 @@ def stream_info_soon(connection: Connection, name: str, on_info: Callable[[Strea
         else:
             on_info(info)
 
-    connection.request_soon(f"{connection.settings.api}.{subject}", b"", None, on_reply)
+    connection.request_soon(f"{connection.api}.{subject}", b"", None, on_reply)
 
 
 async def publish(
@@ -294,7 +294,7 @@ def _not_stored(connection: Connection, subject: str, error: BerthError) -> None
 
 
 def _store_of(connection: Connection, subject: str) -> str:
-    return connection.names.store_of(subject.removeprefix(connection.settings.before_keys))
+    return connection.names.store_of(subject.removeprefix(connection.before_keys))
 
 
 # --- Direct Get
@@ -315,7 +315,7 @@ async def last_message(connection: Connection, stream: str, subject: str) -> Sto
     """The last message of a subject or under a filter, or ``None``."""
     if "*" in subject or ">" in subject:
         return await _leaders_last(connection, stream, subject)
-    asked = f"{connection.settings.api}.DIRECT.GET.{stream}.{subject}"
+    asked = f"{connection.api}.DIRECT.GET.{stream}.{subject}"
     message = await _repeated(lambda: connection.request(asked))
     if (stored := stored_message(message, connection.names)) is not None:
         return stored
@@ -332,7 +332,7 @@ async def last_sequence(connection: Connection, stream: str, subject: str) -> in
 
 async def _leaders_last(connection: Connection, stream: str, subject: str) -> StoredMessage | None:
     request = msgspec.json.encode({"last_by_subj": subject})
-    asked = f"{connection.settings.api}.STREAM.MSG.GET.{stream}"
+    asked = f"{connection.api}.STREAM.MSG.GET.{stream}"
     message = await _repeated(lambda: connection.request(asked, request))
     response = _leaders_message.decode(message.data)
     if response.error is not None and response.error.err_code == _NO_MESSAGE:
@@ -346,7 +346,7 @@ async def _leaders_last(connection: Connection, stream: str, subject: str) -> St
 async def delete_message(connection: Connection, stream: str, sequence: int) -> None:
     """As :meth:`berth.bus.interface.Session.delete`."""
     request = msgspec.json.encode({"seq": sequence, "no_erase": True})
-    asked = f"{connection.settings.api}.STREAM.MSG.DELETE.{stream}"
+    asked = f"{connection.api}.STREAM.MSG.DELETE.{stream}"
     response = _api_response.decode((await connection.request(asked, request)).data)
     if response.error is not None and response.error.err_code not in _DELETED:
         raise error_from(f"deleting message {sequence} of {stream}", response.error)
@@ -396,9 +396,7 @@ async def _request_page_once(
     subscription = connection.subscribe_soon(inbox, page.on_message)
     remove_listener, remove_sweeper = connection.on_lost(page.on_lost), connection.on_sweep(page.on_sweep)
     try:
-        await connection.publish(
-            f"{connection.settings.api}.DIRECT.GET.{stream}", msgspec.json.encode(request), reply=inbox
-        )
+        await connection.publish(f"{connection.api}.DIRECT.GET.{stream}", msgspec.json.encode(request), reply=inbox)
         return page.messages, await page.has_more
     finally:
         remove_listener()
@@ -577,7 +575,7 @@ async def purge_entry(connection: Connection, bucket: str, key: str, expected: i
 
 
 def _written_key(connection: Connection, bucket: str, key: str) -> str:
-    return f"{connection.settings.before_keys}{bucket_prefix(connection.names.word(bucket))}{key}"
+    return f"{connection.before_keys}{bucket_prefix(connection.names.word(bucket))}{key}"
 
 
 def entry_of(bucket: str, stored: StoredMessage) -> Entry:

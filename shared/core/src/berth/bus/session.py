@@ -122,8 +122,9 @@ class NatsSession(Session):
         headers: Mapping[str, str] | None = None,
         on_answer: Callable[[PubAck | BerthError], None],
     ) -> None:
+        own = self._names.subject(subject)
         named = jetstream.with_message_id(headers, message_id)
-        jetstream.publish_soon(self._connection, self._names.subject(subject), data, named, on_answer)
+        jetstream.publish_soon(self._connection, own, data, named, on_answer)
 
     def consume(self, stream: str, consumer: str, *, max_unacked: int) -> AbstractAsyncContextManager[NatsDeliveries]:
         return consuming.consume(self._connection, self._names.stream(stream), consumer, max_unacked)

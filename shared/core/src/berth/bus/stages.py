@@ -198,6 +198,7 @@ def _smaller_rankings(message: Ranked) -> Iterator[Ranked]:
         pod=name_of(message.pod),
         scorer=message.scorer[:NAME_CHARACTERS],
         candidates=[],
+        weights={},
         rejections=[],
         blockers=[],
         preemption=None,
@@ -233,7 +234,7 @@ def _unexplained(message: R, count: int) -> R:
     candidates = [msgspec.structs.replace(each, scores={}, details={}) for each in message.candidates[:count]]
     rejections = [msgspec.structs.replace(each, examples=[]) for each in message.rejections]
     text = message.message[:REASON_CHARACTERS]
-    return msgspec.structs.replace(message, candidates=candidates, rejections=rejections, message=text)
+    return msgspec.structs.replace(message, candidates=candidates, weights={}, rejections=rejections, message=text)
 
 
 def _shorter_letters(letter: DeadLetter) -> Iterator[DeadLetter]:

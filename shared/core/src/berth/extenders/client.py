@@ -277,7 +277,7 @@ class Extenders:
                 left = await extender.preempt(pod, left, victims)
             except ExtenderError as error:
                 if not extender.configuration.ignorable:
-                    return Evictions(message=str(error))
+                    return Evictions(failure=str(error))
         return Evictions(left=tuple(left))
 
     async def _ask(self, interested: Sequence[HttpExtender], pod: Pod, nodes: Mapping[str, Node]) -> Extension:

@@ -19,6 +19,7 @@ from berth.api.pod import Pod
 from berth.api.podlimits import refusal
 from berth.cluster.nodes import Nodes, info_of_row, node_info
 from berth.cluster.snapshot import Snapshot
+from berth.framework.equivalencecache import ClassResults, EquivalenceCache
 from berth.framework.extending import Extension
 from berth.framework.filtering import (
     FeasibleNodes,
@@ -133,9 +134,10 @@ def rank(
     try:
         with _without_itself(pod, snapshot):
             timing.begin("PreFilter")
-            found = pre_filter(pod, snapshot, profile)
+            results = EquivalenceCache.of(snapshot, profile).results_of(pod)
+            found = pre_filter(pod, snapshot, profile, results.new_state(), results.pre_filtered)
             timing.end(found.rejection.code if found.rejection is not None else Code.SUCCESS)
-            return _rank(_Cycle(pod, snapshot, profile, found, timing, options), attempt)
+            return _rank(_Cycle(pod, snapshot, profile, results, found, timing, options), attempt)
     except PluginFailure as failure:
         timing.fail()
         return Ranking(error=str(failure), evaluated=count)
@@ -163,11 +165,12 @@ def nodes_to_extend(pod: Pod, snapshot: Snapshot, profile: Profile, *, search: b
         return ToExtend()
     try:
         with _without_itself(pod, snapshot):
-            found = pre_filter(pod, snapshot, profile)
+            results = EquivalenceCache.of(snapshot, profile).results_of(pod)
+            found = pre_filter(pod, snapshot, profile, results.new_state(), results.pre_filtered)
             if found.rejection is not None:
                 return ToExtend()
-            cycle = _Cycle(pod, snapshot, profile, found, Timing(no_clock), DEFAULT_OPTIONS)
-            feasible = FeasibleNodes(pod, snapshot, profile, found)
+            cycle = _Cycle(pod, snapshot, profile, results, found, Timing(no_clock), DEFAULT_OPTIONS)
+            feasible = FeasibleNodes(pod, snapshot, profile, found, results.refresh_filters())
             feasible.find()
     except PluginFailure:
         return ToExtend()
@@ -205,10 +208,11 @@ def any_feasible_node(pod: Pod, snapshot: Snapshot, profile: Profile) -> str:
     if snapshot.class_of(pod).requests.problems:
         return ""
     with _without_itself(pod, snapshot):
-        found = pre_filter(pod, snapshot, profile)
+        results = EquivalenceCache.of(snapshot, profile).results_of(pod)
+        found = pre_filter(pod, snapshot, profile, results.new_state(), results.pre_filtered)
         if found.rejection is not None:
             return ""
-        feasible = FeasibleNodes(pod, snapshot, profile, found)
+        feasible = FeasibleNodes(pod, snapshot, profile, found, results.refresh_filters())
         feasible.find()
         rows = np.flatnonzero(feasible.mask)
         return snapshot.rows.names[rows[0]] if len(rows) else ""
@@ -236,6 +240,7 @@ class _Cycle:
     pod: Pod
     snapshot: Snapshot
     profile: Profile
+    results: ClassResults
     found: PreFiltered
     timing: Timing
     options: RankOptions
@@ -246,7 +251,8 @@ def _rank(cycle: _Cycle, attempt: Attempt) -> Ranking:
     if rejection is not None:
         return _rejected_by_pre_filter(cycle, rejection)
     cycle.timing.begin("Filter")
-    feasible = FeasibleNodes(cycle.pod, snapshot, cycle.profile, cycle.found)
+    cached = cycle.results.refresh_filters()
+    feasible = FeasibleNodes(cycle.pod, snapshot, cycle.profile, cycle.found, cached)
     feasible.find()
     cycle.timing.end()
     if cycle.options.detail is not None:
@@ -259,7 +265,7 @@ def _rank(cycle: _Cycle, attempt: Attempt) -> Ranking:
         diagnosis = feasible.diagnosis()
         if cycle.options.extension is not None:
             cycle.options.extension.diagnose(passed, snapshot, diagnosis)
-        return _none_feasible(cycle, diagnosis, diagnosis.message(), feasible.columns)
+        return _none_feasible(cycle, diagnosis, diagnosis.message(), cached.columns)
     nominated = _nominated(cycle, feasible)
     nodes, evaluated = _found(cycle, feasible, count) if nominated is None else (nominated, 1)
     return Ranking(
@@ -299,7 +305,7 @@ def _candidates(cycle: _Cycle, nodes: Nodes, attempt: Attempt) -> tuple[Candidat
         scored, indices = Scored(np.zeros(1, dtype=np.int64)), np.zeros(1, dtype=np.intp)
         lost = [0.0]
     else:
-        scored = score(pod, nodes, profile, cycle.found, timing=cycle.timing)
+        scored = score(pod, nodes, profile, cycle.found, cycle.results, timing=cycle.timing)
         if cycle.options.extension is not None:
             scored.add_constants(cycle.options.extension.scores(nodes))
         fewer_pods_first = profile.fewer_pods_first
@@ -307,7 +313,7 @@ def _candidates(cycle: _Cycle, nodes: Nodes, attempt: Attempt) -> tuple[Candidat
             scored.totals, nodes, attempt, cycle.options.best, fewer_pods_first=fewer_pods_first, keys=scored.keys
         )
         best_nodes = BestNodes(pod=pod, nodes=nodes, scored=scored, indices=indices)
-        lost = losses(best_nodes, profile, cycle.found)
+        lost = losses(best_nodes, profile, cycle.found.state, cycle.results)
     if cycle.options.detail is not None:
         cycle.options.detail.add_scores(scored, nodes.names)
     rows = nodes.rows_at(indices)
@@ -400,7 +406,8 @@ def _check(pod: Pod, node: str, snapshot: Snapshot, profile: Profile, *, has_roo
     info = node_info(snapshot, node)
     if info is None:
         return Status.unresolvable(f"node {node!r} not found")
-    found = pre_filter(pod, snapshot, profile)
+    results = EquivalenceCache.of(snapshot, profile).results_of(pod)
+    found = pre_filter(pod, snapshot, profile, results.new_state(), results.pre_filtered)
     if found.rejection is not None:
         return found.rejection
     if found.nodes is not None and node not in found.nodes:

@@ -16,7 +16,6 @@ import numpy as np
 from berth.api.pod import Pod, priority_of
 from berth.cluster.nodes import NodeInfo, Nodes, node_info
 from berth.cluster.snapshot import Snapshot
-from berth.framework.equivalencecache import ClassResults, EquivalenceCache
 from berth.framework.interface import FilterPlugin, PreFilterExtensions, PreFilterResult
 from berth.framework.plugincalls import (
     PluginFailure,
@@ -27,7 +26,7 @@ from berth.framework.plugincalls import (
     with_plugin_name,
 )
 from berth.framework.profile import Profile
-from berth.framework.status import SUCCESS, Code, Codes, CycleState, Diagnosis, FilterColumn, Mask, Status
+from berth.framework.status import SUCCESS, CachedVerdicts, Code, Codes, CycleState, Diagnosis, Mask, Status
 
 # Nominated pods counted per node, even if it allows fewer pods: the kubelet's default limit.
 LEAST_COUNTED: Final = 110
@@ -41,12 +40,10 @@ class PreFiltered:
     """The outcome of PreFilter: ``rejection`` of all nodes, or the nodes to filter.
 
     ``left_out``: the plugins that have nothing to do for the pod; ``skipped``: also those that returned Skip.
-    ``results``: the cached answers for the pod's class. ``nodes`` are the only nodes that can be feasible, by the
-    plugins in ``restricting``; None means all nodes.
+    ``nodes`` are the only nodes that can be feasible, by the plugins in ``restricting``; None means all nodes.
     """
 
     state: CycleState
-    results: ClassResults
     left_out: frozenset[str]
     skipped: set[str] = field(default_factory=set)
     nodes: frozenset[str] | None = None
@@ -79,19 +76,19 @@ class PreFiltered:
         return Status(Status.unresolvable().code, (f"node(s) didn't satisfy {which}",), ",".join(self.restricting))
 
 
-def pre_filter(pod: Pod, snapshot: Snapshot, profile: Profile) -> PreFiltered:
-    """Begin a cycle: run PreFilter up to the first rejection; row-local plugins have answered for the class.
+def pre_filter(
+    pod: Pod, snapshot: Snapshot, profile: Profile, state: CycleState, cached: Mapping[str, PreFilterResult]
+) -> PreFiltered:
+    """Run PreFilter up to the first rejection. ``cached``: the answers of row-local plugins, by plugin.
 
     Raises:
         PluginFailure: a plugin failed.
     """
     left_out = profile.left_out(snapshot.traits_of(pod))
-    results = EquivalenceCache.of(snapshot, profile).results_of(pod)
-    found = PreFiltered(results.new_state(), results, left_out, set(left_out))
+    found = PreFiltered(state, left_out, set(left_out))
     for plugin in profile.pre_filters:
         if plugin.name not in left_out:
-            cached = results.pre_filtered.get(plugin.name)
-            found.add(plugin.name, cached or run_pre_filter(plugin, found.state, pod, snapshot))
+            found.add(plugin.name, cached.get(plugin.name) or run_pre_filter(plugin, state, pod, snapshot))
             if found.rejection is not None:
                 break
     return found
@@ -162,15 +159,17 @@ def nominated_pods(pod: Pod, node: NodeInfo) -> list[Pod]:
 class FeasibleNodes:
     """Runs the filters of one cycle. ``mask``: bool[rows], the feasible nodes, after ``find``.
 
-    The verdicts of row-local filters are cached. If all filters are row-local, ``find`` runs them only for nodes
+    ``cached`` has the verdicts of row-local filters. If all filters are row-local, ``find`` runs them only for nodes
     with nominated pods; the reasons of rejected nodes are computed when ``diagnosis`` is called.
     """
 
-    def __init__(self, pod: Pod, snapshot: Snapshot, profile: Profile, found: PreFiltered) -> None:
+    def __init__(
+        self, pod: Pod, snapshot: Snapshot, profile: Profile, found: PreFiltered, cached: CachedVerdicts
+    ) -> None:
         self._pod = pod
         self._snapshot = snapshot
         self._found = found
-        self._cached = found.results.refresh_filters()
+        self._cached = cached
         self._profile = profile
         self._filters = [f for f in profile.filters if f.name not in found.skipped]
         self._diagnosis: Diagnosis | None = None
@@ -189,11 +188,6 @@ class FeasibleNodes:
             self.mask[list(self._rejected_with_nominated_pods(self.mask))] = False
         else:
             self._run_filters()
-
-    @property
-    def columns(self) -> Mapping[str, FilterColumn]:
-        """The cached verdicts of row-local filters, by plugin."""
-        return self._cached.columns
 
     def diagnosis(self) -> Diagnosis:
         """Why nodes are rejected.

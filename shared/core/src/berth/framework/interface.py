@@ -366,12 +366,14 @@ class PostFilterPlugin(Plugin):
         del diagnosis
         return self.confirm(pod, proposed, dry_run)
 
-    def candidates(self, pod: Pod, proposed: str, diagnosis: Diagnosis, dry_run: DryRun) -> list[Nomination]:
+    def candidates(
+        self, pod: Pod, proposed: str, diagnosis: Diagnosis, dry_run: DryRun, asked: Collection[str]
+    ) -> list[Nomination]:
         """Called in place of ``choose`` if extenders filter evictions: the ones to ask about, the best first.
 
-        By default what ``choose`` finds.
+        ``asked``: nodes about which they were asked before, and kept none. By default what ``choose`` finds, once.
         """
-        found = self.choose(pod, proposed, diagnosis, dry_run)
+        found = None if asked else self.choose(pod, proposed, diagnosis, dry_run)
         return [] if found is None else [found]
 
 

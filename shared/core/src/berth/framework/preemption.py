@@ -17,6 +17,7 @@ from berth.api.pod import Pod
 from berth.cluster.nodes import Mask, NodeInfo, Nodes, NodesWithoutPods, RemovedPods, RowIndex, node_info
 from berth.cluster.pods import PlacedPod
 from berth.cluster.snapshot import Snapshot
+from berth.framework.equivalencecache import EquivalenceCache
 from berth.framework.filtering import (
     FeasibleNodes,
     PreFiltered,
@@ -51,10 +52,20 @@ NO_CANDIDATE: Final = "no candidate node for preemption"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evictions:
-    """The candidates that extenders keep, the best first; or why they keep none."""
+    """The candidates that extenders keep, the best first; empty if one that is not ignorable failed."""
 
     left: tuple[Nomination, ...] = ()
-    message: str = NO_CANDIDATE
+    failure: str = ""
+
+    @property
+    def is_final(self) -> bool:
+        """Whether they are not to be asked about further candidates."""
+        return bool(self.left or self.failure)
+
+    @property
+    def message(self) -> str:
+        """Why no candidate is left, as in kube-scheduler."""
+        return self.failure or NO_CANDIDATE
 
 
 def post_filter(  # noqa: PLR0913 - the parts of one cycle
@@ -121,8 +132,12 @@ def best_eviction(pod: Pod, proposed: str, snapshot: Snapshot, profile: Profile)
     return None
 
 
-def eviction_candidates(pod: Pod, proposed: str, snapshot: Snapshot, profile: Profile) -> list[Nomination]:
+def eviction_candidates(
+    pod: Pod, proposed: str, snapshot: Snapshot, profile: Profile, asked: Collection[str]
+) -> list[Nomination]:
     """The evictions by this Snapshot to ask extenders about, the best first; ``proposed`` as in ``best_eviction``.
+
+    ``asked``: nodes about which they were asked before.
 
     Raises:
         PluginFailure: a plugin failed.
@@ -130,7 +145,7 @@ def eviction_candidates(pod: Pod, proposed: str, snapshot: Snapshot, profile: Pr
     if (searched := _search(pod, snapshot, profile)) is None:
         return []
     for plugin in profile.post_filters:
-        found: list[Nomination] = call(plugin, "PostFilter", plugin.candidates, list, pod, proposed, *searched)
+        found: list[Nomination] = call(plugin, "PostFilter", plugin.candidates, list, pod, proposed, *searched, asked)
         if found:
             return found
     return []
@@ -138,11 +153,13 @@ def eviction_candidates(pod: Pod, proposed: str, snapshot: Snapshot, profile: Pr
 
 def _search(pod: Pod, snapshot: Snapshot, profile: Profile) -> tuple[Diagnosis, FilterDryRun] | None:
     """The reason against each node, and the dry run; None if PreFilter rejects the pod."""
-    found = pre_filter(pod, snapshot, profile)
+    results = EquivalenceCache.of(snapshot, profile).results_of(pod)
+    found = pre_filter(pod, snapshot, profile, results.new_state(), results.pre_filtered)
     if found.rejection is not None:
         return None
-    feasible = FeasibleNodes(pod, snapshot, profile, found)
-    return feasible.diagnosis(), FilterDryRun(pod, snapshot, profile, found, feasible.columns)
+    cached = results.refresh_filters()
+    feasible = FeasibleNodes(pod, snapshot, profile, found, cached)
+    return feasible.diagnosis(), FilterDryRun(pod, snapshot, profile, found, cached.columns)
 
 
 def dry_run_of(pod: Pod, snapshot: Snapshot, profile: Profile) -> FilterDryRun:
@@ -151,7 +168,8 @@ def dry_run_of(pod: Pod, snapshot: Snapshot, profile: Profile) -> FilterDryRun:
     Raises:
         PluginFailure: a plugin failed.
     """
-    found = pre_filter(pod, snapshot, profile)
+    results = EquivalenceCache.of(snapshot, profile).results_of(pod)
+    found = pre_filter(pod, snapshot, profile, results.new_state(), results.pre_filtered)
     return FilterDryRun(pod, snapshot, profile, found, {})
 
 

@@ -223,9 +223,9 @@ class Profile:
         """Whether an extender filters evictions, for some pods."""
         return any(extender.preempt_verb for extender in self.extenders)
 
-    def asks_about_evictions(self, pod: Pod) -> bool:
-        """Whether the binder asks extenders which evictions for the pod they keep."""
-        return any(extender.preempt_verb and is_interested(extender, pod) for extender in self.extenders)
+    def asked_about_evictions(self, pod: Pod) -> tuple[str, ...]:
+        """The extenders that the binder asks which evictions for the pod they keep, by name."""
+        return tuple(each.name for each in self.extenders if each.preempt_verb and is_interested(each, pod))
 
     def is_bound_by_extender(self, pod: Pod) -> bool:
         """Whether an extender binds the pod instead of the binder."""
@@ -241,8 +241,8 @@ class Profile:
         """Whether the node with fewer pods wins among equal totals: no plugin prefers nodes with more."""
         return not any(score.plugin.packs for score in self.scores)
 
-    @property
-    def weights(self) -> Mapping[str, int]:
+    @cached_property
+    def weights(self) -> dict[str, int]:
         return {score.plugin.name: score.weight for score in self.scores}
 
     @cached_property

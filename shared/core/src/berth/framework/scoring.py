@@ -98,7 +98,9 @@ class Scored:
         return [dict(zip(self.parts, row, strict=True)) for row in rows]
 
 
-def score(pod: Pod, nodes: Nodes, profile: Profile, found: PreFiltered, *, timing: Timing) -> Scored:
+def score(  # noqa: PLR0913 - the parts of one cycle
+    pod: Pod, nodes: Nodes, profile: Profile, found: PreFiltered, results: ClassResults, *, timing: Timing
+) -> Scored:
     """Score the feasible nodes. Without a score plugin every node gets 1, as in kube-scheduler.
 
     Raises:
@@ -112,7 +114,7 @@ def score(pod: Pod, nodes: Nodes, profile: Profile, found: PreFiltered, *, timin
     skipped.update([p.name for p in pre_scores if run_pre_score(p, state, pod, nodes)])
     timing.end()
     timing.begin("Score")
-    local = _local_scores(pod, nodes, state, found.results)
+    local = _local_scores(pod, nodes, state, results)
     scored = Scored(local.totals, keys=local.keys)
     for entry in profile.scores:
         name = entry.plugin.name
@@ -314,7 +316,7 @@ class BestNodes:
     indices: RowIndex
 
 
-def losses(best: BestNodes, profile: Profile, found: PreFiltered) -> list[float]:
+def losses(best: BestNodes, profile: Profile, state: CycleState, results: ClassResults) -> list[float]:
     """Each best node's total minus its total with one more equal pod.
 
     0 where pods do not move the total, negative where they make the node better.
@@ -324,7 +326,7 @@ def losses(best: BestNodes, profile: Profile, found: PreFiltered) -> list[float]
     """
     pod, raw, indices = best.pod, best.scored.raw, best.indices
     rows, snapshot = best.nodes.rows_at(indices), best.nodes.snapshot
-    local, state = found.results.scores_with_another(rows), found.state
+    local = results.scores_with_another(rows)
     lost = np.zeros(len(rows))
     for entry in profile.scores_that_read_pods:
         plugin = entry.plugin

@@ -55,7 +55,8 @@ class Inbox(Generic[EventT]):
         return len(self._events)
 
     def put(self, *events: EventT) -> None:
-        self.put_all(events)
+        self._events.extend(events)
+        self._filled.set()
 
     def put_all(self, events: Iterable[EventT]) -> None:
         self._events.extend(events)
@@ -66,8 +67,14 @@ class Inbox(Generic[EventT]):
         self._failure = self._failure or error
         self._filled.set()
 
-    def take(self, most: int, may_continue: Callable[[], bool]) -> Iterator[EventT]:
+    def take(self, most: int, may_continue: Callable[[], bool]) -> Iterable[EventT]:
         """The next events, in order, while there is time; at least one, if there is any."""
+        if len(self._events) > 1:
+            return self._take(most, may_continue)
+        self._filled.clear()
+        return self.drain()
+
+    def _take(self, most: int, may_continue: Callable[[], bool]) -> Iterator[EventT]:
         for _ in range(min(most, len(self._events))):
             yield self._events.popleft()
             if self._events and not may_continue():

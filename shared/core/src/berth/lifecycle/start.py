@@ -27,19 +27,11 @@ from berth.exits import Exit, open_closed_streams
 from berth.lifecycle.process import Process, run
 from berth.safetext import one_line, without_passwords
 from berth.settings import readers
+from berth.settings.commandline import HELP_FLAGS, WrongUsage, go_forms, usage_problem
 from berth.settings.file import file_values, public_configuration
 from berth.settings.presets import UnknownPresetError, deprecation_warning
 from berth.settings.settings import Settings
-from berth.settings.sources import (
-    HELP_FLAGS,
-    SettingsError,
-    WrongUsage,
-    go_forms,
-    help_text,
-    misspelt,
-    read_settings,
-    usage_problem,
-)
+from berth.settings.sources import SettingsError, help_text, misspelt, read_settings
 
 Serve = Callable[[Process, KubeSchedulerConfiguration], Awaitable[None]]  # returns when the service has stopped
 Flags = Mapping[str, str]  # given flags by the path of their setting (kube.kubeconfig)

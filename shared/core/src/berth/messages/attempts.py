@@ -10,7 +10,7 @@ here: their readers decode them.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from enum import StrEnum
 from functools import cache
@@ -219,7 +219,8 @@ class AttemptReport(Message, frozen=True, kw_only=True):
     nodes, as they are or after evictions: their registered events may help the pod. ``asked_at`` is the time at which
     NATS stored PENDING. ``evaluated`` is the number of tried nodes of the scorer's ``nodes``: fewer if
     percentageOfNodesToScore was reached, and one if the pod's nominated node, which is tried first, passed
-    (``nominated_first``). ``nodes`` is ``None`` if ranking failed.
+    (``nominated_first``). ``nodes`` is ``None`` if ranking failed. ``weights`` are those by which the candidates'
+    ``scores`` were multiplied.
     """
 
     attempt: AttemptText
@@ -234,6 +235,7 @@ class AttemptReport(Message, frozen=True, kw_only=True):
     nodes: Count | None = None
     nominated_first: bool = False
     candidates: Annotated[list[Candidate], msgspec.Meta(max_length=256)] = []
+    weights: Annotated[dict[Name, Int64], msgspec.Meta(max_length=MOST_PLUGINS)] = {}
     rejections: Annotated[list[Rejection], msgspec.Meta(max_length=MOST_REJECTIONS)] = []
     blockers: Annotated[list[Name], msgspec.Meta(max_length=MOST_PLUGINS)] = []
     preemption: Preemption | None = None
@@ -316,6 +318,8 @@ def within_bounds(report: R) -> R:
         changes["preemption"] = None  # With fewer victims the binder would find that others are needed.
     if not _are_within_bounds(report.candidates):
         changes["candidates"] = [_bounded_candidate(each) for each in report.candidates]
+    if not _are_names(report.weights):
+        changes["weights"] = {name: report.weights[name] for name in _bounded_names(report.weights)}
     return msgspec.structs.replace(report, **changes) if changes else report
 
 
@@ -334,14 +338,22 @@ def _bounded_rejection(given: Rejection) -> Rejection:
 def _are_within_bounds(candidates: Sequence[Candidate]) -> bool:
     # All candidates with points have points of the same plugins.
     scores = candidates[0].scores if candidates else {}
-    if scores and (len(scores) > MOST_PLUGINS or max(map(len, scores)) > NAME_CHARACTERS):
+    if not _are_names(scores):
         return False
     return not any(each.details and max(map(len, each.details.values())) > SENTENCE_CHARACTERS for each in candidates)
 
 
+def _are_names(plugins: Mapping[str, int]) -> bool:
+    return not plugins or (len(plugins) <= MOST_PLUGINS and max(map(len, plugins)) <= NAME_CHARACTERS)
+
+
+def _bounded_names(plugins: Iterable[str]) -> list[str]:
+    # Plugins with too long a name are left out, because two cut names might be equal.
+    return [name for name in plugins if len(name) <= NAME_CHARACTERS][:MOST_PLUGINS]
+
+
 def _bounded_candidate(given: Candidate) -> Candidate:
-    # Points of plugins with too long a name are left out, because two cut names might be equal.
-    named = [name for name in given.scores if len(name) <= NAME_CHARACTERS][:MOST_PLUGINS]
+    named = _bounded_names(given.scores)
     details = {name: shortened(given.details[name], SENTENCE_CHARACTERS) for name in named if name in given.details}
     return msgspec.structs.replace(given, scores={name: given.scores[name] for name in named}, details=details)
 

@@ -105,6 +105,8 @@ class Tracing:
     ) -> None:
         """``sampler`` is one of :data:`SAMPLERS`, with its argument after a colon: ``traceidratio:0.1``."""
         self._exported: ExportedSpans | None = None
+        # Whether spans may be exported. If not, a span whose ids are not passed on can be left out.
+        self.is_exporting: Final = exporter is not None
         if exporter is not None:
             from berth.observability.exportedspans import ExportedSpans  # noqa: PLC0415 - OpenTelemetry's SDK, rarely used
 
@@ -126,11 +128,6 @@ class Tracing:
         from berth.observability.exportedspans import otlp_exporter  # noqa: PLC0415 - 0.2 s, rarely needed
 
         return cls(otlp_exporter(), service=service, identity=identity, sampler=_named_sampler(environment))
-
-    @property
-    def is_exporting(self) -> bool:
-        """Whether spans may be exported. If not, a span whose ids are not passed on can be left out."""
-        return self._exported is not None
 
     def span(self, name: str, *, parent: str | None = None, is_first: bool = False) -> AbstractContextManager[Span]:
         """A child span of ``parent`` (a ``traceparent``); without a valid parent, a new trace.

@@ -215,6 +215,7 @@ class Ranker:
             nodes=ranking.nodes,
             nominated_first=ranking.nominated_first,
             candidates=list(ranking.candidates),
+            weights=self.profiles[pending.profile].weights if ranking.candidates else {},
             rejections=list(ranking.rejections),
             blockers=list(ranking.unschedulable_plugins),
             proposals_counted=proposals_counted,

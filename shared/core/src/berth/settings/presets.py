@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from importlib.metadata import EntryPoint, entry_points
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from berth.api.config.presets import PRESETS, Gate, GateError, GateValues, Preset, read_gates
 from berth.errors import PermanentError
+
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
 
 # Entry-point group: `NAME = "module:PRESET"`, with a `berth.api.config.presets.Preset`.
 PRESETS_GROUP: Final = "berth.presets"
@@ -66,6 +68,8 @@ def deprecation_warning(name: str) -> str | None:
 
 
 def _points() -> dict[str, EntryPoint]:
+    from importlib.metadata import entry_points  # noqa: PLC0415 - 12 ms, and most processes need no preset
+
     return {point.name: point for point in entry_points(group=PRESETS_GROUP) if point.name not in PRESETS}
 
 

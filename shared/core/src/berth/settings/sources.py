@@ -11,11 +11,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, is_dataclass
 from datetime import timedelta
 from difflib import get_close_matches
+from functools import cache
 from operator import attrgetter
 from pathlib import Path
-from typing import Any, Final, TypeVar, cast, get_type_hints
-
-import typer
+from typing import Any, Final, TypeVar, get_type_hints
 
 from berth.exits import UsageError
 from berth.settings import readers
@@ -126,18 +125,18 @@ def read_variables(kind: type[S], environment: Mapping[str, str]) -> S:
 
 
 def leaves(kind: type[Any] = Settings, prefix: str = "") -> Iterator[Leaf]:
-    for name, (of, marks) in _fields(kind).items():
+    for name, (of, marks) in _fields(kind).items():  # type: ignore[arg-type]  # a class is hashable
         if is_dataclass(of):
             yield from leaves(of, f"{prefix}{name}.")
         else:
             yield _leaf(prefix + name, marks)
 
 
+@cache
 def _fields(kind: type[Any]) -> dict[str, tuple[type[Any], tuple[Any, ...]]]:
     """Type and reader of each field that has a reader, and the variable if its name is not the path."""
-    plain = get_type_hints(kind)
-    full = get_type_hints(kind, include_extras=True)
-    every = {name: (plain[name], getattr(full[name], "__metadata__", ())) for name in plain}
+    hints = get_type_hints(kind, include_extras=True)
+    every = {name: (getattr(of, "__origin__", of), getattr(of, "__metadata__", ())) for name, of in hints.items()}
     return {name: (of, marks) for name, (of, marks) in every.items() if marks or is_dataclass(of)}
 
 
@@ -148,7 +147,7 @@ def _leaf(path: str, marks: tuple[Any, ...]) -> Leaf:
 
 def _build(kind: type[Any], prefix: str, given: _Sources) -> Any:
     values: dict[str, Any] = {}
-    for name, (of, marks) in _fields(kind).items():
+    for name, (of, marks) in _fields(kind).items():  # type: ignore[arg-type]  # a class is hashable
         if is_dataclass(of):
             values[name] = _build(of, f"{prefix}{name}.", given)
             continue
@@ -219,9 +218,10 @@ class Variable:
     file: str = ""
 
 
-def variables() -> Iterator[Variable]:
-    settings = Settings()
-    for leaf in leaves():
+def variables(settings: Any = None) -> Iterator[Variable]:
+    """Those of these settings, by default of every service."""
+    settings = settings or Settings()
+    for leaf in leaves(type(settings)):
         value = "" if leaf.path in _OWN else _written(attrgetter(leaf.path)(settings))
         yield Variable(name=leaf.variable, path=written_path(leaf.path), default=value, file=leaf.file_variable)
 
@@ -241,32 +241,3 @@ def _written(value: object) -> str:
     if isinstance(value, timedelta):
         return readers.written(value)
     return str(value).lower() if isinstance(value, bool) else str(value)
-
-
-BOOLEANS: Final = ("--leader-elect", "--allow-other-scheduler")  # take a value only after ``=``; alone they mean true
-
-
-HELP_FLAGS: Final = {"help_option_names": ["-h", "--help"]}  # of the parser, whose own default has no -h
-
-
-# The parser's exception. A newer Typer brings its own parser.
-WrongUsage: Final = cast("type[typer.BadParameter]", typer.BadParameter.__base__)
-
-
-def usage_problem(error: typer.BadParameter) -> str:
-    """The parser's sentence on one line, as a part of one: ``no such option: --foo``."""
-    what = " ".join(error.format_message().replace("Value error, ", "").split()).rstrip(".")
-    what = what.replace(". Did you mean", ", did you mean").removesuffix("?")
-    return f"{what[:1].lower()}{what[1:]}"
-
-
-def go_forms(args: list[str]) -> list[str]:
-    """Convert Go's forms to the parser's: a boolean alone is true, ``-v=4`` is ``--v=4``."""
-    end = args.index("--") if "--" in args else len(args)
-    return [*(_go_form(arg) for arg in args[:end]), *args[end:]]
-
-
-def _go_form(arg: str) -> str:
-    if arg in BOOLEANS:
-        return f"{arg}=true"
-    return f"-{arg}" if arg.startswith("-v=") else arg

@@ -10,6 +10,7 @@ from typing import Any
 
 from berth.api.pod import DEFAULT_SCHEDULER
 from berth_sim.apiserver import store as events
+from berth_sim.apiserver import workloads
 from berth_sim.apiserver.kinds import (
     EVENTS,
     NAMESPACES,
@@ -25,6 +26,7 @@ from berth_sim.apiserver.kinds import (
 )
 from berth_sim.apiserver.status import JsonObject, StatusError, bad_request, forbidden, invalid
 from berth_sim.apiserver.store import Store
+from berth_sim.apiserver.workloads import POD_DEFAULTS, container_with_defaults
 
 _PENDING: JsonObject = {"phase": "Pending"}
 
@@ -65,21 +67,6 @@ _MUTABLE_POD_FIELDS = frozenset(
 )
 
 _GATED_POD_FIELDS = frozenset({"affinity", "nodeSelector"})
-
-_POD_DEFAULTS: JsonObject = {
-    "restartPolicy": "Always",
-    "terminationGracePeriodSeconds": 30,
-    "dnsPolicy": "ClusterFirst",
-    "securityContext": {},
-    "enableServiceLinks": True,
-}
-
-_CONTAINER_DEFAULTS: JsonObject = {
-    "resources": {},
-    "terminationMessagePath": "/dev/termination-log",
-    "terminationMessagePolicy": "File",
-    "imagePullPolicy": "IfNotPresent",
-}
 
 _DEFAULT_TOLERATIONS = tuple(
     {"key": f"node.kubernetes.io/{problem}", "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": 300}
@@ -126,6 +113,8 @@ def admit(
     """
     if kind is PODS:
         return with_condition_times(kind, _admit_pod(store, value, default_scheduler))
+    if kind in workloads.WORKLOADS:
+        return workloads.admit(kind, value, default_scheduler)
     return with_condition_times(kind, _admit(kind, value))
 
 
@@ -181,7 +170,12 @@ def _check_subject(value: JsonObject) -> None:
 
 def _admit_pod(store: Store, value: JsonObject, default_scheduler: str) -> JsonObject:
     name = value["metadata"]["name"]
-    spec = {**_POD_DEFAULTS, "schedulerName": default_scheduler, **_object(value.get("spec"), name, "spec")}
+    spec = {
+        **POD_DEFAULTS,
+        "enableServiceLinks": True,
+        "schedulerName": default_scheduler,
+        **_object(value.get("spec"), name, "spec"),
+    }
     if not spec.get("containers"):
         raise invalid(PODS, name, "spec.containers", "Required value", "FieldValueRequired")
     for group in ("containers", "initContainers"):
@@ -207,7 +201,7 @@ def _container(value: Any, pod: str, field: str) -> JsonObject:
     resources = container.get("resources") or {}
     if limits := resources.get("limits"):
         resources = {**resources, "requests": {**limits, **(resources.get("requests") or {})}}
-    return {**_CONTAINER_DEFAULTS, **container, "resources": resources}
+    return {**container_with_defaults(container), "resources": resources}
 
 
 def _tolerations(given: list[JsonObject]) -> list[JsonObject]:

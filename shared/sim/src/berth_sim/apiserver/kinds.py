@@ -25,6 +25,7 @@ class SimulatedKind:
     # Writes to the object do not change its status; writes to /status change only the status.
     has_status: bool = False
     has_generation: bool = False  # metadata.generation counts the changes of the spec
+    has_scale: bool = False  # /scale reads and writes spec.replicas
     is_graceful: bool = False  # a DELETE may leave the object with a deletionTimestamp for a while (pods)
     creates_on_update: bool = False  # a PUT of a missing object creates it
     updates_need_version: bool = False  # a PUT without metadata.resourceVersion is rejected
@@ -182,6 +183,50 @@ STORAGE_CLASSES = _served(
     bookmark=b',"provisioner":""',
 )
 
+REPLICATION_CONTROLLERS = _served(
+    api.REPLICATION_CONTROLLER,
+    short_names=("rc",),
+    has_status=True,
+    has_generation=True,
+    has_scale=True,
+    bookmark=b',"spec":{},"status":{"replicas":0}',
+)
+REPLICA_SETS = _served(
+    api.REPLICA_SET,
+    short_names=("rs",),
+    has_status=True,
+    has_generation=True,
+    has_scale=True,
+    bookmark=_REPLICA_SET_BOOKMARK,
+)
+STATEFUL_SETS = _served(
+    api.STATEFUL_SET,
+    short_names=("sts",),
+    has_status=True,
+    has_generation=True,
+    has_scale=True,
+    bookmark=_STATEFUL_SET_BOOKMARK,
+)
+DEPLOYMENTS = SimulatedKind(
+    group="apps",
+    plural="deployments",
+    name="Deployment",
+    short_names=("deploy",),
+    has_status=True,
+    has_generation=True,
+    has_scale=True,
+    bookmark=b',"spec":{"selector":null,"template":{"metadata":{},"spec":{"containers":null}},"strategy":{}},"status":{}',
+)
+JOBS = SimulatedKind(
+    group="batch",
+    plural="jobs",
+    name="Job",
+    has_status=True,
+    has_generation=True,
+    fields={"status.successful": ("status", "succeeded")},
+    bookmark=b',"spec":{"template":{"metadata":{},"spec":{"containers":null}}},"status":{}',
+)
+
 KINDS: tuple[SimulatedKind, ...] = (
     PODS,
     NODES,
@@ -195,27 +240,11 @@ KINDS: tuple[SimulatedKind, ...] = (
     EVENTS,
     PERSISTENT_VOLUMES,
     PERSISTENT_VOLUME_CLAIMS,
-    _served(
-        api.REPLICATION_CONTROLLER,
-        short_names=("rc",),
-        has_status=True,
-        has_generation=True,
-        bookmark=b',"spec":{},"status":{"replicas":0}',
-    ),
-    _served(
-        api.REPLICA_SET,
-        short_names=("rs",),
-        has_status=True,
-        has_generation=True,
-        bookmark=_REPLICA_SET_BOOKMARK,
-    ),
-    _served(
-        api.STATEFUL_SET,
-        short_names=("sts",),
-        has_status=True,
-        has_generation=True,
-        bookmark=_STATEFUL_SET_BOOKMARK,
-    ),
+    REPLICATION_CONTROLLERS,
+    REPLICA_SETS,
+    STATEFUL_SETS,
+    DEPLOYMENTS,
+    JOBS,
     LEASES,
     NEW_EVENTS,
     STORAGE_CLASSES,
@@ -237,21 +266,15 @@ KINDS: tuple[SimulatedKind, ...] = (
     PRIORITY_CLASSES,
 )
 
-_NO_CONTROLLERS: Final = (
-    "the simulated cluster runs no controllers, so a {} would get no pods: create pods (kubectl run)"
-)
-
 
 def _workload(group: str, plural: str, name: str, *short_names: str) -> SimulatedKind:
-    why_none = _NO_CONTROLLERS.format(name)
+    why_none = f"the simulated cluster has no controller for a {name}: create a Deployment, StatefulSet, Job or pods"
     return SimulatedKind(group=group, plural=plural, name=name, short_names=short_names, why_none=why_none)
 
 
 # Kinds that people create or list but that have no effect here: each says so.
 ABSENT_KINDS: Final[tuple[SimulatedKind, ...]] = (
-    _workload("apps", "deployments", "Deployment", "deploy"),
     _workload("apps", "daemonsets", "DaemonSet", "ds"),
-    _workload("batch", "jobs", "Job"),
     _workload("batch", "cronjobs", "CronJob", "cj"),
     SimulatedKind(
         plural="limitranges",
@@ -347,4 +370,6 @@ def _resource(group: str, version: str, rest: list[str]) -> Route:
 def _has_subresource(kind: SimulatedKind, subresource: str) -> bool:
     if subresource == "status":
         return kind.has_status or kind is NAMESPACES
+    if subresource == "scale":
+        return kind.has_scale
     return subresource == "binding" and kind is PODS

@@ -9,9 +9,9 @@ from http import HTTPStatus
 from typing import Any, Literal
 
 from berth.api.pod import DEFAULT_SCHEDULER
-from berth_sim.apiserver import admission
+from berth_sim.apiserver import admission, workloads
 from berth_sim.apiserver import store as events
-from berth_sim.apiserver.kinds import NAMESPACES, NEW_EVENTS, NODES, PODS, SimulatedKind
+from berth_sim.apiserver.kinds import KINDS, NAMESPACES, NEW_EVENTS, NODES, PODS, REPLICATION_CONTROLLERS, SimulatedKind
 from berth_sim.apiserver.status import (
     JsonObject,
     StatusError,
@@ -22,7 +22,7 @@ from berth_sim.apiserver.status import (
     modified,
     not_found,
 )
-from berth_sim.apiserver.store import Key, Store, StoredObject
+from berth_sim.apiserver.store import DryStore, Key, Store, StoredObject
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,6 +30,7 @@ class DeleteOptions:
     grace_seconds: int | None = None
     uid: str | None = None
     resource_version: str | None = None
+    orphans: bool = False  # what the object owns stays, without its owner
 
 
 def check_uid(kind: SimulatedKind, key: Key, before: StoredObject | None, uid: str | None) -> None:
@@ -117,6 +118,10 @@ class Resources:
         self.store = store
         self.clock = clock
         self._default_scheduler = default_scheduler
+
+    def dry(self) -> "Resources":
+        """No write is kept."""
+        return Resources(DryStore(self.store), self.clock, self._default_scheduler)
 
     def find(self, kind: SimulatedKind, key: Key) -> StoredObject:
         """Raises: StatusError: 404."""
@@ -219,6 +224,8 @@ class Resources:
         if version and version != before.value["metadata"]["resourceVersion"]:
             raise modified(kind, before.key[1])
         after = admission.with_condition_times(kind, _only_part(kind, before.value, value, part))
+        if kind in workloads.WORKLOADS and not part:
+            after = workloads.with_defaults(kind, after, self._default_scheduler)
         if after == before.value:
             return before
         admission.check_metadata(kind, after)
@@ -238,12 +245,23 @@ class Resources:
         """
         before = self.find(kind, key)
         check_delete(kind, before, options)
+        if options.orphans:
+            self._orphan(before.value["metadata"]["uid"])
         if kind is PODS:
             return self._delete_pod(before, options)
         if before.value["metadata"].get("finalizers") or kind is NAMESPACES:
             return self._mark(kind, before), False
         self.store.remove(kind, key)
         return before, True
+
+    def _orphan(self, owner: str) -> None:
+        for kind in KINDS:
+            for stored in tuple(self.store.table(kind).items.values()):
+                references = stored.value["metadata"].get("ownerReferences") or ()
+                others = [reference for reference in references if reference.get("uid") != owner]
+                if len(others) < len(references):
+                    metadata = {**stored.value["metadata"], "ownerReferences": others}
+                    self.store.put(kind, stored.key, {**stored.value, "metadata": metadata})
 
     def _mark(self, kind: SimulatedKind, before: StoredObject) -> StoredObject:
         if "deletionTimestamp" in before.value["metadata"]:
@@ -330,6 +348,45 @@ def _grace_seconds(pod: JsonObject, options: DeleteOptions) -> int:
     given = options.grace_seconds
     grace = pod["spec"].get("terminationGracePeriodSeconds", _DEFAULT_GRACE_SECONDS) if given is None else given
     return int(grace) if grace >= 0 else 1
+
+
+def scale_of(kind: SimulatedKind, value: JsonObject) -> JsonObject:
+    metadata = {name: value["metadata"][name] for name in _SCALE_METADATA if name in value["metadata"]}
+    selector = value["spec"].get("selector") or {}
+    if kind is not REPLICATION_CONTROLLERS:
+        selector = selector.get("matchLabels") or {}
+    return {
+        "kind": "Scale",
+        "apiVersion": "autoscaling/v1",
+        "metadata": metadata,
+        "spec": {"replicas": value["spec"].get("replicas", 1)},
+        "status": {
+            "replicas": (value.get("status") or {}).get("replicas", 0),
+            "selector": ",".join(f"{key}={label}" for key, label in sorted(selector.items())),
+        },
+    }
+
+
+_SCALE_METADATA = ("name", "namespace", "uid", "resourceVersion", "creationTimestamp")
+
+
+def rescale(resources: Resources, kind: SimulatedKind, key: Key, scale: Any) -> JsonObject:
+    """Write the replicas of a Scale into its workload, and return the workload.
+
+    Raises:
+        StatusError: 400, 404, 409 or 422.
+    """
+    before = resources.find(kind, key)
+    replicas = (scale.get("spec") or {}).get("replicas", 0) if isinstance(scale, dict) else None
+    if not isinstance(replicas, int):
+        raise bad_request('Scale in version "v1" cannot be handled as a Scale: want spec.replicas as a number')
+    if replicas < 0:
+        problem = f"Invalid value: {replicas}: must be greater than or equal to 0"
+        raise StatusError(422, "Invalid", f'Scale.autoscaling "{key[1]}" is invalid: spec.replicas: {problem}')
+    version = (scale.get("metadata") or {}).get("resourceVersion") or ""
+    metadata = {**before.value["metadata"], "resourceVersion": version}
+    value = {**before.value, "metadata": metadata, "spec": {**before.value["spec"], "replicas": replicas}}
+    return resources.update(kind, before, value).value
 
 
 # Copied from the node onto the pod since Kubernetes 1.35.

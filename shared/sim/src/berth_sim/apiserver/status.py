@@ -101,7 +101,8 @@ def invalid(kind: SimulatedKind, name: str, field: str, problem: str, cause: str
     details: JsonObject = {"name": name} if name else {}
     details |= {"group": kind.group} if kind.group else {}
     details |= {"kind": kind.name, "causes": [{"reason": cause, "message": problem, "field": field}]}
-    message = f'{kind.name} "{name}" is invalid: {field}: {problem}'
+    shown = f"{kind.name}.{kind.group}" if kind.group else kind.name
+    message = f'{shown} "{name}" is invalid: {field}: {problem}'
     return StatusError(HTTPStatus.UNPROCESSABLE_ENTITY, "Invalid", message, details)
 
 

@@ -73,7 +73,7 @@ class StoredObject:
         self._body: bytes | None = None
 
     def body(self, kind: SimulatedKind) -> bytes:
-        """Return the object as JSON without kind and apiVersion, in the form that `kind` shows (events have two)."""
+        """JSON without kind and apiVersion, in the form that `kind` shows (events have two)."""
         if kind is NEW_EVENTS:
             return msgspec.json.encode(as_new_event(self.value))
         if self._body is None:
@@ -97,7 +97,7 @@ class StoreEvent:
         self._lines: dict[tuple[EventType, SimulatedKind], bytes] = {}
 
     def line(self, event: EventType, kind: SimulatedKind) -> bytes:
-        """Return the watch event as a line of JSON; DELETED has the last state, with the revision of the deletion."""
+        """A line of JSON; DELETED has the last state, with the revision of the deletion."""
         line = self._lines.get((event, kind))
         if line is None:
             shown = self._departed() if event == "DELETED" else self.after
@@ -135,6 +135,11 @@ class Table:
         self._history: deque[StoreEvent] = deque()
         self._history_limit = history
         self._sorted: list[StoredObject] | None = None
+
+    def listen(self, listener: Listener) -> Listener:
+        """Report each change to the listener, within the write; return the listener."""
+        self.listeners[listener] = None
+        return listener
 
     def in_order(self) -> list[StoredObject]:
         """By namespace and name; the list is shared and must not be changed."""
@@ -201,6 +206,10 @@ class Store:
         core = {kind.plural: table for kind, table in tables.items() if not kind.group}
         self._tables = {kind: core[kind.stored_as] if kind.stored_as else tables[kind] for kind in SERVED_KINDS}
 
+    @property
+    def tables(self) -> dict[SimulatedKind, Table]:
+        return self._tables
+
     def table(self, kind: SimulatedKind) -> Table:
         return self._tables[kind]
 
@@ -221,3 +230,17 @@ class Store:
         """Compact the history: every older list page and watch ends in 410."""
         for table in self._tables.values():
             table.forget(self.revision)
+
+
+class DryStore(Store):
+    """A view of a store for dry runs: reads are those of the store, writes return what they would store."""
+
+    def __init__(self, store: Store) -> None:
+        self.revision = store.revision
+        self._tables = store.tables
+
+    def put(self, kind: SimulatedKind, key: Key, value: JsonObject) -> StoredObject:
+        return StoredObject(self._tables[kind].kind, key, self.revision, value)
+
+    def remove(self, kind: SimulatedKind, key: Key) -> None:  # noqa: ARG002 - as in a store that keeps its writes
+        return

@@ -8,8 +8,8 @@ candidates; here the cheapest nodes are tried first (see ``potentialnodes``).
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from itertools import islice
+from collections.abc import Collection, Iterator
+from itertools import chain, islice
 from typing import ClassVar, Final
 
 import numpy as np
@@ -35,6 +35,8 @@ from berth.plugins.factory import Args, PluginFactory, with_args
 
 NAME: Final = "DefaultPreemption"
 NEVER: Final = "Never"
+# Candidates about which extenders are asked at once: the search for more would hold up other pods in the binder's loop.
+ASKED_AT_ONCE: Final = 100
 NOT_ELIGIBLE_BY_POLICY: Final = "preemption: not eligible due to preemptionPolicy=Never."
 NOT_ELIGIBLE_TERMINATING: Final = "preemption: not eligible due to a terminating pod on the nominated node."
 NOT_HELPFUL: Final = Status.unresolvable("Preemption is not helpful for scheduling")
@@ -97,12 +99,15 @@ class DefaultPreemption(PostFilterPlugin):
         best = search.best(rows, enough, first=snapshot.rows.of(proposed), most=enough)
         return None if best is None else _nomination(best, snapshot)
 
-    def candidates(self, pod: Pod, proposed: str, diagnosis: Diagnosis, dry_run: DryRun) -> list[Nomination]:
-        if pod.spec.preemption_policy == NEVER:
-            return []
+    def candidates(
+        self, pod: Pod, proposed: str, diagnosis: Diagnosis, dry_run: DryRun, asked: Collection[str]
+    ) -> list[Nomination]:
         snapshot, rows = dry_run.snapshot, diagnosis.resolvable_rows()
-        search, enough = _CandidateSearch(snapshot, dry_run), self._args.enough(len(rows))
-        found = search.some(rows, enough, first=snapshot.rows.of(proposed))
+        most = self._args.enough(len(rows)) - len(asked)
+        if pod.spec.preemption_policy == NEVER or most <= 0:
+            return []
+        rows = rows[~np.isin(rows, [row for row in snapshot.rows.of_all(asked) if row is not None])]
+        found = _CandidateSearch(snapshot, dry_run).some(rows, most, first=snapshot.rows.of(proposed))
         return [_nomination(each, snapshot) for each in sorted(found, key=lambda victims: victims.cost)]
 
 
@@ -139,11 +144,14 @@ class _CandidateSearch:
         return best
 
     def some(self, rows: RowIndex, most: int, *, first: int | None) -> list[Victims]:
-        """The victims on the row ``first``, and on ``most`` others, the cheapest bounds first."""
+        """The victims on the row ``first``, and of ``most`` dry runs of others, the cheapest bounds first.
+
+        At most ``ASKED_AT_ONCE``, so that the time is bounded.
+        """
         tried = [first] if first is not None and first in rows else []
-        tried += [node.row for node in islice(self._potential_nodes(rows), most) if node.row != first]
-        found = [self._dry_run_on(row) for row in tried]
-        return [each for each in found if isinstance(each, Victims)]
+        others = (node.row for node in islice(self._potential_nodes(rows), most) if node.row != first)
+        found = (self._dry_run_on(row) for row in chain(tried, others))
+        return list(islice((each for each in found if isinstance(each, Victims)), ASKED_AT_ONCE))
 
     def why_not(self, rows: RowIndex, node_count: int) -> Diagnosis:
         """The reasons of all nodes; skipped nodes get a dry run for theirs."""

@@ -7,7 +7,22 @@ from typing import Any
 
 import msgspec
 
-from berth_sim.apiserver.kinds import EVENTS, LEASES, NAMESPACES, NEW_EVENTS, NODES, PODS, SERVED_KINDS, SimulatedKind
+from berth_sim.apiserver import schema
+from berth_sim.apiserver.kinds import (
+    DEPLOYMENTS,
+    EVENTS,
+    JOBS,
+    LEASES,
+    NAMESPACES,
+    NEW_EVENTS,
+    NODES,
+    PODS,
+    REPLICA_SETS,
+    REPLICATION_CONTROLLERS,
+    SERVED_KINDS,
+    STATEFUL_SETS,
+    SimulatedKind,
+)
 from berth_sim.apiserver.listing import Token
 from berth_sim.apiserver.status import JsonObject
 from berth_sim.apiserver.store import StoredObject
@@ -16,7 +31,9 @@ _VERBS = ["create", "delete", "deletecollection", "get", "list", "patch", "updat
 
 _READ_VERBS = ["get", "list", "watch"]
 
-_IN_ALL = frozenset({"pods", "services", "replicationcontrollers", "replicasets", "statefulsets"})
+_IN_ALL = frozenset(
+    {"pods", "services", "replicationcontrollers", "replicasets", "statefulsets", "deployments", "jobs"}
+)
 
 VERSION = {
     "major": "1",
@@ -38,31 +55,9 @@ def documents() -> dict[str, bytes]:
         found[path] = _resources(api_version)
     for group in {kind.group for kind in SERVED_KINDS if kind.group}:
         found[f"/apis/{group}"] = {"kind": "APIGroup", "apiVersion": "v1", **_group(group)}
-    found |= _schemas()
-    return {path: msgspec.json.encode(document) for path, document in found.items()}
-
-
-def _schemas() -> dict[str, dict[str, Any]]:
-    """With this minimal OpenAPI document kubectl leaves validation to the server."""
-    roots = {f"apis/{kind.api_version}" if kind.group else "api/v1" for kind in SERVED_KINDS}
-    index = {"paths": {root: {"serverRelativeURL": f"/openapi/v3/{root}"} for root in roots}}
-    return {"/openapi/v3": index, **{f"/openapi/v3/{root}": _schema(root) for root in roots}}
-
-
-def _schema(root: str) -> dict[str, Any]:
-    kinds = [kind for kind in SERVED_KINDS if root in (f"apis/{kind.api_version}", f"api/{kind.api_version}")]
-    paths = {f"/{root}/{kind.plural}/{{name}}": {"patch": _patch_operation(kind)} for kind in kinds}
-    return {"openapi": "3.0.0", "info": {"title": "berth_sim", "version": "v1"}, "paths": paths}
-
-
-def _patch_operation(kind: SimulatedKind) -> dict[str, Any]:
-    meaning = {"group": kind.group, "version": kind.version, "kind": kind.name}
-    field_validation = {"name": "fieldValidation", "in": "query", "schema": {"type": "string"}}
-    return {
-        "x-kubernetes-group-version-kind": meaning,
-        "parameters": [field_validation],
-        "responses": {"200": {"description": "OK"}},
-    }
+    found |= schema.openapi()
+    encoded = {path: msgspec.json.encode(document) for path, document in found.items()}
+    return {**encoded, "/openapi/v2": b""}  # by it kubectl would check the items of a List: without types, it does not
 
 
 def _api_versions() -> dict[str, Any]:
@@ -99,6 +94,10 @@ def _entries(kind: SimulatedKind) -> list[dict[str, Any]]:
     if kind.has_status:
         verbs = ["get", "patch", "update"]
         entries.append({**entry, "name": f"{kind.plural}/status", "singularName": "", "verbs": verbs})
+    if kind.has_scale:
+        scale = {"name": f"{kind.plural}/scale", "singularName": "", "namespaced": True, "kind": "Scale"}
+        meaning = {"group": "autoscaling", "version": "v1"}
+        entries.append({**scale, **meaning, "verbs": ["get", "patch", "update"]})
     if kind is PODS:
         binding = {"name": "pods/binding", "singularName": "", "namespaced": True, "kind": "Binding"}
         entries.append({**binding, "verbs": ["create"]})
@@ -122,8 +121,24 @@ class Column:
 def encoded(
     kind: SimulatedKind, items: Sequence[StoredObject], revision: int, now: datetime, rest: Token | None = None
 ) -> bytes:
-    columns = _COLUMNS.get(kind, _ANY)
     metadata = {"resourceVersion": str(revision), **({"continue": rest.encoded()} if rest else {})}
+    return msgspec.json.encode(_table(kind, [stored.value for stored in items], metadata, now))
+
+
+def watched(kind: SimulatedKind, lines: bytes, now: datetime) -> bytes:
+    """Each object as a table of one row, which `kubectl get --watch` prints."""
+    return b"".join(_watched(kind, msgspec.json.decode(line), now) for line in lines.splitlines())
+
+
+def _watched(kind: SimulatedKind, event: JsonObject, now: datetime) -> bytes:
+    if event["type"] in ("ADDED", "MODIFIED", "DELETED"):
+        value = event["object"]
+        event["object"] = _table(kind, [value], {"resourceVersion": value["metadata"]["resourceVersion"]}, now)
+    return msgspec.json.encode(event) + b"\n"
+
+
+def _table(kind: SimulatedKind, values: Sequence[JsonObject], metadata: JsonObject, now: datetime) -> JsonObject:
+    columns = _COLUMNS.get(kind, _ANY)
     definitions = [
         {
             "name": column.name,
@@ -134,18 +149,14 @@ def encoded(
         }
         for column in columns
     ]
-    rows = [_row(stored, columns, now) for stored in items]
+    rows = [_row(value, columns, now) for value in values]
     table = {"kind": "Table", "apiVersion": "meta.k8s.io/v1", "metadata": metadata}
-    return msgspec.json.encode({**table, "columnDefinitions": definitions, "rows": rows})
+    return {**table, "columnDefinitions": definitions, "rows": rows}
 
 
-def _row(stored: StoredObject, columns: Sequence[Column], now: datetime) -> JsonObject:
-    shown = {
-        "kind": "PartialObjectMetadata",
-        "apiVersion": "meta.k8s.io/v1",
-        "metadata": stored.value["metadata"],
-    }
-    return {"cells": [column.cell(stored.value, now) for column in columns], "object": shown}
+def _row(value: JsonObject, columns: Sequence[Column], now: datetime) -> JsonObject:
+    shown = {"kind": "PartialObjectMetadata", "apiVersion": "meta.k8s.io/v1", "metadata": value["metadata"]}
+    return {"cells": [column.cell(value, now) for column in columns], "object": shown}
 
 
 def _name(value: JsonObject, _now: datetime) -> str:
@@ -179,6 +190,8 @@ def _pod_ready(pod: JsonObject, _now: datetime) -> str:
 def _pod_status(pod: JsonObject, _now: datetime) -> str:
     if "deletionTimestamp" in pod["metadata"]:
         return "Terminating"
+    if pod["status"].get("phase") == "Succeeded":
+        return "Completed"
     conditions = pod["status"].get("conditions") or []
     gated = any(condition.get("reason") == "SchedulingGated" for condition in conditions)
     return "SchedulingGated" if gated else str(pod["status"].get("phase", "Unknown"))
@@ -208,6 +221,37 @@ def _at(*path: str, default: str = "<none>") -> Callable[[JsonObject, datetime],
         return str(found) if found else default
 
     return cell
+
+
+def _of(part: str, name: str, default: int = 0) -> Callable[[JsonObject, datetime], str]:
+    return lambda value, _now: str((value.get(part) or {}).get(name, default))
+
+
+def _ready_of_wanted(value: JsonObject, now: datetime) -> str:
+    return f"{_of('status', 'readyReplicas')(value, now)}/{_of('spec', 'replicas', 1)(value, now)}"
+
+
+def _images(value: JsonObject, _now: datetime) -> str:
+    return ",".join(str(container.get("image", "")) for container in value["spec"]["template"]["spec"]["containers"])
+
+
+def _job_status(job: JsonObject, _now: datetime) -> str:
+    is_complete = "completionTime" in (job.get("status") or {})
+    return "Complete" if is_complete else "Suspended" if job["spec"].get("suspend") else "Running"
+
+
+def _completions(job: JsonObject, now: datetime) -> str:
+    wanted = job["spec"].get("completions")
+    shown = str(wanted) if wanted is not None else f"1 of {job['spec'].get('parallelism', 1)}"
+    return f"{_of('status', 'succeeded')(job, now)}/{shown}"
+
+
+def _duration(job: JsonObject, now: datetime) -> str:
+    status = job.get("status") or {}
+    if "startTime" not in status:
+        return ""
+    end = datetime.fromisoformat(status["completionTime"]) if "completionTime" in status else now
+    return _since(status["startTime"], end)
 
 
 def _internal_ip(node: JsonObject, _now: datetime) -> str:
@@ -244,7 +288,39 @@ _OF_EVENTS = (
     Column(name="Name", cell=_name, priority=_WIDE),
 )
 
+_READY = Column(name="Ready", cell=_ready_of_wanted)
+
+_IMAGES = Column(name="Images", cell=_images, priority=_WIDE)
+
+_OF_REPLICAS = (
+    _NAME_COLUMN,
+    Column(name="Desired", cell=_of("spec", "replicas", 1)),
+    Column(name="Current", cell=_of("status", "replicas")),
+    Column(name="Ready", cell=_of("status", "readyReplicas")),
+    _AGE_COLUMN,
+    _IMAGES,
+)
+
 _COLUMNS: dict[SimulatedKind, tuple[Column, ...]] = {
+    DEPLOYMENTS: (
+        _NAME_COLUMN,
+        _READY,
+        Column(name="Up-to-date", cell=_of("status", "updatedReplicas")),
+        Column(name="Available", cell=_of("status", "availableReplicas")),
+        _AGE_COLUMN,
+        _IMAGES,
+    ),
+    REPLICA_SETS: _OF_REPLICAS,
+    REPLICATION_CONTROLLERS: _OF_REPLICAS,
+    STATEFUL_SETS: (_NAME_COLUMN, _READY, _AGE_COLUMN, _IMAGES),
+    JOBS: (
+        _NAME_COLUMN,
+        Column(name="Status", cell=_job_status),
+        Column(name="Completions", cell=_completions),
+        Column(name="Duration", cell=_duration),
+        _AGE_COLUMN,
+        _IMAGES,
+    ),
     EVENTS: _OF_EVENTS,
     NEW_EVENTS: _OF_EVENTS,
     LEASES: (_NAME_COLUMN, Column(name="Holder", cell=_at("spec", "holderIdentity", default="")), _AGE_COLUMN),
