@@ -151,7 +151,7 @@ class Requeue:
         return None
 
     def end_back_off(self, pod: QueuedPod) -> None:
-        """End the pod's back-off early, because no other pod is active."""
+        """Early, because no other pod is active."""
         pod.ended_early_at, pod.incoming_event = self._clock.now, POP_FROM_BACKOFF
 
     def on_retry_requested(self, pod: QueuedPod) -> None:
@@ -162,11 +162,11 @@ class Requeue:
         pod.awaited_versions, pod.at_front, pod.incoming_event = {}, False, FORCE_ACTIVATE
 
     def on_version(self, kind: str, version: int, *, listed: bool) -> list[str]:
-        """A kind has reached a version. Returns the uids of pods that waited for it."""
+        """Returns the uids of pods that waited for this version."""
         return self._versions.on_list(kind, version) if listed else self._versions.on_version(kind, version)
 
     def passes_or_awaits_versions(self, pod: QueuedPod, changes: int) -> bool:
-        """Whether the reflectors have reached the conflict's versions; the pod's next ranking must see them too."""
+        """The pod's next ranking must see the conflict's versions too."""
         if not self._versions.pass_or_wait(pod.uid, pod.awaited_versions):
             return False
         pod.mirror_change = changes
@@ -207,7 +207,7 @@ class Requeue:
         self._check_later(event, old, new, changes, size)
 
     def on_live_data(self, event: ClusterEvent, news: LiveDataUpdate, sequence: int) -> None:
-        """Record an event of live data, which is stored already."""
+        """The live data are stored already."""
         if self._hints.is_event_registered(event):
             size = len(news.data or b"")
             self._live_logs[news.source.bucket].record(event, None, news, sequence=sequence, size=size)

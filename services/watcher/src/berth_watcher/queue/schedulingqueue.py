@@ -62,7 +62,6 @@ class ActivePods:
         self._size = 0
 
     def __len__(self) -> int:
-        """Entries, stale ones included."""
         return self._size
 
     def add(self, rank: SortKey, namespace: str, entry: ActiveEntry) -> None:
@@ -211,7 +210,6 @@ class SchedulingQueue:
 
     @property
     def entries(self) -> int:
-        """Entries in all heaps, stale ones included."""
         return len(self._timers) + sum(map(len, (*self._active.values(), *self._early.values())))
 
     def get(self, uid: str) -> QueuedPod | None:
