@@ -105,12 +105,12 @@ class BindingAttempt:
 
     @property
     def is_suspect(self) -> bool:
-        """Whether a former binder may have ended while it bound this pod."""
+        """A former binder may have ended while it bound this pod."""
         return self.deliveries[0].is_suspect
 
     @property
     def sequence(self) -> int:
-        """The pod's place in the order of POSTs: the sequence of its first message."""
+        """The sequence of its first message."""
         return self.deliveries[0].sequence
 
     def join(self, delivery: RankedDelivery) -> bool:
@@ -189,7 +189,6 @@ class BindingAttempt:
         self.pod, self.eviction, self.phase = plan.pod, plan, AttemptPhase.EVICTING
 
     def begin_asking(self, question: EvictionQuestion) -> AskAboutEvictions:
-        """Ask about evictions for the pod as it was read."""
         self.phase = AttemptPhase.ASKING
         self.asked = self.asked.union(each.node for each in question.candidates)
         pod, self.read = self.read or self.pod, None
@@ -305,8 +304,6 @@ NO_DEADLINE = float("inf")
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class PluginSteps:
-    """One pod's steps towards one node through the plugins of its profile."""
-
     profile: Profile
     state: CycleState
     pod: Pod
@@ -356,7 +353,6 @@ class PluginSteps:
         )
 
     def after_binding(self) -> None:
-        """Run PostBind after the API has confirmed the Binding."""
         for plugin in self.profile.post_binds:
             with suppress(PluginFailure):  # the pod is bound: a plugin's failure changes nothing
                 call(plugin, "PostBind", plugin.post_bind, object, self.state, self.pod, self.node)
