@@ -141,7 +141,6 @@ class BindingAttempt:
         return any(each.sequence == sequence for each in self.deliveries)
 
     def decided_deliveries(self) -> list[RankedDelivery]:
-        """Messages that the Decision settles (see ``settles``)."""
         decided = self.decided
         return [] if decided is None else [delivery for delivery in self.deliveries if settles(decided, delivery)]
 
@@ -212,7 +211,7 @@ class BindingAttempt:
         self.lost_version = self.posted_version
 
     def is_nominated(self, shown: Pod) -> bool:
-        """Whether the nomination for the wait is in place: another client may have changed it since it was written."""
+        """Another client may have changed the nomination since it was written."""
         is_unseen = version_number(shown.metadata.resource_version) < self.nominated_version
         return bool(self.nominated) and (is_unseen or shown.status.nominated_node_name == self.nominated)
 
@@ -223,7 +222,6 @@ class BindingAttempt:
 
     @property
     def may_still_land(self) -> bool:
-        """Whether a POST without an answer may still land."""
         return 0 < self.lost_version >= version_number(self.pod.metadata.resource_version)
 
 
@@ -246,8 +244,6 @@ def settles(decided: RankedDelivery, delivery: RankedDelivery) -> bool:
 
 @dataclass(slots=True, kw_only=True)
 class _Decided:
-    """The final Decisions of a uid in its last term."""
-
     term: Term
     last: int  # number of the last decided attempt
     highest: int  # highest number of a decided attempt

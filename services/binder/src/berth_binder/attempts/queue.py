@@ -33,7 +33,7 @@ LONG_AGO: Final = 0.0  # a due time that means now
 
 
 def waits_for(status: Status) -> str:
-    """What a plugin that answered WAIT waits for, for users."""
+    """Of a plugin that answered WAIT, for users."""
     return f"waiting for {status.plugin}: {', '.join(status.reasons) or 'no reason given'}"
 
 
@@ -178,7 +178,7 @@ class ApiSilence:
 
 
 class BindingQueue:
-    """The next turn: messages in stream order, alternating with attempts whose pause is over."""
+    """Messages in stream order, alternating with attempts whose pause is over."""
 
     def __init__(self, settings: CoreSettings) -> None:
         self._settings = settings
