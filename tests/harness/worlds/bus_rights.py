@@ -77,6 +77,8 @@ FIRST: Final = 10_000_000
 ANSWERS: Final = 80_000_000
 KNOWN: Final = "known"
 """The key or pod of a message in each stream, which a user might remove."""
+AT_ONCE: Final = 500
+"""Requests between two waits; a server with too many at once drops all of them."""
 SECONDS: Final = 15.0
 """How long an effect that the table names is waited for."""
 
@@ -345,7 +347,7 @@ class Attack:
         for number, one in sent.items():
             arrived = self._arrived[number]
             if one.does == "asks" and (arrived or self._arrived[number + ANSWERS]):
-                found.add(("asks", *_verb(one.what)))
+                found.add(("asks", *verb_of(one.what)))
             elif arrived:
                 found |= {(one.does, one.what, end) for end in self._ends(berth, user, arrived)}
         return found
@@ -378,6 +380,7 @@ class Attack:
         sent: dict[int, Try] = {}
         replies = sorted({one.subject for one in self._tries(berth, user) if one.does == "publishes"})
         replies += [f"{api}STREAM.PURGE.*" for api in (API, IMPORTED_API)]
+        settled = 0
         for pattern in replies:
             if not pattern.endswith(("*", ">")):
                 continue  # no room for a number
@@ -386,7 +389,9 @@ class Attack:
                 reply = _filled(pattern, number + ANSWERS)
                 client.publish(_filled(one.subject, number), one.data, reply, {NUMBER: str(number)})
                 sent[number] = Try(does="has answers sent to", what=berth.plain(pattern), subject=pattern)
-            await self._settle(client)
+            if len(sent) - settled > AT_ONCE:
+                settled = len(sent)
+                await self._settle(client)
 
         def found() -> set[Right]:
             ends = {
@@ -591,10 +596,10 @@ def _known(berth: Berth) -> list[str]:
 
 def _kind(one: Try) -> str:
     """Answers to requests with the same verb go the same way."""
-    return one.subject if one.does == "publishes" else _verb(one.what)[0]
+    return one.subject if one.does == "publishes" else verb_of(one.what)[0]
 
 
-def _verb(request: str) -> tuple[str, str]:
+def verb_of(request: str) -> tuple[str, str]:
     """The verb of a request to JetStream, and the stream and consumer that it is about."""
     known = (*OF_SERVER, *(f"STREAM.{verb}" for verb in OF_STREAM), *(f"CONSUMER.{verb}" for verb in OF_CONSUMER))
     plain = request.removeprefix(API).removeprefix(IMPORTED_API)

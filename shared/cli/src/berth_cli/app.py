@@ -61,7 +61,6 @@ class GroupedCommands(TyperGroup):
     """The command with its subcommands by what people want to do."""
 
     def format_commands(self, ctx: typer.Context, formatter: Any) -> None:  # type: ignore[override]  # noqa: ARG002 - typer's
-        """Write a section for each group."""
         width = max(map(len, self.commands))
         for group, commands in GROUPS.items():
             if rows := [(name.ljust(width), text) for name, text in commands.items() if name in self.commands]:
@@ -90,7 +89,6 @@ def app_with(names: Iterable[str] = COMMANDS, *, listed: Iterable[str] = ()) -> 
 
 
 def _add(app: typer.Typer, name: str) -> None:
-    """Add the subcommand or the group of this name, with its examples."""
     added: typer.Typer = import_module(f"berth_cli.commands.{name}").app
     is_group = added.info.name == name
     words = [f"{name} {command.name}" if is_group else name for command in added.registered_commands]

@@ -14,13 +14,12 @@ import msgspec
 
 from berth.api.pod import Pod, changed, is_gated, is_gone_while_unbound
 from berth.decoding import version_number
-from berth.framework.bestestimate import by_best_estimate
 from berth.framework.cycle import check
 from berth.framework.plugincalls import PluginFailure
 from berth.framework.profile import Profile
 from berth.framework.scoring import counted_pods_of
 from berth.framework.status import Code, Status
-from berth.messages.attempts import Candidate, Outcome, Ranked, Reason, Rejection
+from berth.messages.attempts import Candidate, Outcome, Ranked, Reason, Rejection, by_best_estimate
 from berth.messages.subjects import Attempt
 from berth_binder.cache import PODS, Cache
 from berth_binder.decisions.verdict import (
@@ -102,7 +101,7 @@ class ConflictCheck:
         return self._nodes.status(pod, node, self._profiles[ranked.profile], has_room=True).is_success
 
     def _is_behind(self, shown: Pod, ranked: Pod) -> bool:
-        """Whether the watcher has seen a change of the pod that our own watch has not shown yet."""
+        """The watcher has seen a change of the pod that our own watch has not shown yet."""
         return version_number(ranked.metadata.resource_version) > version_number(
             shown.metadata.resource_version
         ) and changed(ranked, shown)

@@ -154,7 +154,7 @@ class UnschedulablePods:
             yield from rejected.helped_by(event, old, new, itself)
 
     def waiting_for(self, event: ClusterEvent) -> Iterator[Step]:
-        """Pods that a plugin rejected which registered the event, without running hints."""
+        """Pods rejected by a plugin that registered the event; no hints are run."""
         for rejected in self._rejected.values():
             yield from rejected.waiting_for(event)
         yield from self._preempting.all()
@@ -254,8 +254,6 @@ class _IndexedHint:
 
 
 class _RejectedPods:
-    """Pods of one profile, by the plugins that rejected them."""
-
     def __init__(self, profile: Profile, calls: QueueingHints, room_of: RoomOf) -> None:
         self._calls = calls
         self._room_of = room_of
@@ -268,7 +266,7 @@ class _RejectedPods:
                 self._groups[name] = self._index_hints(profile.requeueing[name], registered)
 
     def groups_for(self, plugins: frozenset[str]) -> list[_Group]:
-        """The groups of a pod that these plugins rejected. Any event may help if one of them registered no events."""
+        """Any event may help if one of the plugins registered no events."""
         if not plugins or not plugins <= self._groups.keys():
             return [self._by_any_event]
         return [group for plugin in sorted(plugins) for group in self._groups[plugin]]

@@ -185,7 +185,6 @@ class Requeue:
     # --- which pods an event may help
 
     def on_cluster_event(self, event: ClusterEvent, old: object, new: object, change: int) -> None:
-        """Record an event of a change that the mirror is storing."""
         if self._hints.is_event_registered(event):
             size = bytes_of(old, new)
             self._cluster_log.record(event, old, new, change=change, size=size)
@@ -330,7 +329,7 @@ class Requeue:
         return None
 
     def _may_lack_live_data(self, pod: QueuedPod, positions: Positions) -> bool:
-        """Whether a sample or fact that could help may have left its log since the pod's ranking.
+        """A sample or fact that could help may have left its log since the pod's ranking.
 
         A pass of a collector may write more than a log keeps. Only pods decided during it are checked, so it costs each
         at most one more attempt.
@@ -341,7 +340,7 @@ class Requeue:
         )
 
     def _live_logs_since(self, positions: Positions) -> Iterator[tuple[ClusterEvent, EventLog, int]]:
-        """The logs of live data, each with its event and the position up to which the ranking has read its bucket."""
+        """Each with its event and the position up to which the ranking has read its bucket."""
         yield LIVE_DATA_EVENTS[BANDWIDTH], self._live_logs[BANDWIDTH], positions.bandwidth
         yield LIVE_DATA_EVENTS[FACTS], self._live_logs[FACTS], positions.facts
 
@@ -381,7 +380,7 @@ class _UncheckedEvent:
 
 
 def _versions(decision: DecisionSummary) -> dict[str, int]:
-    """The resourceVersions that a conflict names, without those that are not numbers."""
+    """Without resourceVersions that are not numbers."""
     versions = {kind: version_number(text) for kind, text in decision.resource_versions.items()}
     return {kind: version for kind, version in versions.items() if version}
 
@@ -454,7 +453,7 @@ class EventLog:
             self._begins_at_position = max(self._begins_at_position, position)
 
     def may_lack_events_since(self, position: int) -> bool:
-        """Whether events after this position may be missing in the log."""
+        """Events after this position may be missing in the log."""
         return self._begins_after_change is not None or position < self._begins_at_position
 
     def since(self, position: int) -> Iterator[tuple[ClusterEvent, object, object, int]]:
@@ -497,11 +496,10 @@ class VersionGate:
         return True
 
     def end(self, uid: str) -> None:
-        """The pod no longer waits."""
         self._wait_of.pop(uid, None)
 
     def on_version(self, kind: str, version: int) -> list[str]:
-        """A kind has reached a version. Returns the pods that waited for it."""
+        """Returns the pods that waited for this version."""
         if version <= self._reached[kind]:
             return []
         self._reached[kind] = version
