@@ -25,18 +25,10 @@ from berth.api.config.types import API_VERSION, KIND, File, Plugins
 from berth.framework.profile import services_of
 from berth.lifecycle.start import FLAGS
 from berth.plugins.registry import BUILT_IN
-from berth.settings.readers import written
 from berth.settings.settings import Settings
 from berth.settings.sources import leaves, variables
-from berth_metrics_collector import settings as collector
+from berth_metrics_collector.settings import CollectorSettings
 
-OF_THE_COLLECTOR: Final[Mapping[str, tuple[type, str]]] = {
-    collector.INTERVAL_VARIABLE: (collector.CollectorSettings, "interval"),
-    collector.TOKEN_VARIABLE: (collector.PrometheusAccess, "token_file"),
-    collector.HEADERS_VARIABLE: (collector.PrometheusAccess, "headers_file"),
-    collector.CA_VARIABLE: (collector.PrometheusAccess, "ca_file"),
-}
-"""The variables that only the collector reads, each with the setting that it sets."""
 WORDS: Final = {
     str: "string",
     int: "integer",
@@ -208,20 +200,16 @@ def flag_rows() -> Iterator[tuple[str, ...]]:
 
 def variable_rows() -> Iterator[tuple[str, ...]]:
     """A row for each variable of every service, then for those of the collector."""
-    paths = {leaf.variable: leaf.path for leaf in leaves()}
-    for variable in variables():
-        yield code(variable.name), code(variable.default), _of_setting(paths[variable.name])
-    for name, (kind, field) in OF_THE_COLLECTOR.items():
-        value = getattr(kind(), field)
-        default = written(value) if isinstance(value, timedelta) else ""
-        text = meaning(kind, field).replace(f" ({name})", "")
-        yield code(name), code(default), f"The collector's. {text}"
+    for settings, before in ((Settings(), ""), (CollectorSettings(), "The collector's. ")):
+        paths = {leaf.variable: leaf.path for leaf in leaves(type(settings))}
+        for variable in variables(settings):
+            means = _of_setting(type(settings), paths[variable.name])
+            yield code(variable.name), code(variable.default), before + means
 
 
-def _of_setting(path: str) -> str:
+def _of_setting(kind: type, path: str) -> str:
     """What the setting means that a path of code leads to (``nats.url``)."""
     *groups, name = path.split(".")
-    kind: type = Settings
     for group in groups:
         kind = get_type_hints(kind)[group]
     return meaning(kind, name)

@@ -135,8 +135,8 @@ WHY: Final = """
 .venv/bin/berth replay {folder}/own.berth --pod {namespace}/fits-nowhere-0
 """
 THROUGH_A_PIPE: Final = """
-docker compose run --rm -T berth record --for 2s -o - >{folder}/piped.berth
-docker compose run --rm -T berth replay - --pod {namespace}/fits-nowhere-0 <{folder}/piped.berth
+docker compose exec -T console berth record --for 2s -o - >{folder}/piped.berth
+docker compose exec -T console berth replay - --pod {namespace}/fits-nowhere-0 <{folder}/piped.berth
 docker compose run --rm -T -v ./docs/recordings/packing.yaml:/other.yaml \\
     berth replay - --config /other.yaml <{folder}/piped.berth
 """

@@ -643,6 +643,7 @@ MOST_KEPT: Final = 2
 NOT_OF_PODS: Final = tuple(
     f".{name}"
     for name in (
+        "_advanced_at",
         "_always",
         "_bound_at",
         "_by_query",

@@ -77,6 +77,8 @@ FIRST: Final = 10_000_000
 ANSWERS: Final = 80_000_000
 KNOWN: Final = "known"
 """The key or pod of a message in each stream, which a user might remove."""
+AT_ONCE: Final = 500
+"""Requests between two waits; a server with too many at once drops all of them."""
 SECONDS: Final = 15.0
 """How long an effect that the table names is waited for."""
 
@@ -378,6 +380,7 @@ class Attack:
         sent: dict[int, Try] = {}
         replies = sorted({one.subject for one in self._tries(berth, user) if one.does == "publishes"})
         replies += [f"{api}STREAM.PURGE.*" for api in (API, IMPORTED_API)]
+        settled = 0
         for pattern in replies:
             if not pattern.endswith(("*", ">")):
                 continue  # no room for a number
@@ -386,7 +389,9 @@ class Attack:
                 reply = _filled(pattern, number + ANSWERS)
                 client.publish(_filled(one.subject, number), one.data, reply, {NUMBER: str(number)})
                 sent[number] = Try(does="has answers sent to", what=berth.plain(pattern), subject=pattern)
-            await self._settle(client)
+            if len(sent) - settled > AT_ONCE:
+                settled = len(sent)
+                await self._settle(client)
 
         def found() -> set[Right]:
             ends = {

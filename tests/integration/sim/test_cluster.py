@@ -6,6 +6,7 @@ import signal
 import socket
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
@@ -15,6 +16,8 @@ import aiohttp
 import pytest
 import yaml
 
+from berth.kube.errors import KubeconfigError
+from berth_cli.simulate.live import read_cluster
 from berth_sim import cluster as snapshot
 from berth_sim.__main__ import parser
 from berth_sim.apiserver.kinds import ABSENT_KINDS, NAMESPACES, NODES, PODS, SimulatedKind
@@ -187,18 +190,17 @@ async def test_a_kind_without_effect_is_listed_empty_and_refused_with_a_sentence
         assert (await api.get(f"{path}{namespace}{kind.plural}/a")).code == 404
 
 
-@pytest.mark.requires("kubectl")
-async def test_kubectl_gets_the_kinds_that_the_page_saves():
-    async with SimulatedCluster(nodes=[node_manifest("node-1")]) as cluster:
-        listed = await kubectl(cluster, "get", _saved_kinds(), "-A", "-o", "name")
-        assert (listed.returncode, listed.stderr) == (0, "")
-
-
-def _saved_kinds() -> str:
-    """Those of the first command of the page about berth simulate."""
-    page = (Path(__file__).parents[3] / "docs/simulate.md").read_text()
-    (line,) = (line for line in page.replace("\\\n", "").splitlines() if line.startswith("kubectl get nodes,"))
-    return line.split()[2]
+async def test_an_exported_cluster_has_the_objects_as_kubectl_prints_them():
+    nodes = [node_manifest(f"node-{number}") for number in range(501)]  # two pages
+    async with SimulatedCluster(nodes=nodes) as cluster, connected(cluster.url, never) as api:
+        await api.add_pod("web")
+        exported = json.loads(await read_cluster(Path(cluster.kubeconfig_path), None))
+        with pytest.raises(KubeconfigError, match="other"):
+            await read_cluster(Path(cluster.kubeconfig_path), "other")
+    kinds = Counter(each["kind"] for each in exported["items"])
+    assert (exported["kind"], kinds["Node"], kinds["Pod"]) == ("List", 501, 1)
+    assert {each["apiVersion"] for each in exported["items"] if each["kind"] == "Node"} == {"v1"}
+    assert not [each for each in exported["items"] if "managedFields" in each["metadata"]]
 
 
 async def kubectl(cluster: SimulatedCluster, *words: str) -> subprocess.CompletedProcess[str]:

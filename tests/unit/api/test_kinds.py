@@ -8,20 +8,12 @@ import yaml
 from berth.api import kinds
 from berth.api.kinds import PLUGIN_KINDS, WATCHED_KINDS, Kind, PluginObject
 from berth.framework.events import Resource
+from berth_cli.simulate.live import LISTED
 from berth_sim.apiserver.kinds import KINDS as SIMULATED_KINDS
 from harness.builders.random_objects import BY_KIND
 
 ROOT = Path(__file__).parents[3]
 RIGHTS = ROOT / "docs/rights/berth.yaml"
-SHORT_NAMES = {
-    "persistentvolumeclaims": "pvc",
-    "persistentvolumes": "pv",
-    "poddisruptionbudgets": "pdb",
-    "replicasets": "rs",
-    "replicationcontrollers": "rc",
-    "statefulsets": "sts",
-}
-"""Those of kubectl that the documents use."""
 
 
 def test_every_kind_that_is_declared_is_in_the_table():
@@ -53,7 +45,5 @@ def test_documented_rights_allow_reading_every_watched_kind():
     assert [kind.name for kind in WATCHED_KINDS if (kind.group, kind.plural) not in allowed] == []
 
 
-def test_the_command_that_saves_a_cluster_names_every_watched_kind():
-    text = (ROOT / "docs/simulate.md").read_text().replace("\\\n", "")
-    saved = next(line.split()[2].split(",") for line in text.splitlines() if line.startswith("kubectl get nodes,"))
-    assert {SHORT_NAMES.get(kind.plural, kind.plural) for kind in WATCHED_KINDS} <= set(saved)
+def test_an_exported_cluster_has_every_watched_kind():
+    assert {kind.path: (kind.api_version, kind.kind) for kind in WATCHED_KINDS}.items() <= LISTED.items()

@@ -235,18 +235,29 @@ def test_a_pod_for_which_extenders_are_asked_long_is_said_to_wait(bench):
     assert (decision.outcome, decision.node, decision.message) == (Outcome.WAITING, "", ABOUT_EVICTIONS)
 
 
-def test_a_victim_that_has_gone_is_not_replaced_by_another_one(bench):
+def test_where_a_victim_has_gone_extenders_are_asked_again_and_no_worse_eviction_is_made(bench):
+    """n2 needs one victim less by now, and is still better than n1."""
     pod = extended(bench).show(important(cpu="2"))
     asked = question(bench.take(proposing(pod, "n2")))
     assert [each.victims for each in asked.candidates] == [("uid-e", "uid-cheap"), ("uid-b", "uid-c")]
     bench.delete(running("cheap", "n2"), 30)
-    assert evictions(keep(bench, asked, "n1", "n2")) == [("n1", ["b", "c"])]
+    assert evictions(keep(bench, asked, "n1", "n2")) == []
+    assert [(each.outcome, each.reason) for each in bench.decisions] == [(Outcome.CONFLICT, Reason.VICTIMS)]
+    again = question(bench.take(proposing(pod, "n2", n=2)))
+    assert evictions(keep(bench, again, "n1", "n2")) == [("n2", ["e"])]
+
+
+def test_where_the_best_kept_node_has_gone_the_next_one_is_taken(bench):
+    pod = extended(bench).show(important())
+    asked = question(bench.take(proposing(pod, "n2")))
+    bench.remove_node("n2")
+    assert evictions(keep(bench, asked, "n1", "n2")) == [("n1", ["c"])]
 
 
 def test_where_no_kept_eviction_is_possible_by_now_the_pod_is_tried_again(bench):
-    pod = extended(bench).show(important(cpu="2"))
+    pod = extended(bench).show(important())
     asked = question(bench.take(proposing(pod, "n2")))
-    bench.delete(running("cheap", "n2"), 30)
+    bench.remove_node("n2")
     assert evictions(keep(bench, asked, "n2")) == []
     assert [(each.outcome, each.reason) for each in bench.decisions] == [(Outcome.CONFLICT, Reason.VICTIMS)]
 
@@ -300,13 +311,19 @@ def test_extenders_are_asked_again_where_the_answer_could_not_be_used_at_once(be
     assert question(bench.reading(pod, pod))
 
 
-def test_two_preemptors_that_are_asked_about_at_once_evict_no_pod_twice(bench):
+def test_two_preemptors_that_are_asked_about_at_once_evict_as_one_after_the_other(bench):
+    """Another pod of n2 costs less than one of n1, against whose budget it is."""
     first, second = (make_pod(name, spec={"priority": 1000}) for name in ("vip-1", "vip-2"))
     extended(bench)
     asked = [question(bench.take(proposing(bench.show(pod), "n2"))) for pod in (first, second)]
     assert [[each.node for each in one.candidates] for one in asked] == [["n2", "n1"]] * 2
     assert evictions(keep(bench, asked[0], "n1", "n2")) == [("n2", ["cheap"])]
-    assert evictions(keep(bench, asked[1], "n1", "n2")) == [("n1", ["c"])]
+    assert evictions(keep(bench, asked[1], "n1", "n2")) == []
+    bench.evicted(first, "n2")
+    bench.show(nominated(first, "n2"))
+    bench.delete(running("cheap", "n2", priority=1), 60)
+    again = question(bench.take(proposing(second, "n2", n=2)))
+    assert evictions(keep(bench, again, "n1", "n2")) == [("n2", ["e"])]
 
 
 def test_an_answer_of_a_former_leadership_changes_nothing(bench):

@@ -83,7 +83,7 @@ def test_without_weights_scores_are_not_divided():
 
 def test_a_legend_says_what_the_numbers_of_the_table_mean():
     shown = "\n".join(lines(decided()))
-    assert "TOTAL: the sum of the points (score x weight). LOSS: points that one more such pod costs." in shown
+    assert "TOTAL: sum of the points (score x weight). LOSS: points one more such pod costs." in shown
     assert "NEWCOMERS:" not in shown
     with_newcomers = [msgspec.structs.replace(CANDIDATES[0], newcomers=2), CANDIDATES[1]]
     shown = "\n".join(lines(decided(candidates=with_newcomers)))

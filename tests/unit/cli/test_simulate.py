@@ -1,5 +1,11 @@
-"""The table of berth simulate: a line a pod, and a summary."""
+"""The table of berth simulate: a line a pod, and a summary; and the cluster that it reads."""
 
+import json
+
+import pytest
+from typer.testing import CliRunner
+
+from berth_cli.commands import simulate as command
 from berth_cli.commands.simulate import first_rows, row_of, summary_of
 from berth_cli.commands.simulate import table_of as table_of_rows
 from berth_cli.simulate.engine import NodeRejection, PodReport, ReportCounts
@@ -94,3 +100,40 @@ def test_of_a_thousand_pods_ten_are_shown_and_those_without_a_node_first():
     assert [row.is_placed for row in first_rows(rows)] == [*[True] * 9, False]
     assert [row.is_placed for row in first_rows([row_of(NOWHERE)] * 3)] == [False] * 3
     assert len(printed(table_of_rows(rows), width=160)) == 1001
+
+
+NODE = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": "n1", "uid": "n1"}}
+NODE["status"] = {"allocatable": {"cpu": "2", "memory": "8Gi", "pods": "110"}}
+WEB = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "web"}, "spec": {"containers": [{"name": "main"}]}}
+
+
+@pytest.fixture
+def typed(monkeypatch):
+    """Runs ``berth simulate`` with these words. The running cluster has one node."""
+
+    async def read_cluster(kubeconfig, context):
+        read.append((kubeconfig and kubeconfig.name, context))
+        return json.dumps({"apiVersion": "v1", "kind": "List", "items": [NODE]}).encode()
+
+    def run(*words, given=""):
+        done = CliRunner().invoke(command.app, words, input=given)
+        return done.exit_code, done.stdout, done.stderr, read
+
+    read = []
+    monkeypatch.setattr(command, "read_cluster", read_cluster)
+    return run
+
+
+@pytest.mark.parametrize("flags", [("--kubeconfig", "its.yaml"), ("--context", "prod")])
+def test_a_pod_of_any_scheduler_is_placed_on_a_running_cluster(typed, flags):
+    code, out, err, read = typed(*flags, "--pods", "-", given=json.dumps(WEB))
+    assert (code, read) == (0, [("its.yaml", None) if "its.yaml" in flags else (None, "prod")])
+    assert ["default/web", "n1", "1", "of", "1", "the", "only", "one", "possible"] in words(out.splitlines())
+    assert "1 pod of schedulerName 'default-scheduler', which no profile has: placed by the profile 'berth'" in err
+
+
+@pytest.mark.parametrize("flags", [(), ("--cluster", "a.json", "--context", "prod")])
+def test_there_is_one_cluster(typed, flags):
+    code, _, err, read = typed(*flags, "--pods", "-")
+    assert (code, read) == (2, [])
+    assert err == "berth: name one cluster: files with --cluster, or a running one with --kubeconfig or --context\n"

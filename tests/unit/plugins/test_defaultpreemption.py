@@ -14,9 +14,9 @@ from berth.api.pod import Affinity, Pod, PodAffinity, PodAffinityTerm, PodCondit
 from berth.api.workloads import BudgetStatus, PodDisruptionBudget, SelectorSpec
 from berth.cluster.nodes import RowIndex, info_of_row, node_info
 from berth.cluster.snapshot import Snapshot
-from berth.framework.cycle import Ranking, RankOptions, rank
+from berth.framework.cycle import Ranking, rank
 from berth.framework.interface import FilterPlugin, Nomination, PreFilterPlugin, PreFilterResult
-from berth.framework.preemption import best_eviction, confirm, dry_run_of
+from berth.framework.preemption import best_eviction, confirm, dry_run_of, eviction_candidates
 from berth.framework.status import SUCCESS, Diagnosis, Status
 from berth.plugins.defaultpreemption.plugin import NOT_HELPFUL, DefaultPreemption, DefaultPreemptionArgs, validate
 from berth.plugins.defaultpreemption.victims import DisruptionBudgets, Victims, victims_on
@@ -543,8 +543,8 @@ def test_candidates_are_in_the_order_of_what_they_cost_and_not_of_what_they_may_
         n1=[running("cheap", priority=1, cpu="900m"), running("x", priority=5, cpu="100m", labels={"app": "x"})],
         n2=[running("middle", priority=3)],
     )
-    vip, found = important("900m", affinity=apart), []
-    ranking = rank(vip, snapshot, default_profile(), attempt=first_attempt(vip), options=RankOptions(evictions=found))
+    vip = important("900m", affinity=apart)
+    found = eviction_candidates(vip, "", snapshot, default_profile(), ())
     assert [each.node for each in found] == ["n2", "n1"]
     assert [len(each.victims) for each in found] == [1, 2]
-    assert ranking.nomination == found[0]
+    assert rank(vip, snapshot, default_profile(), attempt=first_attempt(vip)).nomination == found[0]

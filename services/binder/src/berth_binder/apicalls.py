@@ -213,7 +213,7 @@ class ApiRequests:
 
 
 def _node_of(request: ApiRequest) -> str:
-    """The node of the request, empty if it concerns no single node."""
+    """Empty if the request concerns no single node."""
     node: str = getattr(request, "node", "")
     return node
 
@@ -285,7 +285,6 @@ async def get_pod(client: KubeClient, effect: GetPod) -> PodAnswer:
 
 
 async def void_bindings(client: KubeClient, effect: VoidBindings, epoch: int) -> PodAnswer:
-    """Fence the pod, so that no earlier Binding can land."""
     uid = effect.pod.uid
     try:
         return _pod_answer(uid, await fence(client, effect.pod, epoch))

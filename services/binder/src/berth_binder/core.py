@@ -139,7 +139,7 @@ class BinderCore:
         return None if self._is_closed else self._queue.due(may_start=self._may_start)
 
     def held(self) -> Iterator[RankedDelivery]:
-        """Every unsettled message; each needs ``in_progress``."""
+        """Each unsettled message needs ``in_progress``."""
         for attempt in self._attempts.values():
             yield from attempt.deliveries
         yield from self._queue.ranked
@@ -155,17 +155,16 @@ class BinderCore:
 
     @property
     def has_open_requests(self) -> bool:
-        """Whether a request has no answer, so that it may still be carried out."""
+        """A request without an answer may still be carried out."""
         return any(attempt.failures for attempt in self._attempts.values())
 
     @property
     def backlog(self) -> int:
-        """Number of messages not examined yet."""
         return len(self._queue.ranked)
 
     @property
     def is_api_silent(self) -> bool:
-        """Whether as many requests in a row as may be in flight have no answer."""
+        """As many requests in a row as may be in flight have no answer."""
         return self._queue.silence.is_silent
 
     @property

@@ -62,7 +62,7 @@ PLACED_NOWHERE: Final = frozenset({Outcome.UNSCHEDULABLE, Outcome.PREEMPTING, Ou
 
 
 class BinderEffects:
-    """Carries out the effects of one leadership. Answers go into the inbox."""
+    """Answers go into the inbox."""
 
     def __init__(  # noqa: PLR0913 - the parts that carry out effects, and the inbox
         self,
@@ -187,7 +187,7 @@ class DecisionPublisher:
         self.under_way = 0  # Decisions without a PubAck yet
 
     def publish_soon(self, effect: PublishDecision, on_end: Callable[[BerthError | None], None]) -> None:
-        """Publish a Decision. ``on_end`` is called once: with None when it is stored, or with the error."""
+        """``on_end`` is called once: with None when the Decision is stored, or with the error."""
 
         def on_answer(answer: PubAck | BerthError) -> None:
             self.under_way -= 1

@@ -41,7 +41,7 @@ CONDITION_TRIES: Final = 3
 
 
 class EventRecorder:
-    """Records Decisions on pods. It lives as long as the process: the leadership may end before the last record."""
+    """Lives as long as the process, because the leadership may end before the last record."""
 
     def __init__(self, client: KubeClient, process: Process, budget: EventBudget | None = None) -> None:
         self._client = client
@@ -308,7 +308,6 @@ class WaitingRecords:
         self._take_oldest(max(self._by_namespace, key=lambda namespace: len(self._by_namespace[namespace])))
 
     def discard(self, uid: str) -> None:
-        """Remove the pod's condition and failure Event."""
         for key in ((uid, CONDITION), (uid, FAILED)):
             namespace = self._namespaces.pop(key, None)
             if namespace is not None:
@@ -350,7 +349,6 @@ class Rate:
 
     @property
     def wait(self) -> float:
-        """Seconds from the last ``fill`` until a token is there."""
         return max(0.0, (1 - self._tokens) / self._per_second)
 
 
@@ -406,7 +404,7 @@ class ConditionRecord:
         return shown != (_FALSE, self.reason, self.message) or kept not in {0, self.pod.metadata.generation}
 
     def condition(self, wall: datetime) -> PodCondition:
-        """The condition as the API server takes it. Its time is the last change of its status."""
+        """Its time is the last change of its status."""
         present = self._present()
         since = present.last_transition_time if present is not None and present.status == _FALSE else None
         return PodCondition(
@@ -495,7 +493,6 @@ def event_body(event: EventRecord, *, instance: str, wall: datetime) -> dict[str
 
 
 def series_body(event: EventRecord, wall: datetime) -> dict[str, Any]:
-    """The patch that counts a repeat."""
     return {"series": {"count": event.count, "lastObservedTime": micro_time(wall)}}
 
 

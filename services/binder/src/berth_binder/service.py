@@ -67,8 +67,6 @@ FENCES_SECONDS: Final = 1.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Clients:
-    """The binder's connections."""
-
     bus: Bus
     api: KubeClient
     # For Events and conditions, with connections and a rate (qps) of their own, so that they delay no Binding.
@@ -77,8 +75,6 @@ class Clients:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BinderParts:
-    """The parts that live as long as the process and are used by every leadership."""
-
     process: Process
     client: KubeClient
     cache: Cache
@@ -246,7 +242,6 @@ class BinderEpoch:
                 task.cancel()
 
     def _lasting(self, consumer: str) -> Iterable[tuple[str, Coroutine[Any, Any, None]]]:
-        """The tasks that run as long as this binder leads, with their names."""
         parts, core = self._parts, self._core
         checks = LeaderChecks(process=parts.process, leadership=self._leadership, role="binder")
         yield "core", self._loop.run()
@@ -305,7 +300,7 @@ class BinderEpoch:
             await self._take_attempt(ranked, attempt, delivery)
 
     async def _take_attempt(self, ranked: Ranked, attempt: Attempt, delivery: Delivery) -> None:
-        """Reject an attempt of a term that no watcher has had, because the pod's real attempts would look older."""
+        """Reject a term that no watcher has had, because the pod's real attempts would look older."""
         try:
             is_known = attempt.term <= self._watchers_term or await self._is_known(attempt.term)
         except UnansweredError:
@@ -329,7 +324,7 @@ class BinderEpoch:
             self._inbox.put(event)
 
     async def _is_known(self, term: int) -> bool:
-        """Whether a watcher has had the term: ``control`` has it before any message of the term is published."""
+        """``control`` has a term before any message of it is published."""
         entry = await self._session.get(CONTROL, term_key("watcher"))
         if entry is None:  # a new store, in which no watcher has led yet
             return True

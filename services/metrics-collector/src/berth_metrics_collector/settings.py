@@ -12,23 +12,19 @@ from berth.settings import readers
 from berth.settings.sources import read_variables
 
 INTERVAL_VARIABLE: Final = "BERTH_COLLECTOR_INTERVAL"
-TOKEN_VARIABLE: Final = "BERTH_PROMETHEUS_TOKEN_FILE"  # noqa: S105 - the name of a variable
-HEADERS_VARIABLE: Final = "BERTH_PROMETHEUS_HEADERS_FILE"
-CA_VARIABLE: Final = "BERTH_PROMETHEUS_CA_FILE"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PrometheusAccess:
     """Files for authentication between the collector and Prometheus."""
 
-    token_file: Annotated[Path | None, readers.existing_file, TOKEN_VARIABLE] = None
-    """A file with a bearer token (BERTH_PROMETHEUS_TOKEN_FILE). Read for every request."""
-    headers_file: Annotated[Path | None, readers.existing_file, HEADERS_VARIABLE] = None
-    """A file with more headers, one ``Name: value`` per line (BERTH_PROMETHEUS_HEADERS_FILE), such as X-Scope-OrgID for
-    a tenant. Read for every request."""
-    ca_file: Annotated[Path | None, readers.existing_file, CA_VARIABLE] = None
-    """PEM certificates to verify the server's certificate with (BERTH_PROMETHEUS_CA_FILE). Read for every connection.
-    None: the system's."""
+    token_file: Annotated[Path | None, readers.existing_file, "BERTH_PROMETHEUS_TOKEN_FILE"] = None
+    """A file with a bearer token. Read for every request."""
+    headers_file: Annotated[Path | None, readers.existing_file, "BERTH_PROMETHEUS_HEADERS_FILE"] = None
+    """A file with more headers, one ``Name: value`` per line, such as X-Scope-OrgID for a tenant. Read for every
+    request."""
+    ca_file: Annotated[Path | None, readers.existing_file, "BERTH_PROMETHEUS_CA_FILE"] = None
+    """PEM certificates to verify the server's certificate with. Read for every connection. None: the system's."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,8 +32,8 @@ class CollectorSettings:
     """Polling interval and credentials for Prometheus."""
 
     interval: Annotated[timedelta, readers.duration(0.2, 3600), INTERVAL_VARIABLE] = timedelta(seconds=15)
-    """Time between two rounds, 0.2 s to 1 h (BERTH_COLLECTOR_INTERVAL). Default: the usual scrape interval, because
-    polling more often returns no new values."""
+    """Time between two rounds, 0.2 s to 1 h. Default: the usual scrape interval, because polling more often
+    returns no new values."""
     inventory_rounds: int = 8
     """Rounds between two queries for names, capacities and scrape intervals, which seldom change. An exporter missing
     among the names causes one in the next round."""

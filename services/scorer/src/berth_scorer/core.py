@@ -136,7 +136,6 @@ class ScorerCore:
         return effects
 
     def due(self) -> float | None:
-        """The time of the next call without an event."""
         if self._is_closed:
             return None
         may_rank = self._alone is None
@@ -255,7 +254,7 @@ class ScorerCore:
         return [question, *self._end_alone(held)]
 
     def _answer(self, held: PendingDelivery, extension: Extension | None) -> list[Effect]:
-        """Rank the pod. An exception becomes an error and a dead letter."""
+        """An exception becomes an error and a dead letter."""
         with self._spanning(held) as span:
             span.note("attempt", held.pending.attempt)
             headers = {TRACEPARENT: span.traceparent}

@@ -70,7 +70,7 @@ class DecisionsRead(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LiveDataRead(msgspec.Struct, frozen=True, kw_only=True):
-    """The Snapshot has all live data of ``bucket`` up to ``position``."""
+    """The Snapshot has all of ``bucket`` up to ``position``."""
 
     bucket: str
     position: int

@@ -100,7 +100,6 @@ class SentRankings:
             del self._by_subject[next(iter(self._by_subject))]
 
     def forget(self, subject: str) -> None:
-        """Forget a ranking that the stream has not stored."""
         self._by_subject.pop(subject, None)
 
     def has(self, subject: str, data: bytes) -> bool:

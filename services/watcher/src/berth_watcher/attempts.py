@@ -88,7 +88,6 @@ class Attempts:
         return self.window.is_closed
 
     def slots(self, profile: str, now: float) -> tuple[int, int]:
-        """Used and total slots of the profile's window."""
         return self.window.used()[profile], self.window.sizes(now)[profile]
 
     def waits_for(self, uid: str) -> str:
@@ -102,18 +101,17 @@ class Attempts:
         return slots
 
     def release(self, queued: QueuedPod) -> Sequence[Effect]:
-        """Free the pod's slots, after a final Decision or ``waiting``, which has no time limit."""
+        """After a final Decision or ``waiting``, which has no time limit."""
         self.window.release(queued.uid)
         return self.stalled.ended(queued.uid)
 
     def end(self, queued: QueuedPod) -> Sequence[Effect]:
-        """The latest attempt is decided, or the pod is bound or gone."""
         self._not_stored.discard(queued.uid)
         self._held.pop(queued.uid, None)
         return self.release(queued)
 
     def publish(self, queued: QueuedPod, *, waited: float | None = None) -> list[Effect]:
-        """Publish the next attempt. The caller has acquired the pod's slots."""
+        """The caller has acquired the pod's slots."""
         previous = queued.attempt
         attempt = previous.next(self._term) if previous else Attempt(uid=queued.uid, term=self._term, n=1)
         too_much = queued.refusal
@@ -147,7 +145,6 @@ class Attempts:
         return [LookUpAttempt(attempt=attempt, profile=queued.profile, namespace=meta.namespace, pod=meta.name)]
 
     def on_held(self, queued: QueuedPod, found: AttemptLookedUp) -> Sequence[Effect]:
-        """A work queue still holds the message of the latest attempt."""
         if found.held_by is None or queued.epoch:  # after waiting, it waits for volumes or a Permit plugin
             return ()
         held = self._held.setdefault(queued.uid, _Held())
@@ -171,7 +168,6 @@ class Attempts:
         return True
 
     def seconds_to_look_up(self, queued: QueuedPod) -> float:
-        """Seconds to the next look-up of an attempt that a work queue holds."""
         held, seconds = self._held.get(queued.uid), self._settings.look_up_seconds
         return min(WORKED_ON_LOOK_UP_SECONDS, seconds) if held is not None and held.is_worked_on else seconds
 
@@ -268,7 +264,6 @@ class InFlightWindow:
         return self._used.copy()
 
     def sizes(self, now: float) -> dict[str, int]:
-        """Total slots by profile."""
         return {
             profile: max(self._floor, rate.in_last_second(now) // SHARE_OF_A_SECOND)
             for profile, rate in self._rates.items()
@@ -312,8 +307,6 @@ class InFlightWindow:
 
 
 class DecisionRate:
-    """Decisions received in the last second."""
-
     def __init__(self) -> None:
         self._counts: deque[tuple[float, int]] = deque()
         self._sum = 0
@@ -342,7 +335,7 @@ class StalledAttempts:
         return dict(self._pods)
 
     def waits_for(self, uid: str) -> str:
-        """The service that should take the pod's attempt; empty if it waits for no service."""
+        """Empty if the pod waits for no service."""
         return self._waits_for.get(uid, ("", ""))[1]
 
     def found(self, pod: QueuedPod, held_by: WorkQueue, seconds: float) -> list[Warn | Note]:
@@ -356,7 +349,6 @@ class StalledAttempts:
         return [*ended, _warning(pod, held_by, seconds)] if self._pods[waits_for] == 1 else ended
 
     def ended(self, uid: str) -> list[Warn | Note]:
-        """The attempt is decided, replaced or gone."""
         waits_for = self._waits_for.pop(uid, None)
         if waits_for is None:
             return []
@@ -453,7 +445,7 @@ class HeldRooms:
             del self.deleted[uid]
 
     def shown(self, uid: str, pod: Pod | None) -> Pod | None:
-        """The watch shows a change of the pod. Until the Decision a deleted pod still holds its room in scorers."""
+        """Until the Decision a deleted pod still holds its room in scorers."""
         held = self.rooms.get(uid)
         if held is None:
             return None

@@ -218,7 +218,6 @@ class WatcherCore:
         return mark if timer is None else timer if mark is None else min(mark, timer)
 
     def gather_seconds(self) -> float:
-        """Seconds for which events gather before the next call."""
         return GATHER_SECONDS if self._running and self.waiting else 0.0
 
     def recovering_pods(self) -> list[QueuedPod]:
@@ -306,7 +305,7 @@ class WatcherCore:
         return [*effects, *self._on_pod(change.name, pod)]
 
     def _mirror_object(self, kind: str, name: str, thing: KubernetesObject | None) -> tuple[int, Sequence[Effect]]:
-        """Set the mirror's desired value of an object. Returns the change's number, and warnings about the object."""
+        """Returns the change's number, and warnings about the object."""
         desired = desired_entry(thing)
         number = self._mirror.set_desired(key(kind, name), desired)
         return number, affinity_warnings(thing) if number != NO_CHANGE and desired is not None else ()
@@ -381,7 +380,7 @@ class WatcherCore:
     # --- a pod enters the queue, changes and leaves
 
     def _on_pod(self, uid: str, pod: Pod | None) -> Sequence[Effect]:
-        """The newest state of a pod; ``None``: it is deleted."""
+        """``pod``: the newest state; ``None`` if it is deleted."""
         queued = self._queue.get(uid)
         if pod is not None and waits(pod, self._profiles):
             return self._add(pod) if queued is None else self._update(queued, pod)
@@ -477,7 +476,7 @@ class WatcherCore:
             effects += self._activate(queued)
 
     def _publish(self, queued: QueuedPod, *, waited: float | None = None) -> Sequence[Effect]:
-        """Publish the next attempt. The caller has acquired the slots in the window."""
+        """The caller has acquired the slots in the window."""
         return [*self._attempts.publish(queued, waited=waited), *self._await_decision(queued)]
 
     def _await_decision(self, queued: QueuedPod) -> Sequence[Effect]:
@@ -586,7 +585,6 @@ class WatcherCore:
         return queued
 
     def _give_up(self, queued: QueuedPod, reason: str) -> Sequence[Effect]:
-        """Back off after an error without a Decision."""
         effects = self._attempts.give_up(queued, reason)
         wait = self._requeue.on_error(queued, self._clock.timestamp())
         return [*effects, *self._wait_or_activate(queued, wait)]
@@ -609,7 +607,6 @@ class WatcherCore:
     # --- a pod is tried again
 
     def _try_again(self, queued: QueuedPod) -> Sequence[Effect]:
-        """Requeue an unschedulable or gated pod that an event may help."""
         if queued.stage is Stage.GATED:
             return self._enqueue(queued)
         return self._wait_or_activate(queued, self._requeue.on_helped(queued))
@@ -641,7 +638,6 @@ class WatcherCore:
         return self._wait_or_activate(queued, self._requeue.on_timer(queued, self._mirror.changes))
 
     def _on_version(self, kind: str, version: int, *, listed: bool) -> Sequence[Effect]:
-        """Activate the pods that waited for this version of a kind."""
         effects: list[Effect] = []
         for uid in self._requeue.on_version(kind, version, listed=listed):
             queued = self._queue.get(uid)

@@ -81,8 +81,6 @@ END_SECONDS: Final = 5.0  # between two searches for messages of PENDING that no
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WatcherParts:
-    """The parts that every term of this process uses."""
-
     process: Process
     client: KubeClient
     informers: Informers
@@ -269,7 +267,6 @@ class WatcherTerm:
         tasks.create_task(streams, name="streams")
 
     async def _take_over(self, core: WatcherCore, cluster: BucketReader) -> None:
-        """Find the pods' messages once the bucket ``cluster`` has been read."""
         self._condition.waiting("taking over: reading the bus")
         await cluster.caught_up.wait()
         subjects = {str(queued.uid): queued.subject("decision") for queued in core.recovering_pods()}
@@ -310,7 +307,6 @@ class WatcherTerm:
         await self._session.create_consumer(PENDING, SCORER)
 
     async def _show_figures(self, core: WatcherCore) -> None:
-        """Show the core's figures as gauges and in NATS's service protocol, until the term ends."""
         gauges, stats = Gauges(self._parts.process.metrics), self._parts.stats
         try:
             while True:

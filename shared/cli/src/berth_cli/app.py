@@ -35,6 +35,7 @@ GROUPS: Final[Mapping[str, Mapping[str, str]]] = {
         "run": "See berth work: it places pods on a simulated cluster.",
         "up": "Run the whole pipeline in the foreground, until Ctrl-C.",
         "simulate": "Print where pods would go.",
+        "export": "Write a cluster's objects into a file, for berth simulate.",
     },
     "Operate": {
         "dead": "Dead letters: messages that could not be decoded, or failed.",
@@ -60,7 +61,6 @@ class GroupedCommands(TyperGroup):
     """The command with its subcommands by what people want to do."""
 
     def format_commands(self, ctx: typer.Context, formatter: Any) -> None:  # type: ignore[override]  # noqa: ARG002 - typer's
-        """Write a section for each group."""
         width = max(map(len, self.commands))
         for group, commands in GROUPS.items():
             if rows := [(name.ljust(width), text) for name, text in commands.items() if name in self.commands]:
@@ -89,7 +89,6 @@ def app_with(names: Iterable[str] = COMMANDS, *, listed: Iterable[str] = ()) -> 
 
 
 def _add(app: typer.Typer, name: str) -> None:
-    """Add the subcommand or the group of this name, with its examples."""
     added: typer.Typer = import_module(f"berth_cli.commands.{name}").app
     is_group = added.info.name == name
     words = [f"{name} {command.name}" if is_group else name for command in added.registered_commands]

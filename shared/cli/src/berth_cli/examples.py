@@ -24,9 +24,10 @@ EXAMPLES: Final[Mapping[str, Sequence[str]]] = {
     "run": ("berth run", "berth run --nodes 500 --pods 2000 --scorers 4"),
     "simulate": (
         "berth simulate --cluster cluster.json --pods new.yaml",
-        "kubectl get deploy web -o yaml | berth simulate --cluster cluster.json --pods -",
-        "berth simulate --cluster cluster.json --pending --config scheduler.yaml --must-fit",
+        "berth simulate --kubeconfig ~/.kube/config --pods release.yaml --must-fit",
+        "kubectl get deploy web -o yaml | berth simulate --context prod --pods -",
     ),
+    "export": ("berth export -o cluster.json", "berth export --context prod > cluster.json"),
     "dead list": ("berth dead", "berth dead list -n shop"),
     "dead show": ("berth dead show 5", "berth dead show default/web"),
     "dead retry": ("berth dead retry 5",),

@@ -143,6 +143,23 @@ ServicesProvider = Annotated[
 ServicesGates = Annotated[str | None, typer.Option("--feature-gates", envvar="BERTH_FEATURE_GATES", hidden=True)]
 
 
+KubeconfigToRead = Annotated[
+    Path | None,
+    typer.Option(
+        "--kubeconfig",
+        metavar="FILE",
+        help="The cluster to read; by default KUBECONFIG's or ~/.kube/config's.",
+        show_default=False,
+    ),
+]
+KubeContext = Annotated[
+    str | None,
+    typer.Option(
+        "--context", metavar="NAME", help="A context of the kubeconfig; by default the current.", show_default=False
+    ),
+]
+
+
 LONGEST_SECONDS: Final = 366 * 24 * 3600  # a year; clocks overflow on much larger values
 
 

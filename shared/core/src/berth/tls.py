@@ -51,13 +51,13 @@ class _SystemTrust(ssl.SSLContext):
 
 
 def without_strict_checks(context: ssl.SSLContext) -> ssl.SSLContext:
-    """The same context, which also takes authorities without the extensions that strict checks ask for."""
+    """Also takes authorities without the extensions that strict checks ask for."""
     context.verify_flags &= ~ssl.VERIFY_X509_STRICT
     return context
 
 
 def requests_adapter(**options: Any) -> HTTPAdapter:
-    """How a session of ``requests``, which libraries bring along, connects; ``options``: HTTPAdapter's."""
+    """For the ``requests`` sessions of libraries; ``options``: HTTPAdapter's."""
     from requests.adapters import HTTPAdapter  # noqa: PLC0415 - 0.1 s, and most programs ask nobody by it
     from urllib3.util.ssl_ import create_urllib3_context  # noqa: PLC0415
 

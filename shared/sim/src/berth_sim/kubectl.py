@@ -126,7 +126,7 @@ def encoded(
 
 
 def watched(kind: SimulatedKind, lines: bytes, now: datetime) -> bytes:
-    """Return the lines of a watch with each object as a table of one row, which `kubectl get --watch` prints."""
+    """Each object as a table of one row, which `kubectl get --watch` prints."""
     return b"".join(_watched(kind, msgspec.json.decode(line), now) for line in lines.splitlines())
 
 
@@ -224,7 +224,6 @@ def _at(*path: str, default: str = "<none>") -> Callable[[JsonObject, datetime],
 
 
 def _of(part: str, name: str, default: int = 0) -> Callable[[JsonObject, datetime], str]:
-    """A count of the spec or the status."""
     return lambda value, _now: str((value.get(part) or {}).get(name, default))
 
 

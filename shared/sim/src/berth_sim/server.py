@@ -112,7 +112,7 @@ class SimulatedApiServer:
                 return self._read(request, route, verb, query)
 
     def _written_to(self, query: Mapping[str, str]) -> Resources:
-        """The cluster, or for a dry run its copy that keeps no write."""
+        """For a dry run, a copy that keeps no write."""
         return self._resources.dry() if query.get("dryRun") else self._resources
 
     def _read(self, request: web.BaseRequest, route: Route, verb: Verb, query: Mapping[str, str]) -> web.Response:
@@ -166,7 +166,6 @@ class SimulatedApiServer:
         return bindings.timestamp(self._resources.clock())
 
     def _apply(self, resources: Resources, route: Route, query: Mapping[str, str], body: bytes) -> web.Response:
-        """Create or change an object by server-side apply."""
         kind, manager = route.kind, query.get("fieldManager", "")
         if kind.why_none:
             raise method_not_allowed(kind.why_none)

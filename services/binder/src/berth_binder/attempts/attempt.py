@@ -105,12 +105,12 @@ class BindingAttempt:
 
     @property
     def is_suspect(self) -> bool:
-        """Whether a former binder may have ended while it bound this pod."""
+        """A former binder may have ended while it bound this pod."""
         return self.deliveries[0].is_suspect
 
     @property
     def sequence(self) -> int:
-        """The pod's place in the order of POSTs: the sequence of its first message."""
+        """The sequence of its first message."""
         return self.deliveries[0].sequence
 
     def join(self, delivery: RankedDelivery) -> bool:
@@ -141,7 +141,6 @@ class BindingAttempt:
         return any(each.sequence == sequence for each in self.deliveries)
 
     def decided_deliveries(self) -> list[RankedDelivery]:
-        """Messages that the Decision settles (see ``settles``)."""
         decided = self.decided
         return [] if decided is None else [delivery for delivery in self.deliveries if settles(decided, delivery)]
 
@@ -189,7 +188,6 @@ class BindingAttempt:
         self.pod, self.eviction, self.phase = plan.pod, plan, AttemptPhase.EVICTING
 
     def begin_asking(self, question: EvictionQuestion) -> AskAboutEvictions:
-        """Ask about evictions for the pod as it was read."""
         self.phase = AttemptPhase.ASKING
         self.asked = self.asked.union(each.node for each in question.candidates)
         pod, self.read = self.read or self.pod, None
@@ -213,7 +211,7 @@ class BindingAttempt:
         self.lost_version = self.posted_version
 
     def is_nominated(self, shown: Pod) -> bool:
-        """Whether the nomination for the wait is in place: another client may have changed it since it was written."""
+        """Another client may have changed the nomination since it was written."""
         is_unseen = version_number(shown.metadata.resource_version) < self.nominated_version
         return bool(self.nominated) and (is_unseen or shown.status.nominated_node_name == self.nominated)
 
@@ -224,7 +222,6 @@ class BindingAttempt:
 
     @property
     def may_still_land(self) -> bool:
-        """Whether a POST without an answer may still land."""
         return 0 < self.lost_version >= version_number(self.pod.metadata.resource_version)
 
 
@@ -247,8 +244,6 @@ def settles(decided: RankedDelivery, delivery: RankedDelivery) -> bool:
 
 @dataclass(slots=True, kw_only=True)
 class _Decided:
-    """The final Decisions of a uid in its last term."""
-
     term: Term
     last: int  # number of the last decided attempt
     highest: int  # highest number of a decided attempt
@@ -305,8 +300,6 @@ NO_DEADLINE = float("inf")
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class PluginSteps:
-    """One pod's steps towards one node through the plugins of its profile."""
-
     profile: Profile
     state: CycleState
     pod: Pod
@@ -356,7 +349,6 @@ class PluginSteps:
         )
 
     def after_binding(self) -> None:
-        """Run PostBind after the API has confirmed the Binding."""
         for plugin in self.profile.post_binds:
             with suppress(PluginFailure):  # the pod is bound: a plugin's failure changes nothing
                 call(plugin, "PostBind", plugin.post_bind, object, self.state, self.pod, self.node)

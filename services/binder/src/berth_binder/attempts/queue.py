@@ -33,7 +33,7 @@ LONG_AGO: Final = 0.0  # a due time that means now
 
 
 def waits_for(status: Status) -> str:
-    """What a plugin that answered WAIT waits for, for users."""
+    """Of a plugin that answered WAIT, for users."""
     return f"waiting for {status.plugin}: {', '.join(status.reasons) or 'no reason given'}"
 
 
@@ -81,7 +81,6 @@ class Deadlines:
         return self._heap[0][0] if self._heap else None
 
     def pop(self, now: float) -> BindingAttempt | None:
-        """Remove and return the earliest attempt that is due."""
         first = self.first()
         if first is None or first > now:
             return None
@@ -126,7 +125,6 @@ class PausedAttempts:
 
     @property
     def any_over(self) -> bool:
-        """Whether an attempt's pause is over and the attempt has not gone on yet."""
         return bool(self._over)
 
     def pop(self) -> BindingAttempt:
@@ -134,7 +132,6 @@ class PausedAttempts:
         return heapq.heappop(self._over)[2]
 
     def first(self) -> float | None:
-        """End of the next pause that is not over."""
         return self._pauses.first()
 
     def __len__(self) -> int:
@@ -181,7 +178,7 @@ class ApiSilence:
 
 
 class BindingQueue:
-    """The next turn: messages in stream order, alternating with attempts whose pause is over."""
+    """Messages in stream order, alternating with attempts whose pause is over."""
 
     def __init__(self, settings: CoreSettings) -> None:
         self._settings = settings
@@ -260,7 +257,6 @@ class BindingQueue:
         return attempt.pause(now, ABOUT_EVICTIONS)
 
     def go_on(self, attempt: BindingAttempt, now: float) -> None:
-        """Go on at the attempt's place in the stream."""
         attempt.pause(now, attempt.waits_for)
         self.paused.add(attempt)
 
@@ -290,7 +286,6 @@ class Suspects:
 
     @property
     def hold_up_others(self) -> bool:
-        """Whether no other pod may be started now."""
         return self._counting is not None or self._next_alone is not None or self._alone is not None
 
     def is_counted(self, uid: str) -> bool:

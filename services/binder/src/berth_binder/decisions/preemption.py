@@ -155,7 +155,9 @@ class PreemptionCheck:
             if kept is None:
                 return best_eviction(pod, proposed.node, snapshot, profile)
             confirmed = ((each, confirm(pod, each.node, snapshot, profile)) for each in kept.left)
-            return next((now for asked, now in confirmed if now is not None and _costs_no_more(now, asked)), None)
+            # With other victims by now it may still cost less than those behind it: then extenders are asked again.
+            asked, now = next((pair for pair in confirmed if pair[1] is not None), (None, None))
+            return now if asked is not None and now is not None and _costs_no_more(now, asked) else None
         except PluginFailure as failure:
             raise _cannot_choose(pod, failure) from failure
 

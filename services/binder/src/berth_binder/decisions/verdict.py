@@ -80,17 +80,15 @@ def bound_or_gone(node: str, candidates: frozenset[str]) -> Verdict:
 
 
 def failed(message: str, reason: str = "") -> Verdict:
-    """The attempt cannot succeed; the message is shown to users."""
+    """The message is shown to users."""
     return Verdict(outcome=Outcome.ERROR, message=message, reason=reason)
 
 
 def refused(request: str, status: int, reason: str) -> Verdict:
-    """The API server has rejected a request for good."""
     return failed(f"{request} rejected by the API server: {status}: {reason}", reason=str(status))
 
 
 def rejected(node: str, status: Status) -> Verdict:
-    """A plugin of Reserve, Permit or PreBind rejects the pod on the node."""
     reasons = ", ".join(status.reasons)
     rejection = Rejection(plugin=status.plugin, reason=reasons, nodes=1, examples=[node])
     return Verdict(outcome=Outcome.UNSCHEDULABLE, message=reasons, rejections=(rejection,), blockers=(status.plugin,))

@@ -40,8 +40,6 @@ RETRIED_FROM: Final = frozenset({Stage.BACKOFF, Stage.UNSCHEDULABLE, Stage.AWAIT
 
 
 class InFlight(Protocol):
-    """The part of ``Attempts`` that the answers read."""
-
     @property
     def is_draining(self) -> bool: ...
 
@@ -153,7 +151,7 @@ def _queue_of(queued: QueuedPod) -> str:
 
 
 def _until_tried_again(queued: QueuedPod, now: float) -> float | None:
-    """Seconds until the pod's timer; ``None`` if it waits for an event, or is active."""
+    """``None`` if the pod waits for an event, or is active."""
     if queued.due is None or queued.stage not in RETRIED_FROM:
         return None
     return round(max(0.0, queued.due - now), 1)

@@ -59,7 +59,7 @@ class QueueingHints:
         self.nominated_nodes: Final = NominatedNodes(profiles)
 
     def may_help(self, pod: QueuedPod, event: ClusterEvent, old: object, new: object) -> bool:
-        """Whether an event may help a pod. Any may if no plugin rejected it, or if one of them registered no events."""
+        """Any event may help if no plugin rejected the pod, or if one of them registered no events."""
         if pod.outcome is Outcome.PREEMPTING and self.nominated_nodes.concerns(pod, event, old, new):
             return True
         profile = self._profiles[pod.profile]
@@ -75,7 +75,7 @@ class QueueingHints:
         return False
 
     def awaits(self, pod: QueuedPod, event: ClusterEvent) -> bool:
-        """Whether a plugin that rejected the pod registered the event; hints are not run."""
+        """A plugin that rejected the pod registered the event; hints are not run."""
         hints_of = self._profiles[pod.profile].event_hints
         registered = (hints_of.get(name) for name in pod.unschedulable_plugins)
         return any(is_registered(hints, event) for hints in registered)
@@ -87,7 +87,7 @@ class QueueingHints:
             return True
 
     def is_event_registered(self, event: ClusterEvent) -> bool:
-        """Whether a plugin of any profile registered the event, so that it must be logged."""
+        """A registered event must be logged."""
         answer = self._registered_events.get(event)
         if answer is None:
             of_plugins = [hints for profile in self._profiles.values() for hints in profile.event_hints.values()]
@@ -154,7 +154,7 @@ class UnschedulablePods:
             yield from rejected.helped_by(event, old, new, itself)
 
     def waiting_for(self, event: ClusterEvent) -> Iterator[Step]:
-        """Pods that a plugin rejected which registered the event, without running hints."""
+        """Pods rejected by a plugin that registered the event; no hints are run."""
         for rejected in self._rejected.values():
             yield from rejected.waiting_for(event)
         yield from self._preempting.all()
@@ -167,8 +167,6 @@ def _free_room(room_of: RoomOf, node: str) -> NodeRoom | None:
 
 
 class _Group:
-    """Pods in the order in which they were added."""
-
     def __init__(self) -> None:
         self.pods: dict[str, QueuedPod] = {}
 
@@ -256,8 +254,6 @@ class _IndexedHint:
 
 
 class _RejectedPods:
-    """Pods of one profile, by the plugins that rejected them."""
-
     def __init__(self, profile: Profile, calls: QueueingHints, room_of: RoomOf) -> None:
         self._calls = calls
         self._room_of = room_of
@@ -270,7 +266,7 @@ class _RejectedPods:
                 self._groups[name] = self._index_hints(profile.requeueing[name], registered)
 
     def groups_for(self, plugins: frozenset[str]) -> list[_Group]:
-        """The groups of a pod that these plugins rejected. Any event may help if one of them registered no events."""
+        """Any event may help if one of the plugins registered no events."""
         if not plugins or not plugins <= self._groups.keys():
             return [self._by_any_event]
         return [group for plugin in sorted(plugins) for group in self._groups[plugin]]
@@ -393,7 +389,7 @@ class NominatedNodes:
         return bound_at is not None and bound_at <= pod.decisions_read
 
     def concerns(self, pod: QueuedPod, event: ClusterEvent, old: object, new: object) -> bool:
-        """Whether a victim of the pod may have gone, or its nominated node may have become impossible."""
+        """A victim of the pod may have gone, or its nominated node may have become impossible."""
         if _POD_ADDED.matches(event) and isinstance(new, Pod) and self._is_counted(pod, new):
             return False
         if _NOMINATED.matches(event) and isinstance(new, Pod) and new.spec.scheduler_name in self._profiles:
@@ -501,7 +497,7 @@ def _required(terms: PodAffinity | None) -> list[PodAffinityTerm]:
 
 
 def _depends_on_pods(pod: Pod) -> bool:
-    """Whether pods on other nodes of a topology domain may keep the pod off a node."""
+    """Pods on other nodes of a topology domain may keep the pod off a node."""
     affinity = pod.spec.affinity or Affinity()
     terms = _required(affinity.pod_affinity) or _required(affinity.pod_anti_affinity)
     constraints = pod.spec.topology_spread_constraints or ()
@@ -514,7 +510,7 @@ def _keeps_others_off_its_domain(placed: Pod) -> bool:
 
 
 def _keeps_off_its_domain(placed: Pod, pod: Pod) -> bool:
-    """Whether a placed pod's anti-affinity may select this one. A namespaceSelector counts as matching."""
+    """A namespaceSelector of the placed pod's anti-affinity counts as matching."""
     if not _keeps_others_off_its_domain(placed):
         return False
     meta = pod.metadata

@@ -161,13 +161,12 @@ class QueuedPod:
             self.no_retry_until = now + NO_RETRY_SECONDS
 
     def subject(self, stage: str) -> PodSubject:
-        """Its subject at ``pending``, ``ranked`` or ``decision``."""
         meta = self.pod.metadata
         return PodSubject(stage=stage, profile=self.profile, namespace=meta.namespace, pod=meta.name)
 
 
 def waits(pod: Pod, profiles: Container[str]) -> bool:
-    """Whether one of the profiles must schedule the pod: it is unbound, not being deleted and not finished."""
+    """A profile must schedule the pod: it is unbound, not being deleted and not finished."""
     return not pod.spec.node_name and pod.spec.scheduler_name in profiles and not is_gone_while_unbound(pod)
 
 
@@ -204,6 +203,5 @@ class EventClock:
         return self.at(self.now)
 
     def at(self, now: float) -> Timestamp:
-        """A monotonic time by both clocks."""
         since_start = timedelta(seconds=now - self._started.monotonic)
         return Timestamp(monotonic=now, wall=self._started.wall + since_start)

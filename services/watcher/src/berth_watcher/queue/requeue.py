@@ -151,7 +151,7 @@ class Requeue:
         return None
 
     def end_back_off(self, pod: QueuedPod) -> None:
-        """End the pod's back-off early, because no other pod is active."""
+        """Early, because no other pod is active."""
         pod.ended_early_at, pod.incoming_event = self._clock.now, POP_FROM_BACKOFF
 
     def on_retry_requested(self, pod: QueuedPod) -> None:
@@ -162,11 +162,11 @@ class Requeue:
         pod.awaited_versions, pod.at_front, pod.incoming_event = {}, False, FORCE_ACTIVATE
 
     def on_version(self, kind: str, version: int, *, listed: bool) -> list[str]:
-        """A kind has reached a version. Returns the uids of pods that waited for it."""
+        """Returns the uids of pods that waited for this version."""
         return self._versions.on_list(kind, version) if listed else self._versions.on_version(kind, version)
 
     def passes_or_awaits_versions(self, pod: QueuedPod, changes: int) -> bool:
-        """Whether the reflectors have reached the conflict's versions; the pod's next ranking must see them too."""
+        """The pod's next ranking must see the conflict's versions too."""
         if not self._versions.pass_or_wait(pod.uid, pod.awaited_versions):
             return False
         pod.mirror_change = changes
@@ -185,7 +185,6 @@ class Requeue:
     # --- which pods an event may help
 
     def on_cluster_event(self, event: ClusterEvent, old: object, new: object, change: int) -> None:
-        """Record an event of a change that the mirror is storing."""
         if self._hints.is_event_registered(event):
             size = bytes_of(old, new)
             self._cluster_log.record(event, old, new, change=change, size=size)
@@ -207,7 +206,7 @@ class Requeue:
         self._check_later(event, old, new, changes, size)
 
     def on_live_data(self, event: ClusterEvent, news: LiveDataUpdate, sequence: int) -> None:
-        """Record an event of live data, which is stored already."""
+        """The live data are stored already."""
         if self._hints.is_event_registered(event):
             size = len(news.data or b"")
             self._live_logs[news.source.bucket].record(event, None, news, sequence=sequence, size=size)
@@ -330,7 +329,7 @@ class Requeue:
         return None
 
     def _may_lack_live_data(self, pod: QueuedPod, positions: Positions) -> bool:
-        """Whether a sample or fact that could help may have left its log since the pod's ranking.
+        """A sample or fact that could help may have left its log since the pod's ranking.
 
         A pass of a collector may write more than a log keeps. Only pods decided during it are checked, so it costs each
         at most one more attempt.
@@ -341,7 +340,7 @@ class Requeue:
         )
 
     def _live_logs_since(self, positions: Positions) -> Iterator[tuple[ClusterEvent, EventLog, int]]:
-        """The logs of live data, each with its event and the position up to which the ranking has read its bucket."""
+        """Each with its event and the position up to which the ranking has read its bucket."""
         yield LIVE_DATA_EVENTS[BANDWIDTH], self._live_logs[BANDWIDTH], positions.bandwidth
         yield LIVE_DATA_EVENTS[FACTS], self._live_logs[FACTS], positions.facts
 
@@ -381,7 +380,7 @@ class _UncheckedEvent:
 
 
 def _versions(decision: DecisionSummary) -> dict[str, int]:
-    """The resourceVersions that a conflict names, without those that are not numbers."""
+    """Without resourceVersions that are not numbers."""
     versions = {kind: version_number(text) for kind, text in decision.resource_versions.items()}
     return {kind: version for kind, version in versions.items() if version}
 
@@ -454,7 +453,7 @@ class EventLog:
             self._begins_at_position = max(self._begins_at_position, position)
 
     def may_lack_events_since(self, position: int) -> bool:
-        """Whether events after this position may be missing in the log."""
+        """Events after this position may be missing in the log."""
         return self._begins_after_change is not None or position < self._begins_at_position
 
     def since(self, position: int) -> Iterator[tuple[ClusterEvent, object, object, int]]:
@@ -497,11 +496,10 @@ class VersionGate:
         return True
 
     def end(self, uid: str) -> None:
-        """The pod no longer waits."""
         self._wait_of.pop(uid, None)
 
     def on_version(self, kind: str, version: int) -> list[str]:
-        """A kind has reached a version. Returns the pods that waited for it."""
+        """Returns the pods that waited for this version."""
         if version <= self._reached[kind]:
             return []
         self._reached[kind] = version

@@ -62,7 +62,6 @@ class ActivePods:
         self._size = 0
 
     def __len__(self) -> int:
-        """Entries, stale ones included."""
         return self._size
 
     def add(self, rank: SortKey, namespace: str, entry: ActiveEntry) -> None:
@@ -134,7 +133,6 @@ class _Rank:
         return self._by_namespace[self._turns[0][2]][0] if self._turns else None
 
     def take(self) -> None:
-        """Remove the first entry and end its namespace's turn."""
         if self._front:
             heapq.heappop(self._front)
             return
@@ -211,7 +209,6 @@ class SchedulingQueue:
 
     @property
     def entries(self) -> int:
-        """Entries in all heaps, stale ones included."""
         return len(self._timers) + sum(map(len, (*self._active.values(), *self._early.values())))
 
     def get(self, uid: str) -> QueuedPod | None:
@@ -221,7 +218,6 @@ class SchedulingQueue:
         return iter(self._pods.values())
 
     def pending(self) -> dict[str, int]:
-        """The number of pods in each of kube-scheduler's queues."""
         sizes = dict.fromkeys(QUEUES.values(), 0)
         for stage, queue in QUEUES.items():
             sizes[queue] += self._stage_sizes[stage]
@@ -338,7 +334,6 @@ class SchedulingQueue:
                 return
 
     def has_stored(self, settled: int) -> bool:
-        """Whether :meth:`pop_stored` yields a pod."""
         return bool(self._awaiting_mirror) and self._awaiting_mirror[0][0] <= settled
 
     def pop_due(self) -> Iterator[QueuedPod]:
@@ -366,7 +361,7 @@ class SchedulingQueue:
         return self._generation
 
     def _current(self, generation: int, uid: str) -> QueuedPod | None:
-        """The pod of a heap entry; ``None`` if the entry is stale."""
+        """``None`` if the entry is stale."""
         pod = self._pods.get(uid)
         return pod if pod is not None and pod.generation == generation else None
 
@@ -400,8 +395,6 @@ SUSPENDED_SECONDS: Final = 60.0  # also the interval between two warnings about 
 
 
 class Place(NamedTuple):
-    """A pod's place among the active pods, by the QueueSort plugin."""
-
     rank: SortKey  # its sort key at a fixed timestamp: equal for pods that only their age separates
     key: SortKey  # orders pods within their namespace
 
@@ -426,7 +419,7 @@ class QueuePlugins:
         self._warned: dict[str, float] = {}
 
     def place(self, pod: QueuedPod) -> Place:
-        """The pod's place in the queue; the default plugin's if its own fails."""
+        """The default plugin's if the pod's own fails."""
         if not pod.failure:
             try:
                 plugin = self._profiles[pod.pod.spec.scheduler_name].queue_sort

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Final
 
@@ -16,14 +17,28 @@ from berth.api.config.configuration import KubeSchedulerConfiguration
 from berth.exits import Exit
 from berth.profiles.configuration import profiles_of
 from berth_cli.commands.config import configured, extenders_not_asked
-from berth_cli.options import EveryRow, Gates, Output, OutputFormat, Provider, print_document, reporting_errors
+from berth_cli.options import (
+    EveryRow,
+    Gates,
+    KubeconfigToRead,
+    KubeContext,
+    Output,
+    OutputFormat,
+    Provider,
+    print_document,
+    reporting_errors,
+    run_command,
+)
 from berth_cli.recording.cluster import objects_of_recording
 from berth_cli.rendering import MOST_ROWS, and_more, new_table, note, plain, print_rich
+from berth_cli.simulate.documents import documents
 from berth_cli.simulate.engine import PodReport, ReportCounts, Simulation
-from berth_cli.simulate.inputs import InputError, counted, read_inputs
+from berth_cli.simulate.inputs import InputError, OtherForm, counted, read_inputs
+from berth_cli.simulate.live import read_cluster
 
 app = typer.Typer()
 
+RUNNING: Final = "the running cluster"  # in messages, where files have their name
 _PLUGINS: Final = 3  # scoring plugins in a row
 _FILE_FLAGS: Final = ("--cluster", "--pods")
 
@@ -47,11 +62,11 @@ def _repeat_flags(args: Iterable[str]) -> Iterator[str]:
 
 
 Cluster = Annotated[
-    list[str],
+    list[str] | None,
     typer.Option(
         "--cluster",
         metavar="FILE...",
-        help="The cluster's objects, as kubectl get prints them, or a recording.",
+        help="The cluster's objects, as berth export writes them, or a recording.",
         show_default=False,
     ),
 ]
@@ -84,6 +99,7 @@ MustFit = Annotated[bool, typer.Option("--must-fit", help="End with 1 when a pod
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Options:
     cluster: Sequence[str]
+    live: bytes | None  # a running cluster's objects, in the place of files
     pods: Sequence[str]
     pending: bool
     independent: bool
@@ -95,7 +111,9 @@ class _Options:
 @app.command(cls=SeveralFilesCommand)
 def simulate(  # noqa: PLR0913 - one parameter a flag, given by name
     *,
-    cluster: Cluster,
+    cluster: Cluster = None,
+    kubeconfig: KubeconfigToRead = None,
+    context: KubeContext = None,
     pods: Pods = None,
     pending: Pending = False,
     config: Config = None,
@@ -106,16 +124,22 @@ def simulate(  # noqa: PLR0913 - one parameter a flag, given by name
     every_row: EveryRow = False,
     output: Output = OutputFormat.TABLE,
 ) -> None:
-    """Print where pods would go. Needs no bus and no cluster.
+    """Print where pods would go. The cluster, in files or a running one, stays as it is.
 
     With each plugin's scores and each node's rejection.
     """
+    is_running = kubeconfig is not None or context is not None
+    if is_running == bool(cluster):
+        note("name one cluster: files with --cluster, or a running one with --kubeconfig or --context")
+        raise typer.Exit(Exit.USAGE)
     if not pods and not pending:
         note("nothing to place: name files with --pods, or take the pending pods of the cluster with --pending")
         raise typer.Exit(Exit.USAGE)
     configuration = configured(config, algorithm_provider, feature_gates)
+    live = run_command(read_cluster(kubeconfig, context)) if is_running else None
     options = _Options(
-        cluster=cluster,
+        cluster=cluster or [RUNNING],
+        live=live,
         pods=pods or (),
         pending=pending,
         independent=independent,
@@ -132,13 +156,16 @@ def simulate(  # noqa: PLR0913 - one parameter a flag, given by name
 def _simulate(configuration: KubeSchedulerConfiguration, options: _Options) -> bool:
     """Whether no plugin failed, and with --must-fit every pod got a node."""
     profiles = profiles_of(configuration)
+    other_form: OtherForm = objects_of_recording
+    if options.live is not None:
+        other_form = partial(documents, data=options.live, problems=[])
     try:
         inputs = read_inputs(
             options.cluster,
             options.pods,
             profiles,
             with_pending=options.pending,
-            other_form=objects_of_recording,
+            other_form=other_form,
         )
     except InputError as error:
         for problem in error.problems:

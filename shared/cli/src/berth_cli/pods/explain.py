@@ -207,7 +207,7 @@ def candidates_table(
 def legend(candidates: Sequence[Candidate], *, has_weights: bool = True) -> Iterator[Text]:
     """The meaning of the table's numbers."""
     points = "points (score x weight)" if has_weights else "points (score x weight; the weights are unknown)"
-    yield plain(f"TOTAL: the sum of the {points}. LOSS: points that one more such pod costs.", "dim")
+    yield plain(f"TOTAL: sum of the {points}. LOSS: points one more such pod costs.", "dim")
     if any(each.newcomers for each in candidates):
         yield plain("NEWCOMERS: pods that came since the ranking. The highest TOTAL - LOSS x NEWCOMERS wins.", "dim")
 

@@ -114,7 +114,7 @@ def _how_old(age: float) -> str:
 
 
 def rejections_of(rejected: Mapping[str, Status]) -> list[Rejection]:
-    """The rejections by plugin and reason, the most frequent first."""
+    """By plugin and reason, the most frequent first."""
     nodes: dict[tuple[str, str], list[str]] = {}
     for node, status in rejected.items():
         for reason in status.reasons:
@@ -214,8 +214,6 @@ async def _age(session: Session, mirror: MirrorReader) -> float | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GatedPod:
-    """A pod of the API server that PreEnqueue holds back."""
-
     pod: Pod
     status: Status
 

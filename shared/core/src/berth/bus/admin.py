@@ -88,7 +88,7 @@ async def _delete_positions_of_what_is_gone(connection: Connection) -> None:
 
 
 async def _last_sequence(connection: Connection, name: str) -> int | None:
-    """Last sequence of a stream; ``None`` if it is missing."""
+    """``None`` if the stream is missing."""
     try:
         return (await stream_info(connection, connection.names.stream(name))).state.last_seq
     except MissingError:
@@ -116,7 +116,6 @@ async def remake(connection: Connection, name: str) -> bool:
 
 
 async def _has_room(connection: Connection) -> bool:
-    """Whether a new stream stores a message."""
     probe, subject = connection.names.stream(PROBE), connection.names.subject(f"{PREFIX}.{PROBE}")
     config = {
         "name": probe,

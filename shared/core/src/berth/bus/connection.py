@@ -103,8 +103,6 @@ class ReadingClient(Client):
 
 @dataclass(slots=True, eq=False)
 class Subscription:
-    """A listener on a subject, until unsubscribed."""
-
     subject: str
     listener: Listener
     is_active: bool = True
@@ -170,7 +168,6 @@ class Connection:
         self._sweep()
 
     async def _connect(self) -> None:
-        """Connect and log in. Raises as :meth:`open`."""
         options = self._options()
         try:
             async with asyncio.timeout(self.settings.connect_timeout.total_seconds()):
@@ -254,7 +251,7 @@ class Connection:
         return await reply
 
     def request_soon(self, subject: str, data: bytes, headers: Mapping[str, str] | None, on_answer: OnAnswer) -> None:
-        """Send a request now, even to a slow server; ``on_answer`` gets the reply or the error.
+        """Even to a slow server; ``on_answer`` gets the reply or the error.
 
         Raises:
             BerthError: the request was not sent, and ``on_answer`` is not called.
@@ -362,7 +359,7 @@ class Connection:
         return on_message
 
     def unsubscribe(self, subscription: Subscription) -> None:
-        """End a subscription. Its listener is not called again."""
+        """Its listener is not called again."""
         if subscription.is_active and not self.lost.is_set():
             self._outbox.put(self._unsubscribe, (subscription,))
         subscription.is_active = False
@@ -394,7 +391,6 @@ class Connection:
                 await self._client.rtt(timeout=_NEVER_SECONDS)
 
     def new_inbox(self) -> str:
-        """A unique subject for replies."""
         return self._client.new_inbox()
 
     def _on_reply(self, message: Msg) -> None:
@@ -423,11 +419,10 @@ class Connection:
     # --- loss
 
     def lost_error(self) -> BusLostError:
-        """The error of every call once the connection is lost."""
         return BusLostError(f"using the connection of {self.name!r} to {self.settings.addresses}: {self._cause}")
 
     def on_lost(self, listener: Callable[[], None]) -> Callable[[], None]:
-        """Call the listener when the connection is lost; the returned function removes it."""
+        """The returned function removes the listener."""
         self._listeners.add(listener)
         return lambda: self._listeners.discard(listener)
 

@@ -70,7 +70,7 @@ class NatsDeliveries:
         self._pull.request_soon()
 
     def nak_unread(self) -> None:
-        """Return buffered messages, so that another client gets them at once."""
+        """So that another client gets buffered messages at once."""
         while self._pull.buffer:
             NatsDelivery(*self._pull.buffer.popleft(), self._connection, _ignore).nak()
 
@@ -171,13 +171,12 @@ class MessageMetadata(NamedTuple):
 
     @property
     def time(self) -> datetime:
-        """When the stream stored the message."""
         seconds, rest = divmod(self.nanoseconds, _NANOSECONDS)
         return datetime.fromtimestamp(seconds, UTC) + timedelta(microseconds=rest // 1000)
 
 
 def metadata_of(reply: str) -> MessageMetadata | None:
-    """Fields of an ack subject; ``None`` for any other subject."""
+    """``None`` unless it is an ack subject."""
     tokens = reply.split(".")
     first = 4 if len(tokens) == _PLAIN_TOKENS else 6
     numbers = tokens[first : first + 5]

@@ -51,14 +51,14 @@ RETRIES: Final = 10  # How often a replica that may lag behind the leader is ask
 def read_stream(
     connection: Connection, stream: str, filters: tuple[str, ...], since: timedelta | None, after: int | None
 ) -> NatsReader[StoredMessage]:
-    """Reader of a stream from after a sequence, from a time ago, or from its beginning."""
+    """From after a sequence, from a time ago, or from its beginning."""
     subjects = stream_subjects(connection.settings.topology, stream) if filters == ALL else filters
     start = Start(stream=stream, subjects=subjects, is_whole=filters == ALL, since=since, after=after or 0)
     return NatsReader(connection, start, lambda stored: stored)
 
 
 def read_bucket(connection: Connection, bucket: str, filters: tuple[str, ...]) -> NatsReader[Entry]:
-    """Reader of a bucket: the last entry of every key, then every change."""
+    """The last entry of every key, then every change."""
     there = connection.names.word(bucket)
     subjects = tuple(bucket_prefix(there) + one for one in filters)
     start = Start(stream=bucket_stream(there), subjects=subjects, is_whole=filters == ALL)
@@ -67,8 +67,6 @@ def read_bucket(connection: Connection, bucket: str, filters: tuple[str, ...]) -
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Start:
-    """Stream, subjects and first position of a reader."""
-
     stream: str
     subjects: tuple[str, ...]
     is_whole: bool  # All subjects of the stream: a gap in the sequences is a lost copy.
@@ -268,7 +266,6 @@ class NatsReader(Generic[T]):
         stream_info_soon(self._connection, self._start.stream, on_info)
 
     def _compare(self, info: StreamInfo, position: int) -> None:
-        """Compare the stream with the position at which the question was sent."""
         last = info.state.last_seq
         if last < position or info.created != self._created:
             self._connection.lose(f"stream {self._start.stream} was recreated: last sequence {last}, ours {position}")

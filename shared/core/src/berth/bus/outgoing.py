@@ -31,7 +31,6 @@ def status_of(message: Msg) -> str:
 
 
 def description_of(message: Msg) -> str:
-    """The server's text after the status."""
     return message.headers.get("Description", "") if message.headers else ""
 
 
@@ -53,13 +52,13 @@ class Outbox:
         self._writing = asyncio.create_task(self._write())
 
     def put(self, call: Callable[..., Awaitable[object]], arguments: tuple[object, ...], size: int = 0) -> None:
-        """Make the call after all earlier ones. ``size``: bytes held until then."""
+        """``size``: bytes held until the call, after all earlier ones."""
         self._calls.append((call, arguments, size))
         self._held_bytes += size
         self._has_calls.set()
 
     def stop(self) -> None:
-        """Drop all calls. Callers that wait for room continue."""
+        """Callers that wait for room continue."""
         self._is_stopped = True
         self._calls.clear()
         self._held_bytes = 0
@@ -157,13 +156,11 @@ class PendingRequests:
         self._by_number: dict[int, PendingRequest] = {}
 
     def add(self, subject: str, on_answer: OnAnswer) -> int:
-        """Return the number of a new request."""
         number = next(self._numbers)
         self._by_number[number] = PendingRequest(subject, self._loop.time() + self._timeout, on_answer)
         return number
 
     def remove(self, number: int) -> None:
-        """The request was not sent."""
         self._by_number.pop(number, None)
 
     def resolve(self, number: int, message: Msg) -> None:
@@ -178,7 +175,7 @@ class PendingRequests:
             request.on_answer(MissingError(error))
 
     def fail_all(self, error: Callable[[], BerthError]) -> None:
-        """Fail every request, each with an error of its own."""
+        """Each with an error of its own."""
         failed, self._by_number = self._by_number, {}
         for request in failed.values():
             request.on_answer(error())
@@ -191,7 +188,6 @@ class PendingRequests:
                 request.on_answer(error(request.subject))
 
     def expire(self, now: float) -> None:
-        """Fail requests past their deadline."""
         while self._by_number:
             number, request = next(iter(self._by_number.items()))
             if request.deadline > now:

@@ -52,8 +52,6 @@ log = get_logger()
 
 
 class NatsBus(Bus):
-    """Opens sessions with one set of settings."""
-
     def __init__(self, settings: BusSettings | None = None, traffic: Traffic | None = None) -> None:
         """Check the settings. ``traffic`` is called with each message, for the log.
 
@@ -256,7 +254,7 @@ _ERROR_CHARACTERS: Final = 200  # Of the last error in the statistics, which may
 
 
 class _Counted:
-    """An endpoint with its statistics by the service protocol; times are in nanoseconds."""
+    """Statistics by the service protocol; times are in nanoseconds."""
 
     def __init__(self, endpoint: Endpoint) -> None:
         self._endpoint = endpoint
@@ -358,8 +356,6 @@ ASKED_AGAIN_SECONDS: Final = 0.25  # after this time.
 
 
 class _Answers:
-    """Answers the requests on one subject, up to a rate."""
-
     def __init__(
         self, connection: Connection, subject: str, answer: Callable[[bytes], bytes], *, for_admins: bool = False
     ) -> None:

@@ -59,7 +59,7 @@ class StagedMessage(NamedTuple):
     headers: Headers
 
     async def publish(self, session: Session) -> PubAck:
-        """Publish, and wait for the PubAck. Raises as :meth:`Session.publish`."""
+        """Raises as :meth:`Session.publish`."""
         return await session.publish(self.subject, self.data, message_id=self.message_id, headers=self.headers)
 
     def publish_soon(self, session: Session, on_answer: Callable[[PubAck | BerthError], None]) -> None:
@@ -109,17 +109,17 @@ def decision_message(session: Session, message: Decision, headers: Headers | Non
 
 
 async def publish_pending(session: Session, message: Pending, *, headers: Headers | None = None) -> PubAck:
-    """Publish to PENDING. Raises as :meth:`Session.publish`."""
+    """Raises as :meth:`Session.publish`."""
     return await pending_message(session, message, headers).publish(session)
 
 
 async def publish_ranked(session: Session, message: Ranked, *, headers: Headers | None = None) -> PubAck:
-    """Publish to RANKED. Raises as :meth:`Session.publish`."""
+    """Raises as :meth:`Session.publish`."""
     return await ranked_message(session, message, headers).publish(session)
 
 
 async def publish_decision(session: Session, message: Decision, *, headers: Headers | None = None) -> PubAck:
-    """Publish to DECISIONS. Raises as :meth:`Session.publish`."""
+    """Raises as :meth:`Session.publish`."""
     return await decision_message(session, message, headers).publish(session)
 
 

@@ -110,7 +110,6 @@ class Names:
         return self._before_subject + subject if subject else ""  # refused, as without prefix
 
     def filter(self, subject: str) -> str:
-        """As ``subject`` for filters of a stream: keys too, and ``>``, the whole stream."""
         if subject.startswith(_KEYS):
             return self._before_key + subject.removeprefix(_KEYS)
         return subject if subject == _ALL else self.subject(subject)
@@ -138,7 +137,6 @@ class Names:
         return self.word(name)
 
     def own_stream(self, name: str) -> str:
-        """The server's stream without prefix."""
         if not self.prefix:
             return name
         if name.startswith(_BUCKETS_STREAM):
@@ -221,7 +219,6 @@ def declared_consumers(settings: TopologySettings) -> tuple[ConsumerSpec, ...]:
 
 
 def declared_consumer(settings: TopologySettings, stream: str, name: str) -> ConsumerSpec | None:
-    """The declared consumer of that name, or ``None``."""
     if stream == Names(settings.prefix).stream(RANKED) and name.startswith(BINDER_PREFIX):
         return ConsumerSpec(stream=stream, name=name, ack_wait=settings.binder_ack_wait)
     return next((one for one in declared_consumers(settings) if (one.stream, one.name) == (stream, name)), None)

@@ -64,7 +64,7 @@ class DomainSums:
         return np.greater_equal(nodes.take(self.codes), 0)
 
     def add(self, row: int, by: float) -> None:
-        """Add to the number of the row's domain; a row in no domain is ignored."""
+        """A row in no domain is ignored."""
         if self.has(row):
             self.numbers[self.codes[row] + 1] += by
 

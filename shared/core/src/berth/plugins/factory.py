@@ -20,7 +20,6 @@ A = TypeVar("A")
 
 
 def no_problems(_args: Any, _path: str) -> list[str]:
-    """Validation of a plugin that takes no arguments."""
     return []
 
 
@@ -48,12 +47,11 @@ class PluginFactory:
 
 
 def no_args(plugin: Callable[[], Plugin]) -> Callable[[Any], Plugin]:
-    """A ``build`` for a plugin without arguments."""
     return lambda _args: plugin()
 
 
 def with_args(plugin: Callable[[A], Plugin], args_type: Callable[[], A]) -> Callable[[Any], Plugin]:
-    """A ``build`` for a plugin with arguments; without any in the configuration, it gets the defaults."""
+    """Without arguments in the configuration, the plugin gets the defaults."""
     return lambda args: plugin(args_type() if args is None else args)
 
 

@@ -58,7 +58,7 @@ class ImageLocality(VectorScorePlugin):
         return [tagged(image) for image in names]
 
     def most(self, pod: Pod) -> int:
-        """The number of bytes from which the score is 100."""
+        """Bytes from which the score is 100."""
         spec = pod.spec
         return MOST * max(1, len(spec.init_containers or ()) + len(spec.containers or ()))
 

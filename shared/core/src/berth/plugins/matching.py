@@ -78,7 +78,6 @@ _MAX_MASKS: Final = 512  # kept masks, of a byte per node
 
 
 def required_mask(pod_class: EquivalenceClass, nodes: Nodes) -> Mask:
-    """Nodes that a class's nodeSelector and required node affinity allow."""
     fits: Mask = np.ones(len(nodes), dtype=np.bool_)
     if pod_class.node_labels is not None:
         fits &= term_mask(pod_class.node_labels, nodes)

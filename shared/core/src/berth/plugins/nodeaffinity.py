@@ -80,8 +80,6 @@ class NodeAffinityPlugin(
     NormalizePlugin,
     EnqueueExtensions,
 ):
-    """Filters by required terms, scores by preferred ones."""
-
     name: ClassVar[str] = NAME
     reads = Reads.NODE
 
@@ -254,7 +252,7 @@ def _named_by(term: NodeTerm) -> set[tuple[str, str]] | None:
 
 
 def _values_of(_: object, new: object) -> Values:
-    """The labels and the name of the node; a label with the name's key only makes the answer larger."""
+    """A label with the name's key only makes the answer larger."""
     if not isinstance(new, Node):
         return ()
     return [*(new.metadata.labels or {}).items(), (NAME_FIELD, new.metadata.name)]

@@ -20,8 +20,6 @@ ANOTHER_NODE: Final = Status.unresolvable("node(s) didn't match the requested no
 
 
 class NodeName(VectorFilterPlugin, EnqueueExtensions):
-    """Rejects all nodes but ``spec.nodeName``, if that is set."""
-
     name: ClassVar[str] = NAME
     reads = Reads.SPEC
     only_for = Trait.NODE_NAME

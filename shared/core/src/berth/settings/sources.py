@@ -218,9 +218,10 @@ class Variable:
     file: str = ""
 
 
-def variables() -> Iterator[Variable]:
-    settings = Settings()
-    for leaf in leaves():
+def variables(settings: Any = None) -> Iterator[Variable]:
+    """Those of these settings, by default of every service."""
+    settings = settings or Settings()
+    for leaf in leaves(type(settings)):
         value = "" if leaf.path in _OWN else _written(attrgetter(leaf.path)(settings))
         yield Variable(name=leaf.variable, path=written_path(leaf.path), default=value, file=leaf.file_variable)
 

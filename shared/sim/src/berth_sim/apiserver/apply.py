@@ -101,7 +101,6 @@ def _key(field: Field, item: Any) -> str:
 
 
 def _conflicts(field: Field, live: Any, config: Any, owned: Owned, path: str) -> Any:
-    """The paths below which another owner has a value that the configuration would change."""
     if isinstance(config, dict) and isinstance(live, dict) and not field.is_atomic:
         for name, inner in config.items():
             if (below := owned.get(f"f:{name}")) is not None and name in live:

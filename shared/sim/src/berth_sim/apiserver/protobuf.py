@@ -55,7 +55,7 @@ def _decoded(body: bytes) -> JsonObject:
 
 
 def _fields(data: bytes) -> Iterator[tuple[int, Any]]:
-    """The fields of a message in order: number, and its bytes or number."""
+    """Number of each field, and its bytes or number, in order."""
     place = 0
     while place < len(data):
         key, place = _varint(data, place)

@@ -120,7 +120,7 @@ class Resources:
         self._default_scheduler = default_scheduler
 
     def dry(self) -> "Resources":
-        """The same objects and rules, but no write is kept."""
+        """No write is kept."""
         return Resources(DryStore(self.store), self.clock, self._default_scheduler)
 
     def find(self, kind: SimulatedKind, key: Key) -> StoredObject:
@@ -255,7 +255,6 @@ class Resources:
         return before, True
 
     def _orphan(self, owner: str) -> None:
-        """Take the owner's references out of what it owns."""
         for kind in KINDS:
             for stored in tuple(self.store.table(kind).items.values()):
                 references = stored.value["metadata"].get("ownerReferences") or ()
@@ -352,7 +351,6 @@ def _grace_seconds(pod: JsonObject, options: DeleteOptions) -> int:
 
 
 def scale_of(kind: SimulatedKind, value: JsonObject) -> JsonObject:
-    """Return what /scale shows of a workload."""
     metadata = {name: value["metadata"][name] for name in _SCALE_METADATA if name in value["metadata"]}
     selector = value["spec"].get("selector") or {}
     if kind is not REPLICATION_CONTROLLERS:

@@ -57,12 +57,11 @@ class Field(msgspec.Struct, array_like=True, frozen=True):
 
     @property
     def keys(self) -> tuple[str, ...]:
-        """The fields by which the items of a list are known; empty for lists without."""
+        """Of a list's items; may be empty."""
         return tuple(self.merging.get("list-map-keys", ()))
 
     @property
     def item(self) -> "Field":
-        """An item of the list, or a value of the map."""
         return Field(self.type[1:])
 
 
@@ -80,19 +79,18 @@ def types() -> Mapping[str, Type]:
 
 
 def fields_of(type_: str) -> Mapping[str, Field]:
-    """The fields of a type; none for scalars."""
     found = types().get(type_)
     return found.properties if found else {}
 
 
 @cache
 def type_of(group: str, name: str) -> str:
-    """The type of a kind: `apps` and `Deployment` are `io.k8s.api.apps.v1.Deployment`."""
+    """`apps` and `Deployment` are `io.k8s.api.apps.v1.Deployment`."""
     return f"io.k8s.api.{group.partition('.')[0] or 'core'}.v1.{name}"
 
 
 def check_fields(type_: str, value: Any) -> list[str]:
-    """The fields of an object that its type does not have, as `unknown field "spec.replica"`."""
+    """As `unknown field "spec.replica"`."""
     return [f'unknown field "{path}"' for path in _unknown(Field(type_), value, "")]
 
 
@@ -113,11 +111,7 @@ def _unknown(field: Field, value: Any, path: str) -> Iterator[str]:
 
 
 def refuse_unknown(type_: str, value: Any, kind: SimulatedKind) -> None:
-    """Refuse an object with fields that its type does not have.
-
-    Raises:
-        StatusError: 400, with every such field.
-    """
+    """Raises: StatusError: 400, with every field that the type does not have."""
     if unknown := check_fields(type_, value):
         name = kind.name
         raise bad_request(
@@ -172,7 +166,6 @@ def _operation(kind: SimulatedKind, action: str) -> JsonObject:
 
 
 def _reach(name: str, reached: dict[str, JsonObject]) -> None:
-    """Add the schema of a type, and of the types that it mentions."""
     if name in reached:
         return
     properties: JsonObject = {}

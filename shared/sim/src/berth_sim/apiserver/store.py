@@ -73,7 +73,7 @@ class StoredObject:
         self._body: bytes | None = None
 
     def body(self, kind: SimulatedKind) -> bytes:
-        """Return the object as JSON without kind and apiVersion, in the form that `kind` shows (events have two)."""
+        """JSON without kind and apiVersion, in the form that `kind` shows (events have two)."""
         if kind is NEW_EVENTS:
             return msgspec.json.encode(as_new_event(self.value))
         if self._body is None:
@@ -97,7 +97,7 @@ class StoreEvent:
         self._lines: dict[tuple[EventType, SimulatedKind], bytes] = {}
 
     def line(self, event: EventType, kind: SimulatedKind) -> bytes:
-        """Return the watch event as a line of JSON; DELETED has the last state, with the revision of the deletion."""
+        """A line of JSON; DELETED has the last state, with the revision of the deletion."""
         line = self._lines.get((event, kind))
         if line is None:
             shown = self._departed() if event == "DELETED" else self.after
@@ -240,7 +240,6 @@ class DryStore(Store):
         self._tables = store.tables
 
     def put(self, kind: SimulatedKind, key: Key, value: JsonObject) -> StoredObject:
-        """Return the object as it would be stored."""
         return StoredObject(self._tables[kind].kind, key, self.revision, value)
 
     def remove(self, kind: SimulatedKind, key: Key) -> None:  # noqa: ARG002 - as in a store that keeps its writes

@@ -50,7 +50,6 @@ def _revision(one: StoredObject) -> int:
 
 
 def _is_of(one: StoredObject, template: JsonObject) -> bool:
-    """Whether the ReplicaSet is of this template, but for the label that names each ReplicaSet."""
     own = one.value["spec"]["template"]
     labels = {name: value for name, value in own["metadata"].get("labels", {}).items() if name != HASH_LABEL}
     described = {**own["metadata"], "labels": labels}
@@ -84,7 +83,6 @@ def _mark(resources: Resources, one: StoredObject, revision: int) -> StoredObjec
 
 
 def _targets(spec: JsonObject, newest: StoredObject, older: Sequence[StoredObject]) -> Mapping[tuple[str, str], int]:
-    """How many replicas each ReplicaSet should have now."""
     wanted, present = spec.get("replicas", 1), newest.value["spec"].get("replicas", 0)
     old = sum(one.value["spec"].get("replicas", 0) for one in older)
     if (spec.get("strategy") or {}).get("type") == "Recreate":
@@ -104,7 +102,7 @@ def _targets(spec: JsonObject, newest: StoredObject, older: Sequence[StoredObjec
 
 
 def _bounds(spec: JsonObject, wanted: int) -> tuple[int, int]:
-    """maxSurge rounded up and maxUnavailable rounded down; one pod at a time where both are zero."""
+    """maxSurge rounded up, maxUnavailable rounded down; one pod at a time where both are zero."""
     rolling = (spec.get("strategy") or {}).get("rollingUpdate") or {}
     surge = _share(rolling.get("maxSurge", "25%"), wanted, math.ceil)
     unavailable = _share(rolling.get("maxUnavailable", "25%"), wanted, math.floor)

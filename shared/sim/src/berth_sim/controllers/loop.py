@@ -1,4 +1,4 @@
-"""The loop of the controllers: after a change, the workloads that it concerns are looked at once more.
+"""The loop of the controllers: a change has its workloads looked at once more.
 
 It also removes what a removed object owned, and namespaces with all that is in them.
 """
@@ -44,8 +44,6 @@ _KEPT: Final = tuple(kind for kind in KINDS if kind is not NEW_EVENTS)
 
 
 class Controllers:
-    """Makes the cluster what its workloads say; each step is a write like any client's."""
-
     def __init__(self, resources: Resources) -> None:
         self._resources = resources
         self._listeners: dict[SimulatedKind, Listener] = {}
@@ -134,7 +132,6 @@ class Controllers:
         self._later(kind, key)
 
     def _is_left_over(self, stored: StoredObject) -> bool:
-        """Whether the object had owners, and has lost them all."""
         references = stored.value["metadata"].get("ownerReferences") or ()
         return bool(references) and all(self._is_gone(reference, stored.key[0]) for reference in references)
 

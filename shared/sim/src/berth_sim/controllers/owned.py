@@ -23,16 +23,14 @@ class Owned:
         self._keys = keys
         self.has_more_to_do = False
         self.failure = ""
-        """Why a pod could not be created; empty: none failed."""
 
     def of(self, kind: SimulatedKind) -> list[StoredObject]:
-        """The owned objects of a kind that are not being deleted."""
+        """Owned objects that are not being deleted."""
         items = self._resources.store.table(kind).items
         found = (items.get(key) for known, key in self._keys if known is kind)
         return [one for one in found if one is not None and "deletionTimestamp" not in one.value["metadata"]]
 
     def terminating(self) -> int:
-        """The number of owned pods that are being deleted."""
         items = self._resources.store.table(PODS).items
         found = (items.get(key) for known, key in self._keys if known is PODS)
         return sum(one is not None and "deletionTimestamp" in one.value["metadata"] for one in found)
@@ -59,7 +57,7 @@ class Owned:
 
 
 def pod_of(kind: SimulatedKind, owner: StoredObject, template: JsonObject, **metadata: Any) -> tuple[str, JsonObject]:
-    """Return the namespace and the body of a pod of a template, with `metadata` added to its metadata."""
+    """The namespace and the body of the template's pod, with `metadata` added."""
     described = template.get("metadata") or {}
     given = {name: described[name] for name in ("labels", "annotations", "finalizers") if described.get(name)}
     for name in ("labels", "annotations"):
@@ -107,7 +105,7 @@ _ALWAYS: Final = {
 
 
 def condition(known: Sequence[JsonObject], type_: str, status: str, said: tuple[str, str], now: str) -> JsonObject:
-    """Return a condition with the reason and message of `said`; its times change only with its contents."""
+    """`said`: reason and message; the times change only with the contents."""
     reason, message = said
     content = {"type": type_, "status": status, "reason": reason, "message": message}
     before = next((one for one in known if one.get("type") == type_), {})

@@ -7,7 +7,6 @@ from berth_sim.controllers.owned import MOST_PODS, Owned, condition, is_ready, p
 
 
 def keep_replicas(kind: SimulatedKind, resources: Resources, stored: StoredObject, owned: Owned) -> None:
-    """Create the pods that are missing, or delete those that are too many."""
     spec, pods = stored.value["spec"], owned.active_pods()
     template = spec.get("template")
     if not template:

@@ -72,7 +72,6 @@ class PotentialNodes:
         return np.where(self._fit(freed), 0, np.maximum(1, counts - freed.pods.astype(np.int64)))
 
     def _sums(self, pods: Mask) -> Numbers:
-        """The sum of these pods' priorities on each row."""
         weights = self._pods.priorities[pods] + PRIORITY_OFFSET
         return _sum_by_row(weights.astype(np.float64), self._pods.positions[pods], len(self._rows)).astype(np.int64)
 

@@ -37,7 +37,6 @@ class Victims:
 
     @property
     def highest(self) -> int:
-        """The priority of the most important victim."""
         return max(priority_of(placed.pod) for placed in self.pods)
 
     @property
@@ -99,7 +98,6 @@ class DisruptionBudget:
     disrupted: frozenset[str]
 
     def covers(self, pod: Pod) -> bool:
-        """Whether an eviction of the pod counts against the budget."""
         return self.pods.matches(pod.metadata.labels or {}) and pod.metadata.name not in self.disrupted
 
 

@@ -39,7 +39,7 @@ class AffinityCounts:
 
     @property
     def is_empty(self) -> bool:
-        """Whether Filter can be skipped."""
+        """Then Filter can be skipped."""
         return not (self.terms.required_affinity or self.terms.required_anti_affinity or self.existing_anti_affinity)
 
     def clone(self) -> Self:
@@ -217,7 +217,7 @@ def _topology_score(key: str, terms: Iterable[ScoredTerm], snapshot: Snapshot) -
 
 
 def _terms_of(pod: Pod, snapshot: Snapshot) -> AffinityTerms:
-    """Another pod's terms; a placed pod's are compiled once for its group."""
+    """A placed pod's terms are compiled once for its group."""
     placed = snapshot.placed(pod.uid)
     return snapshot.groups.of(pod).terms if placed is None else placed.group.terms
 

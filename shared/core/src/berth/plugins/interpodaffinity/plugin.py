@@ -92,8 +92,6 @@ class InterPodAffinity(
     NormalizePlugin,
     EnqueueExtensions,
 ):
-    """Filters by required terms, scores by preferred ones."""
-
     name: ClassVar[str] = NAME
     only_for = Trait.POD_AFFINITY | Trait.PLACED_AFFINITY
 
@@ -274,7 +272,6 @@ def _namespaces_read_by(pod: Pod) -> bytes:
 
 
 def _namespace_index() -> ValueIndex:
-    """Index a pod without namespaceSelectors by its namespace."""
     return ValueIndex(_own_namespace, _namespace_of_event)
 
 

@@ -78,8 +78,6 @@ class NodeResourcesFitArgs(Args, frozen=True, kw_only=True):
 
 
 class NodeResourcesFit(PreFilterPlugin, VectorFilterPlugin, RemedyPlugin, VectorScorePlugin, EnqueueExtensions):
-    """Filters by real requests, scores by requests with defaults for cpu and memory."""
-
     name: ClassVar[str] = NAME
     reads = Reads.NODE | Reads.PODS
     reads_amounts = True
@@ -273,7 +271,6 @@ class _Room:
         return f"the largest node has {self.text(self.largest)}, and the freest {self.of_the_freest} ({self.node})"
 
     def beside(self, amount: int) -> str:
-        """Compare with a requested amount."""
         if amount > self.largest:
             return self.most
         missing = self.text(amount - self.free, up=True)

@@ -224,7 +224,7 @@ def resource_problems(resources: list[ResourceWeight], path: str) -> list[str]:
 
 
 def shape_problems(shape: list[ShapePoint], path: str) -> list[str]:
-    """Problems of a shape: its points must be within their ranges and of rising utilization."""
+    """Points must be within their ranges and of rising utilization."""
     if not shape:
         return [f"{path}: want at least one point, got none"]
     problems = [

@@ -54,7 +54,7 @@ class Constraint:
         return snapshot.groups.count_pods(self.pods).counts
 
     def counts_pod(self, pod: Pod) -> bool:
-        """Whether the pod is counted: it matches and is not being deleted."""
+        """A counted pod matches and is not being deleted."""
         return pod.metadata.deletion_timestamp is None and self.selects(pod)
 
     def selects(self, pod: Pod) -> bool:
@@ -130,7 +130,6 @@ class SelectorCache(Generic[K, V]):
         self._version = -1
 
     def get(self, key: K, make: Callable[[], V]) -> V:
-        """The value of this key, made unless cached."""
         version = sum(self._snapshot.objects(kind).version for kind in self.KINDS)
         if version != self._version or len(self._found) > _MAX_CACHED:
             self._found.clear()
