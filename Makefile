@@ -103,6 +103,10 @@ bench-failover: setup  ## measure how long no pod is bound when services and NAT
 bench-recovery: setup  ## measure the time to the first Binding in a large cluster, for a new berth and after the loss of NATS's store
 	PYTHONPATH=tests $(BIN)/python -m bench.recovery $(ARGS)
 
+.PHONY: bench-floods
+bench-floods: setup  ## flood NATS as each of its users; measure the next pod, leaders, logs and memory; ARGS="people --takeover"
+	PYTHONPATH=tests $(BIN)/python -m bench.floods $(ARGS)
+
 .PHONY: bench-scale
 bench-scale: setup  ## measure how cost grows with nodes, waiting and bound pods, classes, scorers; ten minutes; ARGS="nodes classes"
 	PYTHONPATH=tests $(BIN)/python -m bench.scale $(ARGS)

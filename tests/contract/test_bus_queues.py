@@ -15,6 +15,7 @@ from berth.bus.interface import (
     TooLargeError,
     message_size,
 )
+from berth.bus.topology import RANKED_BYTES
 from berth.errors import BerthError
 from harness.plugins.fixtures_bus import SHORT_ACK_WAIT, SHORT_DUPLICATE_WINDOW, TEST_TOPOLOGY, BusUnderTest
 
@@ -147,6 +148,18 @@ async def test_a_full_work_queue_refuses_new_pods_and_keeps_those_that_it_has(on
     assert session.unstored()["PENDING"].answered
     await session.publish(pending("web-0"), bytes(size), message_id="u.0.2")  # takes the place of the older attempt
     assert session.unstored() == {}
+
+
+async def test_short_messages_that_are_no_rankings_leave_the_binder_a_bounded_number_to_look_at(on):
+    session, most = await on.session(), TEST_TOPOLOGY.ranked_bytes // RANKED_BYTES
+    answers: asyncio.Queue[PubAck | BerthError] = asyncio.Queue()
+    for number in range(most + 10):
+        session.publish_soon(ranked(f"junk-{number}"), b"junk", on_answer=answers.put_nowait)
+    async with asyncio.timeout(LONG):
+        found = [await answers.get() for _ in range(most + 10)]
+    assert sum(isinstance(one, StoreFullError) for one in found) == 10
+    assert (await session.state("RANKED")).messages == most
+    await session.publish(ranked("junk-0"), b"another attempt")  # takes the place of the older one
 
 
 async def test_messages_arrive_in_stream_order(on):

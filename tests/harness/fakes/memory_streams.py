@@ -104,6 +104,9 @@ class MemoryStream:
             return TooLargeError(f"publishing {size} bytes to {subject!r}: {self.name} takes {limit} at most")
         if self.declared.discard == "new" and 0 < self.declared.max_bytes < self._bytes_with(subject, size):
             return StoreFullError(f"publishing to {subject!r}: maximum bytes of {self.name} exceeded")
+        is_full = 0 < self.declared.max_msgs <= len(self._messages)
+        if self.declared.discard == "new" and is_full and subject not in self._by_subject:
+            return StoreFullError(f"publishing to {subject!r}: maximum messages of {self.name} exceeded")
         last_sequence = max(self._by_subject.get(subject, {0: None}))
         expected = headers.get(EXPECTED_SEQUENCE)
         if expected is not None and int(expected) != last_sequence:

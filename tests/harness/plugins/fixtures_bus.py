@@ -32,6 +32,7 @@ TEST_TOPOLOGY = TopologySettings(
     duplicate_window=SHORT_DUPLICATE_WINDOW,
     marker_ttl=SHORT_MARKER,
     pending_bytes=64 * MEBIBYTE,
+    ranked_bytes=16 * MEBIBYTE,
 )
 """The declared topology with waits that are short enough for a test on a real server."""
 

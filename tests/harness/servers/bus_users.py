@@ -77,24 +77,37 @@ class Services:
     """The services as processes by user; each may be killed and started again."""
 
     def __init__(
-        self, server: NatsServer, kubeconfig: Path, config: Path, folder: Path, prefix: str, *, users: bool
+        self,
+        server: NatsServer,
+        kubeconfig: Path,
+        config: Path,
+        folder: Path,
+        prefix: str,
+        *,
+        users: bool,
+        elects: bool,
     ) -> None:
         self.server = server
         self._prefix = prefix
         self._has_users = users
+        self._elects = elects
         self._kubeconfig = kubeconfig
         self._config = config
         self._folder = folder
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
 
-    def start(self, user: str, config: Path | None = None) -> None:
-        """Start the service of this user, connected as this user; ``config`` in place of the one of all services."""
+    def start(self, user: str, config: Path | None = None, *, name: str = "") -> None:
+        """Start the service of this user, connected as this user; ``config`` in place of the one of all services.
+
+        ``name``: of a further process of it, such as one that stands by.
+        """
+        name = name or user
         command = [
             *(sys.executable, "-m", SERVICES[user]),
             *("--nats", self.server.address),
             *("--config", str(config or self._config)),
             *(("--kubeconfig", str(self._kubeconfig)) if user in {"watcher", "binder"} else ()),
-            *("--leader-elect=false",) * (user in {"watcher", "binder"}),
+            *("--leader-elect=false",) * (user in {"watcher", "binder"} and not self._elects),
         ]
         named, told = Names(self._prefix).word(user), {"BERTH_NATS_PREFIX": self._prefix}
         if self._has_users:
@@ -104,7 +117,12 @@ class Services:
                 "BERTH_NATS_INBOX_PREFIX": inbox_of(named),
                 "BERTH_NATS_DOMAIN": domain_of(user),
             }
-        self._processes[user] = spawn(command, self._folder / f"{user}.log", {**os.environ, **told})
+        self._processes[name] = spawn(command, self._folder / f"{name}.log", {**os.environ, **told})
+
+    @property
+    def pids(self) -> dict[str, int]:
+        """The process of each user."""
+        return {user: process.pid for user, process in self._processes.items()}
 
     def log(self, user: str) -> list[str]:
         """The messages that the service has logged."""
@@ -130,10 +148,17 @@ class Services:
 
 @contextmanager
 def services(
-    server: NatsServer, kubeconfig: Path, config: Path, folder: Path, *, prefix: str = "", users: bool = True
+    server: NatsServer,
+    kubeconfig: Path,
+    config: Path,
+    folder: Path,
+    *,
+    prefix: str = "",
+    users: bool = True,
+    elects: bool = False,
 ) -> Iterator[Services]:
-    """Start one of each service, stop them at the end. ``users``: whether the server has users."""
-    running = Services(server, kubeconfig, config, folder, prefix, users=users)
+    """Start one of each service, stop them at the end. ``users``: whether the server has users; ``elects``: leaders."""
+    running = Services(server, kubeconfig, config, folder, prefix, users=users, elects=elects)
     try:
         for user in SERVICES:
             running.start(user)

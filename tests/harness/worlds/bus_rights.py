@@ -347,7 +347,7 @@ class Attack:
         for number, one in sent.items():
             arrived = self._arrived[number]
             if one.does == "asks" and (arrived or self._arrived[number + ANSWERS]):
-                found.add(("asks", *_verb(one.what)))
+                found.add(("asks", *verb_of(one.what)))
             elif arrived:
                 found |= {(one.does, one.what, end) for end in self._ends(berth, user, arrived)}
         return found
@@ -596,10 +596,10 @@ def _known(berth: Berth) -> list[str]:
 
 def _kind(one: Try) -> str:
     """Answers to requests with the same verb go the same way."""
-    return one.subject if one.does == "publishes" else _verb(one.what)[0]
+    return one.subject if one.does == "publishes" else verb_of(one.what)[0]
 
 
-def _verb(request: str) -> tuple[str, str]:
+def verb_of(request: str) -> tuple[str, str]:
     """The verb of a request to JetStream, and the stream and consumer that it is about."""
     known = (*OF_SERVER, *(f"STREAM.{verb}" for verb in OF_STREAM), *(f"CONSUMER.{verb}" for verb in OF_CONSUMER))
     plain = request.removeprefix(API).removeprefix(IMPORTED_API)

@@ -298,7 +298,7 @@ def stream_config(stream: StreamSpec, settings: TopologySettings) -> dict[str, o
         "storage": settings.storage,
         "num_replicas": settings.replicas,
         "max_consumers": UNLIMITED,
-        "max_msgs": UNLIMITED,
+        "max_msgs": stream.max_msgs,
         "max_msgs_per_subject": stream.max_msgs_per_subject,
         "max_bytes": stream.max_bytes,
         "max_age": nanoseconds(stream.max_age),

@@ -57,6 +57,7 @@ class StreamSpec:
     description: str
     retention: Literal["workqueue", "limits"] = "limits"
     discard: Literal["old", "new"] = "old"
+    max_msgs: int = UNLIMITED
     max_msgs_per_subject: int = UNLIMITED
     max_age: timedelta = timedelta(0)
     max_bytes: int = UNLIMITED
@@ -162,6 +163,10 @@ _ALL: Final = ">"
 _BY_STAGE: Final[Mapping[str, str]] = {"pending": PENDING, "ranked": RANKED, "decision": DECISIONS, "dead": DEAD}
 
 
+# Bytes of a ranking, at least: RANKED has no more messages than its bytes hold of these. Short ones that are no
+# rankings would keep the binder busy for minutes after their sender has gone: it takes 7,500 of them a second.
+RANKED_BYTES: Final = 3072
+RANKED_LEAST: Final = 1000  # messages, however small RANKED is
 # Age of a message that no scorer settles, such as one of a deleted pod that a hostile scorer has put off. The watcher
 # replaces the message of a waiting pod sooner, after 80 minutes with the longest settings.
 _PENDING_AGE: Final = timedelta(hours=2)
@@ -178,7 +183,14 @@ def declared_streams(settings: TopologySettings) -> tuple[StreamSpec, ...]:
         _work_queue(
             names, PENDING, "pending", "pods that wait to be ranked", settings.pending_bytes, max_age=_PENDING_AGE
         ),
-        _work_queue(names, RANKED, "ranked", "ranked pods that wait to be bound", settings.ranked_bytes),
+        _work_queue(
+            names,
+            RANKED,
+            "ranked",
+            "ranked pods that wait to be bound",
+            settings.ranked_bytes,
+            max_msgs=max(RANKED_LEAST, settings.ranked_bytes // RANKED_BYTES),
+        ),
         StreamSpec(
             name=names.stream(DECISIONS),
             subjects=(names.subject(all_of("decision")),),
@@ -225,7 +237,14 @@ def declared_consumer(settings: TopologySettings, stream: str, name: str) -> Con
 
 
 def _work_queue(  # noqa: PLR0913 - the parts of a declaration
-    names: Names, name: str, stage: str, what: str, max_bytes: int, *, max_age: timedelta = timedelta(0)
+    names: Names,
+    name: str,
+    stage: str,
+    what: str,
+    max_bytes: int,
+    *,
+    max_age: timedelta = timedelta(0),
+    max_msgs: int = UNLIMITED,
 ) -> StreamSpec:
     # One message per subject: a pod's newer attempt replaces the older one, even a delivered one. A full queue refuses
     # further pods, which wait in their publisher.
@@ -235,6 +254,7 @@ def _work_queue(  # noqa: PLR0913 - the parts of a declaration
         description=f"berth: {what}",
         retention="workqueue",
         discard="new",
+        max_msgs=max_msgs,
         max_msgs_per_subject=1,
         max_age=max_age,
         max_bytes=max_bytes,
