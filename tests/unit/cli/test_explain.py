@@ -87,7 +87,7 @@ def test_a_legend_says_what_the_numbers_of_the_table_mean():
     assert "NEWCOMERS:" not in shown
     with_newcomers = [msgspec.structs.replace(CANDIDATES[0], newcomers=2), CANDIDATES[1]]
     shown = "\n".join(lines(decided(candidates=with_newcomers)))
-    assert "NEWCOMERS: pods that came since the ranking. The highest TOTAL - LOSS x NEWCOMERS wins." in shown
+    assert "NEWCOMERS: pods that came since the ranking; highest TOTAL - LOSS x NEWCOMERS wins." in shown
 
 
 def test_the_runner_up_has_what_made_the_difference():

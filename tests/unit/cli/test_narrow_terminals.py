@@ -11,7 +11,9 @@ import pytest
 import typer
 from rich.measure import Measurement
 
+from berth.messages.attempts import Candidate
 from berth_cli.app import COMMANDS, app_with
+from berth_cli.pods.explain import candidates_table
 from berth_cli.rendering import fitting_widths, new_table, plain
 from harness.worlds.printed import on_terminal, printed
 
@@ -111,3 +113,33 @@ def test_sentences_are_broken_first_then_gaps_and_numbers_and_names_at_last():
 )
 def test_columns_share_the_room(room: int, widths: list[int]):
     assert fitting_widths([Measurement(12, 20), Measurement(9, 30)], room) == widths
+
+
+WEIGHTS = {
+    "ImageLocality": 1,
+    "InterPodAffinity": 2,
+    "NetworkTraffic": 1,
+    "NodeAffinity": 2,
+    "NodeResourcesBalancedAllocation": 1,
+    "NodeResourcesFit": 1,
+    "PodTopologySpread": 2,
+    "TaintToleration": 3,
+}
+
+
+@pytest.mark.parametrize("width", [WIDTH, 120])
+@pytest.mark.parametrize("count", range(1, len(WEIGHTS) + 1))
+def test_points_of_many_plugins_are_whole_below_whole_names(count: int, width: int):
+    weights = dict(list(WEIGHTS.items())[:count])
+    scores = {plugin: 100 * weight for plugin, weight in weights.items()}
+    known = {"total": 505, "scores": scores, "pods": 7, "loss": 1.75, "newcomers": 1}
+    nodes = [Candidate(node=f"node-{number}", **known) for number in range(8)]
+    lines = printed(candidates_table(nodes, weights=weights), width=width)
+    assert max(map(len, lines)) <= width
+    first = next(at for at, line in enumerate(lines) if "node-0" in line)
+    assert [line.split()[1] for line in lines[first : first + 8]] == [each.node for each in nodes]
+    text = " ".join(" ".join(lines[first + 8 :]).split())
+    is_narrow = all(re.search(rf"\b[A-H] {plugin}\b", text) for plugin in weights)
+    is_wide = all(f"100 x {weight}" in lines[first] for weight in weights.values())
+    assert is_narrow != is_wide
+    assert is_wide == (width == 120 or count <= 5)

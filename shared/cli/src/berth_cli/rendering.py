@@ -13,6 +13,7 @@ import re
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Final, Self
 
@@ -154,6 +155,19 @@ class FittingTable(Table):
             column.width = width
         # Rich counts a gap after the last column, but does not print it.
         yield from super().__rich_console__(console, options.update_width(options.max_width + gap))
+
+
+@dataclass(frozen=True, slots=True)
+class WideOrNarrow:
+    """A table if its lines fit the terminal whole, else another form of it."""
+
+    wide: Table
+    narrow: RenderableType
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        columns = self.wide.columns
+        widths = (_measured(console, options, column, parts_numbers=False).maximum for column in columns)
+        yield self.wide if sum(widths) + len(columns) - 1 <= options.max_width else self.narrow
 
 
 def _measured(console: Console, options: ConsoleOptions, column: Column, *, parts_numbers: bool) -> Measurement:

@@ -14,13 +14,12 @@ import msgspec
 
 from berth.api.pod import Pod, changed, is_gated, is_gone_while_unbound
 from berth.decoding import version_number
-from berth.framework.bestestimate import by_best_estimate
 from berth.framework.cycle import check
 from berth.framework.plugincalls import PluginFailure
 from berth.framework.profile import Profile
 from berth.framework.scoring import counted_pods_of
 from berth.framework.status import Code, Status
-from berth.messages.attempts import Candidate, Outcome, Ranked, Reason, Rejection
+from berth.messages.attempts import Candidate, Outcome, Ranked, Reason, Rejection, by_best_estimate
 from berth.messages.subjects import Attempt
 from berth_binder.cache import PODS, Cache
 from berth_binder.decisions.verdict import (

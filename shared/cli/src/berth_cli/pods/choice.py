@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Final, Protocol
 
-from berth.framework.bestestimate import by_best_estimate
-from berth.messages.attempts import Candidate, Decision
+from berth.messages.attempts import Candidate, Decision, by_best_estimate
 
 # Longest list of nodes in a sentence; of more, it gives the number.
 _NAMED: Final = 3

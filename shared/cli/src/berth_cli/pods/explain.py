@@ -5,8 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
+from string import ascii_uppercase
 
-from rich.console import RenderableType
+from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
@@ -17,7 +18,7 @@ from berth.settings.settings import short_identity
 from berth_cli.pods.choice import choice_lines, possible_nodes, shown_candidates
 from berth_cli.pods.lookup import EvictionRecord, ExplainedDecision
 from berth_cli.pods.timeline import OUTCOME_STYLES, reason_text
-from berth_cli.rendering import and_more, clock, duration, indented, is_current, new_table, plain
+from berth_cli.rendering import WideOrNarrow, and_more, clock, duration, indented, is_current, new_table, plain
 
 Weights = Mapping[str, int]  # the weight of each score plugin; empty if unknown
 _WORDS = re.compile(r"[A-Z]+(?![a-z])|[A-Z][a-z0-9]+|[^A-Z_]+")
@@ -184,24 +185,37 @@ def candidates_table(
     weights: Weights | None = None,
     chosen: str = "",
     among: Sequence[Candidate] | None = None,
-) -> Table:
+) -> WideOrNarrow:
     """A line a node: place, name, total, each plugin's score x weight, pods, loss. The chosen node is green.
 
     ``among``: the whole list, in which places count, if these are only a part of it. A further column has the pods that
-    the binder counted in addition.
+    the binder counted in addition. In a narrow terminal plugins are letters, with their names below.
     """
-    plugins, has_newcomers = score_plugins(candidates), any(each.newcomers for each in candidates)
-    last = ("PODS", "LOSS", "NEWCOMERS") if has_newcomers else ("PODS", "LOSS")
-    table = new_table("", "NODE", "TOTAL", *map(_heading, plugins), *last)
-    for column in table.columns[2:]:
-        column.justify = "right"
     places = {each.node: each.place or place for place, each in enumerate(among or candidates, start=1)}
-    for candidate in candidates:
-        points = (_points(candidate.scores.get(plugin), (weights or {}).get(plugin)) for plugin in plugins)
-        counts = (str(candidate.pods), f"{candidate.loss:g}", str(candidate.newcomers))[: len(last)]
-        cells = (str(places[candidate.node]), candidate.node, str(candidate.total), *points, *counts)
-        table.add_row(*map(plain, cells), style="green" if candidate.node == chosen else "")
-    return table
+    last = ("PODS", "LOSS", "NEWCOMERS")[: 2 + any(each.newcomers for each in candidates)]
+
+    def table(headings: Mapping[str, str], weights: Weights) -> Table:
+        made = new_table("", "NODE", "TOTAL", *headings.values(), *last)
+        for column in made.columns[2:]:
+            column.justify = "right"
+        for each in candidates:
+            points = (_points(each.scores.get(plugin), weights.get(plugin)) for plugin in headings)
+            counts = (str(each.pods), f"{each.loss:g}", str(each.newcomers))[: len(last)]
+            cells = (str(places[each.node]), each.node, str(each.total), *points, *counts)
+            made.add_row(*map(plain, cells), style="green" if each.node == chosen else "")
+        return made
+
+    plugins, known = score_plugins(candidates), weights or {}
+    wide = table({plugin: _heading(plugin) for plugin in plugins}, known)
+    letters = dict(zip(plugins, ascii_uppercase, strict=False))
+    if len(letters) < len(plugins):
+        return WideOrNarrow(wide, wide)
+    names = (f"{letter} {plugin}{_factor(known.get(plugin, 1))}" for plugin, letter in letters.items())
+    return WideOrNarrow(wide, Group(table(letters, {}), plain(", ".join(names))))
+
+
+def _factor(weight: int) -> str:
+    return f" (x {weight})" if weight != 1 else ""
 
 
 def legend(candidates: Sequence[Candidate], *, has_weights: bool = True) -> Iterator[Text]:
@@ -209,7 +223,7 @@ def legend(candidates: Sequence[Candidate], *, has_weights: bool = True) -> Iter
     points = "points (score x weight)" if has_weights else "points (score x weight; the weights are unknown)"
     yield plain(f"TOTAL: sum of the {points}. LOSS: points one more such pod costs.", "dim")
     if any(each.newcomers for each in candidates):
-        yield plain("NEWCOMERS: pods that came since the ranking. The highest TOTAL - LOSS x NEWCOMERS wins.", "dim")
+        yield plain("NEWCOMERS: pods that came since the ranking; highest TOTAL - LOSS x NEWCOMERS wins.", "dim")
 
 
 def candidate_details(candidates: Sequence[Candidate]) -> list[Text]:

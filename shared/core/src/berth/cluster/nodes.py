@@ -18,7 +18,7 @@ import numpy.typing as npt
 
 from berth.api.node import Node
 from berth.api.pod import Pod
-from berth.api.resources import CPU, LARGE, MEMORY, is_counted
+from berth.api.resources import CPU, LARGE, MEMORY, counted
 from berth.cluster.columns import ALLOCATABLE, NONZERO, REQUESTED, FeatureSet, LabelColumn, TaintSet
 from berth.cluster.pods import PlacedPod
 from berth.cluster.snapshot import Snapshot
@@ -308,6 +308,7 @@ class AnotherPod:
         self._snapshot = snapshot
         self.pod_class = snapshot.class_of(pod)
         self.requests = self.pod_class.requests
+        self._counted = counted(self.requests.amounts)
 
     @cached_property
     def pod(self) -> Pod:
@@ -316,7 +317,7 @@ class AnotherPod:
 
     def requested(self, resource: str) -> int:
         """Its requests, including the effect on ``requested``."""
-        return self.requests.amounts.get(resource, 0) if is_counted(resource) else 0
+        return self._counted.get(resource, 0)
 
     def room_on(self, info: NodeInfo) -> int:
         """How many of them fit the free resources of a node, with requests as scores count them."""
@@ -341,8 +342,7 @@ class AnotherPod:
     @cached_property
     def _other_amounts(self) -> list[tuple[str, int]]:
         # Its requests without cpu and memory, which scores never count lower than requested.
-        counted = ((name, self.requested(name)) for name in self.requests.amounts if name not in (CPU, MEMORY))
-        return [(name, amount) for name, amount in counted if amount > 0]
+        return [(name, amount) for name, amount in self._counted.items() if name not in (CPU, MEMORY) and amount > 0]
 
     def on_row(self, row: int) -> PlacedPod:
         """The pod as if assumed on this row."""

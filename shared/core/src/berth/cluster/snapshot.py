@@ -163,6 +163,7 @@ class Snapshot:
     def __init__(self) -> None:
         self.columns = NodeColumns()  # the numbers of all nodes, by row
         self.rows = Rows()  # assigns each node its row
+        self.size = 0  # number of rows, including rows without a node; an attribute, because every view reads it
         self.groups = PodGroups(self.labels_of_namespace)  # pods by labels and row
         self.groups.reserve(self.columns.capacity)
         self.images = Images()  # images by row
@@ -299,11 +300,6 @@ class Snapshot:
     # Queries
 
     @property
-    def size(self) -> int:
-        """The number of rows, including rows without a node."""
-        return len(self.rows.names)
-
-    @property
     def version(self) -> int:
         """Increases with every change of a row."""
         return self._changes.version
@@ -398,6 +394,7 @@ class Snapshot:
         if row is not None:
             return row
         row = self.rows.claim(node)
+        self.size = self.rows.size
         self.columns.reserve(self.size)
         self.groups.reserve(self.columns.capacity)
         return row

@@ -161,6 +161,14 @@ class Candidate(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, g
         return self.total - self.loss * self.newcomers
 
 
+def by_best_estimate(candidates: Iterable[Candidate]) -> list[Candidate]:
+    """The order in which the binder tries the nodes (docs/protocol.md, 5): the highest estimate first.
+
+    Equal ones: the fewest newcomers first, then the scorer's order, as in ``candidates``.
+    """
+    return sorted(candidates, key=lambda each: (each.loss * each.newcomers - each.total, each.newcomers))
+
+
 class Rejection(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One reason for rejecting nodes: the plugin, the number of nodes, and some of their names.
 

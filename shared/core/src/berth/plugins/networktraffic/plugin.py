@@ -15,7 +15,7 @@ from typing import ClassVar, Final
 
 import numpy as np
 
-from berth.api.config.networktraffic import CAPACITY, NAME, POINTS, NetworkTrafficArgs, query_of, validate
+from berth.api.config.networktraffic import CAPACITY, NAME, POINTS, NetworkTrafficArgs, validate
 from berth.api.pod import Pod
 from berth.cluster.nodes import NodeInfo, Nodes, NodesWithAnother
 from berth.cluster.snapshot import Snapshot
@@ -32,7 +32,7 @@ from berth.framework.interface import (
 from berth.framework.status import SUCCESS, CycleState, Status, Verdicts
 from berth.messages.livedata import BANDWIDTH, LiveSource, decode_bandwidth
 from berth.plugins.factory import PluginFactory
-from berth.plugins.networktraffic.traffic import NodeTraffic, measured_share
+from berth.plugins.networktraffic.traffic import NodeTraffic, TrafficRule, measured_share
 
 SATURATED: Final = Status.unresolvable("node(s) had a saturated network link")
 UNKNOWN: Final = -1  # raw score of a node without a usable sample
@@ -49,7 +49,8 @@ class NetworkTraffic(VectorScorePlugin, NormalizePlugin, ExplainingPlugin):
     def __init__(self, args: NetworkTrafficArgs) -> None:
         self._args = args
         self._of_capacity = args.scoring == CAPACITY
-        self.live_sources = frozenset({LiveSource(bucket=BANDWIDTH, name=query_of(args).token)})
+        self._rule = TrafficRule.of(args)
+        self.live_sources = frozenset({LiveSource(bucket=BANDWIDTH, name=self._rule.query)})
 
     def score(self, state: CycleState, pod: Pod, node: NodeInfo) -> int:
         """Bytes per second, or percent of the capacity; UNKNOWN without a usable sample."""
@@ -75,8 +76,7 @@ class NetworkTraffic(VectorScorePlugin, NormalizePlugin, ExplainingPlugin):
         return np.where(scores == UNKNOWN, self._args.unknown_score, MAX_SCORE - used)
 
     def explain(self, state: CycleState, pod: Pod, node: NodeInfo) -> str:
-        traffic = self._traffic_on(node.snapshot)
-        details, direction = traffic.details(node.row), self._args.direction
+        details, direction = self._traffic_on(node.snapshot).details(node.row), self._args.direction
         if math.isnan(details.measured):
             return "unknown: no sample"
         text = f"{_megabytes(details.measured)} {direction}, sampled {details.age_seconds:.0f} s ago"
@@ -85,10 +85,10 @@ class NetworkTraffic(VectorScorePlugin, NormalizePlugin, ExplainingPlugin):
             text += f", {_megabytes(details.estimated)} estimated for {pods} placed lately"
         if self._of_capacity:
             text += f", link {_megabytes(details.capacity)}"
-        return f"unknown, too old: {text}" if traffic.is_too_old(node.row) else text
+        return f"unknown, too old: {text}" if details.is_too_old else text
 
     def _traffic_on(self, snapshot: Snapshot) -> NodeTraffic:
-        return snapshot.derived(self, lambda: NodeTraffic(self._args, snapshot))
+        return snapshot.derived(self, lambda: NodeTraffic(self._rule, snapshot))
 
 
 class FilteringNetworkTraffic(NetworkTraffic, VectorFilterPlugin, EnqueueExtensions):

@@ -9,7 +9,7 @@ all.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Final
@@ -49,71 +49,89 @@ class TrafficDetails:
     estimated: float
     capacity: float
     age_seconds: float
+    is_too_old: bool
     pods: int
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrafficRule:
+    """The plugin's arguments, parsed once. Amounts are bytes per second; ``capacity`` is NaN if not configured."""
+
+    query: str
+    maximum_age_seconds: float
+    range_seconds: float
+    directions: tuple[str, ...]
+    capacity: float
+    pod_bandwidth: float
+
+    @classmethod
+    def of(cls, args: NetworkTrafficArgs) -> TrafficRule:
+        return cls(
+            query=query_of(args).token,
+            maximum_age_seconds=maximum_age_of(args).total_seconds(),
+            range_seconds=time_range_of(args).total_seconds(),
+            directions=(RECEIVE, TRANSMIT) if args.direction == BOTH else (args.direction,),
+            capacity=bytes_per_second(args.capacity) if args.capacity else math.nan,
+            pod_bandwidth=bytes_per_second(args.pod_bandwidth),
+        )
+
+
 class NodeTraffic:
-    def __init__(self, args: NetworkTrafficArgs, snapshot: Snapshot) -> None:
+    def __init__(self, rule: TrafficRule, snapshot: Snapshot) -> None:
+        self._rule = rule
         self._live = snapshot.live
-        self._query = query_of(args).token
-        self._maximum_age = maximum_age_of(args).total_seconds()
-        self._capacity = bytes_per_second(args.capacity) if args.capacity else math.nan
-        self._directions = (RECEIVE, TRANSMIT) if args.direction == BOTH else (args.direction,)
-        default = bytes_per_second(args.pod_bandwidth)
-        seconds, samples = time_range_of(args).total_seconds(), self._live.bandwidth(self._query)
-        self._estimates = {
-            direction: TrafficEstimates(
+        samples = self._samples = self._live.bandwidth(rule.query)
+        self._estimates = [
+            TrafficEstimates(
                 snapshot,
                 samples,
-                range_seconds=seconds,
-                amount=partial(_pod_bandwidth, annotation=ANNOTATIONS[direction], default=default),
+                range_seconds=rule.range_seconds,
+                amount=partial(_pod_bandwidth, annotation=ANNOTATIONS[direction], default=rule.pod_bandwidth),
             )
-            for direction in self._directions
-        }
+            for direction in rule.directions
+        ]
 
     # One node.
 
     def used(self, row: int) -> float:
         """The sum of the configured directions, estimates included; NaN if unknown."""
-        return math.fsum(self._loads_of(row)) if self._is_usable(row) else math.nan
+        loads = self._loads_of(row)
+        return math.fsum(loads) if self._is_usable(row, loads) else math.nan
 
     def used_share(self, row: int) -> float:
         """The used share of the link's capacity, by the busier direction; NaN if this or the capacity is unknown."""
-        capacity = self.capacity(row)
-        return max(self._loads_of(row)) / capacity if self._is_usable(row) and capacity > 0 else math.nan
-
-    def capacity(self, row: int) -> float:
-        """The link's capacity in each direction; NaN if unknown."""
-        reported = float(self._live.bandwidth(self._query).capacity[row])
-        return self._capacity if math.isnan(reported) else reported
+        loads, capacity = self._loads_of(row), self._capacity(row)
+        return max(loads) / capacity if self._is_usable(row, loads) and capacity > 0 else math.nan
 
     def details(self, row: int) -> TrafficDetails:
         """The parts of the value, also for a sample that is too old."""
-        estimated = math.fsum(self._estimates[direction].column()[row] for direction in self._directions)
+        self._samples.refresh()
+        estimated = math.fsum(estimates.column()[row] for estimates in self._estimates)
+        age = self._age(row)
         return TrafficDetails(
-            measured=math.fsum(self._measured(direction)[row] for direction in self._directions),
+            measured=math.fsum(measured[row] for measured in self._measured()),
             estimated=estimated,
-            capacity=self.capacity(row),
-            age_seconds=self._age(row),
-            pods=max(self._estimates[direction].pods(row) for direction in self._directions) if estimated else 0,
+            capacity=self._capacity(row),
+            age_seconds=age,
+            is_too_old=age > self._rule.maximum_age_seconds,
+            pods=max(estimates.pods(row) for estimates in self._estimates) if estimated else 0,
         )
 
-    def is_too_old(self, row: int) -> bool:
-        """Whether the sample exceeds the maximum age."""
-        return self._age(row) > self._maximum_age
+    def _capacity(self, row: int) -> float:
+        """The link's capacity in each direction; NaN if unknown."""
+        reported = float(self._samples.capacity[row])
+        return self._rule.capacity if math.isnan(reported) else reported
 
     def _age(self, row: int) -> float:
-        return max(0.0, self._live.now - float(self._live.bandwidth(self._query).sampled_at[row]))
+        return max(0.0, self._live.now - float(self._samples.sampled_at[row]))
 
-    def _is_usable(self, row: int) -> bool:
-        loads = self._loads_of(row)
-        return not any(math.isnan(load) for load in loads) and not self.is_too_old(row)
+    def _is_usable(self, row: int, loads: Sequence[float]) -> bool:
+        return not any(map(math.isnan, loads)) and not self._age(row) > self._rule.maximum_age_seconds
 
     def _loads_of(self, row: int) -> list[float]:
-        return [
-            float(self._measured(direction)[row] + self._estimates[direction].column()[row])
-            for direction in self._directions
-        ]
+        self._samples.refresh()
+        pairs = zip(self._measured(), self._estimates, strict=True)
+        return [float(measured[row] + estimates.column()[row]) for measured, estimates in pairs]
 
     # All nodes.
 
@@ -124,25 +142,25 @@ class NodeTraffic:
 
     def all_used_shares(self, another: Pod | None = None) -> Amount:
         """float64[capacity] of :meth:`used_share`; ``another`` as in :meth:`all_used`."""
-        loads, reported = self._all_loads(another), self._live.bandwidth(self._query).capacity
-        capacity = np.where(np.isnan(reported), self._capacity, reported)
+        loads, reported = self._all_loads(another), self._samples.capacity
+        capacity = np.where(np.isnan(reported), self._rule.capacity, reported)
         used = loads[0] if len(loads) == 1 else np.maximum(loads[0], loads[1])
         shares: Amount = np.full(len(used), np.nan)
         np.divide(used, capacity, out=shares, where=self._all_recent() & (capacity > 0))
         return shares
 
     def _all_recent(self) -> npt.NDArray[np.bool_]:
-        return self._live.now - self._live.bandwidth(self._query).sampled_at <= self._maximum_age
+        return self._live.now - self._samples.sampled_at <= self._rule.maximum_age_seconds
 
     def _all_loads(self, another: Pod | None) -> list[Amount]:
-        return [
-            self._measured(direction) + self._estimates[direction].column() + self._estimates[direction].of_new(another)
-            for direction in self._directions
-        ]
+        self._samples.refresh()
+        pairs = zip(self._measured(), self._estimates, strict=True)
+        return [measured + estimates.column() + estimates.of_new(another) for measured, estimates in pairs]
 
-    def _measured(self, direction: str) -> Amount:
-        columns = self._live.bandwidth(self._query)
-        return columns.receive if direction == RECEIVE else columns.transmit
+    def _measured(self) -> list[Amount]:
+        """The samples by direction; up to date after ``refresh``."""
+        samples = self._samples
+        return [samples.receive if direction == RECEIVE else samples.transmit for direction in self._rule.directions]
 
 
 def measured_share(sample: Bandwidth, args: NetworkTrafficArgs) -> float:
@@ -182,9 +200,11 @@ class TrafficEstimates:
         """float64[capacity], in the unit of ``amount``; 0 for rows without a sample. Read-only."""
         if len(self._sums) != self._snapshot.columns.capacity:
             self._sums = grown(self._sums, self._snapshot.columns.capacity)
-        for row in self._changed():
-            self._sums[row] = self._sum(row)
-        self._seen, self._sampled = self._snapshot.version, self._samples.version
+        version = self._snapshot.version
+        if (version, self._samples.version) != (self._seen, self._sampled):
+            for row in self._changed():
+                self._sums[row] = self._sum(row)
+            self._seen, self._sampled = version, self._samples.version
         return self._sums
 
     def of_new(self, pod: Pod | None) -> float:
