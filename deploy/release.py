@@ -31,6 +31,7 @@ SECRETS: Final = ROOT / "deploy/kubernetes/components/nats/make-secrets.sh"
 CONFIG: Final = "application/vnd.oci.image.config.v1+json"
 LAYER: Final = "application/vnd.oci.image.layer.v1.tar+gzip"
 MANIFEST: Final = "application/vnd.oci.image.manifest.v1+json"
+COMPRESSION: Final = 3  # 5 s for 240 MB; 6 takes twice as long for a result that is smaller by 7 %
 INDEX: Final = "application/vnd.oci.image.index.v1+json"
 
 
@@ -87,7 +88,9 @@ def write_archive(image: str, name: str, target: Path) -> None:
         with tarfile.open(saved.name) as tar:
             (described,) = json.loads(content(tar, "manifest.json"))
             config = blob(CONFIG, content(tar, described["Config"]))
-            layers = [blob(LAYER, gzip.compress(content(tar, path), 6, mtime=0)) for path in described["Layers"]]
+            layers = [
+                blob(LAYER, gzip.compress(content(tar, path), COMPRESSION, mtime=0)) for path in described["Layers"]
+            ]
     manifest = blob(MANIFEST, encoded({"schemaVersion": 2, "mediaType": MANIFEST, "config": config, "layers": layers}))
     about = json.loads(blobs[path_of(config)])
     manifest["platform"] = {"architecture": about["architecture"], "os": about["os"]}

@@ -80,6 +80,22 @@ async def test_publishes_under_way_when_the_server_dies_all_end(session, own_nat
     assert {type(result) for result in results} == {BusLostError}
 
 
+async def test_a_consumer_that_is_busy_keeps_its_connection_though_large_messages_wait(session):
+    """More than `max_pending` of them: the server closes the connection of a client for which so much waits."""
+    for number in range(50):
+        await session.publish(f"berth.pending.berth.default.web-{number}", bytes(MEBIBYTE))
+    async with asyncio.timeout(4 * LONG), session.consume("PENDING", "scorer", max_unacked=1024) as deliveries:
+        await session.state("PENDING")  # the server has the request
+        time.sleep(1.0)  # noqa: ASYNC251 - a long cycle
+        taken = set()
+        async for delivery in deliveries:
+            taken.add(delivery.subject)
+            delivery.ack()
+            if len(taken) == 50:
+                break
+    assert not session.lost.is_set()
+
+
 async def test_consuming_and_following_end_when_the_server_dies(session, own_nats_server):
     async with (
         session.consume("PENDING", "scorer", max_unacked=4) as consumption,

@@ -27,6 +27,9 @@ from berth.bus.outgoing import NO_RESPONDERS, description_of, status_of
 from berth.errors import BerthError
 
 INBOX_LIVES: Final = 2  # An inbox is used for this many lifetimes of a request.
+# Subject and reply of a delivery. A request ends at the bytes of the largest message: the server closes a connection
+# for which twice as much waits (`max_pending`), and would do so again and again with a thousand messages of 100 KB.
+BESIDE_BYTES: Final = 16 * 1024
 HEARTBEATS_MISSED: Final = 3  # After this many missing heartbeats the server has lost the request.
 
 
@@ -282,6 +285,7 @@ class Pull:
         settings = self._connection.settings
         request = {
             "batch": batch,
+            "max_bytes": settings.topology.message_bytes + BESIDE_BYTES,
             "expires": nanoseconds(settings.pull_expires),
             "idle_heartbeat": nanoseconds(settings.pull_heartbeat),
         }
