@@ -120,7 +120,7 @@ def typed(monkeypatch):
         return done.exit_code, done.stdout, done.stderr, read
 
     read = []
-    monkeypatch.setattr(command, "read_cluster", read_cluster)
+    monkeypatch.setattr("berth_cli.simulate.live.read_cluster", read_cluster)
     return run
 
 

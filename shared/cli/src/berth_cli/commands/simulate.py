@@ -34,7 +34,6 @@ from berth_cli.rendering import MOST_ROWS, and_more, new_table, note, plain, pri
 from berth_cli.simulate.documents import documents
 from berth_cli.simulate.engine import PodReport, ReportCounts, Simulation
 from berth_cli.simulate.inputs import InputError, OtherForm, counted, read_inputs
-from berth_cli.simulate.live import read_cluster
 
 app = typer.Typer()
 
@@ -136,7 +135,7 @@ def simulate(  # noqa: PLR0913 - one parameter a flag, given by name
         note("nothing to place: name files with --pods, or take the pending pods of the cluster with --pending")
         raise typer.Exit(Exit.USAGE)
     configuration = configured(config, algorithm_provider, feature_gates)
-    live = run_command(read_cluster(kubeconfig, context)) if is_running else None
+    live = _read_running(kubeconfig, context) if is_running else None
     options = _Options(
         cluster=cluster or [RUNNING],
         live=live,
@@ -151,6 +150,12 @@ def simulate(  # noqa: PLR0913 - one parameter a flag, given by name
         answer = _simulate(configuration, options)
     if not answer:
         raise typer.Exit(Exit.NO)
+
+
+def _read_running(kubeconfig: Path | None, context: str | None) -> bytes:
+    from berth_cli.simulate.live import read_cluster  # noqa: PLC0415 - HTTP, and most simulations read files
+
+    return run_command(read_cluster(kubeconfig, context))
 
 
 def _simulate(configuration: KubeSchedulerConfiguration, options: _Options) -> bool:
