@@ -64,6 +64,14 @@ def test_every_error_of_every_source_is_said_at_once_with_its_path():
     }
 
 
+def test_the_content_of_a_file_in_place_of_its_path_is_an_error_and_is_not_repeated():
+    names = [leaf.variable for leaf in leaves()]
+    for variable in (name for name in names if name.startswith("BERTH_NATS_") and name.endswith("_FILE")):
+        (problem,) = (one for one in problems_of(environment={variable: "x" * 5000}) if "a file that exists" in one)
+        assert problem.startswith(f"{variable}: want a file that exists, got 'xxx")
+        assert len(problem) < 300
+
+
 def names_of(path: str) -> str:
     return next(leaf.variable for leaf in leaves() if leaf.path == path)
 

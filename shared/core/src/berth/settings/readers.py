@@ -62,6 +62,7 @@ _LABEL: Final = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 _SUBJECT_PREFIX: Final = re.compile(r"[\w-]+(\.[\w-]+)*", re.ASCII)
 _DOMAIN: Final = re.compile(r"[A-Za-z0-9_-]+")
 
+_MOST_SHOWN: Final = 200  # characters of a wrong path in its error
 _NATS_SCHEMES: Final = ("nats", "tls")
 
 
@@ -154,8 +155,12 @@ def path(given: str) -> Path:
 def existing_file(given: str) -> Path:
     """An existing file, so that a wrong path is found at start-up."""
     found = path(given)
-    if not found.is_file():
-        raise ValueError(f"want a file that exists, got {given!r}")
+    try:
+        exists = found.is_file()
+    except (OSError, ValueError):  # longer than a name may be, such as the content of the file
+        exists = False
+    if not exists:
+        raise ValueError(f"want a file that exists, got {given[:_MOST_SHOWN]!r}")
     return found
 
 
