@@ -253,7 +253,7 @@ class Connection:
         return await reply
 
     def request_soon(self, subject: str, data: bytes, headers: Mapping[str, str] | None, on_answer: OnAnswer) -> None:
-        """Even to a slow server; ``on_answer`` gets the reply or the error.
+        """Send a request, even to a slow server; ``on_answer`` gets the reply or the error.
 
         Raises:
             BerthError: the request was not sent, and ``on_answer`` is not called.

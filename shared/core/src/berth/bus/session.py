@@ -254,8 +254,6 @@ _ERROR_CHARACTERS: Final = 200  # Of the last error in the statistics, which may
 
 
 class _Counted:
-    """Statistics by the service protocol; times are in nanoseconds."""
-
     def __init__(self, endpoint: Endpoint) -> None:
         self._endpoint = endpoint
         self.for_admins = endpoint.for_admins
