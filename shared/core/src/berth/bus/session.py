@@ -170,11 +170,11 @@ class NatsSession(Session):
     async def delete(self, stream: str, sequence: int) -> None:
         await jetstream.delete_message(self._connection, self._names.stream(stream), sequence)
 
-    async def subscribe(self, subject: str, listener: MessageListener) -> None:
+    async def subscribe(self, subject: str, listener: MessageListener, *, most: int = 0) -> None:
         def on_message(message: Msg) -> None:
             listener(self._names.own_subject(message.subject), message.data, message.headers or {})
 
-        await self._connection.subscribe(self._names.subject(subject), on_message)
+        await self._connection.subscribe(self._names.subject(subject), on_message, most=most)
 
     async def subscribe_stored(self, subject: str, listener: StoredListener) -> None:
         names = self._names
