@@ -26,7 +26,7 @@ from berth.api.config.configuration import (
 from berth.api.config.types import PluginRef, Point
 from berth.api.pod import Pod
 from berth.cluster.nodes import Mask, RowIndex
-from berth.cluster.pods import TRAITS_OF_CLASS
+from berth.cluster.pods import TRAITS_OF_CLASS, Trait
 from berth.framework.events import EventHint
 from berth.framework.extending import EXTENDER, binds, is_interested
 from berth.framework.interface import (
@@ -201,6 +201,14 @@ class Profile:
             known = frozenset(plugin.name for plugin in self._particular if not int(plugin.only_for or 0) & traits)
             self._left_out[traits] = known
         return known
+
+    def pre_enqueues_of(self, pod: Pod) -> Sequence[PreEnqueuePlugin]:
+        """The PreEnqueue plugins without those that matter to gated pods only, if the pod has no gates."""
+        return self.pre_enqueues if pod.spec.scheduling_gates else self._for_ungated
+
+    @cached_property
+    def _for_ungated(self) -> tuple[PreEnqueuePlugin, ...]:
+        return tuple(plugin for plugin in self.pre_enqueues if plugin.only_for != Trait.SCHEDULING_GATES)
 
     def _may_be_left_out(self, plugin: Plugin) -> bool:
         if plugin.only_for is None:
