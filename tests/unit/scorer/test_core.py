@@ -18,9 +18,8 @@ from berth.messages.subjects import Term, key
 from berth.observability.tracing import UnexportedSpan
 from berth.profiles.configuration import profiles_of, read_configuration
 from berth.ranking.ranker import Ranker
-from berth_scorer.core import HEARTBEAT_SECONDS, LONG_SECONDS, ScorerCore
+from berth_scorer.core import HEARTBEAT_SECONDS, LONG_SECONDS, SUSPECT_DELIVERIES, ScorerCore
 from berth_scorer.events import (
-    SUSPECT_DELIVERIES,
     AckPending,
     AskExtenders,
     ClearSuspect,
@@ -262,6 +261,12 @@ def test_suspect_is_ranked_once_it_is_counted_and_its_count_goes_with_its_answer
     assert ranked(bench.handle(SuspectCounted(tries=1))) == ["web"]
     ack, clear = bench.handle(RankedStored(sequence=1))
     assert (ack, type(clear)) == (AckPending(delivery=message.delivery), ClearSuspect)
+
+
+@pytest.mark.parametrize(("delivered", "is_suspect"), [(1, False), (3, False), (4, True), (5, True)])
+def test_message_is_suspect_from_its_fourth_delivery_on(bench, delivered, is_suspect):
+    effects = bench.handle(bench.message(small("web"), delivered=delivered))
+    assert bool(of(CountSuspect, effects)) is is_suspect
 
 
 def test_pod_whose_former_attempt_stayed_in_pending_is_a_suspect_from_its_first_delivery(bench):
