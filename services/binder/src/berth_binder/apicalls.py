@@ -125,7 +125,7 @@ class HigherFences:
             self._asked_about = highest
 
     async def _disproves(self, epoch: int) -> bool:
-        """Lease and ``control`` show that the epoch does not lead."""
+        """Whether Lease and ``control`` show that the epoch does not lead."""
         try:
             await self._leadership.confirm()
         except (BusLostError, NoLongerLeadingError):
@@ -262,7 +262,7 @@ class ApiRequests:
 
 
 def _node_of(request: ApiRequest) -> str:
-    """Empty if the request concerns no single node."""
+    """The node that the request concerns; empty if it concerns no single node."""
     node: str = getattr(request, "node", "")
     return node
 
