@@ -222,6 +222,10 @@ class Profile:
             return False
         return not (isinstance(plugin, PreScorePlugin) and plugin in scores and plugin not in self.pre_scores)
 
+    def asks_extenders(self, pod: Pod) -> bool:
+        """Whether extenders filter or score nodes for the pod."""
+        return any(extender.is_asked and is_interested(extender, pod) for extender in self.extenders)
+
     def is_extended(self, pod: Pod) -> bool:
         """Whether extenders filter nodes for the pod: nodes that pass the plugins' filters may still be rejected."""
         return any(extender.filter_verb and is_interested(extender, pod) for extender in self.extenders)
