@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 
 import msgspec
 import pytest
 
+from berth.api.config.configuration import ExtenderConfiguration
 from berth.api.node import Node
 from berth.api.pod import Pod
 from berth.bus.interface import Entry
@@ -18,9 +19,8 @@ from berth.messages.subjects import Term, key
 from berth.observability.tracing import UnexportedSpan
 from berth.profiles.configuration import profiles_of, read_configuration
 from berth.ranking.ranker import Ranker
-from berth_scorer.core import HEARTBEAT_SECONDS, LONG_SECONDS, ScorerCore
+from berth_scorer.core import HEARTBEAT_SECONDS, LONG_SECONDS, SUSPECT_DELIVERIES, ScorerCore
 from berth_scorer.events import (
-    SUSPECT_DELIVERIES,
     AckPending,
     AskExtenders,
     ClearSuspect,
@@ -45,7 +45,7 @@ from berth_scorer.events import (
     WriteDeadLetter,
 )
 from berth_scorer.questions import MOST_ROUNDS
-from harness.builders.objects import a_node, pod_requesting
+from harness.builders.objects import a_container, a_node, a_pod, pod_requesting
 
 STORED_AT = datetime(2026, 1, 1, tzinfo=UTC)
 
@@ -62,11 +62,10 @@ class FakeDelivery:
     headers: dict[str, str] = field(default_factory=dict)
 
 
-class Interested:
-    """Extenders that are interested in pods with a label."""
-
-    def are_interested_in(self, pod: Pod) -> bool:
-        return "extended" in (pod.metadata.labels or {})
+MANAGED = "example.com/license"
+EXTENDER = ExtenderConfiguration(
+    url_prefix="http://extender", name="extender", filter_verb="filter", managed_resources=frozenset({MANAGED})
+)
 
 
 class Bench:
@@ -76,7 +75,6 @@ class Bench:
         self.now = 100.0
         self.core = ScorerCore(
             ranker=ranker or ranker_of(),
-            interests=Interested(),
             stopwatch=lambda: 0.0,
             spanning=lambda _held: UnexportedSpan(None),
             position_wait=timedelta(seconds=1),
@@ -110,7 +108,8 @@ class Bench:
 
 def ranker_of() -> Ranker:
     configuration = read_configuration(None)
-    return Ranker(profiles=profiles_of(configuration), config=configuration.digest, identity="s1", best=8)
+    profiles = {name: replace(each, extenders=(EXTENDER,)) for name, each in profiles_of(configuration).items()}
+    return Ranker(profiles=profiles, config=configuration.digest, identity="s1", best=8)
 
 
 @pytest.fixture
@@ -120,13 +119,15 @@ def bench() -> Bench:
     return made
 
 
-def small(name: str, **labels: str) -> Pod:
-    pod = pod_requesting(name, cpu="100m")
-    return msgspec.structs.replace(pod, metadata=msgspec.structs.replace(pod.metadata, labels=labels))
+def small(name: str) -> Pod:
+    return pod_requesting(name, cpu="100m")
 
 
-def extended(name: str, about: str = "nodes") -> Pod:
-    return small(name, extended=about)
+def extended(name: str, cpu: str = "100m") -> Pod:
+    """A pod with the extender's resource."""
+    container = a_container(cpu=cpu)
+    limits = msgspec.structs.replace(container.resources, limits={MANAGED: "1"})
+    return a_pod(name, containers=[msgspec.structs.replace(container, resources=limits)])
 
 
 def of(kind: type, effects: list[Effect]) -> list:
@@ -264,6 +265,12 @@ def test_suspect_is_ranked_once_it_is_counted_and_its_count_goes_with_its_answer
     assert (ack, type(clear)) == (AckPending(delivery=message.delivery), ClearSuspect)
 
 
+@pytest.mark.parametrize(("delivered", "is_suspect"), [(1, False), (3, False), (4, True), (5, True)])
+def test_message_is_suspect_from_its_fourth_delivery_on(bench, delivered, is_suspect):
+    effects = bench.handle(bench.message(small("web"), delivered=delivered))
+    assert bool(of(CountSuspect, effects)) is is_suspect
+
+
 def test_pod_whose_former_attempt_stayed_in_pending_is_a_suspect_from_its_first_delivery(bench):
     message = bench.message(small("web"))
     pending = msgspec.structs.replace(message.pending, suspect=True)
@@ -384,8 +391,7 @@ def test_extenders_are_asked_three_times_at_most(bench):
 def test_node_must_still_pass_the_filters_when_extenders_have_answered(bench):
     only = Bench()
     only.mirror(a_node("a", cpu="1"))
-    web = msgspec.structs.replace(pod_requesting("web", cpu="800m"), metadata=extended("web").metadata)
-    only.handle(only.message(web), only.message(pod_requesting("first", cpu="800m")))
+    only.handle(only.message(extended("web", cpu="800m")), only.message(pod_requesting("first", cpu="800m")))
     (publish, _) = only.handle(ExtendersAnswered(sequence=1, extension=left("a", asked=("a",))))
     assert publish.message.candidates == []
     assert publish.message.proposals_counted

@@ -46,6 +46,7 @@ class Trait(IntFlag):
     HOST_PORTS = auto()
     POD_AFFINITY = auto()  # or anti-affinity
     TOPOLOGY_SPREAD = auto()  # constraints of its own
+    SCHEDULING_GATES = auto()
     # Beside the class.
     VOLUMES = auto()  # of a type that plugins read
     SELECTED = auto()  # it has an owner, or its namespace has a Service
@@ -60,6 +61,7 @@ TRAITS_OF_CLASS: Final = (
     | Trait.HOST_PORTS
     | Trait.POD_AFFINITY
     | Trait.TOPOLOGY_SPREAD
+    | Trait.SCHEDULING_GATES
 )
 
 
@@ -136,6 +138,7 @@ class EquivalenceClass:
             Trait.HOST_PORTS: self.host_ports,
             Trait.POD_AFFINITY: affinity.pod_affinity or affinity.pod_anti_affinity,
             Trait.TOPOLOGY_SPREAD: spec.topology_spread_constraints,
+            Trait.SCHEDULING_GATES: spec.scheduling_gates,
         }
         return sum(int(trait) for trait, has in found.items() if has)
 
