@@ -180,7 +180,7 @@ async def outcome(seen: ClusterUser, name: str) -> tuple[str, str, str]:
         condition = await seen.condition(name) if pod else {}
         if node := node_of(pod) if pod else "":
             return last(node), "", ""
-        return ("", condition["reason"], condition["message"]) if condition.get("message") else None
+        return ("", condition["reason"], condition["message"]) if condition.get("reason") else None
 
     return await eventually(found, f"an outcome for {name}")
 

@@ -95,16 +95,20 @@ def why(  # noqa: PLR0913 - one parameter a flag, given by name
     """
     if pod_file is not None and (not now or kubeconfig is not None):
         raise typer.BadParameter("want it with --now, and without --kubeconfig", param_hint="--from")
-    asked = _Asked(
-        pod=parse_pod(pod, namespace),
-        kubeconfig=kubeconfig,
-        server=NatsServer(nats, nats_context),
-        output=output,
-        pod_file=pod_file,
-        every_row=every_row,
-        configuration=ConfigurationFlags(file=config, provider=algorithm_provider, gates=feature_gates),
-    )
-    run_command(_now(asked) if now else _why(asked))
+
+    async def answer() -> None:  # a wrong name is an error of the command
+        asked = _Asked(
+            pod=parse_pod(pod, namespace),
+            kubeconfig=kubeconfig,
+            server=NatsServer(nats, nats_context),
+            output=output,
+            pod_file=pod_file,
+            every_row=every_row,
+            configuration=ConfigurationFlags(file=config, provider=algorithm_provider, gates=feature_gates),
+        )
+        await (_now(asked) if now else _why(asked))
+
+    run_command(answer())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -116,7 +116,7 @@ def _template(template: JsonObject, default_scheduler: str) -> JsonObject:
 
 
 def container_with_defaults(container: JsonObject) -> JsonObject:
-    ports = [{"protocol": "TCP", **port} for port in container.get("ports") or ()]
+    ports = [{"protocol": "TCP", **port} if isinstance(port, dict) else port for port in container.get("ports") or ()]
     return {**_CONTAINER_DEFAULTS, **container, **({"ports": ports} if ports else {})}
 
 
