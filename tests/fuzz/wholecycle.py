@@ -144,11 +144,6 @@ class Handed:
     headers: dict[str, str] = field(default_factory=dict)
 
 
-class _NoExtenders:
-    def are_interested_in(self, _pod: object) -> bool:
-        return False
-
-
 class WholeCycle:
     """The three cores, and what of them people see."""
 
@@ -191,7 +186,6 @@ class WholeCycle:
         self.sources = self._ranker.live_sources
         self.scorer = ScorerCore(
             ranker=self._ranker,
-            interests=_NoExtenders(),
             stopwatch=lambda: self.watcher.now,
             spanning=lambda _held: UnexportedSpan(None),
             position_wait=timedelta(seconds=1),

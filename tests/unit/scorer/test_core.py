@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 
 import msgspec
 import pytest
 
+from berth.api.config.configuration import ExtenderConfiguration
 from berth.api.node import Node
 from berth.api.pod import Pod
 from berth.bus.interface import Entry
@@ -48,6 +49,10 @@ from berth_scorer.questions import MOST_ROUNDS
 from harness.builders.objects import a_node, pod_requesting
 
 STORED_AT = datetime(2026, 1, 1, tzinfo=UTC)
+EXTENDED = "example.com/extended"
+EXTENDER = ExtenderConfiguration(
+    url_prefix="http://extender", name="extender", prioritize_verb="prioritize", managed_resources=frozenset({EXTENDED})
+)
 
 
 @dataclass(frozen=True)
@@ -62,13 +67,6 @@ class FakeDelivery:
     headers: dict[str, str] = field(default_factory=dict)
 
 
-class Interested:
-    """Extenders that are interested in pods with a label."""
-
-    def are_interested_in(self, pod: Pod) -> bool:
-        return "extended" in (pod.metadata.labels or {})
-
-
 class Bench:
     """A core, the time that it is given, and messages by the names of their pods."""
 
@@ -76,7 +74,6 @@ class Bench:
         self.now = 100.0
         self.core = ScorerCore(
             ranker=ranker or ranker_of(),
-            interests=Interested(),
             stopwatch=lambda: 0.0,
             spanning=lambda _held: UnexportedSpan(None),
             position_wait=timedelta(seconds=1),
@@ -109,7 +106,7 @@ class Bench:
 
 
 def ranker_of() -> Ranker:
-    configuration = read_configuration(None)
+    configuration = replace(read_configuration(None), extenders=(EXTENDER,))
     return Ranker(profiles=profiles_of(configuration), config=configuration.digest, identity="s1", best=8)
 
 
@@ -120,13 +117,13 @@ def bench() -> Bench:
     return made
 
 
-def small(name: str, **labels: str) -> Pod:
-    pod = pod_requesting(name, cpu="100m")
-    return msgspec.structs.replace(pod, metadata=msgspec.structs.replace(pod.metadata, labels=labels))
+def small(name: str) -> Pod:
+    return pod_requesting(name, cpu="100m")
 
 
-def extended(name: str, about: str = "nodes") -> Pod:
-    return small(name, extended=about)
+def extended(name: str, cpu: str = "100m") -> Pod:
+    """A pod of the extender, which fits as without: it requests 0 of the extender's resource."""
+    return pod_requesting(name, **{"cpu": cpu, EXTENDED: "0"})
 
 
 def of(kind: type, effects: list[Effect]) -> list:
@@ -384,7 +381,7 @@ def test_extenders_are_asked_three_times_at_most(bench):
 def test_node_must_still_pass_the_filters_when_extenders_have_answered(bench):
     only = Bench()
     only.mirror(a_node("a", cpu="1"))
-    web = msgspec.structs.replace(pod_requesting("web", cpu="800m"), metadata=extended("web").metadata)
+    web = extended("web", cpu="800m")
     only.handle(only.message(web), only.message(pod_requesting("first", cpu="800m")))
     (publish, _) = only.handle(ExtendersAnswered(sequence=1, extension=left("a", asked=("a",))))
     assert publish.message.candidates == []

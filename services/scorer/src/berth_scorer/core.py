@@ -57,7 +57,7 @@ from berth_scorer.events import (
     SuspectNotCounted,
     WriteDeadLetter,
 )
-from berth_scorer.questions import Interests, Questions
+from berth_scorer.questions import Questions
 
 # Time between two `in_progress` for all held messages: a third of the ack_wait.
 HEARTBEAT_SECONDS: Final = 1.0
@@ -72,11 +72,10 @@ PLUGINS_EVERY: Final = 11
 class ScorerCore:
     """Makes all decisions of one session. All events go through ``handle``."""
 
-    def __init__(  # noqa: PLR0913 - what a session begins with
+    def __init__(
         self,
         *,
         ranker: Ranker,
-        interests: Interests,
         stopwatch: Callable[[], float],
         spanning: Callable[[PendingDelivery], AbstractContextManager[Span]],
         proposal_lifetime: timedelta = LIFETIME,
@@ -84,7 +83,6 @@ class ScorerCore:
     ) -> None:
         """``stopwatch`` measures rankings; ``spanning`` opens a ranking's span."""
         self._ranker = ranker
-        self._interests = interests
         self._stopwatch = stopwatch
         self._spanning = spanning
         self.view: Final = View(proposal_lifetime=proposal_lifetime)
@@ -238,7 +236,7 @@ class ScorerCore:
         """Ask the next question to extenders, or rank the pod."""
         asked = self._questions.get(held.sequence)
         if asked is None:
-            if held.pending.error or not self._interests.are_interested_in(held.pending.pod):
+            if held.pending.error or not self._ranker.asks_extenders(held.pending):
                 return self._answer(held, None)
             asked = self._questions[held.sequence] = Questions(held)
         try:

@@ -7,9 +7,8 @@ again, ``MOST_ROUNDS`` times at most.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import Final
 
-from berth.api.pod import Pod
 from berth.cluster.nodes import node_info
 from berth.framework.extending import Extension
 from berth.ranking.ranker import Ranker
@@ -18,14 +17,6 @@ from berth_scorer.events import AskExtenders, PendingDelivery
 
 MOST_ROUNDS: Final = 3  # questions about nodes in one attempt
 NOT_ASKED: Final = Extension(asked=frozenset(), left=frozenset())
-
-
-class Interests(Protocol):
-    """Which pods concern the extenders."""
-
-    def are_interested_in(self, pod: Pod) -> bool:
-        """Whether an extender must be asked about the pod's nodes."""
-        ...
 
 
 @dataclass(slots=True)

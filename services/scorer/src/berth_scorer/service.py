@@ -97,7 +97,6 @@ class Scorer:
         numbers = process.settings.numbers
         self._core = ScorerCore(
             ranker=ranker,
-            interests=extenders,
             stopwatch=time.perf_counter,
             spanning=self._span,
             proposal_lifetime=numbers.proposal,

@@ -236,10 +236,6 @@ class Extenders:
             return aiohttp.TCPConnector(limit=0, keepalive_timeout=IDLE_SECONDS)
         return aiohttp.TCPConnector(limit=0, force_close=True)
 
-    def are_interested_in(self, pod: Pod) -> bool:
-        """Whether an extender filters or scores nodes for the pod."""
-        return any(each.is_asked and is_interested(each, pod) for each in self._configurations)
-
     def binder_of(self, pod: Pod) -> HttpExtender | None:
         return next((each for each in self._all if binds(each.configuration, pod)), None)
 
