@@ -109,3 +109,18 @@ async def test_a_broadcast_reaches_all_subscribers_and_is_stored_nowhere(on):
     async with asyncio.timeout(30):
         assert [await received.get() for _ in range(2)] == [("berth.announce.berth-scorer.one", b"here")] * 2
     await sender.broadcast("berth.announce.nobody.listens", b"")
+
+
+@pytest.mark.slow  # waits until the limit is renewed
+async def test_a_flood_of_broadcasts_ends_at_the_subscribers_limit_for_some_seconds(on):
+    one, sender = [await on.session(name) for name in ("one", "sender")]
+    received: list[str] = []
+    await one.subscribe("berth.announce.>", lambda subject, *_: received.append(subject.rpartition(".")[2]), most=3)
+    for number in range(10):
+        await sender.broadcast(f"berth.announce.berth-scorer.{number}", b"")
+    async with asyncio.timeout(60):
+        while received[-1:] != ["late"]:  # once the limit is renewed
+            await sender.broadcast("berth.announce.berth-scorer.late", b"")
+            await asyncio.sleep(0.5)
+    assert received[:3] == ["0", "1", "2"]
+    assert "3" not in received

@@ -258,7 +258,7 @@ class SimulatedSession(MemorySession):
     def _reader(self, *arguments: Any) -> MemoryReader[Any]:
         return SimulatedReader(self, *arguments)
 
-    async def subscribe(self, subject: str, listener: Listener) -> None:
+    async def subscribe(self, subject: str, listener: Listener, *, most: int = 0) -> None:
         context, loop, flow = contextvars.copy_context(), self.bus.loop, Flow()
 
         def deliver(*message: Any) -> None:
@@ -268,7 +268,7 @@ class SimulatedSession(MemorySession):
         def on_message(*message: Any) -> None:
             loop.call_at(loop.time() + self.back(self._lateness(), flow), deliver, *message, context=context)
 
-        await super().subscribe(subject, on_message)
+        await super().subscribe(subject, on_message, most=most)
 
     def _lateness(self) -> float:
         slow = self.link.slow_messages

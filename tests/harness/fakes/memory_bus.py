@@ -17,6 +17,7 @@ import msgspec
 
 from berth.bus.admin import NAMED_IN_POSITIONS, WITH_POSITIONS
 from berth.bus.interface import (
+    LIMIT_SECONDS,
     MESSAGE_ID,
     NO_METADATA,
     Bus,
@@ -349,8 +350,9 @@ class MemorySession(Session):
     async def delete(self, stream: str, sequence: int) -> None:
         await self._answer(lambda: self._store.stream(stream).remove(sequence))
 
-    async def subscribe(self, subject: str, listener: Listener) -> None:
-        await self._answer(lambda: self._stop_listening.append(self._store.listen(subject, listener)))
+    async def subscribe(self, subject: str, listener: Listener, *, most: int = 0) -> None:
+        heard = limited(listener, most) if most else listener
+        await self._answer(lambda: self._stop_listening.append(self._store.listen(subject, heard)))
 
     async def subscribe_stored(self, subject: str, listener: StoredListener) -> None:
         await self._answer(lambda: self._stop_listening.append(self._store.listen_stored(subject, listener)))
@@ -570,3 +572,19 @@ class MemoryStore:
 
 Listener = Callable[[str, bytes, Mapping[str, str]], None]
 Stats = Callable[[], Mapping[str, object]]
+
+
+def limited(listener: Listener, most: int) -> Listener:
+    """The listener, called at most so often in each period."""
+    loop = asyncio.get_running_loop()
+    began, count = loop.time(), 0
+
+    def listen(subject: str, data: bytes, headers: Mapping[str, str]) -> None:
+        nonlocal began, count
+        if loop.time() - began >= LIMIT_SECONDS:
+            began, count = loop.time(), 0
+        count += 1
+        if count <= most:
+            listener(subject, data, headers)
+
+    return listen

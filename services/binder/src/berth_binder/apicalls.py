@@ -213,7 +213,7 @@ class ApiRequests:
 
 
 def _node_of(request: ApiRequest) -> str:
-    """Empty if the request concerns no single node."""
+    """The node that the request concerns; empty if it concerns no single node."""
     node: str = getattr(request, "node", "")
     return node
 

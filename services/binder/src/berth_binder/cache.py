@@ -421,7 +421,7 @@ class NominatedPods:
         return [uid for uid in self._own if self.is_unwritten(uid)]
 
     def node_of(self, pod: Pod) -> str:
-        """In the API; may be empty."""
+        """The pod's nominated node in the API; may be empty."""
         own = self._own.get(pod.uid)
         if own is not None and own.version and not own.is_shown:
             return own.node

@@ -139,7 +139,7 @@ class BinderCore:
         return None if self._is_closed else self._queue.due(may_start=self._may_start)
 
     def held(self) -> Iterator[RankedDelivery]:
-        """Each unsettled message needs ``in_progress``."""
+        """Unsettled messages; each needs ``in_progress``."""
         for attempt in self._attempts.values():
             yield from attempt.deliveries
         yield from self._queue.ranked
@@ -155,7 +155,7 @@ class BinderCore:
 
     @property
     def has_open_requests(self) -> bool:
-        """A request without an answer may still be carried out."""
+        """Whether a request without an answer may still be carried out."""
         return any(attempt.failures for attempt in self._attempts.values())
 
     @property
@@ -164,7 +164,7 @@ class BinderCore:
 
     @property
     def is_api_silent(self) -> bool:
-        """As many requests in a row as may be in flight have no answer."""
+        """Whether as many requests in a row as may be in flight have no answer."""
         return self._queue.silence.is_silent
 
     @property
@@ -343,7 +343,7 @@ class BinderCore:
         return self._preemption.plan(ranked, proposed, pod, profile, kept, attempt.asked)
 
     def _read_preemptor(self, attempt: BindingAttempt, now: float) -> list[Effect]:
-        """A pod that was deleted or changed must not cost others their place: ask the API server, not a watch."""
+        """Ask the API server for the pod, not a watch: a deleted or changed pod must not evict others."""
         profile = self._profiles[attempt.latest.ranked.profile]
         extenders = profile.asked_about_evictions(attempt.pod) if attempt.answered is None else ()
         if extenders and [*self._asked.values()].count(extenders) >= MOST_QUESTIONS:

@@ -62,7 +62,7 @@ PLACED_NOWHERE: Final = frozenset({Outcome.UNSCHEDULABLE, Outcome.PREEMPTING, Ou
 
 
 class BinderEffects:
-    """Answers go into the inbox."""
+    """Carries out the core's effects; answers go into the inbox."""
 
     def __init__(  # noqa: PLR0913 - the parts that carry out effects, and the inbox
         self,

@@ -41,7 +41,7 @@ CONDITION_TRIES: Final = 3
 
 
 class EventRecorder:
-    """Lives as long as the process, because the leadership may end before the last record."""
+    """Sends records. It lives as long as the process, because the leadership may end before the last record."""
 
     def __init__(self, client: KubeClient, process: Process, budget: EventBudget | None = None) -> None:
         self._client = client
@@ -404,7 +404,7 @@ class ConditionRecord:
         return shown != (_FALSE, self.reason, self.message) or kept not in {0, self.pod.metadata.generation}
 
     def condition(self, wall: datetime) -> PodCondition:
-        """Its time is the last change of its status."""
+        """The condition to write. Its time is the last change of its status."""
         present = self._present()
         since = present.last_transition_time if present is not None and present.status == _FALSE else None
         return PodCondition(

@@ -70,7 +70,7 @@ class RequestAnswer(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class BindingAnswer(RequestAnswer, frozen=True, kw_only=True):
-    """Also the pod's state after an extender was to bind it."""
+    """The answer to a Binding, with the pod's state after an extender was to bind it."""
 
     failure: str = ""  # of the extender, for users
 

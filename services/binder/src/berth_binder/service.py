@@ -300,7 +300,7 @@ class BinderEpoch:
             await self._take_attempt(ranked, attempt, delivery)
 
     async def _take_attempt(self, ranked: Ranked, attempt: Attempt, delivery: Delivery) -> None:
-        """Reject a term that no watcher has had, because the pod's real attempts would look older."""
+        """Take the message, or reject a term that no watcher has had: the pod's real attempts would look older."""
         try:
             is_known = attempt.term <= self._watchers_term or await self._is_known(attempt.term)
         except UnansweredError:
@@ -324,7 +324,7 @@ class BinderEpoch:
             self._inbox.put(event)
 
     async def _is_known(self, term: int) -> bool:
-        """``control`` has a term before any message of it is published."""
+        """Whether a watcher has had the term: ``control`` has it before any message of it is published."""
         entry = await self._session.get(CONTROL, term_key("watcher"))
         if entry is None:  # a new store, in which no watcher has led yet
             return True

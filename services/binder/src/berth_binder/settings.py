@@ -59,8 +59,6 @@ class EventSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BinderSettings:
-    """Settings round the core."""
-
     core: CoreSettings = field(default_factory=CoreSettings)
     events: EventSettings = field(default_factory=EventSettings)
     slice: timedelta = timedelta(milliseconds=20)

@@ -51,7 +51,7 @@ RANKED_PODS: Final = all_of("ranked")
 
 
 class _RankedPod(Message, frozen=True, kw_only=True):
-    """A former leader of another version may accept messages that this one rejects."""
+    """The pod alone: a former leader of another version may accept messages that this one rejects."""
 
     pod: Pod
 
@@ -178,7 +178,7 @@ class Takeover:
         return left
 
     async def _is_new_store(self) -> bool:
-        """Binders have led before, but not on this store."""
+        """Whether binders have led before, but not on this store."""
         return self.epoch > 1 and await self.session.get(CONTROL, FENCED_KEY) is None
 
     async def _fence_pod(self, pod: Pod) -> int:
@@ -251,7 +251,7 @@ class HigherFences:
             self._asked_about = highest
 
     async def _disproves(self, epoch: int) -> bool:
-        """Lease and ``control`` show that the epoch does not lead."""
+        """Whether Lease and ``control`` show that the epoch does not lead."""
         try:
             await self._leadership.confirm()
         except (BusLostError, NoLongerLeadingError):

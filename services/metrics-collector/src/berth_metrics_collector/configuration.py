@@ -28,6 +28,6 @@ KNOWN: Final = dict.fromkeys((networktraffic.NAME, networktraffic.ALIAS), KnownA
 
 
 def read_configuration(path: Path | None, *, provider: str, gates: str) -> KubeSchedulerConfiguration:
-    """Profiles have no plugin but NetworkTraffic. See :func:`read_file`."""
+    """Read a configuration with NetworkTraffic as the only plugin. See :func:`read_file`."""
     read = read_file(path, known=KNOWN, provider=provider, gates=gates, partial=True)
     return replace(read, built_in=frozenset(KNOWN))

@@ -73,7 +73,7 @@ def counted_devices(
 
 
 def _own(names: Collection[str], facts: Mapping[str, DeviceFacts]) -> set[str]:
-    """The node's own devices; without one, all that may be."""
+    """The node's own devices; if no device is recognized as its own, all that may be."""
     possible = {name for name in names if not _OTHER.fullmatch(name)}
     running = {name for name in possible if not facts.get(name, _NOTHING).is_down}
     return {name for name in running if _is_own(name, facts.get(name, _NOTHING))} or running or possible

@@ -125,7 +125,7 @@ class Poller:
 
 
 class Reporter:
-    """Metrics each round, a log line per change."""
+    """Updates metrics each round, and logs a line per change."""
 
     def __init__(self, query: BandwidthQuery, meter: Meter) -> None:
         self._query = query

@@ -252,7 +252,7 @@ class ScorerCore:
         return [question, *self._end_alone(held)]
 
     def _answer(self, held: PendingDelivery, extension: Extension | None) -> list[Effect]:
-        """An exception becomes an error and a dead letter."""
+        """Rank the message and publish the answer; an exception becomes an error and a dead letter."""
         with self._spanning(held) as span:
             span.note("attempt", held.pending.attempt)
             headers = {TRACEPARENT: span.traceparent}

@@ -101,7 +101,7 @@ class Attempts:
         return slots
 
     def release(self, queued: QueuedPod) -> Sequence[Effect]:
-        """After a final Decision or ``waiting``, which has no time limit."""
+        """Release the pod's slots after a final Decision or ``waiting``, which has no time limit."""
         self.window.release(queued.uid)
         return self.stalled.ended(queued.uid)
 
@@ -335,7 +335,7 @@ class StalledAttempts:
         return dict(self._pods)
 
     def waits_for(self, uid: str) -> str:
-        """Empty if the pod waits for no service."""
+        """The consumer that the pod's message waits for; empty if there is no such message."""
         return self._waits_for.get(uid, ("", ""))[1]
 
     def found(self, pod: QueuedPod, held_by: WorkQueue, seconds: float) -> list[Warn | Note]:
@@ -389,7 +389,7 @@ class _HeldRoom:
 
 
 def _attempt_of(decision: DecisionSummary) -> Attempt | None:
-    """``None`` for text that is no attempt: anybody with the right to publish may write it."""
+    """The Decision's attempt; ``None`` if its text is no attempt, because any client may have written it."""
     try:
         return Attempt.parse(decision.attempt)
     except DecodeError:
@@ -413,7 +413,7 @@ class HeldRooms:
         return len(self.rooms) + len(self.deleted)
 
     def decided(self, decision: DecisionSummary, pod: Pod | None) -> Pod | None:
-        """A Decision; ``pod``: its pod, if it is still in the queue."""
+        """Take in a Decision; ``pod``: its pod, if it is still in the queue."""
         if not decision.outcome.final:
             return self._hold(decision, pod)
         self.deleted.pop(decision.uid, None)
@@ -432,7 +432,7 @@ class HeldRooms:
         return None if held is None else held.placed()
 
     def left(self, pod: Pod, now: float) -> None:
-        """A pod whose attempt is under way is deleted: ``waiting`` may still come, and then the end of the wait."""
+        """Note a deletion during an attempt: ``waiting`` may still come, and then the end of the wait."""
         if pod.uid not in self.rooms and pod.uid not in self.deleted:
             self.deleted[pod.uid] = now, pod
 
@@ -445,7 +445,7 @@ class HeldRooms:
             del self.deleted[uid]
 
     def shown(self, uid: str, pod: Pod | None) -> Pod | None:
-        """Until the Decision a deleted pod still holds its room in scorers."""
+        """Take in the API's state of a pod. A deleted pod holds its room in scorers until the Decision."""
         held = self.rooms.get(uid)
         if held is None:
             return None

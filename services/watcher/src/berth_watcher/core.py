@@ -305,7 +305,7 @@ class WatcherCore:
         return [*effects, *self._on_pod(change.name, pod)]
 
     def _mirror_object(self, kind: str, name: str, thing: KubernetesObject | None) -> tuple[int, Sequence[Effect]]:
-        """Returns the change's number, and warnings about the object."""
+        """Mirror the object. Returns the change's number, and warnings about the object."""
         desired = desired_entry(thing)
         number = self._mirror.set_desired(key(kind, name), desired)
         return number, affinity_warnings(thing) if number != NO_CHANGE and desired is not None else ()
@@ -380,7 +380,7 @@ class WatcherCore:
     # --- a pod enters the queue, changes and leaves
 
     def _on_pod(self, uid: str, pod: Pod | None) -> Sequence[Effect]:
-        """``pod``: the newest state; ``None`` if it is deleted."""
+        """Take in the pod's newest state; ``None`` if it is deleted."""
         queued = self._queue.get(uid)
         if pod is not None and waits(pod, self._profiles):
             return self._add(pod) if queued is None else self._update(queued, pod)

@@ -23,7 +23,7 @@ from berth.messages.subjects import Attempt, PodSubject, Uid
 
 
 class DecisionReceived(msgspec.Struct, frozen=True, kw_only=True):
-    """DECISIONS stored it at ``time``."""
+    """A Decision that DECISIONS stored at ``time``."""
 
     decision: DecisionSummary
     sequence: int

@@ -69,7 +69,7 @@ class Gauges:
         self._counted: Counter[tuple[str, str]] = Counter()
 
     def update(self, figures: Figures) -> None:
-        """Also counts the pods that entered a queue since the last update."""
+        """Set the metrics, and count the pods that entered a queue since the last update."""
         metrics = self._metrics
         for queue, pods in figures.pending.items():
             metrics.set("scheduler_pending_pods", pods, queue=queue)

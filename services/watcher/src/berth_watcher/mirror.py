@@ -155,7 +155,7 @@ class Mirror:
 
     @property
     def may_write(self) -> bool:
-        """:meth:`take_writes` has work."""
+        """Whether :meth:`take_writes` has work."""
         return self._writes_enabled and bool(self._due) and self._busy_keys < self._max_writes
 
     @property
@@ -164,7 +164,7 @@ class Mirror:
         return len(self._unsettled)
 
     def set_desired(self, name: str, desired: DesiredEntry | None, *, numbered: bool = True) -> int:
-        """``None`` removes the key. Returns the number of the change.
+        """Set the key's desired value; ``None`` removes the key. Returns the number of the change.
 
         Returns NO_CHANGE if the value is unchanged. A watermark is not numbered, because no pod waits for it.
         """
@@ -354,7 +354,7 @@ class Mirror:
         return key is None or key.stored_change >= change
 
     def _schedule(self, key: _Key) -> None:
-        """After the write in flight, if there is one."""
+        """Schedule a write of the key, after any in flight."""
         if self._writes_enabled and not key.due and not key.busy:
             key.due = True
             self._due.append(key)
@@ -482,7 +482,7 @@ class Watermarks:
 
 
 def desired_entry(thing: KubernetesObject | None) -> DesiredEntry | None:
-    """``None`` if the mirror does not hold the object."""
+    """The object's entry; ``None`` if the mirror does not hold the object."""
     if thing is None or (isinstance(thing, Pod) and not is_bound(thing) and not nominated_node(thing)):
         return None
     return DesiredEntry(object=thing)

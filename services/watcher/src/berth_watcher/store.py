@@ -191,7 +191,7 @@ def without_version(thing: KubernetesObject) -> KubernetesObject:
 
 
 def nominated_node(pod: Pod) -> str:
-    """Of an unbound pod; may be empty."""
+    """The nominated node of an unbound pod; may be empty."""
     if pod.spec.node_name or pod.metadata.deletion_timestamp is not None or is_finished(pod):
         return ""
     return pod.status.nominated_node_name
@@ -266,7 +266,7 @@ def as_new(change: ObjectChange) -> EventWithObjects | None:
 
 
 def _as_placed(nominated: Pod) -> Pod:
-    """As plugins see a nominated pod: on its node."""
+    """A nominated pod as plugins see it: on its node."""
     spec = msgspec.structs.replace(nominated.spec, node_name=nominated_node(nominated))
     return msgspec.structs.replace(nominated, spec=spec)
 
@@ -308,7 +308,7 @@ def label_of(event: ClusterEvent) -> str:
 
 
 def label_of_own_update(action: Action) -> str:
-    """The same for a change of the waiting pod."""
+    """kube-scheduler's name of a change of the waiting pod in metrics."""
     return f"UnschedulablePod{_action_label(action) or 'Update'}"
 
 

@@ -101,7 +101,7 @@ class TakeoverState:
 
 
 def _attempt_of(uid: str, last: FoundDecision | None) -> Attempt | None:
-    """``None`` if the Decision is about another pod of the same name."""
+    """The Decision's attempt; ``None`` if the Decision is about another pod of the same name."""
     if last is None or last.decision.uid != uid:
         return None
     try:
@@ -111,7 +111,7 @@ def _attempt_of(uid: str, last: FoundDecision | None) -> Attempt | None:
 
 
 def _decoded(stored: StoredMessage) -> FoundInFlight | None:
-    """``None`` if the message cannot be decoded: its consumer makes a dead letter of it."""
+    """The decoded message; ``None`` if it cannot be decoded: its consumer makes a dead letter of it."""
     try:
         is_pending = PodSubject.parse(stored.subject).stage == "pending"
         message: Pending | Ranked = decode(stored.data, Pending) if is_pending else decode(stored.data, Ranked)

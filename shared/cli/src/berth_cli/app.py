@@ -58,7 +58,7 @@ WORDS: Final = ("COMP_WORDS", "_TYPER_COMPLETE_ARGS")  # the words typed so far:
 
 
 class GroupedCommands(TyperGroup):
-    """The command with its subcommands by what people want to do."""
+    """A command whose help groups the subcommands by task."""
 
     def format_commands(self, ctx: typer.Context, formatter: Any) -> None:  # type: ignore[override]  # noqa: ARG002 - typer's
         width = max(map(len, self.commands))
@@ -123,7 +123,7 @@ def needed(words: Sequence[str], commands: Iterable[str]) -> Sequence[str]:
 
 
 def completed(commands: Iterable[str], environment: Mapping[str, str] = os.environ) -> Sequence[str]:
-    """A shell waits at every Tab, so only these subcommands are imported."""
+    """Subcommands that a completion needs. A shell waits at every Tab, so only these are imported."""
     typed = next((environment[name].split() for name in WORDS if name in environment), [])[1:]
     if len(typed) == 1:  # maybe incomplete
         return [name for name in commands if name.startswith(typed[0])]

@@ -64,7 +64,7 @@ class NatsServer:
 async def open_session(
     server: NatsServer, *, name: str, user: str = access.PEOPLE, is_named: bool = True
 ) -> AsyncIterator[Session]:
-    """``user``: the NATS user at the embedded server of a pipeline.
+    """Open a session; ``user``: the NATS user at the embedded server of a pipeline.
 
     Cluster and NATS are in each document that the command prints from then on, or the first line of its answer
     (``is_named``).
@@ -198,7 +198,7 @@ async def _connect(settings: Settings, *, name: str) -> Session:
 
 
 def bus_of(settings: Settings) -> Bus:
-    """The first call imports the NATS client, 0.25 s of CPU: until then `berth up` has servers to start."""
+    """The bus. The first call imports the NATS client, 0.25 s of CPU: until then `berth up` has servers to start."""
     # nats-py imports aiohttp, 0.12 s more, if it is there. It needs it for WebSocket addresses, which berth refuses.
     has_http = "aiohttp" in sys.modules
     if not has_http:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConfigurationFlags:
-    """What was given. Unknown names of presets and gates end the command at once."""
+    """Given flags. Unknown names of presets and gates end the command at once."""
 
     file: Path | None
     provider: str | None
@@ -34,7 +34,7 @@ class ConfigurationFlags:
             raise typer.Exit(Exit.USAGE) from error
 
     def read(self) -> KubeSchedulerConfiguration:
-        """Read it. Errors end the command with exit code 2."""
+        """Read the configuration. Errors end the command with exit code 2."""
         # Every plugin and NumPy, which take 0.2 s of CPU.
         from berth_cli.commands.config import configured  # noqa: PLC0415 - see above
 

@@ -89,7 +89,7 @@ class Keeping:
         return is_away or (isinstance(error, BerthError) and self._has_read)
 
     def _begun(self) -> None:
-        """A segment has all stored messages."""
+        """Report that a segment has all stored messages."""
         if self._nats.is_ready:
             return
         if self._has_read:
@@ -106,7 +106,7 @@ class Keeping:
         self._nats.waiting(reason)
 
     def _on_missing(self, missing: str) -> None:
-        """A segment has no list of waiting pods."""
+        """Report that a segment has no list of waiting pods."""
         if missing and missing != self._missing:
             note(f"{without_passwords(one_line(missing))}; the next segment asks again")
         self._missing = missing

@@ -35,7 +35,7 @@ REFUSED: Final = ("user_jwt", "nsc", "socks_proxy", "jetstream_api_prefix", "tls
 
 
 def context_settings(name: str) -> Mapping[str, str]:
-    """By path.
+    """Settings in a context of the ``nats`` command, by path.
 
     Raises:
         UsageError: there is no such context, or it has a field that berth does not support.

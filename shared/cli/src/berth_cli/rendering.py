@@ -204,7 +204,7 @@ def and_more(left_out: int, *, is_complete: bool = True) -> list[Text]:
 
 
 def plain(text: str, style: str = "") -> Text:
-    """Printed unchanged, even if it looks like markup."""
+    """A text that is printed unchanged, even if it looks like markup."""
     return Text(one_line(text), style=style)
 
 

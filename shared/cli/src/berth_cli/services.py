@@ -101,7 +101,7 @@ def _read(stats: Mapping[str, object]) -> Statistics:
 
 
 def activity(one: Seen) -> str:
-    """Leads, stands by, is ready, or the reason why it is not."""
+    """The process's state: leads, stands by, is ready, or the reason why it is not."""
     if one.statistics.readiness != READY:
         return one.statistics.readiness
     if one.statistics.leading is not None:

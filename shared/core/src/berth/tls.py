@@ -35,12 +35,10 @@ class _SystemTrust(ssl.SSLContext):
     _has_read = False
 
     def wrap_bio(self, *args: Any, **options: Any) -> ssl.SSLObject:
-        """For a connection of asyncio, as :meth:`ssl.SSLContext.wrap_bio`."""
         self._read()
         return super().wrap_bio(*args, **options)
 
     def wrap_socket(self, *args: Any, **options: Any) -> ssl.SSLSocket:
-        """For a socket, as :meth:`ssl.SSLContext.wrap_socket`."""
         self._read()
         return super().wrap_socket(*args, **options)
 
@@ -51,13 +49,13 @@ class _SystemTrust(ssl.SSLContext):
 
 
 def without_strict_checks(context: ssl.SSLContext) -> ssl.SSLContext:
-    """Also takes authorities without the extensions that strict checks ask for."""
+    """Make the context also take authorities without the extensions that strict checks ask for."""
     context.verify_flags &= ~ssl.VERIFY_X509_STRICT
     return context
 
 
 def requests_adapter(**options: Any) -> HTTPAdapter:
-    """For the ``requests`` sessions of libraries; ``options``: HTTPAdapter's."""
+    """An adapter for the ``requests`` sessions of libraries; ``options``: HTTPAdapter's."""
     from requests.adapters import HTTPAdapter  # noqa: PLC0415 - 0.1 s, and most programs ask nobody by it
     from urllib3.util.ssl_ import create_urllib3_context  # noqa: PLC0415
 

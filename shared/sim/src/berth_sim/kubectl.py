@@ -175,7 +175,7 @@ def _since(time: object, now: datetime) -> str:
 
 
 def human_duration(seconds: int) -> str:
-    """As kubectl writes an age: `45s`, `12m`, `3h`, `8d`."""
+    """The age as kubectl writes it: `45s`, `12m`, `3h`, `8d`."""
     for limit, unit, letter in ((2 * _MINUTE, 1, "s"), (3 * _HOUR, _MINUTE, "m"), (2 * _DAY, _HOUR, "h")):
         if seconds < limit:
             return f"{max(0, seconds) // unit}{letter}"

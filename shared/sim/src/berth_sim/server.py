@@ -112,7 +112,7 @@ class SimulatedApiServer:
                 return self._read(request, route, verb, query)
 
     def _written_to(self, query: Mapping[str, str]) -> Resources:
-        """For a dry run, a copy that keeps no write."""
+        """Resources to write to; for a dry run, a copy that keeps no write."""
         return self._resources.dry() if query.get("dryRun") else self._resources
 
     def _read(self, request: web.BaseRequest, route: Route, verb: Verb, query: Mapping[str, str]) -> web.Response:
@@ -284,7 +284,7 @@ def _patched(kind: SimulatedKind, content_type: str, change: Any, query: Mapping
 
 
 def _unknown_fields(kind: SimulatedKind, query: Mapping[str, str], value: Any) -> Sequence[str]:
-    """What to warn of, by the query's fieldValidation.
+    """Unknown fields to warn of, by the query's fieldValidation.
 
     Raises:
         StatusError: 400, with `Strict`, for fields that the kind does not have.

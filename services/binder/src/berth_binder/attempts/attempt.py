@@ -105,12 +105,11 @@ class BindingAttempt:
 
     @property
     def is_suspect(self) -> bool:
-        """A former binder may have ended while it bound this pod."""
+        """Whether a former binder may have ended while it bound this pod."""
         return self.deliveries[0].is_suspect
 
     @property
     def sequence(self) -> int:
-        """The sequence of its first message."""
         return self.deliveries[0].sequence
 
     def join(self, delivery: RankedDelivery) -> bool:
@@ -211,7 +210,7 @@ class BindingAttempt:
         self.lost_version = self.posted_version
 
     def is_nominated(self, shown: Pod) -> bool:
-        """Another client may have changed the nomination since it was written."""
+        """Whether the nomination that this attempt wrote is still in effect, as far as known."""
         is_unseen = version_number(shown.metadata.resource_version) < self.nominated_version
         return bool(self.nominated) and (is_unseen or shown.status.nominated_node_name == self.nominated)
 
@@ -382,7 +381,7 @@ class PluginSteps:
         return SUCCESS
 
     def _permit(self, now: float) -> Status:
-        """Run all plugins again while one answers WAIT. The earliest deadline counts, from the first WAIT on."""
+        """Run all Permit plugins, again while one answers WAIT. The earliest deadline counts, from the first WAIT."""
         if self._is_permitted:
             return SUCCESS
         waits = SUCCESS
@@ -408,7 +407,7 @@ class PluginSteps:
         return Status(Code.WAIT, ("writes before the Binding are under way",)) if self.unwritten else SUCCESS
 
     def _pre_bind(self, now: float) -> Status:
-        """Run all plugins again while one answers WAIT. Each has ``wait_seconds`` from its first WAIT on."""
+        """Run all PreBind plugins, again while one answers WAIT. Each has ``wait_seconds`` from its first WAIT on."""
         for plugin in self._concerned(self.profile.pre_binds):
             answer = call(plugin, "PreBind", plugin.pre_bind, Status, self.state, self.pod, self.node)
             status = with_plugin_name(plugin, "PreBind", answer)

@@ -33,7 +33,7 @@ LONG_AGO: Final = 0.0  # a due time that means now
 
 
 def waits_for(status: Status) -> str:
-    """Of a plugin that answered WAIT, for users."""
+    """The text for users about a plugin that answered WAIT."""
     return f"waiting for {status.plugin}: {', '.join(status.reasons) or 'no reason given'}"
 
 
@@ -247,12 +247,12 @@ class BindingQueue:
             self.waiting.set(attempt, now + self._settings.plugin_interval.total_seconds())
 
     def wait_to_ask(self, attempt: BindingAttempt, now: float) -> list[SetAside]:
-        """Pause while extenders are asked about as many other pods as may be asked about at once."""
+        """Pause the attempt, because extenders are asked about as many other pods as may be asked about at once."""
         self.wait_for_extender(attempt, now, ABOUT_EVICTIONS)
         return self._pause(attempt, now + self._interval, ABOUT_EVICTIONS)
 
     def wait_for_answer(self, attempt: BindingAttempt, now: float) -> list[SetAside]:
-        """Pause until ``go_on``."""
+        """Pause the attempt until ``go_on`` is called."""
         self.wait_for_extender(attempt, now, ABOUT_EVICTIONS)
         return attempt.pause(now, ABOUT_EVICTIONS)
 
@@ -305,7 +305,7 @@ class Suspects:
         return True
 
     def put_off(self, uid: str) -> None:
-        """The pod goes on once no other request is in flight."""
+        """Postpone the pod until no other request is in flight."""
         self._next_alone = uid
 
     def take_alone(self) -> str | None:

@@ -101,7 +101,7 @@ class ConflictCheck:
         return self._nodes.status(pod, node, self._profiles[ranked.profile], has_room=True).is_success
 
     def _is_behind(self, shown: Pod, ranked: Pod) -> bool:
-        """The watcher has seen a change of the pod that our own watch has not shown yet."""
+        """Whether the watcher has seen a change of the pod that our own watch has not shown yet."""
         return version_number(ranked.metadata.resource_version) > version_number(
             shown.metadata.resource_version
         ) and changed(ranked, shown)

@@ -50,7 +50,7 @@ class EvictionPlan(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class EvictionQuestion(msgspec.Struct, frozen=True, kw_only=True):
-    """The evictions of which extenders may leave some out, the best first; ``victims``: by uid."""
+    """Asks extenders which of these evictions they keep, the best first; ``victims``: by uid."""
 
     candidates: tuple[Nomination, ...]
     victims: Mapping[str, Pod]
@@ -80,7 +80,6 @@ def bound_or_gone(node: str, candidates: frozenset[str]) -> Verdict:
 
 
 def failed(message: str, reason: str = "") -> Verdict:
-    """The message is shown to users."""
     return Verdict(outcome=Outcome.ERROR, message=message, reason=reason)
 
 

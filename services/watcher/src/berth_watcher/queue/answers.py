@@ -151,7 +151,7 @@ def _queue_of(queued: QueuedPod) -> str:
 
 
 def _until_tried_again(queued: QueuedPod, now: float) -> float | None:
-    """``None`` if the pod waits for an event, or is active."""
+    """Seconds until the pod is tried again; ``None`` if it waits for an event, or is active."""
     if queued.due is None or queued.stage not in RETRIED_FROM:
         return None
     return round(max(0.0, queued.due - now), 1)

@@ -59,7 +59,7 @@ class QueueingHints:
         self.nominated_nodes: Final = NominatedNodes(profiles)
 
     def may_help(self, pod: QueuedPod, event: ClusterEvent, old: object, new: object) -> bool:
-        """Any event may help if no plugin rejected the pod, or if one of them registered no events."""
+        """Whether the event may help. Any may if no plugin rejected the pod, or one of them registered no events."""
         if pod.outcome is Outcome.PREEMPTING and self.nominated_nodes.concerns(pod, event, old, new):
             return True
         profile = self._profiles[pod.profile]
@@ -75,7 +75,7 @@ class QueueingHints:
         return False
 
     def awaits(self, pod: QueuedPod, event: ClusterEvent) -> bool:
-        """A plugin that rejected the pod registered the event; hints are not run."""
+        """Whether a plugin that rejected the pod registered the event; hints are not run."""
         hints_of = self._profiles[pod.profile].event_hints
         registered = (hints_of.get(name) for name in pod.unschedulable_plugins)
         return any(is_registered(hints, event) for hints in registered)
@@ -87,7 +87,7 @@ class QueueingHints:
             return True
 
     def is_event_registered(self, event: ClusterEvent) -> bool:
-        """A registered event must be logged."""
+        """Whether the event is registered and so must be logged."""
         answer = self._registered_events.get(event)
         if answer is None:
             of_plugins = [hints for profile in self._profiles.values() for hints in profile.event_hints.values()]
@@ -266,7 +266,7 @@ class _RejectedPods:
                 self._groups[name] = self._index_hints(profile.requeueing[name], registered)
 
     def groups_for(self, plugins: frozenset[str]) -> list[_Group]:
-        """Any event may help if one of the plugins registered no events."""
+        """Groups of these plugins. Any event may help if one of the plugins registered no events."""
         if not plugins or not plugins <= self._groups.keys():
             return [self._by_any_event]
         return [group for plugin in sorted(plugins) for group in self._groups[plugin]]
@@ -389,7 +389,7 @@ class NominatedNodes:
         return bound_at is not None and bound_at <= pod.decisions_read
 
     def concerns(self, pod: QueuedPod, event: ClusterEvent, old: object, new: object) -> bool:
-        """A victim of the pod may have gone, or its nominated node may have become impossible."""
+        """Whether a victim of the pod may have gone, or its nominated node may have become impossible."""
         if _POD_ADDED.matches(event) and isinstance(new, Pod) and self._is_counted(pod, new):
             return False
         if _NOMINATED.matches(event) and isinstance(new, Pod) and new.spec.scheduler_name in self._profiles:
@@ -398,7 +398,7 @@ class NominatedNodes:
 
 
 class PreemptingPods:
-    """Pods that wait for their victims, by what an event must be about to concern them."""
+    """Pods that wait for their victims, indexed by the objects of events that concern them."""
 
     def __init__(self) -> None:
         self._all: dict[str, QueuedPod] = {}
@@ -436,7 +436,7 @@ class PreemptingPods:
 
 
 def _is_victim_gone(pod: QueuedPod, event: ClusterEvent, old: object) -> bool:
-    """A pod whose node is unknown waits for any victim."""
+    """Whether a victim of the pod is gone. A pod whose node is unknown waits for any victim."""
     if not VICTIM_DELETED.matches(event):
         return False
     return not isinstance(old, Pod) or not pod.node or old.spec.node_name == pod.node
@@ -497,7 +497,7 @@ def _required(terms: PodAffinity | None) -> list[PodAffinityTerm]:
 
 
 def _depends_on_pods(pod: Pod) -> bool:
-    """Pods on other nodes of a topology domain may keep the pod off a node."""
+    """Whether pods on other nodes of a topology domain may keep the pod off a node."""
     affinity = pod.spec.affinity or Affinity()
     terms = _required(affinity.pod_affinity) or _required(affinity.pod_anti_affinity)
     constraints = pod.spec.topology_spread_constraints or ()
@@ -510,7 +510,7 @@ def _keeps_others_off_its_domain(placed: Pod) -> bool:
 
 
 def _keeps_off_its_domain(placed: Pod, pod: Pod) -> bool:
-    """A namespaceSelector of the placed pod's anti-affinity counts as matching."""
+    """Whether the placed pod's anti-affinity keeps the pod off its domain. A namespaceSelector counts as matching."""
     if not _keeps_others_off_its_domain(placed):
         return False
     meta = pod.metadata

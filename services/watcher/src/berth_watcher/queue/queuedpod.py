@@ -166,7 +166,7 @@ class QueuedPod:
 
 
 def waits(pod: Pod, profiles: Container[str]) -> bool:
-    """A profile must schedule the pod: it is unbound, not being deleted and not finished."""
+    """Whether a profile must schedule the pod: it is unbound, not being deleted and not finished."""
     return not pod.spec.node_name and pod.spec.scheduler_name in profiles and not is_gone_while_unbound(pod)
 
 

@@ -151,7 +151,7 @@ class Requeue:
         return None
 
     def end_back_off(self, pod: QueuedPod) -> None:
-        """Early, because no other pod is active."""
+        """End the back-off early, because no other pod is active."""
         pod.ended_early_at, pod.incoming_event = self._clock.now, POP_FROM_BACKOFF
 
     def on_retry_requested(self, pod: QueuedPod) -> None:
@@ -166,7 +166,7 @@ class Requeue:
         return self._versions.on_list(kind, version) if listed else self._versions.on_version(kind, version)
 
     def passes_or_awaits_versions(self, pod: QueuedPod, changes: int) -> bool:
-        """The pod's next ranking must see the conflict's versions too."""
+        """Whether the pod may be ranked now: its next ranking must see the conflict's versions too."""
         if not self._versions.pass_or_wait(pod.uid, pod.awaited_versions):
             return False
         pod.mirror_change = changes
@@ -329,7 +329,7 @@ class Requeue:
         return None
 
     def _may_lack_live_data(self, pod: QueuedPod, positions: Positions) -> bool:
-        """A sample or fact that could help may have left its log since the pod's ranking.
+        """Whether a sample or fact that could help may have left its log since the pod's ranking.
 
         A pass of a collector may write more than a log keeps. Only pods decided during it are checked, so it costs each
         at most one more attempt.
@@ -340,7 +340,7 @@ class Requeue:
         )
 
     def _live_logs_since(self, positions: Positions) -> Iterator[tuple[ClusterEvent, EventLog, int]]:
-        """Each with its event and the position up to which the ranking has read its bucket."""
+        """Each log of live data, with its event and the position up to which the ranking has read its bucket."""
         yield LIVE_DATA_EVENTS[BANDWIDTH], self._live_logs[BANDWIDTH], positions.bandwidth
         yield LIVE_DATA_EVENTS[FACTS], self._live_logs[FACTS], positions.facts
 
@@ -380,7 +380,7 @@ class _UncheckedEvent:
 
 
 def _versions(decision: DecisionSummary) -> dict[str, int]:
-    """Without resourceVersions that are not numbers."""
+    """The Decision's resourceVersions that are numbers, by kind."""
     versions = {kind: version_number(text) for kind, text in decision.resource_versions.items()}
     return {kind: version for kind, version in versions.items() if version}
 
@@ -453,7 +453,7 @@ class EventLog:
             self._begins_at_position = max(self._begins_at_position, position)
 
     def may_lack_events_since(self, position: int) -> bool:
-        """Events after this position may be missing in the log."""
+        """Whether events after this position may be missing in the log."""
         return self._begins_after_change is not None or position < self._begins_at_position
 
     def since(self, position: int) -> Iterator[tuple[ClusterEvent, object, object, int]]:

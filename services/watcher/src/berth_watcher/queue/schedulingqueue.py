@@ -361,7 +361,7 @@ class SchedulingQueue:
         return self._generation
 
     def _current(self, generation: int, uid: str) -> QueuedPod | None:
-        """``None`` if the entry is stale."""
+        """The entry's pod; ``None`` if the entry is stale."""
         pod = self._pods.get(uid)
         return pod if pod is not None and pod.generation == generation else None
 
@@ -419,7 +419,7 @@ class QueuePlugins:
         self._warned: dict[str, float] = {}
 
     def place(self, pod: QueuedPod) -> Place:
-        """The default plugin's if the pod's own fails."""
+        """The pod's place in the queue, by the default plugin if the pod's own fails."""
         if not pod.failure:
             try:
                 plugin = self._profiles[pod.pod.spec.scheduler_name].queue_sort

@@ -67,7 +67,7 @@ def permissions(
 
 
 def _checked(prefixes: list[str] | None) -> list[str]:
-    """By default the prefix of the environment.
+    """Checked prefixes, by default the prefix of the environment.
 
     Raises:
         UsageError: a prefix is invalid.

@@ -134,7 +134,7 @@ async def _letters(session: Session, namespace: str | None) -> AsyncIterator[Sto
 
 
 def list_lines(letters: list[StoredLetter], now: datetime, *, rows: int | None) -> Iterator[RenderableType]:
-    """``rows``: of the newest letters; ``None`` is all."""
+    """A table of the newest ``rows`` letters; ``None`` is all."""
     shown = letters[-(rows or len(letters)) :]
     yield letters_table(shown, now)
     yield from and_more(len(letters) - len(shown))

@@ -191,7 +191,6 @@ async def _create_pods(client: KubeClient, count: int) -> None:
 
 
 async def _bound_pods(client: KubeClient) -> int:
-    """By the API server."""
     answer = await client.request("GET", "/api/v1/pods", params={"fieldSelector": "spec.nodeName!="})
     return len(msgspec.json.decode(answer.body)["items"])
 
@@ -274,7 +273,7 @@ def _summarise(observed: Observed, options: RunOptions, bound: int, took: float)
 
 
 def next_steps(program: str) -> str:
-    """What to type after the run; ``program`` is how it was called."""
+    """Commands to type after the run; ``program`` is how it was called."""
     path, here = Path(program).absolute(), Path.cwd()
     berth = str(path.relative_to(here)) if path.is_relative_to(here) else "berth"
     steps = {

@@ -171,7 +171,7 @@ class _Screen:
 
 @contextmanager
 def _pressed(key: bytes) -> Iterator[asyncio.Event]:
-    """Set when the key is pressed; typed characters are not shown meanwhile."""
+    """An event, set when the key is pressed; typed characters are not shown meanwhile."""
     event, terminal = asyncio.Event(), sys.stdin
     if not terminal.isatty():
         yield event
@@ -233,7 +233,7 @@ class NodeLine:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Overview:
-    """At a time on NATS's clock. ``outcomes`` counts the Decisions of the last ``window``."""
+    """The state at a time on NATS's clock. ``outcomes`` counts the Decisions of the last ``window``."""
 
     now: datetime
     source: str
@@ -282,7 +282,7 @@ class OverviewReader:
 
 
 def outcome_of(stored: StoredMessage) -> str:
-    """From the header, so that the payload need not be decoded."""
+    """The outcome from the header, so that the payload need not be decoded."""
     return stored.headers.get(OUTCOME, "unknown")
 
 

@@ -199,13 +199,13 @@ def _want_simulation(nodes: int | None, cluster: Path | None, flag: Path | None)
 
 
 def _for_pods_that_name_none(configuration: KubeSchedulerConfiguration) -> str:
-    """A simulated cluster has no other scheduler."""
+    """The default scheduler for the pods: a simulated cluster has no other scheduler."""
     names = [profile.scheduler_name for profile in configuration.profiles]
     return DEFAULT_SCHEDULER if DEFAULT_SCHEDULER in names else names[0]
 
 
 async def _up(options: PipelineOptions, *, ready_file: Path | None) -> None:
-    """Every process has ended on return."""
+    """Run the pipeline until it is stopped. Every process has ended on return."""
     if ready_file is not None:
         _remove_old(ready_file)
     await until_stopped(_run_pipeline(options, ready_file))
@@ -250,7 +250,7 @@ def _announced(ready_file: Path | None) -> Iterator[None]:
 
 
 def _remove_old(path: Path) -> None:
-    """Of an earlier run.
+    """Remove the ready file of an earlier run.
 
     Raises:
         UsageError: its folder does not exist.

@@ -165,7 +165,7 @@ async def _print_if_gated(session: Session, asked: _Asked, kubeconfig: Path) -> 
 
 
 async def _print_from_the_cluster(session: Session, asked: _Asked, nothing: NotFoundError) -> None:
-    """Raises as `ask_the_cluster`."""
+    """Explain the pod by the API server. Raises as `ask_the_cluster`."""
     from berth_cli.pods.finding import ask_the_cluster  # noqa: PLC0415 - see the module
 
     found = await ask_the_cluster(

@@ -54,7 +54,7 @@ class TrustedProxy:
     networks: tuple[Network, ...]  # addresses whose header is believed
 
     def vouches(self, headers: Mapping[str, str], peer: str) -> bool:
-        """The request comes from the proxy and names a person."""
+        """Whether the request comes from the proxy and names a person."""
         try:
             address = ipaddress.ip_address(peer)
         except ValueError:
@@ -115,7 +115,7 @@ class Guard:
         return self.token is not None and _bearer_of(headers) is not None
 
     def is_token(self, given: str) -> bool:
-        """In constant time."""
+        """Whether the text is the token, compared in constant time."""
         return self.token is not None and hmac.compare_digest(_hashed(given), _hashed(self.token.reveal()))
 
     def new_session(self, *, now: float) -> str:
@@ -152,7 +152,7 @@ def is_loopback(host: str) -> bool:
 
 
 def name_of_host(header: str) -> str:
-    """Without port and brackets; empty if unreadable."""
+    """The host without port and brackets; empty if the header is unreadable."""
     try:
         parts = urlsplit(f"//{header}")
         _ = parts.port

@@ -58,7 +58,7 @@ def cluster_of(address: str) -> str:
 
 
 def write_limits(folder: Path, variables: Mapping[str, str]) -> None:
-    """Write the sizes of streamsthat services and commands share."""
+    """Write the sizes of streams that services and commands share."""
     _write(folder / _CREDENTIALS / _LIMITS, "".join(f"{name}={value}\n" for name, value in variables.items()))
 
 
@@ -72,7 +72,7 @@ def password_file(folder: Path, user: str) -> Path:
 
 
 def environment(folder: Path, user: str, prefix: str = "") -> Mapping[str, str]:
-    """The settings of a service that connects as this user, named without prefix."""
+    """Variables of a service that connects as this user, who is named without prefix."""
     known = next(one for one in users(prefix) if one.names.own_word(one.name) == user)
     return {
         "BERTH_NATS_USER": known.name,
@@ -85,7 +85,7 @@ def environment(folder: Path, user: str, prefix: str = "") -> Mapping[str, str]:
 
 
 def find_folder(address: str, place: Path | None = None) -> Path | None:
-    """This user's pipeline whose embedded server has this address.
+    """The folder of this user's pipeline whose embedded server has this address.
 
     ``place``: another folder for temporary files, of the process that started it.
     """

@@ -80,12 +80,12 @@ class User:
 
     @property
     def is_own(self) -> bool:
-        """In the account that has the streams."""
+        """Whether the user is in the account that has the streams."""
         return self.account == self.names.word(OWN)
 
     @property
     def is_person(self) -> bool:
-        """For people, in the account that may only look."""
+        """Whether the user is for people, in the account that may only look."""
         return self.account == self.names.word(PEOPLE)
 
 
@@ -171,7 +171,7 @@ def _identity(of: _Subjects) -> Iterable[Path]:
 
 
 def _compare(service: str) -> Right:
-    """Comparing the streams of a service with their declaration."""
+    """The right to compare the streams of a service with their declaration."""
     return lambda of: [path for one in COMPARED[service] for path in of.api(f"STREAM.INFO.{of.names.stream(one)}")]
 
 

@@ -34,7 +34,7 @@ PULL_SECONDS: Final = 15
 
 
 def nats_conf(*prefixes: str) -> str:
-    """For the berths with these prefixes; by default for one.
+    """The configuration for the berths with these prefixes; by default for one.
 
     Passwords are variables: ``$scorer_PASSWORD``. Berths share no account, so they cannot reach each other's streams
     (docs/adr/0024-a-prefix-for-each-berth.md).

@@ -208,7 +208,7 @@ def _with_log_file(program: Program, folder: Path) -> Program:
 
 @contextmanager
 def working_folder() -> Iterator[Path]:
-    """Removes the folders of ended processes first."""
+    """A temporary folder in the block. Folders of ended processes are removed first."""
     _remove_abandoned(Path(tempfile.gettempdir()))
     folder = Path(tempfile.mkdtemp(prefix=f"{access.FOLDER_PREFIX}{os.getpid()}-"))
     try:

@@ -115,7 +115,7 @@ MEMORY: Final = "2250MiB"
 
 
 def nats_server(folder: Path, port: int, *, name: str, settings: NatsSettings | None = None) -> Program:
-    """Its configuration and store are in the folder."""
+    """A nats-server with its configuration and store in the folder."""
     config, settings = folder / "nats-server.conf", settings or NatsSettings()
     prefix, limits = settings.prefix, stream_limits(free_bytes(folder), settings, os.environ)
     # The store limit exceeds the streams' sizes, so that a small disk does not keep NATS from starting.

@@ -103,7 +103,7 @@ class Supervisor:
         self._keepers[program.stops_last].append(keeper)
 
     def pid(self, name: str) -> int | None:
-        """``None`` if the child does not run."""
+        """The child's process id; ``None`` if the child does not run."""
         process = self._running.get(name)
         return None if process is None else process.pid
 
@@ -185,7 +185,7 @@ async def _end(process: Child) -> None:
 
 
 def last_log_lines(program: Program) -> list[str]:
-    """Empty without a log file."""
+    """Last lines of the program's log; empty without a log file."""
     if program.log is None or not program.log.exists():
         return []
     with program.log.open("rb") as log:

@@ -60,7 +60,7 @@ def estimate_text(candidate: Candidate) -> str:
 
 
 def choice_lines(decision: Decision) -> Iterator[str]:
-    """Empty for a pod that is on no candidate."""
+    """Sentences about the choice of the node; empty for a pod that is on no candidate."""
     chosen = chosen_candidate(decision)
     if chosen is None:
         return

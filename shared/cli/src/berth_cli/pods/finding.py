@@ -117,7 +117,7 @@ def read_pod(file: Path, name: PodName) -> FoundPod:
 
 
 async def get_pod_from_api(session: Session, name: PodName, kubeconfig: Path | None) -> Pod:
-    """The default kubeconfig is as in kubectl. Raises as `find_pod`."""
+    """Read the pod; the default kubeconfig is as in kubectl. Raises as `find_pod`."""
     # HTTP takes 0.2 s to import, and most pods are explained from the bus alone.
     from berth.kube.client import KubeClient  # noqa: PLC0415 - see above
     from berth.kube.writes import get_pod  # noqa: PLC0415 - the same

@@ -57,7 +57,7 @@ class ExplainedDecision:
 
     @property
     def is_on_its_node(self) -> bool:
-        """The pod was bound, and is neither evicted nor deleted as far as known."""
+        """Whether the pod was bound, and is neither evicted nor deleted as far as known."""
         return self.decision.outcome is Outcome.BOUND and not self.has_left and self.evicted_for is None
 
     def since(self, then: datetime) -> str:
@@ -156,7 +156,7 @@ async def _exists(session: Session, uid: str) -> bool:
 
 
 async def _has_left(session: Session, uid: str, bound_at: datetime) -> bool:
-    """A mirror with all pods bound by then lacks the pod (docs/protocol.md, 4)."""
+    """Whether a mirror with all pods bound by then lacks the pod (docs/protocol.md, 4)."""
     entry = await session.get(CLUSTER, key(_POD_KIND, uid))
     if entry is not None:  # without data, the entry marks the pod's removal
         return entry.data is None

@@ -114,7 +114,7 @@ def _how_old(age: float) -> str:
 
 
 def rejections_of(rejected: Mapping[str, Status]) -> list[Rejection]:
-    """By plugin and reason, the most frequent first."""
+    """Rejections by plugin and reason, the most frequent first."""
     nodes: dict[tuple[str, str], list[str]] = {}
     for node, status in rejected.items():
         for reason in status.reasons:

@@ -83,7 +83,7 @@ class TracedMessage:
 
 
 def with_recalled(messages: Iterable[TracedMessage]) -> list[TracedMessage]:
-    """Add messages restored from a Decision; in order of time."""
+    """Add messages restored from a Decision, and sort by time."""
     received = list(messages)
     known = {(traced.stage, attempt) for traced in received if (attempt := _attempt(traced)) is not None}
     added: dict[tuple[str, str], TracedMessage] = {}
@@ -227,7 +227,7 @@ def last_ranking(messages: list[TracedMessage]) -> Ranked | Decision | None:
 
 
 def node_of(messages: list[TracedMessage]) -> str:
-    """Empty if the pod was not bound."""
+    """The pod's node; empty if the pod was not bound."""
     for traced in reversed(messages):
         message = _read(traced)
         if isinstance(message, Decision) and message.outcome is Outcome.BOUND:

@@ -56,7 +56,7 @@ async def explanation_of(session: Session, name: PodName) -> KnownByDecision | K
 
 
 async def ask_the_watcher(session: Session, name: PodName) -> QueueAnswer | None:
-    """``None`` if the leading watcher does not know the pod, or no watcher leads."""
+    """The watcher's answer; ``None`` if the leading watcher does not know the pod, or no watcher leads."""
     try:
         answer = await queued_pod(session, name)
     except NoLeaderError:

@@ -43,7 +43,7 @@ class NoLeaderError(TemporaryError):
 
 
 async def leading_watcher(session: Session) -> Seen:
-    """It has the queue.
+    """The leading watcher, which has the queue.
 
     Raises:
         NoLeaderError: no watcher leads.
@@ -80,7 +80,7 @@ async def ask_watcher(
 
 
 async def queued_pod(session: Session, name: PodName) -> QueueAnswer:
-    """Raises as :func:`leading_watcher` and :func:`ask_watcher`."""
+    """The watcher's answer about the pod. Raises as :func:`leading_watcher` and :func:`ask_watcher`."""
     watcher = await leading_watcher(session)
     return await ask_watcher(session, watcher, POD, PodRequest(namespace=name.namespace, name=name.name))
 
@@ -96,7 +96,7 @@ async def waiting_pod(session: Session, name: PodName) -> Pod | None:
 
 
 async def queue_pages(session: Session, *, queue: str = "", namespace: str = "") -> AsyncGenerator[QueueAnswer, None]:
-    """One request at a time. Raises as :func:`queued_pod`."""
+    """The queue's pages, one request at a time. Raises as :func:`queued_pod`."""
     watcher = await leading_watcher(session)
     start: int | None = 0
     while start is not None:
@@ -125,7 +125,7 @@ async def read_queue(
 
 
 def _order(pod: WaitingPod) -> tuple[int, float, int, datetime, str, str]:
-    """By queue, then the next to be tried, then by priority and age."""
+    """The sort key: queue, then next try, then priority and age."""
     queue = _SHOWN.index(pod.queue) if pod.queue in _SHOWN else len(_SHOWN)
     soonest = pod.tried_again_seconds if pod.tried_again_seconds is not None else float("inf")
     return queue, soonest if pod.queue == "backoff" else 0.0, -pod.priority, pod.since, pod.namespace, pod.name
@@ -165,7 +165,7 @@ def _age(pod: WaitingPod, now: datetime | None) -> str:
 
 
 def may_be_helped(detail: QueuedPodDetail) -> bool:
-    """Advice is possible if nodes rejected the pod."""
+    """Whether advice is possible, because nodes rejected the pod."""
     return detail.pod.queue in {"unschedulable", "backoff"}
 
 
@@ -195,7 +195,7 @@ def detail_lines(answer: QueueAnswer, detail: QueuedPodDetail) -> Iterator[str |
 
 
 def detail_json(answer: QueueAnswer, detail: QueuedPodDetail, stuck: str) -> dict[str, object]:
-    """First the fields that `berth why` has for every pod."""
+    """A waiting pod as JSON: first the fields that `berth why` has for every pod."""
     pod = detail.pod
     return {
         "pod": f"{pod.namespace}/{pod.name}",

@@ -18,7 +18,7 @@ NOT_COMPARED: Final = (
 
 
 def differences(recorded: Ranked, again: Ranked, *, masked: bool = False) -> Iterator[str]:
-    """``masked``: of an anonymised recording."""
+    """Sentences about the differences; ``masked``: the recording is anonymised."""
     comparable: Callable[[str], object] = without_names if masked else str
     is_cut = _is_cut(recorded, again)
     yield from _candidate_differences(recorded.candidates, again.candidates, is_cut=is_cut)

@@ -62,11 +62,11 @@ class RecordingError(UsageError):
 
 
 class NotBegunError(RecordingError):
-    """No whole frame: the recorder ended within a second, or has just begun."""
+    """The recording has no whole frame: the recorder ended within a second, or has just begun."""
 
 
 class RecordingWriteError(BerthError):
-    """As on a full disk. Earlier records can be read."""
+    """A write failed, as on a full disk. Earlier records can be read."""
 
 
 class Header(msgspec.Struct, frozen=True, kw_only=True):
@@ -415,7 +415,7 @@ def read_recording(path: Path) -> Recording:
 
 
 def read_opened(name: str, file: BinaryIO) -> Recording:
-    """From an open file, such as standard input. Raises as :func:`read_recording`, and OSError."""
+    """Read an open file, such as standard input. Raises as :func:`read_recording`, and OSError."""
     return collected(*opened(name, file))
 
 

@@ -114,7 +114,7 @@ class History:
 
 
 def decoded(recording: Recording, source: Source, kind: type[M]) -> Iterator[tuple[Recorded, M]]:
-    """Services ignore undecodable messages too."""
+    """Messages of a source that can be decoded; services ignore the others too."""
     return decoded_records(recording.of(source), kind)
 
 

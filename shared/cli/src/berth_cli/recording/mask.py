@@ -62,7 +62,7 @@ class Mask:
         return text if _NUMBER.fullmatch(text) else self.name(text)
 
     def text(self, text: str) -> str:
-        """Keeps numbers and amounts."""
+        """Mask the text, except numbers and amounts."""
         return " ".join(map(self._token, text.split(" ")))
 
     def attempt(self, text: str) -> str:
@@ -73,7 +73,6 @@ class Mask:
         return str(Attempt(uid=Uid(self.name(attempt.uid)), term=attempt.term, n=attempt.n))
 
     def time(self, text: str) -> str:
-        """Keeps times as the API writes them."""
         return text if _TIME.fullmatch(text) else self.name(text)
 
     def quantity(self, text: str) -> str:

@@ -62,7 +62,6 @@ class Traffic:
         self._annotated = {name: _annotated(measured, name) for name in (INGRESS_ANNOTATION, EGRESS_ANNOTATION)}
 
     def of(self, snapshot: Snapshot) -> BusiestNodes:
-        """Of a cluster with the same nodes."""
         received = {node: sample.receive for node, sample in self._samples.items()}
         transmitted = {node: sample.transmit for node, sample in self._samples.items()}
         return BusiestNodes(

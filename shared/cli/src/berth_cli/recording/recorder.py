@@ -54,7 +54,7 @@ OnWaiting = Callable[[Waiting], None]
 
 
 class BusReading:
-    """``received`` gets stored messages, then changes, in batches."""
+    """Reads a bus. ``received`` gets stored messages, then changes, in batches."""
 
     def __init__(self, session: Session, received: OnRecords) -> None:
         self._session = session
@@ -63,12 +63,11 @@ class BusReading:
 
     @property
     def begun(self) -> Begun:
-        """Positions at the begin."""
         return Begun(positions={name: each.position for name, each in self._readers.items()})
 
     @asynccontextmanager
     async def following(self) -> AsyncIterator[None]:
-        """Changes arrive inside the block; before it, every stored message has.
+        """Follow changes inside the block; before it, every stored message has arrived.
 
         The queues come first, so that a moving message is met in the next stream and not missed.
 

@@ -59,7 +59,7 @@ class RecordedRanking:
 
     @property
     def was_ranked(self) -> bool:
-        """Without a cycle the answer is an error without nodes."""
+        """Whether a cycle ranked the pod; without one the answer is an error without nodes."""
         return not self.message.error or self.message.nodes is not None or self.message.evaluated > 0
 
 

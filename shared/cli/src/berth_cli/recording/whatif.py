@@ -235,7 +235,7 @@ class OtherRun:
             self._end(uid)
 
     def _end(self, uid: str) -> None:
-        """Deleted or finished."""
+        """Remove a deleted or finished pod."""
         self._ended.add(uid)
         self._waiting.pop(uid, None)
         self.snapshot.remove_pod(uid)
@@ -296,7 +296,7 @@ class OtherRun:
             self._observer.ranked(pod, ranking, at)
 
     def _carry_out(self, pod: Pod, ranking: Ranking, at: datetime) -> bool:
-        """Whether the pod may fit now that its victims are gone."""
+        """Carry out the ranking. Returns whether the pod may fit now that its victims are gone."""
         victims = ranking.nomination.victims if ranking.nomination is not None else ()
         self._note_victims(victims)
         rejection = self._simulation.carry_out(pod, ranking)

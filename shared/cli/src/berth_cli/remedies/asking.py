@@ -80,6 +80,6 @@ def sources_of_filters(profiles: Iterable[Profile]) -> set[LiveSource]:
 async def advice_on(
     session: Session, name: PodName, configuration: KubeSchedulerConfiguration, pod: Pod | None = None
 ) -> Advice:
-    """From a mirror read for this pod. ``pod`` as in :meth:`Advisory.on`."""
+    """Advice from a mirror read for this pod. ``pod`` is as in :meth:`Advisory.on`."""
     async with open_advisory(session, configuration) as advisory:
         return await advisory.on(name, pod)

@@ -20,7 +20,7 @@ MOST_GROUPS: Final = 5  # advice is given on the largest groups only
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RefusedGroup:
-    """The advice is on ``example``."""
+    """A group of rejected pods; the advice is on ``example``."""
 
     plugins: tuple[str, ...]
     pods: int

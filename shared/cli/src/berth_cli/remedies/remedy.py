@@ -54,7 +54,6 @@ class Advice:
 
 
 def remedy_lines(remedies: Iterable[Remedy]) -> Iterator[RenderableType]:
-    """Empty without remedies."""
     for number, remedy in enumerate(remedies):
         if not number:
             yield HEADING

@@ -92,7 +92,7 @@ class TwoClusters:
         }
 
     def node_json(self, name: str, step: int) -> Document:
-        """Both clusters at a step.
+        """The node in both clusters at a step.
 
         Raises:
             NotFoundError: neither cluster has the node.
@@ -110,7 +110,7 @@ class TwoClusters:
         }
 
     def pod_json(self, name: PodName) -> Document:
-        """Both clusters at their ends.
+        """The pod at the ends of both clusters.
 
         Raises:
             NotFoundError: neither cluster has the pod.
@@ -246,7 +246,7 @@ _OUTCOMES: Final = {Fate.PLACED: Outcome.BOUND, Fate.EVICTED: Outcome.BOUND, Fat
 
 
 def _other_decision(name: PodName, compared: ComparedPod, last: LastRanking, weights: dict[str, int]) -> Decision:
-    """As the binder would have made it, so that one code explains both runs."""
+    """The Decision as the binder would have made it, so that one code explains both runs."""
     ranking, fate = last.ranking, compared.other
     return Decision(
         attempt="",

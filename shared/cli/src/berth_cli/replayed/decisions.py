@@ -62,7 +62,7 @@ class RecordedDecisions:
                     self._evicted_for[evicted] = eviction
 
     def __contains__(self, name: PodName) -> bool:
-        """The last pod of this name has a Decision."""
+        """Whether the last pod of this name has a Decision."""
         waited = self.waited(name)
         return name in self._last and (waited is None or waited.pod.uid == self._uids[name])
 
@@ -118,7 +118,7 @@ class RecordedDecisions:
 
 
 def _node_of(recording: Recording, name: PodName) -> str:
-    """In the mirror at the end; empty without one."""
+    """The pod's node in the mirror at the end; empty without one."""
     ended: set[str] = set()
     for record in reversed(recording.of(CLUSTER)):
         if not record.subject.startswith(f"{POD.name}.") or record.subject in ended:
@@ -143,7 +143,7 @@ def _is_about(record: Recorded, name: PodName) -> bool:
 
 
 def waited_sentences(known: KnownWaiting) -> Iterator[str]:
-    """In the words of `berth why`."""
+    """Sentences about a waiting pod, in the words of `berth why`."""
     for line in detail_lines(_answer(known), QueuedPodDetail(pod=known.pod)):
         if isinstance(line, str):
             yield line.strip()

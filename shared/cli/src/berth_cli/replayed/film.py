@@ -129,14 +129,14 @@ class Film:
             self._step(snapshot)
 
     def on_node(self, node: str, step: int) -> list[Stay]:
-        """The latest first."""
+        """Pods on the node at the step, the latest first."""
         return [each for each in reversed(self._by_node.get(node, ())) if each.is_at(step)]
 
     def stays_of(self, name: PodName) -> list[Stay]:
         return self._by_pod.get(name, [])
 
     def ends_with(self, uid: str) -> bool:
-        """A pod of a removed node counts as placed until it is deleted itself."""
+        """Whether the pod is placed at the end. A pod of a removed node counts until it is deleted itself."""
         return self._run is not None and self._run.snapshot.placed(uid) is not None
 
     def step_of(self, at: datetime) -> int:

@@ -91,7 +91,7 @@ class _Admission:
 
 
 def _default_priority_class(classes: Iterable[PriorityClass]) -> PriorityClass | None:
-    """Of several, the one with the lowest value, as in the API server."""
+    """The default class; of several, the one with the lowest value, as in the API server."""
     return min((one for one in classes if one.global_default), key=lambda one: one.value, default=None)
 
 

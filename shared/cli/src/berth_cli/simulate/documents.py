@@ -32,7 +32,7 @@ _VALIDATION: Final = re.compile(r"(?P<reason>.*) - at `\$\.?(?P<path>.*)`", re.D
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Document:
-    """``where``: the object's file and position, for messages; ``raw``: its JSON.
+    """An object; ``where``: its file and position, for messages; ``raw``: its JSON.
 
     ``is_generated``: created from the template of a workload.
     """
@@ -45,8 +45,6 @@ class Document:
 
 
 class _Head(msgspec.Struct, frozen=True, rename="camel"):
-    """``items`` belong to a List."""
-
     api_version: str = ""
     kind: str = ""
     items: list[msgspec.Raw] | None = None
@@ -60,7 +58,7 @@ _head_decoder: Final = msgspec.json.Decoder(_Head)
 
 
 def documents(name: str, data: bytes, problems: list[str]) -> Iterator[Document]:
-    """Errors are added to ``problems``."""
+    """Objects of a file; errors are added to ``problems``."""
     values = _values(name, data, problems)
     for number, value in enumerate(values, start=1):
         where = f"{name}: document {number}" if len(values) > 1 else name
@@ -115,7 +113,7 @@ def _type_info(decoder: msgspec.json.Decoder[Any]) -> inspect.Type:
 
 
 def _without_nulls(value: Any, of: inspect.Type) -> Any:
-    """Nulls that the type does not allow are removed from objects, and become zero values in lists and maps."""
+    """Remove nulls that the type does not allow from objects; in lists and maps they become zero values."""
     if isinstance(of, inspect.UnionType):
         of = next(one for one in of.types if not isinstance(one, inspect.NoneType))
     if isinstance(of, inspect.StructType) and isinstance(value, dict):
@@ -199,5 +197,5 @@ def _next(text: str, at: int) -> int:
 
 
 def _yaml_as_json(data: bytes) -> list[bytes]:
-    """Empty documents, for example between two ``---``, are left out."""
+    """YAML documents as JSON. Empty ones, for example between two ``---``, are left out."""
     return [msgspec.json.encode(value) for value in yaml_values(data.decode()) if value is not None]

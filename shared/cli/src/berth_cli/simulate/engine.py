@@ -110,7 +110,7 @@ class Simulation:
     def carry_out(self, pod: Pod, ranking: Ranking) -> str:
         """Place the pod on the best node, or evict pods for it; returns why it is not placed.
 
-        Empty for a pod that is placed, or that has no node.
+        The reason is empty for a pod that is placed, or that has no node.
         """
         if ranking.candidates:
             return self._place(pod, ranking.candidates[0].node)
@@ -171,7 +171,7 @@ class Simulation:
         return sorted(victim.pod.metadata.name for victim in placed if victim is not None)
 
     def _place(self, pod: Pod, node: str) -> str:
-        """Returns a Reserve plugin's reason for rejecting the node."""
+        """Place the pod. Returns a Reserve plugin's reason for rejecting the node."""
         status = _run_reserve_plugins(pod, node, self.snapshot, self._profile(pod))
         if status.is_success:
             bound = msgspec.structs.replace(pod, spec=msgspec.structs.replace(pod.spec, node_name=node))
@@ -193,13 +193,13 @@ class Simulation:
 
 
 def _since(pod: Pod) -> datetime:
-    """The creation time; a pod without one comes last."""
+    """The pod's creation time; a pod without one comes last."""
     created = pod.metadata.creation_timestamp
     return datetime.fromtimestamp(unix_seconds(created), UTC) if created else _LAST
 
 
 def _evict(snapshot: Snapshot, uids: Iterable[str]) -> None:
-    """Subtract each pod from the budgets that select it."""
+    """Subtract each evicted pod from the budgets that select it."""
     for uid in uids:
         placed = snapshot.placed(uid)
         if placed is not None:

@@ -109,9 +109,9 @@ class ObjectReader:
 
 
 def _mistaken_kind(document: Document) -> str:
-    """Empty if kind and version are known.
+    """The problem with an unknown kind; empty if kind and version are known.
 
-    Without it, ``kind: pod`` would be left out silently.
+    Without this check, ``kind: pod`` would be left out silently.
     """
     close = _BY_LOWER_CASE.get(document.kind.lower()) or _BY_LOWER_CASE.get(document.kind.lower().removesuffix("s"))
     if close is None:

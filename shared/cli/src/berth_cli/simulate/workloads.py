@@ -118,7 +118,7 @@ class _Controller(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def _is_of_a_deployment(self) -> bool:
-        """A Deployment in the files owns the ReplicaSet and creates its pods."""
+        """Whether a Deployment in the files owns the ReplicaSet and creates its pods."""
         return any(
             owner.kind == "Deployment" and owner.controller for owner in self.workload.metadata.owner_references or ()
         )

@@ -13,7 +13,7 @@ from berth.api.pod import Toleration
 
 
 class Taint(Trimmed, frozen=True, kw_only=True):
-    """Keeps pods off the node that do not tolerate it."""
+    """Keeps pods that do not tolerate it off the node."""
 
     key: str
     effect: str

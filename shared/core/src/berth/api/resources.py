@@ -154,7 +154,7 @@ def is_scalar(resource: str) -> bool:
 
 
 def is_extended(resource: str) -> bool:
-    """Such as ``example.com/gpu``."""
+    """Whether the resource is extended, such as ``example.com/gpu``."""
     return "/" in resource and "kubernetes.io/" not in resource and not resource.startswith("requests.")
 
 

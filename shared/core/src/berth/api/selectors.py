@@ -156,7 +156,7 @@ def named_nodes(selector: NodeSelector | None) -> frozenset[str] | None:
 
 
 def is_valid_term(term: NodeSelectorTerm) -> bool:
-    """Every expression of the term can hold."""
+    """Whether every expression of the term can hold."""
     compiled = _node_term(term)
     return all(requirement.operator != _INVALID for requirement in (*compiled.labels, *compiled.names))
 

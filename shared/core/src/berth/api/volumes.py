@@ -68,7 +68,7 @@ class PersistentVolume(Trimmed, frozen=True, kw_only=True):
 
     @property
     def class_name(self) -> str:
-        """Empty without one."""
+        """The storage class; empty without one."""
         return (self.metadata.annotations or {}).get(BETA_STORAGE_CLASS, self.spec.storage_class_name)
 
 
@@ -95,7 +95,7 @@ class PersistentVolumeClaim(Trimmed, frozen=True, kw_only=True):
 
     @property
     def class_name(self) -> str:
-        """Empty without one."""
+        """The storage class; empty without one."""
         return (self.metadata.annotations or {}).get(BETA_STORAGE_CLASS, self.spec.storage_class_name or "")
 
     @property

@@ -23,6 +23,7 @@ from nats.aio.msg import Msg
 from nats.aio.subscription import Subscription as NatsSubscription
 
 from berth.bus.interface import (
+    LIMIT_SECONDS,
     BusLostError,
     BusRefusedError,
     TooLargeError,
@@ -107,6 +108,7 @@ class Subscription:
     listener: Listener
     is_active: bool = True
     of_library: NatsSubscription | None = None
+    most: int = 0  # messages until the server sends no more; 0 is no limit
 
 
 class Connection:
@@ -251,7 +253,7 @@ class Connection:
         return await reply
 
     def request_soon(self, subject: str, data: bytes, headers: Mapping[str, str] | None, on_answer: OnAnswer) -> None:
-        """Even to a slow server; ``on_answer`` gets the reply or the error.
+        """Send a request, even to a slow server; ``on_answer`` gets the reply or the error.
 
         Raises:
             BerthError: the request was not sent, and ``on_answer`` is not called.
@@ -306,13 +308,13 @@ class Connection:
         except TimeoutError as exc:
             raise UnansweredError(f"publishing to {subject!r}: the server reads nothing for {seconds:g} s") from exc
 
-    async def subscribe(self, subject: str, listener: Listener) -> Subscription:
-        """Subscribe; the server has the subscription when this returns.
+    async def subscribe(self, subject: str, listener: Listener, *, most: int = 0) -> Subscription:
+        """Subscribe; the server has the subscription when this returns. ``most`` as in the session's call.
 
         Raises:
             BusRefusedError: this client may not subscribe to it.
         """
-        subscription = self.subscribe_soon(subject, listener)
+        subscription = self.subscribe_soon(subject, listener, most=most)
         await self.flush(self.settings.answer_timeout)
         if (error := self._forbidden.pop(subject.lower(), None)) is not None:
             raise BusRefusedError(
@@ -320,7 +322,7 @@ class Connection:
             )
         return subscription
 
-    def subscribe_soon(self, subject: str, listener: Listener) -> Subscription:
+    def subscribe_soon(self, subject: str, listener: Listener, *, most: int = 0) -> Subscription:
         """Subscribe before anything that is sent later.
 
         Raises:
@@ -330,9 +332,22 @@ class Connection:
             raise self.lost_error()
         if _WILDCARD_TOKENS.fullmatch(subject) is None:
             raise BusRefusedError(f"subscribing to {subject!r}: want tokens, dots between them, and whole wildcards")
-        subscription = Subscription(subject, listener if self._traffic is None else self._reporting(listener))
+        heard = listener if self._traffic is None else self._reporting(listener)
+        subscription = Subscription(subject, heard, most=most)
         self._outbox.put(self._subscribe, (subscription,))
+        if most:
+            self._loop.call_later(LIMIT_SECONDS, self._renew, subscription)
         return subscription
+
+    def _renew(self, subscription: Subscription) -> None:
+        # A new one, because NATS counts a limit over the whole life of a subscription.
+        if subscription.is_active and not self.lost.is_set():
+            self._outbox.put(self._resubscribe, (subscription,))
+            self._loop.call_later(LIMIT_SECONDS, self._renew, subscription)
+
+    async def _resubscribe(self, subscription: Subscription) -> None:
+        await self._unsubscribe(subscription)
+        await self._subscribe(subscription)
 
     async def _subscribe(self, subscription: Subscription) -> None:
         async def on_message(message: Msg) -> None:
@@ -347,6 +362,8 @@ class Connection:
         subscription.of_library = await self._client.subscribe(
             subscription.subject, cb=on_message, pending_msgs_limit=0, pending_bytes_limit=0
         )
+        if subscription.most:
+            await subscription.of_library.unsubscribe(limit=subscription.most)
 
     def _reporting(self, listener: Listener) -> Listener:
         # Reports each message to `traffic` before the listener gets it.
@@ -366,7 +383,8 @@ class Connection:
 
     async def _unsubscribe(self, subscription: Subscription) -> None:
         if subscription.of_library is not None:
-            await subscription.of_library.unsubscribe()
+            with contextlib.suppress(nats.errors.BadSubscriptionError):  # its limit has ended it
+                await subscription.of_library.unsubscribe()
 
     async def flush(self, within: timedelta) -> None:
         """Wait until the server has read everything sent before. Raises as :meth:`request`."""

@@ -73,7 +73,7 @@ class NatsDeliveries:
         self._pull.request_soon()
 
     def nak_unread(self) -> None:
-        """So that another client gets buffered messages at once."""
+        """Give unread messages back, so that another client gets them at once."""
         while self._pull.buffer:
             NatsDelivery(*self._pull.buffer.popleft(), self._connection, _ignore).nak()
 
@@ -179,7 +179,7 @@ class MessageMetadata(NamedTuple):
 
 
 def metadata_of(reply: str) -> MessageMetadata | None:
-    """``None`` unless it is an ack subject."""
+    """The metadata in an ack subject; ``None`` for other subjects."""
     tokens = reply.split(".")
     first = 4 if len(tokens) == _PLAIN_TOKENS else 6
     numbers = tokens[first : first + 5]

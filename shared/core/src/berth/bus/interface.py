@@ -76,6 +76,9 @@ class MissingError(TemporaryError):
     """A stream, bucket or consumer does not exist (yet)."""
 
 
+LIMIT_SECONDS: Final = 5.0
+"""After this time a subscription with a limit gets messages again."""
+
 _AROUND_HEADERS: Final = len("NATS/1.0\r\n\r\n")
 _AROUND_HEADER: Final = len(": \r\n")
 
@@ -387,10 +390,11 @@ class Session(Protocol):
         """Delete a stored message, also one that is delivered and not settled. One that is gone is no error."""
         ...
 
-    async def subscribe(self, subject: str, listener: MessageListener) -> None:
+    async def subscribe(self, subject: str, listener: MessageListener, *, most: int = 0) -> None:
         """Call the listener with every message broadcast from now on, without delivery guarantees.
 
-        The listener must not block.
+        ``most``: after so many messages the server sends no more until ``LIMIT_SECONDS`` have passed, so that a flood
+        does not end the connection; 0 is no limit. The listener must not block.
         """
         ...
 

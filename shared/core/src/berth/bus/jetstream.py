@@ -356,7 +356,7 @@ async def scan(connection: Connection, stream: str, subject: str, after: int) ->
 
 
 async def last_of_each(connection: Connection, stream: str, subjects: Sequence[str]) -> AsyncIterator[StoredMessage]:
-    """A page of subjects at a time. Subjects without a message are omitted."""
+    """The last message of each subject, a page at a time. Subjects without a message are omitted."""
     # 20,000 subjects among 200,000 messages take 2 s; one Direct Get for each takes 3 s, reading the last message of
     # every subject 14 s (one core, nats-server 2.15).
     for start in range(0, len(subjects), SUBJECTS):

@@ -51,14 +51,14 @@ RETRIES: Final = 10  # How often a replica that may lag behind the leader is ask
 def read_stream(
     connection: Connection, stream: str, filters: tuple[str, ...], since: timedelta | None, after: int | None
 ) -> NatsReader[StoredMessage]:
-    """From after a sequence, from a time ago, or from its beginning."""
+    """Read a stream from after a sequence, from a time ago, or from its beginning."""
     subjects = stream_subjects(connection.settings.topology, stream) if filters == ALL else filters
     start = Start(stream=stream, subjects=subjects, is_whole=filters == ALL, since=since, after=after or 0)
     return NatsReader(connection, start, lambda stored: stored)
 
 
 def read_bucket(connection: Connection, bucket: str, filters: tuple[str, ...]) -> NatsReader[Entry]:
-    """The last entry of every key, then every change."""
+    """Read the last entry of every key, then every change."""
     there = connection.names.word(bucket)
     subjects = tuple(bucket_prefix(there) + one for one in filters)
     start = Start(stream=bucket_stream(there), subjects=subjects, is_whole=filters == ALL)

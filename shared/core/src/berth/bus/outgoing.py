@@ -52,7 +52,7 @@ class Outbox:
         self._writing = asyncio.create_task(self._write())
 
     def put(self, call: Callable[..., Awaitable[object]], arguments: tuple[object, ...], size: int = 0) -> None:
-        """``size``: bytes held until the call, after all earlier ones."""
+        """Queue a call; ``size``: bytes held until the call, after all earlier ones."""
         self._calls.append((call, arguments, size))
         self._held_bytes += size
         self._has_calls.set()
@@ -175,7 +175,7 @@ class PendingRequests:
             request.on_answer(MissingError(error))
 
     def fail_all(self, error: Callable[[], BerthError]) -> None:
-        """Each with an error of its own."""
+        """Fail all requests, each with an error of its own."""
         failed, self._by_number = self._by_number, {}
         for request in failed.values():
             request.on_answer(error())

@@ -170,11 +170,11 @@ class NatsSession(Session):
     async def delete(self, stream: str, sequence: int) -> None:
         await jetstream.delete_message(self._connection, self._names.stream(stream), sequence)
 
-    async def subscribe(self, subject: str, listener: MessageListener) -> None:
+    async def subscribe(self, subject: str, listener: MessageListener, *, most: int = 0) -> None:
         def on_message(message: Msg) -> None:
             listener(self._names.own_subject(message.subject), message.data, message.headers or {})
 
-        await self._connection.subscribe(self._names.subject(subject), on_message)
+        await self._connection.subscribe(self._names.subject(subject), on_message, most=most)
 
     async def subscribe_stored(self, subject: str, listener: StoredListener) -> None:
         names = self._names
@@ -254,8 +254,6 @@ _ERROR_CHARACTERS: Final = 200  # Of the last error in the statistics, which may
 
 
 class _Counted:
-    """Statistics by the service protocol; times are in nanoseconds."""
-
     def __init__(self, endpoint: Endpoint) -> None:
         self._endpoint = endpoint
         self.for_admins = endpoint.for_admins

@@ -23,7 +23,7 @@ MEBIBYTE: Final = 1024 * 1024
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopologySettings:
-    """The same in all services of one bus."""
+    """Settings that are the same in all services of one bus."""
 
     prefix: str = ""
     """Prefix of streams, buckets, subjects and services; empty for a server with one berth."""

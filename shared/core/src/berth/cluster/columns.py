@@ -166,7 +166,7 @@ class NodeColumns:
         self.labels.write(row, node.metadata.labels or {}, rows)
 
     def clear_node(self, row: int, rows: int) -> None:
-        """Pods placed on the row stay counted."""
+        """Clear the row. Pods placed on it stay counted."""
         self._write_allocatable(row, {})
         self.allowed_pods[row] = 0
         self.exists[row] = False
@@ -269,7 +269,7 @@ class AmountColumns:
         return iter((*self._always, *self._amounts))
 
     def of(self, resource: str) -> Amount:
-        """Read only; valid until the next change."""
+        """The resource's amounts by row; read only, valid until the next change."""
         column = self._always.get(resource)
         if column is not None:
             return column
@@ -287,7 +287,7 @@ class AmountColumns:
         return column
 
     def item(self, resource: str, row: int) -> float:
-        """0 without an amount."""
+        """The resource's amount on the row; 0 without one."""
         column = self._always.get(resource)
         if column is not None:
             return column.item(row)
@@ -456,7 +456,7 @@ class ValuesInUse(Generic[Value]):
 
 
 def grown(column: npt.NDArray[Scalar], capacity: int, empty: Any = 0) -> npt.NDArray[Scalar]:
-    """New rows hold ``empty``."""
+    """A copy with this capacity, whose new rows hold ``empty``."""
     wider = np.full(capacity, empty, dtype=column.dtype)
     wider[: len(column)] = column
     return wider

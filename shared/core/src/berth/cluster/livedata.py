@@ -45,7 +45,7 @@ class LiveData:
         self.now = 0.0
 
     def observe_time(self, now: float) -> None:
-        """``now``: of a received message, in Unix seconds."""
+        """Advance the time; ``now``: of a received message, in Unix seconds."""
         self.now = max(self.now, now)
 
     def bandwidth(self, query: str) -> BandwidthColumns:

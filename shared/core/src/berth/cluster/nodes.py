@@ -73,12 +73,12 @@ class NodeInfo:
 
     @property
     def nonzero_cpu(self) -> int:
-        """Millicores, with the defaults that scores use."""
+        """Requested millicores, with the defaults that scores use."""
         return self._exact(NONZERO, CPU, self._columns.nonzero_cpu.item(self.row))
 
     @property
     def nonzero_memory(self) -> int:
-        """Bytes, with the defaults that scores use."""
+        """Requested bytes, with the defaults that scores use."""
         return self._exact(NONZERO, MEMORY, self._columns.nonzero_memory.item(self.row))
 
     def allocatable(self, resource: str) -> int:
@@ -149,7 +149,7 @@ class Nodes:
 
     @property
     def names(self) -> list[str]:
-        """Empty text for a row without a node."""
+        """Node names by row; empty text for a row without a node."""
         names = self.snapshot.rows.names
         return list(names) if isinstance(self._index, slice) else [names[row] for row in self._index.tolist()]
 
@@ -183,12 +183,12 @@ class Nodes:
 
     @property
     def nonzero_cpu(self) -> Amount:
-        """Millicores, with the defaults that scores use."""
+        """Requested millicores, with the defaults that scores use."""
         return self.take(self._columns.nonzero_cpu)
 
     @property
     def nonzero_memory(self) -> Amount:
-        """Bytes, with the defaults that scores use."""
+        """Requested bytes, with the defaults that scores use."""
         return self.take(self._columns.nonzero_memory)
 
     @property

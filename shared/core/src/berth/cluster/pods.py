@@ -126,7 +126,7 @@ class EquivalenceClass:
 
     @cached_property
     def traits(self) -> int:
-        """Those of ``TRAITS_OF_CLASS`` that the pods have, as a number: operations on an IntFlag cost a microsecond."""
+        """The pods' traits in ``TRAITS_OF_CLASS``, as a number: operations on an IntFlag cost a microsecond."""
         spec, affinity = self.spec, self.spec.affinity or Affinity()
         containers = (*(spec.containers or ()), *(spec.init_containers or ()))
         found = {

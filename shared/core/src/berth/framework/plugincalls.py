@@ -186,7 +186,7 @@ def run_remedy_by_reason(plugin: RemedyPlugin, reason: str, nodes: Nodes) -> Rem
 
 
 def run_pre_score(plugin: PreScorePlugin, state: CycleState, pod: Pod, nodes: Nodes) -> bool:
-    """True if the plugin's Score is skipped."""
+    """Run PreScore. Returns whether the plugin's Score is skipped."""
     status = call(plugin, "PreScore", plugin.pre_score, Status, state, pod, nodes)
     if status.code not in (Code.SUCCESS, Code.SKIP):
         raise PluginFailure(f'running PreScore plugin "{plugin.name}": {", ".join(status.reasons)}')
@@ -218,7 +218,7 @@ def run_score_on_all(plugin: ScorePlugin, state: CycleState, pod: Pod, nodes: No
 
 
 def run_score_with_another(plugin: ScorePlugin, state: CycleState, pod: Pod, nodes: NodesWithAnother) -> Scores:
-    """With one more pod on each node."""
+    """Run Score with one more pod on each node."""
     answer = call(plugin, "Score", plugin.score_with_another, object, state, pod, nodes)
     return (
         _checked_scores(plugin, answer, len(nodes))
@@ -254,7 +254,7 @@ def check_range(plugin: Plugin, scores: Scores) -> int:
 
 
 def highest(scores: Scores) -> int:
-    """A negative score counts as higher than all others."""
+    """The highest score; a negative one counts as higher than all others."""
     return int(np.maximum.reduce(scores.view(np.uint64)))  # one pass finds both
 
 
@@ -365,7 +365,7 @@ def _check_update(plugin: Plugin, point: str, status: Status) -> None:
 
 
 def _checked_verdicts(plugin: Plugin, verdicts: Verdicts, length: int) -> Verdicts:
-    """Complete verdicts have one per node, each with its status."""
+    """Check that the verdicts are complete: one per node, each with its status."""
     codes = verdicts.codes
     if codes.shape == (length,) and not np.count_nonzero(codes):
         return verdicts

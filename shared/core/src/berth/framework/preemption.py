@@ -59,7 +59,7 @@ class Evictions:
 
     @property
     def is_final(self) -> bool:
-        """Whether they are not to be asked about further candidates."""
+        """Whether extenders are not to be asked about further candidates."""
         return bool(self.left or self.failure)
 
     @property

@@ -148,7 +148,7 @@ class Status:
 
     @property
     def is_rejection(self) -> bool:
-        """The pod does not fit, whether or not evictions may help."""
+        """Whether the pod does not fit; evictions may help or not."""
         return self.code in (Code.UNSCHEDULABLE, Code.UNSCHEDULABLE_AND_UNRESOLVABLE, Code.PENDING)
 
 

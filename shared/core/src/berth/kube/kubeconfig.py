@@ -72,7 +72,7 @@ class Kubeconfig:
         return any(path.is_file() for path in self._every_path())
 
     def namespace(self) -> str:
-        """Of the current context, or empty."""
+        """The namespace of the current context, or empty."""
         try:
             return _context_of(self._files(), self._context).namespace
         except (ValueError, KeyError, OSError):
@@ -113,7 +113,7 @@ class InClusterAccount:
 
 
 def is_configured() -> bool:
-    """A cluster can be found without a given kubeconfig."""
+    """Whether a cluster can be found without a given kubeconfig."""
     return Kubeconfig().exists or "KUBERNETES_SERVICE_HOST" in os.environ
 
 

@@ -277,7 +277,7 @@ def _transitions(before: LeaseSpec, *, new: int) -> int:
 
 
 def settled_of(stored: StoredLease | None) -> str:
-    """Of the former leader; may be empty."""
+    """The former leader's ``ANNOTATION_SETTLED``; may be empty."""
     return "" if stored is None else stored.annotations.get(ANNOTATION_SETTLED, "")
 
 

@@ -73,6 +73,6 @@ async def lead_until_stopped(  # noqa: PLR0913 - the clients, the role, and the 
 
 
 def _causes(errors: BaseExceptionGroup[BerthError]) -> str:
-    """Nested groups included."""
+    """Texts of all errors, nested groups included."""
     texts = (_causes(each) if isinstance(each, BaseExceptionGroup) else str(each) for each in errors.exceptions)
     return "; ".join(dict.fromkeys(texts))

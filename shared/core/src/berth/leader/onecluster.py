@@ -103,7 +103,7 @@ class OtherBusWatch:
 
 
 async def claim_cluster(session: Session, cluster_id: str) -> None:
-    """Unless it is already written."""
+    """Write the cluster's id to ``control``, unless one is already written."""
     entry = await session.get(CONTROL, CLUSTER_ID_KEY)
     if entry is not None and entry.data is not None:
         return

@@ -47,6 +47,9 @@ LONG_SECONDS: Final = 1.0
 MAX_DIGESTS: Final = 64  # remembered digests of messages
 NAMED: Final = 3  # processes named in a sentence; the rest are counted
 
+# Announcements that NATS sends within 5 s: the processes that may be connected send a fifth.
+MOST_ANNOUNCEMENTS: Final = 512
+
 ALL_ANNOUNCEMENTS: Final = f"{PREFIX}.announce.>"
 
 MAX_NAME: Final = 256  # characters of a name or digest

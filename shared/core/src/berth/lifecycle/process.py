@@ -78,7 +78,7 @@ class Process:
 
     @property
     def identity(self) -> str:
-        """Also the holder of Leases."""
+        """The process's identity, also the holder of Leases."""
         return self.settings.identity
 
     async def sleep(self, seconds: float) -> bool:
@@ -160,7 +160,7 @@ async def _live(service_main: ServiceMain, settings: Settings, name: str, parts:
 async def _set_up(
     process: Process, meter: PrometheusMeter, configuration: Mapping[str, Any], stack: AsyncExitStack
 ) -> None:
-    """Until ``stack`` is closed."""
+    """Set up the process until ``stack`` is closed."""
     settings = process.settings
     if settings.parent_pid is not None:
         end_with_parent(settings.parent_pid)

@@ -33,7 +33,14 @@ from berth.bus.settings import TopologySettings
 from berth.bus.topology import declared_streams
 from berth.clock import Backoff
 from berth.errors import BerthError, DecodeError, TemporaryError
-from berth.lifecycle.peers import ALL_ANNOUNCEMENTS, EVERY_SECONDS, MAX_HELD, Announcement, PeerReporter
+from berth.lifecycle.peers import (
+    ALL_ANNOUNCEMENTS,
+    EVERY_SECONDS,
+    MAX_HELD,
+    MOST_ANNOUNCEMENTS,
+    Announcement,
+    PeerReporter,
+)
 from berth.lifecycle.process import Process, give_back_memory, in_background, run_until
 from berth.messages.attempts import decode_versioned, encode
 from berth.observability.health import ONCE, Condition, WaitReporter
@@ -368,7 +375,7 @@ async def present(
         endpoints=endpoints,
     )
     try:
-        await session.subscribe(ALL_ANNOUNCEMENTS, listen)
+        await session.subscribe(ALL_ANNOUNCEMENTS, listen, most=MOST_ANNOUNCEMENTS)
     except BusRefusedError as error:
         log.warning("cannot compare configurations with other services", reason=str(error))
 

@@ -112,7 +112,7 @@ class Watchdog:
 
 
 def main_thread_stands() -> list[str]:
-    """Its innermost calls, for a log line about a hang."""
+    """The main thread's innermost calls, for a log line about a hang."""
     frame = sys._current_frames().get(threading.main_thread().ident or 0)  # noqa: SLF001 - the documented way
     stack = traceback.extract_stack(frame)[-FRAMES:] if frame else []
     return [f"{call.name} ({call.filename}:{call.lineno})" for call in stack]

@@ -67,7 +67,7 @@ class Flag:
         return self.names[-1].strip("-").replace("-", "_")
 
     def parameter(self) -> Parameter:
-        """Its value stays text."""
+        """The flag's parameter, whose value stays text."""
         option = Annotated[Given, typer.Option(*self.names, metavar=self.value, help=self.about)]
         return Parameter(self.argument, Parameter.KEYWORD_ONLY, default=None, annotation=option)
 

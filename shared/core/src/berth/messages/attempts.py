@@ -438,10 +438,10 @@ def decode(data: bytes, kind: type[M]) -> M:
 
 
 def decode_versioned(data: bytes, kind: type[V], what: str) -> V:
-    """Errors call the value ``what``.
+    """Decode a value; errors call it ``what``.
 
     Raises:
-        UnknownSchemaError: of another schema.
+        UnknownSchemaError: another schema.
         DecodeError: malformed in any other way.
     """
     try:

@@ -96,5 +96,5 @@ def decode_fact(data: bytes) -> msgspec.Raw:
 
 
 def utc_time(seconds: float) -> datetime:
-    """Unix seconds of Prometheus, to the millisecond."""
+    """The time of Unix seconds from Prometheus, to the millisecond."""
     return datetime.fromtimestamp(math.floor(seconds * 1000) / 1000, tz=UTC)

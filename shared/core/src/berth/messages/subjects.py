@@ -85,7 +85,7 @@ def _escape(name: str, allowed: frozenset[int]) -> str:
 
 
 class PodSubject(msgspec.Struct, frozen=True, kw_only=True):
-    """``berth.<stage>.<profile>.<namespace>.<pod name>``."""
+    """A subject ``berth.<stage>.<profile>.<namespace>.<pod name>``."""
 
     stage: str
     profile: str
@@ -124,7 +124,7 @@ def service_subject(service: str, identity: str, endpoint: str = "", *, for_admi
 
 
 def key(kind: str, name: str) -> str:
-    """``node.<name>``, ``pod.<uid>``, ``watermark.<kind>``."""
+    """A key such as ``node.<name>``, ``pod.<uid>``, ``watermark.<kind>``."""
     return f"{escape_token(kind)}.{escape_dotted(name)}"
 
 
@@ -177,7 +177,7 @@ class Attempt(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def order(self) -> tuple[int, int]:
-        """By term, then n."""
+        """Term, then n."""
         return (self.term, self.n)
 
     def next(self, term: Term) -> Attempt:

@@ -20,7 +20,7 @@ class DefaultBinder(BindPlugin):
     reads = Reads.SPEC
 
     def bind(self, state: CycleState, pod: Pod, node: str) -> Binding | None:
-        """With the uid, so that a new pod of the same name is not bound."""
+        """A Binding with the uid, so that a new pod of the same name is not bound."""
         meta = pod.metadata
         return Binding(namespace=meta.namespace, name=meta.name, uid=meta.uid, node=node)
 

@@ -252,7 +252,7 @@ def _named_by(term: NodeTerm) -> set[tuple[str, str]] | None:
 
 
 def _values_of(_: object, new: object) -> Values:
-    """A label with the name's key only makes the answer larger."""
+    """The node's labels and name. A label with the name's key only makes the answer larger."""
     if not isinstance(new, Node):
         return ()
     return [*(new.metadata.labels or {}).items(), (NAME_FIELD, new.metadata.name)]

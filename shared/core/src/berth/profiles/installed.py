@@ -89,7 +89,7 @@ class RegistryError(PermanentError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InstalledPlugins:
-    """Built-in plugins too, and an error text for each plugin that cannot be loaded."""
+    """All plugins, also built-in ones, and an error text for each plugin that cannot be loaded."""
 
     known: Mapping[str, PluginFactory]
     broken: tuple[str, ...] = ()
@@ -128,7 +128,7 @@ def installed_plugins(
 
 
 def known_plugins(deadline: timedelta = PLUGIN_DEADLINE, release: str = CURRENT_RELEASE) -> Mapping[str, PluginFactory]:
-    """Other distributions' plugins get a deadline for each call.
+    """Plugins by name. Other distributions' plugins get a deadline for each call.
 
     Raises:
         RegistryError: one of them has the name of another plugin.

@@ -221,7 +221,7 @@ def berth_prefix(given: str) -> str:
 
 
 def written(value: timedelta) -> str:
-    """``15s``, ``0.5s``."""
+    """The duration as settings write it: ``15s``, ``0.5s``."""
     return f"{value.total_seconds():g}s"
 
 

@@ -219,7 +219,7 @@ class Variable:
 
 
 def variables(settings: Any = None) -> Iterator[Variable]:
-    """Those of these settings, by default of every service."""
+    """Variables of these settings, by default of every service."""
     settings = settings or Settings()
     for leaf in leaves(type(settings)):
         value = "" if leaf.path in _OWN else _written(attrgetter(leaf.path)(settings))

@@ -135,7 +135,7 @@ def _merged(field: Field, live: Any, config: Any) -> Any:
 
 
 def _pruned(field: Field, value: Any, before: Owned, kept: Owned) -> Any:
-    """The value without what was owned before and is kept by no owner."""
+    """The value without fields that were owned before and that no owner keeps."""
     if isinstance(value, dict) and not field.is_atomic:
         pruned = {}
         for name, inner in value.items():
@@ -161,7 +161,7 @@ def _united(one: Owned, other: Owned) -> Owned:
 
 
 def _without(owned: Owned, taken: Owned, lost: set[str], path: str = "") -> Owned:
-    """What an owner keeps when another takes the paths in `lost` by force."""
+    """Fields that an owner keeps when another takes the paths in `lost` by force."""
     kept: Owned = {}
     for name, below in owned.items():
         where = f"{path}[{_shown(name)}]" if name.startswith("k:") else f"{path}.{name[2:]}"

@@ -66,7 +66,7 @@ class FieldRequirement:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Selector:
-    """Without the request's namespace."""
+    """A request's requirements for labels and fields, without its namespace."""
 
     labels: tuple[LabelRequirement, ...] = ()
     fields: tuple[FieldRequirement, ...] = ()

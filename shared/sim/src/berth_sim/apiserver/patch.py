@@ -57,7 +57,7 @@ def merge(value: Any, patch: Any) -> Any:
 
 
 def strategic_merge(value: Any, patch: Any) -> Any:
-    """Like a merge patch, but lists in MERGE_KEYS merge by their key."""
+    """Apply a patch like a merge patch, but merge lists in MERGE_KEYS by their key."""
     if not isinstance(patch, dict):
         return patch
     if patch.get("$patch") == "replace":

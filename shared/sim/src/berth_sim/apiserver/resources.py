@@ -109,7 +109,7 @@ def utc_now() -> datetime:
 
 
 def timestamp(moment: datetime) -> str:
-    """To the second."""
+    """The time in the API's form, to the second."""
     return moment.replace(tzinfo=None).isoformat(timespec="seconds") + "Z"
 
 
@@ -124,7 +124,11 @@ class Resources:
         return Resources(DryStore(self.store), self.clock, self._default_scheduler)
 
     def find(self, kind: SimulatedKind, key: Key) -> StoredObject:
-        """Raises: StatusError: 404."""
+        """The stored object.
+
+        Raises:
+            StatusError: 404, there is no such object.
+        """
         stored = self.store.table(kind).items.get(key)
         if stored is None:
             raise not_found(kind, key[1])
@@ -342,7 +346,7 @@ def _is_over(kind: SimulatedKind, value: JsonObject) -> bool:
 
 
 def _grace_seconds(pod: JsonObject, options: DeleteOptions) -> int:
-    """0 without a node or after the pod's end."""
+    """Seconds until the pod is removed; 0 without a node or after the pod's end."""
     if not pod["spec"].get("nodeName") or pod["status"].get("phase") in _FINISHED:
         return 0
     given = options.grace_seconds

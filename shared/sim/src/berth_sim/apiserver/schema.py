@@ -50,14 +50,14 @@ class Field(msgspec.Struct, array_like=True, frozen=True):
 
     @property
     def is_atomic(self) -> bool:
-        """Whether the whole value has one owner: lists without a key, and what the API says is atomic."""
+        """Whether the whole value has one owner: a list without a key, or a field that the API calls atomic."""
         if self.is_list:
             return bool(self.merging.get("list-type", _ATOMIC) == _ATOMIC)
         return bool(self.merging.get("map-type") == _ATOMIC)
 
     @property
     def keys(self) -> tuple[str, ...]:
-        """Of a list's items; may be empty."""
+        """Keys of a list's items; may be empty."""
         return tuple(self.merging.get("list-map-keys", ()))
 
     @property
@@ -85,12 +85,11 @@ def fields_of(type_: str) -> Mapping[str, Field]:
 
 @cache
 def type_of(group: str, name: str) -> str:
-    """`apps` and `Deployment` are `io.k8s.api.apps.v1.Deployment`."""
     return f"io.k8s.api.{group.partition('.')[0] or 'core'}.v1.{name}"
 
 
 def check_fields(type_: str, value: Any) -> list[str]:
-    """As `unknown field "spec.replica"`."""
+    """Problems, such as `unknown field "spec.replica"`."""
     return [f'unknown field "{path}"' for path in _unknown(Field(type_), value, "")]
 
 
@@ -111,7 +110,11 @@ def _unknown(field: Field, value: Any, path: str) -> Iterator[str]:
 
 
 def refuse_unknown(type_: str, value: Any, kind: SimulatedKind) -> None:
-    """Raises: StatusError: 400, with every field that the type does not have."""
+    """Refuse a value with unknown fields.
+
+    Raises:
+        StatusError: 400, with every field that the type does not have.
+    """
     if unknown := check_fields(type_, value):
         name = kind.name
         raise bad_request(

@@ -48,7 +48,7 @@ def success(code: int | None = None, details: Mapping[str, Any] | None = None) -
 
 
 def details_of(kind: SimulatedKind, name: str) -> JsonObject:
-    """With the object's group, unless that is the core group."""
+    """Details, with the object's group unless that is the core group."""
     group = {"group": kind.group} if kind.group else {}
     return {"name": name, **group, "kind": kind.plural}
 

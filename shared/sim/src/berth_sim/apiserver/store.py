@@ -73,7 +73,7 @@ class StoredObject:
         self._body: bytes | None = None
 
     def body(self, kind: SimulatedKind) -> bytes:
-        """JSON without kind and apiVersion, in the form that `kind` shows (events have two)."""
+        """The object's JSON without kind and apiVersion, in the form that `kind` shows (events have two)."""
         if kind is NEW_EVENTS:
             return msgspec.json.encode(as_new_event(self.value))
         if self._body is None:
@@ -117,7 +117,7 @@ def watch_line(event: str, encoded: bytes) -> bytes:
 
 
 def with_revision(value: JsonObject, revision: int) -> JsonObject:
-    """A copy that shares all but the metadata."""
+    """A copy with this revision, which shares all but the metadata."""
     return {**value, "metadata": {**value["metadata"], "resourceVersion": str(revision)}}
 
 
@@ -142,7 +142,7 @@ class Table:
         return listener
 
     def in_order(self) -> list[StoredObject]:
-        """By namespace and name; the list is shared and must not be changed."""
+        """Objects by namespace and name; the list is shared and must not be changed."""
         if self._sorted is None:
             self._sorted = [self.items[key] for key in sorted(self.items)]
         return self._sorted

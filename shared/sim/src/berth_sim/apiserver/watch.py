@@ -67,7 +67,7 @@ class Watch:
         self._wake.set()
 
     async def lines(self) -> AsyncIterator[bytes]:
-        """Bursts together; a compacted history is an ERROR event."""
+        """The watch's lines, bursts together; a compacted history is an ERROR event."""
         table = self._store.table(self._kind)
         try:
             self._begin()

@@ -75,7 +75,7 @@ def admit(kind: SimulatedKind, value: JsonObject, default_scheduler: str) -> Jso
 
 
 def with_defaults(kind: SimulatedKind, value: JsonObject, default_scheduler: str) -> JsonObject:
-    """A write may have left out the defaults of spec and template."""
+    """Add the defaults of spec and template, which a write may have left out."""
     given = value.get("spec") or {}
     spec = {**_SPECS[kind], **given}
     if kind is DEPLOYMENTS:

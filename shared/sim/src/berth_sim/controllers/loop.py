@@ -69,7 +69,7 @@ class Controllers:
                 handle.cancel()
 
     def _take(self, kind: SimulatedKind, change: StoreEvent) -> None:
-        """Note what a change concerns; the work is done after the write that is being reported."""
+        """Note the objects that a change concerns; the work is done after the write that is being reported."""
         for stored in (change.before, change.after):
             for reference in (stored.value["metadata"].get("ownerReferences") or ()) if stored else ():
                 self._note(kind, change, reference.get("uid", ""))

@@ -1,4 +1,4 @@
-"""What a workload owns, and the steps by which a controller changes it."""
+"""Objects that a workload owns, and the steps by which a controller changes them."""
 
 from collections.abc import Callable, Sequence
 from typing import Any, Final
@@ -105,7 +105,7 @@ _ALWAYS: Final = {
 
 
 def condition(known: Sequence[JsonObject], type_: str, status: str, said: tuple[str, str], now: str) -> JsonObject:
-    """`said`: reason and message; the times change only with the contents."""
+    """A condition; `said`: reason and message. The times change only with the contents."""
     reason, message = said
     content = {"type": type_, "status": status, "reason": reason, "message": message}
     before = next((one for one in known if one.get("type") == type_), {})

@@ -33,7 +33,7 @@ def keep_replicas(kind: SimulatedKind, resources: Resources, stored: StoredObjec
 
 
 def _comes_last(pod: StoredObject) -> tuple[bool, bool, bool, int]:
-    """Deleted first, as in Kubernetes: pods without a node, then pending ones, then unready ones, then the newest."""
+    """The sort key: pods without a node are deleted first, then pending, unready and new ones, as in Kubernetes."""
     phase = pod.value["status"].get("phase")
     return bool(pod.value["spec"].get("nodeName")), phase == "Running", is_ready(pod), -pod.revision
 

@@ -85,7 +85,7 @@ class OverlappingFile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Joined:
-    """``less``: why the files cover less than requested; empty if they do not."""
+    """Files that continue each other; ``less``: why they cover less than requested; empty if they do not."""
 
     parts: Sequence[OverlappingFile]
     less: str = ""

@@ -95,7 +95,7 @@ class Keeper:
         return _Segment(self._folder.next_path(head.at), head, session, self._ask, self._on_missing)
 
     async def _until_due(self, segment: _Segment) -> None:
-        """Until the segment is old, or large and half of it changes."""
+        """Wait until the segment is old, or large and half of it changes."""
         most = max(self._folder.most_bytes // SEGMENTS, 2 * segment.written)
         until = asyncio.get_running_loop().time() + self._folder.length.total_seconds()
         while asyncio.get_running_loop().time() < until and segment.written < most and segment.has_room:
@@ -121,11 +121,11 @@ class _Segment:
 
     @property
     def has_room(self) -> bool:
-        """A replay could also read the messages until the next segment has begun."""
+        """Whether a replay could also read the messages until the next segment has begun."""
         return self._writer.size < MOST_BYTES - 2 * MOST_FRAME_BYTES
 
     async def begin(self) -> None:
-        """Until every stored message is written. Raises as :meth:`wait`."""
+        """Wait until every stored message is written. Raises as :meth:`wait`."""
         while not self._recorder.has_begun.is_set():
             await self.wait(FLUSH / 20)
 

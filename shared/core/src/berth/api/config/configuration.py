@@ -40,8 +40,6 @@ class ClientConnection:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProfileConfiguration:
-    """One scheduler name."""
-
     scheduler_name: str
     plugins: PluginLists
     args: Mapping[str, object] = field(default_factory=dict)  # by plugin, in the plugin's own type

@@ -20,7 +20,7 @@ from berth.api.config.types import API_VERSION, EVERYTHING, KIND, PluginRef, Poi
 
 
 def as_document(configuration: KubeSchedulerConfiguration) -> dict[str, Any]:
-    """Plain dicts and lists, in the usual order."""
+    """The configuration as plain dicts and lists, in the usual order."""
     election, connection = configuration.leader_election, configuration.client_connection
     extenders = [_extender(extender) for extender in configuration.extenders]
     return {
@@ -60,7 +60,7 @@ class ConfigurationDigests:
 
 
 def digests(configuration: KubeSchedulerConfiguration) -> ConfigurationDigests:
-    """Equal for equal configurations, however their files are written."""
+    """Digests that are equal for equal configurations, however their files are written."""
     document = as_document(configuration)
     names = ("leaderElection", "podInitialBackoffSeconds", "podMaxBackoffSeconds", "extenders")
     settings = {name: document[name] for name in names if name in document}

@@ -33,7 +33,7 @@ _MAX_WEIGHT: Final = (1 << 31) - 1
 
 
 class KnownPlugin(Protocol):
-    """The registry's factories have this form."""
+    """A plugin as profiles need it; the registry's factories have this form."""
 
     @property
     def points(self) -> Collection[Point]: ...

@@ -206,7 +206,7 @@ def _too_long(tag: str) -> str:
 
 @lru_cache(maxsize=65_536)
 def _plain(text: str) -> Any:
-    """Cached, because the pods of a cluster share a few thousand unquoted texts."""
+    """The value of an unquoted text, cached because the pods of a cluster share a few thousand."""
     tag = _resolver.resolve(yaml.ScalarNode, text, (True, False))  # type: ignore[no-untyped-call]  # untyped in the stubs
     if tag in _TEXT:
         return text

@@ -39,7 +39,7 @@ class AffinityCounts:
 
     @property
     def is_empty(self) -> bool:
-        """Then Filter can be skipped."""
+        """Whether there are no terms, so that Filter can be skipped."""
         return not (self.terms.required_affinity or self.terms.required_anti_affinity or self.existing_anti_affinity)
 
     def clone(self) -> Self:
