@@ -159,6 +159,17 @@ def test_what_is_in_the_snapshot_decides_too():
     assert before - profile.left_out(snapshot.traits_of(pod)) == {"InterPodAffinity", "PodTopologySpread"}
 
 
+def test_a_cordoned_node_decides_for_pods_of_known_classes_too():
+    profile, snapshot, pod = default_profile(), Snapshot(), a_pod()
+    snapshot.set_node(a_node("n"))
+    for is_cordoned in (False, True, False):
+        snapshot.set_node(a_node("n", unschedulable=is_cordoned))
+        assert ("NodeUnschedulable" in profile.left_out(snapshot.traits_of(pod))) is not is_cordoned
+        found = rank(pod, snapshot, profile, attempt=first_attempt(pod))
+        assert bool(found.candidates) is not is_cordoned
+        assert [each.plugin for each in found.rejections] == ["NodeUnschedulable"] * is_cordoned
+
+
 def test_added_affinity_matters_to_every_pod():
     profile = profile_of(NodeAffinityPlugin(NodeAffinityArgs(added_affinity=NodeAffinity())))
     assert profile.left_out(0) == frozenset()

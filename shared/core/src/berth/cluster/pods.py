@@ -50,8 +50,12 @@ class Trait(IntFlag):
     VOLUMES = auto()  # of a type that plugins read
     SELECTED = auto()  # it has an owner, or its namespace has a Service
     PLACED_AFFINITY = auto()  # some placed pod has affinity or anti-affinity
+    # In the nodes: equal for all pods until a node changes.
+    CORDONED_NODE = auto()  # some node is unschedulable
 
 
+# The traits that follow from the nodes.
+TRAITS_OF_NODES: Final = Trait.CORDONED_NODE
 # The traits that follow from an equivalence class.
 TRAITS_OF_CLASS: Final = (
     Trait.NODE_NAME

@@ -101,9 +101,14 @@ class EquivalenceCache:
             PluginFailure: one of them failed; the class is not cached.
         """
         pod_class = self.snapshot.class_of(pod)
+        traits = pod_class.traits | self.snapshot.traits_of_nodes
         results = self._classes.get(pod_class)
+        if results is not None and results.traits != traits:  # other plugins are left out now
+            del self._classes[pod_class]
+            self._spec_bytes -= len(pod_class.key)
+            results = None
         if results is None:
-            results = self._classes[pod_class] = ClassResults(self, pod, pod_class)
+            results = self._classes[pod_class] = ClassResults(self, pod, pod_class, traits)
             self._spec_bytes += len(pod_class.key)
             while len(self._classes) > self.bound or (self._spec_bytes > _MAX_SPEC_BYTES and len(self._classes) > 1):
                 dropped, _ = self._classes.popitem(last=False)
@@ -116,11 +121,12 @@ class EquivalenceCache:
 class ClassResults:
     """The cached answers for one equivalence class: PreFilter, PreScore, and a column per row-local plugin."""
 
-    def __init__(self, cache: EquivalenceCache, pod: Pod, pod_class: EquivalenceClass) -> None:
+    def __init__(self, cache: EquivalenceCache, pod: Pod, pod_class: EquivalenceClass, traits: int) -> None:
         self._cache = cache
         self._pod = pod
         self.state = CycleState(pod_class)
-        self._left_out = cache.profile.left_out(pod_class.traits)
+        self.traits = traits  # of the class and of the nodes
+        self._left_out = cache.profile.left_out(traits)
         self.pre_filtered = {
             p.name: run_pre_filter(p, self.state, pod, cache.snapshot)
             for p in cache.profile.local_pre_filters

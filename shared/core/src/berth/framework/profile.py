@@ -26,7 +26,7 @@ from berth.api.config.configuration import (
 from berth.api.config.types import PluginRef, Point
 from berth.api.pod import Pod
 from berth.cluster.nodes import Mask, RowIndex
-from berth.cluster.pods import TRAITS_OF_CLASS
+from berth.cluster.pods import TRAITS_OF_CLASS, TRAITS_OF_NODES
 from berth.framework.events import EventHint
 from berth.framework.extending import EXTENDER, binds, is_interested
 from berth.framework.interface import (
@@ -190,7 +190,7 @@ class Profile:
     local_scores: tuple[WeightedScore, ...] = field(init=False)
     # The score plugins whose score another pod on a node may change.
     scores_that_read_pods: tuple[WeightedScore, ...] = field(init=False)
-    weights: Mapping[str, int] = field(init=False)
+    weights: dict[str, int] = field(init=False)
     # The score plugins that add a line to the best nodes.
     explaining: tuple[ExplainingPlugin, ...] = field(init=False)
     # The score plugin that keeps pods of a kind apart, if its weight outweighs all other scores together. Then a node
@@ -254,7 +254,7 @@ class Profile:
     def _may_be_left_out(self, plugin: Plugin) -> bool:
         if plugin.only_for is None:
             return False
-        if plugin.is_row_local and plugin.only_for & ~TRAITS_OF_CLASS:
+        if plugin.is_row_local and plugin.only_for & ~(TRAITS_OF_CLASS | TRAITS_OF_NODES):
             return False  # its answers are kept for the class, whose pods may differ in the other traits
         # Without its PreFilter or PreScore in the profile, the plugin never skips a pod.
         filters: Sequence[Plugin] = self.filters
