@@ -19,6 +19,7 @@ from berth.api.pod import (
     Pod,
     PodAffinity,
     PodAffinityTerm,
+    PodResourceClaim,
     PodSpec,
     TopologySpreadConstraint,
     Volume,
@@ -138,6 +139,9 @@ VOLUMES = ("VolumeRestrictions", "VolumeBinding", "VolumeZone", "NodeVolumeLimit
             id="host port",
         ),
         pytest.param(with_spec(host_users=False), ("NodeDeclaredFeatures",), id="host users"),
+        pytest.param(
+            with_spec(resource_claims=[PodResourceClaim(name="gpu")]), ("DynamicResources",), id="resource claim"
+        ),
         pytest.param(with_spec(affinity=ANTI_AFFINITY), ("InterPodAffinity",), id="pod affinity"),
         pytest.param(with_spec(topology_spread_constraints=[SPREAD]), ("PodTopologySpread",), id="spread"),
         pytest.param(OWNED, ("PodTopologySpread",), id="owned"),

@@ -46,6 +46,7 @@ class Trait(IntFlag):
     HOST_PORTS = auto()
     POD_AFFINITY = auto()  # or anti-affinity
     TOPOLOGY_SPREAD = auto()  # constraints of its own
+    RESOURCE_CLAIMS = auto()
     # Beside the class.
     VOLUMES = auto()  # of a type that plugins read
     SELECTED = auto()  # it has an owner, or its namespace has a Service
@@ -64,6 +65,7 @@ TRAITS_OF_CLASS: Final = (
     | Trait.HOST_PORTS
     | Trait.POD_AFFINITY
     | Trait.TOPOLOGY_SPREAD
+    | Trait.RESOURCE_CLAIMS
 )
 
 
@@ -140,6 +142,7 @@ class EquivalenceClass:
             Trait.HOST_PORTS: self.host_ports,
             Trait.POD_AFFINITY: affinity.pod_affinity or affinity.pod_anti_affinity,
             Trait.TOPOLOGY_SPREAD: spec.topology_spread_constraints,
+            Trait.RESOURCE_CLAIMS: spec.resource_claims,
         }
         return sum(int(trait) for trait, has in found.items() if has)
 

@@ -325,6 +325,10 @@ class DryRun(Protocol):
     @property
     def snapshot(self) -> Snapshot: ...
 
+    def came_to(self, plugin: str) -> bool:
+        """Whether the cycle came to this plugin's PreFilter before it ended. True also if the plugin was left out."""
+        ...
+
     def removing(self, node: NodeInfo, pods: Collection[PlacedPod]) -> AbstractContextManager[DryRunNode]:
         """The node without these pods, until the context ends."""
         ...
