@@ -17,8 +17,8 @@ from typing import Any, Final
 import msgspec
 
 from berth.kube.client import DEFAULT_TIMEOUT, JSON, KubeClient, ResponseStream
-from berth.kube.errors import ApiUnreachableError, Response
-from berth.kube.http1 import ANSWER_BYTES
+from berth.kube.errors import ApiUnreachableError
+from berth.kube.http1 import ANSWER_BYTES, Response
 from berth_sim.apiserver import listing, patch, status
 from berth_sim.apiserver import resources as bindings
 from berth_sim.apiserver.kinds import PODS, Route, parse_path

@@ -21,7 +21,7 @@ from berth.api.pod import Pod, is_gated, priority_of
 from berth.bus.interface import MESSAGE_ID, PubAck, StoredMessage
 from berth.bus.topology import BANDWIDTH, CLUSTER, DEAD, DECISIONS, PENDING, RANKED, bucket_prefix, bucket_stream
 from berth.framework.profile import Profile
-from berth.kube.errors import Response
+from berth.kube.http1 import Response
 from berth.messages.attempts import SCHEMA, Outcome, Reason
 from berth_sim.apiserver.kinds import NODES, PERSISTENT_VOLUME_CLAIMS, PERSISTENT_VOLUMES, PODS
 from simulation.api import ApiRequest

@@ -26,8 +26,8 @@ from berth.leader.session import LeaderSession
 from berth.messages.attempts import Outcome, Positions, Reason
 from berth.plugins.volumes.volumebinding import plugin as volumebinding
 from berth.ranking import view
+from berth_binder import apicalls, core, takeover
 from berth_binder import cache as binder_cache
-from berth_binder import core, takeover
 from berth_binder.attempts import queue as queue_of_attempts
 from berth_binder.core import BinderCore
 from berth_binder.decisions import conflictcheck, preemption
@@ -234,7 +234,7 @@ def _fences_believed() -> list[Replacement]:
     async def ask(self: Any) -> None:
         self._leadership.report_higher(self._cache.highest_fence, seen_in="a fence")
 
-    return [(takeover.HigherFences, "ask", ask)]
+    return [(apicalls.HigherFences, "ask", ask)]
 
 
 # --- volumes

@@ -10,7 +10,8 @@ import pytest
 
 from berth.cluster.nodes import node_info
 from berth.kube.client import KubeClient
-from berth.kube.errors import ApiUnreachableError, Response
+from berth.kube.errors import ApiUnreachableError
+from berth.kube.http1 import Response
 from berth.messages.attempts import Outcome
 from berth_binder import service
 from berth_binder.cache import Cache

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from berth.kube.client import KubeClient
-from berth.kube.errors import Response
+from berth.kube.http1 import Response
 from berth.messages.attempts import Outcome, Preemption, Victim
 from berth_binder import apicalls
 from berth_binder.core import BinderCore

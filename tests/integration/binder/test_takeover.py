@@ -14,7 +14,7 @@ from berth.api.pod import Pod, is_marked_for_preemption
 from berth.bus.session import NatsBus
 from berth.bus.settings import BusSettings
 from berth.kube.client import KubeClient
-from berth.kube.errors import Response
+from berth.kube.http1 import Response
 from berth.kube.informers import Informers
 from berth.leader.clients import cluster_informers
 from berth.leader.onecluster import claim_cluster, read_cluster_id

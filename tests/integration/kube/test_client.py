@@ -16,7 +16,8 @@ from berth.api.pod import Pod
 from berth.kube import connections
 from berth.kube.client import KubeClient
 from berth.kube.credentials import Access, KubeCredentials
-from berth.kube.errors import ApiRefusedError, ApiUnreachableError, Response, missing_right
+from berth.kube.errors import ApiRefusedError, ApiUnreachableError, missing_right
+from berth.kube.http1 import Response
 from berth.kube.writes import (
     CONDITION_FENCE,
     bind,

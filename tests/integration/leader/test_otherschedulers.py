@@ -6,7 +6,8 @@ from collections.abc import Callable
 import msgspec
 import pytest
 
-from berth.kube.errors import ApiUnreachableError, Response
+from berth.kube.errors import ApiUnreachableError
+from berth.kube.http1 import Response
 from berth.leader.otherschedulers import OtherSchedulers
 from berth.leader.samepods import LeaseName
 from berth.leader.session import NotLeadingError, lead

@@ -30,7 +30,7 @@ from berth.messages.attempts import Candidate, DeadLetter, MirrorEntry, Pending,
 from berth.messages.subjects import Term, key
 from berth.profiles.configuration import profiles_of, read_configuration
 from berth.ranking.ranker import Ranker
-from berth_scorer.events import SUSPECT_DELIVERIES
+from berth_scorer.core import SUSPECT_DELIVERIES
 from berth_scorer.service import serve
 from harness.fakes.memory_bus import MemoryBus
 from harness.fakes.recording_meter import RecordingMeter

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 from berth.api.pod import Pod
-from berth.kube.errors import Response
+from berth.kube.http1 import Response
 from berth.kube.writes import pod_path
 from berth.leader.session import NoLongerLeadingError
 from berth.lifecycle.coreloop import Inbox

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from berth.api.pod import Pod, PodCondition, PodStatus
-from berth.kube.errors import Response
+from berth.kube.http1 import Response
 from berth.kube.writes import MAX_NOTE_BYTES, condition_patch
 from berth.lifecycle.process import Process
 from berth.messages.attempts import Decision, Outcome, Preemption, Victim

@@ -14,7 +14,7 @@ from berth.api.config.configuration import ExtenderConfiguration
 from berth.api.pod import Container, Pod, ResourceRequirements
 from berth.framework.interface import Nomination
 from berth.framework.preemption import Evictions
-from berth.kube.errors import Response
+from berth.kube.http1 import Response
 from berth.lifecycle.coreloop import Inbox
 from berth.messages.attempts import Outcome
 from berth_binder.apicalls import get_pod

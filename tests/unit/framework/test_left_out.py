@@ -20,6 +20,7 @@ from berth.api.pod import (
     PodAffinity,
     PodAffinityTerm,
     PodResourceClaim,
+    PodSchedulingGate,
     PodSpec,
     TopologySpreadConstraint,
     Volume,
@@ -34,6 +35,7 @@ from berth.framework.interface import (
     FilterPlugin,
     Plugin,
     PreBindPlugin,
+    PreEnqueuePlugin,
     PreFilterPlugin,
     PreScorePlugin,
     Reads,
@@ -45,6 +47,7 @@ from berth.framework.plugincalls import run_filter_on_all
 from berth.framework.profile import Profile
 from berth.framework.status import SUCCESS, Code, CycleState
 from berth.plugins.nodeaffinity import NodeAffinityArgs, NodeAffinityPlugin
+from berth.plugins.schedulinggates import SchedulingGates
 from berth.profiles.configuration import profiles_of, read_configuration
 from berth.settings.presets import every_gate
 from harness.builders.objects import a_node, a_pod, first_attempt
@@ -204,6 +207,27 @@ class ForVolumes(VectorFilterPlugin):
 def test_a_row_local_plugin_is_left_out_only_by_traits_of_the_class():
     assert not Trait.VOLUMES & TRAITS_OF_CLASS
     assert profile_of(ForVolumes()).left_out(0) == frozenset()
+
+
+class Admitting(PreEnqueuePlugin):
+    """Of somebody else: at PreEnqueue there is no Snapshot, whose objects decide which volumes plugins read."""
+
+    name: ClassVar[str] = "Admitting"
+    only_for = Trait.VOLUMES
+
+    def pre_enqueue(self, pod):
+        return SUCCESS
+
+
+def test_pre_enqueue_leaves_out_what_matters_to_gated_pods_only():
+    profile, gated = (
+        profile_of(SchedulingGates(), Admitting()),
+        with_spec(scheduling_gates=[PodSchedulingGate(name="g")]),
+    )
+    assert [plugin.name for plugin in profile.pre_enqueues_of(gated)] == ["SchedulingGates", "Admitting"]
+    assert [plugin.name for plugin in profile.pre_enqueues_of(with_spec())] == ["Admitting"]
+    for plugin in set(profile.pre_enqueues) - set(profile.pre_enqueues_of(with_spec())):
+        assert plugin.pre_enqueue(with_spec()) == SUCCESS
 
 
 def test_a_plugin_of_somebody_else_is_called_for_every_pod():

@@ -2,7 +2,8 @@
 
 import pytest
 
-from berth.kube.errors import StatusDetails, StatusObject, missing_right
+from berth.kube.errors import missing_right
+from berth.kube.http1 import StatusDetails, StatusObject
 
 
 def _forbidden(message: str, name: str = "") -> StatusObject:

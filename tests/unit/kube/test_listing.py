@@ -11,7 +11,7 @@ import pytest
 from berth.api.kinds import POD
 from berth.api.pod import Pod
 from berth.errors import TemporaryError
-from berth.kube.errors import Response
+from berth.kube.http1 import Response
 from berth.kube.listwatch import LARGEST_PAGE, OBJECTS_IN_A_STEP, PAGE_BYTES, PAGE_SIZE, list_objects
 
 GONE = Response(status=410, body=b"{}", retry_after=timedelta())

@@ -11,7 +11,7 @@ from berth.api.kinds import POD
 from berth.api.trimming import LAST_APPLIED
 from berth.errors import DecodeError
 from berth.kube import listwatch
-from berth.kube.errors import StatusObject
+from berth.kube.http1 import StatusObject
 from berth.kube.listwatch import Current, Deleted, LineSplitter, ObjectDecoder, Undecodable, Upserted
 
 DECODER = ObjectDecoder(POD)

@@ -1,6 +1,5 @@
 """Which messages are ranked, in which order and when."""
 
-from dataclasses import dataclass
 from datetime import timedelta
 
 from berth.api.meta import ObjectMeta
@@ -12,16 +11,11 @@ from berth_scorer.events import PendingDelivery
 HERE = Positions(cluster=10, decisions=10)
 
 
-@dataclass
-class FakeDelivery:
-    delivered: int = 1
-
-
-def item(name, *, after=0, at=0.0, delivered=1):
+def item(name, *, after=0, at=0.0):
     pending = Pending(
         attempt=f"{name}.1.1", profile="berth", pod=Pod(metadata=ObjectMeta(name=name)), after=Positions(cluster=after)
     )
-    return PendingDelivery(delivery=FakeDelivery(delivered), pending=pending, taken_at=at)
+    return PendingDelivery(delivery=object(), pending=pending, sequence=1, taken_at=at)
 
 
 def popped(backlog, positions=HERE, now=0.0):
@@ -42,7 +36,7 @@ def of(namespace, name, rank=0):
     pending = Pending(
         attempt=f"{name}.1.1", profile="berth", pod=Pod(metadata=ObjectMeta(name=name, namespace=namespace)), after=HERE
     )
-    return PendingDelivery(delivery=FakeDelivery(1), pending=pending, taken_at=0.0, rank=rank)
+    return PendingDelivery(delivery=object(), pending=pending, sequence=1, taken_at=0.0, rank=rank)
 
 
 def test_a_pod_of_another_namespace_waits_for_one_of_each_and_not_for_all_that_came_before_it():
@@ -125,10 +119,6 @@ def test_a_position_that_is_never_reached_holds_no_pod_up_though_the_view_moves(
     for half in range(60):
         assert popped(backlog, at(33 + half), now=half / 2) == []
     assert popped(backlog, at(93), now=30.0) == ["later"]
-
-
-def test_a_message_is_suspect_from_its_fourth_delivery_on():
-    assert [item("a", delivered=n).is_suspect for n in (1, 3, 4, 5)] == [False, False, True, True]
 
 
 def test_clear_empties_the_backlog():

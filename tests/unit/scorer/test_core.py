@@ -19,9 +19,8 @@ from berth.messages.subjects import Term, key
 from berth.observability.tracing import UnexportedSpan
 from berth.profiles.configuration import profiles_of, read_configuration
 from berth.ranking.ranker import Ranker
-from berth_scorer.core import HEARTBEAT_SECONDS, LONG_SECONDS, ScorerCore
+from berth_scorer.core import HEARTBEAT_SECONDS, LONG_SECONDS, SUSPECT_DELIVERIES, ScorerCore
 from berth_scorer.events import (
-    SUSPECT_DELIVERIES,
     AckPending,
     AskExtenders,
     ClearSuspect,
@@ -46,13 +45,9 @@ from berth_scorer.events import (
     WriteDeadLetter,
 )
 from berth_scorer.questions import MOST_ROUNDS
-from harness.builders.objects import a_node, pod_requesting
+from harness.builders.objects import a_container, a_node, a_pod, pod_requesting
 
 STORED_AT = datetime(2026, 1, 1, tzinfo=UTC)
-EXTENDED = "example.com/extended"
-EXTENDER = ExtenderConfiguration(
-    url_prefix="http://extender", name="extender", prioritize_verb="prioritize", managed_resources=frozenset({EXTENDED})
-)
 
 
 @dataclass(frozen=True)
@@ -65,6 +60,12 @@ class FakeDelivery:
     data: bytes = b"{}"
     time: datetime = STORED_AT
     headers: dict[str, str] = field(default_factory=dict)
+
+
+MANAGED = "example.com/license"
+EXTENDER = ExtenderConfiguration(
+    url_prefix="http://extender", name="extender", filter_verb="filter", managed_resources=frozenset({MANAGED})
+)
 
 
 class Bench:
@@ -106,8 +107,9 @@ class Bench:
 
 
 def ranker_of() -> Ranker:
-    configuration = replace(read_configuration(None), extenders=(EXTENDER,))
-    return Ranker(profiles=profiles_of(configuration), config=configuration.digest, identity="s1", best=8)
+    configuration = read_configuration(None)
+    profiles = {name: replace(each, extenders=(EXTENDER,)) for name, each in profiles_of(configuration).items()}
+    return Ranker(profiles=profiles, config=configuration.digest, identity="s1", best=8)
 
 
 @pytest.fixture
@@ -122,8 +124,10 @@ def small(name: str) -> Pod:
 
 
 def extended(name: str, cpu: str = "100m") -> Pod:
-    """A pod of the extender, which fits as without: it requests 0 of the extender's resource."""
-    return pod_requesting(name, **{"cpu": cpu, EXTENDED: "0"})
+    """A pod with the extender's resource."""
+    container = a_container(cpu=cpu)
+    limits = msgspec.structs.replace(container.resources, limits={MANAGED: "1"})
+    return a_pod(name, containers=[msgspec.structs.replace(container, resources=limits)])
 
 
 def of(kind: type, effects: list[Effect]) -> list:
@@ -261,6 +265,12 @@ def test_suspect_is_ranked_once_it_is_counted_and_its_count_goes_with_its_answer
     assert (ack, type(clear)) == (AckPending(delivery=message.delivery), ClearSuspect)
 
 
+@pytest.mark.parametrize(("delivered", "is_suspect"), [(1, False), (3, False), (4, True), (5, True)])
+def test_message_is_suspect_from_its_fourth_delivery_on(bench, delivered, is_suspect):
+    effects = bench.handle(bench.message(small("web"), delivered=delivered))
+    assert bool(of(CountSuspect, effects)) is is_suspect
+
+
 def test_pod_whose_former_attempt_stayed_in_pending_is_a_suspect_from_its_first_delivery(bench):
     message = bench.message(small("web"))
     pending = msgspec.structs.replace(message.pending, suspect=True)
@@ -381,8 +391,7 @@ def test_extenders_are_asked_three_times_at_most(bench):
 def test_node_must_still_pass_the_filters_when_extenders_have_answered(bench):
     only = Bench()
     only.mirror(a_node("a", cpu="1"))
-    web = extended("web", cpu="800m")
-    only.handle(only.message(web), only.message(pod_requesting("first", cpu="800m")))
+    only.handle(only.message(extended("web", cpu="800m")), only.message(pod_requesting("first", cpu="800m")))
     (publish, _) = only.handle(ExtendersAnswered(sequence=1, extension=left("a", asked=("a",))))
     assert publish.message.candidates == []
     assert publish.message.proposals_counted

@@ -44,7 +44,7 @@ def published(answer):
     session, events = FakeSession(answer), []
     publisher = RankingPublisher(session, RecordingMeter(), events.append)
     held = PendingDelivery(
-        delivery=FakeDelivery(), pending=Pending(attempt="u.1.1", profile="berth", pod=POD), taken_at=0.0
+        delivery=FakeDelivery(), pending=Pending(attempt="u.1.1", profile="berth", pod=POD), sequence=7, taken_at=0.0
     )
     publisher.publish_soon(
         PublishRanked(held=held, message=Ranked(attempt="u.1.1", profile="berth", pod=POD), headers={})

@@ -16,14 +16,16 @@ import msgspec
 from berth.api.meta import ObjectMeta
 from berth.api.pod import Pod, is_marked_for_preemption
 from berth.api.trimming import with_whole
+from berth.bus.interface import BusLostError
 from berth.clock import Clock
 from berth.decoding import version_number
-from berth.errors import BerthError, DecodeError
+from berth.errors import BerthError, DecodeError, TemporaryError
 from berth.extenders.client import Extenders, HttpExtender
 from berth.extenders.wire import ExtenderError
 from berth.framework.interface import KeepVolume, Write
 from berth.kube.client import KubeClient
-from berth.kube.errors import ApiUnreachableError, Response, missing_right
+from berth.kube.errors import ApiUnreachableError, missing_right
+from berth.kube.http1 import Response
 from berth.kube.writes import (
     bind,
     decode_pod,
@@ -36,12 +38,12 @@ from berth.kube.writes import (
     select_node,
     unmark_victim,
 )
-from berth.leader.session import LeaderSession
+from berth.leader.session import LeaderSession, NoLongerLeadingError
 from berth.lifecycle.coreloop import EffectTasks, Inbox
 from berth.lifecycle.process import Process
 from berth.observability.logging import get_logger, verbose
 from berth.settings.settings import V_STEP
-from berth_binder.cache import Cache
+from berth_binder.cache import Cache, fence_epoch
 from berth_binder.events import (
     NO_ANSWER,
     Answer,
@@ -65,7 +67,6 @@ from berth_binder.events import (
     leaves_open,
 )
 from berth_binder.metrics import count_binding
-from berth_binder.takeover import HigherFences
 
 log = get_logger()
 
@@ -74,6 +75,8 @@ log = get_logger()
 SETTLE_SECONDS: Final = 5.0
 # Pauses between reads of a pod that an extender reports as bound, while the API still shows it unbound.
 SLOW_BINDING_SECONDS: Final = (0.1, 0.4, 1.0)
+# Pause before asking again whether a fence's epoch leads, while there is no answer.
+ASK_SECONDS: Final = 1.0
 VOLUMES: Final = "pv"
 CLAIMS: Final = "pvc"
 
@@ -88,6 +91,52 @@ class _Object(msgspec.Struct, frozen=True):
 
 
 _decoder = msgspec.json.Decoder(_Object)
+
+
+class HigherFences:
+    """Fences of epochs above the own. Every client with the right to write a pod's status can write one.
+
+    Only the Lease and ``control`` show whether such an epoch leads.
+    """
+
+    def __init__(self, leadership: LeaderSession, cache: Cache, clock: Clock) -> None:
+        self._leadership = leadership
+        self._cache = cache
+        self._clock = clock
+        self._asked_about = 0  # the highest epoch found not to lead
+        self._has_logged = False
+
+    async def confirm(self, pod: Pod) -> None:
+        """Before a request for a pod with such a fence, make sure that its epoch does not lead.
+
+        Raises:
+            NoLongerLeadingError: it leads.
+            BusLostError: the session is lost.
+        """
+        shown = self._cache.pod(pod.uid) or pod
+        epoch = max(fence_epoch(shown), fence_epoch(pod))
+        while epoch > self._leadership.number and not await self._disproves(epoch):
+            await self._clock.sleep(ASK_SECONDS)
+
+    async def ask(self) -> None:
+        """Check such a fence on any pod once. Raises as ``confirm``."""
+        highest = self._cache.highest_fence
+        if highest > max(self._asked_about, self._leadership.number) and await self._disproves(highest):
+            self._asked_about = highest
+
+    async def _disproves(self, epoch: int) -> bool:
+        """Whether Lease and ``control`` show that the epoch does not lead."""
+        try:
+            await self._leadership.confirm()
+        except (BusLostError, NoLongerLeadingError):
+            raise
+        except TemporaryError as error:
+            log.warning("cannot check whether the epoch of a fence leads", epoch=epoch, reason=str(error))
+            return False
+        if not self._has_logged:
+            self._has_logged = True
+            log.error("ignoring a fence of a higher epoch: no binder leads in it, another client wrote it", epoch=epoch)
+        return True
 
 
 class ApiRequests:

@@ -24,7 +24,8 @@ from berth.api.pod import Pod, PodCondition
 from berth.clock import micro_time, whole_seconds
 from berth.errors import BerthError
 from berth.kube.client import KubeClient
-from berth.kube.errors import Response, missing_right
+from berth.kube.errors import missing_right
+from berth.kube.http1 import Response
 from berth.kube.writes import condition_patch, create_event, cut, get_pod, patch_event, patch_pod_status
 from berth.lifecycle.process import Process
 from berth.messages.attempts import Decision, Outcome

@@ -41,7 +41,7 @@ from berth.observability.logging import get_logger, verbose
 from berth.observability.tracing import Span
 from berth.profiles.configuration import profiles_of
 from berth.settings.settings import V_STEP
-from berth_binder.apicalls import ApiRequests
+from berth_binder.apicalls import ApiRequests, HigherFences
 from berth_binder.cache import Cache
 from berth_binder.core import BinderCore
 from berth_binder.effects import BinderEffects, DecisionPublisher
@@ -55,7 +55,7 @@ from berth_binder.events import (
 )
 from berth_binder.metrics import GAUGES_SECONDS, clear_gauges, report_foreign_bindings, set_gauges
 from berth_binder.settings import BinderSettings
-from berth_binder.takeover import HigherFences, Takeover
+from berth_binder.takeover import Takeover
 
 log = get_logger()
 

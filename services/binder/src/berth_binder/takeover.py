@@ -7,7 +7,7 @@ The fence, a status condition with the epoch (docs/protocol.md, 5, *Fence*), cha
 every Binding names, so the API server rejects the Bindings of former leaders. After a release of the Lease with every
 request answered, no fence is needed.
 
-A later fence of a higher epoch may come from a successor or from any client: ``HigherFences`` checks which.
+A later fence of a higher epoch may come from a successor or from any client: ``apicalls.HigherFences`` checks which.
 """
 
 from __future__ import annotations
@@ -21,20 +21,20 @@ from typing import Final
 
 from berth.api.kinds import POD
 from berth.api.pod import Pod, is_gone_while_unbound
-from berth.bus.interface import BusLostError, BusRefusedError, Session
+from berth.bus.interface import BusRefusedError, Session
 from berth.bus.topology import CONTROL, RANKED
-from berth.clock import Clock
 from berth.decoding import version_number
-from berth.errors import DecodeError, TemporaryError
+from berth.errors import DecodeError
 from berth.kube.client import KubeClient
-from berth.kube.errors import ApiUnreachableError, Response, missing_right, refusal
+from berth.kube.errors import ApiUnreachableError, missing_right, refusal
+from berth.kube.http1 import Response
 from berth.kube.informers import Informers
 from berth.kube.writes import decode_pod, fence, get_pod
-from berth.leader.session import LeaderSession, NoLongerLeadingError
+from berth.leader.session import LeaderSession
 from berth.messages.attempts import Message, check_names, decode
 from berth.messages.subjects import Epoch, all_of
 from berth.observability.logging import get_logger
-from berth_binder.cache import PODS, Cache, fence_epoch
+from berth_binder.cache import PODS, Cache
 from berth_binder.events import leaves_open
 
 log = get_logger()
@@ -43,8 +43,6 @@ log = get_logger()
 FENCED_KEY: Final = "fence.binder"
 # Pause before a rejected or unanswered request is repeated.
 RETRY_SECONDS: Final = 0.5
-# Pause before asking again whether a fence's epoch leads, while there is no answer.
-ASK_SECONDS: Final = 1.0
 MAX_IN_FLIGHT: Final = 32  # fence patches in flight: 300 take 0.6 s
 CONSUMER_PREFIX: Final = "binder-"
 RANKED_PODS: Final = all_of("ranked")
@@ -217,52 +215,6 @@ class Takeover:
         # One pod must not block all others; its own Binding is guarded by its uid and version.
         log.warning("cannot fence a pod", pod=pod.key, reason=str(problem))
         return 0
-
-
-class HigherFences:
-    """Fences of epochs above the own. Every client with the right to write a pod's status can write one.
-
-    Only the Lease and ``control`` show whether such an epoch leads.
-    """
-
-    def __init__(self, leadership: LeaderSession, cache: Cache, clock: Clock) -> None:
-        self._leadership = leadership
-        self._cache = cache
-        self._clock = clock
-        self._asked_about = 0  # the highest epoch found not to lead
-        self._has_logged = False
-
-    async def confirm(self, pod: Pod) -> None:
-        """Before a request for a pod with such a fence, make sure that its epoch does not lead.
-
-        Raises:
-            NoLongerLeadingError: it leads.
-            BusLostError: the session is lost.
-        """
-        shown = self._cache.pod(pod.uid) or pod
-        epoch = max(fence_epoch(shown), fence_epoch(pod))
-        while epoch > self._leadership.number and not await self._disproves(epoch):
-            await self._clock.sleep(ASK_SECONDS)
-
-    async def ask(self) -> None:
-        """Check such a fence on any pod once. Raises as ``confirm``."""
-        highest = self._cache.highest_fence
-        if highest > max(self._asked_about, self._leadership.number) and await self._disproves(highest):
-            self._asked_about = highest
-
-    async def _disproves(self, epoch: int) -> bool:
-        """Whether Lease and ``control`` show that the epoch does not lead."""
-        try:
-            await self._leadership.confirm()
-        except (BusLostError, NoLongerLeadingError):
-            raise
-        except TemporaryError as error:
-            log.warning("cannot check whether the epoch of a fence leads", epoch=epoch, reason=str(error))
-            return False
-        if not self._has_logged:
-            self._has_logged = True
-            log.error("ignoring a fence of a higher epoch: no binder leads in it, another client wrote it", epoch=epoch)
-        return True
 
 
 def needs_fence(pod: Pod) -> bool:

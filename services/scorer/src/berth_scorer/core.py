@@ -59,6 +59,9 @@ from berth_scorer.events import (
 )
 from berth_scorer.questions import Questions
 
+# From this delivery on, a message is a suspect for ending scorers, as is one whose former attempt stayed in PENDING: it
+# is ranked alone (docs/protocol.md, 6.4).
+SUSPECT_DELIVERIES: Final = 4
 # Time between two `in_progress` for all held messages: a third of the ack_wait.
 HEARTBEAT_SECONDS: Final = 1.0
 # Seconds for which a message is held before the scorer says so: a ranking without extenders takes less, and an
@@ -201,7 +204,14 @@ class ScorerCore:
             self._held[delivery.sequence] = replace(older, delivery=delivery)
             return [SetAsidePending(delivery=older.delivery)]
         rank = rank_of(self._ranker.profiles[pending.profile], pending)
-        held = PendingDelivery(delivery=delivery, pending=pending, taken_at=now, rank=rank)
+        held = PendingDelivery(
+            delivery=delivery,
+            pending=pending,
+            sequence=delivery.sequence,
+            taken_at=now,
+            rank=rank,
+            is_suspect=pending.suspect or delivery.delivered >= SUSPECT_DELIVERIES,
+        )
         self._held[delivery.sequence] = held
         self._backlog.add(held, self.view.positions)
         return []
@@ -236,7 +246,8 @@ class ScorerCore:
         """Ask the next question to extenders, or rank the pod."""
         asked = self._questions.get(held.sequence)
         if asked is None:
-            if held.pending.error or not self._ranker.asks_extenders(held.pending):
+            profile = self._ranker.profiles[held.pending.profile]
+            if held.pending.error or not profile.asks_extenders(held.pending.pod):
                 return self._answer(held, None)
             asked = self._questions[held.sequence] = Questions(held)
         try:

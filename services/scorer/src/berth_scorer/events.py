@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
 
 import msgspec
 
@@ -18,10 +17,6 @@ from berth.framework.cycle import ToExtend
 from berth.framework.extending import Extension
 from berth.framework.plugincalls import Timing
 from berth.messages.attempts import Pending, Ranked
-
-# From this delivery on, a message is a suspect for ending scorers, as is one whose former attempt stayed in PENDING: it
-# is ranked alone (docs/protocol.md, 6.4).
-SUSPECT_DELIVERIES: Final = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,16 +28,10 @@ class PendingDelivery:
 
     delivery: Delivery
     pending: Pending
+    sequence: int  # in the stream
     taken_at: float
     rank: Hashable = None
-
-    @property
-    def sequence(self) -> int:
-        return self.delivery.sequence
-
-    @property
-    def is_suspect(self) -> bool:
-        return self.pending.suspect or self.delivery.delivered >= SUSPECT_DELIVERIES
+    is_suspect: bool = False  # it may have ended scorers, and is ranked alone
 
 
 # --- events

@@ -434,7 +434,7 @@ class QueuePlugins:
         Raises:
             PluginFailure: one of them failed for this pod.
         """
-        for plugin in self._profiles[pod.spec.scheduler_name].pre_enqueues:
+        for plugin in self._profiles[pod.spec.scheduler_name].pre_enqueues_of(pod):
             status = self.call(plugin, pod, partial(run_pre_enqueue, plugin, pod))
             if not status.is_success:
                 return status

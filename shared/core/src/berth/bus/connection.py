@@ -332,8 +332,8 @@ class Connection:
             raise self.lost_error()
         if _WILDCARD_TOKENS.fullmatch(subject) is None:
             raise BusRefusedError(f"subscribing to {subject!r}: want tokens, dots between them, and whole wildcards")
-        heard = listener if self._traffic is None else self._reporting(listener)
-        subscription = Subscription(subject, heard, most=most)
+        receive = listener if self._traffic is None else self._reporting(listener)
+        subscription = Subscription(subject, receive, most=most)
         self._outbox.put(self._subscribe, (subscription,))
         if most:
             self._loop.call_later(LIMIT_SECONDS, self._renew, subscription)

@@ -47,6 +47,7 @@ class Trait(IntFlag):
     POD_AFFINITY = auto()  # or anti-affinity
     TOPOLOGY_SPREAD = auto()  # constraints of its own
     RESOURCE_CLAIMS = auto()
+    SCHEDULING_GATES = auto()
     # Beside the class.
     VOLUMES = auto()  # of a type that plugins read
     SELECTED = auto()  # it has an owner, or its namespace has a Service
@@ -66,6 +67,7 @@ TRAITS_OF_CLASS: Final = (
     | Trait.POD_AFFINITY
     | Trait.TOPOLOGY_SPREAD
     | Trait.RESOURCE_CLAIMS
+    | Trait.SCHEDULING_GATES
 )
 
 
@@ -143,6 +145,7 @@ class EquivalenceClass:
             Trait.POD_AFFINITY: affinity.pod_affinity or affinity.pod_anti_affinity,
             Trait.TOPOLOGY_SPREAD: spec.topology_spread_constraints,
             Trait.RESOURCE_CLAIMS: spec.resource_claims,
+            Trait.SCHEDULING_GATES: spec.scheduling_gates,
         }
         return sum(int(trait) for trait, has in found.items() if has)
 

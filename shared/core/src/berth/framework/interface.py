@@ -106,8 +106,9 @@ class Plugin(ABC):
     # are replaced by those of the scalar forms.
     reads_amounts: ClassVar[bool] = False
     # The plugin matters only to pods with one of these traits: for others it would return Skip, or accept every node.
-    # It is not called for them from PreFilter to PreBind, except at PostFilter. None: called for every pod. A row-local
-    # plugin names traits of the spec or the nodes only.
+    # It is not called for them from PreFilter to PreBind, except at PostFilter; at PreEnqueue only for want of
+    # SCHEDULING_GATES. None: called for every pod. A row-local plugin names traits of
+    # the spec or the nodes only.
     only_for: Trait | None = None
     limit: CallLimit | None = None  # ends a call that hangs; services set one for third-party plugins
     timing: CallTimer | None = None  # set for some cycles only, because reading the clock costs more than some calls

@@ -26,7 +26,7 @@ from berth.api.config.configuration import (
 from berth.api.config.types import PluginRef, Point
 from berth.api.pod import Pod
 from berth.cluster.nodes import Mask, RowIndex
-from berth.cluster.pods import TRAITS_OF_CLASS, TRAITS_OF_NODES
+from berth.cluster.pods import TRAITS_OF_CLASS, TRAITS_OF_NODES, Trait
 from berth.framework.events import EventHint
 from berth.framework.extending import EXTENDER, binds, is_interested
 from berth.framework.interface import (
@@ -251,6 +251,14 @@ class Profile:
             self._left_out[traits] = known
         return known
 
+    def pre_enqueues_of(self, pod: Pod) -> Sequence[PreEnqueuePlugin]:
+        """The PreEnqueue plugins without those that matter to gated pods only, if the pod has no gates."""
+        return self.pre_enqueues if pod.spec.scheduling_gates else self._for_ungated
+
+    @cached_property
+    def _for_ungated(self) -> tuple[PreEnqueuePlugin, ...]:
+        return tuple(plugin for plugin in self.pre_enqueues if plugin.only_for != Trait.SCHEDULING_GATES)
+
     def _may_be_left_out(self, plugin: Plugin) -> bool:
         if plugin.only_for is None:
             return False
@@ -264,7 +272,7 @@ class Profile:
         return not (isinstance(plugin, PreScorePlugin) and plugin in scores and plugin not in self.pre_scores)
 
     def asks_extenders(self, pod: Pod) -> bool:
-        """Whether an extender filters or scores nodes for the pod."""
+        """Whether extenders filter or score nodes for the pod."""
         return any(extender.is_asked and is_interested(extender, pod) for extender in self.extenders)
 
     def is_extended(self, pod: Pod) -> bool:

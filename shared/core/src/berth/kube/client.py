@@ -26,8 +26,8 @@ from yarl import URL
 from berth.errors import cause_of
 from berth.kube.connections import CONNECT_SECONDS, IDLE_SECONDS, Call, Check, ConnectionPool, NoAnswerError, Server
 from berth.kube.credentials import KubeCredentials
-from berth.kube.errors import ApiUnreachableError, KubeconfigError, Response, parse_retry_after
-from berth.kube.http1 import ANSWER_BYTES, Answer, fields, request
+from berth.kube.errors import ApiUnreachableError, KubeconfigError
+from berth.kube.http1 import ANSWER_BYTES, Answer, Response, fields, parse_retry_after, request
 from berth.kube.kubeconfig import source_for
 from berth.kube.library import LibraryCall, LibraryClient
 

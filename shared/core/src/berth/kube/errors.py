@@ -1,20 +1,18 @@
-"""Answers and errors of the API server.
+"""Errors of the API server.
 
-An answer is a value; callers raise an error for a status that they cannot use. For a 403 the text names the rule to add
-to the role.
+An answer is a value (``http1.Response``); callers raise an error for a status that they cannot use. For a 403 the text
+names the rule to add to the role.
 """
 
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from datetime import timedelta
 from http import HTTPStatus
 
-import msgspec
-
 from berth.errors import TemporaryError
 from berth.exits import UsageError
+from berth.kube.http1 import Response, StatusObject
 
 
 class KubeconfigError(UsageError):
@@ -88,65 +86,3 @@ def refusal(doing: str, response: Response) -> ApiRefusedError:
 def explain(failure: StatusObject) -> str:
     """The rule to add for a missing right, else the API's message."""
     return missing_right(failure) or failure.message or failure.reason or "no reason given"
-
-
-# Quoted characters of a body other than a Status object.
-CUT = 300
-
-
-class StatusDetails(msgspec.Struct, frozen=True, kw_only=True):
-    name: str = ""
-    group: str = ""
-    kind: str = ""
-
-
-class StatusObject(msgspec.Struct, frozen=True, kw_only=True):
-    """A Status of the API; ``reason`` is a CamelCase word, such as ``Expired``."""
-
-    message: str = ""
-    reason: str = ""
-    code: int = 0
-    details: StatusDetails | None = None
-
-
-_status_decoder = msgspec.json.Decoder(StatusObject)
-
-
-def decode_status(raw: bytes | msgspec.Raw, *, code: int = 0) -> StatusObject:
-    """Decode a Status object. Any other body (a proxy's page) is quoted as the message."""
-    try:
-        return _status_decoder.decode(raw)
-    except (msgspec.MsgspecError, UnicodeDecodeError):
-        return StatusObject(message=bytes(raw)[:CUT].decode(errors="replace").strip(), code=code)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Response:
-    """An answer, with its Retry-After header."""
-
-    status: int
-    body: bytes
-    retry_after: timedelta | None = None
-
-    @property
-    def succeeded(self) -> bool:
-        return HTTPStatus.OK <= self.status < HTTPStatus.MULTIPLE_CHOICES
-
-    @property
-    def reason(self) -> str:
-        """CamelCase reason of the API, such as ``AlreadyExists`` or ``Expired``, or empty."""
-        return self.failure().reason
-
-    @property
-    def message(self) -> str:
-        return self.failure().message
-
-    def failure(self) -> StatusObject:
-        return decode_status(self.body, code=self.status)
-
-
-def parse_retry_after(header: str | None) -> timedelta | None:
-    """Parse a Retry-After header in whole seconds, as the API server writes it; other forms are ignored."""
-    if header is None or not (header.isascii() and header.isdigit()):
-        return None
-    return timedelta(seconds=min(int(header), 3600))

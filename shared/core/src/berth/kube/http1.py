@@ -1,5 +1,7 @@
 """HTTP/1.1 as bytes: writes requests, parses answers. No I/O.
 
+``Response`` is an answer of the API server as callers read it, with the Status object of a failure.
+
 An answer ends by its Content-Length, its chunks, or the end of the connection. An ambiguous or oversized answer is an
 error, after which the connection is closed (RFC 9112, 6.3 and 11).
 """
@@ -8,8 +10,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import timedelta
 from http import HTTPStatus
 from typing import Final, NamedTuple
+
+import msgspec
 
 # Maximum bytes of a head, and of a trailer. kube-apiserver writes 400.
 HEAD_BYTES: Final = 64 * 1024
@@ -259,3 +265,67 @@ def _chunk_size(line: bytes) -> int:
     if size is None:
         raise BadAnswerError(f"want the size of a chunk, got {line[:80]!r}")
     return int(size[1], 16)
+
+
+# --- answers as callers read them
+
+# Quoted characters of a body other than a Status object.
+CUT = 300
+
+
+class StatusDetails(msgspec.Struct, frozen=True, kw_only=True):
+    name: str = ""
+    group: str = ""
+    kind: str = ""
+
+
+class StatusObject(msgspec.Struct, frozen=True, kw_only=True):
+    """A Status of the API; ``reason`` is a CamelCase word, such as ``Expired``."""
+
+    message: str = ""
+    reason: str = ""
+    code: int = 0
+    details: StatusDetails | None = None
+
+
+_status_decoder = msgspec.json.Decoder(StatusObject)
+
+
+def decode_status(raw: bytes | msgspec.Raw, *, code: int = 0) -> StatusObject:
+    """Decode a Status object. Any other body (a proxy's page) is quoted as the message."""
+    try:
+        return _status_decoder.decode(raw)
+    except (msgspec.MsgspecError, UnicodeDecodeError):
+        return StatusObject(message=bytes(raw)[:CUT].decode(errors="replace").strip(), code=code)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Response:
+    """An answer, with its Retry-After header."""
+
+    status: int
+    body: bytes
+    retry_after: timedelta | None = None
+
+    @property
+    def succeeded(self) -> bool:
+        return HTTPStatus.OK <= self.status < HTTPStatus.MULTIPLE_CHOICES
+
+    @property
+    def reason(self) -> str:
+        """CamelCase reason of the API, such as ``AlreadyExists`` or ``Expired``, or empty."""
+        return self.failure().reason
+
+    @property
+    def message(self) -> str:
+        return self.failure().message
+
+    def failure(self) -> StatusObject:
+        return decode_status(self.body, code=self.status)
+
+
+def parse_retry_after(header: str | None) -> timedelta | None:
+    """Parse a Retry-After header in whole seconds, as the API server writes it; other forms are ignored."""
+    if header is None or not (header.isascii() and header.isdigit()):
+        return None
+    return timedelta(seconds=min(int(header), 3600))

@@ -25,7 +25,8 @@ from berth.clock import Backoff, Clock, SteadyClock
 from berth.decoding import parse_resource_version, version_number
 from berth.errors import BerthError, DecodeError, TemporaryError
 from berth.kube.client import KubeClient, ResponseStream
-from berth.kube.errors import ApiRefusedError, ApiUnreachableError, StatusObject, explain, refusal
+from berth.kube.errors import ApiRefusedError, ApiUnreachableError, explain, refusal
+from berth.kube.http1 import StatusObject
 from berth.kube.listwatch import (
     Current,
     LineSplitter,

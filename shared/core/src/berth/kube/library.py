@@ -22,8 +22,7 @@ from kubernetes_asyncio.client import ApiClient, Configuration
 from berth.errors import cause_of
 from berth.kube.connections import CONNECT_SECONDS, UNKNOWN_AUTHORITY, Check, NoAnswerError
 from berth.kube.credentials import Access
-from berth.kube.errors import Response, parse_retry_after
-from berth.kube.http1 import ANSWER_BYTES
+from berth.kube.http1 import ANSWER_BYTES, Response, parse_retry_after
 
 # Seconds that an idle connection is kept: longer than the pause between two renewals of a Lease.
 KEEP_SECONDS: Final = 15.0

@@ -21,7 +21,8 @@ from berth.api.trimming import trim, with_effective_requests, with_whole
 from berth.decoding import MALFORMED, version_number
 from berth.errors import DecodeError
 from berth.kube.client import KubeClient
-from berth.kube.errors import Response, StatusObject, decode_status, refusal
+from berth.kube.errors import refusal
+from berth.kube.http1 import Response, StatusObject, decode_status
 
 T = TypeVar("T", bound=KubernetesObject)
 

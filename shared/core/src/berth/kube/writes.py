@@ -21,7 +21,8 @@ from berth.clock import whole_seconds
 from berth.errors import DecodeError
 from berth.framework.interface import ClaimName, KeepVolume, SelectNode
 from berth.kube.client import DEFAULT_TIMEOUT, MERGE_PATCH, STRATEGIC_MERGE_PATCH, KubeClient
-from berth.kube.errors import Response, refusal
+from berth.kube.errors import refusal
+from berth.kube.http1 import Response
 from berth.kube.listwatch import ObjectDecoder, Undecodable
 
 # Condition by which a new binder voids its predecessor's Bindings (docs/protocol.md, 5). Its message is the epoch.

@@ -19,7 +19,8 @@ from berth.api.workloads import Lease, LeaseSpec
 from berth.clock import micro_time
 from berth.errors import DecodeError, TemporaryError
 from berth.kube.client import DEFAULT_TIMEOUT, KubeClient
-from berth.kube.errors import Response, refusal
+from berth.kube.errors import refusal
+from berth.kube.http1 import Response
 from berth.kube.listwatch import LineSplitter
 from berth.settings.settings import LeaseSettings
 

@@ -7,6 +7,7 @@ from typing import ClassVar, Final
 
 from berth.api.config.types import Point
 from berth.api.pod import Pod, is_gated
+from berth.cluster.pods import Trait
 from berth.framework.events import Action, ClusterEvent, EventHint, Resource, nothing
 from berth.framework.interface import EnqueueExtensions, PreEnqueuePlugin, Reads
 from berth.framework.status import SUCCESS, Status
@@ -20,6 +21,7 @@ class SchedulingGates(PreEnqueuePlugin, EnqueueExtensions):
 
     name: ClassVar[str] = NAME
     reads = Reads.SPEC
+    only_for = Trait.SCHEDULING_GATES
 
     def pre_enqueue(self, pod: Pod) -> Status:
         gates = [gate.name for gate in pod.spec.scheduling_gates or ()]

@@ -10,7 +10,6 @@ from typing import Final, Literal
 import msgspec
 
 from berth.api.meta import NAME_CHARACTERS
-from berth.framework.extending import is_interested
 from berth.framework.profile import Profile
 from berth.framework.status import Status
 from berth.messages.attempts import DecisionSummary, Preemption, Ranked
@@ -43,7 +42,7 @@ def skip_reason(live: Ranked, profile: Profile | None) -> SkipReason | None:
         return SkipReason.PROFILE
     if live.error or live.behind:
         return SkipReason.LIVE
-    if any(extender.is_asked and is_interested(extender, live.pod) for extender in profile.extenders):
+    if profile.asks_extenders(live.pod):
         return SkipReason.EXTENDERS
     return None
 

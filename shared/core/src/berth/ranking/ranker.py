@@ -54,10 +54,6 @@ class Ranker:
     def nodes_named(self, view: View) -> int:
         return 2 * self.best if view.snapshot.size < self.small else self.best
 
-    def asks_extenders(self, pending: Pending) -> bool:
-        """Whether extenders must be asked about the pod's nodes before it is ranked."""
-        return self.profiles[pending.profile].asks_extenders(pending.pod)
-
     def to_extend(self, pending: Pending, view: View, *, search: bool = True) -> ToExtend:
         """The nodes to ask extenders about before the pod is ranked."""
         return nodes_to_extend(pending.pod, view.snapshot, self.profiles[pending.profile], search=search)
