@@ -63,6 +63,8 @@ class Invariants:
         """By victim's uid: the preemptor's uid, and the node."""
         self._plans: dict[str, list[Pod]] = {}
         """By preemptor's uid, the victims that a binder has chosen and of which it has deleted none."""
+        self._preempting: dict[str, tuple[str, float]] = {}
+        """By preemptor's uid, the node on which a binder last began to evict for it, and when."""
         self._waits_since: dict[str, float] = {}
         """By uid, since when a pod could be bound while a hostile client acts."""
         self._node_history: dict[str, list[tuple[int, dict[str, Any] | None]]] = {}
@@ -107,6 +109,7 @@ class Invariants:
         for victim in victims:
             self._evictions[victim.uid] = (preemptor.uid, node)
         self._plans[preemptor.uid] = victims
+        self._preempting[preemptor.uid] = node, self._world.now
 
     def _on_change(self, change: Any) -> None:
         self._times.append(self._world.now)
@@ -296,7 +299,7 @@ class Invariants:
             return
         for truth in (now, self._known(request, VISIBLE_SECONDS)):
             found = truth.rank(preemptor, self.profile_of(preemptor), may_preempt=True).nomination
-            if found is None or not found.victims or found.node in self.messages.reserved.values():
+            if found is None or not found.victims or found.node in self._reserved_for_others(preemptor):
                 return
             cheapest = _cost(truth.pods[uid] for uid in found.victims)
             if cheapest >= _cost(plan):
@@ -305,6 +308,15 @@ class Invariants:
             f"{', '.join(pod.key for pod in plan)} are evicted for {preemptor.key} at {_cost(plan)}, which {cheapest} "
             f"on {found.node} would have cost"
         )
+
+    def _reserved_for_others(self, preemptor: Pod) -> set[str]:
+        """Nodes on which the binder counts a preemptor: by a Decision, or by one that it stores only after evicting."""
+        begun = {
+            node
+            for uid, (node, at) in self._preempting.items()
+            if uid != preemptor.uid and self._world.now - at <= VISIBLE_SECONDS
+        }
+        return begun | set(self.messages.reserved.values())
 
     def _known(self, request: ApiRequest, seconds: float) -> Truth:
         """The cluster as the sender knew it, or could have known it so many seconds ago."""
@@ -687,6 +699,7 @@ NOT_OF_PODS: Final = tuple(
         "versions",
         "stalled._pods",
         "_waiting._rejected",
+        "_written",
     )
 )
 """Tables that may keep more: the first line has limits of their own, the others are by node, kind, plugin or event."""

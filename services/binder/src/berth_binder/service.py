@@ -324,7 +324,7 @@ class BinderEpoch:
             self._inbox.put(event)
 
     async def _is_known(self, term: int) -> bool:
-        """Whether a watcher has had the term: ``control`` has it before any message of it is published."""
+        """Whether a watcher has had the term: ``control`` has it before any message."""
         entry = await self._session.get(CONTROL, term_key("watcher"))
         if entry is None:  # a new store, in which no watcher has led yet
             return True

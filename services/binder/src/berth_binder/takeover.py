@@ -49,7 +49,7 @@ RANKED_PODS: Final = all_of("ranked")
 
 
 class _RankedPod(Message, frozen=True, kw_only=True):
-    """The pod alone: a former leader of another version may accept messages that this one rejects."""
+    """The pod alone, because another version may accept messages that this one rejects."""
 
     pod: Pod
 

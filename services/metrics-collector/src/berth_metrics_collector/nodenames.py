@@ -137,7 +137,7 @@ def _addresses(nodes: Iterable[Node], kind: str) -> Iterator[tuple[Address, str]
 
 
 def _address(text: str) -> Address | None:
-    """The address without zone, an IPv4 address within IPv6 as IPv4; ``None`` if the text is no address."""
+    """The address without zone, an IPv4 address within IPv6 as IPv4; ``None`` if invalid."""
     try:
         address = ip_address(text.partition("%")[0])
     except ValueError:

@@ -335,7 +335,7 @@ class StalledAttempts:
         return dict(self._pods)
 
     def waits_for(self, uid: str) -> str:
-        """The consumer that the pod's message waits for; empty if there is no such message."""
+        """The consumer that the pod's message waits for; may be empty."""
         return self._waits_for.get(uid, ("", ""))[1]
 
     def found(self, pod: QueuedPod, held_by: WorkQueue, seconds: float) -> list[Warn | Note]:
@@ -389,7 +389,7 @@ class _HeldRoom:
 
 
 def _attempt_of(decision: DecisionSummary) -> Attempt | None:
-    """The Decision's attempt; ``None`` if its text is no attempt, because any client may have written it."""
+    """The Decision's attempt; ``None`` for text that is no attempt: any client may write it."""
     try:
         return Attempt.parse(decision.attempt)
     except DecodeError:

@@ -123,7 +123,7 @@ def needed(words: Sequence[str], commands: Iterable[str]) -> Sequence[str]:
 
 
 def completed(commands: Iterable[str], environment: Mapping[str, str] = os.environ) -> Sequence[str]:
-    """Subcommands that a completion needs. A shell waits at every Tab, so only these are imported."""
+    """Subcommands to import for a completion: a shell waits at every Tab."""
     typed = next((environment[name].split() for name in WORDS if name in environment), [])[1:]
     if len(typed) == 1:  # maybe incomplete
         return [name for name in commands if name.startswith(typed[0])]

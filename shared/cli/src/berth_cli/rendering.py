@@ -255,7 +255,7 @@ def ago(then: datetime, now: datetime) -> str:
 
 
 def is_current(age: float) -> bool:
-    """``age``: seconds since the mirror was confirmed."""
+    """Whether a mirror is current; ``age``: seconds since it was confirmed."""
     return age <= CURRENT_WITHIN.total_seconds()
 
 

@@ -40,7 +40,7 @@ class SnapshotError(ValueError):
 
 
 def read(path: Path) -> list[JsonObject]:
-    """Return the objects of a file: a List, one object, or several YAML documents.
+    """The objects of a file: a List, one object, or several YAML documents.
 
     Raises:
         SnapshotError: it cannot be read, or has other contents.

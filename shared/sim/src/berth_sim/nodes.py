@@ -138,7 +138,7 @@ def _is_of_a_cordon(taint: object) -> bool:
 
 
 def running_status(pod: JsonObject, now: str) -> JsonObject:
-    """Return the status that a kubelet writes when all containers of a pod run."""
+    """The status that a kubelet writes when all containers of a pod run."""
     conditions = {condition["type"]: condition for condition in pod["status"].get("conditions") or []}
     for name in _RUNNING_CONDITIONS:
         conditions[name] = {"type": name, "status": "True", "lastProbeTime": None, "lastTransitionTime": now}
@@ -153,7 +153,7 @@ def running_status(pod: JsonObject, now: str) -> JsonObject:
 
 
 def succeeded_status(pod: JsonObject, now: str) -> JsonObject:
-    """Return the status of a running pod after its containers have ended well."""
+    """The status of a running pod after its containers have ended well."""
     ended = {"terminated": {"exitCode": 0, "reason": "Completed", "finishedAt": now}}
     containers = [
         {**status, "ready": False, "started": False, "state": ended} for status in pod["status"]["containerStatuses"]
@@ -200,7 +200,7 @@ def node_manifest(  # noqa: PLR0913 - keyword-only, each with its default
     unschedulable: bool = False,
     extended: Mapping[str, str] | None = None,
 ) -> JsonObject:
-    """Return a node that is ready and offers all of its capacity.
+    """A node that is ready and offers all of its capacity.
 
     Args:
         name: Name and hostname label.
@@ -244,7 +244,7 @@ def pod_manifest(  # noqa: PLR0913 - keyword-only, each with its default
     priority_class: str = "",
     spec: Mapping[str, Any] | None = None,
 ) -> JsonObject:
-    """Return a pod of one container.
+    """A pod of one container.
 
     Args:
         name: Name.

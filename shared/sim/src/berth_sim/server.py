@@ -227,7 +227,7 @@ class SimulatedApiServer:
 
 
 def _verb(method: str, route: Route, query: Mapping[str, str]) -> Verb:
-    """Return the verb of a request, as RBAC names it.
+    """The verb of a request, as RBAC names it.
 
     Raises:
         StatusError: 405.
@@ -259,7 +259,7 @@ def _collection_verb(method: str, route: Route) -> Verb | None:
 
 
 def _named(route: Route, query: Mapping[str, str]) -> Mapping[str, str]:
-    """Return the query of a watch of one object: its name is a field selector."""
+    """The query of a watch of one object: its name is a field selector."""
     if not route.name:
         return query
     fields = ",".join(part for part in (query.get("fieldSelector"), f"metadata.name={route.name}") if part)

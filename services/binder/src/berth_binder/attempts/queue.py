@@ -247,7 +247,7 @@ class BindingQueue:
             self.waiting.set(attempt, now + self._settings.plugin_interval.total_seconds())
 
     def wait_to_ask(self, attempt: BindingAttempt, now: float) -> list[SetAside]:
-        """Pause the attempt, because extenders are asked about as many other pods as may be asked about at once."""
+        """Pause the attempt, because extenders are asked about the most pods allowed at once."""
         self.wait_for_extender(attempt, now, ABOUT_EVICTIONS)
         return self._pause(attempt, now + self._interval, ABOUT_EVICTIONS)
 

@@ -223,7 +223,11 @@ T = TypeVar("T")
 
 
 def _read(reader: readers.Reader[T], flag: str, given: str) -> T:
-    """Raises: UsageError: the flag's text is invalid."""
+    """Read a flag.
+
+    Raises:
+        UsageError: the flag's text is invalid.
+    """
     try:
         return reader(given)
     except ValueError as exc:
@@ -295,7 +299,6 @@ def _writer(output: Path, head: Header) -> Iterator[RecordingWriter]:
 
 
 def _refuse_a_terminal() -> None:
-    """Raises: UsageError: standard output is a terminal."""
     if sys.stdout.isatty():
         raise UsageError("writing a recording to a terminal: redirect standard output into a file, or name one")
 

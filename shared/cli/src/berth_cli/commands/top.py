@@ -307,7 +307,7 @@ def _node_line(mirror: MirrorReader, name: str) -> NodeLine | None:
 
 
 def overview_lines(overview: Overview, *, rows: int | None) -> Iterator[RenderableType]:
-    """As text. ``rows``: the number of nodes that are shown; ``None`` is all."""
+    """The overview as text. ``rows``: the number of nodes that are shown; ``None`` is all."""
     yield plain(overview.source)
     yield queues(overview)
     yield _flow(overview)

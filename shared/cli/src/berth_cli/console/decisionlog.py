@@ -269,7 +269,7 @@ def _line_of(at: float, decided: DecidedAttempt, creation_of: CreationOf) -> Dec
 
 
 def _stage_seconds(line: DecisionLine) -> tuple[float | None, float | None, float | None]:
-    """From creation to PENDING, to RANKED, and to the Decision."""
+    """Seconds from creation to PENDING, to RANKED, and to the Decision."""
     return (
         None if (waited := _between(line.created, line.asked)) is None else float(int(waited)),
         _between(line.asked, line.ranked),

@@ -90,7 +90,7 @@ class Guard:
         return cls(host=host, hosts=hosts, token=token, proxy=proxy, _key=key)
 
     def knows(self, host_header: str | None) -> bool:
-        """Foreign names that resolve here are refused."""
+        """Whether the host is known. Foreign names that resolve here are refused."""
         return host_header is not None and name_of_host(host_header) in self.hosts
 
     def same_origin(self, origin: str | None, host_header: str | None) -> bool:

@@ -146,7 +146,7 @@ class ConsoleServer:
             return json_answer(await pod_queue_json(self._advisory(), pod_of(request)))
 
     def _advisory(self) -> Advisory:
-        """From the mirror that the page shows and the pods that the watcher has."""
+        """Advice from the mirror that the page shows and the pods that the watcher has."""
         return Advisory(
             session=self._feed.session,
             snapshot=self._feed.model.mirror.snapshot,

@@ -72,7 +72,7 @@ def password_file(folder: Path, user: str) -> Path:
 
 
 def environment(folder: Path, user: str, prefix: str = "") -> Mapping[str, str]:
-    """Variables of a service that connects as this user, who is named without prefix."""
+    """Variables of a service that connects as this user, named without prefix."""
     known = next(one for one in users(prefix) if one.names.own_word(one.name) == user)
     return {
         "BERTH_NATS_USER": known.name,

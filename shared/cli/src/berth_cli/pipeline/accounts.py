@@ -85,7 +85,7 @@ class User:
 
     @property
     def is_person(self) -> bool:
-        """Whether the user is for people, in the account that may only look."""
+        """Whether the user is in the account that may only look."""
         return self.account == self.names.word(PEOPLE)
 
 

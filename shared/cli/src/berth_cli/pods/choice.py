@@ -60,7 +60,7 @@ def estimate_text(candidate: Candidate) -> str:
 
 
 def choice_lines(decision: Decision) -> Iterator[str]:
-    """Sentences about the choice of the node; empty for a pod that is on no candidate."""
+    """Why the node was chosen; empty for a pod on no candidate."""
     chosen = chosen_candidate(decision)
     if chosen is None:
         return

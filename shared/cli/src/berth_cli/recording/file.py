@@ -105,7 +105,11 @@ class Recorded(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, ta
         return None if data == _NULL else data
 
     def check(self) -> None:
-        """Raises: DecodeError: it looks like a message and is invalid."""
+        """Check the record.
+
+        Raises:
+            DecodeError: it looks like a message and is invalid.
+        """
         _check_zone(self.time)
         if self.base64 is not None:
             with decoding("a recording's base64"):
@@ -131,7 +135,11 @@ class Waiting(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag
     more: int = 0
 
     def check(self) -> None:
-        """Raises: DecodeError: a time has no zone, or a Decision is not one of DECISIONS or not a message."""
+        """Check times and Decisions.
+
+        Raises:
+            DecodeError: a time has no zone, or a Decision is not one of DECISIONS or not a message.
+        """
         for time in (self.at, *(pod.since for pod in self.pods)):
             _check_zone(time)
         for decision in self.decisions:
@@ -471,7 +479,11 @@ class _Order:
         self._has_ended = False
 
     def check(self, record: Record) -> None:
-        """Raises: DecodeError."""
+        """Check the next record.
+
+        Raises:
+            DecodeError: it is invalid, or after the end.
+        """
         if self._has_ended:
             raise DecodeError("decoding a recording: want nothing after its end, got more")
         if isinstance(record, Recorded | Waiting):

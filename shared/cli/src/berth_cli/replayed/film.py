@@ -136,7 +136,7 @@ class Film:
         return self._by_pod.get(name, [])
 
     def ends_with(self, uid: str) -> bool:
-        """Whether the pod is placed at the end. A pod of a removed node counts until it is deleted itself."""
+        """Whether the pod ends placed. A removed node's pods count until they are deleted themselves."""
         return self._run is not None and self._run.snapshot.placed(uid) is not None
 
     def step_of(self, at: datetime) -> int:

@@ -193,7 +193,7 @@ def _of(scheduler: str, one: FoundObject[Pod]) -> FoundObject[Pod]:
 
 
 def _pods_to_place(pods: Iterable[FoundObject[Pod]], *, problems: list[str]) -> dict[Identity, FoundObject[Pod]]:
-    """Pods in the order of the files; reasons not to place a pod are added to ``problems``."""
+    """Pods in the order of the files; reasons against placing are added to ``problems``."""
     to_place: dict[Identity, FoundObject[Pod]] = {}
     for one in pods:
         before = to_place.setdefault(one.identity, one)

@@ -90,7 +90,11 @@ def with_pods(documents: Iterable[Document], problems: list[str]) -> Iterator[Do
 
 
 def _read(raw: bytes) -> Workload:
-    """Raises: DecodeError."""
+    """Decode a workload.
+
+    Raises:
+        DecodeError: it is invalid, or has no name.
+    """
     workload = decode(_decoder, raw)
     if not workload.metadata.name:
         raise DecodeError("metadata.name: missing: give it a name")

@@ -278,7 +278,7 @@ class NodesWithoutPods(Nodes):
         self._removed = removed
 
     def infos_at(self, positions: RowIndex) -> Iterator[NodeInfo | None]:
-        """None for each: what remains is known as sums only."""
+        """``None`` for each: the remaining pods are known as sums only."""
         return (None for _ in positions)
 
     @property
@@ -327,7 +327,7 @@ class AnotherPod:
         return msgspec.structs.replace(self._like, metadata=metadata)
 
     def requested(self, resource: str) -> int:
-        """Its requests, including the effect on ``requested``."""
+        """The pod's requests, including the effect on ``requested``."""
         return self._counted.get(resource, 0)
 
     def room_on(self, info: NodeInfo) -> int:

@@ -274,7 +274,7 @@ class ValueIndex:
                 del self._keys[value]
 
     def find(self, old: object, new: object) -> Iterable[Hashable]:
-        """In a fixed order, so that equal events requeue pods in an equal order."""
+        """Keys in a fixed order, so that equal events requeue pods in an equal order."""
         values = self._of_event(old, new)
         if values is None:
             return list(self._values)

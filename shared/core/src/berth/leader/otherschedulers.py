@@ -80,7 +80,7 @@ class OtherSchedulers:
         return None
 
     async def appeared(self) -> OtherScheduler | None:
-        """As ``blocking``, for a leader: only a scheduler known to live, and without errors."""
+        """The scheduler as in ``blocking``, for a leader: only a scheduler known to live, and without errors."""
         try:
             other = await self.blocking()
         except BerthError:

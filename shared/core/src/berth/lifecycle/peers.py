@@ -73,7 +73,7 @@ class Announcement(Versioned, frozen=True, kw_only=True):
 
     @property
     def subject(self) -> str:
-        """Its user may publish for its own service only."""
+        """The subject to announce on; a user may publish for its own service only."""
         return f"{PREFIX}.announce.berth-{escape_token(self.service)}.{escape_token(self.identity)}"
 
 

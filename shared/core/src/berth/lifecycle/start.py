@@ -42,7 +42,7 @@ class ReadConfiguration(Protocol):
     """Reads the configuration file as a service needs it; raises as ``berth.settings.file.read_file``."""
 
     def __call__(self, path: Path | None, *, provider: str, gates: str) -> KubeSchedulerConfiguration:
-        """``None``: the defaults of the provider."""
+        """Read the configuration; ``None``: the defaults of the provider."""
         ...
 
 

@@ -106,7 +106,7 @@ def _is_string_map(entries: Any) -> bool:
 def admit(
     store: Store, kind: SimulatedKind, value: JsonObject, default_scheduler: str = DEFAULT_SCHEDULER
 ) -> JsonObject:
-    """Return a new object with its defaults; ``default_scheduler`` applies to pods that name none.
+    """A new object with its defaults; ``default_scheduler`` applies to pods that name none.
 
     Raises:
         StatusError: 403 or 422, the object is rejected.

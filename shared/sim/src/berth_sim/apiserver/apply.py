@@ -29,7 +29,7 @@ class Applier:
 
 
 def applied(kind: SimulatedKind, live: JsonObject | None, config: JsonObject, applier: Applier) -> JsonObject:
-    """Return the object after `applier` has applied its configuration.
+    """The object after `applier` has applied its configuration.
 
     Raises:
         StatusError: 409, another applier owns a field and has another value for it.

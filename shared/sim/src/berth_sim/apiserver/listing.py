@@ -96,7 +96,7 @@ def _field(value: JsonObject, path: FieldPath) -> str:
 
 @lru_cache(maxsize=1024)
 def parse(kind: SimulatedKind, label_selector: str, field_selector: str) -> Selector:
-    """Return the selector of a request.
+    """The selector of a request.
 
     Raises:
         StatusError: 400, it cannot be parsed, or the kind does not support the field.
@@ -240,7 +240,7 @@ def is_set(query: Mapping[str, str], name: str) -> bool:
 
 
 def integer(query: Mapping[str, str], name: str) -> int:
-    """Return a number of the query; 0 if absent.
+    """A number of the query; 0 if absent.
 
     Raises:
         StatusError: 400.
@@ -253,7 +253,7 @@ def integer(query: Mapping[str, str], name: str) -> int:
 
 
 def resource_version(text: str) -> int | None:
-    """Return a resourceVersion as a number; None if absent.
+    """A resourceVersion as a number; None if absent.
 
     Raises:
         StatusError: 400.
@@ -285,7 +285,7 @@ def _token(text: str) -> Token:
 
 
 def list_page(store: Store, kind: SimulatedKind, namespace: str, options: ListOptions) -> ListPage:
-    """Return a page; every page of a list shows the state at the revision of its first page.
+    """A page; every page of a list shows the state at the revision of its first page.
 
     Raises:
         StatusError: 410, that revision is compacted; 504, the requested revision is newer than the present one.

@@ -34,7 +34,7 @@ _DELETE_FROM = "$deleteFromPrimitiveList/"
 
 
 def apply(content_type: str, value: Any, patch: Any) -> Any:
-    """Return `value` with a patch of that content type applied.
+    """`value` with a patch of that content type applied.
 
     Raises:
         StatusError: 400, the patch does not fit the object.

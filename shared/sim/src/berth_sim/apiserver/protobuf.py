@@ -31,7 +31,7 @@ _ZEROS: Final = frozenset(
 
 
 def decode(body: bytes, name: str) -> JsonObject:
-    """Return the object of a body as JSON would have it.
+    """The object of a body as JSON would have it.
 
     Raises:
         StatusError: 400, not such a body, or an object of a kind that is not known here.

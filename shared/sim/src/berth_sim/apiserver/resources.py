@@ -296,7 +296,7 @@ _SET_BY_SERVER = frozenset(
 
 
 def incoming(kind: SimulatedKind, namespace: str, body: Any) -> JsonObject:
-    """Return the request's body as a new object in its stored form.
+    """The request's body as a new object in its stored form.
 
     Raises:
         StatusError: 400, another kind, another namespace, or not an object.
@@ -319,12 +319,12 @@ _HEAD = frozenset({"kind", "apiVersion", "metadata"})
 
 
 def as_shown(kind: SimulatedKind, value: JsonObject) -> JsonObject:
-    """Return a stored object in the kind's own form (the two kinds of events share their objects)."""
+    """A stored object in the kind's own form (the two kinds of events share their objects)."""
     return events.as_new_event(value) if kind is NEW_EVENTS else value
 
 
 def _only_part(kind: SimulatedKind, before: JsonObject, value: JsonObject, part: Part) -> JsonObject:
-    """Return `value`, with the fields that this write may not change taken from `before`."""
+    """`value`, with the fields that this write may not change taken from `before`."""
     kept = {member: before["metadata"][member] for member in _KEPT_METADATA if member in before["metadata"]}
     metadata = {
         **{member: entry for member, entry in value["metadata"].items() if member not in _KEPT_METADATA and entry},

@@ -48,7 +48,7 @@ def as_core_event(event: dict[str, Any]) -> dict[str, Any]:
 
 
 def with_defaults(event: dict[str, Any]) -> dict[str, Any]:
-    """Return a core/v1 Event with the members that the API server always shows."""
+    """A core/v1 Event with the members that the API server always shows."""
     return {**event, **{member: value for member, value in _ALWAYS_THERE.items() if member not in event}}
 
 
@@ -148,7 +148,7 @@ class Table:
         return self._sorted
 
     def as_of(self, revision: int) -> list[StoredObject]:
-        """Return all objects as of a revision.
+        """All objects as of a revision.
 
         Raises:
             StatusError: 410, the history does not reach back that far.
@@ -166,7 +166,7 @@ class Table:
         return [items[key] for key in sorted(items)]
 
     def since(self, revision: int) -> list[StoreEvent]:
-        """Return the changes after a revision, oldest first.
+        """The changes after a revision, oldest first.
 
         Raises:
             StatusError: 410, some of them are compacted.

@@ -61,7 +61,7 @@ WORKLOADS: Final = frozenset(_SPECS)
 
 
 def admit(kind: SimulatedKind, value: JsonObject, default_scheduler: str) -> JsonObject:
-    """Return a new workload with its defaults.
+    """A new workload with its defaults.
 
     Raises:
         StatusError: 422, its selector does not select the pods of its template.

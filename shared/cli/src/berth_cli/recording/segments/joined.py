@@ -47,7 +47,7 @@ class OverlappingFile:
 
     @classmethod
     def of(cls, name: str, file: BinaryIO) -> OverlappingFile:
-        """Read a file once. Raises: RecordingError."""
+        """Read a file once. Raises as :func:`opened`."""
         header, records = opened(name, file, is_continued=True)
         part = cls(name=name, file=file, header=header, newest=header.at)
         for record in records:
@@ -85,7 +85,7 @@ class OverlappingFile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Joined:
-    """Files that continue each other; ``less``: why they cover less than requested; empty if they do not."""
+    """Overlapping files; ``less``: why they cover less than requested; empty if they do not."""
 
     parts: Sequence[OverlappingFile]
     less: str = ""
@@ -101,7 +101,8 @@ class Joined:
     def records(self) -> Iterator[Record]:
         """The first file, then the others' changes that their predecessor lacks; every list of pods.
 
-        Raises: RecordingError: there are more than a replay reads.
+        Raises:
+            RecordingError: there are more than a replay reads.
         """
         reached: dict[Source, int] = {}
         size = 0

@@ -105,7 +105,11 @@ class Keeper:
 
 class _Segment:
     def __init__(self, path: Path, head: Header, session: Session, ask: AskQueue, on_missing: OnBegun) -> None:
-        """Raises: UsageError: the file cannot be created."""
+        """Begin a segment.
+
+        Raises:
+            UsageError: the file cannot be created.
+        """
         self._path = path
         self._writer = RecordingWriter.create(path, head)
         self._recorder = Recorder(session, self._writer, ask)
@@ -130,7 +134,7 @@ class _Segment:
             await self.wait(FLUSH / 20)
 
     async def read_up_to(self, positions: dict[Source, int]) -> None:
-        """Until it has reached the next segment's begin, or a time limit. Raises as :meth:`wait`."""
+        """Wait until it has reached the next segment's begin, or a time limit. Raises as :meth:`wait`."""
         with suppress(TimeoutError):
             async with asyncio.timeout(OVERLAP.total_seconds()):
                 while any(self.positions[source] < position for source, position in positions.items()):

@@ -80,7 +80,7 @@ def _digest(value: object) -> str:
 
 
 def go_duration(duration: timedelta) -> str:
-    """In Go's form: ``15s``, ``1m30s``, ``500ms``."""
+    """The duration in Go's form: ``15s``, ``1m30s``, ``500ms``."""
     milliseconds = round(duration.total_seconds() * 1000)
     if milliseconds % 1000:
         return f"{milliseconds}ms"

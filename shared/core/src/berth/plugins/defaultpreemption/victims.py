@@ -85,7 +85,7 @@ def lower_priority_pods_on(node: NodeInfo, pod: Pod) -> list[PlacedPod]:
 
 
 def most_important_first(pods: Iterable[PlacedPod]) -> list[PlacedPod]:
-    """By priority, then by start time; the uid makes the order the same in every process."""
+    """Pods by priority, then start time; the uid makes the order the same in every process."""
     return sorted(pods, key=lambda placed: (-priority_of(placed.pod), started_at(placed.pod), placed.pod.uid))
 
 

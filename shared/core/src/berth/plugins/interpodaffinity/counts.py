@@ -205,7 +205,7 @@ def topology_scores(terms: Iterable[ScoredTerm], snapshot: Snapshot) -> list[Dom
 
 
 def _topology_score(key: str, terms: Iterable[ScoredTerm], snapshot: Snapshot) -> DomainSums | None:
-    """None if no counted pod is in a domain; a sum of 0 counts."""
+    """The key's scores; None if no counted pod is in a domain; a sum of 0 counts."""
     total = np.zeros(snapshot.columns.capacity, dtype=np.float64)
     touched = np.zeros(snapshot.columns.capacity, dtype=np.bool_)
     for term in terms:

@@ -119,7 +119,7 @@ class InterPodAffinity(
         return SUCCESS
 
     def rejected_without(self, state: CycleState, pod: Pod, nodes: Nodes, removed: RemovedPods) -> Verdicts | None:
-        """By the remaining anti-affinity. With affinity terms each node must be tried: victims may match them."""
+        """Reject by the remaining anti-affinity. With affinity terms try each node: victims may match them."""
         counts = state.read(AFFINITY_COUNTS)
         if counts.terms.required_affinity:
             return None

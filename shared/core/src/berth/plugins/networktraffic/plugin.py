@@ -62,7 +62,7 @@ class NetworkTraffic(VectorScorePlugin, NormalizePlugin, ExplainingPlugin):
         return self._score_all(nodes, None)
 
     def score_with_another(self, state: CycleState, pod: Pod, nodes: NodesWithAnother) -> Scores:
-        """With the whole estimate for the other pod, as for a pod that was just placed."""
+        """Score with the whole estimate for the other pod, as for a pod that was just placed."""
         return self._score_all(nodes, pod)
 
     def _score_all(self, nodes: Nodes, another: Pod | None) -> Scores:
@@ -92,7 +92,7 @@ class NetworkTraffic(VectorScorePlugin, NormalizePlugin, ExplainingPlugin):
 
 
 class FilteringNetworkTraffic(NetworkTraffic, VectorFilterPlugin, EnqueueExtensions):
-    """Also rejects nodes with a saturated link; nodes without a usable sample pass."""
+    """NetworkTraffic that also rejects nodes with a saturated link; nodes without a usable sample pass."""
 
     def __init__(self, args: NetworkTrafficArgs) -> None:
         super().__init__(args)
@@ -114,7 +114,7 @@ class FilteringNetworkTraffic(NetworkTraffic, VectorFilterPlugin, EnqueueExtensi
         )
 
     def _is_unsaturated_now(self, _: Pod, __: object, news: object) -> bool:
-        """By the sample alone, because estimates that may have rejected the node fade."""
+        """Decide by the sample alone, because estimates that may have rejected the node fade."""
         if not isinstance(news, LiveDataUpdate) or news.source not in self.live_sources:
             return False
         return news.data is None or not measured_share(decode_bandwidth(news.data), self._args) >= self._limit
@@ -129,7 +129,7 @@ def _megabytes(bytes_per_second: float) -> str:
 
 
 def _build(args: NetworkTrafficArgs) -> NetworkTraffic:
-    """Without Filter unless configured, so that the binder reads live data only for a filter."""
+    """The plugin, without Filter unless configured, so that the binder reads live data only for a filter."""
     return FilteringNetworkTraffic(args) if args.saturation_percent else NetworkTraffic(args)
 
 

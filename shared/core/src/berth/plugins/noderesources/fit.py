@@ -182,7 +182,7 @@ class NodeResourcesFit(PreFilterPlugin, VectorFilterPlugin, RemedyPlugin, Vector
         return FreedIndex(self._wanted_by_pod)
 
     def _wanted_at_priority(self, pod: Pod) -> Hashable:
-        """By priority too, because that decides which pods the pod may evict."""
+        """Priority and requests, because priority decides which pods the pod may evict."""
         return priority_of(pod), self._wanted_by(pod.spec)
 
     def _wanted_by_pod(self, pod: Pod) -> CountedAmounts:

@@ -135,7 +135,7 @@ class PodTopologySpread(
         return SUCCESS
 
     def rejected_without(self, state: CycleState, pod: Pod, nodes: Nodes, removed: RemovedPods) -> Verdicts | None:
-        """By the present minimum. Removing pods may lower the minimum, so nodes may pass here that Filter rejects."""
+        """Reject by the present minimum. Removing pods may lower it, so nodes may pass here that Filter rejects."""
         rejected = np.zeros(len(nodes), dtype=np.bool_)
         for counts in state.read(SPREAD_COUNTS).constraints:
             rejected |= counts.domains.of_nodes(nodes) - counts.removed(removed, nodes.snapshot) > counts.max_count
