@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import weakref
+from dataclasses import replace
 from random import Random
 
 import msgspec
@@ -47,9 +48,7 @@ def every_plugin() -> Profile:
 
 def every_score() -> Profile:
     """The scores of all of today's plugins. Together their filters leave hardly ever two nodes to be scored."""
-    profile = every_plugin()
-    profile.pre_filters, profile.filters = (), ()
-    return profile
+    return replace(every_plugin(), pre_filters=(), filters=())
 
 
 def of_1_18() -> Profile:
@@ -60,8 +59,7 @@ def of_1_18() -> Profile:
 def twice_as_heavy() -> Profile:
     """The default plugins with twice their weights."""
     profile = default_profile()
-    profile.scores = tuple(WeightedScore(each.plugin, 2 * each.weight) for each in profile.scores)
-    return profile
+    return replace(profile, scores=tuple(WeightedScore(each.plugin, 2 * each.weight) for each in profile.scores))
 
 
 PROFILES = [pytest.param(make, id=make.__name__) for make in (default_profile, every_plugin, every_score, of_1_18)]

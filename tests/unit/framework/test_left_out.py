@@ -19,6 +19,7 @@ from berth.api.pod import (
     Pod,
     PodAffinity,
     PodAffinityTerm,
+    PodResourceClaim,
     PodSchedulingGate,
     PodSpec,
     TopologySpreadConstraint,
@@ -141,6 +142,9 @@ VOLUMES = ("VolumeRestrictions", "VolumeBinding", "VolumeZone", "NodeVolumeLimit
             id="host port",
         ),
         pytest.param(with_spec(host_users=False), ("NodeDeclaredFeatures",), id="host users"),
+        pytest.param(
+            with_spec(resource_claims=[PodResourceClaim(name="gpu")]), ("DynamicResources",), id="resource claim"
+        ),
         pytest.param(with_spec(affinity=ANTI_AFFINITY), ("InterPodAffinity",), id="pod affinity"),
         pytest.param(with_spec(topology_spread_constraints=[SPREAD]), ("PodTopologySpread",), id="spread"),
         pytest.param(OWNED, ("PodTopologySpread",), id="owned"),
@@ -160,6 +164,17 @@ def test_what_is_in_the_snapshot_decides_too():
     service = Service(metadata=ObjectMeta(name="s", namespace="default"))
     snapshot.objects(Service).set("default/s", service)
     assert before - profile.left_out(snapshot.traits_of(pod)) == {"InterPodAffinity", "PodTopologySpread"}
+
+
+def test_a_cordoned_node_decides_for_pods_of_known_classes_too():
+    profile, snapshot, pod = default_profile(), Snapshot(), a_pod()
+    snapshot.set_node(a_node("n"))
+    for is_cordoned in (False, True, False):
+        snapshot.set_node(a_node("n", unschedulable=is_cordoned))
+        assert ("NodeUnschedulable" in profile.left_out(snapshot.traits_of(pod))) is not is_cordoned
+        found = rank(pod, snapshot, profile, attempt=first_attempt(pod))
+        assert bool(found.candidates) is not is_cordoned
+        assert [each.plugin for each in found.rejections] == ["NodeUnschedulable"] * is_cordoned
 
 
 def test_added_affinity_matters_to_every_pod():

@@ -10,13 +10,13 @@ import pytest
 from hypothesis import Phase, assume, given, settings
 from hypothesis import strategies as st
 
+from berth.api.node import first_untolerated
 from berth.cluster.nodes import AnotherPod, NodeInfo, Nodes, NodesWithAnother
 from berth.cluster.pods import EquivalenceClass
 from berth.framework.interface import Plugin, PreFilterPlugin, PreScorePlugin, VectorFilterPlugin, VectorScorePlugin
 from berth.framework.plugincalls import run_score_with_another
 from berth.framework.status import CycleState
 from berth.plugins.factory import PluginFactory
-from berth.plugins.matching import first_untolerated
 from berth.plugins.nodeaffinity import NodeAffinityArgs, NodeAffinityPlugin
 from berth.plugins.registry import BUILT_IN
 from berth.profiles.installed import known_plugins

@@ -32,7 +32,6 @@ from berth.plugins import imagelocality, nodeaffinity, tainttoleration
 from berth.plugins.domains import DomainSums
 from berth.plugins.factory import PluginFactory, no_args, with_args
 from berth.plugins.interpodaffinity import plugin as interpodaffinity
-from berth.plugins.matching import by_taints
 from berth.plugins.podtopologyspread import plugin as podtopologyspread
 from berth.plugins.podtopologyspread.constraints import SCHEDULE_ANYWAY, Constraint, has_all_keys
 from berth.plugins.podtopologyspread.counts import ConstraintScore, SpreadScores
@@ -85,7 +84,7 @@ class TaintTolerationV118(tainttoleration.TaintToleration, PreScorePlugin):
 
     def score_all(self, state: CycleState, pod: Pod, nodes: Nodes) -> Scores:
         tolerations = state.read(MILD)
-        return by_taints(nodes, lambda taints: count_untolerated_prefer_no_schedule(taints, tolerations))
+        return nodes.by_taints(lambda taints: count_untolerated_prefer_no_schedule(taints, tolerations))
 
 
 class PodTopologySpreadArgsV118(PodTopologySpreadArgs, frozen=True, kw_only=True):

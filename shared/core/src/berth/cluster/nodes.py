@@ -7,7 +7,7 @@ RejectedNodes are those that one filter rejects.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Final, TypeVar
@@ -16,8 +16,8 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from berth.api.node import Node
-from berth.api.pod import Pod
+from berth.api.node import Node, first_untolerated
+from berth.api.pod import Pod, Toleration
 from berth.api.resources import CPU, LARGE, MEMORY, counted
 from berth.cluster.columns import ALLOCATABLE, NONZERO, REQUESTED, FeatureSet, LabelColumn, TaintSet
 from berth.cluster.pods import PlacedPod
@@ -221,6 +221,17 @@ class Nodes:
     def taint_sets(self) -> list[TaintSet]:
         """Every distinct list of taints, by index."""
         return self._columns.taint_sets.values
+
+    def by_taints(self, value_of: Callable[[TaintSet], int]) -> npt.NDArray[np.int64]:
+        """int64[nodes]: ``value_of`` each node's taints; called once per distinct list of taints."""
+        numbers, sets = self.taints, self.taint_sets
+        if len(numbers) < len(sets):
+            return np.array([value_of(sets[number]) for number in numbers.tolist()], dtype=np.int64)
+        return np.array([value_of(taints) for taints in sets], dtype=np.int64)[numbers]
+
+    def untolerated(self, tolerations: Sequence[Toleration]) -> Mask:
+        """Nodes with a NoSchedule or NoExecute taint that no toleration matches."""
+        return self.by_taints(lambda taints: first_untolerated(taints, tolerations) is not None).astype(np.bool_)
 
     @property
     def declared_features(self) -> npt.NDArray[np.int32]:

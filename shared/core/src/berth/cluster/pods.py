@@ -46,13 +46,18 @@ class Trait(IntFlag):
     HOST_PORTS = auto()
     POD_AFFINITY = auto()  # or anti-affinity
     TOPOLOGY_SPREAD = auto()  # constraints of its own
+    RESOURCE_CLAIMS = auto()
     SCHEDULING_GATES = auto()
     # Beside the class.
     VOLUMES = auto()  # of a type that plugins read
     SELECTED = auto()  # it has an owner, or its namespace has a Service
     PLACED_AFFINITY = auto()  # some placed pod has affinity or anti-affinity
+    # In the nodes: equal for all pods until a node changes.
+    CORDONED_NODE = auto()  # some node is unschedulable
 
 
+# The traits that follow from the nodes.
+TRAITS_OF_NODES: Final = Trait.CORDONED_NODE
 # The traits that follow from an equivalence class.
 TRAITS_OF_CLASS: Final = (
     Trait.NODE_NAME
@@ -61,6 +66,7 @@ TRAITS_OF_CLASS: Final = (
     | Trait.HOST_PORTS
     | Trait.POD_AFFINITY
     | Trait.TOPOLOGY_SPREAD
+    | Trait.RESOURCE_CLAIMS
     | Trait.SCHEDULING_GATES
 )
 
@@ -138,6 +144,7 @@ class EquivalenceClass:
             Trait.HOST_PORTS: self.host_ports,
             Trait.POD_AFFINITY: affinity.pod_affinity or affinity.pod_anti_affinity,
             Trait.TOPOLOGY_SPREAD: spec.topology_spread_constraints,
+            Trait.RESOURCE_CLAIMS: spec.resource_claims,
             Trait.SCHEDULING_GATES: spec.scheduling_gates,
         }
         return sum(int(trait) for trait, has in found.items() if has)

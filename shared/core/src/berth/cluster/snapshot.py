@@ -138,6 +138,7 @@ PODS_UPDATED: Final = 4
 _VOLUMES: Final = int(Trait.VOLUMES)
 _SELECTED: Final = int(Trait.SELECTED)
 _PLACED_AFFINITY: Final = int(Trait.PLACED_AFFINITY)
+_CORDONED_NODE: Final = int(Trait.CORDONED_NODE)
 
 _MAX_PROBLEMS: Final = 256
 _MAX_PROBLEM_LENGTH: Final = 256  # of an error's text, which may quote a whole object
@@ -312,9 +313,13 @@ class Snapshot:
         """The equivalence class of a pending pod; the caller keeps it as long as needed."""
         return self._classes.of(pod)
 
+    @property
+    def traits_of_nodes(self) -> int:
+        return _CORDONED_NODE if self.columns.unschedulable.any() else 0
+
     def traits_of(self, pod: Pod) -> int:
         """The traits of a pending pod in the present state."""
-        traits: int = self._classes.of(pod).traits
+        traits: int = self._classes.of(pod).traits | self.traits_of_nodes
         if pod.spec.volumes and any(map(has_source, pod.spec.volumes)):
             traits |= _VOLUMES
         if pod.metadata.owner_references or self.objects(Service).in_namespace(pod.metadata.namespace):

@@ -19,7 +19,14 @@ import numpy.typing as npt
 from berth.api.meta import ObjectMeta
 from berth.api.pod import Affinity, Pod
 from berth.api.podlimits import pod_affinity_counts
-from berth.api.selectors import AffinityTerm, AffinityTermKind, LabelsOfNamespace, PodSelector, compile_affinity_terms
+from berth.api.selectors import (
+    NO_AFFINITY_TERMS,
+    AffinityTerm,
+    AffinityTermKind,
+    LabelsOfNamespace,
+    PodSelector,
+    compile_affinity_terms,
+)
 from berth.cluster.columns import grown
 
 Counts = npt.NDArray[np.int32]
@@ -54,7 +61,7 @@ class PodGroup:
         self.namespace, labels, self.terminating, _ = key
         self.labels = dict(labels)
         self.affinity = affinity
-        self.terms = compile_affinity_terms(affinity, self.namespace)
+        self.terms = compile_affinity_terms(affinity, self.namespace) if affinity else NO_AFFINITY_TERMS
         self.counts: dict[int, int] = {}
         self.last: ObjectMeta | None = None
         self.counters: dict[PodCounts, int] = {}

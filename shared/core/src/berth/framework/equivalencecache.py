@@ -76,12 +76,8 @@ class EquivalenceCache:
     def __init__(self, snapshot: Snapshot, profile: Profile) -> None:
         self.snapshot = snapshot
         self.profile = profile
-        self.local_pre_filters = [p for p in profile.pre_filters if p.is_row_local]
-        self.local_filters = [f for f in profile.filters if f.is_row_local]
-        self.local_pre_scores = [p for p in profile.pre_scores if p.is_row_local]
-        self.local_scores = [s for s in profile.scores if s.plugin.is_row_local]
-        self.fewer_pods_first = profile.fewer_pods_first
-        self._reading_pods = sum(s.plugin.reads_pods for s in self.local_scores)
+        reading_pods = [score for score in profile.local_scores if score in profile.scores_that_read_pods]
+        self._row_bytes = 2 + 4 * len(profile.local_filters) + 8 * (len(profile.local_scores) + len(reading_pods))
         self._classes: OrderedDict[EquivalenceClass, ClassResults] = OrderedDict()
         self._spec_bytes = 0
 
@@ -96,8 +92,7 @@ class EquivalenceCache:
     @property
     def bound(self) -> int:
         """The number of classes kept."""
-        row_bytes = 2 + 4 * len(self.local_filters) + 8 * (len(self.local_scores) + self._reading_pods)
-        return max(_MIN_CLASSES, _MAX_BYTES // (row_bytes * self.snapshot.columns.capacity))
+        return max(_MIN_CLASSES, _MAX_BYTES // (self._row_bytes * self.snapshot.columns.capacity))
 
     def results_of(self, pod: Pod) -> ClassResults:
         """The results of the pod's class; for an uncached class, row-local PreFilter plugins run first.
@@ -106,9 +101,14 @@ class EquivalenceCache:
             PluginFailure: one of them failed; the class is not cached.
         """
         pod_class = self.snapshot.class_of(pod)
+        traits = pod_class.traits | self.snapshot.traits_of_nodes
         results = self._classes.get(pod_class)
+        if results is not None and results.traits != traits:  # other plugins are left out now
+            del self._classes[pod_class]
+            self._spec_bytes -= len(pod_class.key)
+            results = None
         if results is None:
-            results = self._classes[pod_class] = ClassResults(self, pod, pod_class)
+            results = self._classes[pod_class] = ClassResults(self, pod, pod_class, traits)
             self._spec_bytes += len(pod_class.key)
             while len(self._classes) > self.bound or (self._spec_bytes > _MAX_SPEC_BYTES and len(self._classes) > 1):
                 dropped, _ = self._classes.popitem(last=False)
@@ -121,18 +121,21 @@ class EquivalenceCache:
 class ClassResults:
     """The cached answers for one equivalence class: PreFilter, PreScore, and a column per row-local plugin."""
 
-    def __init__(self, cache: EquivalenceCache, pod: Pod, pod_class: EquivalenceClass) -> None:
+    def __init__(self, cache: EquivalenceCache, pod: Pod, pod_class: EquivalenceClass, traits: int) -> None:
         self._cache = cache
         self._pod = pod
         self.state = CycleState(pod_class)
-        self._left_out = cache.profile.left_out(pod_class.traits)
+        self.traits = traits  # of the class and of the nodes
+        self._left_out = cache.profile.left_out(traits)
         self.pre_filtered = {
             p.name: run_pre_filter(p, self.state, pod, cache.snapshot)
-            for p in cache.local_pre_filters
+            for p in cache.profile.local_pre_filters
             if p.name not in self._left_out
         }
         skipped = {name for name, answer in self.pre_filtered.items() if answer.status.code is Code.SKIP}
-        self._filters = [f for f in cache.local_filters if f.name not in skipped and f.name not in self._left_out]
+        self._filters = [
+            f for f in cache.profile.local_filters if f.name not in skipped and f.name not in self._left_out
+        ]
         self._filters_of_pods = [f for f in self._filters if f.reads_pods]
         self._filters_of_nodes = [f for f in self._filters if not f.reads_pods]
         self._scores: list[WeightedScore] | None = None
@@ -158,7 +161,7 @@ class ClassResults:
 
     @property
     def fewer_pods_first(self) -> bool:
-        return self._cache.fewer_pods_first
+        return self._cache.profile.fewer_pods_first
 
     @property
     def scored_version(self) -> int:
@@ -265,9 +268,9 @@ class ClassResults:
 
     def _pre_score(self) -> None:
         nodes = Nodes(self._cache.snapshot)
-        pre_scores = [p for p in self._cache.local_pre_scores if p.name not in self._left_out]
+        pre_scores = [p for p in self._cache.profile.local_pre_scores if p.name not in self._left_out]
         skipped = self._left_out.union(p.name for p in pre_scores if run_pre_score(p, self.state, self._pod, nodes))
-        self._scores = [entry for entry in self._cache.local_scores if entry.plugin.name not in skipped]
+        self._scores = [entry for entry in self._cache.profile.local_scores if entry.plugin.name not in skipped]
         self._make_score_columns()
 
     def _evaluate_filters(self, changed: frozenset[int] | None, filters: Sequence[FilterPlugin]) -> None:

@@ -40,6 +40,7 @@ class PreFiltered:
     """The outcome of PreFilter: ``rejection`` of all nodes, or the nodes to filter.
 
     ``left_out``: the plugins that have nothing to do for the pod; ``skipped``: also those that returned Skip.
+    ``ended_by``: the plugin at which PreFilter ended, if it rejected the pod or left no node.
     ``nodes`` are the only nodes that can be feasible, by the plugins in ``restricting``; None means all nodes.
     """
 
@@ -49,6 +50,7 @@ class PreFiltered:
     nodes: frozenset[str] | None = None
     restricting: list[str] = field(default_factory=list)
     rejection: Status | None = None
+    ended_by: str = ""
 
     def add(self, plugin: str, answer: PreFilterResult) -> None:
         """Combine one plugin's answer with the earlier ones."""
@@ -90,6 +92,7 @@ def pre_filter(
         if plugin.name not in left_out:
             found.add(plugin.name, cached.get(plugin.name) or run_pre_filter(plugin, state, pod, snapshot))
             if found.rejection is not None:
+                found.ended_by = plugin.name
                 break
     return found
 

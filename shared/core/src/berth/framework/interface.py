@@ -107,7 +107,8 @@ class Plugin(ABC):
     reads_amounts: ClassVar[bool] = False
     # The plugin matters only to pods with one of these traits: for others it would return Skip, or accept every node.
     # It is not called for them from PreFilter to PreBind, except at PostFilter; at PreEnqueue only for want of
-    # SCHEDULING_GATES. None: called for every pod. A row-local plugin names traits of the spec only.
+    # SCHEDULING_GATES. None: called for every pod. A row-local plugin names traits of
+    # the spec or the nodes only.
     only_for: Trait | None = None
     limit: CallLimit | None = None  # ends a call that hangs; services set one for third-party plugins
     timing: CallTimer | None = None  # set for some cycles only, because reading the clock costs more than some calls
@@ -324,6 +325,10 @@ class DryRun(Protocol):
 
     @property
     def snapshot(self) -> Snapshot: ...
+
+    def came_to(self, plugin: str) -> bool:
+        """Whether the cycle came to this plugin's PreFilter before it ended. True also if the plugin was left out."""
+        ...
 
     def removing(self, node: NodeInfo, pods: Collection[PlacedPod]) -> AbstractContextManager[DryRunNode]:
         """The node without these pods, until the context ends."""

@@ -197,6 +197,11 @@ class FilterDryRun:
             if isinstance(plugin, PreFilterExtensions) and plugin.name not in found.skipped
         ]
 
+    def came_to(self, plugin: str) -> bool:
+        names = [each.name for each in self._profile.pre_filters]
+        ended_at = names.index(self._found.ended_by) if self._found.ended_by else len(names)
+        return plugin in names[: ended_at + 1]
+
     @contextmanager
     def removing(self, node: NodeInfo, pods: Collection[PlacedPod]) -> Iterator[FilterDryRunNode]:
         state = self._found.state.clone()

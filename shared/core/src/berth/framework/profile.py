@@ -26,7 +26,7 @@ from berth.api.config.configuration import (
 from berth.api.config.types import PluginRef, Point
 from berth.api.pod import Pod
 from berth.cluster.nodes import Mask, RowIndex
-from berth.cluster.pods import TRAITS_OF_CLASS, Trait
+from berth.cluster.pods import TRAITS_OF_CLASS, TRAITS_OF_NODES, Trait
 from berth.framework.events import EventHint
 from berth.framework.extending import EXTENDER, binds, is_interested
 from berth.framework.interface import (
@@ -181,24 +181,73 @@ class Profile:
     requeueing: Mapping[str, Plugin] = field(init=False)  # the plugins that can reject a pod, by name
     # Events by plugin; None for a plugin without EnqueueExtensions.
     event_hints: Mapping[str, Sequence[EventHint] | None] = field(init=False)
+    # The names that a rejection can have: plugins, and EXTENDER.
+    rejecting: frozenset[str] = field(init=False)
+    # The plugins whose answers the equivalence cache keeps.
+    local_pre_filters: tuple[PreFilterPlugin, ...] = field(init=False)
+    local_filters: tuple[FilterPlugin, ...] = field(init=False)
+    local_pre_scores: tuple[PreScorePlugin, ...] = field(init=False)
+    local_scores: tuple[WeightedScore, ...] = field(init=False)
+    # The score plugins whose score another pod on a node may change.
+    scores_that_read_pods: tuple[WeightedScore, ...] = field(init=False)
+    weights: dict[str, int] = field(init=False)
+    # The score plugins that add a line to the best nodes.
+    explaining: tuple[ExplainingPlugin, ...] = field(init=False)
+    # The score plugin that keeps pods of a kind apart, if its weight outweighs all other scores together. Then a node
+    # with fewer pods of the kind is better regardless of the other scores.
+    spreading: SpreadingPlugin | None = field(init=False)
+    # Whether the node with fewer pods wins among equal totals: no plugin prefers nodes with more.
+    fewer_pods_first: bool = field(init=False)
 
-    _particular: tuple[Plugin, ...] = field(init=False)  # the plugins that only some pods need
+    _cycle: tuple[Plugin, ...] = field(init=False)  # the plugins of the scheduling cycle
+    _particular: tuple[tuple[str, int], ...] = field(init=False)  # of plugins that only some pods need: their traits
     _left_out: dict[int, frozenset[str]] = field(init=False, default_factory=dict)  # by the traits of the pod
 
     def __post_init__(self) -> None:
-        called = (*self._plugins_of_the_cycle, *self.reserves, *self.permits, *self.pre_binds)
-        self._particular = tuple(plugin for plugin in called if self._may_be_left_out(plugin))
+        """Compute all that follows from the plugins once, so that no cycle does."""
+        scoring = (*self.pre_scores, *(score.plugin for score in self.scores))
+        self._cycle = (*self.pre_filters, *self.filters, *self.post_filters, *scoring)
+        called = dict.fromkeys((*self._cycle, *self.reserves, *self.permits, *self.pre_binds))
+        self._particular = tuple((p.name, int(p.only_for or 0)) for p in called if self._may_be_left_out(p))
+        self._find_events()
+        self._find_local_plugins()
+        self._compare_scores()
+
+    def _find_events(self) -> None:
         rejecting = (*self.pre_enqueues, *self.pre_filters, *self.filters, *self.reserves, *self.permits)
         self.requeueing = {p.name: p for p in rejecting}
         self.event_hints = {p.name: p.events() if isinstance(p, EnqueueExtensions) else None for p in rejecting}
         if any(extender.filter_verb or extender.preempt_verb for extender in self.extenders):
             self.event_hints = {**self.event_hints, EXTENDER: None}
+        self.rejecting = frozenset((*self.event_hints, *(plugin.name for plugin in self.pre_binds)))
+
+    def _find_local_plugins(self) -> None:
+        self.local_pre_filters = tuple(plugin for plugin in self.pre_filters if plugin.is_row_local)
+        self.local_filters = tuple(plugin for plugin in self.filters if plugin.is_row_local)
+        self.local_pre_scores = tuple(plugin for plugin in self.pre_scores if plugin.is_row_local)
+        self.local_scores = tuple(score for score in self.scores if score.plugin.is_row_local)
+        self.scores_that_read_pods = tuple(
+            score
+            for score in self.scores
+            if (score.plugin.reads_pods if score.plugin.is_row_local else score.plugin.depends_on_pods)
+        )
+
+    def _compare_scores(self) -> None:
+        self.weights = {score.plugin.name: score.weight for score in self.scores}
+        self.explaining = tuple(score.plugin for score in self.scores if isinstance(score.plugin, ExplainingPlugin))
+        self.fewer_pods_first = not any(score.plugin.packs for score in self.scores)
+        self.spreading = None
+        of_all = sum(score.weight for score in self.scores)
+        for score in self.scores:
+            if isinstance(score.plugin, SpreadingPlugin) and score.weight > MAX_SCORE * (of_all - score.weight):
+                self.spreading = score.plugin
+                break
 
     def left_out(self, traits: int) -> frozenset[str]:
         """The plugins that have nothing to do for a pod with these traits (``Plugin.only_for``)."""
         known = self._left_out.get(traits)
         if known is None:
-            known = frozenset(plugin.name for plugin in self._particular if not int(plugin.only_for or 0) & traits)
+            known = frozenset([name for name, only_for in self._particular if not only_for & traits])
             self._left_out[traits] = known
         return known
 
@@ -213,7 +262,7 @@ class Profile:
     def _may_be_left_out(self, plugin: Plugin) -> bool:
         if plugin.only_for is None:
             return False
-        if plugin.is_row_local and plugin.only_for & ~TRAITS_OF_CLASS:
+        if plugin.is_row_local and plugin.only_for & ~(TRAITS_OF_CLASS | TRAITS_OF_NODES):
             return False  # its answers are kept for the class, whose pods may differ in the other traits
         # Without its PreFilter or PreScore in the profile, the plugin never skips a pod.
         filters: Sequence[Plugin] = self.filters
@@ -243,46 +292,6 @@ class Profile:
         """Whether an extender binds the pod instead of the binder."""
         return any(binds(extender, pod) for extender in self.extenders)
 
-    @cached_property
-    def rejecting(self) -> frozenset[str]:
-        """The names that a rejection can have: plugins, and EXTENDER."""
-        return frozenset((*self.event_hints, *(plugin.name for plugin in self.pre_binds)))
-
-    @cached_property
-    def fewer_pods_first(self) -> bool:
-        """Whether the node with fewer pods wins among equal totals: no plugin prefers nodes with more."""
-        return not any(score.plugin.packs for score in self.scores)
-
-    @cached_property
-    def weights(self) -> dict[str, int]:
-        return {score.plugin.name: score.weight for score in self.scores}
-
-    @cached_property
-    def explaining(self) -> tuple[ExplainingPlugin, ...]:
-        """The score plugins that add a line to the best nodes."""
-        return tuple(score.plugin for score in self.scores if isinstance(score.plugin, ExplainingPlugin))
-
-    @cached_property
-    def spreading(self) -> SpreadingPlugin | None:
-        """The score plugin that keeps pods of a kind apart, if its weight outweighs all other scores together.
-
-        Then a node with fewer pods of the kind is better regardless of the other scores.
-        """
-        for score in self.scores:
-            others = sum(other.weight for other in self.scores if other is not score)
-            if isinstance(score.plugin, SpreadingPlugin) and score.weight > MAX_SCORE * others:
-                return score.plugin
-        return None
-
-    @cached_property
-    def scores_that_read_pods(self) -> tuple[WeightedScore, ...]:
-        """The score plugins whose score another pod on a node may change."""
-        return tuple(
-            score
-            for score in self.scores
-            if (score.plugin.reads_pods if score.plugin.is_row_local else score.plugin.depends_on_pods)
-        )
-
     @property
     def live_sources(self) -> frozenset[LiveSource]:
         """Live data that plugins of the scheduling cycle read: the scorer subscribes to it."""
@@ -295,14 +304,9 @@ class Profile:
         plugins: tuple[Plugin, ...] = (*self.pre_filters, *self.filters, *self.reserves, *self.permits, *self.pre_binds)
         return frozenset[LiveSource]().union(*(plugin.live_sources for plugin in plugins))
 
-    @cached_property
-    def _plugins_of_the_cycle(self) -> tuple[Plugin, ...]:
-        scoring = (*self.pre_scores, *(score.plugin for score in self.scores))
-        return (*self.pre_filters, *self.filters, *self.post_filters, *scoring)
-
     def time_plugins(self, timing: CallTimer | None) -> None:
         """Record the calls of the scheduling cycle from now on; None stops it."""
-        for plugin in self._plugins_of_the_cycle:
+        for plugin in self._cycle:
             plugin.timing = timing
 
 

@@ -11,6 +11,7 @@ from typing import ClassVar, Final
 
 from berth.api.config.types import Point
 from berth.api.pod import Pod
+from berth.cluster.pods import Trait
 from berth.cluster.snapshot import Snapshot
 from berth.framework.events import EventHint
 from berth.framework.interface import (
@@ -21,28 +22,26 @@ from berth.framework.interface import (
     PreFilterPlugin,
     PreFilterResult,
 )
-from berth.framework.status import SKIP, CycleState, Diagnosis, StateKey, Status
+from berth.framework.status import SKIP, CycleState, Diagnosis, Status
 from berth.plugins.factory import PluginFactory, no_args
 
 NAME: Final = "DynamicResources"
-PRE_FILTER_RAN: Final = StateKey[bool]("DynamicResources.pre_filter_ran")
 
 
 class DynamicResources(PreFilterPlugin, PostFilterPlugin, EnqueueExtensions):
     """Rejects pods with claims."""
 
     name: ClassVar[str] = NAME
+    only_for = Trait.RESOURCE_CLAIMS
 
     def pre_filter(self, state: CycleState, pod: Pod, snapshot: Snapshot) -> PreFilterResult:
-        state.write(PRE_FILTER_RAN, True)
         return PreFilterResult(_rejection(pod) if pod.spec.resource_claims else SKIP)
 
     def post_filter(
         self, state: CycleState, pod: Pod, snapshot: Snapshot, diagnosis: Diagnosis, dry_run: DryRun
     ) -> PostFilterResult:
         """End PostFilter for a pod with claims, or after a rejection by another plugin's PreFilter."""
-        ended_before = state.find(PRE_FILTER_RAN) is None
-        return PostFilterResult(is_last_word=ended_before or bool(pod.spec.resource_claims))
+        return PostFilterResult(is_last_word=not dry_run.came_to(NAME) or bool(pod.spec.resource_claims))
 
     def events(self) -> Sequence[EventHint]:
         """No event helps a pod with claims."""

@@ -1,4 +1,4 @@
-"""Node selectors, node affinity and tolerations, evaluated for all nodes at once.
+"""Node selectors and node affinity, evaluated for all nodes at once.
 
 Node labels are columns of codes: an expression is evaluated once per distinct value, and the result is looked up by
 code for every node.
@@ -7,16 +7,13 @@ code for every node.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Final
 
 import numpy as np
-import numpy.typing as npt
 
-from berth.api.node import first_untolerated
-from berth.api.pod import Toleration
 from berth.api.selectors import NodeTerm, NodeTerms, Requirement, whole_number
-from berth.cluster.columns import ABSENT, LabelColumn, TaintSet
+from berth.cluster.columns import ABSENT, LabelColumn
 from berth.cluster.nodes import Nodes
 from berth.cluster.pods import EquivalenceClass
 from berth.cluster.snapshot import Snapshot
@@ -44,7 +41,7 @@ class EligibleNodes:
 
     def tolerated(self, pod_class: EquivalenceClass) -> Mask:
         """bool[rows], read-only: nodes without an untolerated NoSchedule or NoExecute taint."""
-        return self._kept("taints", pod_class, lambda each, nodes: ~untolerated_mask(each.tolerations, nodes))
+        return self._kept("taints", pod_class, lambda each, nodes: ~nodes.untolerated(each.tolerations))
 
     def _kept(
         self, what: str, pod_class: EquivalenceClass, evaluate: Callable[[EquivalenceClass, Nodes], Mask]
@@ -106,19 +103,6 @@ def has_label(key: str, value: str, nodes: Nodes) -> Mask:
     codes, column = nodes.label(key)
     code = column.code_of(value)
     return np.zeros(len(nodes), dtype=np.bool_) if code is None else np.equal(codes, code)
-
-
-def untolerated_mask(tolerations: Sequence[Toleration], nodes: Nodes) -> Mask:
-    """Nodes with a NoSchedule or NoExecute taint that no toleration matches."""
-    return by_taints(nodes, lambda taints: first_untolerated(taints, tolerations) is not None).astype(np.bool_)
-
-
-def by_taints(nodes: Nodes, value_of: Callable[[TaintSet], int]) -> npt.NDArray[np.int64]:
-    """int64[nodes]: ``value_of`` each node's taints; called once per distinct list of taints."""
-    numbers, sets = nodes.taints, nodes.taint_sets
-    if len(numbers) < len(sets):
-        return np.array([value_of(sets[number]) for number in numbers.tolist()], dtype=np.int64)
-    return np.array([value_of(taints) for taints in sets], dtype=np.int64)[numbers]
 
 
 def _label_mask(requirement: Requirement, nodes: Nodes) -> Mask:

@@ -9,6 +9,7 @@ from berth.api.config.types import Point
 from berth.api.node import UNSCHEDULABLE_TAINT, Node, is_tolerated
 from berth.api.pod import Pod
 from berth.cluster.nodes import NodeInfo, Nodes, RejectedNodes
+from berth.cluster.pods import Trait
 from berth.framework.events import Action, ClusterEvent, EventHint, Resource, nothing
 from berth.framework.interface import EnqueueExtensions, Reads, RemedyPlugin, RemedySentence, VectorFilterPlugin
 from berth.framework.status import SUCCESS, CycleState, Status, Verdicts
@@ -21,6 +22,7 @@ UNSCHEDULABLE_NODE: Final = Status.unresolvable("node(s) were unschedulable")
 class NodeUnschedulable(VectorFilterPlugin, RemedyPlugin, EnqueueExtensions):
     name: ClassVar[str] = NAME
     reads = Reads.NODE
+    only_for = Trait.CORDONED_NODE
 
     def filter(self, state: CycleState, pod: Pod, node: NodeInfo) -> Status:
         if not node.unschedulable or is_tolerated(UNSCHEDULABLE_TAINT, state.pod_class.tolerations):

@@ -40,7 +40,6 @@ from berth.framework.scoring import default_normalize
 from berth.framework.status import SUCCESS, CycleState, Status, Verdicts
 from berth.plugins import nodeunschedulable
 from berth.plugins.factory import PluginFactory, no_args
-from berth.plugins.matching import by_taints, untolerated_mask
 
 NAME: Final = "TaintToleration"
 UNTOLERATED: Final = Status.unresolvable("node(s) had untolerated taint(s)")
@@ -73,7 +72,7 @@ class TaintToleration(VectorFilterPlugin, RemedyPlugin, VectorScorePlugin, Norma
 
     def filter_all(self, state: CycleState, pod: Pod, nodes: Nodes) -> Verdicts:
         """Evaluated once per distinct list of taints."""
-        return Verdicts.refusing(untolerated_mask(state.pod_class.tolerations, nodes), UNTOLERATED)
+        return Verdicts.refusing(nodes.untolerated(state.pod_class.tolerations), UNTOLERATED)
 
     def remedy(self, state: CycleState, pod: Pod, nodes: RejectedNodes) -> Iterable[RemedySentence]:
         """One sentence per taint; for the taint of a cordon only if NodeUnschedulable does not reject the node."""
@@ -98,7 +97,7 @@ class TaintToleration(VectorFilterPlugin, RemedyPlugin, VectorScorePlugin, Norma
 
     def score_all(self, state: CycleState, pod: Pod, nodes: Nodes) -> Scores:
         tolerations = state.pod_class.tolerations
-        return by_taints(nodes, lambda taints: count_untolerated_prefer_no_schedule(taints, tolerations))
+        return nodes.by_taints(lambda taints: count_untolerated_prefer_no_schedule(taints, tolerations))
 
     def normalize(self, state: CycleState, pod: Pod, scores: Scores, nodes: Nodes) -> Scores:
         return default_normalize(scores, reverse=True)
@@ -117,8 +116,7 @@ class TaintToleration(VectorFilterPlugin, RemedyPlugin, VectorScorePlugin, Norma
 def tainted_by_a_cordon_only(state: CycleState, nodes: Nodes) -> Mask:
     """Nodes with no other untolerated taint than the one that Kubernetes gives to cordoned nodes."""
     tolerations = state.pod_class.tolerations
-    others = by_taints(
-        nodes,
+    others = nodes.by_taints(
         lambda taints: first_untolerated([t for t in taints if not _is_of_a_cordon(t)], tolerations) is not None,
     )
     return np.equal(others, 0)

@@ -175,7 +175,7 @@ def measured_share(sample: Bandwidth, args: NetworkTrafficArgs) -> float:
 
 
 def _pod_bandwidth(pod: Pod, *, annotation: str, default: float) -> float:
-    value = annotated_rate(pod, annotation)
+    value = annotated_rate(pod, annotation) if pod.metadata.annotations else None
     return default if value is None else value
 
 
