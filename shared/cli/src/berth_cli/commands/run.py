@@ -70,7 +70,7 @@ class RunOptions:
 def run(  # noqa: PLR0913, PLR0917 - one parameter a flag, given by name
     pods: Annotated[int, typer.Option(metavar="N", help="Number of pods.", min=1)] = 1000,
     nodes: Annotated[int, typer.Option(metavar="N", help="Number of nodes.", min=1, max=MOST_NODES)] = 100,
-    scorers: Annotated[int, typer.Option(metavar="N", help="Number of scorers.", min=1, max=256)] = 2,
+    scorers: Annotated[int, typer.Option(metavar="N", help="Number of scorers.", min=1, max=64)] = 2,
     deadline: Annotated[
         float,
         typer.Option(metavar="SECONDS", help="Seconds after which to give up.", min=1, callback=countable_seconds),

@@ -33,6 +33,7 @@ from berth_cli.rendering import note, print_line
 app = typer.Typer()
 
 NODES: Final = 100  # of a simulated cluster
+MOST_SHADOWS: Final = 8  # connections that NATS takes of them (ADR 64); of scorers it takes 64
 
 Kubeconfig = Annotated[
     Path | None,
@@ -77,7 +78,7 @@ def up(  # noqa: PLR0913, PLR0917 - one parameter a flag, given by name
             show_default=False,
         ),
     ] = None,
-    scorers: Annotated[int, typer.Option(metavar="N", help="Number of scorers.", min=1, max=256)] = 1,
+    scorers: Annotated[int, typer.Option(metavar="N", help="Number of scorers.", min=1, max=64)] = 1,
     shadow: Annotated[
         list[str] | None,
         typer.Option(
@@ -163,6 +164,8 @@ def _shadows(
             shadow = _shadow_of(text)
             if shadow.name in found:
                 raise UsageError(f"--shadow {text!r}: there are two shadows called {shadow.name!r}: rename one of them")
+            if len(found) == MOST_SHADOWS:
+                raise UsageError(f"--shadow {text!r}: NATS takes {MOST_SHADOWS} shadows: leave this one out")
         configuration = configured_for_services(shadow.config, provider, gates, flags)
         with reporting_errors():
             if not set(configuration.scheduler_names) & set(live.scheduler_names):
