@@ -112,6 +112,8 @@ async def is_done_with(admin: NatsSession, uids: Collection[str]) -> bool:
     """Whether no service still writes about these bound pods: the API server shows a pod bound before its Decision."""
     mirror = {one.subject async for one in admin.scan("KV_cluster", "$KV.cluster.pod.>")}
     is_mirrored = mirror.issuperset(f"$KV.cluster.pod.{uid}" for uid in uids)
+    services = [one async for one in admin.scan("KV_cluster", "$KV.cluster.service.>")]
+    is_mirrored &= bool(services)  # a new API server creates its own only after some seconds
     return is_mirrored and await is_empty(admin, "PENDING") and await is_empty(admin, "RANKED")
 
 

@@ -166,7 +166,7 @@ async def test_label_values_are_kube_schedulers(monitored):
     assert await values("scheduler_pending_pods", "queue") == queues
     assert await values("scheduler_cache_size", "type") == {("nodes",), ("pods",), ("assumed_pods",)}
     plugins = await values("scheduler_plugin_execution_duration_seconds_count", "plugin")
-    assert {("NetworkTraffic",), ("NodeResourcesFit",), ("InterPodAffinity",)} <= plugins
+    assert {("NetworkTraffic",), ("NodeResourcesFit",), ("TaintToleration",)} <= plugins
 
 
 async def test_the_metrics_have_the_right_values(monitored):

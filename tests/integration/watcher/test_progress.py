@@ -27,7 +27,7 @@ async def world(simulated_cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> 
 async def test_leader_that_publishes_no_pod_gives_up_the_lease(world, monkeypatch):
     """As with slots of the window that no pod in flight has: nothing is published and nothing looked up."""
     shipped = WatcherCore._publish_active
-    monkeypatch.setattr(WatcherCore, "_publish_active", lambda _self: [])
+    monkeypatch.setattr(WatcherCore, "_publish_active", lambda *_: [])
     watcher = await world.leading_watcher()
     await world.add_pod("web")
     seen: list[str] = []
