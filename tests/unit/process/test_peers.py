@@ -21,6 +21,7 @@ from berth.lifecycle.peers import (
     MAX_NAME,
     MAX_PEERS,
     MESSAGE_SECONDS,
+    MOST_ANNOUNCEMENTS,
     NEW_PEERS,
     Announcement,
     Difference,
@@ -350,6 +351,16 @@ async def test_the_watcher_knows_for_seconds_which_attempts_a_scorer_says_to_hol
             assert not watcher.peers.hold("web.1.2", clock.now())
         await clock.run(HELD_SECONDS + 1)
         assert not watcher.peers.hold("web.1.1", clock.now())
+
+
+async def test_a_flood_of_announcements_reaches_a_service_up_to_its_limit(bus):
+    watcher = process("watcher", {"a": "1"}, TickingClock())
+    session, flooding = await bus.connect(name="watcher"), await bus.connect(name="scorer")
+    with patch.object(watcher.peers, "is_read", return_value=False) as reading:
+        async with present(session, watcher):
+            for number in range(3 * MOST_ANNOUNCEMENTS):
+                await flooding.broadcast(f"berth.announce.berth-scorer.{number}", b"{}")
+    assert reading.call_count == MOST_ANNOUNCEMENTS
 
 
 def test_what_another_service_than_a_scorer_says_to_hold_does_not_count():
