@@ -1,8 +1,8 @@
-"""Puts what a release has into one folder, with checksums: make release.
+"""Puts the files of a release into one folder, with checksums: make release.
 
 Wheels and sdists, the image as an OCI archive, the chart, a manifest for each of its presets, the script that makes
-their Secrets, what the image contains (CycloneDX), and the notes from CHANGELOG.md. The same commit and image give the
-same bytes.
+their Secrets, the list of the image's packages (CycloneDX), and the notes from CHANGELOG.md. The same commit and
+image give the same bytes.
 """
 
 from __future__ import annotations

@@ -1,34 +1,16 @@
 """The three patch formats of the API; each returns a new object that shares the unchanged parts."""
 
 from collections.abc import Mapping, Sequence
+from functools import cache
 from typing import Any
 
+from berth_sim.apiserver.schema import types
 from berth_sim.apiserver.status import bad_request
 
 MERGE = "application/merge-patch+json"
 STRATEGIC = "application/strategic-merge-patch+json"
 JSON = "application/json-patch+json"
 
-# A strategic merge patch merges these lists by a member of their objects; it replaces every other list.
-MERGE_KEYS: Mapping[str, tuple[str, ...]] = {
-    "addresses": ("type",),
-    "conditions": ("type",),
-    "containers": ("name",),
-    "env": ("name",),
-    "ephemeralContainers": ("name",),
-    "hostAliases": ("ip",),
-    "imagePullSecrets": ("name",),
-    "initContainers": ("name",),
-    "ownerReferences": ("uid",),
-    "podIPs": ("ip",),
-    "ports": ("containerPort", "port"),
-    "resourceClaims": ("name",),
-    "schedulingGates": ("name",),
-    "topologySpreadConstraints": ("topologyKey",),
-    "volumeMounts": ("mountPath",),
-    "volumes": ("name",),
-}
-_MERGED_SETS = frozenset({"finalizers"})
 _ORDER = "$setElementOrder/"
 _DELETE_FROM = "$deleteFromPrimitiveList/"
 
@@ -57,7 +39,7 @@ def merge(value: Any, patch: Any) -> Any:
 
 
 def strategic_merge(value: Any, patch: Any) -> Any:
-    """Apply a patch like a merge patch, but merge lists in MERGE_KEYS by their key."""
+    """Apply a patch like a merge patch, but merge the lists that the schema names by their key."""
     if not isinstance(patch, dict):
         return patch
     if patch.get("$patch") == "replace":
@@ -85,8 +67,20 @@ def _strategic_member(merged: dict[str, Any], member: str, change: Any) -> None:
         merged[member] = strategic_merge(merged.get(member), change)
 
 
+@cache
+def _merged_lists() -> Mapping[str, tuple[str, ...]]:
+    """The lists that a strategic merge patch merges, by name, with their possible keys; it replaces all others."""
+    found: dict[str, tuple[str, ...]] = {}
+    for described in types().values():
+        for name, field in described.properties.items():
+            if field.is_list and str(field.merging.get("patch-strategy", "")).startswith("merge"):
+                key = field.merging.get("patch-merge-key")
+                found[name] = tuple(dict.fromkeys((*found.get(name, ()), *([key] if key else ()))))
+    return found
+
+
 def _merge_lists(member: str, items: list[Any], changes: list[Any]) -> list[Any]:
-    if member in _MERGED_SETS:
+    if member in _merged_lists() and not _merged_lists()[member]:  # of strings: finalizers
         return [*items, *(item for item in changes if item not in items)]
     key = _merge_key(member, changes)
     if key is None or {"$patch": "replace"} in changes:
@@ -95,7 +89,7 @@ def _merge_lists(member: str, items: list[Any], changes: list[Any]) -> list[Any]
 
 
 def _merge_key(member: str, changes: Sequence[Any]) -> str | None:
-    candidates = MERGE_KEYS.get(member, ())
+    candidates = _merged_lists().get(member, ())
     return next((key for key in candidates if all(isinstance(c, dict) and key in c for c in changes)), None)
 
 
