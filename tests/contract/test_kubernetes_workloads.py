@@ -158,6 +158,28 @@ async def test_an_unknown_field_is_refused_where_the_client_asks_for_it(kubernet
     assert (await kubernetes_api.call("POST", kubernetes_api.pods, body)).code == 201
 
 
+WRONG_SPECS = [
+    pytest.param("x", 400, id="no object"),
+    pytest.param({**SELECTING, "template": "x"}, 400, id="template"),
+    pytest.param({**SELECTING, "replicas": "many"}, 400, id="text for a number"),
+    pytest.param({**SELECTING, "replicas": True}, 400, id="truth for a number"),
+    pytest.param({**SELECTING, "strategy": []}, 400, id="list for an object"),
+    pytest.param({**SELECTING, "replicas": -1}, 422, id="below zero"),
+]
+
+
+@pytest.mark.parametrize(("spec", "code"), WRONG_SPECS)
+async def test_values_of_another_type_are_refused(kubernetes_api: KubernetesApi, spec: object, code: int):
+    deployments = path_of(kubernetes_api, "apps", "deployments")
+    refused = await kubernetes_api.post(deployments, {"metadata": {"name": "web"}, "spec": spec})
+    assert refused.code == code, refused.body
+    await kubernetes_api.post(deployments, {"metadata": {"name": "web"}, "spec": SELECTING})
+    for scale in ([], {"spec": []}, {"spec": {"replicas": "two"}}):
+        assert (await kubernetes_api.put(f"{deployments}/web/scale", scale)).code == 400
+    config = deployment(**SELECTING, strategy="x")
+    assert (await Applier(kubernetes_api, "one").apply(f"{deployments}/web", config)).code in (400, 500)
+
+
 class Applier:
     """Applies configurations of one pod or Deployment under a name."""
 

@@ -176,6 +176,7 @@ class SimulatedApiServer:
                 'PatchOptions.meta.k8s.io "" is invalid: fieldManager: Required value: is required for apply patch',
             )
         config = _yaml(body)
+        schema.refuse_wrong_types(schema.type_of(kind.group, kind.name), config, kind.name)
         warnings = _unknown_fields(kind, query, config)
         before = self._resources.store.table(kind).items.get(route.key)
         after = apply.applied(

@@ -38,7 +38,8 @@ def applied(kind: SimulatedKind, live: JsonObject | None, config: JsonObject, ap
     config = {member: value for member, value in config.items() if member not in ("apiVersion", "kind", "status")}
     config["metadata"] = {k: v for k, v in (config.get("metadata") or {}).items() if k != "managedFields"}
     wanted = _owned(whole, {**config, "metadata": {k: v for k, v in config["metadata"].items() if k not in _NAMING}})
-    entries = list(((live or {}).get("metadata") or {}).get("managedFields") or ())
+    kept = ((live or {}).get("metadata") or {}).get("managedFields")
+    entries = [each for each in kept if {"manager", "fieldsV1"} <= set(each)] if isinstance(kept, list) else []
     others = {entry["manager"]: entry["fieldsV1"] for entry in entries if entry["manager"] != applier.name}
     before: Owned = next((entry["fieldsV1"] for entry in entries if entry["manager"] == applier.name), {})
     found = {name: list(_conflicts(whole, live or {}, config, fields, "")) for name, fields in others.items()}

@@ -9,7 +9,7 @@ from http import HTTPStatus
 from typing import Any, Literal
 
 from berth.api.pod import DEFAULT_SCHEDULER
-from berth_sim.apiserver import admission, workloads
+from berth_sim.apiserver import admission, schema, workloads
 from berth_sim.apiserver import store as events
 from berth_sim.apiserver.kinds import KINDS, NAMESPACES, NEW_EVENTS, NODES, PODS, REPLICATION_CONTROLLERS, SimulatedKind
 from berth_sim.apiserver.status import (
@@ -311,6 +311,8 @@ def incoming(kind: SimulatedKind, namespace: str, body: Any) -> JsonObject:
     metadata = body.get("metadata") or {}
     if kind.namespaced and metadata.get("namespace", namespace) != namespace:
         raise bad_request("the namespace of the provided object does not match the namespace sent on the request")
+    if kind in workloads.WORKLOADS:  # other kinds take every value, since tests need wrong ones
+        schema.refuse_wrong_types(schema.type_of(kind.group, kind.name), body, kind.name)
     value = {"metadata": metadata, **{member: body[member] for member in body if member not in _HEAD}}
     return events.as_core_event(value) if kind is NEW_EVENTS else value
 
@@ -381,9 +383,8 @@ def rescale(resources: Resources, kind: SimulatedKind, key: Key, scale: Any) -> 
         StatusError: 400, 404, 409 or 422.
     """
     before = resources.find(kind, key)
-    replicas = (scale.get("spec") or {}).get("replicas", 0) if isinstance(scale, dict) else None
-    if not isinstance(replicas, int):
-        raise bad_request('Scale in version "v1" cannot be handled as a Scale: want spec.replicas as a number')
+    schema.refuse_wrong_types(schema.SCALE, scale, "Scale")
+    replicas = (scale.get("spec") or {}).get("replicas") or 0
     if replicas < 0:
         problem = f"Invalid value: {replicas}: must be greater than or equal to 0"
         raise StatusError(422, "Invalid", f'Scale.autoscaling "{key[1]}" is invalid: spec.replicas: {problem}')

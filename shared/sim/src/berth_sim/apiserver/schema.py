@@ -123,6 +123,43 @@ def refuse_unknown(type_: str, value: Any, kind: SimulatedKind) -> None:
         )
 
 
+_OF_JSON: Final[Mapping[str, tuple[type, ...]]] = {
+    "integer": (int,),
+    "boolean": (bool,),
+    "string": (str,),
+    "quantity": (str, int, float),
+    "time": (str,),
+    "int-or-string": (int, str),
+}
+
+
+def refuse_wrong_types(type_: str, value: Any, kind: str) -> None:
+    """Refuse an object with a value of another type than its field has; null is a value of every field.
+
+    Raises:
+        StatusError: 400, with the path of the first one.
+    """
+    wrong = next(_wrong(Field(type_), value, ""), None)
+    if wrong is not None:
+        raise bad_request(f'{kind} in version "v1" cannot be handled as a {kind}: json: cannot unmarshal {wrong}')
+
+
+def _wrong(field: Field, value: Any, path: str) -> Iterator[str]:
+    wanted = _OF_JSON.get(field.type) or ((list,) if field.is_list else (dict,))
+    if value is None or field.type == "any":
+        return
+    if not isinstance(value, wanted) or (isinstance(value, bool) and bool not in wanted):
+        yield f"{type(value).__name__} into the field {path or 'at the top'} of type {field.type}"
+    elif isinstance(value, list):
+        for place, item in enumerate(value):
+            yield from _wrong(field.item, item, f"{path}[{place}]")
+    elif isinstance(value, dict):
+        known = fields_of(field.type)
+        for member, inner in value.items():
+            if field.is_map or member in known:
+                yield from _wrong(field.item if field.is_map else known[member], inner, f"{path}.{member}".lstrip("."))
+
+
 def openapi() -> dict[str, JsonObject]:
     """The OpenAPI documents by path; by them kubectl explains types, and leaves validation to the server."""
     roots = {_root(kind) for kind in SERVED_KINDS}

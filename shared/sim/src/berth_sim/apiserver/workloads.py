@@ -121,6 +121,9 @@ def container_with_defaults(container: JsonObject) -> JsonObject:
 
 
 def _check_selector(kind: SimulatedKind, name: str, spec: JsonObject) -> None:
+    if (spec.get("replicas") or 0) < 0:
+        problem = f"Invalid value: {spec['replicas']}: must be greater than or equal to 0"
+        raise invalid(kind, name, "spec.replicas", problem)
     labels = ((spec.get("template") or {}).get("metadata") or {}).get("labels") or {}
     if kind is REPLICATION_CONTROLLERS:
         wanted = spec.get("selector") or {}
